@@ -1,0 +1,23 @@
+FROM python:3.13-slim
+
+ENV PYTHONDONTWRITEBYTECODE=1 \
+    PYTHONUNBUFFERED=1 \
+    PIP_DISABLE_PIP_VERSION_CHECK=1 \
+    PIP_NO_CACHE_DIR=1 \
+    PIP_ROOT_USER_ACTION=ignore
+
+RUN useradd --create-home --uid 1000 agent
+
+WORKDIR /build
+COPY pyproject.toml README.md LICENSE ./
+COPY lua lua
+COPY redis_state redis_state
+RUN pip install '.[worker,cli]' && rm -rf /build
+
+# arq puts the working directory on the import path: the pool needs only this folder beside the
+# installed package.
+WORKDIR /app
+COPY workers workers
+
+USER agent
+CMD ["arq", "workers.settings.WorkerSettings"]

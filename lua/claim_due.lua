@@ -1,0 +1,18 @@
+-- Take what is due from a watch list, and put it off so that one sweeper at a time looks at it.
+-- KEYS[1] watch    zset: entry -> when, in ms
+-- ARGV[1] limit    entries at most
+-- ARGV[2] hold_ms  until an entry is due again, unless it is taken out or put off
+-- Returns
+--   {'OK', entry, ...}  what was due, the longest due first
+-- @include now_ms
+local watch = KEYS[1]
+local limit, hold_ms = tonumber(ARGV[1]), tonumber(ARGV[2])
+
+local now = now_ms()
+local due = redis.call('ZRANGEBYSCORE', watch, '-inf', string.format('%.0f', now), 'LIMIT', 0, limit)
+local reply = { 'OK' }
+for i, entry in ipairs(due) do
+  redis.call('ZADD', watch, string.format('%.0f', now + hold_ms), entry)
+  reply[i + 1] = entry
+end
+return reply

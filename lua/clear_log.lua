@@ -1,0 +1,17 @@
+-- Drop every row of a log. Its numbers go on, so that no cursor can point into another life.
+-- KEYS[1] rows     stream: id, topic, row
+-- KEYS[2] ids      hash: entry id -> n; '' -> head
+-- KEYS[3..] topics lists: n of the rows of a topic
+-- Returns
+--   {'OK', dropped}  how many rows there were
+-- @include log_head
+local rows, ids = KEYS[1], KEYS[2]
+
+local head, dropped = log_head(ids), redis.call('XLEN', rows)
+local expires = redis.call('PEXPIRETIME', ids)
+for _, key in ipairs(KEYS) do redis.call('UNLINK', key) end
+if head.last == 0 then return { 'OK', dropped } end
+-- As expired at once: the next append then gives the new stream its lifetime.
+redis.call('HSET', ids, '', string.format('%.0f:0:%.0f:%.0f:0:%.0f', head.last + 1, head.last, head.last_ms, head.last_ms))
+redis.call('PEXPIREAT', ids, string.format('%.0f', expires))
+return { 'OK', dropped }

@@ -1,0 +1,47 @@
+-- Move a task from one state to another and say so in its session's updates, in one step.
+-- KEYS[1] task     hash: version, write, order, status, finished and the fields given
+-- KEYS[2] tasks    zset: task_id -> expiry in us
+-- KEYS[3] lease    hash: owner, epoch, expires
+-- KEYS[4] rows     stream of the session's updates
+-- KEYS[5] ids      hash: its ids
+-- KEYS[6] topic_rows  list: the task's index in it
+-- KEYS[7] channel  pub/sub
+-- ARGV[1] epoch    of the mover's lease, '' for none
+-- ARGV[2] from     the states it may be in, each between spaces
+-- ARGV[3] release  1 to give the lease back
+-- ARGV[4] write    id of this call
+-- ARGV[5] ttl_ms   of the task
+-- ARGV[6] member   the task's id
+-- ARGV[7] max_rows of the updates
+-- ARGV[8] log_ttl_ms  of the updates
+-- ARGV[9] row_id   update id
+-- ARGV[10] row     the update that tells of the move
+-- ARGV[11..] fields names and values, in turn
+-- Returns
+--   {'OK', version, epoch}  it is moved
+--   {'DENIED', status}      it is in another state; nothing was written
+--   {'LOST', epoch}         the lease is at a later epoch; nothing was written
+--   {'MISSING'}             no such task
+-- Emits the update on channel
+-- @include now_ms
+-- @include fence
+-- @include record_write
+-- @include log_write
+local task, tasks, lease = KEYS[1], KEYS[2], KEYS[3]
+local log = { rows = KEYS[4], ids = KEYS[5], topic_rows = KEYS[6], channel = KEYS[7] }
+local epoch, from, release, write, ttl_ms = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
+local member, row_id, row = ARGV[6], ARGV[9], ARGV[10]
+log.topic, log.max_rows, log.ttl_ms = ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8])
+local fields = { unpack(ARGV, 11) }
+
+local current = tonumber(redis.call('HGET', lease, 'epoch') or 0)
+local was = redis.call('HMGET', task, 'status', 'write', 'version')
+if not was[1] then return { 'MISSING' } end
+if was[2] == write then return { 'OK', tonumber(was[3]), current } end
+local lost = fence(lease, epoch)
+if lost then return lost end
+if not string.find(from, ' ' .. was[1] .. ' ', 1, true) then return { 'DENIED', was[1] } end
+log_write(log, { row_id, row }, now_ms())
+local version = record_write(task, { key = tasks, member = member }, write, ttl_ms, fields)
+if release == '1' and current > 0 then redis.call('HSET', lease, 'owner', '', 'expires', 0) end
+return { 'OK', version, current }

@@ -1,0 +1,14 @@
+-- Give a lease back; its epoch stays, so that the next owner's is greater.
+-- KEYS[1] lease    hash: owner, epoch, expires
+-- ARGV[1] owner    of the claim that took it
+-- ARGV[2] epoch    that it was taken under
+-- Returns
+--   {'OK', epoch}    it is free
+--   {'LOST', epoch}  it was not held under this epoch any more
+local lease = KEYS[1]
+local owner, epoch = ARGV[1], ARGV[2]
+
+local was = redis.call('HMGET', lease, 'owner', 'epoch')
+if was[2] ~= epoch or (was[1] ~= owner and was[1] ~= '') then return { 'LOST', tonumber(was[2] or 0) } end
+redis.call('HSET', lease, 'owner', '', 'expires', 0)
+return { 'OK', tonumber(epoch) }

@@ -1,0 +1,1 @@
+"""The ``redis-state`` command. Needs the extra ``cli``."""

@@ -1,0 +1,268 @@
+"""The commands.
+
+Exit status: 0 done, 1 it went wrong, 2 the call was wrong, 5 the server cannot be reached,
+130 interrupted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Coroutine
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+from pydantic import ValidationError
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from redis_state import RedisStateStore, __version__
+from redis_state.errors import BackendUnavailable, CallerError, RedisStateError
+
+if TYPE_CHECKING:
+    from redis_state.demo.review_run import Outcome
+    from redis_state.worker import AgentWorker
+
+T = TypeVar("T")
+
+_FAILED = 1
+_USAGE = 2
+_UNREACHABLE = 5
+_INTERRUPTED = 130
+
+app = typer.Typer(
+    name="redis-state",
+    help="State for running agents, on plain Redis or Valkey.\n\n"
+    "Begin with `redis-state demo`: it needs nothing but itself.\n\n"
+    "The server is REDIS_STATE_URL (redis://, rediss://, unix://, embedded:///directory), else "
+    "redis://localhost:6379/0, unless --url names another. Every setting of the store is "
+    "REDIS_STATE_<NAME> in the environment.\n\n"
+    "Exit status: 0 done, 1 it went wrong, 2 the call was wrong, 5 the server cannot be reached, "
+    "130 interrupted.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+Url = Annotated[str | None, typer.Option("--url", help="Server address; else REDIS_STATE_URL.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+
+
+@app.command()
+def demo(
+    paths: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            help="Markdown files or folders to review. Default: the README, docs and the longest "
+            "Markdown files found in this folder.",
+        ),
+    ] = None,
+    output: Annotated[
+        Path, typer.Option("--out", "-o", help="Folder for reports and reviewed copies.")
+    ] = Path("demo-output"),
+    workers: Annotated[int, typer.Option(min=2, help="Worker processes.")] = 3,
+    ask: Annotated[
+        bool, typer.Option("--ask", help="Decide every approval yourself: y or n, a line each.")
+    ] = False,
+    pace: Annotated[
+        float, typer.Option(min=0, help="Seconds to linger on each stage, to be able to follow.")
+    ] = 0.1,
+    url: Annotated[
+        str | None,
+        typer.Option("--url", help="Use this server. Default: start one for the demo alone."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Review Markdown documents with a pool of agents that pause, are steered and are resumed.
+
+    Each document is a task: it is parsed, outlined, its links and repeated paragraphs are checked,
+    a table of contents is proposed; then the task pauses for approval. When approved it writes a
+    report and a reviewed copy, when rejected only the report.
+
+    Three worker processes do the work. One of them is retired while a task it paused still waits,
+    so that another resumes it. The first document's task is told something, the second is
+    redirected, the third is cancelled; no document is changed.
+
+    Status 0 only if every task ended as it should and every update was seen exactly once.
+
+    Try: `redis-state demo --ask`, `redis-state demo docs --workers 5 --pace 0.5`.
+    """
+    from redis_state.demo.documents import choose_documents  # noqa: PLC0415 - needs the extras
+    from redis_state.demo.driver import Options, run_demo  # noqa: PLC0415 - as above
+    from redis_state.demo.view import PlainView, view_for  # noqa: PLC0415 - as above
+
+    console = Console(stderr=as_json)
+    here = Path.cwd()
+    documents = _or_exit(lambda: choose_documents(paths or [], here))
+    options = Options(
+        documents=documents,
+        root=here,
+        output=output.resolve(),
+        workers=workers,
+        ask=ask,
+        pace_s=pace,
+        url=url,
+    )
+    view = PlainView(console) if as_json else view_for(console)
+
+    def review() -> Outcome:
+        with view:
+            return asyncio.run(run_demo(options, view))
+
+    outcome = _or_exit(review)
+    _report(outcome, console, as_json=as_json)
+    if not outcome.ok:
+        raise typer.Exit(_FAILED)
+
+
+@app.command()
+def worker(
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODULE:WORKER",
+            help="Where the AgentWorker is, for example workers.settings:worker.",
+        ),
+    ],
+    queue: Annotated[str | None, typer.Option(help="Take tasks of this queue.")] = None,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log each task.")] = False,
+    stop_with_stdin: Annotated[
+        bool, typer.Option(help="End when standard input does, as if told by SIGTERM.")
+    ] = False,
+) -> None:
+    """Run a worker process until SIGTERM, through restarts of the server.
+
+    On SIGTERM it takes no more tasks, lets the running ones finish for a while, hands over the
+    rest, and ends. `arq workers.settings.WorkerSettings` runs the same tasks under arq's own
+    command, which exits when the server restarts.
+    """
+    from redis_state.worker import AgentWorker  # noqa: PLC0415 - needs the extra
+
+    logging.basicConfig(
+        level=logging.INFO if verbose else logging.WARNING,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+    )
+    # Until the worker runs, and knows better what to do, nothing is there to be handed over.
+    signal.signal(signal.SIGTERM, _end)
+    found = _or_exit(lambda: _load_worker(target, AgentWorker))
+    if stop_with_stdin:
+        threading.Thread(target=_stop_with_stdin, daemon=True).start()
+    _or_exit((replace(found, queue=queue) if queue else found).run)
+
+
+@app.command()
+def health(url: Url = None, as_json: AsJson = False) -> None:
+    """Ask the server how it is: status 0 if it answers, 5 if it cannot be reached."""
+
+    async def ask_server() -> dict[str, Any]:
+        async with RedisStateStore.from_url(url) as store:
+            return asdict(await store.health())
+
+    found = _run(ask_server())
+    if as_json:
+        print(json.dumps(found))
+    else:
+        details: dict[str, str] = found.pop("details")
+        table = Table(box=box.SIMPLE, show_header=False, pad_edge=False, show_edge=False)
+        for name, value in (found | details).items():
+            if value is not None:
+                table.add_row(name, str(value))
+        Console().print(table)
+    if not found["ok"]:
+        raise typer.Exit(_UNREACHABLE)
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    print(__version__)
+
+
+def _report(outcome: Outcome, console: Console, *, as_json: bool) -> None:
+    from redis_state.demo.view import outcome_table  # noqa: PLC0415 - needs the extras
+
+    if as_json:
+        print(json.dumps(outcome.to_dict()))
+        return
+
+    def tell(text: str, style: str = "") -> None:
+        console.print(text, markup=False, highlight=False, soft_wrap=True, style=style)
+
+    tell("")
+    console.print(outcome_table(outcome, width=console.width))
+    tell("")
+    if outcome.ok:
+        tell(f"{outcome.updates_seen} updates written, each seen once and in order.", "green")
+        resumed = sum(bool(review.resumed_by) for review in outcome.reviews)
+        tell(f"{len(outcome.moved)} of {resumed} paused in one process and went on in another.")
+    else:
+        tell("Not as it should be:", "bold red")
+        for problem in outcome.problems:
+            tell(f"- {problem}")
+    tell(f"Reports and reviewed copies are in {outcome.output} ({outcome.seconds:.1f} s).")
+
+
+def _load_worker(target: str, kind: type[AgentWorker]) -> AgentWorker:
+    module, colon, name = target.partition(":")
+    if not (module and colon and name):
+        raise CallerError(f"{target!r} is not of the form MODULE:WORKER")
+    sys.path.append(str(Path.cwd()))
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise CallerError(f"{target!r} cannot be loaded: {error}") from error
+    if not isinstance(found, kind):
+        raise CallerError(f"{target!r} is {type(found).__name__}, not an AgentWorker")
+    return found
+
+
+def _end(*_: object) -> None:
+    sys.exit(0)
+
+
+def _stop_with_stdin() -> None:
+    # Not through sys.stdin: its lock, held at exit by a thread that waits, is a fatal error.
+    while os.read(0, 4096):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _run(work: Coroutine[Any, Any, T]) -> T:
+    return _or_exit(partial(asyncio.run, work))
+
+
+def _or_exit(work: Callable[[], T]) -> T:
+    """Do some work; turn the errors a person can act on into one line and a status."""
+    try:
+        return work()
+    except BackendUnavailable as error:
+        _complain(error)
+        raise typer.Exit(_UNREACHABLE) from None
+    except CallerError as error:
+        _complain(error)
+        raise typer.Exit(_USAGE) from None
+    except RedisStateError as error:
+        _complain(error)
+        raise typer.Exit(_FAILED) from None
+    except ValidationError as error:
+        # Without the values: they may be secrets.
+        wrong = error.errors(include_input=False, include_url=False)
+        _complain("; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in wrong))
+        raise typer.Exit(_USAGE) from None
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        _complain("interrupted")
+        raise typer.Exit(_INTERRUPTED) from None
+
+
+def _complain(problem: object) -> None:
+    print(f"redis-state: {problem}", file=sys.stderr)

@@ -1,0 +1,1 @@
+"""The demo: a pool of workers that reviews Markdown documents."""

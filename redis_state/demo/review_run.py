@@ -1,0 +1,168 @@
+"""The demo's state: what the driver knows of each task, from nothing but its updates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, cast
+
+from redis_state.models import StateUpdate, TaskStatus, UpdateType
+
+INFORMATION = "The person in charge asked for this note while the review was running."
+
+
+class Role(StrEnum):
+    """What the driver does to a task besides deciding it."""
+
+    PLAIN = "approved"
+    INFORMED = "told something while it runs (INJECT_CONTEXT)"
+    REDIRECTED = "told to check links strictly (REDIRECT)"
+    CANCELLED = "cancelled"
+
+
+@dataclass(slots=True)
+class Review:
+    """One document's task, as its updates tell it."""
+
+    task_id: str
+    path: Path
+    name: str
+    role: Role
+    status: str = "PENDING"
+    stage: str = ""
+    heard: bool = False
+    done: int = 0
+    total: int = 1
+    worker: str = ""
+    paused_by: str = ""
+    resumed_by: str = ""
+    token: str = ""
+    decision: bool | None = None
+    findings: int | None = None
+    error: str = ""
+    result: Any = None
+    updates: list[str] = field(default_factory=list[str])
+
+    @property
+    def over(self) -> bool:
+        """Whether the task has ended."""
+        return self.status in TaskStatus.__members__ and TaskStatus(self.status).is_terminal
+
+    def hear(self, update: StateUpdate) -> None:
+        """Take in one update."""
+        self.updates.append(update.update_id)
+        told: Any = update.content
+        content = cast("dict[str, Any]", told) if isinstance(told, dict) else {}
+        if update.update_type is UpdateType.PROGRESS:
+            self.stage = str(content.get("message", ""))
+            self.done = update.step_index or self.done
+            self.total = update.total_steps or self.total
+        elif update.update_type is UpdateType.CHECKPOINT:
+            self.token = str(content.get("resume_token", ""))
+            self.paused_by = self.worker
+            self.stage = "wait for a decision"
+            payload: dict[str, Any] = content.get("payload") or {}
+            self.findings = payload.get("details", {}).get("findings")
+        elif update.update_type is UpdateType.STATUS_CHANGE:
+            self._move(content)
+
+    def _move(self, content: dict[str, Any]) -> None:
+        self.status = str(content.get("status", self.status))
+        if self.status == "PENDING":
+            self.worker, self.stage = "", "wait for a worker"
+        if self.status == "RUNNING":
+            self.worker = str(content.get("worker", ""))
+            self.stage = "begin"
+            if self.decision is not None:
+                self.resumed_by, self.stage = self.worker, "write the report"
+        if self.status == "COMPLETE":
+            self.stage, self.done = "done", self.total
+        self.error = str(content.get("error") or self.error)
+
+    def problem(self) -> str:
+        """Tell in which way the outcome is not the one that the driver brought about, if any."""
+        wanted = "CANCELLED" if self.role is Role.CANCELLED else "COMPLETE"
+        if self.status != wanted:
+            return f"ended as {self.status}, not {wanted} {self.error}".rstrip()
+        if self.role is Role.CANCELLED:
+            return ""
+        result: Any = self.result
+        known = cast("dict[str, Any]", result) if isinstance(result, dict) else {}
+        return "; ".join(self._wrong(known))
+
+    def _wrong(self, result: dict[str, Any]) -> Iterator[str]:
+        files = result.get("written", [])
+        if self.decision is None or result.get("approved") is not self.decision:
+            yield f"was decided {self.decision}, but heard {result.get('approved')}"
+        if len(files) != (2 if self.decision else 1):
+            yield f"wrote {len(files)} files"
+        if self.role is Role.INFORMED and result.get("notes") != [INFORMATION]:
+            yield "was told something and did not hear it"
+        if self.role is Role.REDIRECTED and result.get("policy") != "strict":
+            yield "was told to check links strictly and did not"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How the whole run ended. ``problems`` is empty if all went as it should."""
+
+    reviews: list[Review]
+    updates_written: int
+    updates_seen: int
+    moved: list[str]
+    problems: list[str]
+    output: Path
+    seconds: float
+
+    @property
+    def ok(self) -> bool:
+        """Whether every task ended as it should and every update was seen exactly once."""
+        return not self.problems
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the outcome as JSON values. Tokens are left out."""
+        return {
+            "ok": self.ok,
+            "problems": self.problems,
+            "seconds": round(self.seconds, 2),
+            "updates_written": self.updates_written,
+            "updates_seen": self.updates_seen,
+            "resumed_elsewhere": self.moved,
+            "output": str(self.output),
+            "documents": [_public(review) for review in self.reviews],
+        }
+
+
+def assign_roles(documents: list[Path], root: Path) -> list[Review]:
+    """Give the first documents the roles there are; with one or two, nothing is cancelled."""
+    roles = [Role.INFORMED, Role.REDIRECTED, Role.CANCELLED]
+    names = _names(documents, root)
+    return [
+        Review(
+            task_id=f"review-{number:02d}",
+            path=path,
+            name=names[path],
+            role=roles[number] if number < len(roles) else Role.PLAIN,
+        )
+        for number, path in enumerate(documents)
+    ]
+
+
+def _names(documents: list[Path], root: Path) -> dict[Path, str]:
+    """Name documents as seen from here; those elsewhere by as much of their end as tells them."""
+    names = {path: str(path.relative_to(root)) for path in documents if path.is_relative_to(root)}
+    for path in documents:
+        others = [other for other in documents if other != path]
+        for length in range(1, len(path.parts) + 1):
+            end = path.parts[-length:]
+            if path not in names and all(other.parts[-length:] != end for other in others):
+                names[path] = str(Path(*end))
+    return names
+
+
+def _public(review: Review) -> dict[str, Any]:
+    fields = asdict(review) | {"path": str(review.path), "updates": len(review.updates)}
+    hidden = {"token", "task_id", "stage", "heard", "done", "total", "worker"}
+    return {name: value for name, value in fields.items() if name not in hidden}

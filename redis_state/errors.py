@@ -1,0 +1,169 @@
+"""Every error that leaves the library.
+
+    RedisStateError
+    ├── CallerError            the call was wrong; nothing was sent
+    │   ├── ConfigError            a setting or an address cannot be used
+    │   ├── InvalidField           an argument of a wrong type or shape, named
+    │   ├── SteeringValidationError    a steering payload breaks the rules of its type
+    │   └── MissingCapability      a store lacks methods that a feature needs
+    ├── LostRace               somebody else was first; the error carries the facts
+    │   ├── VersionConflict        the document moved on
+    │   ├── LeaseLost              the epoch is no longer the current one
+    │   ├── TokenResolved          the token was used: by whom, when and how
+    │   ├── TokenUnknown           no such token, or no longer
+    │   └── InvalidTransition      the task's state does not allow this step
+    ├── CursorGap              rows between the cursor and what is kept are gone
+    └── BackendError           trouble with the server
+        ├── BackendUnavailable     it cannot be reached; the call did not happen
+        │   └── OutcomeUnknown         the connection broke: it may have happened
+        ├── StoreFull              it refuses writes for want of memory; reads go on
+        ├── CommandRefused         it answered with an error that none of the others explains
+        └── CorruptState           what is stored cannot be what was written
+
+No text of an error holds a payload, a token or a password.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+
+class RedisStateError(Exception):
+    """Base of every error of this library."""
+
+
+class CallerError(RedisStateError):
+    """The call itself is wrong. Nothing was sent; correct it and call again."""
+
+
+class ConfigError(CallerError):
+    """A setting or a server address cannot be used."""
+
+
+class InvalidField(CallerError, ValueError):
+    """An argument has the wrong type or shape. ``field`` names it."""
+
+    def __init__(self, field: str, problem: str) -> None:
+        super().__init__(f"{field}: {problem}")
+        self.field = field
+        self.problem = problem
+
+
+class SteeringValidationError(CallerError, ValueError):
+    """A steering payload breaks the rules of its event type. ``errors`` lists how."""
+
+    def __init__(self, errors: Sequence[str]) -> None:
+        super().__init__("invalid steering payload: " + "; ".join(errors))
+        self.errors: list[str] = list(errors)
+
+
+class MissingCapability(CallerError, TypeError):
+    """A store lacks methods that a feature needs. ``missing`` names them."""
+
+    def __init__(self, feature: str, missing: Sequence[str]) -> None:
+        super().__init__(f"{feature} needs a store with {', '.join(missing)}")
+        self.feature = feature
+        self.missing: list[str] = list(missing)
+
+
+class LostRace(RedisStateError):
+    """Somebody else was first. Read the state again before deciding what to do."""
+
+
+class VersionConflict(LostRace):
+    """The document is at ``actual``, not at ``expected``. Load it and apply the change anew."""
+
+    def __init__(self, what: str, *, expected: int, actual: int) -> None:
+        super().__init__(f"{what} is at version {actual}, not {expected}")
+        self.expected = expected
+        self.actual = actual
+
+
+class LeaseLost(LostRace):
+    """Another owner holds the lease. Stop working: every further write will be refused."""
+
+    def __init__(self, what: str, *, epoch: int, current: int) -> None:
+        super().__init__(f"the lease on {what} is at epoch {current}, not {epoch}")
+        self.epoch = epoch
+        self.current = current
+
+
+class TokenResolved(LostRace):
+    """The token was used before. ``by``, ``at_ms`` and ``decision`` say by whom, when and how."""
+
+    def __init__(self, *, by: str, at_ms: int, decision: Any) -> None:
+        super().__init__(f"the token was resolved by {by} at {at_ms} ms")
+        self.by = by
+        self.at_ms = at_ms
+        self.decision = decision
+
+
+class TokenUnknown(LostRace):
+    """No such token, or it has expired (``expired`` tells, while its trace is kept)."""
+
+    def __init__(self, *, expired: bool) -> None:
+        super().__init__("the token has expired" if expired else "no such token")
+        self.expired = expired
+
+
+class InvalidTransition(LostRace):
+    """The task is in state ``current``, from which ``wanted`` cannot be reached."""
+
+    def __init__(self, task_id: str, *, current: str, wanted: str) -> None:
+        super().__init__(f"task {task_id!r} is {current}: it cannot become {wanted}")
+        self.task_id = task_id
+        self.current = current
+        self.wanted = wanted
+
+
+class CursorGap(RedisStateError):
+    """Rows after ``cursor`` are gone, so going on from it would skip them silently.
+
+    ``reason`` is ``"trimmed"`` (``missed`` rows were dropped by retention), ``"foreign"`` (the
+    cursor belongs to another log, or to an earlier life of this one) or ``"ahead"`` (the log
+    ends before the cursor: the server lost its newest rows). ``resume_after`` is the cursor
+    that reads all that is still kept.
+    """
+
+    def __init__(self, cursor: str, *, reason: str, missed: int | None, resume_after: str) -> None:
+        lost = "an unknown number of" if missed is None else str(missed)
+        super().__init__(f"cursor {cursor!r} is {reason}: {lost} rows cannot be delivered")
+        self.cursor = cursor
+        self.reason = reason
+        self.missed = missed
+        self.resume_after = resume_after
+
+
+class BackendError(RedisStateError):
+    """Trouble with the server."""
+
+
+class BackendUnavailable(BackendError):
+    """The server at ``address`` cannot be reached. The call did not happen; it may be repeated."""
+
+    def __init__(self, address: str, reason: str) -> None:
+        super().__init__(f"{address}: {reason}")
+        self.address = address
+        self.reason = reason
+
+
+class OutcomeUnknown(BackendUnavailable):
+    """The connection broke after the call was sent: it may or may not have happened."""
+
+
+class StoreFull(BackendError):
+    """The server is out of memory and refuses writes. Nothing was written; reads go on."""
+
+
+class CommandRefused(BackendError):
+    """The server refused the command: its rights, its version, its disk. The text says which."""
+
+
+class CorruptState(BackendError):
+    """What is stored cannot be what was written. ``key`` says where."""
+
+    def __init__(self, key: str, problem: str) -> None:
+        super().__init__(f"{key}: {problem}")
+        self.key = key
+        self.problem = problem

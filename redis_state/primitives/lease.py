@@ -1,0 +1,112 @@
+"""The lease: one owner at a time, under an epoch that only grows.
+
+A process that stalls past its lease cannot know that it lost it. So the epoch goes with every
+write, and the script that writes compares it: a later owner's epoch refuses the stale one's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from redis_state.errors import BackendError, LeaseLost
+from redis_state.transport.scripts import Fence, Scripts, Word
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A lease that was taken: by which claim, under which epoch."""
+
+    key: str
+    owner: str
+    epoch: int
+
+    @property
+    def fence(self) -> Fence:
+        """What a write carries to be refused once a later owner has come."""
+        return Fence(self.key, self.epoch)
+
+
+class Leases:
+    """Take, renew and give back leases.
+
+    ``keep_ms`` is how long an epoch is remembered after its lease has run out: a claim that comes
+    later still begins again at 1, so it must be longer than any writer can stall.
+    """
+
+    def __init__(self, scripts: Scripts, *, keep_ms: int) -> None:
+        self._scripts = scripts
+        self._keep_ms = keep_ms
+
+    async def acquire(self, key: str, *, duration_ms: int, owner: str | None = None) -> Held | None:
+        """Take the lease under the next epoch, or return None while somebody holds it.
+
+        The same ``owner`` repeated gets the epoch it has. Make one up for each claim, not for
+        each process: two claims of one process are two owners.
+        """
+        owner = owner or new_owner()
+        reply = await self._scripts.acquire_lease(
+            key, owner=owner, duration_ms=duration_ms, keep_ms=self._keep_ms
+        )
+        return None if reply.word is Word.HELD else Held(key, owner, int(reply.facts[0]))
+
+    async def renew(self, held: Held, *, duration_ms: int) -> None:
+        """Hold it for so long from now, also if it has run out but nobody took it.
+
+        Errors: LeaseLost once it was taken over or given back.
+        """
+        reply = await self._scripts.renew_lease(
+            held.key,
+            owner=held.owner,
+            epoch=held.epoch,
+            duration_ms=duration_ms,
+            keep_ms=self._keep_ms,
+        )
+        if reply.word is Word.LOST:
+            raise LeaseLost(held.key, epoch=held.epoch, current=int(reply.facts[0]))
+
+    async def release(self, held: Held) -> None:
+        """Give it back. Does nothing if it is no longer held."""
+        await self._scripts.release_lease(held.key, owner=held.owner, epoch=held.epoch)
+
+    @asynccontextmanager
+    async def keeping(
+        self, held: Held, *, duration_ms: int, on_lost: Callable[[LeaseLost], None]
+    ) -> AsyncGenerator[None, None]:
+        """Renew the lease each third of its time for the length of the block.
+
+        ``on_lost`` is called once, in this loop, when it was taken over. A server that cannot be
+        reached, or is full, is tried again soon.
+        """
+
+        async def beat() -> None:
+            pause_s = duration_ms / 3000
+            while True:
+                await asyncio.sleep(pause_s)
+                pause_s = duration_ms / 3000
+                try:
+                    await self.renew(held, duration_ms=duration_ms)
+                except LeaseLost as error:
+                    on_lost(error)
+                    return
+                except BackendError as error:
+                    log.warning("a lease could not be renewed: %s", error)
+                    pause_s = duration_ms / 30_000
+
+        heart = asyncio.create_task(beat(), name="redis_state lease")
+        try:
+            yield
+        finally:
+            heart.cancel()
+            await asyncio.wait({heart})
+
+
+def new_owner() -> str:
+    """Name one claim."""
+    return secrets.token_urlsafe(12)

@@ -1,0 +1,262 @@
+"""The log: append once per id, read after a cursor, follow live, and never skip silently.
+
+Rows are numbered 1, 2, 3, … for the life of the log and never renumbered; a row's place in the
+stream is ``<n>-<ms>``, and that text is the cursor: it tells the number, so that a gap can be
+counted, and the time, so that a cursor of another log is recognised.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from redis_state.errors import BackendUnavailable, CursorGap, InvalidField, LeaseLost
+from redis_state.primitives.signal import Row, Signal, Signals
+from redis_state.transport.keys import LogKeys
+from redis_state.transport.scripts import Fence, Reply, Scripts, Word, topic_text
+
+_CURSOR = re.compile(r"([0-9]{1,18})-([0-9]{1,18})")
+_APPEND_SLICE = 64
+_READ_SLICE = 500
+_MOST = 1_000_000_000
+# Where a text points that is no cursor at all: beyond the end of any log.
+_NOWHERE = 1 << 52
+_RETRY_S = 0.2
+_LOOK_AGAIN_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Rows in order, the cursor after them, and whether the log ended with them."""
+
+    rows: list[Row]
+    cursor: str
+    at_end: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """The rows' numbers in the order given, and how many of them were not there before."""
+
+    numbers: list[int]
+    new: int
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How long a log grows: rows at most (0: no limit) and how long a row lives at least.
+
+    Up to a sixteenth more rows than ``max_rows``, 64 at most, may stand before they are dropped.
+    """
+
+    max_rows: int
+    ttl_ms: int
+
+
+class Log:
+    """One log. A value: making one does no I/O."""
+
+    def __init__(
+        self, scripts: Scripts, keys: LogKeys, bounds: Bounds, *, announce: bool = False
+    ) -> None:
+        self.scripts = scripts
+        self.keys = keys
+        self.bounds = bounds
+        self.announce = announce
+
+    async def append(
+        self,
+        rows: Sequence[tuple[bytes, bytes]],
+        *,
+        topic: str | None = None,
+        fence: Fence | None = None,
+    ) -> Appended:
+        """Append rows, each an entry id and its bytes, in order, skipping ids that are there.
+
+        Atomic per 64 rows, with trimming and announcement. A crash leaves whole slices, in order;
+        repeating the call completes them. Errors: LeaseLost under a stale fence; InvalidField for
+        an empty id.
+        """
+        if not all(row_id for row_id, _ in rows):
+            raise InvalidField("row_id", "must not be empty")
+        # A slice longer than the log could not be repeated: its first ids would be trimmed by then.
+        max_rows = self.bounds.max_rows
+        size = min(_APPEND_SLICE, max_rows) if max_rows > 0 else _APPEND_SLICE
+        numbers: list[int] = []
+        new = 0
+        for start in range(0, len(rows), size):
+            reply = await self.scripts.append_log(
+                self.keys,
+                rows[start : start + size],
+                topic=topic,
+                max_rows=max_rows,
+                ttl_ms=self.bounds.ttl_ms,
+                announce=self.announce,
+                fence=fence,
+            )
+            if reply.word is Word.LOST:
+                epoch = fence.epoch if fence else 0
+                raise LeaseLost(self.keys.rows, epoch=epoch, current=reply.facts[0])
+            new += reply.facts[0]
+            numbers += reply.facts[1:]
+        return Appended(numbers, new)
+
+    async def read(
+        self, *, after: str | None = None, count: int = _READ_SLICE, topic: str | None = None
+    ) -> Page:
+        """Read up to ``count`` rows after a cursor, oldest first; None begins with the oldest kept.
+
+        Errors: CursorGap when rows after the cursor are gone, or it is not of this log;
+        InvalidField for a count below 1.
+        """
+        if count < 1:
+            raise InvalidField("count", "must be at least 1")
+        n, ms = (None, 0) if after is None else _position(after)
+        reply = await self.scripts.read_log(
+            self.keys, after=n, after_ms=ms, count=min(count, _MOST), topic=topic
+        )
+        if reply.word is Word.GAP:
+            raise _gap(after or "", n or 0, reply)
+        _, last, last_ms, found = reply.facts
+        rows = [_row(entry) for entry in found]
+        # A full page may have more behind it; a short one ends where the log did when it was read.
+        if len(rows) >= count:
+            return Page(rows, rows[-1].cursor, at_end=rows[-1].n == last)
+        return Page(rows, f"{last}-{last_ms}", at_end=True)
+
+    async def tail(
+        self, *, after_id: bytes = b"", count: int, topic: str | None = None
+    ) -> list[Row]:
+        """Read the newest ``count`` rows after an id and of a topic, oldest first.
+
+        An unknown id is no cursor. A count below 1 gives no rows.
+        """
+        if count < 1:
+            return []
+        reply = await self.scripts.tail_log(
+            self.keys, after_id=after_id, count=min(count, _MOST), topic=topic
+        )
+        rows = [_row(entry) for entry in reply.facts[0]]
+        return rows if topic is not None else rows[::-1]
+
+    async def read_all(self) -> list[Row]:
+        """Read every row kept, oldest first, in slices that do not hold the server up.
+
+        Rows that are dropped while it reads are left out.
+        """
+        rows: list[Row] = []
+        cursor: str | None = None
+        while True:
+            try:
+                page = await self.read(after=cursor)
+            except CursorGap as gap:
+                if gap.reason != "trimmed":
+                    return rows
+                cursor = gap.resume_after
+                continue
+            rows += page.rows
+            if page.at_end:
+                return rows
+            cursor = page.cursor
+
+    async def find(self, row_id: bytes) -> str | None:
+        """Return the cursor after the row of this id, or None if it is not kept."""
+        reply = await self.scripts.find_row(self.keys, row_id=row_id)
+        return None if reply.word is Word.MISSING else f"{reply.facts[0]}-{reply.facts[1]}"
+
+    async def end(self) -> str:
+        """Return the cursor after the newest row: what comes later is what a watcher gets."""
+        reply = await self.scripts.find_row(self.keys, row_id=b"")
+        return f"{reply.facts[0]}-{reply.facts[1]}"
+
+    async def clear(self, *, topics: Sequence[str] = ()) -> int:
+        """Drop all rows; return how many. Numbers go on, so older cursors give a CursorGap."""
+        return int((await self.scripts.clear_log(self.keys, topics=topics)).facts[0])
+
+    async def follow(
+        self, *, after: str | None = None, topic: str | None = None, patience_s: float = 300.0
+    ) -> AsyncGenerator[Row, None]:
+        """Yield every row after a cursor once, in order, and go on with those still to come.
+
+        Survives lost connections and server restarts: what the subscription missed is read from
+        the log. Close it (``aclose()``, or ``contextlib.aclosing``) when done. Errors: CursorGap
+        instead of a silent skip; BackendUnavailable when the server stays away for
+        ``patience_s``.
+        """
+        follower = _Follower(self, after, topic, patience_s)
+        async with Signals(self.scripts.transport).following(self.keys.channel) as signals:
+            while True:
+                for row in await follower.next(signals):
+                    yield row
+
+
+class _Follower:
+    """One reader's place in a log, moved by what it reads and by what it is told."""
+
+    def __init__(self, log: Log, after: str | None, topic: str | None, patience_s: float) -> None:
+        self._log = log
+        self._cursor = after
+        self._topic = topic
+        self._patience_s = patience_s
+        self._behind = True
+
+    async def next(self, signals: Signal) -> list[Row]:
+        """Return the next rows, perhaps none: read while behind, else wait to be told."""
+        if self._behind:
+            page = await self._read()
+            self._cursor, self._behind = page.cursor, not page.at_end
+            return page.rows
+        row = await self._told(signals)
+        seen, _, seen_ms = (self._cursor or "0-0").partition("-")
+        if row is not None and row.n <= int(seen) and row.ms <= int(seen_ms):
+            return []
+        if row is None or row.n != int(seen) + 1:
+            # Rows may be missing in between, or the log began anew: reading it tells which.
+            self._behind = True
+            return []
+        self._cursor = row.cursor
+        return [row] if self._topic is None or row.topic == self._topic else []
+
+    async def _told(self, signals: Signal) -> Row | None:
+        try:
+            # Silence may also be a subscription that cannot be made: then the log is asked.
+            async with asyncio.timeout(min(self._patience_s, _LOOK_AGAIN_S)):
+                return await signals.next()
+        except TimeoutError:
+            return None
+
+    async def _read(self) -> Page:
+        loop = asyncio.get_running_loop()
+        give_up_at = loop.time() + self._patience_s
+        while True:
+            # Raises at once, and not patiently, when the store itself was closed.
+            _ = self._log.scripts.transport.sender
+            try:
+                return await self._log.read(after=self._cursor, topic=self._topic)
+            except BackendUnavailable:
+                if loop.time() >= give_up_at:
+                    raise
+            await asyncio.sleep(_RETRY_S)
+
+
+def _position(cursor: str) -> tuple[int, int]:
+    found = _CURSOR.fullmatch(cursor)
+    return (int(found.group(1)), int(found.group(2))) if found else (_NOWHERE, 0)
+
+
+def _gap(cursor: str, after: int, reply: Reply) -> CursorGap:
+    first, before_ms, last, last_ms = reply.facts[1:]
+    reason = "foreign" if after == _NOWHERE else reply.text(0)
+    missed = first - 1 - after if reason == "trimmed" else None
+    # A log that lost its end holds nothing that the cursor's owner has not seen before.
+    resume = f"{last}-{last_ms}" if reason == "ahead" else f"{first - 1}-{before_ms}"
+    return CursorGap(cursor, reason=reason, missed=missed, resume_after=resume)
+
+
+def _row(entry: Any) -> Row:
+    n, _, ms = entry[0].partition(b"-")
+    _, row_id, _, topic, _, data = entry[1]
+    return Row(int(n), int(ms), row_id, topic_text(topic), data)

@@ -1,0 +1,114 @@
+"""The record: a versioned set of fields that is saved whole or not at all.
+
+A save may ask for a version and for a lease's epoch. It knows the id of its call, so that one
+repeated after a lost reply recognises its own write instead of conflicting with it.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from redis_state.errors import LeaseLost, VersionConflict
+from redis_state.transport.scripts import Fence, Scripts, Word, topic_text
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A record as it was read: its version, when it was first saved, and its fields."""
+
+    version: int
+    order: int
+    fields: Mapping[str, bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a record is listed: an index of its slot, and its name there."""
+
+    index: str
+    member: str
+
+
+class Records:
+    """Save, load and list records."""
+
+    def __init__(self, scripts: Scripts) -> None:
+        self._scripts = scripts
+
+    async def save(
+        self,
+        key: str,
+        fields: Mapping[str, bytes],
+        *,
+        ttl_ms: int,
+        expected: int | None = None,
+        place: Place | None = None,
+        fence: Fence | None = None,
+    ) -> int:
+        """Save fields and return the new version. Fields not given keep their value.
+
+        Atomic. ``expected`` is the version that the record must have, 0 for absent. Errors:
+        VersionConflict, LeaseLost; nothing is written then.
+        """
+        reply = await self._scripts.save_record(
+            key,
+            fields,
+            write=new_write_id(),
+            ttl_ms=ttl_ms,
+            expected=expected,
+            index=place.index if place else None,
+            member=place.member if place else None,
+            fence=fence,
+        )
+        if reply.word is Word.STALE:
+            raise VersionConflict(key, expected=expected or 0, actual=reply.facts[0])
+        if reply.word is Word.LOST:
+            raise LeaseLost(key, epoch=fence.epoch if fence else 0, current=reply.facts[0])
+        return int(reply.facts[0])
+
+    async def load(self, key: str) -> Stored | None:
+        """Return the record, or None if there is none."""
+        sender = self._scripts.transport.sender
+        return stored(await sender.send("HGETALL", key, repeatable=True))
+
+    async def members(self, index: str, *, newest: int | None = None) -> list[str]:
+        """List the names in an index, the last saved first, ``newest`` of them at most."""
+        end = -1 if newest is None else newest - 1
+        sender = self._scripts.transport.sender
+        found: list[bytes] = await sender.send("ZREVRANGE", index, 0, end, repeatable=True)
+        return [topic_text(member) or "" for member in found]
+
+    async def delete(self, key: str, *, place: Place | None = None) -> bool:
+        """Delete a record and its place in an index; tell whether there was one."""
+        reply = await self._delete(key, place, only_if_gone=False)
+        return reply == 1
+
+    async def forget(self, key: str, *, place: Place) -> None:
+        """Take a record that has expired out of its index, unless it was saved again since."""
+        await self._delete(key, place, only_if_gone=True)
+
+    async def _delete(self, key: str, place: Place | None, *, only_if_gone: bool) -> int:
+        reply = await self._scripts.delete_record(
+            key,
+            index=place.index if place else None,
+            member=place.member if place else None,
+            only_if_gone=only_if_gone,
+        )
+        return int(reply.facts[0])
+
+
+def stored(flat: list[Any]) -> Stored | None:
+    """Read a hash's reply as a record; None for an empty one."""
+    if not flat:
+        return None
+    names = [name.decode() for name in flat[::2]]
+    fields: dict[str, bytes] = dict(zip(names, flat[1::2], strict=True))
+    return Stored(int(fields.get("version", 0)), int(fields.get("order", 0)), fields)
+
+
+def new_write_id() -> str:
+    """Name one call, so that its repetition is recognised."""
+    return secrets.token_urlsafe(9)

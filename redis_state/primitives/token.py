@@ -1,0 +1,76 @@
+"""The token: consumed by exactly one caller; all others learn by whom, when and how."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from typing import Any
+
+from redis_state import codec
+from redis_state.errors import TokenResolved, TokenUnknown
+from redis_state.transport.scripts import Reply, Scripts, Word
+
+
+class Tokens:
+    """Open and consume one-time tokens. A token's key names it by its digest only."""
+
+    def __init__(self, scripts: Scripts, *, keep_ms: int) -> None:
+        self._scripts = scripts
+        self._keep_ms = keep_ms
+
+    async def open(self, key: str, payload: bytes, *, ttl_ms: int) -> bool:
+        """Open a token, or renew an open one with this payload and a new expiry.
+
+        Returns False, and does nothing, if it was already used with this very payload: that is a
+        repeated save. Errors: TokenResolved if it was used with another one.
+        """
+        reply = await self._scripts.open_token(
+            key, payload=payload, mark=payload_mark(payload), ttl_ms=ttl_ms, keep_ms=self._keep_ms
+        )
+        if reply.word is Word.TAKEN:
+            raise resolved(reply)
+        return bool(reply.facts[0])
+
+    async def consume(
+        self, key: str, *, by: str, decision: Any = None, claim: str | None = None
+    ) -> bytes:
+        """Consume a token and return its payload; exactly one claim gets it.
+
+        The same ``claim`` repeated gets the same payload, for as long as the token's trace is
+        kept. Errors: TokenResolved for everybody else, TokenUnknown if it expired or never was.
+        """
+        reply = await self._scripts.resolve_token(
+            key,
+            claim=claim or new_claim(),
+            by=by,
+            decision=codec.encode(decision),
+            keep_ms=self._keep_ms,
+        )
+        payload: bytes = raise_unless_won(reply).facts[0]
+        return payload
+
+
+def raise_unless_won(reply: Reply) -> Reply:
+    """Return the winner's reply; raise what anybody else gets."""
+    if reply.word is Word.TAKEN:
+        raise resolved(reply)
+    if reply.word in (Word.EXPIRED, Word.MISSING):
+        raise TokenUnknown(expired=reply.word is Word.EXPIRED)
+    return reply
+
+
+def resolved(reply: Reply) -> TokenResolved:
+    """Read by whom, when and how a token was used."""
+    return TokenResolved(
+        by=reply.text(0), at_ms=int(reply.facts[1]), decision=codec.decode(reply.facts[2])
+    )
+
+
+def payload_mark(payload: bytes) -> str:
+    """Name a payload without keeping it."""
+    return hashlib.sha256(payload).hexdigest()[:32]
+
+
+def new_claim() -> str:
+    """Name one consumer's call."""
+    return secrets.token_urlsafe(16)

@@ -1,0 +1,53 @@
+"""Everything that can be set, from arguments or from ``REDIS_STATE_*`` in the environment."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Annotated
+
+from pydantic import Field, SecretStr
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+_DAY = timedelta(days=1)
+
+_Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+_Count = Annotated[int, Field(ge=1)]
+# The server counts in milliseconds: less than one would delete what is written.
+_Lifetime = Annotated[timedelta, Field(ge=timedelta(milliseconds=1))]
+
+
+class Settings(BaseSettings):
+    """Settings of a store. Arguments win over ``REDIS_STATE_<NAME>`` in the environment.
+
+    Every lifetime counts on the server's clock. A row lives at least its ``*_ttl`` after it was
+    written; a log's keys are gone at most one and a half times that after the last one.
+    """
+
+    model_config = SettingsConfigDict(
+        env_prefix="REDIS_STATE_", extra="forbid", frozen=True, hide_input_in_errors=True
+    )
+
+    url: SecretStr = SecretStr("redis://localhost:6379/0")
+    queue_url: SecretStr | None = None
+    namespace: str = "rs"
+
+    call_timeout_s: _Seconds = 5.0
+    connect_timeout_s: _Seconds = 5.0
+
+    max_events_per_trace: _Count = 50_000
+    max_updates_per_session: _Count = 10_000
+    max_steering_events_per_session: _Count = 10_000
+    max_planner_events_per_trace: _Count = 50_000
+
+    events_ttl: _Lifetime = 30 * _DAY
+    updates_ttl: _Lifetime = 7 * _DAY
+    steering_ttl: _Lifetime = 7 * _DAY
+    planner_events_ttl: _Lifetime = 7 * _DAY
+    bindings_ttl: _Lifetime = 30 * _DAY
+    memory_ttl: _Lifetime = 90 * _DAY
+    trajectories_ttl: _Lifetime = 30 * _DAY
+    active_task_ttl: _Lifetime = 90 * _DAY
+    finished_task_ttl: _Lifetime = 7 * _DAY
+    pause_ttl: _Lifetime = timedelta(hours=1)
+    task_pause_ttl: _Lifetime = 7 * _DAY
+    resolved_token_ttl: _Lifetime = timedelta(hours=1)

@@ -1,0 +1,479 @@
+"""RedisStateStore: the state-store contract of agent hosts, on Redis or Valkey."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import time
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import aclosing, suppress
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Self
+
+from redis_state import codec
+from redis_state.errors import ConfigError, RedisStateError
+from redis_state.models import (
+    PlannerEvent,
+    RemoteBinding,
+    StateUpdate,
+    SteeringEvent,
+    StoredEvent,
+    TaskContextSnapshot,
+    TaskState,
+    TaskStatus,
+    TaskType,
+    Trajectory,
+)
+from redis_state.primitives.record import Records
+from redis_state.settings import Settings
+from redis_state.stores.base import Base, Unreadable
+from redis_state.stores.bindings import BindingStore
+from redis_state.stores.events import GLOBAL_TRACE, EventStore
+from redis_state.stores.memory import MemoryStore
+from redis_state.stores.pauses import PauseStore
+from redis_state.stores.planner_events import PlannerEventStore
+from redis_state.stores.session_log import Entry, EntryPage
+from redis_state.stores.steering import SteeringStore
+from redis_state.stores.tasks import TaskStore
+from redis_state.stores.trajectories import TrajectoryStore
+from redis_state.stores.updates import UpdateStore
+from redis_state.transport.connect import Transport
+from redis_state.transport.keys import Keys, token_digest
+from redis_state.transport.scripts import Fence, Scripts
+
+
+@dataclass(frozen=True, slots=True)
+class HostTypes:
+    """The classes a host wants back. Same names and fields as ours; ours by default."""
+
+    stored_event: type[Any] = StoredEvent
+    remote_binding: type[Any] = RemoteBinding
+    task_state: type[Any] = TaskState
+    task_context_snapshot: type[Any] = TaskContextSnapshot
+    task_status: type[Any] = TaskStatus
+    task_type: type[Any] = TaskType
+    state_update: type[Any] = StateUpdate
+    steering_event: type[Any] = SteeringEvent
+    planner_event: type[Any] = PlannerEvent
+    trajectory: type[Any] = Trajectory
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """What the store found out about its server, and about itself in this process."""
+
+    ok: bool
+    address: str
+    round_trip_ms: float | None
+    problem: str | None
+    pending_calls: int
+    unreadable_rows: int
+    stale_task_saves: int
+    details: dict[str, str] = field(default_factory=dict[str, str])
+
+
+class RedisStateStore:
+    """Everything an agent host persists, shared by all its processes.
+
+    Making a store does no I/O; the first call connects. One store serves any number of callers
+    and event loops. Calls of one loop take effect in the order they are made, awaited or not.
+
+    Every call is atomic. One that raises BackendUnavailable did not happen; all writes carry an
+    id, so a call whose reply was lost is repeated without doubling its effect, until its deadline
+    makes it OutcomeUnknown. Reads give ``None`` or ``[]`` for what is not there.
+    """
+
+    def __init__(self, settings: Settings | None = None, *, types: HostTypes | None = None) -> None:
+        self.settings: Settings = settings or Settings()
+        types = types or HostTypes()
+        self.transport: Transport = Transport(self.settings)
+        scripts = Scripts(self.transport)
+        self.base: Base = Base(
+            self.settings, Keys(self.settings.namespace), scripts, Records(scripts)
+        )
+        self.events: EventStore = EventStore(self.base, types.stored_event)
+        self.bindings: BindingStore = BindingStore(self.base, types.remote_binding)
+        self.pauses: PauseStore = PauseStore(self.base, consumer=process_name())
+        self.memory: MemoryStore = MemoryStore(self.base)
+        self.tasks: TaskStore = TaskStore(
+            self.base,
+            types.task_state,
+            types.task_context_snapshot,
+            types.task_status,
+            types.task_type,
+        )
+        self.updates: UpdateStore = UpdateStore(self.base, types.state_update)
+        self.steering: SteeringStore = SteeringStore(self.base, types.steering_event)
+        self.trajectories: TrajectoryStore = TrajectoryStore(self.base, types.trajectory)
+        self.planner_events: PlannerEventStore = PlannerEventStore(self.base, types.planner_event)
+
+    @classmethod
+    def from_url(cls, url: str | None = None, **options: Any) -> Self:
+        """Make a store for a server URL, else for ``REDIS_STATE_URL``.
+
+        Options are the fields of `Settings`. Errors: ConfigError names an option that cannot be
+        used. No I/O.
+        """
+        known = Settings.model_fields
+        unknown = sorted(set(options) - set(known))
+        if unknown:
+            raise ConfigError(f"unknown option {unknown[0]!r}: known are {', '.join(known)}")
+        if url is not None:
+            options["url"] = url
+        try:
+            return cls(Settings(**options))
+        except ValueError as error:
+            raise ConfigError(_settings_problem(error)) from None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    def __repr__(self) -> str:
+        return f"<RedisStateStore {self.transport.address} namespace={self.settings.namespace}>"
+
+    # Required: audit events and remote bindings
+
+    async def save_event(self, event: StoredEvent) -> None:
+        """Append an audit event, once per content."""
+        await self.events.save([event])
+
+    async def save_events(self, events: Iterable[StoredEvent]) -> None:
+        """Append many audit events, each trace's in the order given.
+
+        Atomic per 64 events of a trace: what else is saved meanwhile may come in between.
+        Errors: InvalidField before anything is sent.
+        """
+        await self.events.save(events)
+
+    async def load_history(self, trace_id: str | None) -> list[StoredEvent]:
+        """Return a trace's events by time, then in the order saved.
+
+        Those of no trace are read as ``__global__``, or None.
+        """
+        return await self.events.load(trace_id)
+
+    async def save_remote_binding(self, binding: RemoteBinding) -> None:
+        """Save a binding; one of the same trace, context and task is replaced."""
+        await self.bindings.save(binding)
+
+    async def list_remote_bindings(self, trace_id: str) -> list[RemoteBinding]:
+        """Return a trace's bindings in the order of their first save."""
+        return await self.bindings.list(trace_id)
+
+    # Planner pauses
+
+    async def save_planner_state(self, token: str, payload: dict[str, Any]) -> None:
+        """Keep a pause until it is loaded or `pause_ttl` is over; saving again starts that anew.
+
+        Errors: TokenResolved if the token was loaded before and the payload is another one.
+        """
+        await self.pauses.save(token, payload)
+
+    async def load_planner_state(self, token: str) -> dict[str, Any] | None:
+        """Consume a pause: its payload for exactly one caller anywhere, None for all others."""
+        return await self.pauses.load(token)
+
+    # Memory
+
+    async def save_memory_state(self, key: str, state: dict[str, Any]) -> None:
+        """Save a memory state; the last save wins. Kept `memory_ttl` after it."""
+        await self.memory.save(key, state)
+
+    async def load_memory_state(self, key: str) -> dict[str, Any] | None:
+        """Return a memory state as it was saved, or None. ``{}`` is a state."""
+        found = await self.memory.load(key)
+        return None if found is None else found[0]
+
+    # Tasks and their updates
+
+    async def save_task(self, state: TaskState) -> None:
+        """Save a task whole. The last save wins, but no older view brings an ended task back."""
+        await self.tasks.save(state)
+
+    async def list_tasks(self, session_id: str) -> list[TaskState]:
+        """Return a session's tasks in the order of their first save, as fresh copies."""
+        return await self.tasks.list(session_id)
+
+    async def save_update(self, update: StateUpdate) -> None:
+        """Append an update, once per ``update_id``, and tell it to whoever watches."""
+        await self.updates.save(update)
+
+    async def list_updates(
+        self,
+        session_id: str,
+        *,
+        task_id: str | None = None,
+        since_id: str | None = None,
+        limit: int = 500,
+    ) -> list[StateUpdate]:
+        """Return the newest ``limit`` updates after ``since_id`` and of a task, oldest first.
+
+        ``since_id`` is looked up in the whole session; an unknown one is no cursor. To page
+        forward without skipping, use `read_updates`.
+        """
+        return await self.updates.list(session_id, task_id=task_id, since_id=since_id, limit=limit)
+
+    async def read_updates(
+        self,
+        session_id: str,
+        *,
+        after: str | None = None,
+        count: int = 500,
+        task_id: str | None = None,
+    ) -> EntryPage[StateUpdate]:
+        """Return up to ``count`` updates after a cursor, oldest first, and the cursor after them.
+
+        None begins with the oldest kept. Errors: CursorGap when rows after the cursor are gone or
+        the cursor is not of this session; its ``resume_after`` reads what is left.
+        """
+        return await self.updates.page(session_id, after=after, count=count, task_id=task_id)
+
+    async def watch_updates(
+        self,
+        session_id: str,
+        *,
+        after: str | None = None,
+        task_id: str | None = None,
+        patience_s: float = 300.0,
+    ) -> AsyncGenerator[Entry[StateUpdate], None]:
+        """Yield every update after a cursor once, in order, and go on with those still to come.
+
+        Survives lost connections and server restarts. Errors: CursorGap instead of a silent skip;
+        BackendUnavailable when the server stays away for ``patience_s``.
+        """
+        entries = self.updates.watch(
+            session_id, after=after, task_id=task_id, patience_s=patience_s
+        )
+        async with aclosing(entries):
+            async for entry in entries:
+                yield entry
+
+    async def update_cursor(self, session_id: str, update_id: str | None = None) -> str | None:
+        """Return the cursor after an update, None if it is not kept; without an id, the last."""
+        return await self.updates.cursor(session_id, update_id)
+
+    # Steering
+
+    async def save_steering(self, event: SteeringEvent) -> None:
+        """Append a steering event, sanitised, once per ``event_id``, and tell it to its task.
+
+        Payloads are limited, not validated: `validate_steering_event` does that at the edge.
+        """
+        await self.steering.save(event)
+
+    async def list_steering(
+        self,
+        session_id: str,
+        *,
+        task_id: str | None = None,
+        since_id: str | None = None,
+        limit: int = 500,
+    ) -> list[SteeringEvent]:
+        """Return the newest ``limit`` events after ``since_id`` and of a task, oldest first."""
+        return await self.steering.list(session_id, task_id=task_id, since_id=since_id, limit=limit)
+
+    async def read_steering(
+        self,
+        session_id: str,
+        *,
+        after: str | None = None,
+        count: int = 500,
+        task_id: str | None = None,
+    ) -> EntryPage[SteeringEvent]:
+        """Return up to ``count`` events after a cursor, oldest first. Like `read_updates`."""
+        return await self.steering.page(session_id, after=after, count=count, task_id=task_id)
+
+    async def watch_steering(
+        self,
+        session_id: str,
+        *,
+        after: str | None = None,
+        task_id: str | None = None,
+        patience_s: float = 300.0,
+    ) -> AsyncGenerator[Entry[SteeringEvent], None]:
+        """Yield every event after a cursor once, in order, and go on live. Like `watch_updates`."""
+        entries = self.steering.watch(
+            session_id, after=after, task_id=task_id, patience_s=patience_s
+        )
+        async with aclosing(entries):
+            async for entry in entries:
+                yield entry
+
+    async def steering_cursor(self, session_id: str, event_id: str | None = None) -> str | None:
+        """Return the cursor after an event, None if it is not kept; without an id, the last."""
+        return await self.steering.cursor(session_id, event_id)
+
+    # Trajectories and planner events
+
+    async def save_trajectory(self, trace_id: str, session_id: str, trajectory: Trajectory) -> None:
+        """Save a trajectory and make its trace the session's newest."""
+        await self.trajectories.save(trace_id, session_id, trajectory)
+
+    async def get_trajectory(self, trace_id: str, session_id: str) -> Trajectory | None:
+        """Return a trajectory, or None if this session has none of this trace."""
+        return await self.trajectories.load(trace_id, session_id)
+
+    async def list_traces(self, session_id: str, limit: int = 50) -> list[str]:
+        """Name a session's traces, the last saved first."""
+        return await self.trajectories.traces(session_id, limit=limit)
+
+    async def save_planner_event(self, trace_id: str, event: PlannerEvent) -> None:
+        """Append a planner event. Equal events are all kept."""
+        await self.planner_events.save(trace_id, event)
+
+    async def list_planner_events(self, trace_id: str) -> list[PlannerEvent]:
+        """Return a trace's planner events in the order they were saved."""
+        return await self.planner_events.list(trace_id)
+
+    # Housekeeping
+
+    async def clear_session(self, session_id: str) -> None:
+        """Delete what is kept of a session: tasks, updates, steering, trajectories, what was set
+        aside, and of each trace with a trajectory its audit events, planner events and bindings.
+
+        Stay: memory and pauses, which are not kept by session, and, until their usual end, the
+        number at which each log and each task's lease goes on. So a cursor of before gives a
+        CursorGap, and a worker that still runs a task of before can write no more. Not atomic;
+        repeat it if it was interrupted.
+        """
+        # Leases first: a worker's update that comes after the rows are gone would stay.
+        for task_id in await self.tasks.ids(session_id):
+            await self.tasks.clear(session_id, task_id)
+        await self.updates.clear(session_id)
+        await self.steering.clear(session_id)
+        for trace_id in await self.trajectories.traces(session_id, limit=1_000_000):
+            for store in (self.events, self.planner_events, self.bindings):
+                await store.clear(trace_id)
+            await self.base.drop_unreadable(trace_id)
+            await self.trajectories.delete(trace_id, session_id)
+        await self.base.drop_unreadable(session_id)
+
+    async def unreadable(
+        self,
+        *,
+        session_id: str | None = None,
+        trace_id: str | None = None,
+        memory_key: str | None = None,
+        token: str | None = None,
+    ) -> list[Unreadable]:
+        """List what could not be read of a session, a trace, a memory key or a pause, and why.
+
+        What any process met is kept for 7 days, 100 of each at most. Give one of them; none asks
+        for global events.
+        """
+        if token is not None:
+            return await self.base.unreadable(token_digest(token))
+        named = (scope for scope in (session_id, trace_id, memory_key) if scope is not None)
+        return await self.base.unreadable(next(named, GLOBAL_TRACE))
+
+    def changes_of(self, value: Any) -> list[codec.Change]:
+        """Tell what storing a value would change of it: where, and what kind of thing is there."""
+        return codec.encode_reporting(value)[1]
+
+    async def health(self) -> Health:
+        """Ask the server how it is. Never raises for a server that is away or ill."""
+        started = time.perf_counter()
+        problem: str | None = None
+        details: dict[str, str] = {}
+        try:
+            info: bytes = await self.transport.sender.send("INFO", repeatable=True)
+            details = _read_info(info.decode("utf-8", "replace"))
+        except RedisStateError as error:
+            problem = str(error)
+        took_ms = round((time.perf_counter() - started) * 1000, 3)
+        counters = self.base.counters
+        return Health(
+            ok=problem is None,
+            address=str(self.transport.address),
+            round_trip_ms=None if problem else took_ms,
+            problem=problem,
+            pending_calls=self.transport.sender.pending,
+            unreadable_rows=counters.unreadable_rows,
+            stale_task_saves=counters.stale_task_saves,
+            details=details,
+        )
+
+    async def drain(self, timeout_s: float | None = None) -> None:
+        """Wait until every call made so far in this loop has its outcome. Errors: TimeoutError."""
+        async with asyncio.timeout(timeout_s):
+            await self._start_calls()
+            while self.transport.sender.pending or self.base.unsettled():
+                await self.base.settle()
+                await self.transport.drain()
+                await self._start_calls()
+
+    async def aclose(self) -> None:
+        """Finish what was called, disconnect, stop an embedded server of our own. Safe to repeat.
+
+        Calls that have no outcome after 5 s are given up. Only the running loop's: another
+        loop's are finished by closing there too.
+        """
+        with suppress(TimeoutError):
+            await self.drain(_CLOSE_S)
+        await self.transport.aclose(drain_s=0)
+
+    async def _start_calls(self) -> None:
+        """Let calls that were made but not awaited begin, and those of many steps go on."""
+        for _ in range(_STEPS):
+            await asyncio.sleep(0)
+
+
+_CLOSE_S = 5.0
+_STEPS = 3  # a bulk's parts are tasks of a task
+
+
+def process_name() -> str:
+    """Name this process for others to read."""
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
+_INFO = {
+    "redis_version",
+    "valkey_version",
+    "server_name",
+    "redis_mode",
+    "role",
+    "used_memory",
+    "maxmemory",
+    "maxmemory_policy",
+    "aof_enabled",
+    "aof_last_write_status",
+    "connected_clients",
+    "uptime_in_seconds",
+}
+
+
+def _read_info(text: str) -> dict[str, str]:
+    pairs = (line.partition(":")[::2] for line in text.splitlines() if ":" in line)
+    return {name: value for name, value in pairs if name in _INFO}
+
+
+def _settings_problem(error: ValueError) -> str:
+    """Say which setting is wrong without its value: it may be a secret."""
+    listed = getattr(error, "errors", None)
+    if listed is None:
+        return str(error)
+    problems = listed(include_input=False, include_url=False)
+    return "; ".join(f"{'.'.join(map(str, p['loc']))}: {p['msg']}" for p in problems)
+
+
+__all__ = [
+    "Entry",
+    "EntryPage",
+    "Fence",
+    "Health",
+    "HostTypes",
+    "RedisStateStore",
+    "Unreadable",
+    "process_name",
+]

@@ -1,0 +1,192 @@
+"""What every store shares: where things are, how long they live, how they are read."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, TypeAlias, TypeVar, cast
+
+from redis_state import codec
+from redis_state.errors import BackendError, CommandRefused
+from redis_state.primitives.record import Records, Stored, stored
+from redis_state.primitives.signal import Row
+from redis_state.settings import Settings
+from redis_state.transport.keys import Keys
+from redis_state.transport.scripts import Scripts
+
+log: logging.Logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+# What HGETALL will answer.
+Flat: TypeAlias = Awaitable[list[bytes]]
+
+ROW_VERSION = 1
+_UNREADABLE_MOST = 100
+_UNREADABLE_TTL_MS = 7 * 24 * 3600 * 1000
+_REMEMBERED = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """Something stored that could not be read: where it stands, why, and its bytes as text."""
+
+    place: str
+    reason: str
+    row: str = field(repr=False)
+
+
+@dataclass(slots=True)
+class Counters:
+    """What happened since the store was made, in this process."""
+
+    unreadable_rows: int = 0
+    stale_task_saves: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """The parts that a store is made of."""
+
+    settings: Settings
+    keys: Keys
+    scripts: Scripts
+    records: Records
+    counters: Counters = field(default_factory=Counters)
+    background: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
+    noticed: set[tuple[str, str, int]] = field(default_factory=set[tuple[str, str, int]])
+
+    def read_rows(
+        self, scope: str, kind: str, rows: Iterable[Row], read: Callable[[Row], T]
+    ) -> list[T]:
+        """Read rows, setting aside those that cannot be read. See `read_row`."""
+        found = (self.read_row(scope, kind, row, read) for row in rows)
+        return [value for value in found if value is not None]
+
+    def read_row(self, scope: str, kind: str, row: Row, read: Callable[[Row], T]) -> T | None:
+        """Read one row of a log, or count it, keep it aside with its reason, and return None."""
+        return self.attempt(scope, f"{kind} {row.cursor}", row.data, lambda: read(row))
+
+    def fetch(self, key: str) -> Flat:
+        """Ask for a record, without waiting, for `read_record`."""
+        return self.scripts.transport.sender.send("HGETALL", key, repeatable=True)
+
+    async def read_record(
+        self, scope: str, place: str, flat: Flat, read: Callable[[Stored], T]
+    ) -> T | None:
+        """Read a record; None if there is none, or if it had to be set aside."""
+        try:
+            fields = await flat
+        except CommandRefused as error:
+            if "WRONGTYPE" not in str(error):
+                raise
+            self.set_aside(scope, place, b"", codec.Unreadable("not a hash"))
+            return None
+        if not fields:
+            return None
+        data = dict(zip(fields[::2], fields[1::2], strict=True)).get(b"document", b"")
+
+        def parse() -> T:
+            return read(cast("Stored", stored(fields)))
+
+        return self.attempt(scope, place, data, parse)
+
+    def attempt(self, scope: str, place: str, data: bytes, read: Callable[[], T]) -> T | None:
+        """Read something, or set it aside and return None."""
+        try:
+            return read()
+        except Exception as error:  # noqa: BLE001 - damage, or a host's own class: any failure
+            self.set_aside(scope, place, data, error)
+            return None
+
+    def set_aside(self, scope: str, place: str, data: bytes, error: Exception) -> None:
+        """Count something unreadable, once, and keep a copy for 7 days, without waiting for it."""
+        # The text of a validation error quotes the payload: the kind of the error must do.
+        reason = str(error) if isinstance(error, codec.Unreadable) else type(error).__name__
+        noticed = (scope, place, hash(data))
+        if noticed in self.noticed:
+            return
+        if len(self.noticed) >= _REMEMBERED:
+            self.noticed.clear()
+        self.noticed.add(noticed)
+        self.counters.unreadable_rows += 1
+        log.warning("%r of %r cannot be read: %s", place, scope, reason)
+        note = codec.encode({"reason": reason, "row": data.decode("utf-8", "backslashreplace")})
+        task = asyncio.ensure_future(self._keep_aside(scope, place, note))
+        self.background.add(task)
+        task.add_done_callback(self.background.discard)
+
+    def unsettled(self) -> list[asyncio.Task[None]]:
+        """Name what this loop has set aside and not kept yet."""
+        loop = asyncio.get_running_loop()
+        return [task for task in list(self.background) if task.get_loop() is loop]
+
+    async def settle(self) -> None:
+        """Wait until everything that this loop has set aside is kept."""
+        waiting = self.unsettled()
+        if waiting:
+            await asyncio.wait(waiting)
+
+    async def unreadable(self, scope: str) -> list[Unreadable]:
+        """List what was set aside of a session, a trace, a memory key or a token's digest."""
+        await self.settle()
+        flat = await self.fetch(self.keys.unreadable(scope))
+        notes = [codec.decode(note) for note in flat[1::2]]
+        return [
+            Unreadable(place.decode("utf-8", "replace"), note["reason"], note["row"])
+            for place, note in zip(flat[::2], notes, strict=True)
+        ]
+
+    async def drop_unreadable(self, scope: str) -> None:
+        """Forget what was set aside."""
+        await self.settle()
+        sender = self.scripts.transport.sender
+        await sender.send("DEL", self.keys.unreadable(scope), repeatable=True)
+
+    async def _keep_aside(self, scope: str, place: str, note: bytes) -> None:
+        try:
+            await self.scripts.set_aside(
+                self.keys.unreadable(scope),
+                place=place,
+                note=note,
+                most=_UNREADABLE_MOST,
+                ttl_ms=_UNREADABLE_TTL_MS,
+            )
+        except BackendError as error:
+            log.warning("something unreadable could not be kept aside: %s", error)
+
+
+def ms(duration: timedelta) -> int:
+    """Count a duration in milliseconds, at least one."""
+    return max(1, int(duration.total_seconds() * 1000))
+
+
+def pack(values: Sequence[Any]) -> bytes:
+    """Write a row: a JSON array of its values in fixed order, after the layout's version."""
+    return codec.encode([ROW_VERSION, *values])
+
+
+def unpack(data: bytes, size: int) -> list[Any]:
+    """Read a row's values. Later versions may append values, never move them."""
+    row: Any = codec.decode(data)
+    as_list = cast("list[object]", row) if isinstance(row, list) else []
+    if not as_list:
+        raise codec.Unreadable("not a row")
+    version, *values = as_list
+    if version != ROW_VERSION:
+        named = version if isinstance(version, int) else "of no known kind"
+        raise codec.Unreadable(f"row version {named} is not {ROW_VERSION}")
+    if len(values) < size:
+        raise codec.Unreadable(f"a row of {len(values)} values, not {size}")
+    return values[:size]
+
+
+def as_object(data: bytes) -> dict[str, Any]:
+    """Read a document. Errors: codec.Unreadable."""
+    document: Any = codec.decode(data)
+    if not isinstance(document, dict):
+        raise codec.Unreadable("not an object")
+    return cast("dict[str, Any]", document)

@@ -1,0 +1,41 @@
+"""Memory states: one document under any key."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from redis_state import codec
+from redis_state.primitives.record import Stored
+from redis_state.stores.base import Base, as_object, ms
+from redis_state.stores.values import mapping
+
+
+class MemoryStore:
+    """Save and load memory states. The last save wins."""
+
+    def __init__(self, base: Base) -> None:
+        self._base = base
+
+    async def save(
+        self, key: str, state: dict[str, Any], *, expected_version: int | None = None
+    ) -> int:
+        """Save a state and return its version. Errors: VersionConflict if one was expected."""
+        return await self._base.records.save(
+            self._base.keys.memory(key),
+            {"document": codec.encode(mapping("state", state))},
+            ttl_ms=ms(self._base.settings.memory_ttl),
+            expected=expected_version,
+        )
+
+    async def load(self, key: str) -> tuple[dict[str, Any], int] | None:
+        """Return the state and its version, or None. An empty state is a state."""
+        flat = self._base.fetch(self._base.keys.memory(key))
+        return await self._base.read_record(key, "memory", flat, _read)
+
+    async def delete(self, key: str) -> bool:
+        """Delete a state; tell whether there was one."""
+        return await self._base.records.delete(self._base.keys.memory(key))
+
+
+def _read(record: Stored) -> tuple[dict[str, Any], int]:
+    return as_object(record.fields["document"]), record.version

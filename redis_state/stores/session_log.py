@@ -1,0 +1,146 @@
+"""A session's log of models: the contract's newest rows, lossless pages, and live watching.
+
+Updates and steering differ in their model only; everything that a reader can ask is here.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import ClassVar, Generic, TypeVar
+
+from redis_state.primitives.log import Bounds, Log
+from redis_state.primitives.signal import Row
+from redis_state.stores.base import Base
+from redis_state.transport.keys import LogKeys, entry_id
+from redis_state.transport.scripts import Fence
+
+M = TypeVar("M")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry(Generic[M]):
+    """A model as it stands in its log. ``cursor`` reads on after it."""
+
+    cursor: str
+    value: M
+
+
+@dataclass(frozen=True, slots=True)
+class EntryPage(Generic[M]):
+    """Entries in order; ``cursor`` reads on after them; ``at_end``: there are no more yet."""
+
+    entries: list[Entry[M]]
+    cursor: str
+    at_end: bool
+
+    @property
+    def values(self) -> list[M]:
+        """The models alone."""
+        return [entry.value for entry in self.entries]
+
+
+class SessionLog(ABC, Generic[M]):
+    """Save, list, page through and watch one kind of a session's rows."""
+
+    kind: ClassVar[str]
+
+    def __init__(self, base: Base, bounds: Bounds) -> None:
+        self._base = base
+        self._bounds = bounds
+
+    @property
+    def bounds(self) -> Bounds:
+        """How long the log grows."""
+        return self._bounds
+
+    @abstractmethod
+    def keys(self, session_id: str) -> LogKeys:
+        """Name the log's keys."""
+
+    @abstractmethod
+    def write(self, model: M) -> tuple[bytes, bytes]:
+        """Write a model as an entry id and a row. The topic and a short id are not in the row."""
+
+    @abstractmethod
+    def read(self, session_id: str, row: Row) -> M:
+        """Read a model. Errors: ValueError and its like when the row cannot be one."""
+
+    @abstractmethod
+    def place(self, model: M) -> tuple[str, str]:
+        """Tell a model's session and task."""
+
+    async def save(self, model: M, *, fence: Fence | None = None) -> bool:
+        """Append a model once per id, in call order; tell whether it was new.
+
+        Atomic with trimming and announcement. Errors: LeaseLost under a stale fence.
+        """
+        session_id, task_id = self.place(model)
+        row = self.write(model)
+        appended = await self._log(session_id).append([row], topic=task_id, fence=fence)
+        return appended.new == 1
+
+    async def list(
+        self, session_id: str, *, task_id: str | None, since_id: str | None, limit: int
+    ) -> list[M]:
+        """Return the newest ``limit`` models after ``since_id`` and of a task, oldest first."""
+        after = entry_id("since_id", since_id) if since_id else b""
+        rows = await self._log(session_id).tail(after_id=after, count=limit, topic=task_id)
+        found = (self._read(session_id, row) for row in rows)
+        return [model for model in found if model is not None]
+
+    async def page(
+        self, session_id: str, *, after: str | None, count: int, task_id: str | None
+    ) -> EntryPage[M]:
+        """Return up to ``count`` models after a cursor, oldest first. Errors: CursorGap."""
+        page = await self._log(session_id).read(after=after, count=count, topic=task_id)
+        entries = [
+            Entry(row.cursor, value)
+            for row in page.rows
+            if (value := self._read(session_id, row)) is not None
+        ]
+        return EntryPage(entries, page.cursor, page.at_end)
+
+    async def watch(
+        self, session_id: str, *, after: str | None, task_id: str | None, patience_s: float
+    ) -> AsyncGenerator[Entry[M], None]:
+        """Yield every model after a cursor once, in order, and go on live. Errors: CursorGap."""
+        rows = self._log(session_id).follow(after=after, topic=task_id, patience_s=patience_s)
+        async with aclosing(rows):
+            async for row in rows:
+                value = self._read(session_id, row)
+                if value is not None:
+                    yield Entry(row.cursor, value)
+
+    async def cursor(self, session_id: str, row_id: str | None) -> str | None:
+        """Return the cursor after a model of this id, or after the newest for None."""
+        if row_id is None:
+            return await self._log(session_id).end()
+        return await self._log(session_id).find(entry_id("id", row_id))
+
+    async def clear(self, session_id: str) -> None:
+        """Drop all rows, with the index of each task. Cursors into them give a CursorGap."""
+        log = self._log(session_id)
+        rows = await log.read_all()
+        if rows:
+            await log.clear(topics=sorted({row.topic for row in rows if row.topic is not None}))
+
+    def _read(self, session_id: str, row: Row) -> M | None:
+        return self._base.read_row(
+            session_id, self.kind, row, lambda found: self.read(session_id, found)
+        )
+
+    def _log(self, session_id: str) -> Log:
+        return Log(self._base.scripts, self.keys(session_id), self._bounds, announce=True)
+
+
+def long_id(row_id: bytes, full: str) -> str | None:
+    """Return an id that its row must carry, because the entry id is only its digest."""
+    return None if row_id == full.encode("utf-8", "surrogatepass") else full
+
+
+def full_id(row: Row, carried: str | None) -> str:
+    """Return a row's id as its writer gave it."""
+    return row.id.decode("utf-8", "surrogatepass") if carried is None else carried

@@ -1,0 +1,198 @@
+"""The tasks of a session, as hosts save them and as workers move them.
+
+What changes while a task runs has a field of its own, so that a script can move a task without
+reading JSON; the rest is one document.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, cast
+
+from pydantic import BaseModel
+
+from redis_state import codec
+from redis_state.errors import InvalidField
+from redis_state.models import TaskContextSnapshot, TaskState, TaskStatus, TaskType
+from redis_state.primitives.record import Place, Stored, new_write_id
+from redis_state.stores.base import Base, Flat, as_object, ms
+from redis_state.stores.values import choice, moment
+from redis_state.transport.scripts import TaskKeys, Word
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_ACTIVE = TaskStatus.RUNNING.value
+_ENDED = frozenset(status.value for status in TaskStatus if status.is_terminal)
+
+
+class TaskStore:
+    """Save and list tasks."""
+
+    def __init__(
+        self,
+        base: Base,
+        state_type: type[Any] = TaskState,
+        snapshot_type: type[Any] = TaskContextSnapshot,
+        status_type: type[Any] = TaskStatus,
+        kind_type: type[Any] = TaskType,
+    ) -> None:
+        self._base = base
+        self._state_type = state_type
+        self._snapshot_type = snapshot_type
+        self._status_type = status_type
+        self._kind_type = kind_type
+
+    def keys(self, session_id: str, task_id: str) -> TaskKeys:
+        """Name a task's keys."""
+        keys = self._base.keys
+        return TaskKeys(
+            task_id=task_id,
+            task=keys.task(session_id, task_id),
+            tasks=keys.tasks(session_id),
+            lease=keys.lease(session_id, task_id),
+            journal=keys.journal(session_id, task_id),
+        )
+
+    def ttl_ms(self, status: str) -> int:
+        """Tell how long a task in this state is kept after its last change."""
+        settings = self._base.settings
+        return ms(settings.finished_task_ttl if status in _ENDED else settings.active_task_ttl)
+
+    async def save(self, state: TaskState) -> bool:
+        """Save a task whole; tell whether it was taken.
+
+        The last save wins, whoever's clock says what; except that an older view of a task that
+        has ended does not bring it back.
+        """
+        status = choice("status", state.status, TaskStatus)
+        reply = await self._base.scripts.save_task(
+            self.keys(state.session_id, state.task_id),
+            task_fields(state),
+            write=new_write_id(),
+            ttl_ms=self.ttl_ms(status),
+            finished=status in _ENDED,
+            updated_at_us=microseconds(state.updated_at),
+        )
+        if reply.word is Word.STALE:
+            self._base.counters.stale_task_saves += 1
+        return reply.word is Word.OK
+
+    async def load(self, session_id: str, task_id: str) -> TaskState | None:
+        """Return one task, or None."""
+        flat = self._base.fetch(self._base.keys.task(session_id, task_id))
+        found = await self._read(session_id, task_id, flat)
+        return None if found is None else found[1]
+
+    async def load_fields(self, session_id: str, task_id: str) -> Stored | None:
+        """Return one task as its record, a worker's own fields included."""
+        return await self._base.records.load(self._base.keys.task(session_id, task_id))
+
+    async def list(self, session_id: str) -> list[TaskState]:
+        """Return a session's tasks in the order of their first save."""
+        base, keys = self._base, self._base.keys
+        members = await base.records.members(keys.tasks(session_id))
+        pending = [(name, base.fetch(keys.task(session_id, name))) for name in members]
+        found: list[tuple[int, TaskState]] = []
+        for name, flat in pending:
+            ordered = await self._read(session_id, name, flat)
+            if ordered is not None:
+                found.append(ordered)
+        return [state for _, state in sorted(found, key=lambda pair: pair[0])]
+
+    async def ids(self, session_id: str) -> Sequence[str]:
+        """Name a session's tasks."""
+        return await self._base.records.members(self._base.keys.tasks(session_id))
+
+    async def clear(self, session_id: str, task_id: str) -> None:
+        """Delete a task and its journal; end its lease: a worker that runs it can write no more."""
+        keys = self.keys(session_id, task_id)
+        send = self._base.scripts.transport.sender.send
+        if await send("HEXISTS", keys.lease, "epoch", repeatable=True):
+            # The epoch stays, so that none is given twice should the task be submitted anew.
+            await send("HINCRBY", keys.lease, "epoch", 1, repeatable=True)
+            await send("HDEL", keys.lease, "owner", repeatable=True)
+            await send("PEXPIRE", keys.lease, self.ttl_ms(_ACTIVE), repeatable=True)
+        await self._base.records.delete(keys.task, place=Place(keys.tasks, task_id))
+        await send("DEL", keys.journal, repeatable=True)
+
+    def read(self, session_id: str, task_id: str, record: Stored) -> TaskState:
+        """Build a task from its record. Errors: ValueError and its like."""
+        fields = record.fields
+        document = as_object(fields["document"])
+        snapshot: dict[str, Any] = document["context_snapshot"]
+        if "spawned_at" in snapshot:
+            # Pydantic itself does not read the offsets in seconds that old time zones have.
+            snapshot["spawned_at"] = datetime.fromisoformat(snapshot["spawned_at"])
+        state: TaskState = self._state_type(
+            task_id=task_id,
+            session_id=session_id,
+            status=self._status_type(fields["status"].decode()),
+            task_type=self._kind_type(document["task_type"]),
+            priority=int(fields["priority"]),
+            context_snapshot=self._snapshot_type.model_validate(snapshot),
+            trace_id=document["trace_id"],
+            result=codec.decode(fields["result"]),
+            error=codec.decode(fields["error"]),
+            description=document["description"],
+            progress=codec.decode(fields["progress"]),
+            created_at=datetime.fromisoformat(document["created_at"]),
+            updated_at=datetime.fromisoformat(fields["updated"].decode()),
+        )
+        return state
+
+    async def _read(
+        self, session_id: str, task_id: str, flat: Flat
+    ) -> tuple[int, TaskState] | None:
+        def read(record: Stored) -> tuple[int, TaskState]:
+            return record.order, self.read(session_id, task_id, record)
+
+        return await self._base.read_record(session_id, f"task {task_id}", flat, read)
+
+
+def task_fields(state: TaskState) -> dict[str, bytes]:
+    """Write a task as its record's fields."""
+    snapshot = cast("Any", state.context_snapshot)
+    if not isinstance(snapshot, BaseModel):  # a dataclass lets anything in
+        raise InvalidField("context_snapshot", "a TaskContextSnapshot is needed")
+    document = {
+        "task_type": choice("task_type", state.task_type, TaskType),
+        "context_snapshot": snapshot,
+        "trace_id": state.trace_id,
+        "description": state.description,
+        "created_at": moment("created_at", state.created_at),
+    }
+    return {
+        "status": choice("status", state.status, TaskStatus).encode(),
+        "priority": _priority(state.priority),
+        "document": codec.encode(document),
+        "result": codec.encode(state.result),
+        "error": codec.encode(state.error),
+        "progress": codec.encode(state.progress),
+        "updated": moment("updated_at", state.updated_at).encode(),
+    }
+
+
+def move_fields(status: TaskStatus, **changes: Any) -> dict[str, bytes]:
+    """Write the fields that change when a task moves, on this process's clock for display."""
+    now = datetime.now(UTC)
+    fields = {
+        "status": status.value.encode(),
+        "finished": b"1" if status.is_terminal else b"0",
+        "updated": now.isoformat().encode(),
+        "updated_at": str(microseconds(now)).encode(),
+    }
+    return fields | {name: codec.encode(value) for name, value in changes.items()}
+
+
+def microseconds(moment: datetime) -> int:
+    """Count a moment in microseconds; a naive one is taken as UTC."""
+    aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return (aware - _EPOCH) // timedelta(microseconds=1)
+
+
+def _priority(value: Any) -> bytes:
+    try:
+        return str(operator.index(value)).encode()
+    except (TypeError, ValueError):  # the latter for a number of thousands of digits
+        raise InvalidField("priority", "a whole number is needed") from None

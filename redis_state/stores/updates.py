@@ -1,0 +1,65 @@
+"""The updates of a session's tasks."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from redis_state.models import StateUpdate, UpdateType
+from redis_state.primitives.log import Bounds
+from redis_state.primitives.signal import Row
+from redis_state.stores.base import Base, ms, pack, unpack
+from redis_state.stores.session_log import SessionLog, full_id, long_id
+from redis_state.stores.values import choice, moment, optional_text, optional_whole
+from redis_state.transport.keys import LogKeys, entry_id
+
+
+class UpdateStore(SessionLog[StateUpdate]):
+    """Updates, once per ``update_id``."""
+
+    kind = "update"
+
+    def __init__(self, base: Base, update_type: type[Any] = StateUpdate) -> None:
+        settings = base.settings
+        super().__init__(base, Bounds(settings.max_updates_per_session, ms(settings.updates_ttl)))
+        self._type = update_type
+
+    def keys(self, session_id: str) -> LogKeys:
+        """Name the log's keys."""
+        return self._base.keys.updates(session_id)
+
+    def place(self, model: StateUpdate) -> tuple[str, str]:
+        """Tell an update's session and task."""
+        return model.session_id, model.task_id
+
+    def write(self, model: StateUpdate) -> tuple[bytes, bytes]:
+        """Write an update as an entry id and a row."""
+        row_id = entry_id("update_id", model.update_id)
+        values = [
+            optional_text("trace_id", model.trace_id),
+            choice("update_type", model.update_type, UpdateType),
+            model.content,
+            optional_whole("step_index", model.step_index),
+            optional_whole("total_steps", model.total_steps),
+            moment("created_at", model.created_at),
+            long_id(row_id, model.update_id),
+        ]
+        return row_id, pack(values)
+
+    def read(self, session_id: str, row: Row) -> StateUpdate:
+        """Read an update."""
+        trace_id, kind, content, step_index, total_steps, created_at, carried = unpack(row.data, 7)
+        update: StateUpdate = self._type.model_validate(
+            {
+                "session_id": session_id,
+                "task_id": row.topic or "",
+                "trace_id": trace_id,
+                "update_id": full_id(row, carried),
+                "update_type": kind,
+                "content": content,
+                "step_index": step_index,
+                "total_steps": total_steps,
+                "created_at": datetime.fromisoformat(created_at),
+            }
+        )
+        return update

@@ -1,0 +1,99 @@
+"""Helpers for the tests of whoever builds on the store: real servers, no stand-ins.
+
+In a ``conftest.py``::
+
+    pytest_plugins = ["redis_state.testing"]
+
+    async def test_mine(redis_state_store): ...
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from inspect import isawaitable
+from typing import Any, TypeVar, overload
+
+import pytest
+from pydantic import SecretStr
+
+from redis_state.settings import Settings
+from redis_state.store import RedisStateStore
+from redis_state.transport.connect import Transport
+from redis_state.transport.embedded import EmbeddedServer, start_embedded
+from redis_state.transport.keys import PERMANENT_KINDS
+
+T = TypeVar("T")
+
+
+@overload
+async def eventually(
+    condition: Callable[[], Awaitable[T]], described: str, *, timeout_s: float = 10.0
+) -> T: ...
+
+
+@overload
+async def eventually(
+    condition: Callable[[], T], described: str, *, timeout_s: float = 10.0
+) -> T: ...
+
+
+async def eventually(
+    condition: Callable[[], Any], described: str, *, timeout_s: float = 10.0
+) -> Any:
+    """Wait until a condition holds, and return its value. Errors: AssertionError names it."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        value = condition()
+        if isawaitable(value):
+            value = await value
+        if value:
+            return value
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {timeout_s:g} s: {described}")
+        await asyncio.sleep(0.01)
+
+
+async def leaked_keys(settings: Settings) -> list[str]:
+    """Name the namespace's keys that would stay for ever and are not on the permanent list."""
+    transport = Transport(settings)
+    try:
+        found: list[str] = []
+        cursor = b"0"
+        while True:
+            match = f"{settings.namespace}:*"
+            reply = await transport.sender.send(
+                "SCAN", cursor, "MATCH", match, "COUNT", 1000, repeatable=True
+            )
+            cursor, keys = reply
+            lives = [transport.sender.send("PTTL", key, repeatable=True) for key in keys]
+            for key, life in zip(keys, lives, strict=True):
+                name = key.decode()
+                if await life == -1 and name.rpartition(":")[2] not in PERMANENT_KINDS:
+                    found.append(name)
+            if cursor == b"0":
+                return sorted(found)
+    finally:
+        await transport.aclose()
+
+
+@pytest.fixture(scope="session")
+def redis_state_server() -> Iterator[EmbeddedServer]:
+    """Run one real server for the tests of this process."""
+    with start_embedded(None) as server:
+        yield server
+
+
+@pytest.fixture
+async def redis_state_store(
+    redis_state_server: EmbeddedServer,
+) -> AsyncIterator[RedisStateStore]:
+    """Give a store with a namespace of its own, and check that no key in it would stay for ever."""
+    settings = Settings(
+        url=SecretStr(redis_state_server.url), namespace=f"test-{uuid.uuid4().hex[:12]}"
+    )
+    async with RedisStateStore(settings) as store:
+        yield store
+    assert not await leaked_keys(settings), "keys without a lifetime"

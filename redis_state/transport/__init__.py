@@ -1,0 +1,1 @@
+"""The only part that talks to Redis: addresses, the sender, the scripts and the keys."""

@@ -1,0 +1,137 @@
+"""The store's way to the server: one sender and one subscriber for each event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncGenerator
+from contextlib import suppress
+from dataclasses import dataclass
+
+from redis_state.settings import Settings
+from redis_state.transport.address import Address
+from redis_state.transport.embedded import EmbeddedServer, start_embedded
+from redis_state.transport.sender import Sender
+from redis_state.transport.subscriber import Subscriber
+
+
+@dataclass(slots=True)
+class _Links:
+    sender: Sender
+    subscriber: Subscriber
+    until_loop_ends: AsyncGenerator[None]
+    closed: bool = False
+
+    async def aclose(self, drain_s: float) -> None:
+        self.closed = True
+        await self.subscriber.aclose()
+        await self.sender.aclose(drain_s=drain_s)
+
+
+class Transport:
+    """Connections to one server, made at the first use, one set per running event loop.
+
+    The same object serves two loops, one after the other or at once in two threads: nothing of
+    one loop is used in another, and closing it in one closes it there only. An ``embedded://``
+    address starts its server at the first use.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.address = Address.parse(settings.url.get_secret_value())
+        self._links: dict[asyncio.AbstractEventLoop, _Links] = {}
+        # Held for a moment only. Starting a server takes long and has a lock of its own, which
+        # is never waited for on an event loop.
+        self._lock = threading.Lock()
+        self._starting = threading.Lock()
+        self._server: EmbeddedServer | None = None
+
+    @property
+    def sender(self) -> Sender:
+        """The running loop's sender."""
+        return self._of_this_loop().sender
+
+    @property
+    def subscriber(self) -> Subscriber:
+        """The running loop's subscriber."""
+        return self._of_this_loop().subscriber
+
+    async def drain(self, timeout_s: float | None = None) -> None:
+        """Wait until what this loop has queued is done. Errors: TimeoutError."""
+        await self.sender.drain(timeout_s)
+
+    async def aclose(self, *, drain_s: float = 5.0) -> None:
+        """Finish what is queued and disconnect this loop; later calls in it are refused.
+
+        The last open loop also stops an embedded server of our own.
+        """
+        await self._of_this_loop().aclose(drain_s)
+        with self._lock:
+            in_use = any(
+                not (links.closed or loop.is_closed()) for loop, links in self._links.items()
+            )
+        if not in_use and self.address.scheme == "embedded":
+            await asyncio.to_thread(self._stop)
+
+    def _of_this_loop(self) -> _Links:
+        loop = asyncio.get_running_loop()
+        links = self._links.get(loop)
+        if links is None:
+            with self._lock:
+                for other in [known for known in self._links if known.is_closed()]:
+                    del self._links[other]
+                links = self._links[loop] = self._make()
+        return links
+
+    def _make(self) -> _Links:
+        shown_as = str(self.address)
+        connect_s = self.settings.connect_timeout_s
+        sender = Sender(
+            self._locate,
+            shown_as=shown_as,
+            call_timeout_s=self.settings.call_timeout_s,
+            connect_timeout_s=connect_s,
+        )
+        subscriber = Subscriber(self._locate, shown_as=shown_as, connect_timeout_s=connect_s)
+        return _Links(sender, subscriber, _until_loop_ends(sender, subscriber))
+
+    async def _locate(self) -> Address:
+        if self.address.scheme != "embedded":
+            return self.address
+        server = self._server
+        if server is None:
+            server = await asyncio.to_thread(self._start)
+        return Address.parse(server.url)
+
+    def _start(self) -> EmbeddedServer:
+        with self._starting:
+            server = self._server or start_embedded(self.address.directory)
+            self._server = server
+            return server
+
+    def _stop(self) -> None:
+        with self._starting:
+            server, self._server = self._server, None
+            if server is not None:
+                server.stop()
+
+
+def _until_loop_ends(sender: Sender, subscriber: Subscriber) -> AsyncGenerator[None]:
+    """Disconnect, without draining, when the loop is shut down.
+
+    A loop that ends cancels the tasks it has then. What those call in their last moments makes
+    new ones; only asynchronous generators are ended after them.
+    """
+
+    async def wait() -> AsyncGenerator[None]:
+        try:
+            yield
+        finally:
+            await subscriber.aclose()
+            await sender.aclose(drain_s=0)
+
+    generator = wait()
+    with suppress(StopIteration):
+        # The first step makes the loop know the generator. It waits for nothing.
+        generator.asend(None).send(None)
+    return generator

@@ -1,0 +1,186 @@
+"""Every key of the store: one method each; its docstring says type, fields, lifetime and owner.
+
+Shape: ``<namespace>:v1:{<scope>}:<kind>[:<id>]``. The braces hold the unit of atomicity (a
+session, a trace, a token, a memory key), so all keys of one script share a slot. The table in
+``docs/design.md`` is generated from these docstrings.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from urllib.parse import quote
+
+from redis_state.errors import InvalidField
+
+_ESCAPED = re.compile(r"[A-Za-z0-9_.~%-]{1,130}")
+_LONGEST = 120
+_LONGEST_ENTRY = 64
+WATCH_SHARDS = 16
+PERMANENT_KINDS = ("watch",)
+
+
+def escape(field: str, value: str) -> str:
+    """Write any text as one key part: two texts never give the same part.
+
+    Only ``A-Za-z0-9_.-~`` and ``%XX`` come out, so no text can break out of its braces or act
+    as a pattern. Empty text is ``%``; what would be longer than 120 characters is ``%~`` and its
+    SHA-256. Errors: InvalidField names ``field`` when the value is not text.
+    """
+    if not isinstance(value, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidField(field, f"text is needed, not {type(value).__name__}")
+    if value == "":
+        return "%"
+    # As bytes first: a lone surrogate is an id like any other, and quote() itself refuses it.
+    raw = value.encode("utf-8", "surrogatepass")
+    written = quote(raw, safe="")
+    if len(written) > _LONGEST:
+        return "%~" + hashlib.sha256(raw).hexdigest()
+    return written
+
+
+def entry_id(field: str, value: str) -> bytes:
+    """Write any text as a log's entry id: itself up to 64 bytes, else ``%~`` and its SHA-256.
+
+    The second form has 66 bytes, so it can never be mistaken for the first.
+    """
+    if not isinstance(value, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidField(field, f"text is needed, not {type(value).__name__}")
+    raw = value.encode("utf-8", "surrogatepass")
+    if 0 < len(raw) <= _LONGEST_ENTRY:
+        return raw
+    return b"%~" + hashlib.sha256(raw).hexdigest().encode()
+
+
+def token_digest(token: str) -> str:
+    """Name a token without telling it: 40 hexadecimal digits of its SHA-256."""
+    if not isinstance(token, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidField("token", f"text is needed, not {type(token).__name__}")
+    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()[:40]
+
+
+@dataclass(frozen=True, slots=True)
+class LogKeys:
+    """The keys of one log, all in one slot, and of one topic in it."""
+
+    rows: str
+    ids: str
+    channel: str
+    topics: str
+
+    def topic(self, topic: str | None) -> str:
+        """Name the index of one topic. Without a topic the name stands for no key."""
+        return self.topics if topic is None else f"{self.topics}:{escape('task_id', topic)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """The key layout under one namespace."""
+
+    namespace: str = "rs"
+
+    def __post_init__(self) -> None:
+        """Refuse a namespace that could break out of its place in a key."""
+        name = self.namespace
+        if not name or not name.isprintable() or any(c in "{}*?[]\\: " for c in name):
+            raise InvalidField("namespace", "needs text without spaces, braces, colons, wildcards")
+
+    def _key(self, field: str, scope: str, kind: str) -> str:
+        return f"{self.namespace}:v1:{{{escape(field, scope)}}}:{kind}"
+
+    def _log(self, field: str, scope: str, kind: str) -> LogKeys:
+        rows = self._key(field, scope, kind)
+        return LogKeys(rows, f"{rows}:ids", f"{rows}:live", f"{rows}:topic")
+
+    def events(self, trace_id: str) -> LogKeys:
+        """stream: events of a trace; ``:ids`` hash: fingerprint -> n. `events_ttl`, trimmed."""
+        return self._log("trace_id", trace_id, "events")
+
+    def planner_events(self, trace_id: str) -> LogKeys:
+        """stream: planner events of a trace; ``:ids`` hash: call id -> n. `planner_events_ttl`."""
+        return self._log("trace_id", trace_id, "planner-events")
+
+    def updates(self, session_id: str) -> LogKeys:
+        """stream: updates of a session; ``:ids`` hash: update_id -> n; ``:topic:<task>`` list: n;
+        ``:live`` channel. `updates_ttl`, trimmed by append.
+        """
+        return self._log("session_id", session_id, "updates")
+
+    def steering(self, session_id: str) -> LogKeys:
+        """stream: steering of a session; ``:ids`` hash: event_id -> n; ``:topic:<task>`` list: n;
+        ``:live`` channel. `steering_ttl`, trimmed by append.
+        """
+        return self._log("session_id", session_id, "steering")
+
+    def unreadable(self, session_or_trace: str) -> str:
+        """hash: place -> JSON: reason, row: rows that could not be read, at most 100. 7 days."""
+        return self._key("scope", session_or_trace, "unreadable")
+
+    def bindings(self, trace_id: str) -> str:
+        """zset: binding -> expiry in us. As long as its longest-lived binding."""
+        return self._key("trace_id", trace_id, "bindings")
+
+    def binding(self, trace_id: str, member: str) -> str:
+        """hash: version, write, order, document: a remote binding. `bindings_ttl` after a save."""
+        return self._key("trace_id", trace_id, f"binding:{member}")
+
+    def memory(self, key: str) -> str:
+        """hash: version, write, order, document: one memory state. `memory_ttl` after a save."""
+        return self._key("key", key, "memory")
+
+    def task(self, session_id: str, task_id: str) -> str:
+        """hash: version, write, order, status, document, priority, result, error, progress,
+        updated_at, job, attempts: one task. `active_task_ttl`, or `finished_task_ttl` once over.
+        """
+        return self._key("session_id", session_id, f"task:{escape('task_id', task_id)}")
+
+    def tasks(self, session_id: str) -> str:
+        """zset: task_id -> expiry in us: a session's tasks. As long as its longest-lived task."""
+        return self._key("session_id", session_id, "tasks")
+
+    def journal(self, session_id: str, task_id: str) -> str:
+        """hash: <kind>:<name>#<n> -> JSON: a task's finished steps and pauses. Like the task."""
+        return self._key("session_id", session_id, f"journal:{escape('task_id', task_id)}")
+
+    def lease(self, session_id: str, task_id: str) -> str:
+        """hash: owner, epoch, expires: who runs a task. Kept as long as an active task may live,
+        so that an epoch is never given twice.
+        """
+        return self._key("session_id", session_id, f"lease:{escape('task_id', task_id)}")
+
+    def session_token(self, token: str) -> str | None:
+        """hash: state, payload, mark, expires, claim, by, at, decision, task: a pause of a worker's
+        task, named by the token's digest. Its timeout, then `resolved_token_ttl`.
+        """
+        # The token's text begins with its session's part of the key, so that it is found without
+        # an index and shares the session's slot. Anything else is no token of ours.
+        digest = token_digest(token)
+        scope, dot, _ = token.rpartition(".")
+        if not dot or not _ESCAPED.fullmatch(scope):
+            return None
+        return f"{self.namespace}:v1:{{{scope}}}:token:{digest}"
+
+    def pause(self, token: str) -> str:
+        """hash: like a session's token: a host's pause, in a slot of its own, named by the token's
+        digest. `pause_ttl`, then `resolved_token_ttl`.
+        """
+        return self._key("token", token_digest(token), "pause")
+
+    def trajectory(self, session_id: str, trace_id: str) -> str:
+        """hash: version, write, order, document: a trajectory. `trajectories_ttl` after a save."""
+        return self._key("session_id", session_id, f"trajectory:{escape('trace_id', trace_id)}")
+
+    def traces(self, session_id: str) -> str:
+        """zset: trace_id -> expiry in us: a session's traces. As long as its newest trajectory."""
+        return self._key("session_id", session_id, "traces")
+
+    def watch(self, shard: int) -> str:
+        """zset: what somebody must look at -> when, in ms. Permanent; entries are taken out."""
+        return f"{self.namespace}:v1:{{watch-{shard:02d}}}:watch"
+
+
+def binding_member(context_id: str | None, task_id: str) -> str:
+    """Name a binding in its trace. No context is a value of its own, not the empty text."""
+    context = "-" if context_id is None else "=" + escape("context_id", context_id)
+    return f"{context}:{escape('task_id', task_id)}"

@@ -1,0 +1,78 @@
+"""The Lua scripts as package data: found, joined with what they include, named by content."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import Path
+
+from redis_state.errors import ConfigError
+
+_INCLUDE = re.compile(r"^-- @include (\w+)[ \t]*$", re.MULTILINE)
+_MISSPELT = re.compile(r"^(?!-- @include \w+[ \t]*$).*@include\b.*$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """One atomic operation: its name, its full text and the digest the server knows it by."""
+
+    name: str
+    text: str
+    digest: str
+
+
+def load_script(name: str, folder: Traversable | None = None) -> Script:
+    """Read ``<name>.lua`` with each part it includes, once, before its first use."""
+    folder = folder if folder is not None else _folder()
+    text = _resolve(_read(folder / f"{name}.lua"), folder / "lib", placed=set(), path=(name,))
+    digest = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
+    return Script(name, text, digest)
+
+
+def script_names() -> list[str]:
+    """Name every script there is, sorted."""
+    return sorted(
+        entry.name.removesuffix(".lua")
+        for entry in _folder().iterdir()
+        if entry.name.endswith(".lua")
+    )
+
+
+def _folder() -> Traversable:
+    package = resources.files("redis_state")
+    inside = package / "lua"
+    if inside.is_dir():
+        return inside
+    # In a checkout it stands beside the package.
+    if isinstance(package, Path) and (package.parent / "lua" / "lib").is_dir():
+        return package.parent / "lua"
+    raise ConfigError("the Lua scripts are missing: the package was built without lua/")
+
+
+def _read(file: Traversable, wanted_by: str = "") -> str:
+    if not file.is_file():
+        raise ConfigError(f"the Lua script {file} is missing{wanted_by}")
+    return file.read_text(encoding="utf-8")
+
+
+def _resolve(text: str, lib: Traversable, *, placed: set[str], path: tuple[str, ...]) -> str:
+    misspelt = _MISSPELT.search(text)
+    if misspelt:
+        raise ConfigError(f"{path[-1]}: write '-- @include <name>', not {misspelt.group()!r}")
+
+    def part(found: re.Match[str]) -> str:
+        name = found.group(1)
+        inner = (*path, f"lib/{name}")
+        if inner[-1] in path:
+            raise ConfigError("Lua includes go in a circle: " + " -> ".join(inner))
+        if name in placed:
+            return ""
+        text = _read(lib / f"{name}.lua", f": {path[-1]} includes it")
+        body = _resolve(text, lib, placed=placed, path=inner)
+        placed.add(name)
+        return body.rstrip("\n")
+
+    return _INCLUDE.sub(part, text)

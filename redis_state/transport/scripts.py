@@ -1,0 +1,457 @@
+"""The scripts as typed functions. Call sites never see the order of KEYS and ARGV.
+
+Each function has the name of its Lua file, whose header is the contract. Every script is safe to
+repeat: it knows rows by their id and writes by the id of their call, so a call whose reply was
+lost is simply sent again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from redis_state.errors import CommandRefused, CorruptState
+from redis_state.transport.connect import Transport
+from redis_state.transport.keys import LogKeys
+from redis_state.transport.lua import Script, load_script, script_names
+from redis_state.transport.sender import Argument
+
+# Every script is read at import, so that a package built without them fails at once.
+SCRIPTS: dict[str, Script] = {name: load_script(name) for name in script_names()}
+
+# The topic of a row whose topic is the empty text: no UTF-8 text encodes to this byte.
+_EMPTY_TOPIC = b"\xff"
+
+
+class Word(StrEnum):
+    """The word that leads every reply."""
+
+    OK = "OK"
+    STALE = "STALE"
+    LOST = "LOST"
+    TAKEN = "TAKEN"
+    EXPIRED = "EXPIRED"
+    MISSING = "MISSING"
+    DENIED = "DENIED"
+    HELD = "HELD"
+    GAP = "GAP"
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What a script answered: its word, then its facts as the header lists them."""
+
+    word: Word
+    facts: list[Any]
+
+    def text(self, place: int) -> str:
+        """Read one fact as text."""
+        fact = self.facts[place]
+        return fact.decode("utf-8", "surrogatepass") if isinstance(fact, bytes) else str(fact)
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """The lease under which a worker writes: a later epoch refuses the write."""
+
+    lease: str
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Announcement:
+    """An update that tells of a task's move, written in the same step."""
+
+    log: LogKeys
+    max_rows: int
+    ttl_ms: int
+    rows: Sequence[tuple[bytes, bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class TaskKeys:
+    """The keys that the scripts of a task's life share; all in its session's slot."""
+
+    task_id: str
+    task: str
+    tasks: str
+    lease: str
+    journal: str
+
+
+def raw(text: str) -> bytes:
+    """Write any text as bytes; lone surrogates too."""
+    return text.encode("utf-8", "surrogatepass")
+
+
+def topic_bytes(topic: str | None) -> bytes:
+    """Write a topic as its rows carry it. None is no topic; empty text is one."""
+    if topic is None:
+        return b""
+    return raw(topic) or _EMPTY_TOPIC
+
+
+def topic_text(topic: bytes) -> str | None:
+    """Read a topic as `topic_bytes` wrote it."""
+    if topic == b"":
+        return None
+    return "" if topic == _EMPTY_TOPIC else topic.decode("utf-8", "surrogatepass")
+
+
+def _flat(fields: Mapping[str, bytes]) -> Iterable[Argument]:
+    for name, value in fields.items():
+        yield name
+        yield value
+
+
+def _pairs(rows: Sequence[tuple[bytes, bytes]]) -> Iterable[Argument]:
+    for row_id, row in rows:
+        yield row_id
+        yield row
+
+
+class Scripts:
+    """The scripts, run through one transport."""
+
+    def __init__(self, transport: Transport) -> None:
+        self.transport = transport
+
+    async def _run(self, name: str, keys: Sequence[str], arguments: Iterable[Argument]) -> Reply:
+        script = SCRIPTS[name]
+        try:
+            reply: Any = await self.transport.sender.send(
+                "EVALSHA",
+                script.digest,
+                len(keys),
+                *keys,
+                *arguments,
+                repeatable=True,
+                script=script,
+            )
+        except CommandRefused as error:
+            if "WRONGTYPE" not in str(error):
+                raise
+            raise CorruptState(keys[0], f"{name} found a key of another type") from error
+        try:
+            return Reply(Word(reply[0].decode()), reply[1:])
+        except (ValueError, AttributeError, IndexError, TypeError) as error:
+            raise CorruptState(keys[0], f"{name} gave an unknown reply") from error
+
+    # The log
+
+    async def append_log(
+        self,
+        log: LogKeys,
+        rows: Sequence[tuple[bytes, bytes]],
+        *,
+        topic: str | None,
+        max_rows: int,
+        ttl_ms: int,
+        announce: bool,
+        fence: Fence | None = None,
+    ) -> Reply:
+        """OK new n... | LOST epoch."""
+        return await self._run(
+            "append_log",
+            (log.rows, log.ids, log.topic(topic), log.channel, fence.lease if fence else log.ids),
+            (
+                fence.epoch if fence else "",
+                topic_bytes(topic),
+                max(max_rows, 0),
+                ttl_ms,
+                int(announce),
+                *_pairs(rows),
+            ),
+        )
+
+    async def read_log(
+        self, log: LogKeys, *, after: int | None, after_ms: int, count: int, topic: str | None
+    ) -> Reply:
+        """OK first last last_ms rows | GAP reason first before_ms last last_ms."""
+        return await self._run(
+            "read_log",
+            (log.rows, log.ids, log.topic(topic)),
+            ("" if after is None else after, after_ms, count, topic_bytes(topic)),
+        )
+
+    async def tail_log(
+        self, log: LogKeys, *, after_id: bytes, count: int, topic: str | None
+    ) -> Reply:
+        """OK rows."""
+        return await self._run(
+            "tail_log",
+            (log.rows, log.ids, log.topic(topic)),
+            (after_id, count, topic_bytes(topic)),
+        )
+
+    async def find_row(self, log: LogKeys, *, row_id: bytes) -> Reply:
+        """OK n ms | MISSING."""
+        return await self._run("find_row", (log.rows, log.ids), (row_id,))
+
+    async def clear_log(self, log: LogKeys, *, topics: Sequence[str]) -> Reply:
+        """OK dropped."""
+        keys = [log.rows, log.ids, *(log.topic(topic) for topic in topics)]
+        return await self._run("clear_log", keys, ())
+
+    async def set_aside(
+        self, unreadable: str, *, place: str, note: bytes, most: int, ttl_ms: int
+    ) -> Reply:
+        """OK new."""
+        return await self._run("set_aside", (unreadable,), (raw(place), note, most, ttl_ms))
+
+    # The record
+
+    async def save_record(
+        self,
+        record: str,
+        fields: Mapping[str, bytes],
+        *,
+        write: str,
+        ttl_ms: int,
+        expected: int | None = None,
+        index: str | None = None,
+        member: str | None = None,
+        fence: Fence | None = None,
+    ) -> Reply:
+        """OK version | STALE version | LOST epoch."""
+        return await self._run(
+            "save_record",
+            (record, index or record, fence.lease if fence else record),
+            (
+                fence.epoch if fence else "",
+                "" if expected is None else expected,
+                write,
+                ttl_ms,
+                topic_bytes(member) if index else b"",
+                *_flat(fields),
+            ),
+        )
+
+    async def save_task(
+        self,
+        keys: TaskKeys,
+        fields: Mapping[str, bytes],
+        *,
+        write: str,
+        ttl_ms: int,
+        finished: bool,
+        updated_at_us: int,
+    ) -> Reply:
+        """OK version | STALE version."""
+        return await self._run(
+            "save_task",
+            (keys.task, keys.tasks),
+            (
+                write,
+                ttl_ms,
+                topic_bytes(keys.task_id),
+                int(finished),
+                updated_at_us,
+                *_flat(fields),
+            ),
+        )
+
+    async def delete_record(
+        self, record: str, *, index: str | None, member: str | None, only_if_gone: bool
+    ) -> Reply:
+        """OK deleted."""
+        return await self._run(
+            "delete_record",
+            (record, index or record),
+            (topic_bytes(member) if index else b"", int(only_if_gone)),
+        )
+
+    # The token
+
+    async def open_token(
+        self, token: str, *, payload: bytes, mark: str, ttl_ms: int, keep_ms: int
+    ) -> Reply:
+        """OK opened | TAKEN by at decision."""
+        return await self._run("open_token", (token,), (payload, mark, ttl_ms, keep_ms))
+
+    async def resolve_token(
+        self, token: str, *, claim: str, by: str, decision: bytes, keep_ms: int
+    ) -> Reply:
+        """OK payload task | TAKEN by at decision | EXPIRED | MISSING."""
+        return await self._run("resolve_token", (token,), (raw(claim), raw(by), decision, keep_ms))
+
+    # The lease
+
+    async def acquire_lease(
+        self, lease: str, *, owner: str, duration_ms: int, keep_ms: int
+    ) -> Reply:
+        """OK epoch | HELD left_ms."""
+        return await self._run("acquire_lease", (lease,), (raw(owner), duration_ms, keep_ms))
+
+    async def renew_lease(
+        self, lease: str, *, owner: str, epoch: int, duration_ms: int, keep_ms: int
+    ) -> Reply:
+        """OK epoch | LOST epoch."""
+        return await self._run("renew_lease", (lease,), (raw(owner), epoch, duration_ms, keep_ms))
+
+    async def release_lease(self, lease: str, *, owner: str, epoch: int) -> Reply:
+        """OK epoch | LOST epoch."""
+        return await self._run("release_lease", (lease,), (raw(owner), epoch))
+
+    # The watch list
+
+    async def watch_entry(self, watch: str, *, entry: bytes, delay_ms: int, sooner: bool) -> Reply:
+        """OK when."""
+        return await self._run("watch_entry", (watch,), (entry, delay_ms, int(sooner)))
+
+    async def claim_due(self, watch: str, *, limit: int, hold_ms: int) -> Reply:
+        """OK entry..."""
+        return await self._run("claim_due", (watch,), (limit, hold_ms))
+
+    # The life of a task
+
+    async def start_task(
+        self,
+        keys: TaskKeys,
+        fields: Mapping[str, bytes],
+        *,
+        owner: str,
+        lease_ms: int,
+        write: str,
+        ttl_ms: int,
+        announcement: Announcement,
+    ) -> Reply:
+        """OK epoch fields | HELD left_ms | DENIED status | MISSING."""
+        said = announcement
+        return await self._run(
+            "start_task",
+            (keys.task, keys.tasks, keys.lease, *_log_keys(keys, said)),
+            (
+                raw(owner),
+                lease_ms,
+                write,
+                ttl_ms,
+                topic_bytes(keys.task_id),
+                said.max_rows,
+                said.ttl_ms,
+                *_pairs(said.rows),
+                *_flat(fields),
+            ),
+        )
+
+    async def move_task(
+        self,
+        keys: TaskKeys,
+        fields: Mapping[str, bytes],
+        *,
+        epoch: int | None,
+        from_states: Iterable[str],
+        release: bool,
+        write: str,
+        ttl_ms: int,
+        announcement: Announcement,
+    ) -> Reply:
+        """OK version epoch | DENIED status | LOST epoch | MISSING."""
+        said = announcement
+        return await self._run(
+            "move_task",
+            (keys.task, keys.tasks, keys.lease, *_log_keys(keys, said)),
+            (
+                "" if epoch is None else epoch,
+                f" {' '.join(from_states)} ",
+                int(release),
+                write,
+                ttl_ms,
+                topic_bytes(keys.task_id),
+                said.max_rows,
+                said.ttl_ms,
+                *_pairs(said.rows),
+                *_flat(fields),
+            ),
+        )
+
+    async def pause_task(
+        self,
+        keys: TaskKeys,
+        fields: Mapping[str, bytes],
+        *,
+        epoch: int,
+        write: str,
+        ttl_ms: int,
+        announcement: Announcement,
+        token: str,
+        payload: bytes,
+        mark: str,
+        token_owner: bytes,
+        token_ttl_ms: int,
+        keep_ms: int,
+        entry: str,
+        note: bytes,
+    ) -> Reply:
+        """OK version | DENIED status | LOST epoch | TAKEN by at decision."""
+        said = announcement
+        return await self._run(
+            "pause_task",
+            (keys.task, keys.tasks, keys.lease, *_log_keys(keys, said), token, keys.journal),
+            (
+                epoch,
+                write,
+                ttl_ms,
+                topic_bytes(keys.task_id),
+                said.max_rows,
+                said.ttl_ms,
+                payload,
+                mark,
+                token_owner,
+                token_ttl_ms,
+                keep_ms,
+                raw(entry),
+                note,
+                len(said.rows),
+                *_pairs(said.rows),
+                *_flat(fields),
+            ),
+        )
+
+    async def resume_task(
+        self,
+        keys: TaskKeys,
+        fields: Mapping[str, bytes],
+        *,
+        token: str,
+        claim: str,
+        by: str,
+        decision: bytes,
+        keep_ms: int,
+        entry: str,
+        ttl_ms: int,
+        announcement: Announcement,
+    ) -> Reply:
+        """OK payload epoch | TAKEN by at decision | EXPIRED | MISSING | DENIED status."""
+        said = announcement
+        return await self._run(
+            "resume_task",
+            (keys.task, keys.tasks, keys.lease, *_log_keys(keys, said), token, keys.journal),
+            (
+                raw(claim),
+                raw(by),
+                decision,
+                keep_ms,
+                raw(entry),
+                ttl_ms,
+                topic_bytes(keys.task_id),
+                said.max_rows,
+                said.ttl_ms,
+                *_pairs(said.rows),
+                *_flat(fields),
+            ),
+        )
+
+    async def note_step(
+        self, journal: str, *, fence: Fence, entry: str, result: bytes, ttl_ms: int
+    ) -> Reply:
+        """OK result | LOST epoch."""
+        return await self._run(
+            "note_step", (journal, fence.lease), (fence.epoch, raw(entry), result, ttl_ms)
+        )
+
+
+def _log_keys(keys: TaskKeys, said: Announcement) -> tuple[str, str, str, str]:
+    return said.log.rows, said.log.ids, said.log.topic(keys.task_id), said.log.channel

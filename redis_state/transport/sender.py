@@ -1,0 +1,389 @@
+"""One connection that carries every short command of an event loop, many in each write.
+
+What callers queue in one turn of the loop leaves in one write; a reader resolves the futures in
+order while further writes are on their way. Commands take effect in the order of the calls, even
+when nobody awaits them.
+
+A call is in one of three places, and the order within them is the order of the calls:
+
+    again     sent before, not known to have happened, and safe to send once more
+    queue     not sent yet
+    inflight  sent, its reply outstanding
+
+When the connection breaks, what is in flight goes back to ``again`` if it may be repeated and
+fails as *outcome unknown* if not. What was not sent stays queued until its deadline.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections import deque
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from itertools import count
+from typing import Any
+
+from redis.exceptions import NoScriptError, ResponseError
+
+from redis_state.errors import (
+    BackendUnavailable,
+    CallerError,
+    ConfigError,
+    OutcomeUnknown,
+    RedisStateError,
+)
+from redis_state.transport.address import Address, Wire
+from redis_state.transport.failures import Rejected, reply_error
+from redis_state.transport.link import open_link, use_link
+from redis_state.transport.lua import Script
+
+log = logging.getLogger(__name__)
+
+Argument = str | bytes | int
+Command = tuple[Argument, ...]
+
+_BATCH_COMMANDS = 128
+_BATCH_BYTES = 1 << 18
+_FIRST_BACKOFF_S = 0.01
+_LONGEST_BACKOFF_S = 0.5
+# How late a deadline may be noticed: looking at every call for each of them would be quadratic.
+# Also how long a connection must be silent before an overdue reply ends it.
+_GRAIN_S = 0.1
+
+
+class _Call:
+    """A command on its way, and whoever waits for its reply."""
+
+    __slots__ = ("command", "deadline", "future", "lost", "number", "repeatable", "script", "sent")
+
+    def __init__(
+        self,
+        number: int,
+        command: Command,
+        future: asyncio.Future[Any],
+        deadline: float,
+        *,
+        repeatable: bool,
+        script: Script | None,
+    ) -> None:
+        self.number = number
+        self.command = command
+        self.future = future
+        self.deadline = deadline
+        self.repeatable = repeatable
+        self.script = script
+        # It may have happened: a reply is outstanding, or one was lost with its connection.
+        self.sent = False
+        self.lost = False
+
+    def fail(self, error: Exception) -> None:
+        if not self.future.done():
+            self.future.set_exception(error)
+            # Unawaited calls are part of the contract: nobody may be there to look.
+            self.future.exception()
+
+
+class Sender:
+    """Send commands over one connection of the running event loop, connecting at first use."""
+
+    def __init__(
+        self,
+        locate: Callable[[], Awaitable[Address]],
+        *,
+        shown_as: str,
+        call_timeout_s: float = 5.0,
+        connect_timeout_s: float = 5.0,
+    ) -> None:
+        self._locate = locate
+        self._shown_as = shown_as
+        self._call_timeout_s = call_timeout_s
+        self._connect_timeout_s = connect_timeout_s
+        self._loop = asyncio.get_running_loop()
+        self._numbers = count()
+        self._again: deque[_Call] = deque()
+        self._queue: deque[_Call] = deque()
+        self._inflight: deque[_Call] = deque()
+        self._wake = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._serving: asyncio.Task[None] | None = None
+        self._reader: asyncio.Task[Any] | None = None
+        self._alarm: asyncio.TimerHandle | None = None
+        self._trouble = "no connection within the deadline"
+        self._closed = False
+        # Digests that this connection has sent the text of.
+        self._loaded: set[str] = set()
+        # A script was forgotten: nothing is sent until it is known which calls must be repeated.
+        self._holding = False
+        self._opened_at = 0.0
+        self._heard_at = 0.0
+        self.connections = 0
+        self.batches = 0
+
+    def send(
+        self,
+        *command: Argument,
+        repeatable: bool,
+        script: Script | None = None,
+        timeout_s: float | None = None,
+    ) -> asyncio.Future[Any]:
+        """Queue a command at once and return its reply's future. Does not wait.
+
+        ``repeatable`` promises that doing the command twice is doing it once, so that it may be
+        sent again when a reply is lost. ``script`` is the one that an EVALSHA names. A call whose
+        reply is overdue ends the connection, unless other replies still come in.
+
+        Errors, on the future: BackendUnavailable if the deadline passes unsent, OutcomeUnknown if
+        it passes later, StoreFull, CommandRefused; CallerError for what cannot be sent;
+        ConfigError if there is no server to start.
+        """
+        future: asyncio.Future[Any] = self._loop.create_future()
+        timeout_s = self._call_timeout_s if timeout_s is None else timeout_s
+        if not self.connections:
+            # A server that was never there is told as soon as connecting has taken its time.
+            timeout_s = min(timeout_s, self._connect_timeout_s)
+        deadline = self._loop.time() + timeout_s
+        call = _Call(
+            next(self._numbers), command, future, deadline, repeatable=repeatable, script=script
+        )
+        if self._closed:
+            call.fail(BackendUnavailable(self._shown_as, "the store is closed"))
+            return future
+        self._queue.append(call)
+        self._idle.clear()
+        self._wake.set()
+        if self._serving is None or self._serving.done():
+            self._start()
+        self._arm(deadline)
+        return future
+
+    @property
+    def pending(self) -> int:
+        """Count the calls that have no outcome yet."""
+        return len(self._again) + len(self._queue) + len(self._inflight)
+
+    async def drain(self, timeout_s: float | None = None) -> None:
+        """Wait until every queued call has its outcome. Errors: TimeoutError."""
+        async with asyncio.timeout(timeout_s):
+            await self._idle.wait()
+
+    async def aclose(self, *, drain_s: float = 5.0) -> None:
+        """Let queued calls finish for at most ``drain_s``, then disconnect. Safe to repeat."""
+        self._closed = True
+        try:
+            with suppress(TimeoutError):
+                await self.drain(drain_s)
+        finally:
+            if self._serving is not None:
+                self._serving.cancel()
+                await asyncio.wait({self._serving})
+            self._abandon()
+
+    def _start(self) -> None:
+        self._serving = self._loop.create_task(self._serve(), name="redis_state sender")
+        self._serving.add_done_callback(self._start_again)
+
+    def _start_again(self, ended: asyncio.Task[None]) -> None:
+        # A loop that ends cancels its tasks, this one too, but lets them call in `finally`.
+        if ended is self._serving and self.pending and not self._closed:
+            self._start()
+
+    async def _serve(self) -> None:
+        backoff_s = _FIRST_BACKOFF_S
+        while True:
+            while not (self._queue or self._again):
+                self._wake.clear()
+                await self._wake.wait()
+            await self._connect_and_use()
+            if self._heard_at > self._opened_at:
+                backoff_s = _FIRST_BACKOFF_S
+                continue
+            # Also after a connection that broke at once: what broke it may be sent again.
+            await asyncio.sleep(backoff_s * random.uniform(0.5, 1))
+            backoff_s = min(backoff_s * 2, _LONGEST_BACKOFF_S)
+
+    async def _connect_and_use(self) -> None:
+        self._opened_at = self._heard_at = self._loop.time()
+        try:
+            connection = await open_link(self._locate, timeout_s=self._connect_timeout_s)
+            self._opened_at = self._heard_at = self._loop.time()
+            self.connections += 1
+            self._loaded.clear()
+            try:
+                self._trouble = await use_link(
+                    connection, self._read(connection), self._write(connection)
+                )
+            finally:
+                self._sort_inflight()
+        except ConfigError as error:
+            self._fail_waiting(str(error), configuration=True)
+        except Rejected as error:
+            self._fail_waiting(error.reason)
+        except BackendUnavailable as error:
+            self._trouble = error.reason
+        except Exception as error:
+            log.exception("the sender failed; so do its calls")
+            self._fail_waiting(f"the sender failed: {type(error).__name__}")
+
+    async def _write(self, connection: Wire) -> None:
+        # Once the reader has seen the end, sending would make redis-py connect by itself.
+        while connection.is_connected:
+            batch = [] if self._holding else self._next_batch()
+            if not batch:
+                self._wake.clear()
+                await self._wake.wait()
+                continue
+            packed = self._pack(connection, batch)
+            self._inflight.extend(batch)
+            self.batches += 1
+            await connection.send_packed_command(packed, check_health=False)
+
+    def _next_batch(self) -> list[_Call]:
+        batch: list[_Call] = []
+        size = 0
+        for source in (self._again, self._queue):
+            while source and len(batch) < _BATCH_COMMANDS and size < _BATCH_BYTES:
+                call = source.popleft()
+                if call.future.done():
+                    continue
+                batch.append(call)
+                size += len(call.command[-1]) if isinstance(call.command[-1], bytes) else 0
+        if not batch:
+            self._note_idle()
+        return batch
+
+    def _pack(self, connection: Wire, batch: list[_Call]) -> list[bytes]:
+        """Write the batch as bytes. A call that cannot be written fails and leaves the batch."""
+        commands = [self._to_send(call) for call in batch]
+        try:
+            packed = connection.pack_commands(commands)
+        except Exception:  # noqa: BLE001 - whatever it is, it must not harm the others
+            packed = list[bytes]()
+            for call, command in zip(list(batch), commands, strict=True):
+                try:
+                    packed += connection.pack_command(*command)
+                except Exception as error:  # noqa: BLE001 - as above
+                    batch.remove(call)
+                    call.fail(CallerError(f"{command[0]!s} cannot be sent: {error}"))
+        for call in batch:
+            call.sent = True
+        return packed
+
+    def _to_send(self, call: _Call) -> Command:
+        """Name a script by its digest once this connection has sent its text.
+
+        By the digest alone the first call after a restart would be refused, and be repeated
+        after calls that were made later.
+        """
+        script = call.script
+        if script is None or script.digest in self._loaded:
+            return call.command
+        self._loaded.add(script.digest)
+        return ("EVAL", script.text, *call.command[2:])
+
+    async def _read(self, connection: Wire) -> None:
+        self._reader = asyncio.current_task()
+        read = connection.read_response
+        now = self._loop.time
+        inflight = self._inflight
+        while True:
+            try:
+                reply: Any = await read()
+            except ResponseError as error:
+                self._refused(inflight.popleft(), error)
+            else:
+                call = inflight.popleft()
+                if not call.future.done():
+                    call.future.set_result(reply)
+            self._heard_at = now()
+            if not inflight:
+                if self._holding:
+                    self._resume()
+                self._note_idle()
+
+    def _refused(self, call: _Call, error: ResponseError) -> None:
+        if isinstance(error, NoScriptError) and call.script is not None:
+            # Somebody flushed the scripts. The calls behind this one may meet the same: all that
+            # do are repeated in their order, with the text, before anything else is sent.
+            self._loaded.clear()
+            self._holding = True
+            call.sent = call.lost
+            self._again.append(call)
+            return
+        failure = reply_error(error, self._shown_as)
+        if call.lost:
+            failure = OutcomeUnknown(
+                self._shown_as, f"sent, the reply lost, and refused when repeated: {failure}"
+            )
+        call.fail(failure)
+
+    def _sort_inflight(self) -> None:
+        self._reader = None
+        for call in self._inflight:
+            if call.repeatable:
+                call.lost = True
+                self._again.append(call)
+            else:
+                call.fail(OutcomeUnknown(self._shown_as, f"sent, then {self._trouble}"))
+        self._inflight.clear()
+        self._resume()
+        self._note_idle()
+
+    def _resume(self) -> None:
+        self._holding = False
+        self._again = deque(sorted(self._again, key=lambda call: call.number))
+        self._wake.set()
+
+    def _note_idle(self) -> None:
+        if not self.pending:
+            self._idle.set()
+
+    def _arm(self, deadline: float) -> None:
+        """Keep one timer for all calls: it fires at the earliest deadline seen since it was set."""
+        if self._alarm is None or deadline < self._alarm.when():
+            if self._alarm is not None:
+                self._alarm.cancel()
+            self._alarm = self._loop.call_at(deadline, self._expire)
+
+    def _expire(self) -> None:
+        self._alarm = None
+        now = self._loop.time()
+        for call in (*self._again, *self._queue, *self._inflight):
+            if call.deadline <= now:
+                reason = "sent, not answered by the deadline" if call.sent else self._trouble
+                call.fail(self._outcome(call, reason))
+        self._again = deque(call for call in self._again if not call.future.done())
+        self._queue = deque(call for call in self._queue if not call.future.done())
+        deadlines = [call.deadline for call in (*self._again, *self._queue, *self._inflight)]
+        overdue = self._inflight and self._inflight[0].deadline <= now
+        if overdue and self._reader is not None and now - self._heard_at > _GRAIN_S:
+            # The oldest reply is overdue: nothing behind it can be heard on this connection.
+            self._reader.cancel()
+        if deadlines:
+            self._arm(max(min(deadlines), now + _GRAIN_S))
+        self._note_idle()
+
+    def _outcome(self, call: _Call, reason: str) -> RedisStateError:
+        kind = OutcomeUnknown if call.sent else BackendUnavailable
+        return kind(self._shown_as, reason)
+
+    def _fail_waiting(self, reason: str, *, configuration: bool = False) -> None:
+        for call in (*self._again, *self._queue):
+            if configuration and not call.sent:
+                call.fail(ConfigError(reason))
+            else:
+                call.fail(self._outcome(call, reason))
+        self._again.clear()
+        self._queue.clear()
+        self._note_idle()
+
+    def _abandon(self) -> None:
+        """Give every remaining call an outcome; the store or the loop is going away."""
+        self._queue.extendleft(reversed(self._inflight))
+        self._inflight.clear()
+        self._fail_waiting("the connection was closed")
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None

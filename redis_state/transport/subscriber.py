@@ -1,0 +1,219 @@
+"""One subscription connection per event loop, shared by every channel that anybody follows.
+
+Pub/sub is at most once: what was published while the connection was away is lost. So every
+subscription learns of each new connection (``None`` in its queue) and of its own overflow, and
+repairs from the log, which is the truth.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections import deque
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any
+
+from redis.exceptions import ResponseError
+
+from redis_state.errors import BackendUnavailable, ConfigError, RedisStateError
+from redis_state.transport.address import Address, Wire
+from redis_state.transport.failures import Rejected, reply_error
+from redis_state.transport.link import open_link, use_link
+
+log = logging.getLogger(__name__)
+
+_QUEUE_LIMIT = 1000
+_PING_EVERY_S = 10.0
+_FIRST_BACKOFF_S = 0.02
+_LONGEST_BACKOFF_S = 1.0
+
+
+class Subscription:
+    """Messages of one channel, for one local subscriber, in order."""
+
+    def __init__(self, channel: bytes) -> None:
+        self.channel = channel
+        self._queue: asyncio.Queue[bytes | RedisStateError | None] = asyncio.Queue()
+
+    def deliver(self, message: bytes | RedisStateError | None) -> None:
+        """Queue a message. None and errors take the place of all before them.
+
+        A subscriber that is too slow gets ``None`` in place of all.
+        """
+        if not isinstance(message, bytes) or self._queue.qsize() >= _QUEUE_LIMIT:
+            while not self._queue.empty():
+                self._queue.get_nowait()
+            self._queue.put_nowait(None if isinstance(message, bytes) else message)
+        else:
+            self._queue.put_nowait(message)
+
+    async def next(self) -> bytes | None:
+        """Return the next message, or None: messages may be missing, read the log.
+
+        Errors: what keeps messages from ever coming. BackendUnavailable if the store is closed
+        or the server refuses to know us, CommandRefused if it refuses the channel, ConfigError.
+        """
+        message = await self._queue.get()
+        if isinstance(message, RedisStateError):
+            raise message
+        return message
+
+
+class Subscriber:
+    """Follow channels over one connection of the running event loop."""
+
+    def __init__(
+        self,
+        locate: Callable[[], Awaitable[Address]],
+        *,
+        shown_as: str,
+        connect_timeout_s: float = 5.0,
+    ) -> None:
+        self._locate = locate
+        self._shown_as = shown_as
+        self._connect_timeout_s = connect_timeout_s
+        self._followers: dict[bytes, set[Subscription]] = {}
+        self._confirmed: set[bytes] = set()
+        self._outbox: asyncio.Queue[tuple[str, bytes]] = asyncio.Queue()
+        # What was sent and not answered. Every command here gets one answer, in order.
+        self._asked: deque[tuple[str, bytes]] = deque()
+        self._task: asyncio.Task[None] | None = None
+        self._heard_at = 0.0
+        self._closed = False
+        self.connections = 0
+
+    def subscribe(self, channel: str) -> Subscription:
+        """Begin to follow a channel. Does not wait. Errors: BackendUnavailable when closed.
+
+        The first ``next()`` returns None as soon as the server has confirmed: from then on
+        messages come, so a log read after it misses nothing.
+        """
+        if self._closed:
+            raise BackendUnavailable(self._shown_as, "the store is closed")
+        subscription = Subscription(channel.encode())
+        followers = self._followers.setdefault(subscription.channel, set())
+        followers.add(subscription)
+        if subscription.channel in self._confirmed:
+            subscription.deliver(None)
+        elif len(followers) == 1:
+            self._outbox.put_nowait(("SUBSCRIBE", subscription.channel))
+        if self._task is None or self._task.done():
+            self._start()
+        return subscription
+
+    def unsubscribe(self, subscription: Subscription) -> None:
+        """Stop following. The channel itself is left when nobody else follows it."""
+        followers = self._followers.get(subscription.channel, set())
+        followers.discard(subscription)
+        if not followers and self._followers.pop(subscription.channel, None) is not None:
+            self._confirmed.discard(subscription.channel)
+            self._outbox.put_nowait(("UNSUBSCRIBE", subscription.channel))
+
+    async def aclose(self) -> None:
+        """Disconnect. Safe to repeat. Who still waits for a message gets BackendUnavailable."""
+        self._closed = True
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task})
+        self._tell_all("the store is closed")
+
+    def _start(self) -> None:
+        self._task = asyncio.create_task(self._run(), name="redis_state subscriber")
+        self._task.add_done_callback(self._start_again)
+
+    def _start_again(self, ended: asyncio.Task[None]) -> None:
+        # A loop that ends cancels its tasks, this one too, but lets them wait in `finally`.
+        if ended is self._task and self._followers and not self._closed:
+            self._start()
+
+    async def _run(self) -> None:
+        backoff_s = _FIRST_BACKOFF_S
+        while True:
+            self._heard_at = 0.0
+            await self._connect_and_use()
+            if self._heard_at:
+                backoff_s = _FIRST_BACKOFF_S
+            await asyncio.sleep(backoff_s * random.uniform(0.5, 1))
+            backoff_s = min(backoff_s * 2, _LONGEST_BACKOFF_S)
+
+    async def _connect_and_use(self) -> None:
+        try:
+            connection = await open_link(self._locate, timeout_s=self._connect_timeout_s)
+            self.connections += 1
+            self._outbox = asyncio.Queue()
+            for channel in self._followers:
+                self._outbox.put_nowait(("SUBSCRIBE", channel))
+            try:
+                await use_link(connection, self._read(connection), self._write(connection))
+            finally:
+                self._confirmed.clear()
+                self._asked.clear()
+        except ConfigError as error:
+            self._tell_all(str(error), configuration=True)
+        except Rejected as error:
+            self._tell_all(error.reason)
+        except BackendUnavailable as error:
+            log.debug("the subscription connection could not be made: %s", error)
+        except Exception:
+            log.exception("the subscription connection failed; it is made anew")
+
+    async def _write(self, connection: Wire) -> None:
+        loop = asyncio.get_running_loop()
+        asked_at = loop.time()
+        while connection.is_connected:
+            command = ("PING", b"")
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_PING_EVERY_S):
+                    command = await self._outbox.get()
+            now = loop.time()
+            if self._asked and now - max(self._heard_at, asked_at) > 2 * _PING_EVERY_S:
+                return
+            if not self._asked:
+                asked_at = now
+            self._asked.append(command)
+            packed = connection.pack_command(*command)
+            await connection.send_packed_command(packed, check_health=False)
+
+    async def _read(self, connection: Wire) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                reply: Any = await connection.read_response()
+            except ResponseError as error:
+                self._refused(self._asked.popleft(), error)
+                reply = None
+            self._heard_at = loop.time()
+            match reply:
+                case None:
+                    pass
+                case [b"message", channel, message]:
+                    self._deliver(channel, message)
+                case [b"subscribe", channel, _]:
+                    self._asked.popleft()
+                    if channel in self._followers:
+                        self._confirmed.add(channel)
+                        self._deliver(channel, None)
+                case _:
+                    self._asked.popleft()
+
+    def _refused(self, command: tuple[str, bytes], error: ResponseError) -> None:
+        verb, channel = command
+        if verb != "SUBSCRIBE":
+            return
+        for subscription in self._followers.get(channel, ()):
+            subscription.deliver(reply_error(error, self._shown_as))
+
+    def _deliver(self, channel: bytes, message: bytes | None) -> None:
+        for subscription in self._followers.get(channel, ()):
+            subscription.deliver(message)
+
+    def _tell_all(self, reason: str, *, configuration: bool = False) -> None:
+        for followers in self._followers.values():
+            for subscription in followers:
+                subscription.deliver(
+                    ConfigError(reason)
+                    if configuration
+                    else BackendUnavailable(self._shown_as, reason)
+                )

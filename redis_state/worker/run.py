@@ -1,0 +1,292 @@
+"""One run of one task: hold its lease, run its handler, and leave the task in a true state.
+
+Whatever ends a run leaves the task so that somebody else can go on: finished, paused, or handed
+over. A worker that dies leaves it running under a lease that runs out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, cast
+
+from arq.worker import Retry
+
+from redis_state import codec
+from redis_state.errors import BackendError, BackendUnavailable, InvalidTransition, LeaseLost
+from redis_state.models import TaskStatus
+from redis_state.primitives.lease import Leases, new_owner
+from redis_state.primitives.watchlist import WatchList
+from redis_state.store import RedisStateStore
+from redis_state.stores.base import ms
+from redis_state.worker.context import TaskContext, TaskPaused
+from redis_state.worker.inbox import Inbox, TaskCancelled
+from redis_state.worker.life import NotStarted, Started, TaskLife, watch_entry
+
+log = logging.getLogger(__name__)
+
+Handler = Callable[[TaskContext], Awaitable[Any]]
+Outcome = tuple[TaskStatus, Any, str | None]
+
+# How long a handler that was cancelled may take to clean up.
+_CLEAN_UP_S = 5.0
+_AGAIN_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """How a worker runs tasks: its handlers, its name, the lease and the time a run may take."""
+
+    handlers: Mapping[str, Handler]
+    worker: str
+    lease_s: float
+    limit_s: float
+
+    @property
+    def lease_ms(self) -> int:
+        """The lease, in milliseconds."""
+        return round(self.lease_s * 1000)
+
+
+async def run_task(store: RedisStateStore, terms: Terms, session_id: str, task_id: str) -> None:
+    """Run a task if it is there to be run. Raises only what arq acts on: Retry, CancelledError."""
+    try:
+        started = await TaskLife(store).start(
+            session_id, task_id, owner=new_owner(), lease_ms=terms.lease_ms, worker=terms.worker
+        )
+        if isinstance(started, Started):
+            await _Run(store, terms, started).run()
+        else:
+            _explain(started, task_id)
+    except Retry:
+        raise
+    except BackendError as error:
+        log.warning("task %s is tried again: %s", task_id, error)
+        raise Retry(defer=_AGAIN_S) from None
+    except Exception:
+        log.exception("task %s is tried again", task_id)
+        raise Retry(defer=terms.lease_s) from None
+
+
+class _Run:
+    def __init__(self, store: RedisStateStore, terms: Terms, started: Started) -> None:
+        self._store = store
+        self._terms = terms
+        self._started = started
+        self._task_id = started.state.task_id
+        self._life = TaskLife(store)
+        self._leases = Leases(store.base.scripts, keep_ms=ms(store.settings.active_task_ttl))
+        self._inbox = Inbox(
+            store,
+            started.state.session_id,
+            self._task_id,
+            on_hard_cancel=self._cancel_hard,
+            on_priority=self._set_priority,
+        )
+        self._handling: asyncio.Task[Any] | None = None
+        self._lost: LeaseLost | None = None
+        self._hard_cancelled = False
+        self._overdue = False
+        self._chores: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> None:
+        """Run the handler and write down how that ended; hand the task over if cancelled."""
+        lease_ms = self._terms.lease_ms
+        async with self._leases.keeping(
+            self._started.held, duration_ms=lease_ms, on_lost=self._lose
+        ):
+            try:
+                await self._inbox.catch_up()
+                await self._until_done()
+            except asyncio.CancelledError:
+                await _undisturbed(self._hand_over())
+                raise
+            await _undisturbed(self._leave())
+
+    async def _until_done(self) -> None:
+        self._handling = asyncio.create_task(self._handle())
+        follower = asyncio.create_task(self._inbox.follow())
+        try:
+            await asyncio.wait({self._handling}, timeout=self._terms.limit_s)
+            if not self._handling.done():
+                self._overdue = True
+                await self._stop(self._handling)
+        finally:
+            follower.cancel()
+            await asyncio.wait({follower, *self._chores})
+
+    async def _handle(self) -> Any:
+        self._inbox.raise_if_over()
+        name = self._started.handler
+        handler = self._terms.handlers.get(name)
+        if handler is None:
+            known = ", ".join(sorted(self._terms.handlers)) or "none"
+            raise LookupError(f"no handler named {name!r} in this worker, which has {known}")
+        context = TaskContext(
+            self._store, self._life, self._started, self._inbox, self._terms.worker
+        )
+        try:
+            return await handler(context)
+        except (SystemExit, KeyboardInterrupt) as error:
+            # asyncio would end the whole worker for it.
+            raise _Exited(f"{type(error).__name__}: {codec.text_of(error)}") from error
+
+    async def _stop(self, handling: asyncio.Task[Any]) -> None:
+        handling.cancel()
+        await asyncio.wait({handling}, timeout=_CLEAN_UP_S)
+        if not handling.done():
+            log.error("the handler of task %s goes on after it was cancelled", self._task_id)
+            self._inbox.close(TaskCancelled("the run is over"))
+
+    async def _leave(self) -> None:
+        """Write down how the run ended."""
+        if self._lost is not None:
+            log.warning("task %s was taken over, this run is dropped", self._task_id)
+            return
+        outcome = self._outcome()
+        if outcome is None:
+            await self._after_pause()
+            return
+        status, result, error = outcome
+        try:
+            await self._life.leave(self._started, status, result=result, error=error)
+        except LeaseLost as lost:
+            log.warning("task %s was taken over, this run is dropped: %s", self._task_id, lost)
+        except InvalidTransition as denied:
+            log.warning("task %s moved on without this run: %s", self._task_id, denied)
+            if denied.current == TaskStatus.PAUSED.value:
+                await self._after_pause()
+        else:
+            if status is TaskStatus.PENDING:
+                raise Retry(defer=_AGAIN_S)
+            await self._take_off_watch_list()
+        finally:
+            self._inbox.close(TaskCancelled("the run is over"))
+
+    async def _hand_over(self) -> None:
+        """Set the task pending again, because this process is to stop."""
+        if self._handling is not None:
+            await self._stop(self._handling)
+        outcome = self._outcome()
+        ended = outcome is None or outcome[0] is TaskStatus.COMPLETE
+        if ended or self._inbox.cancelled or self._overdue or self._lost:
+            await self._leave()
+            return
+        self._inbox.close(TaskCancelled("the run is over"))
+        with suppress(BackendError, LeaseLost, InvalidTransition):
+            await self._life.leave(self._started, TaskStatus.PENDING)
+
+    def _outcome(self) -> Outcome | None:
+        """Tell status, result and error of the run; None if it ended in a pause."""
+        handling = self._handling
+        stopped = handling is None or not handling.done() or handling.cancelled()
+        # Looked at in any case, or asyncio complains that nobody did.
+        error = None if handling is None or stopped else handling.exception()
+        if isinstance(self._inbox.over, TaskPaused):
+            return None
+        if self._hard_cancelled or (stopped and self._inbox.cancelled):
+            return TaskStatus.CANCELLED, None, self._inbox.cancel_reason
+        if self._overdue:
+            text = f"TimeoutError: not done after {self._terms.limit_s:g} s"
+            return TaskStatus.FAILED, None, text
+        if handling is None or stopped:
+            return TaskStatus.CANCELLED, None, "the handler cancelled itself"
+        if error is None:
+            return TaskStatus.COMPLETE, handling.result(), None
+        return self._failure(_cause(error))
+
+    def _failure(self, error: BaseException) -> Outcome:
+        match error:
+            case TaskCancelled():
+                return TaskStatus.CANCELLED, None, error.reason
+            case BackendUnavailable():
+                # The server was away, which is not the handler's failure: it begins again.
+                log.warning("task %s is handed back: %s", self._task_id, error)
+                return TaskStatus.PENDING, None, None
+            case _Exited():
+                return TaskStatus.FAILED, None, str(error)
+            case _:
+                log.warning("the handler of task %s failed", self._task_id, exc_info=error)
+                return TaskStatus.FAILED, None, f"{type(error).__name__}: {codec.text_of(error)}"
+
+    async def _after_pause(self) -> None:
+        """Look once more for a CANCEL that came too late for the run and too soon for the pause.
+
+        Whoever cancels writes the event first and then finds the task running; so it stands in
+        the log before the pause was written.
+        """
+        with suppress(BackendError, InvalidTransition):
+            await self._inbox.catch_up()
+            if self._inbox.cancelled and await self._life.cancel(
+                self._started.state, self._inbox.cancel_reason
+            ):
+                await self._take_off_watch_list()
+
+    async def _take_off_watch_list(self) -> None:
+        # An entry without a thing to look at is harmless.
+        with suppress(BackendError):
+            watch = WatchList(self._store.base.scripts, self._store.base.keys)
+            await watch.take_out(watch_entry(self._started.state.session_id, self._task_id))
+
+    def _lose(self, error: LeaseLost) -> None:
+        self._lost = error
+        self._inbox.close(error)
+        if self._handling is not None:
+            self._handling.cancel()
+
+    def _cancel_hard(self) -> None:
+        if self._handling is not None and not self._handling.done():
+            self._hard_cancelled = True
+            self._handling.cancel()
+
+    def _set_priority(self, priority: int) -> None:
+        async def save() -> None:
+            with suppress(BackendError, LeaseLost):
+                await self._life.set_priority(self._started, priority)
+
+        chore = asyncio.create_task(save())
+        self._chores.add(chore)
+        chore.add_done_callback(self._chores.discard)
+
+
+class _Exited(Exception):
+    """A handler asked for the end of the process. It gets the end of its run."""
+
+
+def _explain(refused: NotStarted, task_id: str) -> None:
+    if refused.reason == "held":
+        raise Retry(defer=refused.left_ms / 1000 + 0.05)
+    log.info("task %s is not started: %s", task_id, refused.reason)
+
+
+def _cause(error: BaseException) -> BaseException:
+    """Look into a group: a handler's own tasks may have been paused or cancelled."""
+    leaves = list(_leaves(error))
+    for kind in (TaskPaused, TaskCancelled, BackendUnavailable):
+        for leaf in leaves:
+            if isinstance(leaf, kind):
+                return leaf
+    return error
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        for inner in cast("BaseExceptionGroup[BaseException]", error).exceptions:
+            yield from _leaves(inner)
+    else:
+        yield error
+
+
+async def _undisturbed(work: Coroutine[Any, Any, None]) -> None:
+    """Do something to its end, even if this task is cancelled meanwhile."""
+    task = asyncio.create_task(work)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait({task})
+        if not task.cancelled():
+            task.exception()
+        raise

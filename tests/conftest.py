@@ -1,0 +1,84 @@
+"""One real server for each test process, one namespace for each test, no key left behind."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck
+from hypothesis import settings as hypothesis_settings
+from pydantic import SecretStr
+
+from redis_state import RedisStateStore, Settings
+from redis_state.testing import leaked_keys
+from redis_state.transport.connect import Transport
+from redis_state.transport.keys import Keys
+from redis_state.transport.scripts import Scripts
+from tests.servers import TestServer, describe, start_server
+
+# A shared, busy machine makes single examples slow: that is no finding.
+hypothesis_settings.register_profile(
+    "suite",
+    deadline=None,
+    max_examples=int(os.environ.get("REDIS_STATE_EXAMPLES", "25")),
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+hypothesis_settings.load_profile("suite")
+
+SHARED = Path(__file__).resolve().parents[2] / "shared"
+
+
+def pytest_report_header() -> str:
+    """Name the server that the tests run on."""
+    return f"redis_state server: {describe()}"
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[TestServer]:
+    """Start this test process's server."""
+    started = start_server()
+    try:
+        yield started
+    finally:
+        started.stop()
+
+
+@pytest.fixture
+async def settings(server: TestServer) -> AsyncIterator[Settings]:
+    """Give a namespace of the test's own, and fail if it leaves a key that stays for ever."""
+    own = Settings(url=SecretStr(server.url), namespace=f"t{uuid.uuid4().hex[:10]}")
+    yield own
+    leaked = await leaked_keys(own)
+    assert not leaked, f"keys without a lifetime: {leaked}"
+
+
+@pytest.fixture
+async def store(settings: Settings) -> AsyncIterator[RedisStateStore]:
+    """Give a store on the test's namespace."""
+    async with RedisStateStore(settings) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def scripts(settings: Settings) -> AsyncIterator[Scripts]:
+    """Give the scripts on a transport of the test's own."""
+    transport = Transport(settings)
+    yield Scripts(transport)
+    await transport.aclose()
+
+
+@pytest.fixture
+def keys(settings: Settings) -> Keys:
+    """Give the keys of the test's namespace."""
+    return Keys(settings.namespace)
+
+
+@pytest.fixture
+def shared() -> Path:
+    """Give the folder of contracts and reference texts, which users do not have."""
+    if not SHARED.is_dir():
+        pytest.skip("the folder of reference texts is not beside the project")
+    return SHARED

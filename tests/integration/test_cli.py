@@ -1,0 +1,180 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("typer", reason="needs the cli extra")
+
+from redis_state import Settings, __version__
+
+
+def cli(
+    *arguments: str, cwd: Path | None = None, environment: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path if entry)
+    return subprocess.run(
+        [sys.executable, "-m", "redis_state.cli.main", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": path, "COLUMNS": "200", **(environment or {})},
+    )
+
+
+def test_help_teaches_the_way_in_and_the_exit_statuses() -> None:
+    ran = cli("--help")
+    assert ran.returncode == 0
+    for word in ("redis-state demo", "REDIS_STATE_URL", "Exit status", "worker", "health"):
+        assert word in ran.stdout
+
+
+@pytest.mark.parametrize("command", ["demo", "worker", "health", "version"])
+def test_every_command_has_a_help(command: str) -> None:
+    ran = cli(command, "--help")
+    assert ran.returncode == 0
+    assert "Usage" in ran.stdout
+
+
+def test_version_is_the_packages() -> None:
+    assert cli("version").stdout.strip() == __version__
+
+
+def test_an_unknown_command_ends_with_status_2() -> None:
+    assert cli("dance").returncode == 2
+
+
+async def test_health_tells_of_a_server_that_is_there(settings: Settings) -> None:
+    url = settings.url.get_secret_value()
+    ran = await asyncio.to_thread(cli, "health", "--json", "--url", url)
+    assert ran.returncode == 0
+    found = json.loads(ran.stdout)
+    assert found["ok"] is True
+    assert found["details"]["redis_version"]
+    ran = await asyncio.to_thread(cli, "health", environment={"REDIS_STATE_URL": url})
+    assert ran.returncode == 0
+    assert "redis_version" in ran.stdout
+
+
+def test_health_of_a_server_that_is_away_is_status_5(unused_tcp_port: int) -> None:
+    url = f"redis://:s3cret@127.0.0.1:{unused_tcp_port}/0"
+    ran = cli("health", "--json", "--url", url, environment={"REDIS_STATE_CALL_TIMEOUT_S": "0.3"})
+    assert ran.returncode == 5
+    found = json.loads(ran.stdout)
+    assert found["ok"] is False
+    assert str(unused_tcp_port) in found["problem"]
+    assert "s3cret" not in ran.stdout + ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("environment", "said"),
+    [
+        ({"REDIS_STATE_URL": "ftp://x"}, "unknown scheme 'ftp'"),
+        ({"REDIS_STATE_CALL_TIMEOUT_S": "soon"}, "call_timeout_s"),
+        ({"REDIS_STATE_NAMESPACE": "a b"}, "namespace"),
+    ],
+)
+def test_a_wrong_setting_is_named(environment: dict[str, str], said: str) -> None:
+    ran = cli("health", environment=environment)
+    assert ran.returncode == 2
+    assert said in ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        ("workers", "not of the form MODULE:WORKER"),
+        (":worker", "not of the form MODULE:WORKER"),
+        ("no_such_module:worker", "No module named 'no_such_module'"),
+        ("redis_state:nothing", "has no attribute 'nothing'"),
+        ("redis_state:Settings", "not an AgentWorker"),
+    ],
+)
+def test_a_worker_that_cannot_be_loaded_is_named(target: str, said: str) -> None:
+    pytest.importorskip("arq", reason="needs the worker extra")
+    ran = cli("worker", target)
+    assert ran.returncode == 2
+    assert said in ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+async def test_a_worker_is_found_in_the_current_folder_and_ends_with_its_input(
+    settings: Settings, tmp_path: Path
+) -> None:
+    pytest.importorskip("arq", reason="needs the worker extra")
+    text = "from redis_state.worker import AgentWorker\nmine = AgentWorker({}, grace_s=0)\n"
+    (tmp_path / "my_pool.py").write_text(text, encoding="utf-8")
+    url = settings.url.get_secret_value()
+    arguments = ("worker", "my_pool:mine", "--queue", f"q-{settings.namespace}")
+    ran = await asyncio.to_thread(
+        cli,
+        *arguments,
+        "--stop-with-stdin",
+        "-v",
+        cwd=tmp_path,
+        environment={"REDIS_STATE_URL": url},
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+def test_a_worker_cannot_share_a_server_of_its_own(tmp_path: Path) -> None:
+    pytest.importorskip("arq", reason="needs the worker extra")
+    text = "from redis_state.worker import AgentWorker\nmine = AgentWorker({})\n"
+    (tmp_path / "my_pool.py").write_text(text, encoding="utf-8")
+    ran = cli(
+        "worker", "my_pool:mine", cwd=tmp_path, environment={"REDIS_STATE_URL": "embedded://"}
+    )
+    assert ran.returncode == 2
+    assert "a server it can share" in ran.stderr
+
+
+def without(missing: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the command where a module is not installed."""
+    program = f"""import sys
+sys.modules[{missing!r}] = None
+from redis_state.cli.main import main
+main()
+"""
+    path = os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path if entry)
+    return subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        env={**os.environ, "PYTHONPATH": path},
+    )
+
+
+@pytest.mark.parametrize(
+    ("missing", "extra", "arguments"),
+    [
+        ("typer", "cli", ["--help"]),
+        ("rich", "cli", ["version"]),
+        ("arq", "worker", ["demo"]),
+        ("arq", "worker", ["worker", "x:y"]),
+        ("markdown_it", "cli", ["demo"]),
+    ],
+)
+def test_without_its_extra_a_command_says_what_to_install(
+    missing: str, extra: str, arguments: list[str]
+) -> None:
+    ran = without(missing, *arguments)
+    assert ran.returncode == 1
+    assert missing in ran.stderr
+    assert f"the extra {extra!r} brings" in ran.stderr
+    assert "pip install 'redis_state[all]'" in ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+def test_what_needs_no_worker_works_without_arq() -> None:
+    assert without("arq", "version").stdout.strip() == __version__

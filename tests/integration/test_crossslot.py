@@ -1,0 +1,87 @@
+"""Every script on a server in cluster mode, which refuses keys of two slots."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+from pydantic import SecretStr
+
+from redis_state import Settings
+from redis_state.errors import BackendError, CommandRefused
+from redis_state.testing import eventually
+from redis_state.transport.connect import Transport
+from redis_state.transport.keys import Keys
+from redis_state.transport.scripts import Reply, Scripts
+from tests.calls import CALLS
+from tests.looking import append, ask
+from tests.servers import on_path, wheel_binary
+
+
+def free_port() -> int:
+    """Find a port whose bus port, 10000 higher, is one too."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+    return port if port < 50_000 else port - 20_000
+
+
+@pytest.fixture(scope="module")
+def cluster_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder: Path = tmp_path_factory.mktemp("cluster")
+    wanted = None if os.environ.get("REDIS_STATE_TEST_SERVER") == "embedded" else on_path()
+    binary = os.environ.get("REDIS_STATE_SERVER_BIN") or wanted or str(wheel_binary())
+    port = free_port()
+    options = {"port": str(port), "bind": "127.0.0.1", "cluster-enabled": "yes", "save": ""}
+    options |= {"cluster-config-file": "nodes.conf", "dir": str(folder)}
+    arguments = [part for name, value in options.items() for part in (f"--{name}", value)]
+    server = subprocess.Popen([binary, *arguments], stdout=subprocess.DEVNULL)
+    try:
+        yield f"redis://127.0.0.1:{port}/0"
+    finally:
+        server.terminate()
+        server.wait()
+
+
+@pytest.fixture
+async def cluster(cluster_url: str) -> AsyncIterator[Scripts]:
+    transport = Transport(Settings(url=SecretStr(cluster_url)))
+    scripts = Scripts(transport)
+
+    async def takes_writes() -> bool:
+        try:
+            if b"cluster_slots_assigned:0" in await ask(scripts, "CLUSTER", "INFO"):
+                await ask(scripts, "CLUSTER", "ADDSLOTSRANGE", 0, 16383)
+            return b"cluster_state:ok" in await ask(scripts, "CLUSTER", "INFO")
+        except BackendError:
+            return False
+
+    await eventually(takes_writes, "the cluster has its slots", timeout_s=30)
+    yield scripts
+    await transport.aclose()
+
+
+@pytest.mark.parametrize("name", CALLS)
+async def test_the_keys_of_a_script_are_of_one_slot(cluster: Scripts, name: str) -> None:
+    assert isinstance(await CALLS[name](cluster, Keys()), Reply)
+
+
+async def test_keys_of_two_slots_would_be_refused(cluster: Scripts) -> None:
+    keys = Keys()
+    assert await ask(cluster, "CLUSTER", "KEYSLOT", keys.memory("a")) != await ask(
+        cluster, "CLUSTER", "KEYSLOT", keys.memory("b")
+    )
+    with pytest.raises(CommandRefused, match=r"CROSSSLOT|same slot"):
+        await cluster.delete_record(
+            keys.memory("a"), index=keys.memory("b"), member="m", only_if_gone=False
+        )
+
+
+async def test_a_log_works_there(cluster: Scripts) -> None:
+    log = Keys().updates("works")
+    await cluster.clear_log(log, topics=["t"])
+    assert (await append(cluster, log, "a", topic="t", announce=True)).facts[0] == 1

@@ -1,0 +1,186 @@
+from __future__ import annotations
+
+import uuid
+
+import pytest
+from hypothesis import strategies as st
+
+from redis_state import Settings
+from redis_state.errors import LeaseLost
+from redis_state.primitives.lease import Held, Leases
+from redis_state.primitives.log import Bounds, Log
+from redis_state.primitives.record import Records
+from redis_state.testing import eventually
+from redis_state.transport.connect import Transport
+from redis_state.transport.keys import Keys
+from redis_state.transport.scripts import Scripts
+from tests.faults import Proxy, run_processes
+from tests.looking import HOUR, ask, clock_ms, clock_passes, explore, fields, outcome
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(
+            ["acquire", "acquire briefly", "renew", "renew briefly", "release", "write"]
+        ),
+        st.sampled_from(["a", "b", None]),
+        st.integers(0, 5),
+    ),
+    min_size=15,
+    max_size=50,
+)
+
+
+class LeasePlay:
+    """Do each step on a real lease and on a model of it, and compare."""
+
+    def __init__(self, scripts: Scripts) -> None:
+        keys = Keys(scripts.transport.settings.namespace)
+        session = uuid.uuid4().hex
+        self.scripts = scripts
+        self.leases, self.records = Leases(scripts, keep_ms=HOUR), Records(scripts)
+        self.lease, self.task = keys.lease(session, "t"), keys.task(session, "t")
+        self.owner: str | None = None
+        self.epoch, self.live = 0, False
+        self.claims: list[Held] = []
+        self.happened: list[str] = []
+
+    async def do(self, name: str, owner: str | None, place: int) -> None:
+        what, _, briefly = name.partition(" ")
+        duration_ms = 1 if briefly else HOUR
+        if what == "acquire":
+            await self.acquire(owner, duration_ms)
+        elif self.claims:
+            held = self.claims[max(0, len(self.claims) - 1 - place)]
+            await getattr(self, what)(held, duration_ms)
+        if briefly:
+            await clock_passes(self.scripts, await clock_ms(self.scripts) + 1)
+
+    def is_current(self, held: Held) -> bool:
+        return (held.owner, held.epoch) == (self.owner, self.epoch)
+
+    async def acquire(self, owner: str | None, duration_ms: int) -> None:
+        held = await self.leases.acquire(self.lease, duration_ms=duration_ms, owner=owner)
+        if self.live and self.owner != owner:
+            assert held is None
+            self.happened.append("held by another")
+            return
+        assert held is not None
+        again = owner is not None and self.owner == owner
+        assert held.epoch == self.epoch + (not again)
+        self.owner, self.epoch, self.live = held.owner, held.epoch, duration_ms == HOUR
+        self.happened.append("acquired again" if again else "acquired")
+        self.claims.append(held)
+
+    async def renew(self, held: Held, duration_ms: int) -> None:
+        lost = await outcome(self.leases.renew(held, duration_ms=duration_ms), LeaseLost)
+        if self.is_current(held):
+            assert lost is None
+            self.live = duration_ms == HOUR
+            self.happened.append("renewed")
+        else:
+            self.check_lost(held, lost, "renewal")
+
+    async def write(self, held: Held, _: int) -> None:
+        call = self.records.save(self.task, {}, ttl_ms=HOUR, fence=held.fence)
+        saved = await outcome(call, LeaseLost)
+        # A lease given back is its last owner's until somebody takes it.
+        if held.epoch == self.epoch:
+            assert isinstance(saved, int)
+            self.happened.append("written")
+        else:
+            self.check_lost(held, saved, "write")
+
+    async def release(self, held: Held, _: int) -> None:
+        await self.leases.release(held)
+        if self.is_current(held):
+            self.owner, self.live = None, False
+            self.happened.append("released")
+
+    def check_lost(self, held: Held, lost: object, what: str) -> None:
+        assert isinstance(lost, LeaseLost)
+        assert (lost.epoch, lost.current) == (held.epoch, self.epoch)
+        self.happened.append(f"lost {what}")
+
+
+async def play(scripts: Scripts, steps: list[tuple[str, str | None, int]]) -> list[str]:
+    lease = LeasePlay(scripts)
+    for step in steps:
+        await lease.do(*step)
+    return lease.happened
+
+
+def test_leases_are_what_the_model_says(settings: Settings) -> None:
+    wanted = {"acquired", "acquired again", "held by another", "renewed", "written", "released"}
+    explore(settings, STEPS, play, wanted=wanted | {"lost renewal", "lost write"})
+
+
+async def test_of_4_processes_one_owns_at_a_time_and_no_stale_write_stands(
+    scripts: Scripts, keys: Keys, settings: Settings
+) -> None:
+    shared = {"url": settings.url.get_secret_value(), "namespace": settings.namespace}
+    arguments = [{**shared, "does": "own", "times": 40}] * 4
+    results = await run_processes("use_primitives", arguments)
+    epochs = [epoch for result in results for epoch in result]
+    assert all(result == sorted(result) for result in results)
+    assert sorted(epochs) == list(range(1, 161))
+    rows = await Log(scripts, keys.updates("s"), Bounds(0, HOUR)).read_all()
+    written = [int(row.id.split(b"-")[0]) for row in rows]
+    assert written == sorted(written)
+    assert len(rows) > 160
+
+
+async def test_a_kept_lease_is_renewed_until_it_is_taken_over(scripts: Scripts, keys: Keys) -> None:
+    lease = keys.lease("s", "t")
+    leases = Leases(scripts, keep_ms=HOUR)
+    held = await leases.acquire(lease, duration_ms=1)
+    assert held is not None
+    lost: list[LeaseLost] = []
+
+    async def expires() -> int:
+        return int((await fields(scripts, lease))["expires"])
+
+    async with leases.keeping(held, duration_ms=90, on_lost=lost.append):
+        first = await expires()
+
+        async def renewed() -> bool:
+            return await expires() > first
+
+        await eventually(renewed, "the lease is renewed")
+        assert not lost
+        await ask(scripts, "HSET", lease, "epoch", 2, "owner", "other")
+        await eventually(lambda: lost, "the owner learns of it")
+    assert (lost[0].epoch, lost[0].current) == (1, 2)
+    before = await expires()
+    await clock_passes(scripts, await clock_ms(scripts) + 60)
+    assert await expires() == before
+
+
+@pytest.mark.chaos
+async def test_a_kept_lease_outlives_a_server_that_does_not_answer(
+    scripts: Scripts, settings: Settings, keys: Keys, caplog: pytest.LogCaptureFixture
+) -> None:
+    lease = keys.lease("s", "t")
+    async with Proxy(settings.url.get_secret_value()) as proxy:
+        url = type(settings.url)(proxy.url)
+        transport = Transport(settings.model_copy(update={"url": url, "call_timeout_s": 0.2}))
+        leases = Leases(Scripts(transport), keep_ms=HOUR)
+        try:
+            held = await leases.acquire(lease, duration_ms=HOUR)
+            assert held is not None
+            lost: list[LeaseLost] = []
+            async with leases.keeping(held, duration_ms=300, on_lost=lost.append):
+                proxy.refuse()
+                proxy.cut()
+                await ask(scripts, "HSET", lease, "expires", 0)
+                await eventually(
+                    lambda: caplog.text.count("could not be renewed") > 1, "it tries again"
+                )
+                proxy.refuse(refusing=False)
+
+                async def renewed() -> bool:
+                    return (await fields(scripts, lease))["expires"] != b"0"
+
+                await eventually(renewed, "the lease is renewed")
+            assert not lost
+        finally:
+            await transport.aclose(drain_s=0)

@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import strategies as st
+
+from redis_state import Settings
+from redis_state.primitives.watchlist import WatchList
+from redis_state.transport.keys import WATCH_SHARDS, Keys
+from redis_state.transport.scripts import Scripts
+from tests.faults import run_processes
+from tests.looking import HOUR, ask, clock_ms, explore
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["put", "put", "sooner", "take out", "claim", "claim briefly"]),
+        st.sampled_from([b"a", b"b", b"\xff{*}", b""]),
+        st.sampled_from([0, 1, 2]),
+    ),
+    min_size=10,
+    max_size=40,
+)
+
+
+async def play(scripts: Scripts, steps: list[tuple[str, bytes, int]]) -> list[str]:
+    keys = Keys(scripts.transport.settings.namespace)
+    watch = WatchList(scripts, keys)
+    for shard in range(WATCH_SHARDS):
+        await ask(scripts, "DEL", keys.watch(shard))
+    model: dict[bytes, int] = {}
+    happened: list[str] = []
+    for name, entry, hours in steps:
+        was = model.get(entry, -1)
+        if name in ("put", "sooner"):
+            sooner = name == "sooner"
+            await watch.put(entry, delay_ms=hours * HOUR, sooner=sooner)
+            model[entry] = hours if sooner else max(was, hours)
+            happened += ["the later stood"] if was > hours and not sooner else []
+            happened += ["made sooner"] if was > hours and sooner else []
+        elif name == "take out":
+            assert await watch.take_out(entry) == (entry in model)
+            model.pop(entry, None)
+        else:
+            hold = 0 if name == "claim briefly" else 1
+            claimed = await watch.claim_due(hold_ms=hold * HOUR)
+            due = [other for other, when in model.items() if when == 0]
+            assert sorted(claimed) == sorted(due)
+            model.update(dict.fromkeys(due, hold))
+            happened += ["claimed"] if due else ["nothing due"]
+    now, found = await clock_ms(scripts), dict[bytes, int]()
+    for shard in range(WATCH_SHARDS):
+        flat = await ask(scripts, "ZRANGE", keys.watch(shard), 0, -1, "WITHSCORES")
+        for entry, when in zip(flat[::2], flat[1::2], strict=True):
+            found[entry] = round((int(when) - now) / HOUR)
+    assert found == model
+    return happened
+
+
+def test_the_watch_list_is_what_the_model_says(settings: Settings) -> None:
+    wanted = {"the later stood", "made sooner", "claimed", "nothing due"}
+    explore(settings, STEPS, play, wanted=wanted)
+
+
+async def test_of_4_processes_one_claims_each_entry_and_all_shards_are_used(
+    scripts: Scripts, keys: Keys, settings: Settings
+) -> None:
+    watch = WatchList(scripts, keys)
+    entries = [f"entry-{number}" for number in range(1000)]
+    for entry in entries:
+        await watch.put(entry.encode(), delay_ms=0)
+    sizes = [await ask(scripts, "ZCARD", keys.watch(shard)) for shard in range(WATCH_SHARDS)]
+    assert min(sizes) > 1000 / WATCH_SHARDS / 2
+    shared = {"url": settings.url.get_secret_value(), "namespace": settings.namespace}
+    arguments = [{**shared, "does": "sweep", "limit": 3}] * 4
+    claims: Counter[str] = Counter()
+    for claimed in await run_processes("use_primitives", arguments):
+        claims.update(claimed)
+    assert claims == Counter(dict.fromkeys(entries, 1))

@@ -1,0 +1,296 @@
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+import pytest
+
+pytest.importorskip("arq", reason="needs the worker extra")
+
+from redis_state import RedisStateStore, Settings
+from redis_state.errors import (
+    InvalidTransition,
+    LeaseLost,
+    TokenResolved,
+    TokenUnknown,
+)
+from redis_state.models import TaskContextSnapshot, TaskState, TaskStatus, TaskType
+from redis_state.worker.life import NotStarted, Started, TaskLife, Waiting
+from tests.faults import run_processes
+from tests.pools import SESSION, statuses, updates_of
+
+ENDS = (TaskStatus.COMPLETE, TaskStatus.FAILED, TaskStatus.CANCELLED)
+
+
+@pytest.fixture
+def life(store: RedisStateStore) -> TaskLife:
+    return TaskLife(store)
+
+
+async def create(life: TaskLife, task_id: str = "t") -> bool:
+    snapshot = TaskContextSnapshot(session_id=SESSION, task_id=task_id)
+    state = TaskState(task_id, SESSION, TaskStatus.PENDING, TaskType.BACKGROUND, 3, snapshot)
+    return await life.create(state, handler="h", task_input={"n": 1})
+
+
+async def try_start(
+    life: TaskLife, owner: str = "one", *, task_id: str = "t", lease_ms: int = 60_000
+) -> Started | NotStarted:
+    return await life.start(SESSION, task_id, owner=owner, lease_ms=lease_ms, worker=owner)
+
+
+async def started(life: TaskLife, owner: str = "one", **options: Any) -> Started:
+    found = await try_start(life, owner, **options)
+    assert isinstance(found, Started)
+    return found
+
+
+async def paused(life: TaskLife, task_id: str = "t", *, ttl_ms: int | None = None) -> str:
+    await create(life, task_id)
+    run = await started(life, task_id=task_id)
+    return await life.pause(
+        run, entry="pause:x#1", former=None, reason="why", payload={"q": 1}, ttl_ms=ttl_ms
+    )
+
+
+async def status(store: RedisStateStore, task_id: str = "t") -> str:
+    state = await store.tasks.load(SESSION, task_id)
+    assert state is not None
+    return state.status.value
+
+
+async def in_state(life: TaskLife, wanted: TaskStatus) -> None:
+    if wanted is TaskStatus.PAUSED:
+        await paused(life)
+        return
+    await create(life)
+    if wanted is not TaskStatus.PENDING:
+        run = await started(life)
+        if wanted is not TaskStatus.RUNNING:
+            await life.leave(run, wanted)
+
+
+async def test_a_task_is_created_once_and_started_with_its_input(
+    life: TaskLife, store: RedisStateStore
+) -> None:
+    assert await create(life)
+    assert not await create(life)
+    run = await started(life)
+    assert (run.handler, run.input, run.attempts, run.held.epoch) == ("h", {"n": 1}, 1, 1)
+    assert (run.state.status, run.state.priority, run.journal) == (TaskStatus.RUNNING, 3, {})
+    assert await statuses(store, "t") == ["PENDING", "RUNNING"]
+    told = (await updates_of(store, "t"))[-1]
+    assert told.content == {"status": "RUNNING", "worker": "one"}
+
+
+async def test_who_comes_second_is_told_how_long_the_lease_runs(life: TaskLife) -> None:
+    await create(life)
+    await started(life)
+    found = await try_start(life, "two")
+    assert isinstance(found, NotStarted)
+    assert found.reason == "held"
+    assert 50_000 < found.left_ms <= 60_000
+
+
+@pytest.mark.parametrize("wanted", [TaskStatus.PAUSED, *ENDS])
+async def test_a_task_that_is_not_to_be_run_is_not_started(
+    life: TaskLife, wanted: TaskStatus
+) -> None:
+    await in_state(life, wanted)
+    assert await try_start(life, "two") == NotStarted(wanted.value)
+
+
+async def test_a_task_that_is_not_there_is_not_started(life: TaskLife) -> None:
+    assert await try_start(life) == NotStarted("missing")
+
+
+@pytest.mark.parametrize("end", ENDS)
+async def test_a_run_ends_its_task_once(
+    life: TaskLife, store: RedisStateStore, end: TaskStatus
+) -> None:
+    await create(life)
+    run = await started(life)
+    await life.leave(run, end, result=[1], error="why")
+    with pytest.raises(InvalidTransition) as caught:
+        await life.leave(run, TaskStatus.COMPLETE)
+    assert caught.value.current == end.value
+    state = await store.tasks.load(SESSION, "t")
+    assert state is not None
+    assert (state.status, state.result, state.error) == (end, [1], "why")
+    assert await statuses(store, "t") == ["PENDING", "RUNNING", end.value]
+
+
+async def test_a_task_handed_over_is_started_under_the_next_epoch(
+    life: TaskLife, store: RedisStateStore
+) -> None:
+    await create(life)
+    first = await started(life)
+    await life.leave(first, TaskStatus.PENDING)
+    second = await started(life, "two")
+    assert (second.held.epoch, second.attempts) == (2, 2)
+    with pytest.raises(LeaseLost) as caught:
+        await life.leave(first, TaskStatus.COMPLETE, result="stale")
+    assert (caught.value.epoch, caught.value.current) == (1, 2)
+    with pytest.raises(LeaseLost):
+        await life.note_step(first, "step:x#1", "stale")
+    with pytest.raises(LeaseLost):
+        await life.set_priority(first, 9)
+    with pytest.raises(LeaseLost):
+        await life.pause(first, entry="e", former=None, reason="r", payload=None, ttl_ms=None)
+    assert await status(store) == "RUNNING"
+    assert await life.note_step(second, "step:x#1", (1, 2)) == [1, 2]
+
+
+@pytest.mark.parametrize("waiting", [TaskStatus.PENDING, TaskStatus.PAUSED])
+async def test_a_task_that_waits_can_be_cancelled(
+    life: TaskLife, store: RedisStateStore, waiting: TaskStatus
+) -> None:
+    await in_state(life, waiting)
+    state = await store.tasks.load(SESSION, "t")
+    assert state is not None
+    assert await life.cancel(state, "enough")
+    assert await status(store) == "CANCELLED"
+    with pytest.raises(InvalidTransition):
+        await life.cancel(state, "again")
+
+
+async def test_a_task_that_runs_is_cancelled_by_its_worker_only(
+    life: TaskLife, store: RedisStateStore
+) -> None:
+    await create(life)
+    run = await started(life)
+    assert not await life.cancel(run.state, "enough")
+    assert await status(store) == "RUNNING"
+
+
+async def test_a_pause_frees_the_lease_and_is_told_with_its_token(
+    life: TaskLife, store: RedisStateStore
+) -> None:
+    token = await paused(life)
+    told = await updates_of(store, "t")
+    assert [update.update_type.value for update in told[-2:]] == ["CHECKPOINT", "STATUS_CHANGE"]
+    assert told[-2].content == {"reason": "why", "resume_token": token, "payload": {"q": 1}}
+    assert await status(store) == "PAUSED"
+    resumed = await life.resume(token, approved=True, value={"n": 2}, by="ann")
+    assert (resumed.session_id, resumed.task_id, resumed.epoch) == (SESSION, "t", 1)
+    assert resumed.payload == {"q": 1}
+    run = await started(life, "two")
+    note = run.journal["pause:x#1"]
+    assert (note["approved"], note["value"], note["by"]) == (True, {"n": 2}, "ann")
+
+
+async def test_who_resolves_second_learns_who_was_first_and_how(life: TaskLife) -> None:
+    token = await paused(life)
+    for _ in range(2):
+        await life.resume(token, approved=False, value=7, by="ann", claim="c")
+    with pytest.raises(TokenResolved) as caught:
+        await life.resume(token, approved=True, value=None, by="bob")
+    assert caught.value.by == "ann"
+    assert (caught.value.decision["approved"], caught.value.decision["value"]) == (False, 7)
+
+
+async def test_a_token_is_refused_once_its_task_is_gone_or_over(
+    life: TaskLife, store: RedisStateStore
+) -> None:
+    token = await paused(life)
+    state = await store.tasks.load(SESSION, "t")
+    assert state is not None
+    await life.cancel(state, None)
+    with pytest.raises(InvalidTransition):
+        await life.resume(token, approved=True, value=None, by="ann")
+    await store.clear_session(SESSION)
+    with pytest.raises(TokenUnknown):
+        await life.resume(token, approved=True, value=None, by="ann")
+
+
+async def test_only_a_task_that_waits_gets_a_new_priority_at_once(
+    life: TaskLife, store: RedisStateStore
+) -> None:
+    assert await life.prioritize(SESSION, "t", 9) is None
+    await create(life)
+    assert await life.prioritize(SESSION, "t", 5) == Waiting(epoch=0, priority=3)
+    run = await started(life)
+    assert await life.prioritize(SESSION, "t", 9) is None
+    await life.set_priority(run, 8)
+    await life.leave(run, TaskStatus.PENDING)
+    assert await life.prioritize(SESSION, "t", 9) == Waiting(epoch=1, priority=8)
+    state = await store.tasks.load(SESSION, "t")
+    assert state is not None
+    assert state.priority == 9
+
+
+# Races
+
+
+async def test_of_many_who_start_one_task_one_runs_it(life: TaskLife) -> None:
+    await create(life)
+    found = await asyncio.gather(*(try_start(life, f"w{n}") for n in range(50)))
+    assert sum(isinstance(one, Started) for one in found) == 1
+
+
+async def test_finishing_and_cancelling_and_starting_leave_one_end(
+    life: TaskLife, store: RedisStateStore
+) -> None:
+    ends: Counter[str] = Counter()
+    for number in range(30):
+        task_id = f"t{number}"
+        await create(life, task_id)
+        state = await store.tasks.load(SESSION, task_id)
+        assert state is not None
+
+        async def run(task_id: str) -> None:
+            found = await try_start(life, task_id=task_id)
+            if isinstance(found, Started):
+                await life.leave(found, TaskStatus.COMPLETE)
+
+        calls = [run(task_id), life.cancel(state, None)]
+        await asyncio.gather(*(calls if number % 2 else calls[::-1]))
+        told = await statuses(store, task_id)
+        assert sum(TaskStatus(one).is_terminal for one in told) == 1
+        ends[told[-1]] += 1
+        assert await status(store, task_id) == told[-1]
+    assert len(ends) == 2
+
+
+async def test_resolving_against_cancelling_has_one_winner(
+    life: TaskLife, store: RedisStateStore
+) -> None:
+    for number in range(20):
+        task_id = f"t{number}"
+        token = await paused(life, task_id)
+        state = await store.tasks.load(SESSION, task_id)
+        assert state is not None
+        calls: list[Any] = [
+            life.resume(token, approved=True, value=None, by="ann"),
+            life.cancel(state, None),
+        ]
+        if number % 2:
+            calls.reverse()
+        found = await asyncio.gather(*calls, return_exceptions=True)
+        refused = [one for one in found if isinstance(one, InvalidTransition)]
+        # A cancel that comes after the resume finds the task pending, and ends it all the same.
+        assert len(refused) <= 1
+        assert await status(store, task_id) == "CANCELLED"
+
+
+@pytest.mark.slow
+async def test_between_four_processes_each_task_and_each_token_has_one_winner(
+    life: TaskLife, settings: Settings
+) -> None:
+    tasks = [f"new-{number}" for number in range(60)]
+    for task in tasks:
+        await create(life, task)
+    tokens = [await paused(life, f"paused-{number}") for number in range(60)]
+    argument = {
+        "url": settings.url.get_secret_value(),
+        "namespace": settings.namespace,
+        "tasks": tasks,
+        "tokens": tokens,
+        "callers": 5,
+    }
+    arguments = [argument | {"name": f"p{number}"} for number in range(4)]
+    wins: Counter[str] = Counter()
+    for result in await run_processes("race_tasks", arguments):
+        wins.update([*result["started"], *result["resumed"]])
+    assert wins == Counter(dict.fromkeys([*tasks, *tokens], 1))

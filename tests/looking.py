@@ -1,0 +1,229 @@
+"""What the tests of scripts and primitives share: calls in short, and a look at what they left."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+from hypothesis import event, given
+from hypothesis import strategies as st
+
+from redis_state import Settings
+from redis_state.testing import eventually
+from redis_state.transport.connect import Transport
+from redis_state.transport.keys import Keys, LogKeys
+from redis_state.transport.scripts import (
+    Announcement,
+    Fence,
+    Reply,
+    Scripts,
+    TaskKeys,
+    Word,
+    topic_bytes,
+)
+from redis_state.transport.sender import Argument
+
+T = TypeVar("T")
+E = TypeVar("E", bound=Exception)
+
+HOUR = 3_600_000
+
+
+def ok(*facts: Any) -> Reply:
+    """Make the reply OK with these facts."""
+    return Reply(Word.OK, list(facts))
+
+
+def no(word: Word, *facts: Any) -> Reply:
+    """Make another reply."""
+    return Reply(word, list(facts))
+
+
+async def ask(scripts: Scripts, *command: Argument) -> Any:
+    """Send a plain command."""
+    return await scripts.transport.sender.send(*command, repeatable=True)
+
+
+async def lives(scripts: Scripts, *keys: str) -> list[int]:
+    """Tell how many milliseconds each key has left: -1 for ever, -2 not there."""
+    return [int(await ask(scripts, "PTTL", key)) for key in keys]
+
+
+async def fields(scripts: Scripts, key: str) -> dict[str, bytes]:
+    """Read a hash."""
+    flat: list[bytes] = await ask(scripts, "HGETALL", key)
+    return {name.decode(): value for name, value in zip(flat[::2], flat[1::2], strict=True)}
+
+
+async def outcome(call: Awaitable[T], *errors: type[E]) -> T | E:
+    """Return what a call gave, or the error that it raised."""
+    try:
+        return await call
+    except errors as error:
+        return error
+
+
+async def clock_ms(scripts: Scripts) -> int:
+    """Read the server's clock."""
+    seconds, micros = await ask(scripts, "TIME")
+    return int(seconds) * 1000 + int(micros) // 1000
+
+
+async def clock_passes(scripts: Scripts, moment_ms: int) -> None:
+    """Wait until the server's clock is past a moment."""
+
+    async def passed() -> bool:
+        return await clock_ms(scripts) > moment_ms
+
+    await eventually(passed, "the server's clock moves on")
+
+
+async def append(
+    scripts: Scripts,
+    log: LogKeys,
+    *ids: str,
+    topic: str | None = None,
+    max_rows: int = 0,
+    ttl_ms: int = HOUR,
+    announce: bool = False,
+    fence: Fence | None = None,
+) -> Reply:
+    """Append a row for each id."""
+    return await scripts.append_log(
+        log,
+        [(row_id.encode(), b"row " + row_id.encode()) for row_id in ids],
+        topic=topic,
+        max_rows=max_rows,
+        ttl_ms=ttl_ms,
+        announce=announce,
+        fence=fence,
+    )
+
+
+async def rows_of(scripts: Scripts, log: LogKeys) -> list[tuple[int, str]]:
+    """List what the log's stream holds: number and id."""
+    entries = await ask(scripts, "XRANGE", log.rows, "-", "+")
+    return [(int(entry.split(b"-")[0]), found[1].decode()) for entry, found in entries]
+
+
+async def topic_of(scripts: Scripts, log: LogKeys, topic: str) -> list[int]:
+    """List what a topic's index holds."""
+    return [int(n) for n in await ask(scripts, "LRANGE", log.topic(topic), 0, -1)]
+
+
+def task_keys(keys: Keys, session: str = "s", task: str = "t") -> TaskKeys:
+    """Name a task's keys."""
+    return TaskKeys(
+        task_id=task,
+        task=keys.task(session, task),
+        tasks=keys.tasks(session),
+        lease=keys.lease(session, task),
+        journal=keys.journal(session, task),
+    )
+
+
+def saying(keys: Keys, *ids: str, session: str = "s") -> Announcement:
+    """Make the updates that go with a move."""
+    rows = [(row_id.encode(), b"row " + row_id.encode()) for row_id in ids]
+    return Announcement(keys.updates(session), 100, HOUR, rows)
+
+
+async def make_task(
+    scripts: Scripts, task: TaskKeys, status: str, *, finished: bool = False
+) -> None:
+    """Save a task in a state."""
+    saved = await scripts.save_task(
+        task,
+        {"status": status.encode()},
+        write=f"made {status}",
+        ttl_ms=HOUR,
+        finished=finished,
+        updated_at_us=1,
+    )
+    assert saved.word is Word.OK
+
+
+async def start(
+    scripts: Scripts, keys: Keys, task: TaskKeys, *, owner: str = "one", lease_ms: int = HOUR
+) -> Reply:
+    """Start a task."""
+    return await scripts.start_task(
+        task,
+        {"status": b"RUNNING"},
+        owner=owner,
+        lease_ms=lease_ms,
+        write=f"start {owner}",
+        ttl_ms=HOUR,
+        announcement=saying(keys, f"started-{owner}"),
+    )
+
+
+async def pause(
+    scripts: Scripts, keys: Keys, task: TaskKeys, token: str, *, epoch: int = 1
+) -> Reply:
+    """Pause a task under a token."""
+    return await scripts.pause_task(
+        task,
+        {"status": b"PAUSED"},
+        epoch=epoch,
+        write=f"pause {token}",
+        ttl_ms=HOUR,
+        announcement=saying(keys, f"checkpoint-{token}", f"paused-{token}"),
+        token=token,
+        payload=b"payload",
+        mark="mark",
+        token_owner=token.encode(),
+        token_ttl_ms=HOUR,
+        keep_ms=HOUR,
+        entry="pause:x#1",
+        note=b"open",
+    )
+
+
+def token_key(keys: Keys, name: str = "x", session: str = "s") -> str:
+    """Name a session's token."""
+    key = keys.session_token(f"{session}.{name}")
+    assert key is not None
+    return key
+
+
+def matching(topic: str | None, rows: Iterable[T], of: Callable[[T], str | None]) -> list[T]:
+    """Pick a topic's rows; all for None."""
+    return [row for row in rows if topic is None or topic_bytes(of(row)) == topic_bytes(topic)]
+
+
+def explore(
+    settings: Settings,
+    steps: st.SearchStrategy[T],
+    play: Callable[[Scripts, T], Awaitable[Sequence[str]]],
+    *,
+    wanted: set[str],
+) -> None:
+    """Play generated steps in one loop; ``play`` tells what happened.
+
+    Fails unless each wanted thing happened in some example: steps that never come near a rule
+    would prove nothing about it.
+    """
+    happened: Counter[str] = Counter()
+    with asyncio.Runner() as runner:
+        transport = Transport(settings)
+
+        async def one(example: T) -> Sequence[str]:
+            return await play(Scripts(transport), example)
+
+        @given(steps)
+        def run(example: T) -> None:
+            for name in runner.run(one(example)):
+                event(name)
+                happened[name] += 1
+
+        try:
+            run()
+        finally:
+            runner.run(transport.aclose())
+    # A run with fewer examples than the profile has may well not come near everything.
+    if int(os.environ.get("REDIS_STATE_EXAMPLES", "25")) >= 25:
+        assert wanted <= set(happened), f"never happened: {wanted - set(happened)}"

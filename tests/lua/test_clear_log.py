@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+from redis_state.transport.keys import Keys
+from redis_state.transport.scripts import Scripts, Word
+from tests.looking import HOUR, append, ask, lives, no, ok, rows_of, topic_of
+
+
+async def test_rows_go_and_numbers_go_on(scripts: Scripts, keys: Keys) -> None:
+    log = keys.updates("s")
+    assert await scripts.clear_log(log, topics=("t",)) == ok(0)
+    await append(scripts, log, "a", "b", topic="t")
+    await append(scripts, log, "c", topic="u")
+    assert await scripts.clear_log(log, topics=("t", "none")) == ok(3)
+    assert await scripts.clear_log(log, topics=("t", "none")) == ok(0)
+    rows, ids, t, u = await lives(scripts, log.rows, log.ids, log.topic("t"), log.topic("u"))
+    assert (rows, t) == (-2, -2)
+    assert 0 < ids <= 1.5 * HOUR
+    assert 0 < u <= 1.5 * HOUR
+    reply = await scripts.read_log(log, after=1, after_ms=0, count=9, topic=None)
+    assert reply.word is Word.GAP
+    assert reply.facts[:2] == [b"trimmed", 4]
+
+
+async def test_what_comes_after_has_a_lifetime_and_no_stale_rows(
+    scripts: Scripts, keys: Keys
+) -> None:
+    log = keys.updates("s")
+    await append(scripts, log, "a", "b", topic="t")
+    await scripts.clear_log(log, topics=())
+    assert await append(scripts, log, "b", topic="t") == ok(1, 3)
+    assert await rows_of(scripts, log) == [(3, "b")]
+    assert await topic_of(scripts, log, "t") == [3]
+    assert all(life > HOUR for life in await lives(scripts, log.rows, log.ids, log.topic("t")))
+
+
+async def test_thousands_of_topics_and_rows_without_a_head_go(scripts: Scripts, keys: Keys) -> None:
+    log = keys.updates("s")
+    await append(scripts, log, "a", topic="last")
+    topics = [f"t{number}" for number in range(10_000)] + ["last"]
+    await ask(scripts, "DEL", log.ids)
+    assert await scripts.clear_log(log, topics=topics) == ok(1)
+    assert await lives(scripts, log.rows, log.ids, log.topic("last")) == [-2, -2, -2]
+
+
+async def test_a_cursor_at_the_end_stays_good_and_a_foreign_one_does_not(
+    scripts: Scripts, keys: Keys
+) -> None:
+    log = keys.updates("s")
+    await append(scripts, log, "a", "b")
+    n, ms = (await scripts.find_row(log, row_id=b"")).facts
+    await scripts.clear_log(log, topics=())
+    await append(scripts, log, "c")
+    read = await scripts.read_log(log, after=n, after_ms=ms, count=9, topic=None)
+    assert [entry[1][1] for entry in read.facts[3]] == [b"c"]
+    gap = await scripts.read_log(log, after=n, after_ms=ms - 1, count=9, topic=None)
+    assert gap == no(Word.GAP, b"foreign", 3, ms, 3, gap.facts[4])

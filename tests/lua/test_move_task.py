@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+from redis_state.transport.keys import Keys
+from redis_state.transport.scripts import Reply, Scripts, TaskKeys, Word
+from tests.looking import (
+    HOUR,
+    ask,
+    fields,
+    lives,
+    make_task,
+    no,
+    ok,
+    rows_of,
+    saying,
+    start,
+    task_keys,
+)
+
+
+async def finish(
+    scripts: Scripts, keys: Keys, task: TaskKeys, *, epoch: int | None, release: bool = True
+) -> Reply:
+    return await scripts.move_task(
+        task,
+        {"status": b"COMPLETE"},
+        epoch=epoch,
+        from_states=["PENDING", "RUNNING"],
+        release=release,
+        write=f"finish {epoch}",
+        ttl_ms=HOUR,
+        announcement=saying(keys, "finished"),
+    )
+
+
+async def test_a_running_task_is_finished_once_and_its_lease_is_free(
+    scripts: Scripts, keys: Keys
+) -> None:
+    task, log = task_keys(keys), keys.updates("s")
+    assert await finish(scripts, keys, task, epoch=1) == no(Word.MISSING)
+    await make_task(scripts, task, "PENDING")
+    await start(scripts, keys, task)
+    assert await finish(scripts, keys, task, epoch=2) == no(Word.LOST, 1)
+    for _ in range(2):
+        assert await finish(scripts, keys, task, epoch=1) == ok(3, 1)
+    assert await finish(scripts, keys, task, epoch=None) == no(Word.DENIED, b"COMPLETE")
+    assert (await fields(scripts, task.lease))["owner"] == b""
+    assert await rows_of(scripts, log) == [(1, "started-one"), (2, "finished")]
+    left = await lives(scripts, task.task, task.tasks, log.rows, log.ids, log.topic("t"))
+    assert all(0 < life <= 1.5 * HOUR for life in left)
+
+
+async def test_nothing_is_released_that_was_not_held(scripts: Scripts, keys: Keys) -> None:
+    task = task_keys(keys)
+    await make_task(scripts, task, "PENDING")
+    assert await finish(scripts, keys, task, epoch=None) == ok(2, 0)
+    assert await ask(scripts, "EXISTS", task.lease) == 0

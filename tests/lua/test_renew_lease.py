@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+from redis_state.transport.keys import Keys
+from redis_state.transport.scripts import Reply, Scripts, Word
+from tests.looking import HOUR, clock_ms, clock_passes, lives, no, ok
+
+
+async def test_a_lease_is_prolonged_until_it_is_taken_over(scripts: Scripts, keys: Keys) -> None:
+    lease = keys.lease("s", "t")
+
+    async def take(owner: str) -> Reply:
+        return await scripts.acquire_lease(lease, owner=owner, duration_ms=1, keep_ms=HOUR)
+
+    async def renew(owner: str, epoch: int, duration_ms: int = HOUR) -> Reply:
+        return await scripts.renew_lease(
+            lease, owner=owner, epoch=epoch, duration_ms=duration_ms, keep_ms=HOUR
+        )
+
+    assert await renew("a", 1) == no(Word.LOST, 0)
+    assert await lives(scripts, lease) == [-2]
+    await take("a")
+    await clock_passes(scripts, await clock_ms(scripts) + 1)
+    for _ in range(2):
+        assert await renew("a", 1) == ok(1)
+    assert HOUR < (await lives(scripts, lease))[0] <= 2 * HOUR
+    assert (await take("b")).word is Word.HELD
+    assert await renew("b", 1) == no(Word.LOST, 1)
+    assert await renew("a", 1, 1) == ok(1)
+    await clock_passes(scripts, await clock_ms(scripts) + 1)
+    assert await take("b") == ok(2)
+    assert await renew("a", 1) == no(Word.LOST, 2)
+    await scripts.release_lease(lease, owner="b", epoch=2)
+    assert await renew("b", 2) == no(Word.LOST, 2)

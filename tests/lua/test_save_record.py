@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import pytest
+
+from redis_state.errors import CorruptState
+from redis_state.transport.keys import Keys
+from redis_state.transport.scripts import Fence, Reply, Scripts, Word
+from tests.looking import HOUR, ask, fields, lives, no, ok
+
+
+async def save(
+    scripts: Scripts,
+    key: str,
+    write: str,
+    *,
+    expected: int | None = None,
+    fence: Fence | None = None,
+    member: str | None = None,
+    ttl_ms: int = HOUR,
+    **given: bytes,
+) -> Reply:
+    return await scripts.save_record(
+        key,
+        given,
+        write=write,
+        ttl_ms=ttl_ms,
+        expected=expected,
+        index=None if member is None else f"{key}:index",
+        member=member,
+        fence=fence,
+    )
+
+
+async def test_versions_count_and_a_repeated_write_is_recognised(
+    scripts: Scripts, keys: Keys
+) -> None:
+    key = keys.memory("m")
+    for _ in range(2):
+        assert await save(scripts, key, "one", expected=0, a=b"1", b=b"2") == ok(1)
+    assert await save(scripts, key, "two", expected=0, a=b"3") == no(Word.STALE, 1)
+    assert await save(scripts, key, "two", expected=2, a=b"3") == no(Word.STALE, 1)
+    for _ in range(2):
+        assert await save(scripts, key, "two", expected=1, a=b"3") == ok(2)
+    assert await save(scripts, key, "three") == ok(3)
+    found = await fields(scripts, key)
+    assert (found["a"], found["b"], found["version"]) == (b"3", b"2", b"3")
+    assert 0 < (await lives(scripts, key))[0] <= HOUR
+
+
+async def test_a_stale_epoch_writes_nothing_but_its_own_repetition_is_told_the_truth(
+    scripts: Scripts, keys: Keys
+) -> None:
+    key, lease = keys.task("s", "t"), keys.lease("s", "t")
+    await scripts.acquire_lease(lease, owner="o", duration_ms=HOUR, keep_ms=HOUR)
+    assert await save(scripts, key, "one", fence=Fence(lease, 1), a=b"1") == ok(1)
+    await scripts.release_lease(lease, owner="o", epoch=1)
+    await scripts.acquire_lease(lease, owner="p", duration_ms=HOUR, keep_ms=HOUR)
+    assert await save(scripts, key, "one", fence=Fence(lease, 1), a=b"1") == ok(1)
+    assert await save(scripts, key, "two", fence=Fence(lease, 1), a=b"2") == no(Word.LOST, 2)
+    assert (await fields(scripts, key))["a"] == b"1"
+
+
+async def test_the_index_lists_what_lives_and_lives_as_long_as_the_longest(
+    scripts: Scripts, keys: Keys
+) -> None:
+    key = keys.memory("m")
+    index = f"{key}:index"
+    await save(scripts, key, "one", member="long", ttl_ms=2 * HOUR)
+    assert HOUR < (await lives(scripts, index))[0] <= 2 * HOUR
+    await ask(scripts, "ZADD", index, 1, "gone")
+    await save(scripts, key, "two", member="")
+    assert await ask(scripts, "ZRANGE", index, 0, -1) == [b"\xff", b"long"]
+    assert HOUR < (await lives(scripts, index))[0] <= 2 * HOUR
+    assert 0 < (await lives(scripts, key))[0] <= HOUR
+
+
+async def test_a_key_of_another_type_is_told(scripts: Scripts, keys: Keys) -> None:
+    key = keys.memory("m")
+    await ask(scripts, "SET", key, "x", "PX", HOUR)
+    with pytest.raises(CorruptState):
+        await save(scripts, key, "one", a=b"1")

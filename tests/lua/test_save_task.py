@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+from redis_state.transport.keys import Keys
+from redis_state.transport.scripts import Reply, Scripts, TaskKeys, Word
+from tests.looking import HOUR, ask, fields, lives, no, ok, task_keys
+
+
+async def save(
+    scripts: Scripts, task: TaskKeys, write: str, status: str, updated_at_us: int
+) -> Reply:
+    return await scripts.save_task(
+        task,
+        {"status": status.encode()},
+        write=write,
+        ttl_ms=HOUR,
+        finished=status == "COMPLETE",
+        updated_at_us=updated_at_us,
+    )
+
+
+async def test_an_older_view_does_not_bring_a_finished_task_back(
+    scripts: Scripts, keys: Keys
+) -> None:
+    task = task_keys(keys)
+    moment = 253_402_300_799_000_000 // 100
+    for _ in range(2):
+        assert await save(scripts, task, "1", "RUNNING", moment) == ok(1)
+    assert await save(scripts, task, "2", "RUNNING", moment - 9) == ok(2)
+    for _ in range(2):
+        assert await save(scripts, task, "3", "COMPLETE", moment) == ok(3)
+    assert await save(scripts, task, "4", "RUNNING", moment - 1) == no(Word.STALE, 3)
+    assert await save(scripts, task, "5", "RUNNING", moment) == no(Word.STALE, 3)
+    assert await save(scripts, task, "6", "COMPLETE", moment - 5) == ok(4)
+    assert await save(scripts, task, "7", "RUNNING", moment - 4) == ok(5)
+    found = await fields(scripts, task.task)
+    assert (found["status"], found["finished"]) == (b"RUNNING", b"0")
+    assert int(found["updated_at"]) == moment - 4
+    assert await ask(scripts, "ZRANGE", task.tasks, 0, -1) == [b"t"]
+    assert all(0 < life <= HOUR for life in await lives(scripts, task.task, task.tasks))

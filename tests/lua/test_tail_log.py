@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+from redis_state.transport.keys import Keys, LogKeys
+from redis_state.transport.scripts import Scripts
+from tests.looking import append
+
+
+async def tail(
+    scripts: Scripts, log: LogKeys, after_id: str = "", topic: str | None = None, count: int = 2
+) -> str:
+    reply = await scripts.tail_log(log, after_id=after_id.encode(), count=count, topic=topic)
+    return "".join(entry[1][1].decode() for entry in reply.facts[0])
+
+
+async def test_the_newest_rows_after_an_id(scripts: Scripts, keys: Keys) -> None:
+    log = keys.updates("s")
+    assert await tail(scripts, log) == ""
+    assert await tail(scripts, log, topic="t") == ""
+    for row_id, topic in zip("abcdef", ["t", "", "t", None, "t", ""], strict=True):
+        await append(scripts, log, row_id, topic=topic)
+    assert await tail(scripts, log) == "fe"
+    assert await tail(scripts, log, "d") == "fe"
+    assert await tail(scripts, log, "e") == "f"
+    assert await tail(scripts, log, "unknown") == "fe"
+    assert await tail(scripts, log, topic="t") == "ce"
+    assert await tail(scripts, log, "c", topic="t") == "e"
+    assert await tail(scripts, log, topic="", count=9) == "bf"
+
+
+async def test_numbers_of_dropped_rows_are_passed_over(scripts: Scripts, keys: Keys) -> None:
+    log = keys.updates("s")
+    await append(scripts, log, "a", "b", topic="t")
+    await append(scripts, log, "c", "d", topic="u", max_rows=2)
+    assert await tail(scripts, log, topic="t") == ""
+    await scripts.clear_log(log, topics=())
+    await append(scripts, log, "e", topic="u")
+    assert await tail(scripts, log, topic="u", count=3) == "e"

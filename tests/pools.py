@@ -1,0 +1,120 @@
+"""What the tests of workers share: a worker in this process, and a client of its queue."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from redis_state import RedisStateStore, Settings
+from redis_state.models import StateUpdate, TaskState, TaskStatus
+from redis_state.testing import eventually
+from redis_state.worker import AgentWorker, Handler, TaskClient
+
+SESSION = "s"
+
+
+def agent(settings: Settings, handlers: dict[str, Handler], **options: Any) -> AgentWorker:
+    """Make a worker on the test's own queue."""
+    return AgentWorker(
+        handlers, settings=settings, queue=queue_of(settings), poll_s=0.01, **options
+    )
+
+
+def queue_of(settings: Settings) -> str:
+    """Name the test's own queue. Beside its namespace: a job may outlive a worker that stops."""
+    return f"queue-{settings.namespace}"
+
+
+@asynccontextmanager
+async def serving(worker: AgentWorker) -> AsyncGenerator[asyncio.Task[None], None]:
+    """Serve for the length of the block, then hand over what still runs."""
+    task = asyncio.create_task(worker.serve(handle_signals=False))
+    try:
+        yield task
+    finally:
+        task.cancel()
+        await asyncio.wait({task})
+        if not task.cancelled():
+            task.result()
+
+
+@asynccontextmanager
+async def pool(
+    store: RedisStateStore, handlers: dict[str, Handler], **options: Any
+) -> AsyncGenerator[TaskClient, None]:
+    """Serve handlers, and give a client of theirs."""
+    worker = agent(store.settings, handlers, **options)
+    async with serving(worker), client_of(store) as client:
+        yield client
+
+
+@asynccontextmanager
+async def client_of(store: RedisStateStore) -> AsyncGenerator[TaskClient, None]:
+    """Give a client of the test's queue."""
+    async with TaskClient(store, queue=queue_of(store.settings)) as client:
+        yield client
+
+
+async def becomes(
+    client: TaskClient, task_id: str, status: TaskStatus, *, timeout_s: float = 10.0
+) -> TaskState:
+    """Wait until a task is in a state."""
+
+    async def found() -> TaskState | None:
+        state = await client.get(SESSION, task_id)
+        return state if state is not None and state.status is status else None
+
+    state = await eventually(found, f"{task_id} is {status.value}", timeout_s=timeout_s)
+    assert state is not None
+    return state
+
+
+async def updates_of(store: RedisStateStore, task_id: str) -> list[StateUpdate]:
+    """List a task's updates."""
+    return await store.list_updates(SESSION, task_id=task_id)
+
+
+async def statuses(store: RedisStateStore, task_id: str) -> list[str]:
+    """List the states that a task was told to be in."""
+    return [
+        update.content["status"]
+        for update in await updates_of(store, task_id)
+        if update.update_type.value == "STATUS_CHANGE"
+    ]
+
+
+async def open_token(store: RedisStateStore, task_id: str, *, after: int = 0) -> str:
+    """Wait for a task's pause, and for no earlier than the one after so many; return its token."""
+
+    async def found() -> str | None:
+        tokens: list[str] = [
+            update.content["resume_token"]
+            for update in await updates_of(store, task_id)
+            if update.update_type.value == "CHECKPOINT"
+        ]
+        return tokens[after] if len(tokens) > after else None
+
+    token = await eventually(found, f"{task_id} is paused for the {after + 1}th time")
+    assert token is not None
+    return token
+
+
+async def watched(store: RedisStateStore) -> int:
+    """Count the entries of the watch list."""
+    sender = store.transport.sender
+    counts = [
+        await sender.send("ZCARD", store.base.keys.watch(shard), repeatable=True)
+        for shard in range(16)
+    ]
+    return sum(map(int, counts))
+
+
+async def queued(store: RedisStateStore) -> list[str]:
+    """List what the queue holds, the first to be taken first."""
+    sender = store.transport.sender
+    found: list[bytes] = await sender.send(
+        "ZRANGE", queue_of(store.settings), 0, -1, repeatable=True
+    )
+    return [name.decode() for name in found]

@@ -1,0 +1,65 @@
+"""A worker process of a pool, with handlers for the tests."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import sys
+from contextlib import suppress
+from typing import Any, NoReturn
+
+from pydantic import SecretStr
+
+from redis_state import Settings
+from redis_state.errors import LeaseLost
+from redis_state.worker import AgentWorker, TaskContext
+
+
+async def ask(ctx: TaskContext) -> dict[str, Any]:
+    """Pause, and tell who began and who ended."""
+    began = await ctx.step("began", lambda: ctx.worker)
+    decision = await ctx.approval("Go on?")
+    return {"began": began, "ended": ctx.worker, "approved": decision.approved}
+
+
+async def linger(ctx: TaskContext) -> str:
+    """Stay until asked to go, in the first run; end at once in a later one."""
+    await ctx.progress("begun")
+    if ctx.attempt == 1:
+        await asyncio.Event().wait()
+    return ctx.worker
+
+
+async def zombie(ctx: TaskContext) -> NoReturn:
+    """Go on writing, whatever happens; say which write was refused."""
+    number = 0
+    while True:
+        number += 1
+        try:
+            await ctx.progress(f"epoch {ctx.epoch}")
+            await ctx.step("note", lambda: ctx.epoch)
+        except LeaseLost as error:
+            print(f"refused {error.epoch} by {error.current}", flush=True)  # noqa: T201
+            raise
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(0.01)
+
+
+def main(argument: dict[str, Any]) -> None:
+    """Serve until SIGTERM."""
+    logging.basicConfig(level=logging.WARNING)
+    settings = Settings(url=SecretStr(argument["url"]), namespace=argument["namespace"])
+    worker = AgentWorker(
+        {"ask": ask, "linger": linger, "zombie": zombie},
+        settings=settings,
+        queue=argument["queue"],
+        lease_s=argument.get("lease_s", 10.0),
+        grace_s=argument.get("grace_s", 0.2),
+        name=argument["name"],
+    )
+    worker.run()
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))

@@ -1,0 +1,172 @@
+"""Server addresses: what is read, what is refused, and what is never shown."""
+
+from __future__ import annotations
+
+import ssl
+import traceback
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from redis.asyncio.connection import SSLConnection
+
+from redis_state.errors import ConfigError
+from redis_state.transport.address import Address
+
+SECRET = "s3cret"
+
+
+@pytest.mark.parametrize(
+    ("url", "display", "options"),
+    [
+        ("redis://", "redis://localhost:6379/0", {"host": "localhost", "port": 6379}),
+        ("redis://h", "redis://h:6379/0", {"host": "h", "port": 6379}),
+        ("redis://h:1/", "redis://h:1/0", {"host": "h", "port": 1}),
+        ("redis://h:65535/15", "redis://h:65535/15", {"host": "h", "port": 65535, "db": 15}),
+        ("REDIS://h", "redis://h:6379/0", {"host": "h", "port": 6379}),
+        ("redis://[::1]:7/2", "redis://[::1]:7/2", {"host": "::1", "port": 7, "db": 2}),
+        ("redis://h?db=3", "redis://h:6379/3", {"host": "h", "port": 6379, "db": 3}),
+        ("redis://h/1?db=3", "redis://h:6379/3", {"host": "h", "port": 6379, "db": 3}),
+        (
+            "redis://me:s3cret@h/1?client_name=a%20b",
+            "redis://h:6379/1",
+            {
+                "host": "h",
+                "port": 6379,
+                "db": 1,
+                "username": "me",
+                "password": SECRET,
+                "client_name": "a b",
+            },
+        ),
+        ("redis://:@h", "redis://h:6379/0", {"host": "h", "port": 6379}),
+        (
+            "redis://:a%2Fb%23c%3Fd%40e%25f%3Ag%20h+i@h",
+            "redis://h:6379/0",
+            {"host": "h", "port": 6379, "password": "a/b#c?d@e%f:g h+i"},
+        ),
+        ("unix:///run/r.sock", "unix:///run/r.sock", {"path": "/run/r.sock"}),
+        (
+            "unix://me:s3cret@/run/a%20b@c.sock?db=2",
+            "unix:///run/a%20b@c.sock?db=2",
+            {"path": "/run/a b@c.sock", "username": "me", "password": SECRET, "db": 2},
+        ),
+        (
+            "unix:///r.sock?password=s3cret",
+            "unix:///r.sock",
+            {"path": "/r.sock", "password": SECRET},
+        ),
+        ("unix:///r%FF.sock", "unix:///r%FF.sock", {"path": "/r\udcff.sock"}),
+    ],
+)
+def test_address_is_read_and_shown_without_who_logs_in(
+    url: str, display: str, options: dict[str, Any]
+) -> None:
+    address = Address.parse(url)
+    assert str(address) == display
+    assert address.options == options
+    assert SECRET not in repr(address)
+    connection = address.connection(connect_timeout_s=1)
+    assert SECRET not in repr(connection)
+
+
+@pytest.mark.parametrize(
+    ("url", "directory"),
+    [
+        ("embedded://", None),
+        ("embedded:///var/data", Path("/var/data")),
+        ("embedded:///a%20b", Path("/a b")),
+        ("embedded://data/x", Path("data/x").absolute()),
+        ("embedded://~/x", Path.home() / "x"),
+    ],
+)
+def test_embedded_address_names_a_directory_or_none(url: str, directory: Path | None) -> None:
+    address = Address.parse(url)
+    assert address.directory == directory
+    assert str(address) == url
+
+
+@pytest.mark.parametrize(
+    ("url", "named"),
+    [
+        ("", "unknown scheme ''"),
+        ("localhost:6379", "unknown scheme ''"),
+        ("http://h", "unknown scheme 'http'"),
+        ("redis:h", "unknown scheme ''"),
+        ("redis+sentinel://h", r"redis\+sentinel:// is not supported yet"),
+        ("redis+cluster://h", r"redis\+cluster:// is not supported yet"),
+        ("redis://h:0", "port"),
+        ("redis://h:65536", "port"),
+        ("redis://h:-1", "port"),
+        ("redis://h:x", "port"),
+        ("redis://[::1", "brackets"),
+        ("redis://h/x", "^db in"),
+        ("redis://h/-1", "^db in"),
+        ("redis://h/1/2", "^db in"),
+        ("redis://h/\u0663", "^db in"),
+        ("redis://h?db=", "^db in"),
+        ("redis://h?db=1e3", "^db in"),
+        ("redis://h?socket_timeout=5", "unknown option 'socket_timeout'"),
+        ("redis://h?ssl_cert_reqs=none", "unknown option 'ssl_cert_reqs'"),
+        ("rediss://h?ssl_cert_reqs=maybe", "^ssl_cert_reqs in"),
+        ("rediss://h?ssl_check_hostname=maybe", "^ssl_check_hostname in"),
+        ("rediss://h?ssl_min_version=1", "^ssl_min_version in"),
+        ("rediss://h?ssl_min_version=TLSv9", "^ssl_min_version in"),
+        ("unix://run/r.sock", "absolute path"),
+        ("unix://", "absolute path"),
+        ("unix:///", "absolute path"),
+        ("embedded://me@/x", "directory and nothing else"),
+        ("embedded:///x?db=1", "directory and nothing else"),
+        ("redis://h\n", "must be percent-encoded"),
+        ("redis://:\udcff@h", "must be percent-encoded"),
+        # Pieces of a password that was not encoded end up in the wrong place.
+        ("redis://:s3cret/x@h/0", "percent-encode"),
+        ("redis://:12/s3cret@h:6379/0", "percent-encode"),
+        ("redis://:12#s3cret@h", "percent-encode"),
+        ("redis://:12?s3cret@h", "percent-encode"),
+        ("redis://:12?s3cret=1@h", "percent-encode"),
+        ("redis://:s3cret:x", "port"),
+        ("redis://:s3cret@h:x", "port"),
+        ("redis://:s3cret@h/x", "^db in"),
+        ("redis://h?password=s3cret&x=1", "unknown option 'x'"),
+        ("unix://:s3cret/x@/run", "absolute path"),
+        ("s3cret", "unknown scheme ''"),
+    ],
+)
+def test_unusable_address_is_a_config_error_that_tells_no_secret(url: str, named: str) -> None:
+    with pytest.raises(ConfigError, match=named) as caught:
+        Address.parse(url)
+    shown = "".join(traceback.format_exception(caught.value)).replace(repr(url), "")
+    assert SECRET not in shown
+    assert caught.value.__context__ is None
+
+
+@given(st.text(max_size=30), st.text(max_size=30))
+def test_any_text_is_an_address_or_a_config_error(before: str, after: str) -> None:
+    for scheme in ("redis", "rediss", "unix", "embedded"):
+        try:
+            address = Address.parse(f"{scheme}://{before}:{SECRET}@{after}")
+        except ConfigError:
+            continue
+        assert scheme == "unix" or f":{SECRET}@" not in str(address)
+        address.connection(connect_timeout_s=1)
+
+
+def test_tls_is_checked_alike_by_every_version_of_the_client() -> None:
+    def made(query: str) -> SSLConnection:
+        connection = Address.parse(f"rediss://h{query}").connection(connect_timeout_s=1)
+        assert isinstance(connection, SSLConnection)
+        return connection
+
+    assert made("").check_hostname
+    assert made("").cert_reqs == ssl.CERT_REQUIRED
+    assert not made("?ssl_check_hostname=false").check_hostname
+    assert not made("?ssl_cert_reqs=none&ssl_check_hostname=true").check_hostname
+    assert made("?ssl_min_version=TLSv1_3").min_version == ssl.TLSVersion.TLSv1_3
+    assert made("?ssl_min_version=771").min_version == ssl.TLSVersion.TLSv1_2
+    both = made("?ssl_certfile=/c.pem")
+    assert (both.certfile, both.keyfile) == ("/c.pem", "/c.pem")
+    apart = made("?ssl_certfile=/c.pem&ssl_keyfile=/k.pem")
+    assert (apart.certfile, apart.keyfile) == ("/c.pem", "/k.pem")

@@ -1,0 +1,119 @@
+"""Imports only ever point left, and one place each talks to Redis and to arq."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+LAYERS = (
+    ("errors", "models", "codec", "settings"),
+    ("transport",),
+    ("primitives",),
+    ("stores", "agents"),
+    ("store",),
+    ("worker", "integrations"),
+    ("demo", "cli", "testing"),
+)
+# The package itself hands out what store.py composes.
+RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
+RANK[""] = RANK["store"]
+# The worker imports redis for the errors that arq lets through.
+SENDERS = {"redis": ("transport", "worker"), "arq": ("worker",)}
+
+
+def _package() -> Path:
+    spec = importlib.util.find_spec("redis_state")
+    assert spec is not None
+    assert spec.origin is not None
+    return Path(spec.origin).parent
+
+
+PACKAGE = _package()
+MODULES = sorted(
+    path.relative_to(PACKAGE).as_posix()
+    for path in PACKAGE.rglob("*.py")
+    if path.relative_to(PACKAGE).as_posix() != "__init__.py"
+)
+
+
+def _part(module: str) -> str:
+    """Name the part of the package that a file or a dotted name belongs to."""
+    return module.replace("/", ".").removesuffix(".py").split(".")[0]
+
+
+def _imports(source: str, file: str) -> Iterator[tuple[int, str]]:
+    """Yield line and absolute name of everything that a module imports, at any depth."""
+    parents = ["redis_state", *file.split("/")[:-1]]
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name
+        elif isinstance(node, ast.ImportFrom):
+            base = parents[: len(parents) - node.level + 1] if node.level else []
+            origin = ".".join([*base, *([node.module] if node.module else [])])
+            for alias in node.names:
+                # `from redis_state import errors` names a part, `import RedisStateStore` the root.
+                is_part = origin == "redis_state" and alias.name in RANK
+                yield node.lineno, f"redis_state.{alias.name}" if is_part else origin
+
+
+def _wrong_ways(source: str, file: str) -> Iterator[str]:
+    part = _part(file)
+    for line, name in _imports(source, file):
+        root, _, rest = name.partition(".")
+        if root == "redis_state" and RANK.get(_part(rest), len(LAYERS)) > RANK[part]:
+            yield f"{file}:{line} {part} must not import {name}"
+        if root in SENDERS and part not in SENDERS[root]:
+            yield f"{file}:{line} only {' and '.join(SENDERS[root])} may import {root}"
+
+
+def test_there_are_modules() -> None:
+    assert MODULES
+
+
+@pytest.mark.parametrize("file", MODULES)
+def test_module_has_a_layer(file: str) -> None:
+    assert _part(file) in RANK, f"place {_part(file)} in LAYERS"
+
+
+@pytest.mark.parametrize("file", [m for m in MODULES if _part(m) in RANK])
+def test_imports_point_left(file: str) -> None:
+    source = (PACKAGE / file).read_text(encoding="utf-8")
+    assert list(_wrong_ways(source, file)) == []
+
+
+@pytest.mark.parametrize(
+    ("file", "source"),
+    [
+        ("errors.py", "from redis_state.transport import keys"),
+        ("models/task.py", "from ..transport.keys import Keys"),
+        ("primitives/log.py", "def f():\n    import redis_state.stores.tasks"),
+        ("primitives/log.py", "from redis.asyncio import Redis"),
+        ("stores/tasks.py", "from redis_state import RedisStateStore"),
+        ("stores/tasks.py", "from redis_state import store"),
+        ("store.py", "import arq"),
+        ("stores/tasks.py", "from redis import Redis"),
+        ("worker/runner.py", "from redis_state.cli import main"),
+    ],
+)
+def test_checker_finds_an_import_that_points_right(file: str, source: str) -> None:
+    assert list(_wrong_ways(source, file))
+
+
+@pytest.mark.parametrize(
+    ("file", "source"),
+    [
+        ("models/task.py", "from redis_state.errors import InvalidField"),
+        ("transport/sender.py", "from redis.asyncio.connection import Connection"),
+        ("transport/sender.py", "from .lua import Script\nfrom .. import errors"),
+        ("agents/session.py", "from redis_state.stores import tasks"),
+        ("worker/runner.py", "import arq\nfrom redis_state import RedisStateStore"),
+        ("cli/main.py", "from redis_state.demo import run"),
+    ],
+)
+def test_checker_accepts_imports_that_point_left(file: str, source: str) -> None:
+    assert list(_wrong_ways(source, file)) == []

@@ -1,0 +1,101 @@
+"""Every script has its method and is given what its header asks for."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import re
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from redis_state.errors import CommandRefused, CorruptState
+from redis_state.transport.connect import Transport
+from redis_state.transport.keys import Keys
+from redis_state.transport.lua import script_names
+from redis_state.transport.scripts import (
+    SCRIPTS,
+    Reply,
+    Scripts,
+    Word,
+    topic_bytes,
+    topic_text,
+)
+from tests.calls import CALLS
+
+_INPUT = re.compile(r"^-- (KEYS|ARGV)\[(\d+)(\.\.)?\]", re.MULTILINE)
+_TAG = re.compile(r"\{(.*?)\}")
+
+
+class Noting:
+    """Stands where our own sender stands, and notes what it was given."""
+
+    def __init__(self, reply: Any) -> None:
+        self.reply = reply
+        self.commands: list[tuple[Any, ...]] = []
+
+    def send(self, *command: Any, **_: Any) -> asyncio.Future[Any]:
+        self.commands.append(command)
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        if isinstance(self.reply, Exception):
+            future.set_exception(self.reply)
+        else:
+            future.set_result(self.reply)
+        return future
+
+
+def noting(reply: Any) -> tuple[Noting, Scripts]:
+    sender = Noting(reply)
+    transport: Any = SimpleNamespace(sender=sender)
+    assert hasattr(Transport, "sender")
+    return sender, Scripts(transport)
+
+
+def test_each_script_has_a_method_and_each_method_a_script() -> None:
+    methods = {
+        name
+        for name, _ in inspect.getmembers(Scripts, inspect.iscoroutinefunction)
+        if not name.startswith("_")
+    }
+    assert methods == set(script_names()) == set(SCRIPTS) == set(CALLS)
+
+
+@pytest.mark.parametrize("name", CALLS)
+async def test_a_call_gives_what_the_header_asks_for(name: str) -> None:
+    sender, scripts = noting([b"OK"])
+    assert await CALLS[name](scripts, Keys()) == Reply(Word.OK, [])
+    command, digest, size, *rest = sender.commands[0]
+    assert (command, digest) == ("EVALSHA", SCRIPTS[name].digest)
+    given = {"KEYS": rest[:size], "ARGV": rest[size:]}
+    for kind, values in given.items():
+        declared = [found for found in _INPUT.findall(SCRIPTS[name].text) if found[0] == kind]
+        tail = bool(declared) and bool(declared[-1][2])
+        fixed = len(declared) - tail
+        assert len(values) >= fixed if tail else len(values) == fixed, kind
+    # The server itself refuses keys of two slots: tests/integration/test_crossslot.py.
+    assert len({_TAG.findall(key)[0] for key in given["KEYS"]}) == 1
+    assert all(len(_TAG.findall(key)) == 1 for key in given["KEYS"])
+    assert not [value for value in given["ARGV"] if isinstance(value, str) and not value.isascii()]
+
+
+@pytest.mark.parametrize("reply", [[], [b"NEW"], [1], None, 5])
+async def test_an_unknown_reply_is_corrupt_state(reply: Any) -> None:
+    with pytest.raises(CorruptState, match="claim_due"):
+        await CALLS["claim_due"](noting(reply)[1], Keys())
+
+
+async def test_a_refusal_keeps_its_kind() -> None:
+    with pytest.raises(CommandRefused, match="NOPERM"):
+        await CALLS["claim_due"](noting(CommandRefused("NOPERM no"))[1], Keys())
+
+
+@pytest.mark.parametrize("topic", [None, "", "a", "\ud800", "\xff", "é"])
+def test_a_topic_is_read_as_it_was_written(topic: str | None) -> None:
+    assert topic_text(topic_bytes(topic)) == topic
+
+
+def test_a_fact_is_read_as_text() -> None:
+    assert Reply(Word.OK, [b"a", 5, b"\xed\xa0\x80"]).text(0) == "a"
+    assert Reply(Word.OK, [b"a", 5, b"\xed\xa0\x80"]).text(1) == "5"
+    assert Reply(Word.OK, [b"a", 5, b"\xed\xa0\x80"]).text(2) == "\ud800"

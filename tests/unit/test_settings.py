@@ -1,0 +1,75 @@
+"""Settings: where they come from, what they refuse, what they never show."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from pydantic import SecretStr, ValidationError
+
+from redis_state.settings import Settings
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in Settings.model_fields:
+        monkeypatch.delenv(f"REDIS_STATE_{name.upper()}", raising=False)
+
+
+def test_defaults_need_nothing() -> None:
+    settings = Settings()
+    assert settings.url.get_secret_value() == "redis://localhost:6379/0"
+    assert settings.queue_url is None
+    assert settings.namespace == "rs"
+
+
+def test_environment_is_read_and_arguments_win(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REDIS_STATE_URL", "redis://env")
+    monkeypatch.setenv("REDIS_STATE_NAMESPACE", "env")
+    monkeypatch.setenv("REDIS_STATE_CALL_TIMEOUT_S", "2.5")
+    monkeypatch.setenv("REDIS_STATE_PAUSE_TTL", "PT90S")
+    monkeypatch.setenv("REDIS_STATE_EVENTS_TTL", "2 days")
+    monkeypatch.setenv("REDIS_STATE_UNKNOWN", "x")
+    settings = Settings(namespace="argument")
+    assert settings.url.get_secret_value() == "redis://env"
+    assert settings.namespace == "argument"
+    assert settings.call_timeout_s == 2.5
+    assert settings.pause_ttl == timedelta(seconds=90)
+    assert settings.events_ttl == timedelta(days=2)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("call_timeout_s", 0),
+        ("call_timeout_s", float("nan")),
+        ("connect_timeout_s", float("inf")),
+        ("connect_timeout_s", -1),
+        ("max_events_per_trace", 0),
+        ("max_updates_per_session", 1.5),
+        ("pause_ttl", timedelta(0)),
+        ("memory_ttl", timedelta(microseconds=999)),
+        ("events_ttl", "soon"),
+        ("call_timeout", 3),
+    ],
+)
+def test_unusable_setting_is_refused_by_name(name: str, value: Any) -> None:
+    given: dict[str, Any] = {name: value}
+    with pytest.raises(ValidationError, match=name):
+        Settings(**given)
+
+
+def test_passwords_are_not_shown() -> None:
+    url = SecretStr("redis://:s3cret@h")
+    settings = Settings(url=url, queue_url=url)
+    assert "s3cret" not in f"{settings!r} {settings} {settings.model_dump()}"
+    wrong: dict[str, Any] = {"url": ["redis://:s3cret@h"]}
+    with pytest.raises(ValidationError) as caught:
+        Settings(**wrong)
+    assert "s3cret" not in str(caught.value)
+
+
+def test_settings_do_not_change() -> None:
+    with pytest.raises(ValidationError):
+        Settings().namespace = "other"  # type: ignore[misc]
