@@ -64,7 +64,7 @@ def demo(
         list[Path] | None,
         typer.Argument(
             help="Markdown files or folders to review. Default: the README, docs and the longest "
-            "Markdown files found in this folder.",
+            "Markdown files found in and beside this folder.",
         ),
     ] = None,
     output: Annotated[

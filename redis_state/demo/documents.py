@@ -22,8 +22,9 @@ _MOST_FOLDERS = 5_000
 def choose_documents(paths: Iterable[Path], here: Path) -> list[Path]:
     """Return the given Markdown files, those in given folders, or by default what is found here.
 
-    The default is this folder's own README, its docs, and the longest Markdown files found beside
-    them. Errors: ConfigError names a path that is not there, or says that nothing was found.
+    The default is this folder's own README, its docs, and the longest Markdown files found in it
+    and beside it. Errors: ConfigError names a path that is not there, or says that nothing was
+    found.
     """
     given = list(paths)
     chosen = _given(given) if given else _found(here)
@@ -49,7 +50,9 @@ def _found(here: Path) -> list[Path]:
     own = [here / name for name in _OWN if (here / name).is_file()]
     own += sorted(_markdown(here / "docs")) if (here / "docs").is_dir() else []
     own = [path.resolve() for path in own][: _MOST - _LONGEST]
-    others = {path.resolve() for path in _markdown(here)} - set(own)
+    # Beside this folder too, but not in all of a disk.
+    places = [here] if here.parent == here.parent.parent else [here, here.parent]
+    others = {path.resolve() for place in places for path in _markdown(place)} - set(own)
     sizes = {path: path.stat().st_size for path in others if path.exists()}
     longest = sorted(
         (path for path in sizes if 0 < sizes[path] <= _LONGEST_BYTES),

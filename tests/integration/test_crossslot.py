@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -23,11 +24,15 @@ from tests.servers import on_path, wheel_binary
 
 
 def free_port() -> int:
-    """Find a port whose bus port, 10000 higher, is one too."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-    return port if port < 50_000 else port - 20_000
+    """Find a free port whose bus port, 10000 higher, is free too."""
+    while True:
+        with socket.socket() as found, socket.socket() as bus:
+            found.bind(("127.0.0.1", 0))
+            port: int = found.getsockname()[1]
+            if port < 55_000:
+                with suppress(OSError):
+                    bus.bind(("127.0.0.1", port + 10_000))
+                    return port
 
 
 @pytest.fixture(scope="module")
