@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from redis_state.errors import ConfigError
+
 _DAY = timedelta(days=1)
 
 _Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-_Count = Annotated[int, Field(ge=1)]
+# 0 sets no limit: then a row's lifetime alone bounds a log.
+_Count = Annotated[int, Field(ge=0)]
 # The server counts in milliseconds: less than one would delete what is written.
-_Lifetime = Annotated[timedelta, Field(ge=timedelta(milliseconds=1))]
+_Lifetime = Annotated[timedelta, Field(ge=timedelta(milliseconds=1), le=3650 * _DAY)]
 
 
 class Settings(BaseSettings):
@@ -51,3 +54,29 @@ class Settings(BaseSettings):
     pause_ttl: _Lifetime = timedelta(hours=1)
     task_pause_ttl: _Lifetime = 7 * _DAY
     resolved_token_ttl: _Lifetime = timedelta(hours=1)
+
+
+def make_settings(url: str | None = None, **options: Any) -> Settings:
+    """Make settings from a server URL and options by name.
+
+    Errors: ConfigError names an option that is not known or cannot be used, without its value.
+    """
+    known = Settings.model_fields
+    unknown = sorted(set(options) - set(known))
+    if unknown:
+        raise ConfigError(f"unknown option {unknown[0]!r}: known are {', '.join(known)}")
+    if url is not None:
+        options["url"] = url
+    try:
+        return Settings(**options)
+    except ValueError as error:
+        raise ConfigError(_problem(error)) from None
+
+
+def _problem(error: ValueError) -> str:
+    """Say which setting is wrong without its value: it may be a secret."""
+    listed = getattr(error, "errors", None)
+    if listed is None:
+        return str(error)
+    problems = listed(include_input=False, include_url=False)
+    return "; ".join(f"{'.'.join(map(str, p['loc']))}: {p['msg']}" for p in problems)

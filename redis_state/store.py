@@ -13,8 +13,10 @@ from types import TracebackType
 from typing import Any, Self
 
 from redis_state import codec
-from redis_state.errors import ConfigError, RedisStateError
+from redis_state.errors import ConfigError, InvalidField, RedisStateError
 from redis_state.models import (
+    ArtifactRef,
+    ArtifactRetentionConfig,
     PlannerEvent,
     RemoteBinding,
     StateUpdate,
@@ -27,7 +29,8 @@ from redis_state.models import (
     Trajectory,
 )
 from redis_state.primitives.record import Records
-from redis_state.settings import Settings
+from redis_state.settings import Settings, make_settings
+from redis_state.stores.artifacts import ArtifactStore
 from redis_state.stores.base import Base, Unreadable
 from redis_state.stores.bindings import BindingStore
 from redis_state.stores.events import GLOBAL_TRACE, EventStore
@@ -58,6 +61,7 @@ class HostTypes:
     steering_event: type[Any] = SteeringEvent
     planner_event: type[Any] = PlannerEvent
     trajectory: type[Any] = Trajectory
+    artifact_ref: type[Any] = ArtifactRef
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,17 +86,26 @@ class RedisStateStore:
 
     Every call is atomic. One that raises BackendUnavailable did not happen; all writes carry an
     id, so a call whose reply was lost is repeated without doubling its effect, until its deadline
-    makes it OutcomeUnknown. Reads give ``None`` or ``[]`` for what is not there.
+    makes it OutcomeUnknown. A save that was begun is carried out even if its caller is cancelled
+    meanwhile. Reads give ``None`` or ``[]`` for what is not there.
     """
 
-    def __init__(self, settings: Settings | None = None, *, types: HostTypes | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings | None = None,
+        *,
+        types: HostTypes | None = None,
+        artifact_retention: ArtifactRetentionConfig | None = None,
+    ) -> None:
         self.settings: Settings = settings or Settings()
         types = types or HostTypes()
         self.transport: Transport = Transport(self.settings)
         scripts = Scripts(self.transport)
-        self.base: Base = Base(
-            self.settings, Keys(self.settings.namespace), scripts, Records(scripts)
-        )
+        try:
+            keys = Keys(self.settings.namespace)
+        except InvalidField as error:
+            raise ConfigError(str(error)) from None
+        self.base: Base = Base(self.settings, keys, scripts, Records(scripts))
         self.events: EventStore = EventStore(self.base, types.stored_event)
         self.bindings: BindingStore = BindingStore(self.base, types.remote_binding)
         self.pauses: PauseStore = PauseStore(self.base, consumer=process_name())
@@ -108,6 +121,7 @@ class RedisStateStore:
         self.steering: SteeringStore = SteeringStore(self.base, types.steering_event)
         self.trajectories: TrajectoryStore = TrajectoryStore(self.base, types.trajectory)
         self.planner_events: PlannerEventStore = PlannerEventStore(self.base, types.planner_event)
+        self._artifacts = ArtifactStore(self.base, artifact_retention, ref_type=types.artifact_ref)
 
     @classmethod
     def from_url(cls, url: str | None = None, **options: Any) -> Self:
@@ -116,16 +130,7 @@ class RedisStateStore:
         Options are the fields of `Settings`. Errors: ConfigError names an option that cannot be
         used. No I/O.
         """
-        known = Settings.model_fields
-        unknown = sorted(set(options) - set(known))
-        if unknown:
-            raise ConfigError(f"unknown option {unknown[0]!r}: known are {', '.join(known)}")
-        if url is not None:
-            options["url"] = url
-        try:
-            return cls(Settings(**options))
-        except ValueError as error:
-            raise ConfigError(_settings_problem(error)) from None
+        return cls(make_settings(url, **options))
 
     async def __aenter__(self) -> Self:
         return self
@@ -169,6 +174,37 @@ class RedisStateStore:
     async def list_remote_bindings(self, trace_id: str) -> list[RemoteBinding]:
         """Return a trace's bindings in the order of their first save."""
         return await self.bindings.list(trace_id)
+
+    async def find_binding(
+        self,
+        *,
+        router_session_id: str,
+        agent_url: str,
+        remote_skill: str,
+        tenant_id: str | None = None,
+        user_id: str | None = None,
+    ) -> RemoteBinding | None:
+        """Return the newest live binding of a conversation; every coordinate matches exactly.
+
+        None for tenant or user matches only None. The newest is the one first saved last.
+        """
+        return await self.bindings.find(
+            router_session_id,
+            agent_url=agent_url,
+            remote_skill=remote_skill,
+            tenant_id=tenant_id,
+            user_id=user_id,
+        )
+
+    async def list_bindings(self, *, router_session_id: str) -> list[RemoteBinding]:
+        """Return the bindings that a session has used, terminal ones too, by first save."""
+        return await self.bindings.list_session(router_session_id)
+
+    async def mark_binding_terminal(
+        self, *, trace_id: str, context_id: str | None, task_id: str
+    ) -> None:
+        """Retire a binding: it is listed, and never found again. An unknown one is let be."""
+        await self.bindings.retire(trace_id, context_id, task_id)
 
     # Planner pauses
 
@@ -335,11 +371,18 @@ class RedisStateStore:
         """Return a trace's planner events in the order they were saved."""
         return await self.planner_events.list(trace_id)
 
+    # Artifacts
+
+    @property
+    def artifact_store(self) -> ArtifactStore:
+        """The artifacts: bytes that tools produce, kept beside a session within its limits."""
+        return self._artifacts
+
     # Housekeeping
 
     async def clear_session(self, session_id: str) -> None:
-        """Delete what is kept of a session: tasks, updates, steering, trajectories, what was set
-        aside, and of each trace with a trajectory its audit events, planner events and bindings.
+        """Delete what is kept of a session: tasks, updates, steering, trajectories, artifacts, what
+        was set aside, and of each trace with a trajectory its events and bindings.
 
         Stay: memory and pauses, which are not kept by session, and, until their usual end, the
         number at which each log and each task's lease goes on. So a cursor of before gives a
@@ -351,12 +394,27 @@ class RedisStateStore:
             await self.tasks.clear(session_id, task_id)
         await self.updates.clear(session_id)
         await self.steering.clear(session_id)
+        await self._artifacts.clear(session_id)
         for trace_id in await self.trajectories.traces(session_id, limit=1_000_000):
             for store in (self.events, self.planner_events, self.bindings):
                 await store.clear(trace_id)
             await self.base.drop_unreadable(trace_id)
             await self.trajectories.delete(trace_id, session_id)
         await self.base.drop_unreadable(session_id)
+
+    async def delete_everything(self) -> None:
+        """Delete every key under this store's namespace. Looks through the whole server."""
+        sender = self.transport.sender
+        cursor = b"0"
+        while True:
+            pattern = f"{self.settings.namespace}:v1:*"
+            cursor, found = await sender.send(
+                "SCAN", cursor, "MATCH", pattern, "COUNT", 1000, repeatable=True
+            )
+            for key in found:
+                await sender.send("UNLINK", key, repeatable=True)
+            if cursor == b"0":
+                return
 
     async def unreadable(
         self,
@@ -456,15 +514,6 @@ _INFO = {
 def _read_info(text: str) -> dict[str, str]:
     pairs = (line.partition(":")[::2] for line in text.splitlines() if ":" in line)
     return {name: value for name, value in pairs if name in _INFO}
-
-
-def _settings_problem(error: ValueError) -> str:
-    """Say which setting is wrong without its value: it may be a secret."""
-    listed = getattr(error, "errors", None)
-    if listed is None:
-        return str(error)
-    problems = listed(include_input=False, include_url=False)
-    return "; ".join(f"{'.'.join(map(str, p['loc']))}: {p['msg']}" for p in problems)
 
 
 __all__ = [

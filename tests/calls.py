@@ -66,6 +66,23 @@ def _save_record(scripts: Scripts, keys: Keys) -> Awaitable[Reply]:
     )
 
 
+def _commit(scripts: Scripts, keys: Keys) -> Awaitable[Reply]:
+    blobs = keys.artifacts(SESSION)
+    return scripts.commit_blob(
+        blobs,
+        blobs.upload("u"),
+        blob_id="b",
+        ref=b"{}",
+        size=1,
+        chunks=1,
+        trace="\ud800",
+        ttl_ms=HOUR,
+        strategy="lru",
+        limits=(1, 1, 1, 1),
+        victims=["v", "\ud800"],
+    )
+
+
 CALLS: dict[str, Call] = {
     "acquire_lease": lambda scripts, keys: scripts.acquire_lease(
         keys.lease(SESSION, "t"), owner="o", duration_ms=HOUR, keep_ms=HOUR
@@ -81,11 +98,19 @@ CALLS: dict[str, Call] = {
     ),
     "claim_due": lambda scripts, keys: scripts.claim_due(keys.watch(0), limit=1, hold_ms=HOUR),
     "clear_log": lambda scripts, keys: scripts.clear_log(keys.updates(SESSION), topics=["t", ""]),
+    "commit_blob": _commit,
+    "delete_blob": lambda scripts, keys: scripts.delete_blob(
+        keys.artifacts(SESSION), blob_id="\ud800"
+    ),
     "delete_record": lambda scripts, keys: scripts.delete_record(
         keys.task(SESSION, "t"), index=keys.tasks(SESSION), member="t", only_if_gone=False
     ),
     "find_row": lambda scripts, keys: scripts.find_row(keys.updates(SESSION), row_id=b"a"),
+    "list_blobs": lambda scripts, keys: scripts.list_blobs(keys.artifacts(SESSION)),
     "move_task": _move,
+    "note_member": lambda scripts, keys: scripts.note_member(
+        keys.artifact_sessions(), member="\ud800", ttl_ms=HOUR
+    ),
     "note_step": lambda scripts, keys: scripts.note_step(
         keys.journal(SESSION, "t"),
         fence=Fence(keys.lease(SESSION, "t"), 1),
@@ -115,9 +140,15 @@ CALLS: dict[str, Call] = {
     "set_aside": lambda scripts, keys: scripts.set_aside(
         keys.unreadable(SESSION), place="row \ud800", note=b"{}", most=1, ttl_ms=HOUR
     ),
+    "stage_chunk": lambda scripts, keys: scripts.stage_chunk(
+        keys.artifacts(SESSION).upload("u"), number=0, data=b"x", ttl_ms=HOUR
+    ),
     "start_task": lambda scripts, keys: start(scripts, keys, task_keys(keys)),
     "tail_log": lambda scripts, keys: scripts.tail_log(
         keys.updates(SESSION), after_id=b"a", count=10, topic="t"
+    ),
+    "touch_blob": lambda scripts, keys: scripts.touch_blob(
+        keys.artifacts(SESSION), blob_id="\ud800"
     ),
     "watch_entry": lambda scripts, keys: scripts.watch_entry(
         keys.watch(0), entry=b"e", delay_ms=HOUR, sooner=False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from redis_state.errors import SteeringValidationError
+from redis_state.models.artifacts import ArtifactRef, ArtifactRetentionConfig, ArtifactScope
 from redis_state.models.capabilities import (
     StateStore,
     SupportsArtifacts,
@@ -45,6 +46,9 @@ __all__ = [
     "MAX_STEERING_LIST_ITEMS",
     "MAX_STEERING_PAYLOAD_BYTES",
     "MAX_STEERING_STRING",
+    "ArtifactRef",
+    "ArtifactRetentionConfig",
+    "ArtifactScope",
     "PlannerEvent",
     "RemoteBinding",
     "StateStore",

@@ -1,4 +1,5 @@
-"""The six promises that everything else is built on: log, record, token, lease, signal, watch list.
+"""The promises that everything else is built on: log, record, token, lease, blob, signal, watch
+list.
 
 Each puts one difficulty of distributed state into one place; the stores above are a few lines
 over them.

@@ -258,5 +258,10 @@ def _gap(cursor: str, after: int, reply: Reply) -> CursorGap:
 
 def _row(entry: Any) -> Row:
     n, _, ms = entry[0].partition(b"-")
-    _, row_id, _, topic, _, data = entry[1]
-    return Row(int(n), int(ms), row_id, topic_text(topic), data)
+    fields = dict(zip(entry[1][::2], entry[1][1::2], strict=False))
+    try:
+        topic = topic_text(fields[b"topic"])
+        return Row(int(n), int(ms), fields[b"id"], topic, fields[b"row"])
+    except (KeyError, ValueError):
+        # Not written by us. Whoever reads rows finds no data in it and sets it aside.
+        return Row(int(n), int(ms), b"", None, b"")

@@ -1,4 +1,9 @@
-"""The bindings of a trace to remote agents."""
+"""The bindings of a trace to remote agents, and of a session to conversations with them.
+
+A binding stands with its trace; the session that began it has an index of such bindings in its own
+slot. The index is written first and only ever names candidates: what the binding itself says
+decides, so a name without a binding, or one that has moved, is harmless.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +11,7 @@ from dataclasses import fields
 from typing import Any
 
 from redis_state import codec
+from redis_state.errors import VersionConflict
 from redis_state.models import RemoteBinding
 from redis_state.primitives.record import Place, Stored
 from redis_state.stores.base import Base, as_object, ms
@@ -25,12 +31,74 @@ class BindingStore:
         keys = self._base.keys
         document = {name: getattr(binding, name) for name in self._names}
         member = binding_member(binding.context_id, binding.task_id)
+        ttl_ms = ms(self._base.settings.bindings_ttl)
+        if binding.router_session_id is not None:
+            await self._base.scripts.note_member(
+                keys.conversations(binding.router_session_id),
+                member=codec.encode([binding.trace_id, member]).decode(),
+                ttl_ms=ttl_ms,
+            )
         await self._base.records.save(
             keys.binding(binding.trace_id, member),
-            {"document": codec.encode(document)},
-            ttl_ms=ms(self._base.settings.bindings_ttl),
+            {"document": codec.encode(document), "retired": b"%d" % binding.is_terminal},
+            ttl_ms=ttl_ms,
             place=Place(keys.bindings(binding.trace_id), member),
         )
+
+    async def list_session(self, router_session_id: str) -> list[RemoteBinding]:
+        """Return the bindings of a session's conversations, terminal ones too, by first save."""
+        base, keys = self._base, self._base.keys
+        noted = await base.records.members(keys.conversations(router_session_id))
+        pending = [
+            (trace_id, member, base.fetch(keys.binding(trace_id, member)))
+            for trace_id, member in map(codec.decode, noted)
+        ]
+        found: list[tuple[int, RemoteBinding]] = []
+        for trace_id, member, flat in pending:
+            ordered = await base.read_record(trace_id, f"binding {member}", flat, self._read)
+            if ordered is not None and ordered[1].router_session_id == router_session_id:
+                found.append(ordered)
+        return [binding for _, binding in sorted(found, key=lambda pair: pair[0])]
+
+    async def find(
+        self,
+        router_session_id: str,
+        *,
+        agent_url: str,
+        remote_skill: str,
+        tenant_id: str | None,
+        user_id: str | None,
+    ) -> RemoteBinding | None:
+        """Return the newest live binding of these very coordinates; None matches only None.
+
+        The newest is the one first saved last: saving a binding again does not renew it.
+        """
+        wanted = (agent_url, remote_skill, tenant_id, user_id)
+        for binding in reversed(await self.list_session(router_session_id)):
+            it = (binding.agent_url, binding.remote_skill, binding.tenant_id, binding.user_id)
+            if it == wanted and not binding.is_terminal:
+                return binding
+        return None
+
+    async def retire(self, trace_id: str, context_id: str | None, task_id: str) -> None:
+        """Mark a binding terminal, so that it is never found again. An unknown one is let be."""
+        key = self._base.keys.binding(trace_id, binding_member(context_id, task_id))
+        ttl_ms = ms(self._base.settings.bindings_ttl)
+        while (record := await self._base.records.load(key)) is not None:
+            try:
+                await self._base.records.save(
+                    key, {"retired": b"1"}, ttl_ms=ttl_ms, expected=record.version
+                )
+            except VersionConflict:
+                continue
+            return
+
+    async def clear(self, trace_id: str) -> None:
+        """Delete a trace's bindings."""
+        index = self._base.keys.bindings(trace_id)
+        for member in await self._base.records.members(index):
+            key = self._base.keys.binding(trace_id, member)
+            await self._base.records.delete(key, place=Place(index, member))
 
     async def list(self, trace_id: str) -> list[RemoteBinding]:
         """Return a trace's bindings in the order of their first save."""
@@ -44,15 +112,9 @@ class BindingStore:
                 found.append(ordered)
         return [binding for _, binding in sorted(found, key=lambda pair: pair[0])]
 
-    async def clear(self, trace_id: str) -> None:
-        """Delete a trace's bindings."""
-        index = self._base.keys.bindings(trace_id)
-        for member in await self._base.records.members(index):
-            key = self._base.keys.binding(trace_id, member)
-            await self._base.records.delete(key, place=Place(index, member))
-
     def _read(self, record: Stored) -> tuple[int, RemoteBinding]:
         document = as_object(record.fields["document"])
         # A field that the writer's version did not have takes its default.
         known = {name: document[name] for name in self._names if name in document}
+        known["is_terminal"] = record.fields.get("retired") == b"1"
         return record.order, self._type(**known)

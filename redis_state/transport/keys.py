@@ -75,6 +75,36 @@ class LogKeys:
 
 
 @dataclass(frozen=True, slots=True)
+class BlobKeys:
+    """The keys of one scope's blobs, all in one slot: the blobs themselves and the books."""
+
+    blobs: str
+
+    @property
+    def expiry(self) -> str:
+        """Name the index by expiry."""
+        return f"{self.blobs}:expiry"
+
+    @property
+    def use(self) -> str:
+        """Name the index by last use or arrival."""
+        return f"{self.blobs}:use"
+
+    @property
+    def about(self) -> str:
+        """Name the sizes and totals."""
+        return f"{self.blobs}:about"
+
+    def blob(self, blob_id: str) -> str:
+        """Name one blob."""
+        return f"{self.blobs}:blob:{escape('artifact_id', blob_id)}"
+
+    def upload(self, name: str) -> str:
+        """Name bytes that are no blob yet."""
+        return f"{self.blobs}:upload:{name}"
+
+
+@dataclass(frozen=True, slots=True)
 class Keys:
     """The key layout under one namespace."""
 
@@ -124,6 +154,10 @@ class Keys:
     def binding(self, trace_id: str, member: str) -> str:
         """hash: version, write, order, document: a remote binding. `bindings_ttl` after a save."""
         return self._key("trace_id", trace_id, f"binding:{member}")
+
+    def conversations(self, router_session_id: str) -> str:
+        """zset: trace and binding -> expiry in us: bindings that a session has used. Like them."""
+        return self._key("router_session_id", router_session_id, "conversations")
 
     def memory(self, key: str) -> str:
         """hash: version, write, order, document: one memory state. `memory_ttl` after a save."""
@@ -175,9 +209,27 @@ class Keys:
         """zset: trace_id -> expiry in us: a session's traces. As long as its newest trajectory."""
         return self._key("session_id", session_id, "traces")
 
+    def artifacts(self, place: str) -> BlobKeys:
+        """hash: number -> bytes, ref, chunks: ``:blob:<id>`` an artifact, ``:upload:<n>`` one that
+        comes; ``:expiry``, ``:use`` zset, ``:about`` hash: the books. As the retention says.
+        """
+        return BlobKeys(self._key("place", place, "artifacts"))
+
+    def artifact_sessions(self) -> str:
+        """zset: place -> expiry in us: where there may be artifacts. As long as the last one."""
+        return f"{self.namespace}:v1:{{artifacts}}:artifact-sessions"
+
     def watch(self, shard: int) -> str:
         """zset: what somebody must look at -> when, in ms. Permanent; entries are taken out."""
         return f"{self.namespace}:v1:{{watch-{shard:02d}}}:watch"
+
+
+def artifact_place(session_id: str) -> str:
+    """Name the place of a session's artifacts: 16 hexadecimal digits, which their ids end with too.
+
+    So an artifact is found by its id alone, without an index that could disagree.
+    """
+    return hashlib.sha256(escape("session_id", session_id).encode()).hexdigest()[:16]
 
 
 def binding_member(context_id: str | None, task_id: str) -> str:

@@ -7,6 +7,7 @@ lost is simply sent again.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -14,7 +15,7 @@ from typing import Any
 
 from redis_state.errors import CommandRefused, CorruptState
 from redis_state.transport.connect import Transport
-from redis_state.transport.keys import LogKeys
+from redis_state.transport.keys import BlobKeys, LogKeys
 from redis_state.transport.lua import Script, load_script, script_names
 from redis_state.transport.sender import Argument
 
@@ -23,6 +24,11 @@ SCRIPTS: dict[str, Script] = {name: load_script(name) for name in script_names()
 
 # The topic of a row whose topic is the empty text: no UTF-8 text encodes to this byte.
 _EMPTY_TOPIC = b"\xff"
+
+
+# What hosts save and then cancel the saver of: once made, the call is sent all the same. Others are
+# not: a token must not be consumed for somebody who has gone.
+_LASTING = frozenset({"append_log", "save_record", "save_task", "open_token"})
 
 
 class Word(StrEnum):
@@ -36,6 +42,7 @@ class Word(StrEnum):
     MISSING = "MISSING"
     DENIED = "DENIED"
     HELD = "HELD"
+    AGAIN = "AGAIN"
     GAP = "GAP"
 
 
@@ -120,16 +127,17 @@ class Scripts:
 
     async def _run(self, name: str, keys: Sequence[str], arguments: Iterable[Argument]) -> Reply:
         script = SCRIPTS[name]
+        answer = self.transport.sender.send(
+            "EVALSHA",
+            script.digest,
+            len(keys),
+            *keys,
+            *arguments,
+            repeatable=True,
+            script=script,
+        )
         try:
-            reply: Any = await self.transport.sender.send(
-                "EVALSHA",
-                script.digest,
-                len(keys),
-                *keys,
-                *arguments,
-                repeatable=True,
-                script=script,
-            )
+            reply: Any = await (asyncio.shield(answer) if name in _LASTING else answer)
         except CommandRefused as error:
             if "WRONGTYPE" not in str(error):
                 raise
@@ -276,6 +284,63 @@ class Scripts:
     ) -> Reply:
         """OK payload task | TAKEN by at decision | EXPIRED | MISSING."""
         return await self._run("resolve_token", (token,), (raw(claim), raw(by), decision, keep_ms))
+
+    # The blob
+
+    async def stage_chunk(self, upload: str, *, number: int, data: bytes, ttl_ms: int) -> Reply:
+        """OK chunks."""
+        return await self._run("stage_chunk", (upload,), (number, data, ttl_ms))
+
+    async def commit_blob(
+        self,
+        keys: BlobKeys,
+        upload: str,
+        *,
+        blob_id: str,
+        ref: bytes,
+        size: int,
+        chunks: int,
+        trace: str | None,
+        ttl_ms: int,
+        strategy: str,
+        limits: tuple[int, int, int, int],
+        victims: Sequence[str],
+    ) -> Reply:
+        """OK ref | AGAIN id... | MISSING. ``limits``: count, bytes, a trace's count, bytes."""
+        places = [keys.blob(victim) for victim in victims]
+        return await self._run(
+            "commit_blob",
+            (upload, keys.blob(blob_id), keys.expiry, keys.use, keys.about, *places),
+            (
+                raw(blob_id),
+                ref,
+                size,
+                chunks,
+                topic_bytes(trace),
+                ttl_ms,
+                strategy,
+                *limits,
+                *map(raw, victims),
+            ),
+        )
+
+    async def touch_blob(self, keys: BlobKeys, *, blob_id: str) -> Reply:
+        """OK noted."""
+        return await self._run("touch_blob", (keys.use,), (raw(blob_id),))
+
+    async def list_blobs(self, keys: BlobKeys) -> Reply:
+        """OK ids."""
+        return await self._run("list_blobs", (keys.expiry,), ())
+
+    async def delete_blob(self, keys: BlobKeys, *, blob_id: str) -> Reply:
+        """OK deleted left."""
+        return await self._run(
+            "delete_blob", (keys.blob(blob_id), keys.expiry, keys.use, keys.about), (raw(blob_id),)
+        )
+
+    async def note_member(self, index: str, *, member: str, ttl_ms: int) -> Reply:
+        """OK noted."""
+        return await self._run("note_member", (index,), (raw(member), ttl_ms))
 
     # The lease
 

@@ -9,7 +9,7 @@ import inspect
 import re
 from pathlib import Path
 
-from redis_state.transport.keys import Keys, LogKeys
+from redis_state.transport.keys import BlobKeys, Keys, LogKeys
 
 BEGIN = "<!-- keys: begin -->"
 END = "<!-- keys: end -->"
@@ -47,22 +47,26 @@ def _readable(text: str) -> str:
 def _shape(name: str) -> str:
     samples = {
         "session_id": "S",
+        "router_session_id": "S",
         "trace_id": "R",
         "task_id": "T",
         "member": "C:T",
         "key": "K",
         "token": "S.x",
         "session_or_trace": "S",
+        "place": "P",
     }
     method = getattr(Keys("rs"), name)
     parameters = list(inspect.signature(method).parameters)
     found = method(*(0 if part == "shard" else samples[part] for part in parameters))
     key = found.rows if isinstance(found, LogKeys) else found
+    key = key.blobs if isinstance(key, BlobKeys) else key
     key = re.sub(r"[0-9a-f]{40}", "<digest>", key)
     for mark, part in {
         "{S}": "{session}",
         "{R}": "{trace}",
         "{K}": "{key}",
+        "{P}": "{place}",
         ":C:T": ":<context>:<task>",
         ":T": ":<task>",
         ":R": ":<trace>",

@@ -25,6 +25,7 @@ from redis_state.models import (
     SteeringEvent,
     SteeringEventType,
     SupportsArtifacts,
+    SupportsConversationBindings,
     SupportsMemoryState,
     SupportsPlannerEvents,
     SupportsPlannerState,
@@ -308,9 +309,10 @@ def test_the_store_can_what_the_contract_asks_for() -> None:
         SupportsSteering,
         SupportsTrajectories,
         SupportsPlannerEvents,
+        SupportsConversationBindings,
+        SupportsArtifacts,
     ):
         assert isinstance(store, protocol)
-    assert not isinstance(store, SupportsArtifacts)
 
 
 def test_missing_capabilities_are_named() -> None:

@@ -273,3 +273,22 @@ async def test_nothing_unreadable_is_an_empty_list(store: RedisStateStore) -> No
     assert await store.unreadable() == []
     assert await store.unreadable(session_id="") == []
     assert await store.unreadable(token="unknown") == []
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"d": "foreign"}, {"id": b"x", "topic": b"\xc3\x28", "row": b"[]"}, {"id": b"x", "row": b""}],
+    ids=["other fields", "a topic that is no text", "no topic"],
+)
+async def test_a_row_that_somebody_else_put_there_is_set_aside(
+    store: RedisStateStore, fields: dict[str, Any]
+) -> None:
+    await store.save_update(update("first"))
+    keys = store.base.keys.updates("session")
+    flat = [part for pair in fields.items() for part in pair]
+    await store.transport.sender.send("XADD", keys.rows, "1-9999999999999", *flat, repeatable=True)
+    assert [row.update_id for row in await store.list_updates("session")] == ["first"]
+    page = await store.read_updates("session")
+    assert [row.update_id for row in page.values] == ["first"]
+    (aside,) = await store.unreadable(session_id="session")
+    assert aside.reason

@@ -274,3 +274,27 @@ async def test_updates_live_as_long_as_they_are_set_to(settings: Settings) -> No
             return await store.list_updates("session") == []
 
         await eventually(gone, "the updates expire")
+
+
+async def test_a_save_that_was_begun_is_carried_out_though_its_caller_is_cancelled(
+    store: RedisStateStore,
+) -> None:
+    saving = asyncio.create_task(store.save_update(update("1")))
+    await asyncio.sleep(0)  # begun, and not sent: there is no connection yet
+    assert saving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await saving
+    assert [row.update_id for row in await store.list_updates("session")] == ["1"]
+
+
+async def test_a_pause_is_not_consumed_for_a_caller_who_is_cancelled_before_it_is_sent(
+    store: RedisStateStore, settings: Settings
+) -> None:
+    await store.save_planner_state("token", {"a": 1})
+    async with RedisStateStore(settings) as other:
+        loading = asyncio.create_task(other.load_planner_state("token"))
+        await asyncio.sleep(0)
+        assert loading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await loading
+        assert await other.load_planner_state("token") == {"a": 1}

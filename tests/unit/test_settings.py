@@ -46,7 +46,7 @@ def test_environment_is_read_and_arguments_win(monkeypatch: pytest.MonkeyPatch) 
         ("call_timeout_s", float("nan")),
         ("connect_timeout_s", float("inf")),
         ("connect_timeout_s", -1),
-        ("max_events_per_trace", 0),
+        ("max_events_per_trace", -1),
         ("max_updates_per_session", 1.5),
         ("pause_ttl", timedelta(0)),
         ("memory_ttl", timedelta(microseconds=999)),

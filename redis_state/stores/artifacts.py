@@ -1,0 +1,271 @@
+"""Artifacts: what tools produce, kept beside a session within its limits.
+
+An artifact's id ends with the place of its session, so that it is found by its id alone. All of a
+session's artifacts share a slot; an index names the sessions that have some.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import re
+from collections.abc import AsyncGenerator, AsyncIterable
+from contextlib import aclosing
+from typing import Any
+
+from redis_state import codec
+from redis_state.errors import CorruptState, InvalidField, LostRace
+from redis_state.models.artifacts import ArtifactRef, ArtifactRetentionConfig, ArtifactScope
+from redis_state.primitives.blob import Blobs, Quota
+from redis_state.stores.base import Base
+from redis_state.transport.keys import artifact_place
+
+_CLEAN = re.compile(r"[^A-Za-z0-9_-]+")
+_ID = re.compile(r"[A-Za-z0-9_-]+_[0-9a-f]{20}([0-9a-f]{16})")
+_SESSION_OF_NONE = "default"
+
+
+class ArtifactStore:
+    """Put, get, list and delete artifacts. The same bytes in two sessions are two artifacts."""
+
+    def __init__(
+        self,
+        base: Base,
+        retention: ArtifactRetentionConfig | None = None,
+        *,
+        ref_type: type[Any] = ArtifactRef,
+    ) -> None:
+        self._base = base
+        self._ref_type = ref_type
+        retention = retention or ArtifactRetentionConfig()
+        self._quota = Quota(
+            ttl_ms=max(0, retention.ttl_seconds) * 1000,
+            max_blob_bytes=retention.max_artifact_bytes,
+            max_bytes=retention.max_session_bytes,
+            max_count=retention.max_artifacts_per_session,
+            max_trace_bytes=retention.max_trace_bytes,
+            max_trace_count=retention.max_artifacts_per_trace,
+            strategy=retention.cleanup_strategy,
+        )
+
+    async def put_bytes(
+        self,
+        data: bytes,
+        *,
+        mime_type: str | None = None,
+        filename: str | None = None,
+        namespace: str | None = None,
+        scope: ArtifactScope | None = None,
+        meta: dict[str, Any] | None = None,
+    ) -> ArtifactRef:
+        """Store bytes and return their reference; the same bytes again are the same artifact.
+
+        That one keeps the reference it has and lives on from now. Errors: ValueError, before
+        anything is sent, if they are more than an artifact, its session or its trace may have.
+        """
+        about = {"mime_type": mime_type, "filename": filename, "namespace": namespace}
+        return await self._put(_only(data), about, scope, meta)
+
+    async def put_text(
+        self,
+        text: str,
+        *,
+        mime_type: str = "text/plain",
+        filename: str | None = None,
+        namespace: str | None = None,
+        scope: ArtifactScope | None = None,
+        meta: dict[str, Any] | None = None,
+    ) -> ArtifactRef:
+        """Store text as UTF-8, lone surrogates as they are. Like `put_bytes`."""
+        if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidField("text", f"text is needed, not {type(text).__name__}")
+        about = {"mime_type": mime_type, "filename": filename, "namespace": namespace}
+        data = text.encode("utf-8", "surrogatepass")
+        return await self._put(_only(data), about, scope, meta)
+
+    async def put_stream(
+        self,
+        chunks: AsyncIterable[bytes],
+        *,
+        mime_type: str | None = None,
+        filename: str | None = None,
+        namespace: str | None = None,
+        scope: ArtifactScope | None = None,
+        meta: dict[str, Any] | None = None,
+    ) -> ArtifactRef:
+        """Store bytes as they come, without holding them in memory. Like `put_bytes`.
+
+        What was sent of a stream that breaks off is dropped, at the latest after 15 minutes.
+        Errors: ValueError once it is too long.
+        """
+        about = {"mime_type": mime_type, "filename": filename, "namespace": namespace}
+        return await self._put(chunks, about, scope, meta)
+
+    async def open_read(self, artifact_id: str) -> AsyncGenerator[bytes, None]:
+        """Yield an artifact's bytes in chunks; nothing if it is not there.
+
+        Close it (``contextlib.aclosing``) if you stop early. Errors: LostRace if the artifact is
+        evicted, deleted or expires meanwhile.
+        """
+        blobs = self._find(artifact_id)
+        if blobs is not None:
+            async with aclosing(blobs.read(artifact_id)) as chunks:
+                async for chunk in chunks:
+                    yield chunk
+
+    async def get(self, artifact_id: str) -> bytes | None:
+        """Return an artifact's bytes, or None, also if it goes away while it is read."""
+        try:
+            data = b"".join([chunk async for chunk in self.open_read(artifact_id)])
+        except LostRace:
+            return None
+        # Nothing was read of an empty one, nor of one that is not there.
+        return data if data or await self.exists(artifact_id) else None
+
+    async def get_ref(self, artifact_id: str) -> ArtifactRef | None:
+        """Return an artifact's reference, or None."""
+        blobs = self._find(artifact_id)
+        data = None if blobs is None else (await blobs.refs([artifact_id]))[0]
+        return None if data is None else self._read(data)
+
+    async def get_with_session_check(self, artifact_id: str, session_id: str) -> bytes | None:
+        """Return an artifact's bytes if it is this session's, else None."""
+        if _place(artifact_id) != artifact_place(session_id):
+            return None
+        return await self.get(artifact_id)
+
+    async def exists(self, artifact_id: str) -> bool:
+        """Tell whether an artifact is there."""
+        blobs = self._find(artifact_id)
+        return blobs is not None and await blobs.refs([artifact_id]) != [None]
+
+    async def delete(self, artifact_id: str) -> bool:
+        """Delete an artifact; tell whether it was there."""
+        place = _place(artifact_id)
+        return False if place is None else await self._delete(place, artifact_id)
+
+    async def list(self, *, scope: ArtifactScope | None = None) -> list[ArtifactRef]:
+        """List the artifacts that match a scope, each session's first to expire first.
+
+        A field of the scope that is None matches all; an artifact without that field matches
+        only None.
+        """
+        index = self._base.keys.artifact_sessions()
+        if scope is None or scope.session_id is None:
+            places = await self._base.records.members(index)
+        else:
+            places = [artifact_place(scope.session_id)]
+        found: list[ArtifactRef] = []
+        for blobs in map(self._blobs, places):
+            for data in await blobs.refs(await blobs.ids()):
+                ref = None if data is None else self._read(data)
+                if ref is not None and _matches(ref.scope, scope):
+                    found.append(ref)
+        return found
+
+    async def clear(self, session_id: str) -> None:
+        """Delete a session's artifacts. Those without a session are of session ``default``."""
+        place = artifact_place(session_id)
+        ids = await self._blobs(place).ids()
+        await asyncio.gather(*(self._delete(place, artifact_id) for artifact_id in ids))
+
+    async def _put(
+        self,
+        chunks: AsyncIterable[bytes],
+        about: dict[str, str | None],
+        scope: ArtifactScope | None,
+        meta: dict[str, Any] | None,
+    ) -> ArtifactRef:
+        place = artifact_place(_session(scope))
+        blobs = self._blobs(place)
+        upload = blobs.begin(trace=scope.trace_id if scope else None)
+        try:
+            async for chunk in chunks:
+                await blobs.add(upload, chunk)
+            digest = await blobs.finish(upload)
+            artifact_id = _artifact_id(about["namespace"], digest, scope, place)
+            ref = {
+                "id": artifact_id,
+                "size_bytes": upload.size,
+                "sha256": digest,
+                "scope": scope,
+                "source": dict(meta or {}),
+                **about,
+            }
+            stored = await blobs.commit(upload, artifact_id, codec.encode(ref))
+        except BaseException:
+            if upload.chunks:
+                blobs.drop(upload)
+            raise
+        await self._note(place)
+        return self._read(stored) or self._unreadable(artifact_id)
+
+    async def _delete(self, place: str, artifact_id: str) -> bool:
+        deleted, left = await self._blobs(place).delete(artifact_id)
+        if not left:
+            # Whoever stores meanwhile notes the place after storing: if that was just undone, what
+            # was stored is seen here.
+            sender = self._base.scripts.transport.sender
+            await sender.send("ZREM", self._base.keys.artifact_sessions(), place, repeatable=True)
+            if await self._blobs(place).ids():
+                await self._note(place)
+        return deleted
+
+    async def _note(self, place: str) -> None:
+        await self._base.scripts.note_member(
+            self._base.keys.artifact_sessions(), member=place, ttl_ms=self._quota.ttl_ms
+        )
+
+    def _find(self, artifact_id: str) -> Blobs | None:
+        place = _place(artifact_id)
+        return None if place is None else self._blobs(place)
+
+    def _blobs(self, place: str) -> Blobs:
+        return Blobs(self._base.scripts, self._base.keys.artifacts(place), self._quota)
+
+    def _read(self, data: bytes) -> ArtifactRef | None:
+        def build() -> ArtifactRef:
+            ref: ArtifactRef = self._ref_type.model_validate(codec.decode(data))
+            return ref
+
+        return self._base.attempt("artifacts", "a reference", data, build)
+
+    def _unreadable(self, artifact_id: str) -> ArtifactRef:
+        raise CorruptState(artifact_id, "it is there, but its reference cannot be read")
+
+
+async def _only(data: bytes) -> AsyncGenerator[bytes, None]:
+    yield data
+
+
+def _session(scope: ArtifactScope | None) -> str:
+    """Name the session whose limits count. Without one it is one for all."""
+    if scope is None or scope.session_id is None:
+        return _SESSION_OF_NONE
+    return scope.session_id
+
+
+def _place(artifact_id: str) -> str | None:
+    """Read the place of an artifact's session off its id; None if it is no id of ours."""
+    if not isinstance(artifact_id, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidField("artifact_id", f"text is needed, not {type(artifact_id).__name__}")
+    found = _ID.fullmatch(artifact_id)
+    return found[1] if found else None
+
+
+def _artifact_id(
+    namespace: str | None, digest: str, scope: ArtifactScope | None, place: str
+) -> str:
+    """Name an artifact by its content and by whose it is, so that no two owners share one."""
+    owner = (scope.tenant_id, scope.user_id) if scope else (None, None)
+    name = hashlib.sha256(codec.canonical([digest, *owner])).hexdigest()[:20]
+    prefix = _CLEAN.sub("_", namespace).strip("_-") if namespace else ""
+    return f"{prefix or 'art'}_{name}{place}"
+
+
+def _matches(found: ArtifactScope | None, wanted: ArtifactScope | None) -> bool:
+    if wanted is None:
+        return True
+    names = ("tenant_id", "user_id", "session_id", "trace_id")
+    asked = {name: getattr(wanted, name) for name in names if getattr(wanted, name) is not None}
+    return all(found is not None and getattr(found, name) == asked[name] for name in asked)

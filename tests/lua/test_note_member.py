@@ -1,0 +1,27 @@
+from __future__ import annotations
+
+from redis_state.transport.keys import Keys
+from redis_state.transport.scripts import Scripts
+from tests.looking import HOUR, ask, lives, ok
+
+
+async def test_a_member_stays_as_long_as_its_longest_note(scripts: Scripts, keys: Keys) -> None:
+    index = keys.artifact_sessions()
+    assert await scripts.note_member(index, member="a", ttl_ms=2 * HOUR) == ok(1)
+    for _ in range(2):
+        assert await scripts.note_member(index, member="a", ttl_ms=HOUR) == ok(0)
+    assert HOUR < (await lives(scripts, index))[0] <= 2 * HOUR + 1
+    await ask(scripts, "ZADD", index, 1, "gone")
+    assert await scripts.note_member(index, member="\ud800", ttl_ms=HOUR) == ok(1)
+    assert await ask(scripts, "ZRANGE", index, 0, -1) == [b"\xed\xa0\x80", b"a"]
+
+
+async def test_a_member_may_stay_for_ever(scripts: Scripts, keys: Keys) -> None:
+    index = keys.artifact_sessions()
+    await scripts.note_member(index, member="a", ttl_ms=0)
+    assert await scripts.note_member(index, member="a", ttl_ms=HOUR) == ok(0)
+    assert await lives(scripts, index) == [-1]
+    await ask(scripts, "ZREM", index, "a")
+    assert await scripts.note_member(index, member="b", ttl_ms=HOUR) == ok(1)
+    assert 0 < (await lives(scripts, index))[0] <= HOUR + 1
+    await ask(scripts, "DEL", index)
