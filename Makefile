@@ -101,7 +101,8 @@ test-wheel: wheel ## run the suite against the built wheel in a clean environmen
 	@rm -rf $(WHEEL)
 	$(call install,$(WHEEL),"$$(ls $(CURDIR)/dist/*.whl)[all$(,)test]",the built wheel)
 	@set -e; away=$$(mktemp -d); trap 'rm -rf "$$away"' EXIT; \
-	for part in tests workers docs pyproject.toml README.md Makefile Dockerfile docker-compose.yml; do \
+	for part in tests workers docs pyproject.toml README.md CONTRIBUTING.md CHANGELOG.md \
+		Makefile Dockerfile docker-compose.yml; do \
 		if [ -e "$$part" ]; then cp -R "$$part" "$$away/"; fi; \
 	done; \
 	cd "$$away"; \
