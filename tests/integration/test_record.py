@@ -147,7 +147,7 @@ async def test_of_4_processes_that_count_no_step_is_lost(
     scripts: Scripts, keys: Keys, settings: Settings
 ) -> None:
     shared = {"url": settings.url.get_secret_value(), "namespace": settings.namespace}
-    arguments = [{**shared, "does": "count", "times": 50}] * 4
+    arguments = [{**shared, "does": "count", "times": 50, "processes": 4}] * 4
     lost = await run_processes("use_primitives", arguments)
     found = await Records(scripts).load(keys.memory("counter"))
     assert found is not None

@@ -17,6 +17,7 @@ from redis_state.primitives.log import Bounds, Log
 from redis_state.primitives.record import Records
 from redis_state.primitives.token import Tokens
 from redis_state.primitives.watchlist import WatchList
+from redis_state.testing import eventually
 from redis_state.transport.connect import Transport
 from redis_state.transport.keys import Keys
 from redis_state.transport.scripts import Scripts
@@ -49,8 +50,21 @@ async def follow(scripts: Scripts, keys: Keys, argument: dict[str, Any]) -> list
     raise AssertionError
 
 
+async def meet(scripts: Scripts, keys: Keys, processes: int) -> None:
+    """Wait until so many processes are here, so that they really race."""
+    sender, key = scripts.transport.sender, f"{keys.namespace}:v1:{{start}}:start"
+    await sender.send("SET", key, 0, "NX", "PX", HOUR, repeatable=True)
+    await sender.send("INCR", key, repeatable=False)
+
+    async def all_here() -> bool:
+        return int(await sender.send("GET", key, repeatable=True)) >= processes
+
+    await eventually(all_here, "all processes have begun", timeout_s=30)
+
+
 async def count(scripts: Scripts, keys: Keys, argument: dict[str, Any]) -> int:
     """Add to one number, so often, against all the others; tell how often a race was lost."""
+    await meet(scripts, keys, argument["processes"])
     records = Records(scripts)
     key = keys.memory("counter")
     lost = 0
