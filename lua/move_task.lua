@@ -6,6 +6,7 @@
 -- KEYS[5] ids      hash: its ids
 -- KEYS[6] topic_rows  list: the task's index in it
 -- KEYS[7] channel  pub/sub
+-- KEYS[8] journal  hash: entry -> JSON; lives as long as the task
 -- ARGV[1] epoch    of the mover's lease, '' for none
 -- ARGV[2] from     the states it may be in, each between spaces
 -- ARGV[3] release  1 to give the lease back
@@ -27,7 +28,7 @@
 -- @include fence
 -- @include record_write
 -- @include log_write
-local task, tasks, lease = KEYS[1], KEYS[2], KEYS[3]
+local task, tasks, lease, journal = KEYS[1], KEYS[2], KEYS[3], KEYS[8]
 local log = { rows = KEYS[4], ids = KEYS[5], topic_rows = KEYS[6], channel = KEYS[7] }
 local epoch, from, release, write, ttl_ms = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
 local member, row_id, row = ARGV[6], ARGV[9], ARGV[10]
@@ -43,5 +44,6 @@ if lost then return lost end
 if not string.find(from, ' ' .. was[1] .. ' ', 1, true) then return { 'DENIED', was[1] } end
 log_write(log, { row_id, row }, now_ms())
 local version = record_write(task, { key = tasks, member = member }, write, ttl_ms, fields)
+redis.call('PEXPIRE', journal, ttl_ms)
 if release == '1' and current > 0 then redis.call('HSET', lease, 'owner', '', 'expires', 0) end
 return { 'OK', version, current }

@@ -102,7 +102,8 @@ class RedisStateStore:
         self.transport: Transport = Transport(self.settings)
         scripts = Scripts(self.transport)
         try:
-            keys = Keys(self.settings.namespace)
+            database = int(self.transport.address.options.get("db", 0))
+            keys = Keys(self.settings.namespace, database)
         except InvalidField as error:
             raise ConfigError(str(error)) from None
         self.base: Base = Base(self.settings, keys, scripts, Records(scripts))
@@ -215,9 +216,15 @@ class RedisStateStore:
         """
         await self.pauses.save(token, payload)
 
-    async def load_planner_state(self, token: str) -> dict[str, Any] | None:
-        """Consume a pause: its payload for exactly one caller anywhere, None for all others."""
-        return await self.pauses.load(token)
+    async def load_planner_state(
+        self, token: str, *, claim: str | None = None
+    ) -> dict[str, Any] | None:
+        """Consume a pause: its payload for exactly one caller anywhere, None for all others.
+
+        The same ``claim`` repeated gets the same payload: name one if you will ask again after
+        OutcomeUnknown, or after a restart of your own.
+        """
+        return await self.pauses.load(token, claim=claim)
 
     # Memory
 

@@ -135,6 +135,14 @@ CALLS: dict[str, Call] = {
         keys.pause("token"), claim="c", by="me", decision=b"null", keep_ms=HOUR
     ),
     "resume_task": _resume,
+    "create_task": lambda scripts, keys: scripts.create_task(
+        task_keys(keys, SESSION),
+        {"status": b"PENDING"},
+        steering=keys.steering(SESSION),
+        updates=keys.updates(SESSION),
+        write="w",
+        ttl_ms=HOUR,
+    ),
     "save_record": _save_record,
     "save_task": _save_task,
     "set_aside": lambda scripts, keys: scripts.set_aside(

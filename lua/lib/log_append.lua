@@ -5,8 +5,11 @@ local function log_append(log, id, row)
   if known then return tonumber(known), 0 end
   local n = string.format('%.0f', log.last + 1)
   local entry = n .. string.format('-%.0f', log.now)
-  -- First what the server may refuse, rights to the channel say: so nothing is left half written.
+  -- First what the server may refuse: writing, when it is full, and then telling, for want of rights.
+  -- So nothing is left half written, and nothing is told that was not.
   if log.announce == '1' then
+    if log.last == 0 then redis.call('HSETNX', log.ids, '', '') redis.call('PEXPIRE', log.ids, 60000)
+    else redis.call('HSET', log.ids, '', log.text) end
     redis.call('PUBLISH', log.channel, string.format('%s %d %d ', entry, #id, #log.topic) .. id .. log.topic .. row)
   end
   -- A log without a head has no rows. Those of one whose head was evicted would refuse the number.

@@ -4,7 +4,8 @@
 local function log_head(ids)
   local names = { 'first', 'first_ms', 'last', 'last_ms', 'expires', 'before_ms' }
   local head, place = { first = 1, first_ms = 0, last = 0, last_ms = 0, expires = 0, before_ms = 0 }, 0
-  for number in string.gmatch(redis.call('HGET', ids, '') or '', '%d+') do
+  head.text = redis.call('HGET', ids, '') or ''
+  for number in string.gmatch(head.text, '%d+') do
     place = place + 1
     head[names[place]] = tonumber(number)
   end

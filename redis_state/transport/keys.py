@@ -109,6 +109,8 @@ class Keys:
     """The key layout under one namespace."""
 
     namespace: str = "rs"
+    # Pub/sub knows no databases: without their number two of one server would hear each other.
+    database: int = 0
 
     def __post_init__(self) -> None:
         """Refuse a namespace that could break out of its place in a key."""
@@ -121,7 +123,8 @@ class Keys:
 
     def _log(self, field: str, scope: str, kind: str) -> LogKeys:
         rows = self._key(field, scope, kind)
-        return LogKeys(rows, f"{rows}:ids", f"{rows}:live", f"{rows}:topic")
+        channel = f"{rows}:live" if self.database == 0 else f"{rows}:live:{self.database}"
+        return LogKeys(rows, f"{rows}:ids", channel, f"{rows}:topic")
 
     def events(self, trace_id: str) -> LogKeys:
         """stream: events of a trace; ``:ids`` hash: fingerprint -> n. `events_ttl`, trimmed."""

@@ -44,6 +44,16 @@ async def open_link(locate: Callable[[], Awaitable[Address]], *, timeout_s: floa
     raise failure
 
 
+def is_writable(connection: Wire) -> bool:
+    """Tell whether writing is of use. Ask right before it, with no await in between.
+
+    redis-py would connect anew by itself; and asyncio (3.12 and later) would watch the descriptor
+    of a lost connection, which the next one may get.
+    """
+    writer = cast("asyncio.StreamWriter | None", getattr(connection, "_writer", None))
+    return writer is not None and not writer.transport.is_closing()
+
+
 async def use_link(connection: Wire, *jobs: Coroutine[Any, Any, None]) -> str:
     """Run the jobs until one of them ends, then disconnect. Return what broke the connection.
 

@@ -372,6 +372,30 @@ class Scripts:
 
     # The life of a task
 
+    async def create_task(
+        self,
+        keys: TaskKeys,
+        fields: Mapping[str, bytes],
+        *,
+        steering: LogKeys,
+        updates: LogKeys,
+        write: str,
+        ttl_ms: int,
+    ) -> Reply:
+        """OK version | STALE version."""
+        return await self._run(
+            "create_task",
+            (
+                keys.task,
+                keys.tasks,
+                keys.journal,
+                steering.ids,
+                keys.lease,
+                updates.topic(keys.task_id),
+            ),
+            (write, ttl_ms, topic_bytes(keys.task_id), *_flat(fields)),
+        )
+
     async def start_task(
         self,
         keys: TaskKeys,
@@ -417,7 +441,7 @@ class Scripts:
         said = announcement
         return await self._run(
             "move_task",
-            (keys.task, keys.tasks, keys.lease, *_log_keys(keys, said)),
+            (keys.task, keys.tasks, keys.lease, *_log_keys(keys, said), keys.journal),
             (
                 "" if epoch is None else epoch,
                 f" {' '.join(from_states)} ",

@@ -36,7 +36,7 @@ from redis_state.errors import (
 )
 from redis_state.transport.address import Address, Wire
 from redis_state.transport.failures import Rejected, reply_error
-from redis_state.transport.link import open_link, use_link
+from redis_state.transport.link import is_writable, open_link, use_link
 from redis_state.transport.lua import Script
 
 log = logging.getLogger(__name__)
@@ -228,8 +228,7 @@ class Sender:
             self._fail_waiting(f"the sender failed: {type(error).__name__}")
 
     async def _write(self, connection: Wire) -> None:
-        # Once the reader has seen the end, sending would make redis-py connect by itself.
-        while connection.is_connected:
+        while is_writable(connection):
             batch = [] if self._holding else self._next_batch()
             if not batch:
                 self._wake.clear()

@@ -20,7 +20,7 @@ from redis.exceptions import ResponseError
 from redis_state.errors import BackendUnavailable, ConfigError, RedisStateError
 from redis_state.transport.address import Address, Wire
 from redis_state.transport.failures import Rejected, reply_error
-from redis_state.transport.link import open_link, use_link
+from redis_state.transport.link import is_writable, open_link, use_link
 
 log = logging.getLogger(__name__)
 
@@ -162,11 +162,13 @@ class Subscriber:
     async def _write(self, connection: Wire) -> None:
         loop = asyncio.get_running_loop()
         asked_at = loop.time()
-        while connection.is_connected:
+        while is_writable(connection):
             command = ("PING", b"")
             with suppress(TimeoutError):
                 async with asyncio.timeout(_PING_EVERY_S):
                     command = await self._outbox.get()
+            if not is_writable(connection):
+                return
             now = loop.time()
             if self._asked and now - max(self._heard_at, asked_at) > 2 * _PING_EVERY_S:
                 return

@@ -28,6 +28,7 @@ from redis_state.worker.queue import DEFAULT_QUEUE, Queue
 
 _DECISIONS = (SteeringEventType.APPROVE, SteeringEventType.REJECT)
 _LOOK_AGAIN = timedelta(seconds=30)
+_LOOK_EVERY_S = 5.0
 
 
 class TaskClient:
@@ -104,8 +105,11 @@ class TaskClient:
         payload: dict[str, Any] | None = None,
         *,
         source: str = "user",
+        event_id: str | None = None,
     ) -> SteeringEvent:
         """Send a steering event to a task, wherever it runs or waits.
+
+        The same ``event_id`` again is the same event: name one if you may have to repeat the call.
 
         APPROVE and REJECT with a ``resume_token`` resolve that pause of this task, see `resolve`;
         CANCEL also ends a task that waits, see `cancel`; PRIORITIZE moves one that is queued.
@@ -118,6 +122,7 @@ class TaskClient:
             event_type=event_type,
             payload=payload or {},
             source=source,
+            event_id=event_id or new_id(),
         )
         validate_steering_event(event)
         await self.store.save_steering(event)
@@ -192,9 +197,9 @@ class TaskClient:
         resumed = await self._life.resume(
             token, approved=approved, value=codec.plain(value), by=by, claim=claim, task=task
         )
-        await self._look_later(resumed.session_id, resumed.task_id)
         state = await self.get(resumed.session_id, resumed.task_id)
         if state is not None and state.status is TaskStatus.PENDING:
+            await self._look_later(resumed.session_id, resumed.task_id)
             await self._queue.put(
                 resumed.session_id, resumed.task_id, epoch=resumed.epoch, priority=state.priority
             )
@@ -212,8 +217,10 @@ class TaskClient:
                 # The cursor first: an end that comes after the look comes after the cursor too.
                 cursor = await self.store.update_cursor(session_id)
                 ended = await self._look(session_id, task_id)
-                with suppress(CursorGap):
-                    ended = ended or await self._watch_for_end(session_id, task_id, cursor)
+                # Also what no update tells of, a session that was cleared say, is seen in time.
+                with suppress(CursorGap, TimeoutError):
+                    async with asyncio.timeout(_LOOK_EVERY_S):
+                        ended = ended or await self._watch_for_end(session_id, task_id, cursor)
                 if ended is not None:
                     return ended
 

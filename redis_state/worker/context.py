@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, TypeVar, cast
+from typing import Any, ParamSpec, TypeVar, cast, overload
 
 from redis_state import codec
 from redis_state.models import StateUpdate, TaskState, UpdateType
@@ -17,6 +17,7 @@ from redis_state.worker.inbox import Inbox
 from redis_state.worker.life import Started, TaskLife
 
 R = TypeVar("R")
+P = ParamSpec("P")
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +114,21 @@ class TaskContext:
             total_steps=total,
         )
         await self.store.updates.save(update, fence=self._started.held.fence)
+
+    @overload
+    async def step(
+        self, name: str, work: Callable[P, Awaitable[R]], *arguments: P.args, **options: P.kwargs
+    ) -> R: ...
+
+    @overload
+    async def step(
+        self, name: str, work: Callable[P, R], *arguments: P.args, **options: P.kwargs
+    ) -> R: ...
+
+    @overload
+    async def step(
+        self, name: str, work: Callable[..., Any], *arguments: Any, **options: Any
+    ) -> Any: ...
 
     async def step(
         self, name: str, work: Callable[..., Awaitable[R] | R], *arguments: Any, **options: Any

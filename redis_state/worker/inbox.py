@@ -2,7 +2,8 @@
 
 It is the task's part of the session's steering log, so it lives as long as the task, not the run.
 Each run reads it from the beginning, as each run begins at the handler's start: what an earlier
-run was told, a later one is told again, before its first checkpoint. What steers the run itself
+run was told, a later one is told again, before its first checkpoint. What an earlier task of the
+same id was told is left out. What steers the run itself
 (CANCEL, PAUSE, RESUME, PRIORITIZE) acts when it arrives; what resolves a pause has acted before;
 the rest waits until the handler takes it.
 """
@@ -44,13 +45,14 @@ class Inbox:
         session_id: str,
         task_id: str,
         *,
+        after: str | None,
         on_hard_cancel: Callable[[], None],
         on_priority: Callable[[int], None],
     ) -> None:
         self._store = store
         self._session_id = session_id
         self._task_id = task_id
-        self._after: str | None = None
+        self._after = after
         self._on_hard_cancel = on_hard_cancel
         self._on_priority = on_priority
         self._waiting: deque[SteeringEvent] = deque()

@@ -50,6 +50,7 @@ class Started:
     handler: str
     input: Any
     attempts: int
+    inbox: str | None
     journal: dict[str, Any]
 
 
@@ -89,25 +90,25 @@ class TaskLife:
     async def create(self, state: TaskState, *, handler: str, task_input: Any) -> bool:
         """Write a new pending task down; tell whether it was new. An existing one stays."""
         keys = self._keys(state)
+        write = new_write_id()
         job = codec.encode({"handler": handler, "input": task_input})
         fields = task_fields(state) | {
             "job": job,
             "finished": b"0",
             "updated_at": str(microseconds(state.updated_at)).encode(),
         }
-        reply = await self._scripts.save_record(
-            keys.task,
+        reply = await self._scripts.create_task(
+            keys,
             fields,
-            write=new_write_id(),
+            steering=self._store.steering.keys(state.session_id),
+            updates=self._store.updates.keys(state.session_id),
+            write=write,
             ttl_ms=self._store.tasks.ttl_ms(state.status.value),
-            expected=0,
-            index=keys.tasks,
-            member=state.task_id,
         )
         if reply.word is not Word.OK:
             return False
         update = status_update(state, state.status)
-        update.update_id = f"{state.task_id}:submitted"
+        update.update_id = f"{state.task_id}:{write}"
         await self._store.save_update(update)
         return True
 
@@ -349,6 +350,7 @@ class TaskLife:
             handler=job["handler"],
             input=job["input"],
             attempts=int(record.fields.get("attempts", 1)),
+            inbox=record.fields.get("inbox", b"").decode() or None,
             journal=await self._journal(self._store.tasks.keys(session_id, task_id)),
         )
 

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from inspect import isawaitable
 from typing import Any, cast
 
 from arq.worker import Retry
@@ -83,6 +84,7 @@ class _Run:
             store,
             started.state.session_id,
             self._task_id,
+            after=started.inbox,
             on_hard_cancel=self._cancel_hard,
             on_priority=self._set_priority,
         )
@@ -129,7 +131,8 @@ class _Run:
             self._store, self._life, self._started, self._inbox, self._terms.worker
         )
         try:
-            return await handler(context)
+            outcome: Any = handler(context)
+            return await outcome if isawaitable(outcome) else outcome
         except (SystemExit, KeyboardInterrupt) as error:
             # asyncio would end the whole worker for it.
             raise _Exited(f"{type(error).__name__}: {codec.text_of(error)}") from error

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
 from redis_state import RedisStateStore, StoreFull
 from redis_state.models import Trajectory
+from redis_state.testing import eventually
+from redis_state.transport.embedded import start_embedded
 from tests.samples import (
     admin,
     binding,
@@ -108,3 +111,29 @@ async def test_a_full_server_can_be_cleared(full: RedisStateStore) -> None:
         await full.save_update(update("after"))
     await full.memory.delete("key")
     assert await full.load_memory_state("key") is None
+
+
+async def test_a_full_server_tells_watchers_of_nothing_that_it_refused() -> None:
+    with start_embedded(None) as server:
+        async with RedisStateStore.from_url(server.url) as full:
+            seen: list[str] = []
+
+            async def watch() -> None:
+                async for entry in full.watch_updates("session"):
+                    seen.append(entry.value.update_id)
+                    if entry.value.update_id == "after":
+                        return
+
+            watching = asyncio.create_task(watch())
+            await full.save_update(update("before"))
+            await eventually(lambda: seen == ["before"], "the watcher listens")
+            sender = full.transport.sender
+            await sender.send("CONFIG", "SET", "maxmemory", "1000", repeatable=True)
+            for session in ("session", "another"):
+                with pytest.raises(StoreFull):
+                    await full.save_update(update("refused", session_id=session))
+            await sender.send("CONFIG", "SET", "maxmemory", "0", repeatable=True)
+            await full.save_update(update("after"))
+            async with asyncio.timeout(10):
+                await watching
+            assert seen == ["before", "after"]

@@ -173,3 +173,21 @@ async def test_a_watcher_goes_on_across_a_restart_of_the_server(tmp_path: Path) 
             assert kept == list(range(150))
     finally:
         server.stop()
+
+
+async def test_two_databases_of_one_server_do_not_hear_each_other(settings: Settings) -> None:
+    url = settings.url.get_secret_value()
+    joint = "&" if "?" in url else "?"
+    base = url.rsplit("/", 1)[0] if url.startswith("redis") else url
+    other_url = f"{base}/1" if url.startswith("redis") else f"{url}{joint}db=1"
+    other = settings.model_copy(update={"url": SecretStr(other_url)})
+    async with RedisStateStore(settings) as here, RedisStateStore(other) as there:
+        await here.save_update(update("here-1"))
+        async with aclosing(here.watch_updates("session")) as watching:
+            assert (await anext(watching)).value.update_id == "here-1"
+            await there.save_update(update("there-1"))
+            await there.save_update(update("there-2"))
+            await here.save_update(update("here-2"))
+            async with asyncio.timeout(10):
+                assert (await anext(watching)).value.update_id == "here-2"
+        await there.delete_everything()

@@ -27,6 +27,7 @@ from redis_state.models import (
     TaskState,
     TaskStatus,
     TaskType,
+    UpdateType,
 )
 from redis_state.testing import eventually
 from redis_state.worker import TaskCancelled, TaskClient, TaskContext, run
@@ -203,7 +204,7 @@ async def test_a_step_is_done_once_and_its_result_is_as_json_keeps_it_in_every_r
         return name, times
 
     async def steps(ctx: TaskContext) -> Any:
-        found = [await ctx.step("work", work, f"{n}", times=n) for n in range(3)]
+        found: list[Any] = [await ctx.step("work", work, f"{n}", times=n) for n in range(3)]
         found.append(await ctx.step("nothing", asyncio.sleep, 0))
         seen.append(found)
         await ctx.pause()
@@ -829,3 +830,38 @@ async def test_the_log_names_tasks_and_never_what_they_carry(
         await client.wait(SESSION, task, timeout_s=10)
     assert task in caplog.text
     assert "s3cret" not in caplog.text
+
+
+async def test_a_task_of_an_id_that_was_used_before_starts_with_nothing(
+    store: RedisStateStore, settings: Settings
+) -> None:
+    async def twice(ctx: TaskContext) -> list[Any]:
+        noted = await ctx.step("work", lambda: ctx.input)
+        decision = await ctx.approval("go on?")
+        return [noted, decision.by, [event.payload["text"] for event in ctx.inbox.take()]]
+
+    short = settings.model_copy(update={"finished_task_ttl": timedelta(milliseconds=300)})
+    async with RedisStateStore(short) as own, pool(own, {"twice": twice}) as client:
+        for name in ("first", "second"):
+            await client.submit("twice", name, session_id=SESSION, task_id="again")
+            text = {"text": f"to the {name}"}
+            await client.steer(SESSION, "again", SteeringEventType.INJECT_CONTEXT, text)
+
+            async def paused() -> bool:
+                state = await client.get(SESSION, "again")
+                return state is not None and state.status is TaskStatus.PAUSED
+
+            await eventually(paused, f"the {name} waits for approval")
+            checkpoints = [
+                update.content["resume_token"]
+                for update in await own.list_updates(SESSION, task_id="again")
+                if update.update_type is UpdateType.CHECKPOINT
+            ]
+            await client.approve(checkpoints[-1], by=name)
+            ended = await client.wait(SESSION, "again", timeout_s=10)
+            assert ended.result == [name, name, [f"to the {name}"]]
+
+            async def gone() -> bool:
+                return await client.get(SESSION, "again") is None
+
+            await eventually(gone, "the record has expired")

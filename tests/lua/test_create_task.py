@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+from redis_state.transport.keys import Keys
+from redis_state.transport.scripts import Reply, Scripts, TaskKeys, Word
+from tests.looking import HOUR, ask, fields, lives, no, ok, task_keys
+
+
+async def create(scripts: Scripts, keys: Keys, task: TaskKeys, write: str) -> Reply:
+    return await scripts.create_task(
+        task,
+        {"status": b"PENDING"},
+        steering=keys.steering("s"),
+        updates=keys.updates("s"),
+        write=write,
+        ttl_ms=HOUR,
+    )
+
+
+async def test_a_task_is_created_once_and_its_creator_may_repeat_the_call(
+    scripts: Scripts, keys: Keys
+) -> None:
+    task = task_keys(keys, "s")
+    assert await create(scripts, keys, task, "one") == ok(1)
+    assert await create(scripts, keys, task, "one") == ok(1)
+    assert await create(scripts, keys, task, "two") == no(Word.STALE, 1)
+    assert all(0 < life <= HOUR for life in await lives(scripts, task.task, task.tasks))
+
+
+async def test_what_an_earlier_task_of_the_id_noted_and_was_told_is_left_out(
+    scripts: Scripts, keys: Keys
+) -> None:
+    task, steering = task_keys(keys, "s"), keys.steering("s")
+    row = [(b"e", b"[]")]
+    told = {"topic": task.task_id, "max_rows": 0, "ttl_ms": HOUR, "announce": False}
+    await scripts.append_log(steering, row, **told)  # type: ignore[arg-type]
+    await create(scripts, keys, task, "one")
+    assert "inbox" not in await fields(scripts, task.task)
+    await ask(scripts, "HSET", task.journal, "step:a#1", "1")
+    await ask(scripts, "HSET", task.lease, "epoch", "1")
+    await ask(scripts, "PEXPIRE", task.lease, HOUR)
+    await ask(scripts, "DEL", task.task)
+    await create(scripts, keys, task, "two")
+    assert (await fields(scripts, task.task))["inbox"].startswith(b"1-")
+    assert await lives(scripts, task.journal) == [-2]
