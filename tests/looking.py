@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
-from hypothesis import event, given
+from hypothesis import event, given, seed
 from hypothesis import strategies as st
 
 from redis_state import Settings
@@ -222,7 +223,8 @@ def explore(
 
         try:
             for _ in range(_ROUNDS):
-                run()
+                # Drawn from the run's own seed, so that a round is new and can be repeated.
+                seed(random.getrandbits(64))(run)()
                 if wanted <= set(happened):
                     break
         finally:
