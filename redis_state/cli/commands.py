@@ -40,7 +40,7 @@ _USAGE = 2
 _UNREACHABLE = 5
 _INTERRUPTED = 130
 
-app = typer.Typer(
+app: typer.Typer = typer.Typer(
     name="redis-state",
     help="State for running agents, on plain Redis or Valkey.\n\n"
     "Begin with `redis-state demo`: it needs nothing but itself.\n\n"

@@ -14,7 +14,7 @@ from redis_state.demo.tasks import review_document
 from redis_state.errors import ConfigError
 from redis_state.worker import AgentWorker
 
-worker = AgentWorker({"review_document": review_document}, max_tasks=4, grace_s=2.0)
+worker: AgentWorker = AgentWorker({"review_document": review_document}, max_tasks=4, grace_s=2.0)
 
 # The demo has one server, whatever the environment says.
 _QUEUE_URL = "REDIS_STATE_QUEUE_URL"

@@ -29,7 +29,7 @@ from redis_state.models import ArtifactRetentionConfig as Retention
 from redis_state.settings import make_settings
 from redis_state.store import HostTypes, RedisStateStore
 
-TYPES = HostTypes(
+TYPES: HostTypes = HostTypes(
     stored_event=StoredEvent,
     remote_binding=RemoteBinding,
     task_state=TaskState,

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from redis_state.errors import BackendError, LeaseLost
 from redis_state.transport.scripts import Fence, Scripts, Word
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)

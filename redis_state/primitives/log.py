@@ -62,7 +62,7 @@ class Log:
     def __init__(
         self, scripts: Scripts, keys: LogKeys, bounds: Bounds, *, announce: bool = False
     ) -> None:
-        self.scripts = scripts
+        self.scripts: Scripts = scripts
         self.keys = keys
         self.bounds = bounds
         self.announce = announce

@@ -37,8 +37,8 @@ class Transport:
     """
 
     def __init__(self, settings: Settings) -> None:
-        self.settings = settings
-        self.address = Address.parse(settings.url.get_secret_value())
+        self.settings: Settings = settings
+        self.address: Address = Address.parse(settings.url.get_secret_value())
         self._links: dict[asyncio.AbstractEventLoop, _Links] = {}
         # Held for a moment only. Starting a server takes long and has a lock of its own, which
         # is never waited for on an event loop.

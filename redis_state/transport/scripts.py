@@ -123,7 +123,7 @@ class Scripts:
     """The scripts, run through one transport."""
 
     def __init__(self, transport: Transport) -> None:
-        self.transport = transport
+        self.transport: Transport = transport
 
     async def _run(self, name: str, keys: Sequence[str], arguments: Iterable[Argument]) -> Reply:
         script = SCRIPTS[name]

@@ -39,7 +39,7 @@ from redis_state.transport.failures import Rejected, reply_error
 from redis_state.transport.link import is_writable, open_link, use_link
 from redis_state.transport.lua import Script
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 Argument = str | bytes | int
 Command = tuple[Argument, ...]
@@ -119,8 +119,8 @@ class Sender:
         self._holding = False
         self._opened_at = 0.0
         self._heard_at = 0.0
-        self.connections = 0
-        self.batches = 0
+        self.connections: int = 0
+        self.batches: int = 0
 
     def send(
         self,

@@ -22,7 +22,7 @@ from redis_state.transport.address import Address, Wire
 from redis_state.transport.failures import Rejected, reply_error
 from redis_state.transport.link import is_writable, open_link, use_link
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 _QUEUE_LIMIT = 1000
 _PING_EVERY_S = 10.0
@@ -82,7 +82,7 @@ class Subscriber:
         self._task: asyncio.Task[None] | None = None
         self._heard_at = 0.0
         self._closed = False
-        self.connections = 0
+        self.connections: int = 0
 
     def subscribe(self, channel: str) -> Subscription:
         """Begin to follow a channel. Does not wait. Errors: BackendUnavailable when closed.

@@ -35,7 +35,7 @@ class TaskClient:
     """Hand tasks to the pool and have a say in them, from any process."""
 
     def __init__(self, store: RedisStateStore, *, queue: str = DEFAULT_QUEUE) -> None:
-        self.store = store
+        self.store: RedisStateStore = store
         self._life = TaskLife(store)
         self._queue = Queue(store.settings, name=queue)
         self._watch = WatchList(store.base.scripts, store.base.keys)

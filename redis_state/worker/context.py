@@ -44,8 +44,8 @@ class TaskContext:
     def __init__(
         self, store: RedisStateStore, life: TaskLife, started: Started, inbox: Inbox, worker: str
     ) -> None:
-        self.store = store
-        self.inbox = inbox
+        self.store: RedisStateStore = store
+        self.inbox: Inbox = inbox
         self.worker = worker
         self._life = life
         self._started = started

@@ -20,7 +20,7 @@ from redis_state.errors import BackendError, CursorGap
 from redis_state.models import SteeringEvent, SteeringEventType
 from redis_state.store import RedisStateStore
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 _AGAIN_S = 1.0
 

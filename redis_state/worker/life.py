@@ -38,7 +38,7 @@ from redis_state.stores.tasks import microseconds, move_fields, task_fields
 from redis_state.transport.keys import escape
 from redis_state.transport.scripts import Announcement, TaskKeys, Word
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from redis_state.worker.context import TaskContext, TaskPaused
 from redis_state.worker.inbox import Inbox, TaskCancelled
 from redis_state.worker.life import NotStarted, Started, TaskLife, watch_entry
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 Handler = Callable[[TaskContext], Awaitable[Any]]
 Outcome = tuple[TaskStatus, Any, str | None]

@@ -27,7 +27,7 @@ from redis_state.worker.queue import (
 )
 from redis_state.worker.run import Handler, Terms, run_task
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 _STORE = "redis_state.store"
 _RESTART_S = 0.5
