@@ -13,6 +13,7 @@
     │   ├── TokenUnknown           no such token, or no longer
     │   └── InvalidTransition      the task's state does not allow this step
     ├── CursorGap              rows between the cursor and what is kept are gone
+    ├── HandlerChanged         a handler ended without asking for what earlier runs noted
     └── BackendError           trouble with the server
         ├── BackendUnavailable     it cannot be reached; the call did not happen
         │   └── OutcomeUnknown         the connection broke: it may have happened
@@ -27,6 +28,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+
+_NAMED_ENTRIES = 10
 
 
 class RedisStateError(Exception):
@@ -133,6 +136,21 @@ class CursorGap(RedisStateError):
         self.reason = reason
         self.missed = missed
         self.resume_after = resume_after
+
+
+class HandlerChanged(RedisStateError):
+    """A handler ended without asking for ``entries``, which earlier runs of the task noted.
+
+    A step was renamed or removed, or the handler does not decide alike in each run. What those
+    steps did has happened.
+    """
+
+    def __init__(self, task_id: str, entries: Sequence[str]) -> None:
+        more = len(entries) - _NAMED_ENTRIES
+        named = ", ".join(entries[:_NAMED_ENTRIES]) + (f" and {more} more" if more > 0 else "")
+        super().__init__(f"the handler of task {task_id} never asked for what was noted: {named}")
+        self.task_id = task_id
+        self.entries: list[str] = list(entries)
 
 
 class BackendError(RedisStateError):

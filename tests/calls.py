@@ -106,22 +106,28 @@ CALLS: dict[str, Call] = {
         keys.task(SESSION, "t"), index=keys.tasks(SESSION), member="t", only_if_gone=False
     ),
     "find_row": lambda scripts, keys: scripts.find_row(keys.updates(SESSION), row_id=b"a"),
+    "keep_part": lambda scripts, keys: scripts.keep_part(
+        task_keys(keys, SESSION), epoch=1, entry="step:\ud800#1", number=0, data=b"x"
+    ),
     "list_blobs": lambda scripts, keys: scripts.list_blobs(keys.artifacts(SESSION)),
     "move_task": _move,
     "note_member": lambda scripts, keys: scripts.note_member(
         keys.artifact_sessions(), member="\ud800", ttl_ms=HOUR
     ),
     "note_step": lambda scripts, keys: scripts.note_step(
-        keys.journal(SESSION, "t"),
-        fence=Fence(keys.lease(SESSION, "t"), 1),
-        entry="step:x#1",
+        task_keys(keys, SESSION),
+        epoch=1,
+        entry="step:\ud800#1",
+        checkpoint=False,
+        chunks=0,
+        about=b"[1]",
         result=b"1",
-        ttl_ms=HOUR,
     ),
     "open_token": lambda scripts, keys: scripts.open_token(
         keys.pause("token"), payload=b"p", mark="m", ttl_ms=HOUR, keep_ms=HOUR
     ),
     "pause_task": lambda scripts, keys: pause(scripts, keys, task_keys(keys), token_key(keys)),
+    "read_journal": lambda scripts, keys: scripts.read_journal(task_keys(keys, SESSION)),
     "read_log": lambda scripts, keys: scripts.read_log(
         keys.updates(SESSION), after=1, after_ms=0, count=10, topic="t"
     ),

@@ -177,7 +177,9 @@ class Keys:
         return self._key("session_id", session_id, "tasks")
 
     def journal(self, session_id: str, task_id: str) -> str:
-        """hash: <kind>:<name>#<n> -> JSON: a task's finished steps and pauses. Like the task."""
+        """hash: <kind>:<name>#<n> -> JSON, part:<number>:<entry> -> bytes, versions: a task's
+        finished steps, in chunks if large, and its pauses. Like the task.
+        """
         return self._key("session_id", session_id, f"journal:{escape('task_id', task_id)}")
 
     def lease(self, session_id: str, task_id: str) -> str:

@@ -26,9 +26,12 @@ SCRIPTS: dict[str, Script] = {name: load_script(name) for name in script_names()
 _EMPTY_TOPIC = b"\xff"
 
 
+# How many entries of a journal one command of a script names: Lua's stack has its limits.
+_SLICE = 1000
+
 # What hosts save and then cancel the saver of: once made, the call is sent all the same. Others are
 # not: a token must not be consumed for somebody who has gone.
-_LASTING = frozenset({"append_log", "save_record", "save_task", "open_token"})
+_LASTING = frozenset({"append_log", "save_record", "save_task", "open_token", "note_step"})
 
 
 class Word(StrEnum):
@@ -534,12 +537,36 @@ class Scripts:
         )
 
     async def note_step(
-        self, journal: str, *, fence: Fence, entry: str, result: bytes, ttl_ms: int
+        self,
+        keys: TaskKeys,
+        *,
+        epoch: int,
+        entry: str,
+        checkpoint: bool,
+        chunks: int,
+        about: bytes,
+        result: bytes,
     ) -> Reply:
-        """OK result | LOST epoch."""
+        """OK note | LOST epoch | MISSING."""
         return await self._run(
-            "note_step", (journal, fence.lease), (fence.epoch, raw(entry), result, ttl_ms)
+            "note_step",
+            (keys.journal, keys.lease, keys.task),
+            (epoch, raw(entry), "true" if checkpoint else "false", chunks, about, result),
         )
+
+    async def keep_part(
+        self, keys: TaskKeys, *, epoch: int, entry: str, number: int, data: bytes
+    ) -> Reply:
+        """OK number | STALE | LOST epoch | MISSING."""
+        return await self._run(
+            "keep_part",
+            (keys.journal, keys.lease, keys.task),
+            (epoch, raw(entry), number, data),
+        )
+
+    async def read_journal(self, keys: TaskKeys) -> Reply:
+        """OK notes."""
+        return await self._run("read_journal", (keys.journal, keys.task), (_SLICE,))
 
 
 def _log_keys(keys: TaskKeys, said: Announcement) -> tuple[str, str, str, str]:

@@ -5,7 +5,22 @@ from __future__ import annotations
 from redis_state.worker.client import TaskClient
 from redis_state.worker.context import Decision, TaskContext
 from redis_state.worker.inbox import TaskCancelled
+from redis_state.worker.retries import RetryPolicy, retried
 from redis_state.worker.run import Handler
 from redis_state.worker.runner import AgentWorker
+from redis_state.worker.snapshots import FullSnapshot, Snapshot
+from redis_state.worker.steps import StepPolicy
 
-__all__ = ["AgentWorker", "Decision", "Handler", "TaskCancelled", "TaskClient", "TaskContext"]
+__all__ = [
+    "AgentWorker",
+    "Decision",
+    "FullSnapshot",
+    "Handler",
+    "RetryPolicy",
+    "Snapshot",
+    "StepPolicy",
+    "TaskCancelled",
+    "TaskClient",
+    "TaskContext",
+    "retried",
+]

@@ -25,6 +25,7 @@ from redis_state.store import RedisStateStore, process_name
 from redis_state.stores.base import ms
 from redis_state.worker.life import TaskLife, watch_entry
 from redis_state.worker.queue import DEFAULT_QUEUE, Queue
+from redis_state.worker.snapshots import FullSnapshot, Snapshot, Snapshots
 
 _DECISIONS = (SteeringEventType.APPROVE, SteeringEventType.REJECT)
 _LOOK_AGAIN = timedelta(seconds=30)
@@ -39,6 +40,7 @@ class TaskClient:
         self._life = TaskLife(store)
         self._queue = Queue(store.settings, name=queue)
         self._watch = WatchList(store.base.scripts, store.base.keys)
+        self._snapshots = Snapshots(store)
 
     async def __aenter__(self) -> Self:
         return self
@@ -223,6 +225,21 @@ class TaskClient:
                         ended = ended or await self._watch_for_end(session_id, task_id, cursor)
                 if ended is not None:
                     return ended
+
+    async def snapshots(self, session_id: str, task_id: str) -> list[Snapshot]:
+        """List what a task's steps have noted, in order, without the results.
+
+        Errors: CorruptState if a note is damaged.
+        """
+        return await self._snapshots.list(session_id, task_id)
+
+    async def snapshot(self, session_id: str, task_id: str, version: int) -> FullSnapshot | None:
+        """Return one snapshot with its result, however large, or None. Errors: CorruptState."""
+        return await self._snapshots.get(session_id, task_id, version)
+
+    async def last_checkpoint(self, session_id: str, task_id: str) -> FullSnapshot | None:
+        """Return the newest snapshot that a `checkpoint_step` made, or None."""
+        return await self._snapshots.last_checkpoint(session_id, task_id)
 
     async def drop_queue(self) -> None:
         """Forget everything queued, of all sessions. The tasks stay as they are."""

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
-from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from copy import copy
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, ParamSpec, TypeVar, cast, overload
+from typing import Any, ParamSpec, Self, TypeVar, overload
 
 from redis_state import codec
 from redis_state.models import StateUpdate, TaskState, UpdateType
@@ -15,6 +14,7 @@ from redis_state.store import RedisStateStore
 from redis_state.stores.base import ms
 from redis_state.worker.inbox import Inbox
 from redis_state.worker.life import Started, TaskLife
+from redis_state.worker.steps import StepPolicy, Steps
 
 R = TypeVar("R")
 P = ParamSpec("P")
@@ -42,14 +42,21 @@ class TaskContext:
     """
 
     def __init__(
-        self, store: RedisStateStore, life: TaskLife, started: Started, inbox: Inbox, worker: str
+        self,
+        store: RedisStateStore,
+        life: TaskLife,
+        started: Started,
+        inbox: Inbox,
+        worker: str,
+        *,
+        steps: StepPolicy | None = None,
     ) -> None:
         self.store: RedisStateStore = store
         self.inbox: Inbox = inbox
         self.worker = worker
         self._life = life
         self._started = started
-        self._entries: Counter[str] = Counter()
+        self._steps = Steps(store, started, inbox, steps or StepPolicy())
 
     @property
     def task(self) -> TaskState:
@@ -116,36 +123,66 @@ class TaskContext:
         await self.store.updates.save(update, fence=self._started.held.fence)
 
     @overload
-    async def step(
+    def step(
         self, name: str, work: Callable[P, Awaitable[R]], *arguments: P.args, **options: P.kwargs
-    ) -> R: ...
+    ) -> Coroutine[Any, Any, R]: ...
 
     @overload
-    async def step(
+    def step(
         self, name: str, work: Callable[P, R], *arguments: P.args, **options: P.kwargs
-    ) -> R: ...
+    ) -> Coroutine[Any, Any, R]: ...
 
     @overload
-    async def step(
+    def step(
         self, name: str, work: Callable[..., Any], *arguments: Any, **options: Any
-    ) -> Any: ...
+    ) -> Coroutine[Any, Any, Any]: ...
 
-    async def step(
-        self, name: str, work: Callable[..., Awaitable[R] | R], *arguments: Any, **options: Any
-    ) -> R:
+    def step(
+        self, name: str, work: Callable[..., Any], *arguments: Any, **options: Any
+    ) -> Coroutine[Any, Any, Any]:
         """Do some work once per task and note its result; later runs return what was noted.
 
         The result comes back as JSON keeps it, in this run too. A crash between the work and its
-        note does the work again: give what has effects outside an idempotency key. A checkpoint.
-        Errors: the work's own; TaskCancelled, LeaseLost.
+        note does the work again: give what has effects outside an `effect_id`. The name is counted
+        by this call, before it is awaited, and belongs to the asyncio task that makes it; parts of
+        a handler that run at once each need names of their own, or a `branch`. A checkpoint.
+        Errors: the work's own, after the last attempt if it is `retried`; InvalidField for a name
+        that two asyncio tasks use; CorruptState if a noted result is damaged; TaskCancelled,
+        LeaseLost.
         """
-        entry = self._entry("step", name)
-        await self.checkpoint()
-        if entry in self._started.journal:
-            return cast("R", self._started.journal[entry])
-        outcome = work(*arguments, **options)
-        result = await outcome if inspect.isawaitable(outcome) else outcome
-        return cast("R", await self._life.note_step(self._started, entry, result))
+        return self._steps.do(name, work, arguments, options)
+
+    def checkpoint_step(
+        self, name: str, work: Callable[P, Any], *arguments: P.args, **options: P.kwargs
+    ) -> Coroutine[Any, Any, Any]:
+        """Do a step, and mark its note as a checkpoint among the task's snapshots. Like `step`."""
+        return self._steps.do(name, work, arguments, options, checkpoint=True)
+
+    def effect_id(self, name: str | None = None) -> str:
+        """Return the idempotency key of a step's effects: the same in every attempt and every run.
+
+        It is that of the step that this name will be asked for next; in a step's work, that step's
+        own, also without a name. Another task, name or occurrence has another key. It is made from
+        the ids alone, so a task that is submitted anew under an old id has the old keys.
+        """
+        return self._steps.effect_id(name)
+
+    def branch(self, name: str) -> Self:
+        """Return a context that counts the names of steps and pauses for itself.
+
+        For parts of a handler that run at once and use the same names, in an order that may be
+        another in each run. Steering, and all else, is this context's.
+        """
+        made = copy(self)
+        made._steps = self._steps.branch(name)  # noqa: SLF001 - a copy of this very object
+        return made
+
+    async def check_changed(self) -> None:
+        """Say, or fail, if earlier runs noted what this one never asked for.
+
+        Done for each handler that returns. Errors: HandlerChanged, if the worker's policy says so.
+        """
+        await self._steps.check_changed()
 
     async def pause(
         self,
@@ -183,5 +220,4 @@ class TaskContext:
         return await self.pause("await_approval", content, **options)
 
     def _entry(self, kind: str, name: str) -> str:
-        self._entries[f"{kind}:{name}"] += 1
-        return f"{kind}:{name}#{self._entries[f'{kind}:{name}']}"
+        return self._steps.ask(kind, name)

@@ -37,6 +37,7 @@ from redis_state.stores.base import ms
 from redis_state.stores.tasks import microseconds, move_fields, task_fields
 from redis_state.transport.keys import escape
 from redis_state.transport.scripts import Announcement, TaskKeys, Word
+from redis_state.worker.journal import Journals
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -291,16 +292,8 @@ class TaskLife:
     async def note_step(self, started: Started, entry: str, result: Any) -> Any:
         """Note a finished step's result; return what the journal holds. Errors: LeaseLost."""
         keys = self._keys(started.state)
-        reply = await self._scripts.note_step(
-            keys.journal,
-            fence=started.held.fence,
-            entry=entry,
-            result=codec.encode(result),
-            ttl_ms=self._store.tasks.ttl_ms(TaskStatus.RUNNING.value),
-        )
-        if reply.word is Word.LOST:
-            raise LeaseLost(keys.task, epoch=started.held.epoch, current=int(reply.facts[0]))
-        return codec.decode(reply.facts[0])
+        noted = await Journals(self._scripts).note(keys, entry, result, epoch=started.held.epoch)
+        return noted[1]
 
     async def prioritize(self, session_id: str, task_id: str, priority: int) -> Waiting | None:
         """Change the priority of a task that waits; tell what it was, or None if none waits."""
@@ -351,7 +344,7 @@ class TaskLife:
             input=job["input"],
             attempts=int(record.fields.get("attempts", 1)),
             inbox=record.fields.get("inbox", b"").decode() or None,
-            journal=await self._journal(self._store.tasks.keys(session_id, task_id)),
+            journal=await Journals(self._scripts).read(self._store.tasks.keys(session_id, task_id)),
         )
 
     async def _give_up(self, session_id: str, task_id: str, held: Held, reason: str) -> None:
@@ -420,12 +413,6 @@ class TaskLife:
         if key is None:
             raise TokenUnknown(expired=False)
         return key
-
-    async def _journal(self, keys: TaskKeys) -> dict[str, Any]:
-        sender = self._store.transport.sender
-        flat: list[bytes] = await sender.send("HGETALL", keys.journal, repeatable=True)
-        notes = zip(flat[::2], flat[1::2], strict=True)
-        return {name.decode(errors="surrogatepass"): codec.decode(note) for name, note in notes}
 
 
 def watch_entry(session_id: str, task_id: str) -> bytes:

@@ -26,6 +26,7 @@ from redis_state.stores.base import ms
 from redis_state.worker.context import TaskContext, TaskPaused
 from redis_state.worker.inbox import Inbox, TaskCancelled
 from redis_state.worker.life import NotStarted, Started, TaskLife, watch_entry
+from redis_state.worker.steps import StepPolicy
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -39,12 +40,13 @@ _AGAIN_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """How a worker runs tasks: its handlers, its name, the lease and the time a run may take."""
+    """How a worker runs tasks: its handlers and name, the lease, a run's time limit, its steps."""
 
     handlers: Mapping[str, Handler]
     worker: str
     lease_s: float
     limit_s: float
+    steps: StepPolicy | None = None
 
     @property
     def lease_ms(self) -> int:
@@ -128,14 +130,22 @@ class _Run:
             known = ", ".join(sorted(self._terms.handlers)) or "none"
             raise LookupError(f"no handler named {name!r} in this worker, which has {known}")
         context = TaskContext(
-            self._store, self._life, self._started, self._inbox, self._terms.worker
+            self._store,
+            self._life,
+            self._started,
+            self._inbox,
+            self._terms.worker,
+            steps=self._terms.steps,
         )
         try:
             outcome: Any = handler(context)
-            return await outcome if isawaitable(outcome) else outcome
+            outcome = await outcome if isawaitable(outcome) else outcome
+            await context.check_changed()
         except (SystemExit, KeyboardInterrupt) as error:
             # asyncio would end the whole worker for it.
             raise _Exited(f"{type(error).__name__}: {codec.text_of(error)}") from error
+        else:
+            return outcome
 
     async def _stop(self, handling: asyncio.Task[Any]) -> None:
         handling.cancel()

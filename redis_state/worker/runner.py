@@ -26,6 +26,7 @@ from redis_state.worker.queue import (
     serialize,
 )
 from redis_state.worker.run import Handler, Terms, run_task
+from redis_state.worker.steps import StepPolicy
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -40,6 +41,7 @@ class AgentWorker:
     ``task_timeout_s`` ends a run as FAILED; the time that a task is told to pause counts.
     ``lease_s`` is how long a task stays with a worker that says nothing; it is renewed each third
     of it. ``grace_s`` is how long tasks may go on after a SIGTERM before they are handed over.
+    ``steps`` says how steps are tried again, and what becomes of a changed handler's tasks.
     """
 
     handlers: Mapping[str, Handler]
@@ -51,6 +53,7 @@ class AgentWorker:
     poll_s: float = 0.05
     grace_s: float = 10.0
     name: str | None = None
+    steps: StepPolicy | None = None
 
     def arq_settings(self) -> type:
         """Make the settings class that ``arq`` starts. arq itself exits when Redis restarts.
@@ -107,7 +110,8 @@ class AgentWorker:
 
     def _options(self) -> dict[str, Any]:
         settings = self.settings or Settings()
-        terms = Terms(self.handlers, self.name or process_name(), self.lease_s, self.task_timeout_s)
+        name = self.name or process_name()
+        terms = Terms(self.handlers, name, self.lease_s, self.task_timeout_s, self.steps)
 
         async def startup(ctx: dict[Any, Any]) -> None:
             ctx.setdefault(_STORE, RedisStateStore(settings))

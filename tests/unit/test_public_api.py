@@ -24,6 +24,7 @@ PUBLIC = [
     "CursorGap",
     "Entry",
     "EntryPage",
+    "HandlerChanged",
     "Health",
     "HostTypes",
     "InvalidField",
