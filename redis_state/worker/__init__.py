@@ -3,9 +3,20 @@
 from __future__ import annotations
 
 from redis_state.worker.client import TaskClient
-from redis_state.worker.context import Decision, TaskContext
+from redis_state.worker.context import TaskContext
 from redis_state.worker.inbox import TaskCancelled
+from redis_state.worker.open_pauses import OpenPause
+from redis_state.worker.pausing import Decision, Pause
 from redis_state.worker.run import Handler
 from redis_state.worker.runner import AgentWorker
 
-__all__ = ["AgentWorker", "Decision", "Handler", "TaskCancelled", "TaskClient", "TaskContext"]
+__all__ = [
+    "AgentWorker",
+    "Decision",
+    "Handler",
+    "OpenPause",
+    "Pause",
+    "TaskCancelled",
+    "TaskClient",
+    "TaskContext",
+]

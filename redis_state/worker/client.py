@@ -7,7 +7,6 @@ from contextlib import aclosing, suppress
 from datetime import timedelta
 from typing import Any, Self
 
-from redis_state import codec
 from redis_state.errors import CursorGap, InvalidField, InvalidTransition
 from redis_state.models import (
     SteeringEvent,
@@ -24,6 +23,8 @@ from redis_state.primitives.watchlist import WatchList
 from redis_state.store import RedisStateStore, process_name
 from redis_state.stores.base import ms
 from redis_state.worker.life import TaskLife, watch_entry
+from redis_state.worker.open_pauses import OpenPause, list_open_pauses
+from redis_state.worker.pausing import Pausing
 from redis_state.worker.queue import DEFAULT_QUEUE, Queue
 
 _DECISIONS = (SteeringEventType.APPROVE, SteeringEventType.REJECT)
@@ -37,6 +38,7 @@ class TaskClient:
     def __init__(self, store: RedisStateStore, *, queue: str = DEFAULT_QUEUE) -> None:
         self.store: RedisStateStore = store
         self._life = TaskLife(store)
+        self._pausing = Pausing(store)
         self._queue = Queue(store.settings, name=queue)
         self._watch = WatchList(store.base.scripts, store.base.keys)
 
@@ -157,13 +159,13 @@ class TaskClient:
     async def approve(
         self, token: str, value: Any = None, *, by: str | None = None, claim: str | None = None
     ) -> TaskState | None:
-        """Resolve a pause with yes, and have the task run on. See `resolve`."""
+        """Decide a pause with yes. See `resolve`."""
         return await self.resolve(token, approved=True, value=value, by=by, claim=claim)
 
     async def reject(
         self, token: str, value: Any = None, *, by: str | None = None, claim: str | None = None
     ) -> TaskState | None:
-        """Resolve a pause with no, and have the task run on. See `resolve`."""
+        """Decide a pause with no. See `resolve`."""
         return await self.resolve(token, approved=False, value=value, by=by, claim=claim)
 
     async def resolve(
@@ -175,14 +177,22 @@ class TaskClient:
         by: str | None = None,
         claim: str | None = None,
     ) -> TaskState | None:
-        """Resolve a pause and set its task pending in one step, then queue it for any worker.
+        """Decide a pause and, if its task waits for it, set that pending, in one step; queue it.
 
-        The same ``claim`` repeated gets the same answer and queues again. Errors: TokenResolved
-        (by whom, when, how) for whoever comes second; TokenUnknown, also once it has expired;
-        InvalidTransition if the task was cancelled; BackendUnavailable, also if it is resolved
-        but the queue is away: resolve it again with the same ``claim``.
+        A task that does not wait for this pause yet is told when it comes to wait. The same
+        ``claim`` repeated with the same decision gets the same answer and queues again. Errors:
+        TokenResolved (by whom, when, with what) for whoever comes second, and for a claim that
+        comes with another decision; TokenUnknown, also once it has expired; InvalidTransition if
+        the task is over; BackendUnavailable, also if it is decided but the queue is away: resolve
+        it again with the same ``claim``.
         """
         return await self._resolve(token, approved, value, by=by or process_name(), claim=claim)
+
+    async def pauses(
+        self, session_id: str | None = None, *, tag: str | None = None
+    ) -> list[OpenPause]:
+        """List the pauses that may be decided now, of a session or of all, the oldest first."""
+        return await list_open_pauses(self.store, session_id, tag=tag)
 
     async def _resolve(
         self,
@@ -194,14 +204,13 @@ class TaskClient:
         claim: str | None,
         task: tuple[str, str] | None = None,
     ) -> TaskState | None:
-        resumed = await self._life.resume(
-            token, approved=approved, value=codec.plain(value), by=by, claim=claim, task=task
+        decided = await self._pausing.decide(
+            token, approved=approved, value=value, by=by, claim=claim, task=task
         )
-        state = await self.get(resumed.session_id, resumed.task_id)
+        state = await self.get(decided.session_id, decided.task_id)
         if state is not None and state.status is TaskStatus.PENDING:
-            await self._look_later(resumed.session_id, resumed.task_id)
             await self._queue.put(
-                resumed.session_id, resumed.task_id, epoch=resumed.epoch, priority=state.priority
+                decided.session_id, decided.task_id, epoch=decided.epoch, priority=state.priority
             )
         return state
 

@@ -32,6 +32,7 @@ PUBLIC = [
     "LostRace",
     "MissingCapability",
     "OutcomeUnknown",
+    "PauseTimeout",
     "RedisStateError",
     "RedisStateStore",
     "Settings",
