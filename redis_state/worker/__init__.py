@@ -6,9 +6,9 @@ from redis_state.worker.client import TaskClient
 from redis_state.worker.context import TaskContext
 from redis_state.worker.inbox import TaskCancelled
 from redis_state.worker.open_pauses import OpenPause
-from redis_state.worker.pausing import Decision, Pause
 from redis_state.worker.run import Handler
 from redis_state.worker.runner import AgentWorker
+from redis_state.worker.waitpoint import Decision, Pause
 
 __all__ = [
     "AgentWorker",

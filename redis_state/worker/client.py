@@ -22,6 +22,7 @@ from redis_state.models.tasks import new_id
 from redis_state.primitives.watchlist import WatchList
 from redis_state.store import RedisStateStore, process_name
 from redis_state.stores.base import ms
+from redis_state.transport.keys import token_digest
 from redis_state.worker.life import TaskLife, watch_entry
 from redis_state.worker.open_pauses import OpenPause, list_open_pauses
 from redis_state.worker.pausing import Pausing
@@ -114,6 +115,7 @@ class TaskClient:
         The same ``event_id`` again is the same event: name one if you may have to repeat the call.
 
         APPROVE and REJECT with a ``resume_token`` resolve that pause of this task, see `resolve`;
+        what is kept of the event names the token by its digest.
         CANCEL also ends a task that waits, see `cancel`; PRIORITIZE moves one that is queued.
         Errors: SteeringValidationError if the payload breaks the rules of its type; those of
         `resolve`.
@@ -127,8 +129,8 @@ class TaskClient:
             event_id=event_id or new_id(),
         )
         validate_steering_event(event)
-        await self.store.save_steering(event)
         token = event.payload.get("resume_token")
+        await self.store.save_steering(event if token is None else _naming_token(event))
         if event_type in _DECISIONS and token:
             approved = event_type is SteeringEventType.APPROVE
             value = event.payload.get("decision")
@@ -283,6 +285,12 @@ class TaskClient:
 
     async def _look_later(self, session_id: str, task_id: str) -> None:
         await self._watch.put(watch_entry(session_id, task_id), delay_ms=ms(_LOOK_AGAIN))
+
+
+def _naming_token(event: SteeringEvent) -> SteeringEvent:
+    """Write a decision as it is kept: whoever reads it cannot decide in its author's place."""
+    payload = {**event.payload, "resume_token": token_digest(event.payload["resume_token"])}
+    return event.model_copy(update={"payload": payload})
 
 
 def _check_id(field: str, value: Any) -> None:

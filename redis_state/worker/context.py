@@ -14,11 +14,11 @@ from redis_state.models import StateUpdate, TaskState, TaskStatus, UpdateType
 from redis_state.store import RedisStateStore
 from redis_state.worker.inbox import Inbox
 from redis_state.worker.life import Started, TaskLife
-from redis_state.worker.pausing import (
+from redis_state.worker.pausing import Pausing
+from redis_state.worker.waitpoint import (
     Decision,
     Pause,
     PauseOptions,
-    Pausing,
     Question,
     decision_of,
     pause_token,
@@ -197,7 +197,7 @@ class TaskContext:
                 note = await self._pausing.wait(self._started, entry)
             if note is None:
                 raise self._end_paused()
-            self._pauses[entry] = note
+            self._pauses[entry] |= note
         return decision_of(entry, self._pauses[entry])
 
     async def pause(

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from redis_state import codec
 from redis_state.store import RedisStateStore
 from redis_state.stores.base import as_object
-from redis_state.worker.pausing import token_of
+from redis_state.worker.waitpoint import token_of
 
 Fields: TypeAlias = dict[str, Any]
 
@@ -63,7 +63,7 @@ class _Reading:
         for start in range(0, len(members), _SLICE):
             found += await self._read_some(members[start : start + _SLICE])
         wanted = [pause for pause in found if tag is None or tag in pause.tags]
-        return sorted(wanted, key=lambda pause: pause.opened_at)
+        return sorted(wanted, key=lambda pause: (pause.opened_at, pause.task_id, pause.name))
 
     async def _read_some(self, members: Sequence[bytes]) -> list[OpenPause]:
         seconds, micros = await self._send("TIME")

@@ -5,39 +5,23 @@ task waits for it already, or not yet, or not now. A task that waits has no work
 sets it pending in the same step. That nobody decides in time is a decision too, by the pause's
 policy: one more claim on the same token, so that an approval, a rejection and the deadline in one
 millisecond give one answer.
-
-A token is made from the task's secret and the pause's entry in the journal. So a later run gets
-the same one, and no text of it has to be stored.
 """
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import hmac
-from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from datetime import timedelta
-from typing import Any, Literal, TypedDict, cast
+from dataclasses import dataclass
+from typing import Any
 
 from redis_state import codec
-from redis_state.errors import (
-    BackendError,
-    InvalidField,
-    InvalidTransition,
-    PauseTimeout,
-    TokenUnknown,
-)
+from redis_state.errors import BackendError, InvalidTransition, TokenUnknown
 from redis_state.models import StateUpdate, TaskState, TaskStatus, UpdateType
 from redis_state.primitives.record import new_write_id
 from redis_state.primitives.token import new_claim, raise_unless_won
 from redis_state.primitives.watchlist import WatchList
-from redis_state.settings import Settings
 from redis_state.store import RedisStateStore
 from redis_state.stores.base import as_object, ms
 from redis_state.stores.tasks import move_fields
-from redis_state.transport.keys import escape
 from redis_state.transport.scripts import Reply, TaskKeys, Word, raw
 from redis_state.worker.life import (
     Started,
@@ -46,84 +30,18 @@ from redis_state.worker.life import (
     status_update,
     watch_entry,
 )
+from redis_state.worker.waitpoint import (
+    BY_TIMEOUT,
+    Question,
+    decided_note,
+    entry_name,
+    name_of,
+    pause_token,
+    policy_of,
+)
 
-OnTimeout = Literal["fail", "reject", "resume"]
-
-# A decision that nobody made: by whom, and under which claim of all who find it overdue.
-BY_TIMEOUT = "timeout"
 # When a sweeper looks at a task that is being paused or resumed, in case its mover dies.
 LOOK_SOON_MS = 2_000
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """How a pause was decided: whether approved, with which value, by whom.
-
-    ``timed_out``: nobody decided in time, and the pause's policy did.
-    """
-
-    approved: bool
-    value: Any
-    by: str
-    timed_out: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Pause:
-    """A pause that was opened. Whoever has the ``token`` decides it."""
-
-    name: str
-    token: str = field(repr=False)
-
-
-class PauseOptions(TypedDict, total=False):
-    """What every pause may be given: see `TaskContext.open_pause`."""
-
-    name: str | None
-    timeout: timedelta | None
-    on_timeout: OnTimeout
-    default: Any
-    tags: Sequence[str]
-    key: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    """What a pause asks, and what becomes of it if nobody answers."""
-
-    name: str
-    reason: str
-    payload: Any = field(repr=False)
-    tags: Sequence[str]
-    timeout_ms: int
-    on_timeout: OnTimeout
-    default: Any = field(repr=False)
-    reveal: bool
-
-    @classmethod
-    def read(
-        cls, settings: Settings, reason: str, payload: Any, options: PauseOptions, *, reveal: bool
-    ) -> Question:
-        """Check what a handler asks. Errors: InvalidField names what cannot be used."""
-        name, key = options.get("name"), options.get("key")
-        for label, text in (("reason", reason), ("name", name or ""), ("key", key or "")):
-            if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-                raise InvalidField(label, f"text is needed, not {type(text).__name__}")
-        on_timeout = options.get("on_timeout", "fail")
-        if on_timeout not in ("fail", "reject", "resume"):
-            raise InvalidField("on_timeout", "needs fail, reject or resume")
-        if "default" in options and on_timeout != "resume":
-            raise InvalidField("default", "needs on_timeout='resume'")
-        return cls(
-            name=name or reason,
-            reason=reason,
-            payload=codec.plain(payload),
-            tags=_tags(options.get("tags", ())),
-            timeout_ms=_timeout_ms(settings, options.get("timeout")),
-            on_timeout=on_timeout,
-            default=codec.plain(options.get("default")),
-            reveal=reveal,
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +75,7 @@ class Pausing:
         key = self._token_key(token)
         note = {
             "state": "open",
+            "name": question.name,
             "on_timeout": question.on_timeout,
             "default": question.default,
         }
@@ -212,7 +131,7 @@ class Pausing:
             announcement=announcement(self._store, status_update(state, TaskStatus.PAUSED)),
         )
         if reply.word is Word.TAKEN:
-            return _decided(codec.decode(reply.facts[2]), by=reply.text(0))
+            return decided_note(codec.decode(reply.facts[2]), by=reply.text(0))
         if reply.word in (Word.EXPIRED, Word.MISSING):
             return await self._decide_overdue(started, entry, key)
         raise_refused(reply, state, epoch=started.held.epoch, wanted="PAUSED")
@@ -236,7 +155,7 @@ class Pausing:
         whoever comes second, TokenUnknown, InvalidTransition if the task is over.
         """
         key = self._token_key(token)
-        owner, is_open = await self._send("HMGET", key, "task", "state")
+        owner, is_open, about = await self._send("HMGET", key, "task", "state", "payload")
         if not owner:
             raise TokenUnknown(expired=False)
         session_id, task_id, entry = codec.decode(owner)
@@ -252,6 +171,7 @@ class Pausing:
             entry,
             key,
             {"approved": approved, "value": codec.plain(value)},
+            name=name_of(entry, about),
             by=by,
             claim=claim or new_claim(),
         )
@@ -295,12 +215,12 @@ class Pausing:
         epoch = started.held.epoch
         reply = await self._time_out(state, entry, key, note, epoch=epoch)
         if reply.word is Word.TAKEN:
-            return _decided(codec.decode(reply.facts[2]), by=reply.text(0))
+            return decided_note(codec.decode(reply.facts[2]), by=reply.text(0))
         if reply.word is Word.HELD:  # the server's clock was set back
             return await self.wait(started, entry)
         raise_refused(reply, state, epoch=epoch, wanted="PAUSED")
         await self._unlist(key)
-        return _decided(_policy(note), by=BY_TIMEOUT)
+        return decided_note(policy_of(note), by=BY_TIMEOUT)
 
     async def _time_out(
         self,
@@ -315,7 +235,8 @@ class Pausing:
             state,
             entry,
             key,
-            _policy(note),
+            policy_of(note),
+            name=note.get("name", entry_name(entry)),
             by=BY_TIMEOUT,
             claim=BY_TIMEOUT,
             overdue=True,
@@ -329,12 +250,13 @@ class Pausing:
         key: str,
         decision: dict[str, Any],
         *,
+        name: str,
         by: str,
         claim: str,
         overdue: bool = False,
         epoch: int | None = None,
     ) -> Reply:
-        content = {"pause": entry_name(entry), "approved": decision["approved"], "by": by}
+        content = {"pause": name, "approved": decision["approved"], "by": by}
         if overdue:
             content["timed_out"] = True
         decided = StateUpdate(
@@ -355,7 +277,7 @@ class Pausing:
             by=by,
             # Alike for everything that is stored alike: a claim is bound to its decision.
             decision=codec.canonical(decision),
-            note=codec.encode(_decided(decision, by=by)),
+            note=codec.encode({**decided_note(decision, by=by), "name": name}),
             keep_ms=self._keep_ms,
             ttl_ms=self._store.tasks.ttl_ms(TaskStatus.PENDING.value),
             announcement=announcement(self._store, resumed, decided),
@@ -412,40 +334,6 @@ async def expire_pauses(store: RedisStateStore, session_id: str, task_id: str) -
     return await Pausing(store).expire(session_id, task_id)
 
 
-def pause_token(started: Started, entry: str) -> str:
-    """Make the token of a task's pause: 192 bits, after its session's part of the key."""
-    return token_of(started.state.session_id, started.secret, entry)
-
-
-def token_of(session_id: str, secret: str, entry: str) -> str:
-    """Make a pause's token from its task's secret."""
-    mark = hmac.digest(secret.encode(), raw(entry), hashlib.sha256)[:24]
-    return f"{escape('session_id', session_id)}.{base64.urlsafe_b64encode(mark).decode()}"
-
-
-def entry_name(entry: str) -> str:
-    """Tell what a journal's entry names, without its kind and number."""
-    return entry.partition(":")[2].rpartition("#")[0]
-
-
-def decision_of(entry: str, note: dict[str, Any]) -> Decision:
-    """Read a decided pause's note. Errors: PauseTimeout if its policy is to fail."""
-    policy = note.get("timed_out")
-    if policy == "fail":
-        raise PauseTimeout(entry_name(entry))
-    return Decision(bool(note["approved"]), note["value"], str(note["by"]), policy is not None)
-
-
-def _decided(decision: dict[str, Any], *, by: str) -> dict[str, Any]:
-    return {"state": "decided", **decision, "by": by}
-
-
-def _policy(note: dict[str, Any]) -> dict[str, Any]:
-    """Decide as a pause's policy says. One whose note is lost fails."""
-    policy = note.get("on_timeout", "fail")
-    return {"approved": policy == "resume", "value": note.get("default"), "timed_out": policy}
-
-
 def _checkpoint(state: TaskState, question: Question, token: str) -> StateUpdate:
     content: dict[str, Any] = {"reason": question.reason, "payload": question.payload}
     content |= {"pause": question.name, "tags": question.tags}
@@ -458,21 +346,3 @@ def _checkpoint(state: TaskState, question: Question, token: str) -> StateUpdate
         update_type=UpdateType.CHECKPOINT,
         content=content,
     )
-
-
-def _tags(tags: Sequence[str]) -> list[str]:
-    given = cast("Sequence[object]", tags)
-    if isinstance(given, str) or not all(isinstance(tag, str) for tag in given):
-        raise InvalidField("tags", "a list of texts is needed")
-    return list(tags)
-
-
-def _timeout_ms(settings: Settings, timeout: timedelta | None) -> int:
-    longest = settings.active_task_ttl
-    if timeout is None:
-        return ms(min(settings.task_pause_ttl, longest))
-    if not isinstance(timeout, timedelta):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise InvalidField("timeout", f"a timedelta is needed, not {type(timeout).__name__}")
-    if not timedelta() < timeout <= longest:
-        raise InvalidField("timeout", "needs to be above 0 and at most active_task_ttl")
-    return ms(timeout)

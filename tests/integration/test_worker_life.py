@@ -16,14 +16,8 @@ from redis_state.errors import (
 )
 from redis_state.models import TaskContextSnapshot, TaskState, TaskStatus, TaskType
 from redis_state.worker.life import NotStarted, Started, TaskLife, Waiting
-from redis_state.worker.pausing import (
-    Decided,
-    Decision,
-    Pausing,
-    Question,
-    decision_of,
-    pause_token,
-)
+from redis_state.worker.pausing import Decided, Pausing
+from redis_state.worker.waitpoint import Decision, Question, decision_of, pause_token
 from tests.faults import run_processes
 from tests.pools import SESSION, statuses, updates_of
 

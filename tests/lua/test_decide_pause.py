@@ -171,10 +171,10 @@ async def test_approval_and_rejection_and_deadline_at_once_give_one_decision(
         task, token = await opened(scripts, keys, f"t{number}")
         if waits:
             await pause(scripts, keys, task, token)
-        deadline = await clock_ms(scripts) + 2
+        deadline = await clock_ms(scripts) + 4
         await ask(scripts, "HSET", token, "expires", deadline)
-        # People claim in the last millisecond, or in the one that is too late.
-        from_ms = deadline - number % 3 % 2
+        # People claim in good time, in the last millisecond, or in the one that is too late.
+        from_ms = deadline - (4, 1, 0)[number % 3]
         calls = [race(scripts, keys, (task, token), name, from_ms) for name in names]
         ends = await asyncio.gather(*(calls if number % 2 else calls[::-1]))
         by = (await fields(scripts, token))["by"].decode().removeprefix("by ")
