@@ -11,6 +11,7 @@
     │   ├── LeaseLost              the epoch is no longer the current one
     │   ├── TokenResolved          the token was used: by whom, when and how
     │   ├── TokenUnknown           no such token, or no longer
+    │   ├── PauseTimeout           nobody decided a pause in time
     │   └── InvalidTransition      the task's state does not allow this step
     ├── CursorGap              rows between the cursor and what is kept are gone
     ├── HandlerChanged         a handler ended without asking for what earlier runs noted
@@ -108,6 +109,14 @@ class TokenUnknown(LostRace):
     def __init__(self, *, expired: bool) -> None:
         super().__init__("the token has expired" if expired else "no such token")
         self.expired = expired
+
+
+class PauseTimeout(LostRace):
+    """Nobody decided the pause ``name`` in time, and its policy is to fail."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"nobody decided the pause {name!r} in time")
+        self.name = name
 
 
 class InvalidTransition(LostRace):

@@ -6,7 +6,17 @@ from collections.abc import Awaitable, Callable
 
 from redis_state.transport.keys import Keys
 from redis_state.transport.scripts import Fence, Reply, Scripts
-from tests.looking import HOUR, append, pause, saying, start, task_keys, token_key
+from tests.looking import (
+    HOUR,
+    append,
+    decide,
+    open_pause,
+    pause,
+    saying,
+    start,
+    task_keys,
+    token_key,
+)
 
 Call = Callable[[Scripts, Keys], Awaitable[Reply]]
 
@@ -23,21 +33,6 @@ def _move(scripts: Scripts, keys: Keys) -> Awaitable[Reply]:
         write="w",
         ttl_ms=HOUR,
         announcement=saying(keys, "moved", session=SESSION),
-    )
-
-
-def _resume(scripts: Scripts, keys: Keys) -> Awaitable[Reply]:
-    return scripts.resume_task(
-        task_keys(keys),
-        {"status": b"PENDING"},
-        token=token_key(keys),
-        claim="c",
-        by="me",
-        decision=b"yes",
-        keep_ms=HOUR,
-        entry="pause:x#1",
-        ttl_ms=HOUR,
-        announcement=saying(keys, "resumed"),
     )
 
 
@@ -99,6 +94,7 @@ CALLS: dict[str, Call] = {
     "claim_due": lambda scripts, keys: scripts.claim_due(keys.watch(0), limit=1, hold_ms=HOUR),
     "clear_log": lambda scripts, keys: scripts.clear_log(keys.updates(SESSION), topics=["t", ""]),
     "commit_blob": _commit,
+    "decide_pause": lambda scripts, keys: decide(scripts, keys, task_keys(keys), token_key(keys)),
     "delete_blob": lambda scripts, keys: scripts.delete_blob(
         keys.artifacts(SESSION), blob_id="\ud800"
     ),
@@ -123,6 +119,7 @@ CALLS: dict[str, Call] = {
         about=b"[1]",
         result=b"1",
     ),
+    "open_pause": lambda scripts, keys: open_pause(scripts, keys, task_keys(keys), token_key(keys)),
     "open_token": lambda scripts, keys: scripts.open_token(
         keys.pause("token"), payload=b"p", mark="m", ttl_ms=HOUR, keep_ms=HOUR
     ),
@@ -140,7 +137,6 @@ CALLS: dict[str, Call] = {
     "resolve_token": lambda scripts, keys: scripts.resolve_token(
         keys.pause("token"), claim="c", by="me", decision=b"null", keep_ms=HOUR
     ),
-    "resume_task": _resume,
     "create_task": lambda scripts, keys: scripts.create_task(
         task_keys(keys, SESSION),
         {"status": b"PENDING"},

@@ -162,25 +162,83 @@ async def start(
     )
 
 
-async def pause(
-    scripts: Scripts, keys: Keys, task: TaskKeys, token: str, *, epoch: int = 1
+async def open_pause(
+    scripts: Scripts,
+    keys: Keys,
+    task: TaskKeys,
+    token: str,
+    *,
+    epoch: int = 1,
+    entry: str = "pause:x#1",
+    ttl_ms: int = HOUR,
 ) -> Reply:
-    """Pause a task under a token."""
+    """Open a pause under a token."""
+    return await scripts.open_pause(
+        task,
+        epoch=epoch,
+        token=token,
+        pauses=keys.pauses("s"),
+        entry=entry,
+        note=b"open",
+        owner=b"owner",
+        about=b"about",
+        token_ttl_ms=ttl_ms,
+        keep_ms=HOUR,
+        ttl_ms=HOUR,
+        announcement=saying(keys, f"opened-{token}"),
+    )
+
+
+async def pause(
+    scripts: Scripts,
+    keys: Keys,
+    task: TaskKeys,
+    token: str,
+    *,
+    epoch: int = 1,
+    entry: str = "pause:x#1",
+) -> Reply:
+    """Have a task wait for a pause."""
     return await scripts.pause_task(
         task,
         {"status": b"PAUSED"},
         epoch=epoch,
+        token=token,
+        entry=entry,
         write=f"pause {token}",
         ttl_ms=HOUR,
-        announcement=saying(keys, f"checkpoint-{token}", f"paused-{token}"),
+        announcement=saying(keys, f"paused-{token}"),
+    )
+
+
+async def decide(
+    scripts: Scripts,
+    keys: Keys,
+    task: TaskKeys,
+    token: str,
+    claim: str = "c",
+    *,
+    answer: str = "yes",
+    entry: str = "pause:x#1",
+    overdue: bool = False,
+    epoch: int | None = None,
+) -> Reply:
+    """Decide a pause."""
+    return await scripts.decide_pause(
+        task,
+        {"status": b"PENDING"},
         token=token,
-        payload=b"payload",
-        mark="mark",
-        token_owner=token.encode(),
-        token_ttl_ms=HOUR,
+        pauses=keys.pauses("s"),
+        entry=entry,
+        claim=claim,
+        by=f"by {claim}",
+        decision=answer.encode(),
+        note=f"{answer} by {claim}".encode(),
         keep_ms=HOUR,
-        entry="pause:x#1",
-        note=b"open",
+        ttl_ms=HOUR,
+        announcement=saying(keys, f"resumed-{claim}", f"decided-{claim}"),
+        overdue=overdue,
+        epoch=epoch,
     )
 
 

@@ -168,7 +168,8 @@ class Keys:
 
     def task(self, session_id: str, task_id: str) -> str:
         """hash: version, write, order, status, document, priority, result, error, progress,
-        updated_at, job, attempts: one task. `active_task_ttl`, or `finished_task_ttl` once over.
+        updated_at, job, attempts, pause_entry, pause_token, pause_write: one task.
+        `active_task_ttl`, while paused after the pause's deadline; `finished_task_ttl` once over.
         """
         return self._key("session_id", session_id, f"task:{escape('task_id', task_id)}")
 
@@ -189,8 +190,8 @@ class Keys:
         return self._key("session_id", session_id, f"lease:{escape('task_id', task_id)}")
 
     def session_token(self, token: str) -> str | None:
-        """hash: state, payload, mark, expires, claim, by, at, decision, task: a pause of a worker's
-        task, named by the token's digest. Its timeout, then `resolved_token_ttl`.
+        """hash: state, payload, task, order, opened, expires, claim, by, at, decision: a pause of a
+        worker's task, named by the token's digest. Its timeout, then `resolved_token_ttl`.
         """
         # The token's text begins with its session's part of the key, so that it is found without
         # an index and shares the session's slot. Anything else is no token of ours.
@@ -199,6 +200,14 @@ class Keys:
         if not dot or not _ESCAPED.fullmatch(scope):
             return None
         return f"{self.namespace}:v1:{{{scope}}}:token:{digest}"
+
+    def pauses(self, session_id: str) -> str:
+        """zset: key of a token -> expiry in ms: a session's open pauses. Like the last."""
+        return self._key("session_id", session_id, "pauses")
+
+    def open_pauses(self) -> str:
+        """zset: key of a token -> expiry in us: all open pauses. As long as the last."""
+        return f"{self.namespace}:v1:{{pauses}}:open-pauses"
 
     def pause(self, token: str) -> str:
         """hash: like a session's token: a host's pause, in a slot of its own, named by the token's

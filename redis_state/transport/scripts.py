@@ -459,74 +459,108 @@ class Scripts:
             ),
         )
 
+    async def open_pause(
+        self,
+        keys: TaskKeys,
+        *,
+        epoch: int,
+        token: str,
+        pauses: str,
+        entry: str,
+        note: bytes,
+        owner: bytes,
+        about: bytes,
+        token_ttl_ms: int,
+        keep_ms: int,
+        ttl_ms: int,
+        announcement: Announcement,
+    ) -> Reply:
+        """OK note left_ms | DENIED status | LOST epoch."""
+        said = announcement
+        return await self._run(
+            "open_pause",
+            (keys.task, keys.lease, *_log_keys(keys, said), token, keys.journal, pauses),
+            (
+                epoch,
+                raw(entry),
+                note,
+                owner,
+                about,
+                token_ttl_ms,
+                keep_ms,
+                ttl_ms,
+                topic_bytes(keys.task_id),
+                said.max_rows,
+                said.ttl_ms,
+                *_pairs(said.rows),
+            ),
+        )
+
     async def pause_task(
         self,
         keys: TaskKeys,
         fields: Mapping[str, bytes],
         *,
         epoch: int,
+        token: str,
+        entry: str,
         write: str,
         ttl_ms: int,
         announcement: Announcement,
-        token: str,
-        payload: bytes,
-        mark: str,
-        token_owner: bytes,
-        token_ttl_ms: int,
-        keep_ms: int,
-        entry: str,
-        note: bytes,
     ) -> Reply:
-        """OK version | DENIED status | LOST epoch | TAKEN by at decision."""
+        """OK version | TAKEN by at decision | EXPIRED | MISSING | DENIED status | LOST epoch."""
         said = announcement
         return await self._run(
             "pause_task",
             (keys.task, keys.tasks, keys.lease, *_log_keys(keys, said), token, keys.journal),
             (
                 epoch,
+                raw(entry),
                 write,
                 ttl_ms,
                 topic_bytes(keys.task_id),
                 said.max_rows,
                 said.ttl_ms,
-                payload,
-                mark,
-                token_owner,
-                token_ttl_ms,
-                keep_ms,
-                raw(entry),
-                note,
-                len(said.rows),
                 *_pairs(said.rows),
                 *_flat(fields),
             ),
         )
 
-    async def resume_task(
+    async def decide_pause(
         self,
         keys: TaskKeys,
         fields: Mapping[str, bytes],
         *,
         token: str,
+        pauses: str,
+        entry: str,
         claim: str,
         by: str,
         decision: bytes,
+        note: bytes,
         keep_ms: int,
-        entry: str,
         ttl_ms: int,
         announcement: Announcement,
+        overdue: bool = False,
+        epoch: int | None = None,
     ) -> Reply:
-        """OK payload epoch | TAKEN by at decision | EXPIRED | MISSING | DENIED status."""
+        """OK status epoch | TAKEN by at decision | EXPIRED | HELD left_ms | MISSING |
+        DENIED status | LOST epoch. ``announcement``: of the task's move, else of the decision.
+        """
         said = announcement
+        log_keys = _log_keys(keys, said)
         return await self._run(
-            "resume_task",
-            (keys.task, keys.tasks, keys.lease, *_log_keys(keys, said), token, keys.journal),
+            "decide_pause",
+            (keys.task, keys.tasks, keys.lease, *log_keys, token, keys.journal, pauses),
             (
+                "" if epoch is None else epoch,
+                int(overdue),
                 raw(claim),
                 raw(by),
                 decision,
                 keep_ms,
                 raw(entry),
+                note,
                 ttl_ms,
                 topic_bytes(keys.task_id),
                 said.max_rows,

@@ -7,7 +7,6 @@ from contextlib import aclosing, suppress
 from datetime import timedelta
 from typing import Any, Self
 
-from redis_state import codec
 from redis_state.errors import CursorGap, InvalidField, InvalidTransition
 from redis_state.models import (
     SteeringEvent,
@@ -23,7 +22,10 @@ from redis_state.models.tasks import new_id
 from redis_state.primitives.watchlist import WatchList
 from redis_state.store import RedisStateStore, process_name
 from redis_state.stores.base import ms
+from redis_state.transport.keys import token_digest
 from redis_state.worker.life import TaskLife, watch_entry
+from redis_state.worker.open_pauses import OpenPause, list_open_pauses
+from redis_state.worker.pausing import Pausing
 from redis_state.worker.queue import DEFAULT_QUEUE, Queue
 from redis_state.worker.snapshots import FullSnapshot, Snapshot, Snapshots
 
@@ -38,6 +40,7 @@ class TaskClient:
     def __init__(self, store: RedisStateStore, *, queue: str = DEFAULT_QUEUE) -> None:
         self.store: RedisStateStore = store
         self._life = TaskLife(store)
+        self._pausing = Pausing(store)
         self._queue = Queue(store.settings, name=queue)
         self._watch = WatchList(store.base.scripts, store.base.keys)
         self._snapshots = Snapshots(store)
@@ -114,6 +117,7 @@ class TaskClient:
         The same ``event_id`` again is the same event: name one if you may have to repeat the call.
 
         APPROVE and REJECT with a ``resume_token`` resolve that pause of this task, see `resolve`;
+        what is kept of the event names the token by its digest.
         CANCEL also ends a task that waits, see `cancel`; PRIORITIZE moves one that is queued.
         Errors: SteeringValidationError if the payload breaks the rules of its type; those of
         `resolve`.
@@ -127,8 +131,8 @@ class TaskClient:
             event_id=event_id or new_id(),
         )
         validate_steering_event(event)
-        await self.store.save_steering(event)
         token = event.payload.get("resume_token")
+        await self.store.save_steering(event if token is None else _naming_token(event))
         if event_type in _DECISIONS and token:
             approved = event_type is SteeringEventType.APPROVE
             value = event.payload.get("decision")
@@ -159,13 +163,13 @@ class TaskClient:
     async def approve(
         self, token: str, value: Any = None, *, by: str | None = None, claim: str | None = None
     ) -> TaskState | None:
-        """Resolve a pause with yes, and have the task run on. See `resolve`."""
+        """Decide a pause with yes. See `resolve`."""
         return await self.resolve(token, approved=True, value=value, by=by, claim=claim)
 
     async def reject(
         self, token: str, value: Any = None, *, by: str | None = None, claim: str | None = None
     ) -> TaskState | None:
-        """Resolve a pause with no, and have the task run on. See `resolve`."""
+        """Decide a pause with no. See `resolve`."""
         return await self.resolve(token, approved=False, value=value, by=by, claim=claim)
 
     async def resolve(
@@ -177,14 +181,22 @@ class TaskClient:
         by: str | None = None,
         claim: str | None = None,
     ) -> TaskState | None:
-        """Resolve a pause and set its task pending in one step, then queue it for any worker.
+        """Decide a pause and, if its task waits for it, set that pending, in one step; queue it.
 
-        The same ``claim`` repeated gets the same answer and queues again. Errors: TokenResolved
-        (by whom, when, how) for whoever comes second; TokenUnknown, also once it has expired;
-        InvalidTransition if the task was cancelled; BackendUnavailable, also if it is resolved
-        but the queue is away: resolve it again with the same ``claim``.
+        A task that does not wait for this pause yet is told when it comes to wait. The same
+        ``claim`` repeated with the same decision gets the same answer and queues again. Errors:
+        TokenResolved (by whom, when, with what) for whoever comes second, and for a claim that
+        comes with another decision; TokenUnknown, also once it has expired; InvalidTransition if
+        the task is over; BackendUnavailable, also if it is decided but the queue is away: resolve
+        it again with the same ``claim``.
         """
         return await self._resolve(token, approved, value, by=by or process_name(), claim=claim)
+
+    async def pauses(
+        self, session_id: str | None = None, *, tag: str | None = None
+    ) -> list[OpenPause]:
+        """List the pauses that may be decided now, of a session or of all, the oldest first."""
+        return await list_open_pauses(self.store, session_id, tag=tag)
 
     async def _resolve(
         self,
@@ -196,14 +208,13 @@ class TaskClient:
         claim: str | None,
         task: tuple[str, str] | None = None,
     ) -> TaskState | None:
-        resumed = await self._life.resume(
-            token, approved=approved, value=codec.plain(value), by=by, claim=claim, task=task
+        decided = await self._pausing.decide(
+            token, approved=approved, value=value, by=by, claim=claim, task=task
         )
-        state = await self.get(resumed.session_id, resumed.task_id)
+        state = await self.get(decided.session_id, decided.task_id)
         if state is not None and state.status is TaskStatus.PENDING:
-            await self._look_later(resumed.session_id, resumed.task_id)
             await self._queue.put(
-                resumed.session_id, resumed.task_id, epoch=resumed.epoch, priority=state.priority
+                decided.session_id, decided.task_id, epoch=decided.epoch, priority=state.priority
             )
         return state
 
@@ -291,6 +302,12 @@ class TaskClient:
 
     async def _look_later(self, session_id: str, task_id: str) -> None:
         await self._watch.put(watch_entry(session_id, task_id), delay_ms=ms(_LOOK_AGAIN))
+
+
+def _naming_token(event: SteeringEvent) -> SteeringEvent:
+    """Write a decision as it is kept: whoever reads it cannot decide in its author's place."""
+    payload = {**event.payload, "resume_token": token_digest(event.payload["resume_token"])}
+    return event.model_copy(update={"payload": payload})
 
 
 def _check_id(field: str, value: Any) -> None:

@@ -16,11 +16,11 @@ import logging
 import secrets
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from redis_state import codec
-from redis_state.errors import InvalidTransition, LeaseLost, TokenUnknown, VersionConflict
+from redis_state.errors import InvalidTransition, LeaseLost, VersionConflict
 from redis_state.models import (
     StateUpdate,
     TaskContextSnapshot,
@@ -31,12 +31,9 @@ from redis_state.models import (
 )
 from redis_state.primitives.lease import Held
 from redis_state.primitives.record import Place, new_write_id, stored
-from redis_state.primitives.token import new_claim, payload_mark, raise_unless_won, resolved
 from redis_state.store import RedisStateStore
-from redis_state.stores.base import ms
 from redis_state.stores.tasks import microseconds, move_fields, task_fields
-from redis_state.transport.keys import escape
-from redis_state.transport.scripts import Announcement, TaskKeys, Word
+from redis_state.transport.scripts import Announcement, Reply, TaskKeys, Word
 from redis_state.worker.journal import Journals
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -44,7 +41,10 @@ log: logging.Logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """A task that runs now: under which lease, as it stood, and what its journal holds."""
+    """A task that runs now: under which lease, as it stood, and what its journal holds.
+
+    ``secret`` is what the tokens of its pauses are made from.
+    """
 
     held: Held
     state: TaskState
@@ -53,6 +53,7 @@ class Started:
     attempts: int
     inbox: str | None
     journal: dict[str, Any]
+    secret: str = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,16 +72,6 @@ class Waiting:
     priority: int
 
 
-@dataclass(frozen=True, slots=True)
-class Resumed:
-    """A task that was resumed and waits for a worker."""
-
-    session_id: str
-    task_id: str
-    epoch: int
-    payload: Any
-
-
 class TaskLife:
     """Move tasks."""
 
@@ -92,7 +83,8 @@ class TaskLife:
         """Write a new pending task down; tell whether it was new. An existing one stays."""
         keys = self._keys(state)
         write = new_write_id()
-        job = codec.encode({"handler": handler, "input": task_input})
+        secret = secrets.token_urlsafe(32)
+        job = codec.encode({"handler": handler, "input": task_input, "secret": secret})
         fields = task_fields(state) | {
             "job": job,
             "finished": b"0",
@@ -187,108 +179,6 @@ class TaskLife:
             raise
         return True
 
-    async def pause(
-        self,
-        started: Started,
-        *,
-        entry: str,
-        former: str | None,
-        reason: str,
-        payload: Any,
-        ttl_ms: int | None,
-    ) -> str:
-        """Pause a running task under a new token and free its lease; return the token.
-
-        One step: the token, the journal's note, the state, the lease, and the two updates that
-        tell (CHECKPOINT carries the token). ``former`` is the token of an earlier run that came
-        to the same pause and was begun again before anybody decided: it is worth nothing from
-        here on. Errors: LeaseLost, InvalidTransition.
-        """
-        state = started.state
-        keys = self._keys(state)
-        scope = escape("session_id", state.session_id)
-        token = f"{scope}.{secrets.token_urlsafe(24)}"
-        if former is not None:
-            sender = self._store.transport.sender
-            await sender.send("DEL", self._token_key(former), repeatable=True)
-        checkpoint = StateUpdate(
-            session_id=state.session_id,
-            task_id=state.task_id,
-            trace_id=state.trace_id,
-            update_type=UpdateType.CHECKPOINT,
-            content={"reason": reason, "resume_token": token, "payload": payload},
-        )
-        fields = move_fields(TaskStatus.PAUSED)
-        data = codec.encode(payload)
-        settings = self._store.settings
-        reply = await self._scripts.pause_task(
-            keys,
-            fields,
-            epoch=started.held.epoch,
-            write=new_write_id(),
-            ttl_ms=self._store.tasks.ttl_ms(TaskStatus.PAUSED.value),
-            announcement=self._announce(checkpoint, status_update(state, TaskStatus.PAUSED)),
-            token=self._token_key(token),
-            payload=data,
-            mark=payload_mark(data),
-            token_owner=codec.encode([state.session_id, state.task_id, entry]),
-            token_ttl_ms=ttl_ms or ms(settings.task_pause_ttl),
-            keep_ms=ms(settings.resolved_token_ttl),
-            entry=entry,
-            note=codec.encode({"state": "open", "token": token}),
-        )
-        if reply.word is Word.TAKEN:
-            raise resolved(reply)
-        self._raise_refused(reply.word, reply.facts, state, started.held.epoch, "PAUSED")
-        return token
-
-    async def resume(
-        self,
-        token: str,
-        *,
-        approved: bool,
-        value: Any,
-        by: str,
-        claim: str | None = None,
-        task: tuple[str, str] | None = None,
-    ) -> Resumed:
-        """Resolve a paused task's token and set the task pending, in one step.
-
-        The same ``claim`` repeated gets the same answer. ``task`` is the session and the task
-        whose token it has to be. Errors: TokenResolved for whoever comes second, TokenUnknown,
-        InvalidTransition if the task is not paused any more.
-        """
-        token_key = self._token_key(token)
-        sender = self._store.transport.sender
-        owner: bytes | None = await sender.send("HGET", token_key, "task", repeatable=True)
-        if not owner:
-            raise TokenUnknown(expired=False)
-        session_id, task_id, entry = codec.decode(owner)
-        if task not in (None, (session_id, task_id)):
-            raise TokenUnknown(expired=False)
-        state = await self._store.tasks.load(session_id, task_id)
-        if state is None:
-            raise TokenUnknown(expired=True)
-        decision = {"state": "decided", "approved": approved, "value": value, "by": by}
-        reply = await self._scripts.resume_task(
-            self._keys(state),
-            move_fields(TaskStatus.PENDING),
-            token=token_key,
-            claim=claim or new_claim(),
-            by=by,
-            decision=codec.encode(decision),
-            keep_ms=ms(self._store.settings.resolved_token_ttl),
-            entry=entry,
-            ttl_ms=self._store.tasks.ttl_ms(TaskStatus.PENDING.value),
-            announcement=self._announce(
-                status_update(state, TaskStatus.PENDING, approved=approved, by=by)
-            ),
-        )
-        if reply.word is Word.DENIED:
-            raise InvalidTransition(task_id, current=reply.text(0), wanted="PENDING")
-        payload, epoch = raise_unless_won(reply).facts
-        return Resumed(session_id, task_id, int(epoch), codec.decode(payload))
-
     async def note_step(self, started: Started, entry: str, result: Any) -> Any:
         """Note a finished step's result; return what the journal holds. Errors: LeaseLost."""
         keys = self._keys(started.state)
@@ -345,6 +235,7 @@ class TaskLife:
             attempts=int(record.fields.get("attempts", 1)),
             inbox=record.fields.get("inbox", b"").decode() or None,
             journal=await Journals(self._scripts).read(self._store.tasks.keys(session_id, task_id)),
+            secret=job["secret"],
         )
 
     async def _give_up(self, session_id: str, task_id: str, held: Held, reason: str) -> None:
@@ -387,37 +278,36 @@ class TaskLife:
             ttl_ms=self._store.tasks.ttl_ms(status.value),
             announcement=self._announce(update),
         )
-        self._raise_refused(reply.word, reply.facts, state, epoch or 0, status.value)
-
-    def _raise_refused(
-        self, word: Word, facts: list[Any], state: TaskState, epoch: int, wanted: str
-    ) -> None:
-        if word is Word.LOST:
-            raise LeaseLost(f"task {state.task_id!r}", epoch=epoch, current=int(facts[0]))
-        if word is Word.DENIED:
-            raise InvalidTransition(state.task_id, current=facts[0].decode(), wanted=wanted)
-        if word is Word.MISSING:
-            raise InvalidTransition(state.task_id, current="missing", wanted=wanted)
+        raise_refused(reply, state, epoch=epoch or 0, wanted=status.value)
 
     def _announce(self, *updates: StateUpdate) -> Announcement:
-        store = self._store.updates
-        log = store.keys(updates[0].session_id)
-        rows = [store.write(update) for update in updates]
-        return Announcement(log, store.bounds.max_rows, store.bounds.ttl_ms, rows)
+        return announcement(self._store, *updates)
 
     def _keys(self, state: TaskState) -> TaskKeys:
         return self._store.tasks.keys(state.session_id, state.task_id)
-
-    def _token_key(self, token: str) -> str:
-        key = self._store.base.keys.session_token(token)
-        if key is None:
-            raise TokenUnknown(expired=False)
-        return key
 
 
 def watch_entry(session_id: str, task_id: str) -> bytes:
     """Name a task on the watch list."""
     return codec.encode(["task", session_id, task_id])
+
+
+def announcement(store: RedisStateStore, *updates: StateUpdate) -> Announcement:
+    """Write updates of one session for the script that moves their task."""
+    updates_of = store.updates
+    rows = [updates_of.write(update) for update in updates]
+    log = updates_of.keys(updates[0].session_id)
+    return Announcement(log, updates_of.bounds.max_rows, updates_of.bounds.ttl_ms, rows)
+
+
+def raise_refused(reply: Reply, state: TaskState, *, epoch: int, wanted: str) -> None:
+    """Errors: LeaseLost, InvalidTransition, if that is what a script answered."""
+    if reply.word is Word.LOST:
+        raise LeaseLost(f"task {state.task_id!r}", epoch=epoch, current=int(reply.facts[0]))
+    if reply.word is Word.DENIED:
+        raise InvalidTransition(state.task_id, current=reply.text(0), wanted=wanted)
+    if reply.word is Word.MISSING:
+        raise InvalidTransition(state.task_id, current="missing", wanted=wanted)
 
 
 def status_update(state: TaskState, status: TaskStatus, **details: Any) -> StateUpdate:

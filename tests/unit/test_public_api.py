@@ -33,6 +33,7 @@ PUBLIC = [
     "LostRace",
     "MissingCapability",
     "OutcomeUnknown",
+    "PauseTimeout",
     "RedisStateError",
     "RedisStateStore",
     "Settings",
