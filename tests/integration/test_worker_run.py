@@ -17,6 +17,7 @@ from redis_state import RedisStateStore, Settings
 from redis_state.errors import (
     BackendUnavailable,
     InvalidField,
+    InvalidTransition,
     LeaseLost,
     TokenUnknown,
 )
@@ -283,7 +284,7 @@ async def _is_off_queue(store: RedisStateStore) -> bool:
     return not await queued(store)
 
 
-async def test_an_expired_token_is_unknown_and_the_task_stays_paused(
+async def test_an_expired_token_is_of_no_use_and_its_task_is_failed(
     store: RedisStateStore,
 ) -> None:
     async def brief(ctx: TaskContext) -> None:
@@ -293,21 +294,11 @@ async def test_an_expired_token_is_unknown_and_the_task_stays_paused(
         task = await client.submit("brief", session_id=SESSION)
         token = await open_token(store, task)
 
-        async def expired() -> bool:
-            with suppress(TokenUnknown):
-                key = store.base.keys.session_token(token)
-                assert key is not None
-                sent = store.transport.sender.send("HGET", key, "expires", repeatable=True)
-                clock: Any = await store.transport.sender.send("TIME", repeatable=True)
-                return int(await sent) < int(clock[0]) * 1000 + int(clock[1]) // 1000
-            return False
-
-        await eventually(expired, "the token has expired")
-        with pytest.raises(TokenUnknown) as caught:
+        ended = await client.wait(SESSION, task, timeout_s=10)
+        assert ended.status is TaskStatus.FAILED
+        assert ended.error == "nobody resolved its pause in time"
+        with pytest.raises(InvalidTransition):
             await client.approve(token)
-        assert caught.value.expired
-        await becomes(client, task, TaskStatus.PAUSED)
-        assert await client.cancel(SESSION, task)
 
 
 @pytest.mark.parametrize("how", ["swallowed", "in a task group"])
