@@ -48,6 +48,11 @@ async def zombie(ctx: TaskContext) -> NoReturn:
             await asyncio.sleep(0.01)
 
 
+async def who(ctx: TaskContext) -> str:
+    """Name the worker."""
+    return ctx.worker
+
+
 async def poison(_: TaskContext) -> NoReturn:
     """Take the whole worker along."""
     os.kill(os.getpid(), signal.SIGKILL)
@@ -65,9 +70,9 @@ def main(argument: dict[str, Any]) -> None:
     logging.basicConfig(level=logging.WARNING)
     settings = Settings(url=SecretStr(argument["url"]), namespace=argument["namespace"])
     if argument.get("dies_before_start"):
-        TaskLife.start = die_before_start
+        TaskLife.start = die_before_start  # type: ignore[method-assign]
     worker = AgentWorker(
-        {"ask": ask, "linger": linger, "zombie": zombie, "poison": poison},
+        {"ask": ask, "linger": linger, "zombie": zombie, "who": who, "poison": poison},
         settings=settings,
         queue=argument["queue"],
         lease_s=argument.get("lease_s", 10.0),
