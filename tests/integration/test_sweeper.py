@@ -571,6 +571,11 @@ async def test_a_worker_sweeps_under_arqs_own_runner_too(store: RedisStateStore)
     await make_due(store, watch_entry(SESSION, task))
     async with client_of(store) as client:
         assert (await client.wait(SESSION, task, timeout_s=10)).result == 42
+
+    def is_idle() -> bool:
+        return all(job.done() for job in worker.tasks.values())
+
+    await eventually(is_idle, "its job is over")
     running.cancel()
     await asyncio.wait({running})
     with pytest.deprecated_call():
