@@ -92,6 +92,10 @@ CALLS: dict[str, Call] = {
         fence=Fence(keys.lease(SESSION, "t"), 1),
     ),
     "claim_due": lambda scripts, keys: scripts.claim_due(keys.watch(0), limit=1, hold_ms=HOUR),
+    "settle_claim": lambda scripts, keys: scripts.settle_claim(
+        keys.watch(0), mark=b"1.5", entries=[(b"e", HOUR), (b"f", None)]
+    ),
+    "look_task": lambda scripts, keys: scripts.look_task(task_keys(keys, SESSION)),
     "clear_log": lambda scripts, keys: scripts.clear_log(keys.updates(SESSION), topics=["t", ""]),
     "commit_blob": _commit,
     "decide_pause": lambda scripts, keys: decide(scripts, keys, task_keys(keys), token_key(keys)),

@@ -168,7 +168,7 @@ class Keys:
 
     def task(self, session_id: str, task_id: str) -> str:
         """hash: version, write, order, status, document, priority, result, error, progress,
-        updated_at, job, attempts, pause_entry, pause_token, pause_write: one task.
+        updated_at, job, queue, attempts, crashes, pause_entry, pause_token, pause_write: one task.
         `active_task_ttl`, while paused after the pause's deadline; `finished_task_ttl` once over.
         """
         return self._key("session_id", session_id, f"task:{escape('task_id', task_id)}")
@@ -232,6 +232,12 @@ class Keys:
     def artifact_sessions(self) -> str:
         """zset: place -> expiry in us: where there may be artifacts. As long as the last one."""
         return f"{self.namespace}:v1:{{artifacts}}:artifact-sessions"
+
+    def dead_tasks(self) -> str:
+        """zset: session and task -> expiry in us: tasks given up because their workers kept dying.
+        As long as the last one.
+        """
+        return f"{self.namespace}:v1:{{dead}}:dead-tasks"
 
     def watch(self, shard: int) -> str:
         """zset: what somebody must look at -> when, in ms. Permanent; entries are taken out."""

@@ -370,8 +370,17 @@ class Scripts:
         return await self._run("watch_entry", (watch,), (entry, delay_ms, int(sooner)))
 
     async def claim_due(self, watch: str, *, limit: int, hold_ms: int) -> Reply:
-        """OK entry..."""
+        """OK mark entry..."""
         return await self._run("claim_due", (watch,), (limit, hold_ms))
+
+    async def settle_claim(
+        self, watch: str, *, mark: bytes, entries: Sequence[tuple[bytes, int | None]]
+    ) -> Reply:
+        """OK settled. ``entries`` with their delays; None takes an entry out."""
+        tail: list[Argument] = [mark]
+        for entry, delay_ms in entries:
+            tail += (entry, "" if delay_ms is None else delay_ms)
+        return await self._run("settle_claim", (watch,), tail)
 
     # The life of a task
 
@@ -384,8 +393,9 @@ class Scripts:
         updates: LogKeys,
         write: str,
         ttl_ms: int,
+        before: int | None = None,
     ) -> Reply:
-        """OK version | STALE version."""
+        """OK version | STALE version | EXPIRED."""
         return await self._run(
             "create_task",
             (
@@ -396,8 +406,18 @@ class Scripts:
                 keys.lease,
                 updates.topic(keys.task_id),
             ),
-            (write, ttl_ms, topic_bytes(keys.task_id), *_flat(fields)),
+            (
+                write,
+                ttl_ms,
+                topic_bytes(keys.task_id),
+                "" if before is None else before,
+                *_flat(fields),
+            ),
         )
+
+    async def look_task(self, keys: TaskKeys) -> Reply:
+        """OK status version epoch left_ms order priority crashes queue ours | MISSING."""
+        return await self._run("look_task", (keys.task, keys.lease), ())
 
     async def start_task(
         self,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import aclosing, suppress
-from datetime import timedelta
 from typing import Any, Self
 
 from redis_state.errors import CursorGap, InvalidField, InvalidTransition
@@ -21,16 +21,16 @@ from redis_state.models import (
 from redis_state.models.tasks import new_id
 from redis_state.primitives.watchlist import WatchList
 from redis_state.store import RedisStateStore, process_name
-from redis_state.stores.base import ms
 from redis_state.transport.keys import token_digest
+from redis_state.worker.dead import list_dead
 from redis_state.worker.life import TaskLife, watch_entry
 from redis_state.worker.open_pauses import OpenPause, list_open_pauses
 from redis_state.worker.pausing import Pausing
 from redis_state.worker.queue import DEFAULT_QUEUE, Queue
+from redis_state.worker.sight import look
 from redis_state.worker.snapshots import FullSnapshot, Snapshot, Snapshots
 
 _DECISIONS = (SteeringEventType.APPROVE, SteeringEventType.REJECT)
-_LOOK_AGAIN = timedelta(seconds=30)
 _LOOK_EVERY_S = 5.0
 
 
@@ -70,17 +70,20 @@ class TaskClient:
     ) -> str:
         """Have a handler run once for this task; return the task's id.
 
-        The same ``task_id`` again is the same task, and only queued again if it still waits.
-        Written first on the watch list, then as a task, then queued: a crash in between leaves a
-        task that is known and not lost. Errors: BackendUnavailable, also if the task is written
-        but the queue is away: submit it again under its ``task_id``. InvalidField for an id that
-        is not text, or that of a task which was saved by a host and not submitted.
+        The same ``task_id`` again is the same task, and only queued again if it still waits and the
+        queue has lost it. Written first on the watch list, then as a task, then queued: after a
+        crash in between, a sweeper queues it within seconds. Errors: BackendUnavailable, also if
+        the task is written but the queue is away: submit it again under its ``task_id``, or leave
+        it to a sweeper. InvalidField for an id that is not text, or that of a task which was saved
+        by a host and not submitted.
         """
-        task_id = task_id or new_id()
+        named, task_id = bool(task_id), task_id or new_id()
         if not handler:
             raise InvalidField("handler", "needs a name")
         _check_id("session_id", session_id)
         _check_id("task_id", task_id)
+        if named and await self._still_there(session_id, task_id):
+            return task_id
         state = TaskState(
             task_id=task_id,
             session_id=session_id,
@@ -91,11 +94,13 @@ class TaskClient:
             trace_id=trace_id,
             description=description,
         )
-        await self._look_later(session_id, task_id)
-        new = await self._life.create(state, handler=handler, task_input=task_input)
-        if not new and not await self._still_waits(session_id, task_id):
-            return task_id
-        await self._queue.put(session_id, task_id, epoch=0, priority=priority)
+        new = await self._life.create(
+            state, handler=handler, task_input=task_input, queue=self._queue.name
+        )
+        if new:
+            await self._queue.put(session_id, task_id, epoch=0, priority=priority)
+        else:
+            await self._still_there(session_id, task_id)
         return task_id
 
     async def get(self, session_id: str, task_id: str) -> TaskState | None:
@@ -211,12 +216,11 @@ class TaskClient:
         decided = await self._pausing.decide(
             token, approved=approved, value=value, by=by, claim=claim, task=task
         )
-        state = await self.get(decided.session_id, decided.task_id)
-        if state is not None and state.status is TaskStatus.PENDING:
-            await self._queue.put(
-                decided.session_id, decided.task_id, epoch=decided.epoch, priority=state.priority
-            )
-        return state
+        sight = await look(self.store, decided.session_id, decided.task_id)
+        if sight is not None and sight.status is TaskStatus.PENDING:
+            # Not mended: the job of the run that paused may still be in its worker's hands.
+            await self._queue.put_job(sight.job)
+        return await self.get(decided.session_id, decided.task_id)
 
     async def wait(
         self, session_id: str, task_id: str, *, timeout_s: float | None = None
@@ -256,21 +260,35 @@ class TaskClient:
         """Forget everything queued, of all sessions. The tasks stay as they are."""
         await self._queue.clear()
 
-    async def _still_waits(self, session_id: str, task_id: str) -> bool:
-        record = await self.store.tasks.load_fields(session_id, task_id)
-        if record is not None and "job" not in record.fields:
+    async def dead(self, *, limit: int = 100) -> Sequence[TaskState]:
+        """List tasks of all sessions that were given up, the last first: FAILED, because more
+        workers than allowed died, one after the other, while they ran them.
+        """
+        return await list_dead(self.store, limit)
+
+    async def _still_there(self, session_id: str, task_id: str) -> bool:
+        """Tell whether there is such a task; queue it if it waits and the queue has lost it.
+
+        It goes to the queue that it was submitted to.
+        """
+        sight = await look(self.store, session_id, task_id)
+        if sight is not None and not sight.ours:
             raise InvalidField("task_id", "a host has saved a task of this id, with no handler")
-        status = TaskStatus(record.fields["status"].decode()) if record else None
-        if status is None or status.is_terminal:
-            await self._watch.take_out(watch_entry(session_id, task_id))
-        return status is TaskStatus.PENDING
+        if sight is not None and sight.status is TaskStatus.PENDING:
+            await self._queue.mend([sight.job])
+        return sight is not None
 
     async def _prioritize(self, session_id: str, task_id: str, priority: int) -> None:
         """Have a task that waits be taken sooner or later. One that runs has been told."""
         waiting = await self._life.prioritize(session_id, task_id, priority)
         if waiting is not None:
             await self._queue.move(
-                session_id, task_id, epoch=waiting.epoch, before=waiting.priority, after=priority
+                session_id,
+                task_id,
+                epoch=waiting.epoch,
+                before=waiting.priority,
+                after=priority,
+                queue=waiting.queue,
             )
 
     async def _look(self, session_id: str, task_id: str) -> TaskState | None:
@@ -299,9 +317,6 @@ class TaskClient:
         with suppress(InvalidTransition):
             if await self._life.cancel(state, reason):
                 await self._watch.take_out(watch_entry(session_id, task_id))
-
-    async def _look_later(self, session_id: str, task_id: str) -> None:
-        await self._watch.put(watch_entry(session_id, task_id), delay_ms=ms(_LOOK_AGAIN))
 
 
 def _naming_token(event: SteeringEvent) -> SteeringEvent:

@@ -12,6 +12,7 @@ record and tells the session in the same step.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import secrets
 from collections.abc import Iterable
@@ -29,14 +30,29 @@ from redis_state.models import (
     TaskType,
     UpdateType,
 )
-from redis_state.primitives.lease import Held
+from redis_state.primitives.lease import Held, Leases, new_owner
 from redis_state.primitives.record import Place, new_write_id, stored
+from redis_state.primitives.watchlist import WatchList
 from redis_state.store import RedisStateStore
+from redis_state.stores.base import ms
 from redis_state.stores.tasks import microseconds, move_fields, task_fields
 from redis_state.transport.scripts import Announcement, Reply, TaskKeys, Word
+from redis_state.worker.dead import note_dead
 from redis_state.worker.journal import Journals
 
 log: logging.Logger = logging.getLogger(__name__)
+
+# More workers than these that die with one task, one after the other, are its fault.
+MAX_CRASHES = 3
+
+# However long the lease: a task that is handed over and not queued is seen by then.
+LOOK_LATEST_MS = 10_000
+
+_LOOK_SOON_MS = 2_000
+# By how much the clocks of a cluster's servers may differ.
+_SKEW_MS = 500
+_BURIAL_MS = 10_000
+_RUNNING = TaskStatus.RUNNING.value.encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +86,7 @@ class Waiting:
 
     epoch: int
     priority: int
+    queue: str | None = None
 
 
 class TaskLife:
@@ -78,11 +95,17 @@ class TaskLife:
     def __init__(self, store: RedisStateStore) -> None:
         self._store = store
         self._scripts = store.base.scripts
+        self._watch = WatchList(store.base.scripts, store.base.keys)
 
-    async def create(self, state: TaskState, *, handler: str, task_input: Any) -> bool:
-        """Write a new pending task down; tell whether it was new. An existing one stays."""
-        keys = self._keys(state)
-        write = new_write_id()
+    async def create(
+        self, state: TaskState, *, handler: str, task_input: Any, queue: str | None = None
+    ) -> bool:
+        """Write a new pending task down; tell whether it was new. An existing one stays.
+
+        On the watch list first. A task that is not written before a sweeper may look at its entry,
+        and take it off, is not written at all: then the entry is put anew. So no task is ever
+        there without an entry, however long this process was stopped in between.
+        """
         secret = secrets.token_urlsafe(32)
         job = codec.encode({"handler": handler, "input": task_input, "secret": secret})
         fields = task_fields(state) | {
@@ -90,25 +113,53 @@ class TaskLife:
             "finished": b"0",
             "updated_at": str(microseconds(state.updated_at)).encode(),
         }
-        reply = await self._scripts.create_task(
-            keys,
-            fields,
-            steering=self._store.steering.keys(state.session_id),
-            updates=self._store.updates.keys(state.session_id),
-            write=write,
-            ttl_ms=self._store.tasks.ttl_ms(state.status.value),
-        )
-        if reply.word is not Word.OK:
+        if queue is not None:
+            fields["queue"] = queue.encode()
+        write, word, delay_ms = new_write_id(), Word.EXPIRED, _LOOK_SOON_MS
+        while word is Word.EXPIRED:
+            due_ms = await self.look_soon(state.session_id, state.task_id, delay_ms=delay_ms)
+            reply = await self._scripts.create_task(
+                self._keys(state),
+                fields,
+                steering=self._store.steering.keys(state.session_id),
+                updates=self._store.updates.keys(state.session_id),
+                write=write,
+                ttl_ms=self._store.tasks.ttl_ms(state.status.value),
+                before=due_ms - _SKEW_MS,
+            )
+            word, delay_ms = reply.word, 2 * delay_ms
+        if word is not Word.OK:
             return False
         update = status_update(state, state.status)
         update.update_id = f"{state.task_id}:{write}"
         await self._store.save_update(update)
         return True
 
+    async def look_soon(
+        self, session_id: str, task_id: str, *, delay_ms: int = _LOOK_SOON_MS
+    ) -> int:
+        """Have a sweeper look at a task soon; return when, in ms of the server's clock.
+
+        To be called before a task is set pending: whoever then dies before it is queued loses
+        nothing.
+        """
+        entry = watch_entry(session_id, task_id)
+        return await self._watch.put(entry, delay_ms=delay_ms, sooner=True)
+
     async def start(
-        self, session_id: str, task_id: str, *, owner: str, lease_ms: int, worker: str
+        self,
+        session_id: str,
+        task_id: str,
+        *,
+        owner: str,
+        lease_ms: int,
+        worker: str,
+        max_crashes: int = MAX_CRASHES,
     ) -> Started | NotStarted:
-        """Take a task's lease and set it running; take it over if its holder's lease ran out."""
+        """Take a task's lease and set it running; take it over if its holder's lease ran out.
+
+        One that more than ``max_crashes`` holders in a row left that way is failed instead.
+        """
         keys = self._store.tasks.keys(session_id, task_id)
         update = StateUpdate(
             session_id=session_id,
@@ -131,13 +182,22 @@ class TaskLife:
             return NotStarted(reply.text(0) if reply.facts else "missing")
         epoch, flat = reply.facts
         held = Held(keys.lease, owner, int(epoch))
+        crashes = _crashes(flat)
+        if crashes > max_crashes:
+            reason = await self._bury(session_id, task_id, held, crashes)
+            return NotStarted(reason)
+        # The time to look is when this lease runs out; and an entry that was lost is there again.
+        delay_ms = min(lease_ms, LOOK_LATEST_MS)
+        watching = self._watch.put(watch_entry(session_id, task_id), delay_ms=delay_ms)
+        reading = self._read_started(session_id, task_id, held, flat)
         try:
-            return await self._read_started(session_id, task_id, held, flat)
+            _, started = await asyncio.gather(watching, reading)
         except (ValueError, TypeError, KeyError) as error:
             # Nobody could run it: saying so is better than trying for ever.
             reason = f"the task cannot be read: {type(error).__name__}"
             await self._give_up(session_id, task_id, held, reason)
             return NotStarted(reason)
+        return started
 
     async def leave(
         self,
@@ -179,6 +239,25 @@ class TaskLife:
             raise
         return True
 
+    async def bury(self, session_id: str, task_id: str, *, died: int) -> bool:
+        """Fail a task whose holder's lease has run out, because ``died`` holders did so in a row.
+
+        Under a lease of its own: a holder that lives after all can write no more. Returns False,
+        and does nothing, if somebody holds it or it does not run.
+        """
+        leases = Leases(self._scripts, keep_ms=ms(self._store.settings.active_task_ttl))
+        lease = self._store.tasks.keys(session_id, task_id).lease
+        held = await leases.acquire(lease, duration_ms=_BURIAL_MS, owner=new_owner())
+        if held is None:
+            return False
+        # Looked at under the lease: nobody but its holder ends a run.
+        record = await self._store.tasks.load_fields(session_id, task_id)
+        running = record is not None and record.fields["status"] == _RUNNING
+        if running:
+            await self._bury(session_id, task_id, held, died)
+        await leases.release(held)
+        return running
+
     async def note_step(self, started: Started, entry: str, result: Any) -> Any:
         """Note a finished step's result; return what the journal holds. Errors: LeaseLost."""
         keys = self._keys(started.state)
@@ -207,7 +286,11 @@ class TaskLife:
                 )
             except VersionConflict:
                 continue
-            return Waiting(epoch=int(epoch or 0), priority=int(record.fields["priority"]))
+            return Waiting(
+                epoch=int(epoch or 0),
+                priority=int(record.fields["priority"]),
+                queue=record.fields.get("queue", b"").decode() or None,
+            )
 
     async def set_priority(self, started: Started, priority: int) -> None:
         """Change a running task's priority, for the next time it waits. Errors: LeaseLost."""
@@ -238,7 +321,20 @@ class TaskLife:
             secret=job["secret"],
         )
 
-    async def _give_up(self, session_id: str, task_id: str, held: Held, reason: str) -> None:
+    async def _bury(self, session_id: str, task_id: str, held: Held, died: int) -> str:
+        """List a task as dead, then fail it.
+
+        A crash in between leaves it running under a lease that runs out, and on the list, which
+        shows only what has failed: whoever comes next does both again.
+        """
+        reason = f"given up: {died} workers in a row died, or stalled, while they ran it"
+        await note_dead(self._store, session_id, task_id)
+        await self._give_up(session_id, task_id, held, reason, crashes=died)
+        return reason
+
+    async def _give_up(
+        self, session_id: str, task_id: str, held: Held, reason: str, *, crashes: int = 0
+    ) -> None:
         log.error("task %s is failed: %s", task_id, reason)
         state = TaskState(
             task_id=task_id,
@@ -249,7 +345,7 @@ class TaskLife:
             context_snapshot=TaskContextSnapshot(session_id=session_id, task_id=task_id),
         )
         content = {"status": TaskStatus.FAILED.value, "error": reason}
-        fields = move_fields(TaskStatus.FAILED, error=reason)
+        fields = move_fields(TaskStatus.FAILED, error=reason) | {"crashes": str(crashes).encode()}
         with suppress(LeaseLost, InvalidTransition):
             await self._move(
                 state, TaskStatus.FAILED, fields, content, epoch=held.epoch, release=True
@@ -285,6 +381,11 @@ class TaskLife:
 
     def _keys(self, state: TaskState) -> TaskKeys:
         return self._store.tasks.keys(state.session_id, state.task_id)
+
+
+def _crashes(flat: list[Any]) -> int:
+    fields = dict(zip(flat[::2], flat[1::2], strict=True))
+    return int(fields.get(b"crashes", 0))
 
 
 def watch_entry(session_id: str, task_id: str) -> bytes:

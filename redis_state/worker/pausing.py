@@ -18,17 +18,16 @@ from redis_state.errors import BackendError, InvalidTransition, TokenUnknown
 from redis_state.models import StateUpdate, TaskState, TaskStatus, UpdateType
 from redis_state.primitives.record import new_write_id
 from redis_state.primitives.token import new_claim, raise_unless_won
-from redis_state.primitives.watchlist import WatchList
 from redis_state.store import RedisStateStore
 from redis_state.stores.base import as_object, ms
 from redis_state.stores.tasks import move_fields
 from redis_state.transport.scripts import Reply, TaskKeys, Word, raw
 from redis_state.worker.life import (
     Started,
+    TaskLife,
     announcement,
     raise_refused,
     status_update,
-    watch_entry,
 )
 from redis_state.worker.waitpoint import (
     BY_TIMEOUT,
@@ -39,9 +38,6 @@ from redis_state.worker.waitpoint import (
     pause_token,
     policy_of,
 )
-
-# When a sweeper looks at a task that is being paused or resumed, in case its mover dies.
-LOOK_SOON_MS = 2_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +55,7 @@ class Pausing:
     def __init__(self, store: RedisStateStore) -> None:
         self._store = store
         self._scripts = store.base.scripts
-        self._watch = WatchList(store.base.scripts, store.base.keys)
+        self._life = TaskLife(store)
         self._keep_ms = ms(store.settings.resolved_token_ttl)
 
     async def open(self, started: Started, entry: str, question: Question) -> dict[str, Any]:
@@ -122,7 +118,7 @@ class Pausing:
         await self._look_soon(state)
         reply = await self._scripts.pause_task(
             self._keys(state),
-            move_fields(TaskStatus.PAUSED),
+            move_fields(TaskStatus.PAUSED) | {"crashes": b"0"},
             epoch=started.held.epoch,
             token=key,
             entry=entry,
@@ -286,8 +282,7 @@ class Pausing:
         )
 
     async def _look_soon(self, state: TaskState) -> None:
-        entry = watch_entry(state.session_id, state.task_id)
-        await self._watch.put(entry, delay_ms=LOOK_SOON_MS, sooner=True)
+        await self._life.look_soon(state.session_id, state.task_id)
 
     async def _unlist(self, key: str) -> None:
         # What is listed and not open any more is found out by whoever reads the list.

@@ -25,7 +25,7 @@ from redis_state.store import RedisStateStore
 from redis_state.stores.base import ms
 from redis_state.worker.context import TaskContext, TaskPaused
 from redis_state.worker.inbox import Inbox, TaskCancelled
-from redis_state.worker.life import NotStarted, Started, TaskLife, watch_entry
+from redis_state.worker.life import MAX_CRASHES, Started, TaskLife, watch_entry
 from redis_state.worker.steps import StepPolicy
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -40,13 +40,17 @@ _AGAIN_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """How a worker runs tasks: its handlers and name, the lease, a run's time limit, its steps."""
+    """How a worker runs tasks: its handlers and name, the lease, a run's time limit, its steps.
+
+    More than ``max_crashes`` workers that die with one task, one after the other, end it.
+    """
 
     handlers: Mapping[str, Handler]
     worker: str
     lease_s: float
     limit_s: float
     steps: StepPolicy | None = None
+    max_crashes: int = MAX_CRASHES
 
     @property
     def lease_ms(self) -> int:
@@ -58,12 +62,18 @@ async def run_task(store: RedisStateStore, terms: Terms, session_id: str, task_i
     """Run a task if it is there to be run. Raises only what arq acts on: Retry, CancelledError."""
     try:
         started = await TaskLife(store).start(
-            session_id, task_id, owner=new_owner(), lease_ms=terms.lease_ms, worker=terms.worker
+            session_id,
+            task_id,
+            owner=new_owner(),
+            lease_ms=terms.lease_ms,
+            worker=terms.worker,
+            max_crashes=terms.max_crashes,
         )
         if isinstance(started, Started):
             await _Run(store, terms, started).run()
         else:
-            _explain(started, task_id)
+            # Its job is dropped. Should whoever holds the task die, the sweeper sees to it.
+            log.info("task %s is not started: %s", task_id, started.reason)
     except Retry:
         raise
     except BackendError as error:
@@ -267,12 +277,6 @@ class _Run:
 
 class _Exited(Exception):
     """A handler asked for the end of the process. It gets the end of its run."""
-
-
-def _explain(refused: NotStarted, task_id: str) -> None:
-    if refused.reason == "held":
-        raise Retry(defer=refused.left_ms / 1000 + 0.05)
-    log.info("task %s is not started: %s", task_id, refused.reason)
 
 
 def _cause(error: BaseException) -> BaseException:

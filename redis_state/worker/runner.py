@@ -27,10 +27,12 @@ from redis_state.worker.queue import (
 )
 from redis_state.worker.run import Handler, Terms, run_task
 from redis_state.worker.steps import StepPolicy
+from redis_state.worker.sweeper import sweeping
 
 log: logging.Logger = logging.getLogger(__name__)
 
 _STORE = "redis_state.store"
+_SWEEPING = "redis_state.sweeping"
 _RESTART_S = 0.5
 
 
@@ -114,7 +116,9 @@ class AgentWorker:
         terms = Terms(self.handlers, name, self.lease_s, self.task_timeout_s, self.steps)
 
         async def startup(ctx: dict[Any, Any]) -> None:
-            ctx.setdefault(_STORE, RedisStateStore(settings))
+            store = ctx.setdefault(_STORE, RedisStateStore(settings))
+            if _SWEEPING not in ctx:
+                ctx[_SWEEPING] = sweeping(store, queue=self.queue, lease_s=self.lease_s)
 
         async def run(ctx: dict[Any, Any], job: Any) -> None:
             try:
@@ -191,6 +195,10 @@ async def _close(worker: _Worker) -> None:
 
 
 async def _close_store(ctx: dict[Any, Any]) -> None:
+    sweeper: asyncio.Task[None] | None = ctx.pop(_SWEEPING, None)
+    if sweeper is not None:
+        sweeper.cancel()
+        await asyncio.wait({sweeper})
     store: RedisStateStore | None = ctx.pop(_STORE, None)
     if store is not None:
         with suppress(BackendError):

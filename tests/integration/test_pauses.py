@@ -21,6 +21,7 @@ from redis_state.errors import (
     TokenUnknown,
 )
 from redis_state.models import SteeringEventType, TaskStatus
+from redis_state.primitives.lease import new_owner
 from redis_state.primitives.watchlist import WatchList
 from redis_state.testing import eventually
 from redis_state.transport.keys import token_digest
@@ -74,7 +75,7 @@ async def tokens_of(store: RedisStateStore, task: str, count: int) -> dict[str, 
 async def task_of(store: RedisStateStore, task_id: str) -> Started:
     """Start a task that has just been submitted or handed over, as a worker does."""
     found = await TaskLife(store).start(
-        SESSION, task_id, owner=f"o{id(object())}", lease_ms=60_000, worker="w"
+        SESSION, task_id, owner=new_owner(), lease_ms=60_000, worker="w"
     )
     assert isinstance(found, Started), found
     return found

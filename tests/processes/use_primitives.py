@@ -125,7 +125,7 @@ async def sweep(scripts: Scripts, keys: Keys, argument: dict[str, Any]) -> list[
     watch = WatchList(scripts, keys)
     claimed: list[str] = []
     while due := await watch.claim_due(limit=argument["limit"], hold_ms=HOUR):
-        claimed += [entry.decode() for entry in due]
+        claimed += [claim.entry.decode() for claim in due]
     return claimed
 
 
