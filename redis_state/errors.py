@@ -11,7 +11,8 @@
     │   ├── LeaseLost              the epoch is no longer the current one
     │   ├── TokenResolved          the token was used: by whom, when and how
     │   ├── TokenUnknown           no such token, or no longer
-    │   └── InvalidTransition      the task's state does not allow this step
+    │   ├── InvalidTransition      the task's state does not allow this step
+    │   └── LimitReached           as many wait already as may
     ├── CursorGap              rows between the cursor and what is kept are gone
     └── BackendError           trouble with the server
         ├── BackendUnavailable     it cannot be reached; the call did not happen
@@ -74,7 +75,7 @@ class LostRace(RedisStateError):
 class VersionConflict(LostRace):
     """The document is at ``actual``, not at ``expected``. Load it and apply the change anew."""
 
-    def __init__(self, what: str, *, expected: int, actual: int) -> None:
+    def __init__(self, what: str, *, expected: int | str, actual: int | str) -> None:
         super().__init__(f"{what} is at version {actual}, not {expected}")
         self.expected = expected
         self.actual = actual
@@ -115,6 +116,15 @@ class InvalidTransition(LostRace):
         self.task_id = task_id
         self.current = current
         self.wanted = wanted
+
+
+class LimitReached(LostRace, RuntimeError):
+    """As many of ``what`` are waiting as may: ``limit``. Have one decided first."""
+
+    def __init__(self, what: str, *, limit: int) -> None:
+        super().__init__(f"{limit} {what} are waiting, and no more may")
+        self.what = what
+        self.limit = limit
 
 
 class CursorGap(RedisStateError):

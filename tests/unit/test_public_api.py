@@ -29,6 +29,7 @@ PUBLIC = [
     "InvalidField",
     "InvalidTransition",
     "LeaseLost",
+    "LimitReached",
     "LostRace",
     "MissingCapability",
     "OutcomeUnknown",
