@@ -120,9 +120,11 @@ def result_of_patch(
 
 
 def extract_results(
-    llm_context: Mapping[str, Any],
+    llm_context: dict[str, Any],
 ) -> tuple[dict[str, Any], dict[str, BackgroundTaskResult]]:
     """Take the results that older hosts write into an ``llm_context`` out of it."""
+    if not any(name in llm_context for name in _INLINE):
+        return llm_context, {}
     results: dict[str, BackgroundTaskResult] = {}
     for name in _INLINE:
         for item in _items(llm_context.get(name)):

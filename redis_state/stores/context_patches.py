@@ -270,9 +270,8 @@ class ContextPatches:
         settings = self._base.settings
 
         async def attempt() -> Reply:
-            basis = self._basis(session_id)
             waiting = await self._load(session_id, patch_id)
-            version, context_hash = await basis
+            version, context_hash = await self._basis(session_id)
             keys = self._keys(session_id, patch_id, waiting.patch.task_id)
             diverged = has_diverged(waiting.patch, version, context_hash)
             said, result = [_rejected()], b""
