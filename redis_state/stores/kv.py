@@ -40,7 +40,6 @@ _MIME = "application/json"
 _LARGEST = 50 * 1024 * 1024
 # The value is stored before its entry, and must not go before it.
 _MARGIN_MS = 60_000
-_ROUNDS = 5
 
 Decide: TypeAlias = Callable[[Any, bool], Any]
 _UNCHANGED = object()
@@ -116,21 +115,15 @@ class SessionKV:
     ) -> KVValue | None:
         """Return a value with its etag, or None. Errors: CorruptState if a large value is gone."""
         place = self._owner.key(key, scope=scope, namespace=namespace)
-        entry, _ = await self._load(place)
-        if entry is None or not is_live(entry, scope):
-            return None
-        for _ in range(_ROUNDS):
-            try:
-                return KVValue(await self._value(place, entry), str(entry.get("etag") or ""))
-            except CorruptState:
-                # A large value goes with the entry that another writer replaces meanwhile.
-                again, _ = await self._load(place)
-                if again is None or not is_live(again, scope):
-                    return None
-                if again.get("etag") == entry.get("etag"):
-                    raise
-                entry = again
-        raise CorruptState(place, "its large value is replaced faster than it can be read")
+
+        async def attempt() -> KVValue | None:
+            entry, version = await self._load(place)
+            if entry is None or not is_live(entry, scope):
+                return None
+            value = await self._value_or_moved(place, entry, version)
+            return KVValue(value, str(entry.get("etag") or ""))
+
+        return await until_set(attempt, timeout_s=self._base.settings.call_timeout_s)
 
     async def get_or_init(
         self, key: str, default: Any, *, scope: KVScope = "session", namespace: str | None = None
@@ -303,6 +296,7 @@ class SessionKV:
         try:
             return await self._value(place, entry)
         except CorruptState:
+            # A large value goes with the entry that another writer replaces meanwhile.
             _, now = await self._load(place)
             if now != version:
                 raise VersionConflict(place, expected=version, actual=now) from None

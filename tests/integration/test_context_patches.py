@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from collections.abc import Coroutine
+from typing import Any, TypeVar
 
 import pytest
 from pydantic import SecretStr
@@ -23,7 +24,14 @@ from redis_state.testing import eventually
 from tests.faults import Proxy, run_processes, start_process
 from tests.samples import admin, changed, keys_of
 
+T = TypeVar("T")
+
 GATED = MergeStrategy.HUMAN_GATED
+
+
+def unchecked(**fields: Any) -> Any:
+    """Make a patch of anything."""
+    return ContextPatch.model_construct(**fields)
 
 
 def patch(task_id: Any = "t", **more: Any) -> ContextPatch:
@@ -227,12 +235,12 @@ async def test_a_steering_event_decides(store: RedisStateStore) -> None:
     [
         ("strategy", patch(), {"strategy": "merge"}),
         ("patch", {"task_id": "t"}, {}),
-        ("task_id", ContextPatch.model_construct(task_id=5), {}),
+        ("task_id", unchecked(task_id=5), {}),
         ("group_id", patch(), {"group_id": 5}),
         ("patch_id", patch(), {"patch_id": 5}),
         (
             "completed_at",
-            ContextPatch.model_construct(task_id="t", completed_at="now"),
+            unchecked(task_id="t", completed_at="now"),
             {"strategy": GATED},
         ),
     ],
@@ -294,40 +302,50 @@ async def test_a_lost_reply_changes_nothing_twice(settings: Settings) -> None:
         Proxy(settings.url.get_secret_value()) as proxy,
         changed(settings, url=SecretStr(proxy.url)) as store,
     ):
-        asked = await store.contexts.apply_context_patch("s", patch("gated"), strategy=GATED)
-        for number, call in enumerate(
-            (
-                lambda: store.contexts.apply_context_patch("s", patch("one"), payload=1),
-                lambda: store.contexts.apply_pending_patch("s", asked.patch_id),
-            )
-        ):
-            # The script's answer is lost, then the connection: only then is it sent again.
-            keys = store.base.keys
-            ran = asyncio.create_task(_silence_at_script(store, proxy, call()))
-
-            async def happened(least: int = number + 1) -> bool:
-                version = await admin(beside, "HGET", keys.context("s"), "version")
-                return int(version or 0) >= least
-
-            await eventually(happened, "the script has run")
-            swallowed = proxy.swallowed
-            await eventually(lambda least=swallowed: proxy.swallowed >= least > 0, "reply lost")
-            proxy.silence(silent=False)
-            proxy.cut()
-            outcome = await ran
-            assert outcome.status == "applied"
-            assert outcome.revision == number + 1
-        assert proxy.swallowed > 0
+        contexts = store.contexts
+        asked = await contexts.apply_context_patch("s", patch("gated"), strategy=GATED)
+        applied = await _losing_its_reply(
+            store, beside, proxy, contexts.apply_context_patch("s", patch("one"), payload=1)
+        )
+        approved = await _losing_its_reply(
+            store, beside, proxy, contexts.apply_pending_patch("s", asked.patch_id)
+        )
+        assert (applied.status, applied.revision) == ("applied", 1)
+        assert (approved.status, approved.revision) == ("applied", 2)
+        assert proxy.cuts == 2
         found = await beside.contexts.load("s")
         assert found is not None
-        assert sorted(found.background_results) == ["gated", "one"]
+        assert list(found.background_results) == ["one", "gated"]
         assert await said(beside) == [
             ("CHECKPOINT", "context_patch"),
             ("NOTIFICATION", "Context updated"),
         ]
 
 
-async def _silence_at_script(store: RedisStateStore, proxy: Proxy, call: Any) -> Any:
+async def _losing_its_reply(
+    store: RedisStateStore, beside: RedisStateStore, proxy: Proxy, call: Coroutine[Any, Any, T]
+) -> T:
+    """Make a call whose script runs and whose answer never comes; then it is sent again."""
+    key = store.base.keys.context("s")
+
+    async def version() -> int:
+        return int(await admin(beside, "HGET", key, "version") or 0)
+
+    before, swallowed = await version(), proxy.swallowed
+    ran = asyncio.create_task(_silent_from_its_script_on(store, proxy, call))
+
+    async def lost() -> bool:
+        return await version() > before and proxy.swallowed > swallowed
+
+    await eventually(lost, "the script has run and its answer is lost")
+    proxy.silence(silent=False)
+    assert proxy.cut() > 0
+    return await ran
+
+
+async def _silent_from_its_script_on(
+    store: RedisStateStore, proxy: Proxy, call: Coroutine[Any, Any, T]
+) -> T:
     """Swallow what the server answers from the first script of a call on."""
     scripts: Any = store.base.scripts
     run = scripts._run

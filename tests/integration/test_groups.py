@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime
 from typing import Any
 
@@ -83,6 +84,12 @@ async def test_a_name_belongs_to_its_turn(store: RedisStateStore) -> None:
     assert sealed == {opened[1].group_id: GroupStep("complete", completed=True)}
     again = await store.groups.open("s", name="crew", turn_id="2")
     assert again.group_id != opened[1].group_id
+
+
+async def test_a_turn_sealed_twice_at_once_is_sealed_once(store: RedisStateStore) -> None:
+    names = [await make(store, name=name, turn_id="1") for name in ("a", "b")]
+    told = await asyncio.gather(*(store.groups.seal_turn("s", "1") for _ in range(4)))
+    assert sorted(name for sealed in told for name in sealed) == sorted(names)
 
 
 async def test_a_name_whose_group_has_gone_is_free(store: RedisStateStore) -> None:

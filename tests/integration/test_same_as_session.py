@@ -89,7 +89,8 @@ class Both:
         self.store = store
         self.ours = store.contexts
         self.ids: list[tuple[str, str]] = []
-        self.gated: dict[str, Any] = {}
+        self.payloads: dict[str, tuple[str, Any]] = {}
+        self.approved: dict[str, Any] = {}
 
     async def do(self, kind: str, first: Any, second: Any) -> None:
         await getattr(self, kind)(first, second)
@@ -110,7 +111,7 @@ class Both:
             digest=[task_id, "done"],
             facts=facts,
         )
-        more = {
+        more: dict[str, Any] = {
             "payload": payload,
             "group_id": "g",
             "strategy": session_module.MergeStrategy(strategy),
@@ -120,7 +121,7 @@ class Both:
         assert (theirs is not None) == (ours.status == "pending")
         if theirs is not None:
             self.ids.append((theirs, ours.patch_id))
-            self.gated[task_id] = payload
+            self.payloads[theirs] = task_id, payload
 
     async def approve(self, number: int, _: None) -> None:
         await self._decide(number, "APPROVE")
@@ -147,6 +148,9 @@ class Both:
             outcome = await self.ours.resolve_by_steering(own)
             assert outcome is not None
             assert outcome.status == ("applied" if kind == "APPROVE" else "rejected")
+            if kind == "APPROVE":
+                task_id, payload = self.payloads[theirs]
+                self.approved[task_id] = payload
         else:
             with pytest.raises(LostRace):
                 await self.ours.resolve_by_steering(own)
@@ -166,7 +170,7 @@ class Both:
         for task_id, result in ours.background_results.items():
             their = theirs.background_results[task_id]
             if their.payload is None and their.group_id is None and result.group_id == "g":
-                assert result.payload == self.gated[task_id]
+                assert result.payload == self.approved[task_id]
                 their = dataclasses.replace(their, payload=result.payload, group_id="g")
             assert result == their
         await self._compare_waiting()
@@ -330,7 +334,10 @@ def test_a_context_that_their_hash_breaks_on_has_none() -> None:
 
 def test_their_own_result_objects_are_taken_out_too() -> None:
     result = trajectory.BackgroundTaskResult("a")
-    context = {"background_results": [result, None, 5, "x"], "background_result": {}}
+    context: dict[str, Any] = {
+        "background_results": [result, None, 5, "x"],
+        "background_result": {},
+    }
     cleaned, found = extract_results(context)
     theirs = trajectory.extract_background_results(context)
     assert (cleaned, found) == theirs

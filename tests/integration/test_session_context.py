@@ -78,6 +78,12 @@ async def test_inline_results_are_taken_out_of_the_context(store: RedisStateStor
     assert context_hash == hash_context({"goal": 1})
     assert found.background_results["a"].summary == "x y"
     assert inline["background_results"]
+    odd = [5, None, "x", {"task_id": ""}, {"task_id": "b"}, {"task_id": "c", "digest": "no list"}]
+    await store.contexts.update_context("s", llm_context={"background_result": odd})
+    found = await store.contexts.load("s")
+    assert found is not None
+    assert list(found.background_results) == ["a", "b", "c"]
+    assert found.background_results["c"].summary is None
 
 
 async def test_consumed_results_are_gone_once(store: RedisStateStore) -> None:
