@@ -62,7 +62,7 @@ else
   redis.call('HSET', patch, 'state', 'resolved', 'claim', '', 'by', by, 'task', task,
     'at', string.format('%.0f', now), 'decision', decision)
   redis.call('PEXPIRE', patch, keep_ms)
-  version = record_write(context, { key = '' }, 'patch ' .. patch_id, ttl_ms, {})
+  version = record_write(context, { key = '' }, string.format('patch %s %.0f', patch_id, now), ttl_ms, {})
   context_result(context, task, result)
 end
 local order = redis.call('TIME')

@@ -50,7 +50,7 @@ if won then
   redis.call('ZREM', patches, patch_id)
 end
 if won and result ~= '' then
-  record_write(context, { key = '' }, 'patch ' .. patch_id, ttl_ms, {})
+  record_write(context, { key = '' }, string.format('patch %s %.0f', patch_id, now), ttl_ms, {})
   context_result(context, task, result)
 end
 local version = tonumber(redis.call('HGET', context, 'version') or 0)

@@ -35,6 +35,16 @@ async def test_a_patch_is_applied_once_with_all_that_goes_with_it(
     assert await ask(scripts, "EXISTS", patch.patches) == 0
 
 
+async def test_a_patch_whose_trace_is_gone_is_a_new_one(scripts: Scripts, keys: Keys) -> None:
+    patch = patch_keys(keys)
+    await apply(scripts, keys, patch)
+    await ask(scripts, "DEL", patch.patch)
+    await ask(scripts, "PEXPIRE", patch.context, HOUR // 2)
+    await clock_passes(scripts, await clock_ms(scripts))
+    assert await apply(scripts, keys, patch) == ok(1, b"applied", 2)
+    assert (await lives(scripts, patch.context))[0] > HOUR // 2
+
+
 async def test_a_patch_may_have_nothing_to_tell(scripts: Scripts, keys: Keys) -> None:
     patch = patch_keys(keys)
     assert (await apply(scripts, keys, patch, announcement=saying(keys))).word is Word.OK
