@@ -13,6 +13,8 @@
     │   ├── TokenUnknown           no such token, or no longer
     │   ├── PauseTimeout           nobody decided a pause in time
     │   └── InvalidTransition      the task's state does not allow this step
+    │   ├── InvalidTransition      the task's state does not allow this step
+    │   └── LimitReached           as many wait already as may
     ├── CursorGap              rows between the cursor and what is kept are gone
     ├── HandlerChanged         a handler ended without asking for what earlier runs noted
     └── BackendError           trouble with the server
@@ -78,7 +80,7 @@ class LostRace(RedisStateError):
 class VersionConflict(LostRace):
     """The document is at ``actual``, not at ``expected``. Load it and apply the change anew."""
 
-    def __init__(self, what: str, *, expected: int, actual: int) -> None:
+    def __init__(self, what: str, *, expected: int | str, actual: int | str) -> None:
         super().__init__(f"{what} is at version {actual}, not {expected}")
         self.expected = expected
         self.actual = actual
@@ -127,6 +129,15 @@ class InvalidTransition(LostRace):
         self.task_id = task_id
         self.current = current
         self.wanted = wanted
+
+
+class LimitReached(LostRace, RuntimeError):
+    """As many of ``what`` are waiting as may: ``limit``. Have one decided first."""
+
+    def __init__(self, what: str, *, limit: int) -> None:
+        super().__init__(f"{limit} {what} are waiting, and no more may")
+        self.what = what
+        self.limit = limit
 
 
 class CursorGap(RedisStateError):

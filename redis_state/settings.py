@@ -41,6 +41,7 @@ class Settings(BaseSettings):
     max_updates_per_session: _Count = 10_000
     max_steering_events_per_session: _Count = 10_000
     max_planner_events_per_trace: _Count = 50_000
+    max_pending_patches: _Count = 32
 
     events_ttl: _Lifetime = 30 * _DAY
     updates_ttl: _Lifetime = 7 * _DAY
@@ -54,6 +55,9 @@ class Settings(BaseSettings):
     pause_ttl: _Lifetime = timedelta(hours=1)
     task_pause_ttl: _Lifetime = 7 * _DAY
     resolved_token_ttl: _Lifetime = timedelta(hours=1)
+    contexts_ttl: _Lifetime = 90 * _DAY
+    pending_patch_ttl: _Lifetime = 7 * _DAY
+    kv_tombstone_ttl: _Lifetime = _DAY
 
 
 def make_settings(url: str | None = None, **options: Any) -> Settings:

@@ -9,8 +9,14 @@ from redis_state.transport.scripts import Fence, Reply, Scripts
 from tests.looking import (
     HOUR,
     append,
+    apply,
+    close,
     decide,
+    finish,
+    group_keys,
+    make_group,
     open_pause,
+    patch_keys,
     pause,
     saying,
     start,
@@ -78,7 +84,45 @@ def _commit(scripts: Scripts, keys: Keys) -> Awaitable[Reply]:
     )
 
 
+def _resolve_patch(scripts: Scripts, keys: Keys) -> Awaitable[Reply]:
+    return scripts.resolve_patch(
+        patch_keys(keys, "\ud800"),
+        claim="c",
+        by="me",
+        decision=b"yes",
+        keep_ms=HOUR,
+        basis=(0, ""),
+        result=b"result",
+        ttl_ms=HOUR,
+        announcement=saying(keys, "resolved"),
+    )
+
+
 CALLS: dict[str, Call] = {
+    "apply_patch": lambda scripts, keys: apply(
+        scripts, keys, patch_keys(keys, "\ud800"), gated=True
+    ),
+    "close_group": lambda scripts, keys: close(scripts, group_keys(keys, "\ud800")),
+    "create_group": lambda scripts, keys: make_group(
+        scripts, group_keys(keys, "\ud800"), instead_of="\ud800"
+    ),
+    "finish_member": lambda scripts, keys: finish(
+        scripts, group_keys(keys), "\ud800", patch_id="\ud800"
+    ),
+    "join_group": lambda scripts, keys: scripts.join_group(
+        group_keys(keys), task_id="\ud800", write="w", ttl_ms=HOUR
+    ),
+    "resolve_patch": _resolve_patch,
+    "update_context": lambda scripts, keys: scripts.update_context(
+        keys.context(SESSION),
+        {"llm_context": b"{}"},
+        results=[("\ud800".encode("utf-8", "surrogatepass"), b"{}")],
+        content_hash="h",
+        hashed=True,
+        expected=0,
+        call="c",
+        ttl_ms=HOUR,
+    ),
     "acquire_lease": lambda scripts, keys: scripts.acquire_lease(
         keys.lease(SESSION, "t"), owner="o", duration_ms=HOUR, keep_ms=HOUR
     ),

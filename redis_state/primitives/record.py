@@ -104,7 +104,7 @@ def stored(flat: list[Any]) -> Stored | None:
     """Read a hash's reply as a record; None for an empty one."""
     if not flat:
         return None
-    names = [name.decode() for name in flat[::2]]
+    names = [name.decode("utf-8", "surrogatepass") for name in flat[::2]]
     fields: dict[str, bytes] = dict(zip(names, flat[1::2], strict=True))
     return Stored(int(fields.get("version", 0)), int(fields.get("order", 0)), fields)
 

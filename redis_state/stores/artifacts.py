@@ -11,18 +11,20 @@ import hashlib
 import re
 from collections.abc import AsyncGenerator, AsyncIterable
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any
 
 from redis_state import codec
 from redis_state.errors import CorruptState, InvalidField, LostRace
 from redis_state.models.artifacts import ArtifactRef, ArtifactRetentionConfig, ArtifactScope
 from redis_state.primitives.blob import Blobs, Quota
-from redis_state.stores.base import Base
+from redis_state.stores.base import Base, ms
 from redis_state.transport.keys import artifact_place
 
 _CLEAN = re.compile(r"[^A-Za-z0-9_-]+")
 _ID = re.compile(r"[A-Za-z0-9_-]+_[0-9a-f]{20}([0-9a-f]{16})")
 _SESSION_OF_NONE = "default"
+_KEY_VALUES = "session_kv"  # where PenguiFlow keeps large values of its key-value entries
 
 
 class ArtifactStore:
@@ -177,7 +179,7 @@ class ArtifactStore:
         meta: dict[str, Any] | None,
     ) -> ArtifactRef:
         place = artifact_place(_session(scope))
-        blobs = self._blobs(place)
+        blobs = self._blobs(place, long=about["namespace"] == _KEY_VALUES)
         upload = blobs.begin(trace=scope.trace_id if scope else None)
         try:
             async for chunk in chunks:
@@ -220,8 +222,12 @@ class ArtifactStore:
         place = _place(artifact_id)
         return None if place is None else self._blobs(place)
 
-    def _blobs(self, place: str) -> Blobs:
-        return Blobs(self._base.scripts, self._base.keys.artifacts(place), self._quota)
+    def _blobs(self, place: str, *, long: bool = False) -> Blobs:
+        quota = self._quota
+        if long and quota.ttl_ms:
+            # The entry that names it lives as long, and would be left without its value.
+            quota = replace(quota, ttl_ms=max(quota.ttl_ms, ms(self._base.settings.memory_ttl)))
+        return Blobs(self._base.scripts, self._base.keys.artifacts(place), quota)
 
     def _read(self, data: bytes) -> ArtifactRef | None:
         def build() -> ArtifactRef:

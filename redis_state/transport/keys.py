@@ -239,6 +239,40 @@ class Keys:
         """
         return f"{self.namespace}:v1:{{dead}}:dead-tasks"
 
+    def context(self, session_id: str) -> str:
+        """hash: version, write, order, number, hash, call, places, llm_context, tool_context,
+        memory, artifacts; =<task> -> place and result: a session's context. `contexts_ttl` after
+        a write.
+        """
+        return self._key("session_id", session_id, "context")
+
+    def patch(self, session_id: str, patch_id: str) -> str:
+        """hash: state, payload, expires, claim, by, at, decision, task, order: a patch of a
+        session's context. `pending_patch_ttl`, then `resolved_token_ttl`.
+        """
+        return self._key("session_id", session_id, f"patch:{escape('patch_id', patch_id)}")
+
+    def patches(self, session_id: str) -> str:
+        """zset: patch_id -> expiry in us: patches that wait for a decision. As long as the last."""
+        return self._key("session_id", session_id, "patches")
+
+    def group(self, session_id: str, group_id: str) -> str:
+        """hash: version, write, order, status, document, report, reported, pending, failed,
+        places, sealed, ended, <move> -> call; =<task> -> places and outcome; +<patch> -> place:
+        a group of tasks. `active_task_ttl`, or `finished_task_ttl` once over.
+        """
+        return self._key("session_id", session_id, f"group:{escape('group_id', group_id)}")
+
+    def groups(self, session_id: str) -> str:
+        """zset: group_id -> expiry in us: a session's groups. As long as the longest-lived."""
+        return self._key("session_id", session_id, "groups")
+
+    def group_names(self, session_id: str) -> str:
+        """hash: turn and name -> group_id: groups that are open. `active_task_ttl` after a new
+        one.
+        """
+        return self._key("session_id", session_id, "group-names")
+
     def watch(self, shard: int) -> str:
         """zset: what somebody must look at -> when, in ms. Permanent; entries are taken out."""
         return f"{self.namespace}:v1:{{watch-{shard:02d}}}:watch"

@@ -91,6 +91,37 @@ class TaskKeys:
     journal: str
 
 
+@dataclass(frozen=True, slots=True)
+class PatchKeys:
+    """The keys of one patch of a session's context; all in its session's slot."""
+
+    patch_id: str
+    task_id: str
+    context: str
+    patch: str
+    patches: str
+
+    def with_log(self, log: LogKeys) -> tuple[str, ...]:
+        """List them with those of the updates that tell of it."""
+        told = (log.rows, log.ids, log.topic(self.task_id), log.channel)
+        return (self.context, self.patch, self.patches, *told)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupKeys:
+    """The keys of one group of tasks; all in its session's slot."""
+
+    group_id: str
+    group: str
+    groups: str
+    names: str
+
+    @property
+    def all(self) -> tuple[str, ...]:
+        """List them."""
+        return self.group, self.groups, self.names
+
+
 def raw(text: str) -> bytes:
     """Write any text as bytes; lone surrogates too."""
     return text.encode("utf-8", "surrogatepass")
@@ -621,6 +652,187 @@ class Scripts:
     async def read_journal(self, keys: TaskKeys) -> Reply:
         """OK notes."""
         return await self._run("read_journal", (keys.journal, keys.task), (_SLICE,))
+
+    # A session's context
+
+    async def update_context(
+        self,
+        context: str,
+        fields: Mapping[str, bytes],
+        *,
+        results: Sequence[tuple[bytes, bytes]],
+        content_hash: str,
+        hashed: bool,
+        expected: int | None,
+        call: str,
+        ttl_ms: int,
+    ) -> Reply:
+        """OK number hash | STALE number."""
+        return await self._run(
+            "update_context",
+            (context,),
+            (
+                "" if expected is None else expected,
+                call,
+                ttl_ms,
+                content_hash,
+                int(hashed),
+                len(results),
+                *_pairs(results),
+                *_flat(fields),
+            ),
+        )
+
+    async def apply_patch(
+        self,
+        keys: PatchKeys,
+        *,
+        basis: tuple[int, str],
+        payload: bytes,
+        result: bytes,
+        decision: bytes,
+        by: str,
+        wait_ms: int,
+        keep_ms: int,
+        limit: int,
+        ttl_ms: int,
+        announcement: Announcement,
+    ) -> Reply:
+        """OK new decision version | STALE number | DENIED waiting."""
+        said = announcement
+        return await self._run(
+            "apply_patch",
+            keys.with_log(said.log),
+            (
+                *basis,
+                raw(keys.patch_id),
+                raw(keys.task_id),
+                payload,
+                result,
+                decision,
+                raw(by),
+                wait_ms,
+                keep_ms,
+                limit,
+                ttl_ms,
+                said.max_rows,
+                said.ttl_ms,
+                *_pairs(said.rows),
+            ),
+        )
+
+    async def resolve_patch(
+        self,
+        keys: PatchKeys,
+        *,
+        claim: str,
+        by: str,
+        decision: bytes,
+        keep_ms: int,
+        basis: tuple[int, str],
+        result: bytes,
+        ttl_ms: int,
+        announcement: Announcement,
+    ) -> Reply:
+        """OK won decision version | TAKEN by at decision | EXPIRED | MISSING | STALE number."""
+        said = announcement
+        return await self._run(
+            "resolve_patch",
+            keys.with_log(said.log),
+            (
+                raw(claim),
+                raw(by),
+                decision,
+                keep_ms,
+                raw(keys.patch_id),
+                raw(keys.task_id),
+                *basis,
+                result,
+                ttl_ms,
+                said.max_rows,
+                said.ttl_ms,
+                *_pairs(said.rows),
+            ),
+        )
+
+    # A group of tasks
+
+    async def create_group(
+        self,
+        keys: GroupKeys,
+        fields: Mapping[str, bytes],
+        *,
+        alias: bytes,
+        instead_of: str | None,
+        write: str,
+        ttl_ms: int,
+    ) -> Reply:
+        """OK group_id new."""
+        return await self._run(
+            "create_group",
+            keys.all,
+            (
+                raw(keys.group_id),
+                alias,
+                int(instead_of is not None),
+                raw(instead_of or ""),
+                write,
+                ttl_ms,
+                *_flat(fields),
+            ),
+        )
+
+    async def join_group(self, keys: GroupKeys, *, task_id: str, write: str, ttl_ms: int) -> Reply:
+        """OK new | DENIED status | MISSING."""
+        return await self._run(
+            "join_group",
+            (keys.group, keys.groups),
+            (raw(keys.group_id), raw(task_id), write, ttl_ms),
+        )
+
+    async def finish_member(
+        self,
+        keys: GroupKeys,
+        *,
+        task_id: str,
+        outcome: str,
+        patch_id: str | None,
+        call: str,
+        ttl_ms: int,
+        ended_ttl_ms: int,
+    ) -> Reply:
+        """OK status completed | DENIED status | MISSING."""
+        return await self._run(
+            "finish_member",
+            (keys.group, keys.groups),
+            (
+                raw(keys.group_id),
+                raw(task_id),
+                outcome,
+                int(patch_id is not None),
+                raw(patch_id or ""),
+                raw(call),
+                ttl_ms,
+                ended_ttl_ms,
+            ),
+        )
+
+    async def close_group(
+        self,
+        keys: GroupKeys,
+        *,
+        target: str,
+        alias: bytes,
+        call: str,
+        ttl_ms: int,
+        ended_ttl_ms: int,
+    ) -> Reply:
+        """OK status completed | DENIED status | MISSING."""
+        return await self._run(
+            "close_group",
+            keys.all,
+            (raw(keys.group_id), target, alias, raw(call), ttl_ms, ended_ttl_ms),
+        )
 
 
 def _log_keys(keys: TaskKeys, said: Announcement) -> tuple[str, str, str, str]:

@@ -55,6 +55,8 @@ def _shape(name: str) -> str:
         "token": "S.x",
         "session_or_trace": "S",
         "place": "P",
+        "patch_id": "D",
+        "group_id": "G",
     }
     method = getattr(Keys("rs"), name)
     parameters = list(inspect.signature(method).parameters)
@@ -70,6 +72,8 @@ def _shape(name: str) -> str:
         ":C:T": ":<context>:<task>",
         ":T": ":<task>",
         ":R": ":<trace>",
+        ":D": ":<patch>",
+        ":G": ":<group>",
         "watch-00": "watch-NN",
     }.items():
         key = key.replace(mark, part)

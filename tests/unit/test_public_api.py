@@ -30,6 +30,7 @@ PUBLIC = [
     "InvalidField",
     "InvalidTransition",
     "LeaseLost",
+    "LimitReached",
     "LostRace",
     "MissingCapability",
     "OutcomeUnknown",
