@@ -55,6 +55,9 @@ def _shape(name: str) -> str:
         "token": "S.x",
         "session_or_trace": "S",
         "place": "P",
+        "user_id": "U",
+        "provider": "V",
+        "job_id": "J",
     }
     method = getattr(Keys("rs"), name)
     parameters = list(inspect.signature(method).parameters)
@@ -67,6 +70,10 @@ def _shape(name: str) -> str:
         "{R}": "{trace}",
         "{K}": "{key}",
         "{P}": "{place}",
+        "{U}": "{user}",
+        ":V": ":<provider>",
+        ":J": ":<job>",
+        "jobs-of:S": "jobs-of:<session>",
         ":C:T": ":<context>:<task>",
         ":T": ":<task>",
         ":R": ":<trace>",
