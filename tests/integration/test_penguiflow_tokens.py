@@ -71,7 +71,9 @@ async def test_an_expired_token_is_none(either: Any) -> None:
 
 
 async def test_upstreams_manager_finds_the_token_in_another_store(settings: Settings) -> None:
-    config = OAuthProviderConfig("github", "GitHub", "https://a", "https://t", "id", "s", "https://r")
+    config = OAuthProviderConfig(
+        "github", "GitHub", "https://a", "https://t", "id", "s", "https://r"
+    )
     async with make(settings) as one, make(settings) as other:
         await one.store("user", "github", SECRET, time.time() + 60)
         manager = OAuthManager({"github": config}, token_store=other)
