@@ -18,6 +18,7 @@ from redis_state import codec
 from redis_state.errors import InvalidField
 from redis_state.primitives.log import Bounds, Log
 from redis_state.primitives.record import new_write_id
+from redis_state.primitives.signal import Row
 from redis_state.stores.base import Base, as_object, ms, pack, unpack
 from redis_state.stores.tasks import microseconds
 from redis_state.transport.keys import A2AKeys
@@ -28,6 +29,7 @@ Document = dict[str, Any]
 # What one script can be given.
 _MOST_ITEMS = 5_000
 _PATIENCE_S = 3600.0
+_SIZES = {"history": 1, "status": 4, "artifact": 5}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +47,11 @@ class FoundTask:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """One update: its kind (history, status or artifact), what it says, and its cursor."""
+    """One update: its kind (history, status or artifact), what it says, and its cursor.
+
+    A status says itself, whether it is final, and its metadata; an artifact itself, whether it
+    continues one, whether it is the last chunk, and its metadata.
+    """
 
     kind: str
     values: Sequence[Any] = field(repr=False)
@@ -189,13 +195,9 @@ class A2ATaskStore:
         rows = self._log(task_id).follow(after=after, patience_s=_PATIENCE_S)
         async with aclosing(rows):
             async for row in rows:
-                values = self._base.attempt(
-                    "a2a",
-                    f"a2a update {row.cursor}",
-                    row.data,
-                    lambda data=row.data: unpack(data, 1),  # type: ignore[misc]
-                )
-                yield Told("unreadable" if values is None else values[0], values or [], row.cursor)
+                told = self._base.read_row("a2a", "a2a update", row, _told)
+                if told is not None:
+                    yield told
 
     async def save_push(self, task_id: str, config_id: str, config: Document) -> bool:
         """Save a push configuration; one of the same id is replaced."""
@@ -218,12 +220,10 @@ class A2ATaskStore:
         flat: builtins.list[bytes] = await sender.send("HGETALL", keys.push, repeatable=True)
         if not await there:
             return None
-        read: dict[str, Document] = {}
-        for name, data in zip(flat[::2], flat[1::2], strict=True):
-            config = self._base.attempt("a2a", "push", b"", lambda data=data: as_object(data))  # type: ignore[misc]
-            if config is not None:
-                read[name.decode("utf-8", "surrogatepass")] = config
-        return read
+        return {
+            name.decode("utf-8", "surrogatepass"): as_object(data)
+            for name, data in zip(flat[::2], flat[1::2], strict=True)
+        }
 
     async def _update(
         self,
@@ -261,6 +261,12 @@ class A2ATaskStore:
     def _log(self, task_id: str) -> Log:
         bounds = Bounds(self._max_rows, self._ttl_ms)
         return Log(self._base.scripts, self._base.keys.a2a_updates(task_id), bounds, announce=True)
+
+
+def _told(row: Row) -> Told:
+    (kind,) = unpack(row.data, 1)
+    _, *values = unpack(row.data, _SIZES.get(kind, 1))
+    return Told(kind, values, row.cursor)
 
 
 def join_artifacts(added: Sequence[Sequence[Any]]) -> list[Document]:

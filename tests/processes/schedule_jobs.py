@@ -41,17 +41,20 @@ async def main(argument: dict[str, Any]) -> Any:
             ):
                 await asyncio.Event().wait()
             mine.append(job.job_id)
-            return job.job_id
+            return ""
+
+        async def noted(name: str) -> int:
+            sender = store.base.scripts.transport.sender
+            key = f"{store.settings.namespace}:v1:{{noted}}:{name}"
+            return int(await sender.send("LLEN", key, repeatable=True))
 
         async def begun() -> bool:
-            sender = store.base.scripts.transport.sender
-            key = f"{store.settings.namespace}:v1:{{noted}}:here"
-            return int(await sender.send("LLEN", key, repeatable=True)) >= argument["processes"]
+            enough: int = argument["processes"]
+            return await noted("here") >= enough
 
         async def all_spawned() -> bool:
-            sender = store.base.scripts.transport.sender
-            key = f"{store.settings.namespace}:v1:{{noted}}:spawned"
-            return int(await sender.send("LLEN", key, repeatable=True)) >= argument["expected"]
+            enough: int = argument["expected"]
+            return await noted("spawned") >= enough
 
         await note(store, "here", str(os.getpid()))
         await eventually(begun, "all processes have begun", timeout_s=30)

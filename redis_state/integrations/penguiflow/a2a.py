@@ -247,31 +247,43 @@ class PenguiflowA2ATaskStore(SideStore):
         self, task_id: str, found: FoundTask, queue: asyncio.Queue[StreamResponse]
     ) -> None:
         context_id: str = found.document["context_id"]
-        cursor = found.cursor
+        cursor: str | None = found.cursor
         while True:
             try:
+                if cursor is None:
+                    cursor = await self._catch_up(task_id, queue)
                 updates = self._tasks.follow(task_id, after=cursor)
                 async with aclosing(updates):
                     async for told in updates:
-                        event = _event(task_id, context_id, told)
-                        if event is not None:
-                            queue.put_nowait(event)
+                        self._hand_on(task_id, context_id, told, queue)
                         cursor = told.cursor
             except CursorGap as gap:
                 log.warning("updates of A2A task %r are gone: %s", task_id, gap.reason)
-                now = await self._tasks.load(task_id)
-                if now is None:
-                    return
-                queue.put_nowait(StreamResponse(task=_task(now, None)))
-                if now.final:
-                    queue.put_nowait(_ended(now))
-                cursor = now.cursor
+                cursor = None
             except BackendUnavailable as error:
                 log.warning("a subscription to an A2A task waits for its server: %s", error)
                 await asyncio.sleep(_AGAIN_S)
-            except RedisStateError as error:
-                log.error("a subscription to an A2A task has ended: %s", error)  # noqa: TRY400 - our errors say it all
+            except (RedisStateError, KeyError) as error:
+                log.error("a subscription to A2A task %r has ended: %s", task_id, error)  # noqa: TRY400 - our errors say it all
                 return
+
+    def _hand_on(
+        self, task_id: str, context_id: str, told: Told, queue: asyncio.Queue[StreamResponse]
+    ) -> None:
+        place = f"a2a update {told.cursor} of {task_id}"
+        event = self.base.attempt("a2a", place, b"", lambda: _event(task_id, context_id, told))
+        if event is not None:
+            queue.put_nowait(event)
+
+    async def _catch_up(self, task_id: str, queue: asyncio.Queue[StreamResponse]) -> str:
+        """Queue the task itself, in place of updates that are gone. Errors: KeyError."""
+        now = await self._tasks.load(task_id)
+        if now is None:
+            raise KeyError(task_id)
+        queue.put_nowait(StreamResponse(task=_task(now, None)))
+        if now.final:
+            queue.put_nowait(_ended(now))
+        return now.cursor
 
 
 def create_a2a_task_store(*, url: str | None = None, **options: Any) -> PenguiflowA2ATaskStore:
@@ -308,7 +320,7 @@ def _task(found: FoundTask, history_length: int | None) -> Task:
 
 def _event(task_id: str, context_id: str, told: Told) -> StreamResponse | None:
     ids = {"task_id": task_id, "context_id": context_id}
-    match told.kind, *told.values[1:]:
+    match told.kind, *told.values:
         case "status", status, final, metadata:
             event = {"status": status, "final": final, "metadata": metadata}
             return StreamResponse(status_update=TaskStatusUpdateEvent.model_validate(ids | event))
@@ -324,7 +336,7 @@ def _event(task_id: str, context_id: str, told: Told) -> StreamResponse | None:
 
 
 def _ended(found: FoundTask) -> StreamResponse:
-    told = Told("status", ["status", found.status, True, found.metadata], found.cursor)
+    told = Told("status", [found.status, True, found.metadata], found.cursor)
     event = _event(found.document["id"], found.document["context_id"], told)
     assert event is not None  # noqa: S101 - a status is always told
     return event
