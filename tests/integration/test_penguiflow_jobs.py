@@ -20,7 +20,7 @@ from penguiflow.sessions.scheduler import (
     ScheduleConfig,
 )
 
-from redis_state import InvalidField, Settings
+from redis_state import BackendUnavailable, InvalidField, Settings
 from redis_state.errors import LostRace
 from redis_state.integrations.penguiflow import PenguiflowJobStore, create_job_store
 from redis_state.testing import eventually
@@ -315,6 +315,44 @@ async def test_looking_at_the_list_fires_nothing(settings: Settings, scripts: Sc
         await jobs.drain()
         await clock_passes(scripts, await clock_ms(scripts) + 90)
         assert ids(await jobs.list_due(NOW)) == ["a"]
+
+
+async def test_a_loop_that_was_left_early_can_be_gone_through_again(
+    settings: Settings, scripts: Scripts
+) -> None:
+    async with make(settings, job_lease=BRIEF) as jobs, make(settings) as other:
+        for name in ("a", "b", "c"):
+            await jobs.save_job(job(name))
+        due = await jobs.list_due(NOW)
+        assert any(found.job_id == "a" for found in due)
+        for found in due:
+            await jobs.record_run(JobRunRecord(job_id=found.job_id))
+        await jobs.drain()
+        await clock_passes(scripts, await clock_ms(scripts) + 90)
+        assert ids(await other.list_due(NOW)) == []
+        assert [len(await jobs.list_runs(name)) for name in ("a", "b", "c")] == [1, 1, 1]
+
+
+@pytest.mark.chaos
+async def test_a_run_that_could_not_be_recorded_is_no_firing(settings: Settings) -> None:
+    async with Proxy(settings.url.get_secret_value()) as proxy, make(settings) as other:
+        options = {"url": proxy.url, "call_timeout_s": 0.2, "job_lease": BRIEF}
+        far = make(settings, **options)
+        await far.save_job(job("a"))
+        for found in await far.list_due(NOW):
+            proxy.refuse()
+            proxy.cut()
+            with pytest.raises(BackendUnavailable):
+                await far.record_run(JobRunRecord(job_id=found.job_id))
+            proxy.refuse(refusing=False)
+        await far.drain()
+        assert proxy.cuts
+
+        async def offered() -> list[str]:
+            return ids(await other.list_due(NOW))
+
+        assert await eventually(offered, "the claim runs out") == ["a"]
+        await far.aclose()
 
 
 async def test_a_run_that_ended_is_the_same_run(jobs: PenguiflowJobStore) -> None:

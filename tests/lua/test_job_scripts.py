@@ -164,7 +164,7 @@ async def test_a_job_and_its_places_live_beyond_its_next_occurrence(
     assert all(24 * HOUR < life <= 25 * HOUR for life in left)
     await job.save(5, write="sooner")
     assert 0 < (await lives(scripts, job.keys.job))[0] <= HOUR
-    assert b"owner" not in await fields(scripts, job.keys.job)
+    assert "owner" not in await fields(scripts, job.keys.job)
 
 
 async def test_a_place_without_a_job_is_taken_out(scripts: Scripts, keys: Keys) -> None:

@@ -172,9 +172,12 @@ class PenguiflowJobStore(SideStore):
         held = self._held.get(run.job_id)
         if held is None or held.begun or run.completed_at is not None:
             return
+        held.begun = True
         try:
             await self._jobs.begin(held.claim)
-            held.begun = True
+        except BackendError:
+            held.failed = True
+            raise
         except LostRace:
             held.lost = True
             if not self._guards:
@@ -245,8 +248,7 @@ class PenguiflowJobStore(SideStore):
         """Give back what the loop did not come to, for anybody to take at once."""
         for job_id, held in batch.held.items():
             if job_id != batch.at and held.waits and not held.begun:
-                held.lost = True
-                self._background(self._jobs.release(held.claim))
+                self._background(self._release(held))
 
     def leave(self, batch: Batch) -> None:
         """Stop to renew the batch's claims."""
@@ -259,6 +261,11 @@ class PenguiflowJobStore(SideStore):
         for held in batch.held.values():
             if held.waits:
                 await self._jobs.renew(held.claim)
+
+    async def _release(self, held: Held) -> None:
+        # Another loop over the same list may have come to it meanwhile.
+        if not held.begun:
+            await self._jobs.release(held.claim)
 
     async def _end(self, held: Held) -> None:
         """End an occurrence as fired, asking again while its lease may hold."""
