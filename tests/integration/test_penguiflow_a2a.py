@@ -25,6 +25,8 @@ from penguiflow_a2a.store import InMemoryTaskStore
 
 from redis_state import InvalidField, Settings
 from redis_state.integrations.penguiflow import PenguiflowA2ATaskStore, create_a2a_task_store
+from redis_state.primitives.log import Bounds, Log
+from redis_state.stores import a2a_tasks
 from redis_state.testing import eventually
 from redis_state.transport.scripts import Scripts
 from tests.faults import Proxy, run_processes, start_process
@@ -316,6 +318,85 @@ async def test_what_was_dropped_before_it_could_be_read_comes_as_the_task_itself
             await unsubscribe()
             assert proxy.cuts
         await far.aclose()
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("ended", [True, False])
+async def test_a_subscriber_whose_updates_are_gone_hears_of_an_end_or_of_nothing_more(
+    settings: Settings,
+    scripts: Scripts,
+    caplog: pytest.LogCaptureFixture,
+    ended: bool,  # noqa: FBT001 - a parameter of a test
+) -> None:
+    async with Proxy(settings.url.get_secret_value()) as proxy:
+        far = make(settings, url=proxy.url)
+        async with make(settings, max_updates_per_a2a_task=10) as near:
+            await near.create_task(task())
+            queue, unsubscribe = await far.subscribe(TASK)
+            await near.update_status(TASK, WORKING, final=False, metadata={"name": "here"})
+            assert told((await hear(queue, 1))[0]) == "here"
+            proxy.refuse()
+            assert proxy.cut()
+            for _ in range(40):
+                await near.add_history(TASK, message("a"))
+            await near.update_status(TASK, DONE, final=True)
+            if not ended:
+                await ask(scripts, "DEL", near.base.keys.a2a_task(TASK))
+            proxy.refuse(refusing=False)
+            if ended:
+                whole, end = await hear(queue, 2)
+                assert whole.task is not None
+                assert whole.task.status.state == DONE.state
+                assert told(end) == "end"
+            else:
+                await eventually(lambda: not far._followers, "the subscription ends")
+                assert "has ended" in caplog.text
+            assert queue.empty()
+            await unsubscribe()
+        await far.aclose()
+
+
+@pytest.mark.chaos
+async def test_a_server_away_beyond_all_patience_is_waited_for_and_nothing_is_heard_twice(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(a2a_tasks, "_PATIENCE_S", 0.05)
+    async with Proxy(settings.url.get_secret_value()) as proxy, make(settings) as near:
+        far = make(settings, url=proxy.url, call_timeout_s=0.1)
+        await near.create_task(task())
+        queue, unsubscribe = await far.subscribe(TASK)
+
+        async def add(name: str) -> None:
+            await near.update_status(TASK, WORKING, final=False, metadata={"name": name})
+
+        await add("1")
+        assert told((await hear(queue, 1))[0]) == "1"
+        proxy.refuse()
+        assert proxy.cut()
+        await add("2")
+        await eventually(lambda: "waits for its server" in caplog.text, "patience is at its end")
+        proxy.refuse(refusing=False)
+        await add("3")
+        assert [told(event) for event in await hear(queue, 2)] == ["2", "3"]
+        await unsubscribe()
+        assert queue.empty()
+        await far.aclose()
+
+
+async def test_an_update_that_cannot_be_read_is_left_out(
+    tasks: PenguiflowA2ATaskStore,
+) -> None:
+    await tasks.create_task(task())
+    queue, unsubscribe = await tasks.subscribe(TASK)
+    rows = Log(
+        tasks.base.scripts, tasks.base.keys.a2a_updates(TASK), Bounds(0, HOUR), announce=True
+    )
+    odd = [b"{]", b'[1,"status"]', b'[1,"artifact",{},true,true,{}]', b'[1,"later",1]']
+    await rows.append([(b"x%d" % n, row) for n, row in enumerate(odd)])
+    await tasks.update_status(TASK, DONE, final=True)
+    assert told((await hear(queue, 1))[0]) == "end"
+    assert tasks.base.counters.unreadable_rows == 3
+    await unsubscribe()
 
 
 async def test_closing_the_store_ends_its_subscriptions(settings: Settings) -> None:

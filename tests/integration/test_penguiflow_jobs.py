@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
@@ -416,12 +416,13 @@ async def test_an_interval_that_never_passes_is_refused(
     assert await jobs.list_jobs() == []
 
 
+@pytest.mark.parametrize("document", [b"{]", b"[]", b'{"session_id":"s"}'])
 async def test_a_job_that_cannot_be_read_is_set_aside_and_stops_nobody(
-    jobs: PenguiflowJobStore, scripts: Scripts
+    jobs: PenguiflowJobStore, scripts: Scripts, document: bytes
 ) -> None:
     for name in ("bad", "good"):
         await jobs.save_job(job(name))
-    await ask(scripts, "HSET", jobs.base.keys.job("bad"), "document", b"{]")
+    await ask(scripts, "HSET", jobs.base.keys.job("bad"), "document", document)
     assert ids(await jobs.list_jobs()) == ["good"]
     assert ids(await jobs.list_due(NOW)) == ["good"]
     assert jobs.base.counters.unreadable_rows == 1
@@ -432,7 +433,7 @@ async def test_a_server_away_when_a_job_was_spawned_is_told_when_it_is_back(
     settings: Settings,
 ) -> None:
     async with Proxy(settings.url.get_secret_value()) as proxy:
-        jobs = make(settings, url=proxy.url, call_timeout_s=0.3)
+        jobs = make(settings, url=proxy.url, call_timeout_s=0.1)
 
         async def spawn(_: JobDefinition) -> str:
             proxy.refuse()
@@ -442,12 +443,135 @@ async def test_a_server_away_when_a_job_was_spawned_is_told_when_it_is_back(
         await jobs.save_job(job("once"))
         await JobScheduler(store=jobs, spawn=spawn).tick()
         assert proxy.cuts
-        await eventually(lambda: proxy.refused > 2, "the store tries to tell")
+        # More often than one call tries.
+        await eventually(lambda: proxy.refused > 5, "the store tries to tell")
         proxy.refuse(refusing=False)
         await jobs.drain(20)
         (left,) = await jobs.list_jobs()
         assert left.schedule.next_run_at is None
         await jobs.aclose()
+
+
+@pytest.mark.chaos
+async def test_a_server_that_stays_away_gives_the_job_to_its_lease(
+    settings: Settings, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with Proxy(settings.url.get_secret_value()) as proxy, make(settings) as other:
+        jobs = make(settings, url=proxy.url, call_timeout_s=0.1, job_lease=BRIEF)
+
+        async def spawn(_: JobDefinition) -> str:
+            proxy.refuse()
+            proxy.cut()
+            return ""
+
+        await jobs.save_job(job("once"))
+        await JobScheduler(store=jobs, spawn=spawn).tick()
+        await eventually(lambda: "could not be told" in caplog.text, "the store gives it up")
+        assert proxy.cuts
+        assert ids(await other.list_due(NOW)) == ["once"]
+        await jobs.aclose()
+
+
+async def test_a_guarded_spawn_leaves_out_what_another_has_taken(
+    settings: Settings, scripts: Scripts
+) -> None:
+    spawned = Spawned()
+    async with make(settings, job_lease=BRIEF) as slow, make(settings) as other:
+        guarded = slow.guarded(spawned)
+        for name in ("a", "b"):
+            await slow.save_job(job(name))
+        due = await slow.list_due(NOW)
+        await clock_passes(scripts, await clock_ms(scripts) + 90)
+        await ask(scripts, "ZREM", slow.base.keys.jobs_due(), "b")
+        assert ids(await other.list_due(NOW)) == ["a"]
+        for found in due:
+            await slow.record_run(JobRunRecord(job_id=found.job_id))
+            await guarded(found)
+        await slow.drain()
+        assert spawned == ["b"]
+        assert await slow.list_runs("a") == []
+
+
+async def test_a_guarded_spawn_may_fail_for_what_was_never_claimed(
+    jobs: PenguiflowJobStore,
+) -> None:
+    assert await jobs.guarded(Spawned("a"))(job("a")) == ""
+    assert [run.status for run in await jobs.list_runs("a")] == ["failed"]
+
+
+async def test_who_lost_his_job_while_it_ran_does_not_end_the_other_ones_claim(
+    jobs: PenguiflowJobStore, scripts: Scripts
+) -> None:
+    key = jobs.base.keys.job("a")
+
+    async def spawn(_: JobDefinition) -> str:
+        await ask(scripts, "HSET", key, "owner", "other")
+        return ""
+
+    await jobs.save_job(job("a", every=60))
+    await JobScheduler(store=jobs, spawn=spawn).tick()
+    await jobs.drain()
+    assert await ask(scripts, "HGET", key, "owner") == b"other"
+    (left,) = await jobs.list_jobs()
+    assert left.schedule.next_run_at == NOW
+
+
+async def test_a_loop_that_stands_still_when_its_task_has_ended_holds_nothing(
+    settings: Settings,
+) -> None:
+    async with make(settings, job_lease=BRIEF) as jobs, make(settings) as other:
+        await jobs.save_job(job("a"))
+
+        async def stop_in_between() -> Iterator[JobDefinition]:
+            walk = iter(await jobs.list_due(NOW))
+            assert next(walk).job_id == "a"
+            return walk
+
+        walk = await asyncio.create_task(stop_in_between())
+
+        async def offered() -> list[str]:
+            return ids(await other.list_due(NOW))
+
+        assert await eventually(offered, "the lease of a runs out") == ["a"]
+        assert list(walk) == []
+
+
+async def test_a_job_begun_outside_of_the_loop_that_was_left_is_not_given_back(
+    settings: Settings,
+) -> None:
+    async with make(settings) as jobs, make(settings) as other:
+        for name in ("a", "b", "c"):
+            await jobs.save_job(job(name))
+        walk = iter(await jobs.list_due(NOW))
+        assert next(walk).job_id == "a"
+        del walk
+        await jobs.record_run(JobRunRecord(job_id="b"))
+        await jobs.drain()
+        assert ids(await other.list_due(NOW)) == ["c"]
+
+
+def test_the_list_can_be_looked_at_when_its_event_loop_has_ended(settings: Settings) -> None:
+    jobs = make(settings)
+
+    async def claim() -> Sequence[JobDefinition]:
+        for name in ("a", "b"):
+            await jobs.save_job(job(name))
+        return await jobs.list_due(NOW)
+
+    due = asyncio.run(claim())
+    walk = iter(due)
+    assert next(walk).job_id == "a"
+    del walk
+    assert ids(due) == ["a", "b"]
+
+
+async def test_500_jobs_are_claimed_at_once_and_the_rest_are_left_for_others(
+    settings: Settings,
+) -> None:
+    async with make(settings) as one, make(settings) as other:
+        await asyncio.gather(*(one.save_job(job(f"{n:03}")) for n in range(520)))
+        assert len(await one.list_due(NOW)) == 500
+        assert ids(await other.list_due(NOW)) == [f"{n:03}" for n in range(500, 520)]
 
 
 def shared(settings: Settings, **more: Any) -> dict[str, Any]:

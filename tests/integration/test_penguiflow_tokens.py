@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 import time
 from collections.abc import AsyncIterator
 from typing import Any
@@ -149,7 +150,8 @@ async def test_keys_are_replaced_one_by_one(settings: Settings) -> None:
 async def test_a_sealed_token_cannot_be_moved_to_another_user(
     settings: Settings, scripts: Scripts
 ) -> None:
-    async with make(settings, oauth_token_keys=Fernet.generate_key().decode()) as sealed:
+    key = Fernet.generate_key().decode()
+    async with make(settings, oauth_token_keys=key) as sealed:
         await sealed.store("rich", "bank", SECRET, None)
         keys = sealed.base.keys
         value = await ask(scripts, "GET", keys.oauth_token("rich", "bank"))
@@ -157,6 +159,10 @@ async def test_a_sealed_token_cannot_be_moved_to_another_user(
             await ask(scripts, "SET", keys.oauth_token(*where), value, "PX", HOUR)
             with pytest.raises(CorruptState, match="another user"):
                 await sealed.get(*where)
+        odd = b"s" + Fernet(key).encrypt(b"not a row")
+        await ask(scripts, "SET", keys.oauth_token("poor", "bank"), odd, "PX", HOUR)
+        with pytest.raises(CorruptState, match="another user"):
+            await sealed.get("poor", "bank")
         await ask(scripts, "SET", keys.oauth_token("poor", "bank"), b"?", "PX", HOUR)
         with pytest.raises(CorruptState, match="not a token"):
             await sealed.get("poor", "bank")
@@ -167,6 +173,15 @@ def test_a_key_of_another_form_is_refused_without_telling_it(keys: str) -> None:
     with pytest.raises(ConfigError, match="oauth_token_keys") as caught:
         create_token_store(url="redis://localhost:1", oauth_token_keys=keys)
     assert "secret" not in f"{caught.value!r} {caught.value.__cause__!r}"
+
+
+def test_without_the_extra_keys_are_refused_with_the_way_to_get_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "cryptography.fernet", None)
+    monkeypatch.delitem(sys.modules, "redis_state.stores.fernet", raising=False)
+    with pytest.raises(ConfigError, match=r"redis_state\[crypto\]"):
+        create_token_store(oauth_token_keys=Fernet.generate_key().decode())
 
 
 def test_keys_come_from_the_environment_and_are_never_shown(

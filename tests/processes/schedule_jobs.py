@@ -11,7 +11,7 @@ import os
 import sys
 from typing import Any
 
-from penguiflow.sessions.scheduler import JobDefinition, JobScheduler, JobSchedulerRunner
+from penguiflow.sessions.scheduler import JobDefinition, JobScheduler
 
 from redis_state.integrations.penguiflow import PenguiflowJobStore, create_job_store
 from redis_state.testing import eventually
@@ -58,12 +58,15 @@ async def main(argument: dict[str, Any]) -> Any:
 
         await note(store, "here", str(os.getpid()))
         await eventually(begun, "all processes have begun", timeout_s=30)
-        runner = JobSchedulerRunner(JobScheduler(store=store, spawn=spawn), poll_interval_s=0.02)
-        await runner.start()
-        await eventually(all_spawned, "all jobs are spawned", timeout_s=60)
-        await runner.stop()
+        scheduler = JobScheduler(store=store, spawn=spawn)
+
+        async def ticked() -> bool:
+            await scheduler.tick()
+            return await all_spawned()
+
+        await eventually(ticked, "all jobs are spawned", timeout_s=60)
         # What a tick too many would still fire.
-        await JobScheduler(store=store, spawn=spawn).tick()
+        await scheduler.tick()
     return {"pid": os.getpid(), "mine": mine}
 
 

@@ -168,13 +168,14 @@ class PenguiflowJobStore(SideStore):
         one it does now. Errors: LostRace if the claim ran out and another scheduler has the job;
         with `guarded` the job is left out instead.
         """
-        await self._jobs.note_run(text("job_id", run.job_id), run.model_dump())
-        held = self._held.get(run.job_id)
+        held = self._held.get(text("job_id", run.job_id))
         if held is None or held.begun or run.completed_at is not None:
+            await self._jobs.note_run(run.job_id, run.model_dump())
             return
         held.begun = True
         try:
             await self._jobs.begin(held.claim)
+            await self._jobs.note_run(run.job_id, run.model_dump())
         except BackendError:
             held.failed = True
             raise
