@@ -59,6 +59,17 @@ class Settings(BaseSettings):
     pending_patch_ttl: _Lifetime = 7 * _DAY
     kv_tombstone_ttl: _Lifetime = _DAY
 
+    # Fernet keys, separated by commas: the first one seals, all of them open.
+    oauth_token_keys: SecretStr | None = None
+    oauth_token_ttl: _Lifetime = 365 * _DAY
+    jobs_ttl: _Lifetime = 365 * _DAY
+    job_runs_ttl: _Lifetime = 30 * _DAY
+    max_runs_per_job: _Count = 1_000
+    job_lease: _Lifetime = timedelta(minutes=1)
+    job_attempts: Annotated[int, Field(ge=1)] = 5
+    a2a_task_ttl: _Lifetime = 30 * _DAY
+    max_updates_per_a2a_task: _Count = 10_000
+
 
 def make_settings(url: str | None = None, **options: Any) -> Settings:
     """Make settings from a server URL and options by name.

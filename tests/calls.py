@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from redis_state.transport.keys import Keys
+from redis_state.transport.keys import A2AKeys, JobKeys, Keys
 from redis_state.transport.scripts import Fence, Reply, Scripts
 from tests.looking import (
     HOUR,
@@ -95,6 +95,62 @@ def _resolve_patch(scripts: Scripts, keys: Keys) -> Awaitable[Reply]:
         result=b"result",
         ttl_ms=HOUR,
         announcement=saying(keys, "resolved"),
+    )
+
+
+def job_keys(keys: Keys, job_id: str = SESSION) -> JobKeys:
+    """Name a job's keys."""
+    return JobKeys(keys.job(job_id), keys.jobs(), keys.jobs_of(SESSION), keys.jobs_due())
+
+
+def a2a_keys(keys: Keys, task_id: str = SESSION) -> A2AKeys:
+    """Name an A2A task's keys."""
+    return A2AKeys(
+        keys.a2a_task(task_id),
+        keys.a2a_tasks(),
+        keys.a2a_history(task_id),
+        keys.a2a_artifacts(task_id),
+        keys.a2a_push(task_id),
+        keys.a2a_updates(task_id),
+    )
+
+
+def _save_job(scripts: Scripts, keys: Keys) -> Awaitable[Reply]:
+    return scripts.save_job(
+        job_keys(keys),
+        {"document": b"{}"},
+        write="w",
+        ttl_ms=HOUR,
+        job_id=SESSION,
+        next_us=1,
+        interval_us=None,
+        enabled=True,
+    )
+
+
+def _create_a2a_task(scripts: Scripts, keys: Keys) -> Awaitable[Reply]:
+    return scripts.create_a2a_task(
+        a2a_keys(keys),
+        {"document": b"{}"},
+        task_id=SESSION,
+        history=[b"{}"],
+        artifacts=[b"{}"],
+        write="w",
+        ttl_ms=HOUR,
+    )
+
+
+def _update_a2a_task(scripts: Scripts, keys: Keys) -> Awaitable[Reply]:
+    return scripts.update_a2a_task(
+        a2a_keys(keys),
+        {"state": b"working"},
+        task_id=SESSION,
+        row=b"[]",
+        place="history",
+        item=b"{}",
+        max_rows=10,
+        write="w",
+        ttl_ms=HOUR,
     )
 
 
@@ -207,6 +263,27 @@ CALLS: dict[str, Call] = {
     ),
     "touch_blob": lambda scripts, keys: scripts.touch_blob(
         keys.artifacts(SESSION), blob_id="\ud800"
+    ),
+    "save_oauth_token": lambda scripts, keys: scripts.save_oauth_token(
+        keys.oauth_token(SESSION, "\ud800"), value=b"v", expires_ms=None, ttl_ms=HOUR
+    ),
+    "save_job": _save_job,
+    "claim_job": lambda scripts, keys: scripts.claim_job(
+        keys.job(SESSION), keys.jobs_due(), owner="o", lease_ms=HOUR, job_id=SESSION, asked_us=1
+    ),
+    "hold_job": lambda scripts, keys: scripts.hold_job(
+        keys.job(SESSION), owner="o", lease_ms=HOUR, begins=True
+    ),
+    "end_job": lambda scripts, keys: scripts.end_job(
+        job_keys(keys), owner="o", job_id=SESSION, ttl_ms=HOUR
+    ),
+    "create_a2a_task": _create_a2a_task,
+    "update_a2a_task": _update_a2a_task,
+    "read_a2a_task": lambda scripts, keys: scripts.read_a2a_task(
+        a2a_keys(keys), messages=-1, artifacts=True
+    ),
+    "save_a2a_push": lambda scripts, keys: scripts.save_a2a_push(
+        a2a_keys(keys), config_id="\ud800", config=b"{}"
     ),
     "watch_entry": lambda scripts, keys: scripts.watch_entry(
         keys.watch(0), entry=b"e", delay_ms=HOUR, sooner=False

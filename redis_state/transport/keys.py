@@ -105,6 +105,28 @@ class BlobKeys:
 
 
 @dataclass(frozen=True, slots=True)
+class JobKeys:
+    """The keys that the scripts of one job share; all jobs are in one slot."""
+
+    job: str
+    jobs: str
+    jobs_of: str
+    due: str
+
+
+@dataclass(frozen=True, slots=True)
+class A2AKeys:
+    """The keys of one A2A task; all A2A tasks are in one slot."""
+
+    task: str
+    tasks: str
+    history: str
+    artifacts: str
+    push: str
+    updates: LogKeys
+
+
+@dataclass(frozen=True, slots=True)
 class Keys:
     """The key layout under one namespace."""
 
@@ -122,7 +144,9 @@ class Keys:
         return f"{self.namespace}:v1:{{{escape(field, scope)}}}:{kind}"
 
     def _log(self, field: str, scope: str, kind: str) -> LogKeys:
-        rows = self._key(field, scope, kind)
+        return self._log_at(self._key(field, scope, kind))
+
+    def _log_at(self, rows: str) -> LogKeys:
         channel = f"{rows}:live" if self.database == 0 else f"{rows}:live:{self.database}"
         return LogKeys(rows, f"{rows}:ids", channel, f"{rows}:topic")
 
@@ -272,6 +296,63 @@ class Keys:
         one.
         """
         return self._key("session_id", session_id, "group-names")
+
+    def oauth_token(self, user_id: str, provider: str) -> str:
+        """text: a user's OAuth token for a provider, sealed or not. Until the token expires,
+        `oauth_token_ttl` if it does not.
+        """
+        return self._key("user_id", user_id, f"oauth-token:{escape('provider', provider)}")
+
+    def job(self, job_id: str) -> str:
+        """hash: version, write, order, document, next, interval, enabled, fired, ended; of a claim
+        owner, until, occurrence, asked, begun, attempts: a scheduled job. `jobs_ttl` beyond its
+        next occurrence.
+        """
+        return self._key("scope", "jobs", f"job:{escape('job_id', job_id)}")
+
+    def jobs(self) -> str:
+        """zset: job_id -> expiry in us: all scheduled jobs. As long as the last one."""
+        return self._key("scope", "jobs", "jobs")
+
+    def jobs_of(self, session_id: str) -> str:
+        """zset: job_id -> expiry in us: a session's scheduled jobs. As long as its last one."""
+        return self._key("scope", "jobs", f"jobs-of:{escape('session_id', session_id)}")
+
+    def jobs_due(self) -> str:
+        """zset: job_id -> next occurrence in us: enabled jobs. As long as the last job."""
+        return self._key("scope", "jobs", "jobs-due")
+
+    def job_runs(self, job_id: str) -> LogKeys:
+        """stream: runs of a job; ``:ids`` hash: fingerprint -> n. `job_runs_ttl`, trimmed."""
+        return self._log_at(self._key("scope", "jobs", f"job-runs:{escape('job_id', job_id)}"))
+
+    def a2a_task(self, task_id: str) -> str:
+        """hash: created, updated, context, state, status, final, document: an A2A task.
+        `a2a_task_ttl` after its last update.
+        """
+        return self._key("scope", "a2a", f"a2a-task:{escape('task_id', task_id)}")
+
+    def a2a_tasks(self) -> str:
+        """zset: task_id -> updated in us: all A2A tasks. As long as the last one."""
+        return self._key("scope", "a2a", "a2a-tasks")
+
+    def a2a_history(self, task_id: str) -> str:
+        """list: JSON: messages of an A2A task. Like the task."""
+        return self._key("scope", "a2a", f"a2a-history:{escape('task_id', task_id)}")
+
+    def a2a_artifacts(self, task_id: str) -> str:
+        """list: JSON: artifacts and parts in the order they were added. Like the task."""
+        return self._key("scope", "a2a", f"a2a-artifacts:{escape('task_id', task_id)}")
+
+    def a2a_push(self, task_id: str) -> str:
+        """hash: config_id -> JSON: push configurations of an A2A task. Like the task."""
+        return self._key("scope", "a2a", f"a2a-push:{escape('task_id', task_id)}")
+
+    def a2a_updates(self, task_id: str) -> LogKeys:
+        """stream: updates of an A2A task; ``:ids`` hash: call id -> n; ``:live`` channel.
+        `a2a_task_ttl`, trimmed by updates.
+        """
+        return self._log_at(self._key("scope", "a2a", f"a2a-updates:{escape('task_id', task_id)}"))
 
     def watch(self, shard: int) -> str:
         """zset: what somebody must look at -> when, in ms. Permanent; entries are taken out."""

@@ -15,7 +15,7 @@ from typing import Any
 
 from redis_state.errors import CommandRefused, CorruptState
 from redis_state.transport.connect import Transport
-from redis_state.transport.keys import BlobKeys, LogKeys
+from redis_state.transport.keys import A2AKeys, BlobKeys, JobKeys, LogKeys
 from redis_state.transport.lua import Script, load_script, script_names
 from redis_state.transport.sender import Argument
 
@@ -31,7 +31,20 @@ _SLICE = 1000
 
 # What hosts save and then cancel the saver of: once made, the call is sent all the same. Others are
 # not: a token must not be consumed for somebody who has gone.
-_LASTING = frozenset({"append_log", "save_record", "save_task", "open_token", "note_step"})
+_LASTING = frozenset(
+    {
+        "append_log",
+        "save_record",
+        "save_task",
+        "open_token",
+        "note_step",
+        "save_oauth_token",
+        "save_job",
+        "end_job",
+        "create_a2a_task",
+        "update_a2a_task",
+    }
+)
 
 
 class Word(StrEnum):
@@ -412,6 +425,133 @@ class Scripts:
         for entry, delay_ms in entries:
             tail += (entry, "" if delay_ms is None else delay_ms)
         return await self._run("settle_claim", (watch,), tail)
+
+    # OAuth tokens
+
+    async def save_oauth_token(
+        self, token: str, *, value: bytes, expires_ms: int | None, ttl_ms: int
+    ) -> Reply:
+        """OK kept."""
+        expires = "" if expires_ms is None else expires_ms
+        return await self._run("save_oauth_token", (token,), (value, expires, ttl_ms))
+
+    # Scheduled jobs
+
+    async def save_job(
+        self,
+        keys: JobKeys,
+        fields: Mapping[str, bytes],
+        *,
+        write: str,
+        ttl_ms: int,
+        job_id: str,
+        next_us: int | None,
+        interval_us: int | None,
+        enabled: bool,
+    ) -> Reply:
+        """OK version."""
+        return await self._run(
+            "save_job",
+            (keys.job, keys.jobs, keys.jobs_of, keys.due),
+            (
+                write,
+                ttl_ms,
+                raw(job_id),
+                "" if next_us is None else next_us,
+                "" if interval_us is None else interval_us,
+                int(enabled),
+                *_flat(fields),
+            ),
+        )
+
+    async def claim_job(
+        self, job: str, due: str, *, owner: str, lease_ms: int, job_id: str, asked_us: int
+    ) -> Reply:
+        """OK document next attempts | HELD left_ms | DENIED | MISSING."""
+        return await self._run("claim_job", (job, due), (owner, lease_ms, raw(job_id), asked_us))
+
+    async def hold_job(self, job: str, *, owner: str, lease_ms: int, begins: bool) -> Reply:
+        """OK attempts | LOST."""
+        return await self._run("hold_job", (job,), (owner, lease_ms, int(begins)))
+
+    async def end_job(self, keys: JobKeys, *, owner: str, job_id: str, ttl_ms: int) -> Reply:
+        """OK next_us | LOST."""
+        return await self._run(
+            "end_job",
+            (keys.job, keys.jobs, keys.jobs_of, keys.due),
+            (owner, raw(job_id), ttl_ms),
+        )
+
+    # A2A tasks
+
+    async def create_a2a_task(
+        self,
+        keys: A2AKeys,
+        fields: Mapping[str, bytes],
+        *,
+        task_id: str,
+        history: Sequence[bytes],
+        artifacts: Sequence[bytes],
+        write: str,
+        ttl_ms: int,
+    ) -> Reply:
+        """OK | TAKEN."""
+        return await self._run(
+            "create_a2a_task",
+            (keys.task, keys.tasks, keys.history, keys.artifacts, keys.push),
+            (
+                write,
+                ttl_ms,
+                raw(task_id),
+                len(history),
+                len(history) + len(artifacts),
+                *history,
+                *artifacts,
+                *_flat(fields),
+            ),
+        )
+
+    async def update_a2a_task(
+        self,
+        keys: A2AKeys,
+        fields: Mapping[str, bytes],
+        *,
+        task_id: str,
+        row: bytes,
+        place: str,
+        item: bytes,
+        max_rows: int,
+        write: str,
+        ttl_ms: int,
+    ) -> Reply:
+        """OK n | MISSING. ``place``: history, artifacts, or nothing."""
+        log = keys.updates
+        return await self._run(
+            "update_a2a_task",
+            (
+                keys.task,
+                keys.tasks,
+                keys.history,
+                keys.artifacts,
+                keys.push,
+                log.rows,
+                log.ids,
+                log.channel,
+            ),
+            (write, ttl_ms, raw(task_id), max_rows, row, place, item, *_flat(fields)),
+        )
+
+    async def read_a2a_task(self, keys: A2AKeys, *, messages: int, artifacts: bool) -> Reply:
+        """OK fields history artifacts last last_ms | MISSING."""
+        return await self._run(
+            "read_a2a_task",
+            (keys.task, keys.history, keys.artifacts, keys.updates.ids),
+            (messages, int(artifacts)),
+        )
+
+    async def save_a2a_push(self, keys: A2AKeys, *, config_id: str, config: bytes) -> Reply:
+        """OK | MISSING. An empty ``config`` deletes it."""
+        return await self._run("save_a2a_push", (keys.task, keys.push), (raw(config_id), config))
 
     # The life of a task
 

@@ -57,6 +57,9 @@ def _shape(name: str) -> str:
         "place": "P",
         "patch_id": "D",
         "group_id": "G",
+        "user_id": "U",
+        "provider": "V",
+        "job_id": "J",
     }
     method = getattr(Keys("rs"), name)
     parameters = list(inspect.signature(method).parameters)
@@ -69,6 +72,10 @@ def _shape(name: str) -> str:
         "{R}": "{trace}",
         "{K}": "{key}",
         "{P}": "{place}",
+        "{U}": "{user}",
+        ":V": ":<provider>",
+        ":J": ":<job>",
+        "jobs-of:S": "jobs-of:<session>",
         ":C:T": ":<context>:<task>",
         ":T": ":<task>",
         ":R": ":<trace>",
