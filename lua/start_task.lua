@@ -1,6 +1,6 @@
 -- Take a task's lease and set it running, or say why not. A running task whose lease has run out
 -- is taken over.
--- KEYS[1] task     hash: version, write, order, status, attempts and the fields given
+-- KEYS[1] task     hash: version, write, order, status, attempts, crashes and the fields given
 -- KEYS[2] tasks    zset: task_id -> expiry in us
 -- KEYS[3] lease    hash: owner, epoch, expires
 -- KEYS[4] rows     stream of the session's updates
@@ -44,6 +44,8 @@ if not epoch then return { 'HELD', left_ms } end
 if not again then
   log_write(log, { row_id, row }, now)
   redis.call('HINCRBY', task, 'attempts', 1)
+  -- How many runs in a row have ended without a word.
+  if was[1] == 'RUNNING' then redis.call('HINCRBY', task, 'crashes', 1) else redis.call('HSET', task, 'crashes', 0) end
   record_write(task, { key = tasks, member = member }, write, ttl_ms, fields)
 end
 return { 'OK', epoch, redis.call('HGETALL', task) }

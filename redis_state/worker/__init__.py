@@ -7,5 +7,15 @@ from redis_state.worker.context import Decision, TaskContext
 from redis_state.worker.inbox import TaskCancelled
 from redis_state.worker.run import Handler
 from redis_state.worker.runner import AgentWorker
+from redis_state.worker.workers import WorkerInfo, WorkerRegistry
 
-__all__ = ["AgentWorker", "Decision", "Handler", "TaskCancelled", "TaskClient", "TaskContext"]
+__all__ = [
+    "AgentWorker",
+    "Decision",
+    "Handler",
+    "TaskCancelled",
+    "TaskClient",
+    "TaskContext",
+    "WorkerInfo",
+    "WorkerRegistry",
+]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Mapping
 from contextlib import aclosing, suppress
 from datetime import timedelta
 from typing import Any, Self
 
 from redis_state import codec
-from redis_state.errors import CursorGap, InvalidField, InvalidTransition
+from redis_state.errors import CommandRefused, CursorGap, InvalidField, InvalidTransition
 from redis_state.models import (
     SteeringEvent,
     SteeringEventType,
@@ -23,8 +24,10 @@ from redis_state.models.tasks import new_id
 from redis_state.primitives.watchlist import WatchList
 from redis_state.store import RedisStateStore, process_name
 from redis_state.stores.base import ms
+from redis_state.worker import telemetry
 from redis_state.worker.life import TaskLife, watch_entry
 from redis_state.worker.queue import DEFAULT_QUEUE, Queue
+from redis_state.worker.workers import WorkerInfo, WorkerRegistry
 
 _DECISIONS = (SteeringEventType.APPROVE, SteeringEventType.REJECT)
 _LOOK_AGAIN = timedelta(seconds=30)
@@ -62,10 +65,12 @@ class TaskClient:
         description: str | None = None,
         trace_id: str | None = None,
         context: TaskContextSnapshot | None = None,
+        queue: str | None = None,
     ) -> str:
         """Have a handler run once for this task; return the task's id.
 
         The same ``task_id`` again is the same task, and only queued again if it still waits.
+        ``queue``, else the client's, is where the task waits each time it does.
         Written first on the watch list, then as a task, then queued: a crash in between leaves a
         task that is known and not lost. Errors: BackendUnavailable, also if the task is written
         but the queue is away: submit it again under its ``task_id``. InvalidField for an id that
@@ -86,11 +91,18 @@ class TaskClient:
             trace_id=trace_id,
             description=description,
         )
+        queue = queue or self._queue.name
         await self._look_later(session_id, task_id)
-        new = await self._life.create(state, handler=handler, task_input=task_input)
-        if not new and not await self._still_waits(session_id, task_id):
-            return task_id
-        await self._queue.put(session_id, task_id, epoch=0, priority=priority)
+        with telemetry.submitting(handler, session_id, task_id, queue) as span:
+            clock = self._clock()
+            new = await self._life.create(
+                state, handler=handler, task_input=task_input, queue=queue, trace=span.carrier
+            )
+            if new:
+                await self._put(state, epoch=0, clock=clock, queue=queue)
+            elif await self._still_waits(session_id, task_id):
+                known = await self._queue_of(session_id, task_id)
+                await self._put(state, epoch=0, clock=clock, queue=known)
         return task_id
 
     async def get(self, session_id: str, task_id: str) -> TaskState | None:
@@ -194,15 +206,19 @@ class TaskClient:
         claim: str | None,
         task: tuple[str, str] | None = None,
     ) -> TaskState | None:
-        resumed = await self._life.resume(
-            token, approved=approved, value=codec.plain(value), by=by, claim=claim, task=task
-        )
-        state = await self.get(resumed.session_id, resumed.task_id)
-        if state is not None and state.status is TaskStatus.PENDING:
-            await self._look_later(resumed.session_id, resumed.task_id)
-            await self._queue.put(
-                resumed.session_id, resumed.task_id, epoch=resumed.epoch, priority=state.priority
+        with telemetry.deciding() as span:
+            resumed = await self._life.resume(
+                token, approved=approved, value=codec.plain(value), by=by, claim=claim, task=task
             )
+            clock = self._clock()
+            state = await self.get(resumed.session_id, resumed.task_id)
+            if state is not None and state.status is TaskStatus.PENDING:
+                await self._look_later(resumed.session_id, resumed.task_id)
+                queue = await self._queue_of(resumed.session_id, resumed.task_id)
+                await self._put(
+                    state, epoch=resumed.epoch, clock=clock, queue=queue, trace=span.carrier
+                )
+            span.note(session_id=resumed.session_id, task_id=resumed.task_id)
         return state
 
     async def wait(
@@ -228,6 +244,10 @@ class TaskClient:
         """Forget everything queued, of all sessions. The tasks stay as they are."""
         await self._queue.clear()
 
+    async def workers(self) -> list[WorkerInfo]:
+        """List the worker processes that have been heard of lately. See `WorkerRegistry`."""
+        return await WorkerRegistry(self.store).list()
+
     async def _still_waits(self, session_id: str, task_id: str) -> bool:
         record = await self.store.tasks.load_fields(session_id, task_id)
         if record is not None and "job" not in record.fields:
@@ -242,8 +262,47 @@ class TaskClient:
         waiting = await self._life.prioritize(session_id, task_id, priority)
         if waiting is not None:
             await self._queue.move(
-                session_id, task_id, epoch=waiting.epoch, before=waiting.priority, after=priority
+                session_id,
+                task_id,
+                epoch=waiting.epoch,
+                before=waiting.priority,
+                after=priority,
+                queue=await self._queue_of(session_id, task_id),
             )
+
+    async def _put(
+        self,
+        state: TaskState,
+        *,
+        epoch: int,
+        clock: Awaitable[Any],
+        queue: str | None,
+        trace: Mapping[str, str] | None = None,
+    ) -> None:
+        """Queue a task, and say when by the server's clock."""
+        at_ms: int | None = None
+        with suppress(CommandRefused):  # it is for telemetry only
+            seconds, micros = await clock
+            at_ms = int(seconds) * 1000 + int(micros) // 1000
+        await self._queue.put(
+            state.session_id,
+            state.task_id,
+            epoch=epoch,
+            priority=state.priority,
+            queue=queue,
+            at_ms=at_ms,
+            trace=trace,
+        )
+
+    async def _queue_of(self, session_id: str, task_id: str) -> str | None:
+        """Name the queue that a task waits in; None for one that says none."""
+        key = self.store.base.keys.task(session_id, task_id)
+        sender = self.store.transport.sender
+        name: bytes | None = await sender.send("HGET", key, "queue", repeatable=True)
+        return name.decode("utf-8", "surrogatepass") if name else None
+
+    def _clock(self) -> asyncio.Future[Any]:
+        return self.store.transport.sender.send("TIME", repeatable=True)
 
     async def _look(self, session_id: str, task_id: str) -> TaskState | None:
         state = await self.get(session_id, task_id)

@@ -13,6 +13,7 @@ from redis_state import codec
 from redis_state.models import StateUpdate, TaskState, UpdateType
 from redis_state.store import RedisStateStore
 from redis_state.stores.base import ms
+from redis_state.worker import telemetry
 from redis_state.worker.inbox import Inbox
 from redis_state.worker.life import Started, TaskLife
 
@@ -143,8 +144,9 @@ class TaskContext:
         await self.checkpoint()
         if entry in self._started.journal:
             return cast("R", self._started.journal[entry])
-        outcome = work(*arguments, **options)
-        result = await outcome if inspect.isawaitable(outcome) else outcome
+        with telemetry.stepping(name):
+            outcome = work(*arguments, **options)
+            result = await outcome if inspect.isawaitable(outcome) else outcome
         return cast("R", await self._life.note_step(self._started, entry, result))
 
     async def pause(
@@ -173,6 +175,7 @@ class TaskContext:
             payload=payload,
             ttl_ms=None if timeout is None else ms(timeout),
         )
+        telemetry.event("pause", entry=entry)
         paused = TaskPaused()
         self.inbox.close(paused)
         raise paused

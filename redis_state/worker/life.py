@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -36,7 +36,8 @@ from redis_state.store import RedisStateStore
 from redis_state.stores.base import ms
 from redis_state.stores.tasks import microseconds, move_fields, task_fields
 from redis_state.transport.keys import escape
-from redis_state.transport.scripts import Announcement, TaskKeys, Word
+from redis_state.transport.scripts import Announcement, TaskKeys, Word, raw
+from redis_state.worker.telemetry import carried
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -52,6 +53,8 @@ class Started:
     attempts: int
     inbox: str | None
     journal: dict[str, Any]
+    taken_over: bool
+    trace: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +90,26 @@ class TaskLife:
         self._store = store
         self._scripts = store.base.scripts
 
-    async def create(self, state: TaskState, *, handler: str, task_input: Any) -> bool:
-        """Write a new pending task down; tell whether it was new. An existing one stays."""
+    async def create(
+        self,
+        state: TaskState,
+        *,
+        handler: str,
+        task_input: Any,
+        queue: str | None = None,
+        trace: Mapping[str, str] | None = None,
+    ) -> bool:
+        """Write a new pending task down; tell whether it was new. An existing one stays.
+
+        ``queue`` is the one that it waits in each time it waits. ``trace`` is the context of the
+        span that its runs belong to.
+        """
         keys = self._keys(state)
         write = new_write_id()
-        job = codec.encode({"handler": handler, "input": task_input})
-        fields = task_fields(state) | {
-            "job": job,
+        job = {"handler": handler, "input": task_input} | ({"trace": trace} if trace else {})
+        fields = task_fields(state) | ({"queue": raw(queue)} if queue else {})
+        fields |= {
+            "job": codec.encode(job),
             "finished": b"0",
             "updated_at": str(microseconds(state.updated_at)).encode(),
         }
@@ -352,6 +368,9 @@ class TaskLife:
             attempts=int(record.fields.get("attempts", 1)),
             inbox=record.fields.get("inbox", b"").decode() or None,
             journal=await self._journal(self._store.tasks.keys(session_id, task_id)),
+            # Counted up by `start_task` when it takes over, and set back by any other start.
+            taken_over=int(record.fields.get("crashes", 0)) > 0,
+            trace=carried(job.get("trace")),
         )
 
     async def _give_up(self, session_id: str, task_id: str, held: Held, reason: str) -> None:

@@ -55,6 +55,7 @@ def _shape(name: str) -> str:
         "token": "S.x",
         "session_or_trace": "S",
         "place": "P",
+        "worker": "W",
     }
     method = getattr(Keys("rs"), name)
     parameters = list(inspect.signature(method).parameters)
@@ -67,6 +68,7 @@ def _shape(name: str) -> str:
         "{R}": "{trace}",
         "{K}": "{key}",
         "{P}": "{place}",
+        ":worker:W": ":worker:<worker>",
         ":C:T": ":<context>:<task>",
         ":T": ":<task>",
         ":R": ":<trace>",
