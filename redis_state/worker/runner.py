@@ -100,7 +100,8 @@ class AgentWorker:
         hands them over. Errors: ConfigError for more than one queue or a queue limit, and for
         options of the queue's URL that arq cannot pass on: `run` and `serve` can.
         """
-        if len(self.queue_names) > 1 or self.queue_limits:
+        queue, *others = self.queue_names
+        if others or self.queue_limits:
             raise ConfigError("arq's own runner serves one queue: use run() or redis-state worker")
         server = queue_settings(self.settings or Settings())
         refused = sorted(name for name in server.beyond if name.startswith("ssl_"))
@@ -112,7 +113,7 @@ class AgentWorker:
         return type(
             "WorkerSettings",
             (),
-            self._options(self.queue_names[0])
+            self._options(queue)
             | {"redis_settings": server, "job_completion_wait": math.ceil(self.grace_s)},
         )
 

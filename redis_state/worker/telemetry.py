@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager, ExitStack
 from functools import cache
 from importlib import import_module
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
@@ -179,8 +179,9 @@ def carried(found: Any) -> dict[str, str]:
     """Read a carrier that has been stored. What is none reads as empty."""
     if not isinstance(found, dict):
         return {}
-    texts: Mapping[Any, Any] = found  # pyright: ignore[reportUnknownVariableType]
-    return {name: texts[name] for name in _CARRIED if isinstance(texts.get(name), str)}
+    texts = cast("dict[object, object]", found)
+    named = [(name, texts.get(name)) for name in _CARRIED]
+    return {name: text for name, text in named if isinstance(text, str)}
 
 
 def dropped(error: Exception) -> None:
