@@ -42,7 +42,7 @@ _MOST_LOOKED_AT = 10_000
 CountPauses = Callable[[RedisStateStore, Sequence[float]], Awaitable[Sequence[int]]]
 
 
-@dataclass(slots=True)
+@dataclass(eq=False, slots=True)
 class WorkerMetrics(Collector):
     """One worker's numbers, as Prometheus reads them. Every series names the worker."""
 

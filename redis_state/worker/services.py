@@ -21,7 +21,6 @@ from redis_state.stores.base import ms
 from redis_state.worker.heartbeat import Heartbeat, HeartbeatThread, Keeper, ThreadKeeper
 from redis_state.worker.run import Handler, Terms
 from redis_state.worker.tally import Tally, stale_writes_refused
-from redis_state.worker.telemetry import dropped
 from redis_state.worker.workers import About, Presence
 
 if TYPE_CHECKING:
@@ -127,8 +126,8 @@ class Services:
                 host=plan.metrics_host,
                 port=plan.metrics_port,
             )
-        except Exception as error:  # noqa: BLE001 - a worker works without
-            dropped(error)
+        except Exception:
+            log.exception("this worker has no metrics")
             return {}
         return {"pauses": lambda: count_regularly(self.store, metrics, pauses_older_than)}
 
