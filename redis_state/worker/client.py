@@ -92,8 +92,8 @@ class TaskClient:
             description=description,
         )
         queue = queue or self._queue.name
-        await self._look_later(session_id, task_id)
         with telemetry.submitting(handler, session_id, task_id, queue) as span:
+            await self._look_later(session_id, task_id)
             clock = self._clock()
             new = await self._life.create(
                 state, handler=handler, task_input=task_input, queue=queue, trace=span.carrier

@@ -17,7 +17,7 @@ pytest.importorskip("arq", reason="needs the worker extra")
 from redis_state import RedisStateStore, Settings, __version__
 from redis_state.models import SteeringEventType, TaskStatus
 from redis_state.testing import eventually
-from redis_state.worker import AgentWorker, TaskClient, TaskContext, WorkerRegistry
+from redis_state.worker import AgentWorker, Handler, TaskClient, TaskContext, WorkerRegistry
 from redis_state.worker.tally import Tally
 from redis_state.worker.workers import About, Presence
 from tests.faults import Proxy
@@ -100,7 +100,7 @@ async def test_a_worker_that_was_killed_is_listed_until_its_record_expires(
 async def test_two_workers_of_one_name_are_two_and_leave_each_by_itself(
     store: RedisStateStore,
 ) -> None:
-    handlers = {"answer": _answer}
+    handlers: dict[str, Handler] = {"answer": _answer}
     async with client_of(store) as client, serving(agent(store.settings, handlers, name="same")):
         await eventually(lambda: _count(client, 1), "the first is listed")
         async with serving(agent(store.settings, handlers, name="same")):
@@ -226,8 +226,8 @@ async def test_a_queue_with_a_limit_holds_no_more_slots_and_keeps_its_order(
         tasks: list[str] = []
         for number in range(8):
             for kind, queue in (("limited", high), ("free", low)):
-                arguments = {"session_id": SESSION, "queue": queue}
-                tasks.append(await client.submit("note", [kind, number], **arguments))
+                task = await client.submit("note", [kind, number], session_id=SESSION, queue=queue)
+                tasks.append(task)
         worker = _serving_both(store.settings, {"note": note}, max_tasks=4, queue_limits={high: 1})
         async with serving(worker):
             for task in tasks:
