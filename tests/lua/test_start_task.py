@@ -59,10 +59,20 @@ async def test_a_running_task_whose_lease_ran_out_is_taken_over(
     await clock_passes(scripts, await clock_ms(scripts) + 1)
     reply = await start(scripts, keys, task, owner="two")
     assert (reply.facts[0], flat(reply)[b"attempts"]) == (2, b"2")
+    assert flat(reply)[b"crashes"] == b"1"
     assert [row for _, row in await rows_of(scripts, keys.updates("s"))] == [
         "started-one",
         "started-two",
     ]
+
+
+async def test_a_task_that_was_left_in_good_order_has_not_crashed(
+    scripts: Scripts, keys: Keys
+) -> None:
+    task = task_keys(keys)
+    await make_task(scripts, task, "PENDING")
+    await scripts.save_record(task.task, {"crashes": b"2"}, write="other", ttl_ms=HOUR)
+    assert flat(await start(scripts, keys, task))[b"crashes"] == b"0"
 
 
 async def test_a_task_in_another_state_is_left_alone(scripts: Scripts, keys: Keys) -> None:
