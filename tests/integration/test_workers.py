@@ -179,6 +179,7 @@ async def test_queues_share_their_slots_and_the_first_is_preferred(
     high, low = _queues(store.settings)
     order: list[str] = []
     now: Counter[str] = Counter()
+    full = asyncio.Event()
     most = 0
 
     async def note(ctx: TaskContext) -> None:
@@ -186,6 +187,9 @@ async def test_queues_share_their_slots_and_the_first_is_preferred(
         order.append(ctx.input)
         now[ctx.input] += 1
         most = max(most, now.total())
+        if now.total() == 3:
+            full.set()
+        await full.wait()
         await asyncio.sleep(0.02)
         now[ctx.input] -= 1
 
@@ -211,6 +215,7 @@ async def test_a_queue_with_a_limit_holds_no_more_slots_and_keeps_its_order(
     high, low = _queues(store.settings)
     order: list[int] = []
     seen: list[tuple[int, int]] = []
+    full = asyncio.Event()
     now: Counter[str] = Counter()
 
     async def note(ctx: TaskContext) -> None:
@@ -219,6 +224,9 @@ async def test_a_queue_with_a_limit_holds_no_more_slots_and_keeps_its_order(
         seen.append((now["limited"], now.total()))
         if kind == "limited":
             order.append(number)
+        if now.total() == 4:
+            full.set()
+        await full.wait()
         await asyncio.sleep(0.02)
         now[kind] -= 1
 
