@@ -18,13 +18,13 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 from redis_state import RedisStateStore
-from redis_state.errors import LeaseLost
+from redis_state.errors import BackendUnavailable, LeaseLost
 from redis_state.models import TaskStatus
 from redis_state.testing import eventually
 from redis_state.transport.scripts import Fence
 from redis_state.worker import TaskContext, metrics, telemetry
 from redis_state.worker.life import Started, TaskLife
-from redis_state.worker.metrics import WorkerMetrics, pauses_older_than
+from redis_state.worker.metrics import WorkerMetrics, count_regularly, pauses_older_than
 from redis_state.worker.queue import Queue
 from redis_state.worker.tally import Outcome, Tally
 from tests.pools import SESSION, agent, becomes, client_of, open_token, pool, queue_of, serving
@@ -328,3 +328,55 @@ def test_importing_the_worker_imports_neither_package() -> None:
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout == "[]\n"
+
+
+async def test_what_a_sweep_found_is_shown(store: RedisStateStore) -> None:
+    registry = CollectorRegistry()
+    tally = Tally(["h"])
+    tally.swept.update(requeued=2, taken_out=1)
+    registry.register(WorkerMetrics("w", 1, tally, int))
+    labels = {"worker": "w", "what": "requeued"}
+    assert registry.get_sample_value("redis_state_swept_total", labels) == 2
+
+
+async def test_counting_pauses_goes_on_whatever_goes_wrong(
+    store: RedisStateStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metrics, "_COUNT_EVERY_S", 0.01)
+    outcomes: list[Any] = [BackendUnavailable("a", "away"), ZeroDivisionError(), [5] * 7]
+
+    async def count(_: RedisStateStore, ages: Any) -> Any:
+        found = outcomes.pop(0) if len(outcomes) > 1 else outcomes[0]
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    collector = WorkerMetrics("w", 1, Tally(), int)
+    counting = asyncio.create_task(count_regularly(store, collector, count))
+    await eventually(lambda: collector.pauses.get(0) == 5, "it has counted")
+    counting.cancel()
+    await asyncio.wait({counting})
+
+
+async def test_no_more_tasks_are_looked_at_than_the_limit(
+    store: RedisStateStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with pool(store, {"works": works}) as client:
+        tasks = [await client.submit("works", "pause", session_id=SESSION) for _ in range(8)]
+        for task in tasks:
+            await becomes(client, task, TaskStatus.PAUSED)
+        monkeypatch.setattr(metrics, "_MOST_LOOKED_AT", 5)
+        assert await pauses_older_than(store, [0]) == [5]
+        for task in tasks:
+            await client.cancel(SESSION, task)
+
+
+async def test_a_registry_that_refuses_keeps_no_worker_from_working(
+    store: RedisStateStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    registry = CollectorRegistry()
+    registry.register(WorkerMetrics("other", 1, Tally(), int))
+    async with pool(store, {"works": works}, metrics_registry=registry) as client:
+        task = await client.submit("works", session_id=SESSION)
+        assert (await client.wait(SESSION, task, timeout_s=10)).result == 1
+    assert "this worker has no metrics" in caplog.text

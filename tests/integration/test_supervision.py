@@ -13,12 +13,14 @@ from pydantic import SecretStr
 
 pytest.importorskip("arq", reason="needs the worker extra")
 
+from arq.worker import Worker
+
 from redis_state import RedisStateStore, Settings
 from redis_state.errors import BackendUnavailable, ConfigError
 from redis_state.models import TaskStatus
 from redis_state.testing import eventually
 from redis_state.transport.embedded import start_embedded
-from redis_state.worker import AgentWorker, TaskClient, TaskContext
+from redis_state.worker import AgentWorker, TaskClient, TaskContext, services
 from redis_state.worker.queue import Queue, serialize
 from tests.faults import Proxy
 from tests.integration.test_connect import certificate
@@ -213,6 +215,54 @@ async def _is_dropped_and_others_run(store: RedisStateStore) -> None:
         assert (await client.wait(SESSION, task, timeout_s=10)).result == 42
         await eventually(empty, "the queue is empty")
         assert not on.done()
+
+
+async def test_a_background_loop_that_fails_is_begun_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(services, "_AGAIN_S", 0.01)
+    begun: list[int] = []
+
+    async def fails() -> None:
+        begun.append(1)
+        raise ZeroDivisionError
+
+    going = asyncio.create_task(services.going_on(fails, "sweep"))
+    await eventually(lambda: len(begun) >= 3, "it is begun again and again")
+    going.cancel()
+    await asyncio.wait({going})
+    assert "'sweep' has failed" in caplog.text
+
+
+async def test_an_error_of_arqs_own_does_not_end_the_worker(
+    store: RedisStateStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    finish = Worker.finish_job
+    fired: list[str] = []
+
+    async def breaks_once(self: Any, job_id: str, *rest: Any) -> None:
+        if not fired:
+            fired.append(job_id)
+            raise ZeroDivisionError
+        await finish(self, job_id, *rest)
+
+    monkeypatch.setattr(Worker, "finish_job", breaks_once)
+    await _is_dropped_and_others_run(store)
+    assert fired
+    assert "a job that cannot be run is dropped: ZeroDivisionError" in caplog.text
+
+
+async def test_services_that_end_badly_are_logged_and_no_more(
+    store: RedisStateStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def broken(self: Any) -> None:
+        await aclose(self)
+        raise ZeroDivisionError
+
+    aclose = services.Services.aclose
+    monkeypatch.setattr(services.Services, "aclose", broken)
+    await _is_dropped_and_others_run(store)
+    assert "did not end in good order" in caplog.text
 
 
 # Options
