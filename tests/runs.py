@@ -10,9 +10,10 @@ from arq.worker import Retry
 from redis_state import RedisStateStore
 from redis_state.errors import BackendUnavailable
 from redis_state.models import TaskContextSnapshot, TaskState, TaskStatus, TaskType
-from redis_state.primitives.lease import new_owner
+from redis_state.primitives.lease import Leases, new_owner
 from redis_state.worker import Handler, StepPolicy
 from redis_state.worker.life import Started, TaskLife
+from redis_state.worker.queue import Ticket
 from redis_state.worker.run import Terms, run_task
 from tests.pools import SESSION
 
@@ -40,9 +41,10 @@ async def run_once(
     task_id: str = TASK,
 ) -> TaskState:
     """Run a task once; return it as it then is."""
-    terms = Terms({"h": handler}, "worker", 60.0, 60.0, steps)
+    leases = Leases(store.base.scripts, keep_ms=60_000)
+    terms = Terms({"h": handler}, "worker", 60.0, 60.0, 70.0, leases, steps=steps)
     with suppress(Retry):
-        await run_task(store, terms, SESSION, task_id)
+        await run_task(store, terms, Ticket(SESSION, task_id), queue="q")
     state = await store.tasks.load(SESSION, task_id)
     assert state is not None
     return state

@@ -354,6 +354,14 @@ class Keys:
         """
         return self._log_at(self._key("scope", "a2a", f"a2a-updates:{escape('task_id', task_id)}"))
 
+    def worker(self, worker: str) -> str:
+        """hash: version, write, order, document: one worker process. Three of its intervals."""
+        return f"{self.namespace}:v1:{{workers}}:worker:{escape('worker', worker)}"
+
+    def workers(self) -> str:
+        """zset: worker -> expiry in us: the worker processes. As long as the last one's record."""
+        return f"{self.namespace}:v1:{{workers}}:workers"
+
     def watch(self, shard: int) -> str:
         """zset: what somebody must look at -> when, in ms. Permanent; entries are taken out."""
         return f"{self.namespace}:v1:{{watch-{shard:02d}}}:watch"

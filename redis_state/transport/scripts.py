@@ -8,6 +8,7 @@ lost is simply sent again.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -171,6 +172,8 @@ class Scripts:
 
     def __init__(self, transport: Transport) -> None:
         self.transport: Transport = transport
+        # How often each script has refused a stale epoch, since this was made.
+        self.lost: Counter[str] = Counter()
 
     async def _run(self, name: str, keys: Sequence[str], arguments: Iterable[Argument]) -> Reply:
         script = SCRIPTS[name]
@@ -190,7 +193,10 @@ class Scripts:
                 raise
             raise CorruptState(keys[0], f"{name} found a key of another type") from error
         try:
-            return Reply(Word(reply[0].decode()), reply[1:])
+            word = Word(reply[0].decode())
+            if word is Word.LOST:
+                self.lost[name] += 1
+            return Reply(word, reply[1:])
         except (ValueError, AttributeError, IndexError, TypeError) as error:
             raise CorruptState(keys[0], f"{name} gave an unknown reply") from error
 

@@ -12,6 +12,7 @@ from redis_state.worker.runner import AgentWorker
 from redis_state.worker.snapshots import FullSnapshot, Snapshot
 from redis_state.worker.steps import StepPolicy
 from redis_state.worker.waitpoint import Decision, Pause
+from redis_state.worker.workers import WorkerInfo, WorkerRegistry
 
 __all__ = [
     "AgentWorker",
@@ -26,5 +27,7 @@ __all__ = [
     "TaskCancelled",
     "TaskClient",
     "TaskContext",
+    "WorkerInfo",
+    "WorkerRegistry",
     "retried",
 ]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import aclosing, suppress
+from dataclasses import replace
 from typing import Any, Self
 
-from redis_state.errors import CursorGap, InvalidField, InvalidTransition
+from redis_state.errors import CommandRefused, CursorGap, InvalidField, InvalidTransition
 from redis_state.models import (
     SteeringEvent,
     SteeringEventType,
@@ -22,13 +23,15 @@ from redis_state.models.tasks import new_id
 from redis_state.primitives.watchlist import WatchList
 from redis_state.store import RedisStateStore, process_name
 from redis_state.transport.keys import token_digest
+from redis_state.worker import telemetry
 from redis_state.worker.dead import list_dead
 from redis_state.worker.life import TaskLife, watch_entry
 from redis_state.worker.open_pauses import OpenPause, list_open_pauses
 from redis_state.worker.pausing import Pausing
-from redis_state.worker.queue import DEFAULT_QUEUE, Queue
+from redis_state.worker.queue import DEFAULT_QUEUE, Job, Queue
 from redis_state.worker.sight import look
 from redis_state.worker.snapshots import FullSnapshot, Snapshot, Snapshots
+from redis_state.worker.workers import WorkerInfo, WorkerRegistry
 
 _DECISIONS = (SteeringEventType.APPROVE, SteeringEventType.REJECT)
 _LOOK_EVERY_S = 5.0
@@ -67,10 +70,12 @@ class TaskClient:
         description: str | None = None,
         trace_id: str | None = None,
         context: TaskContextSnapshot | None = None,
+        queue: str | None = None,
     ) -> str:
         """Have a handler run once for this task; return the task's id.
 
-        The same ``task_id`` again is the same task, and only queued again if it still waits and the
+        ``queue``, else the client's, is where the task waits each time it does. The same
+        ``task_id`` again is the same task, and only queued again if it still waits and the
         queue has lost it. Written first on the watch list, then as a task, then queued: after a
         crash in between, a sweeper queues it within seconds. Errors: BackendUnavailable, also if
         the task is written but the queue is away: submit it again under its ``task_id``, or leave
@@ -94,13 +99,16 @@ class TaskClient:
             trace_id=trace_id,
             description=description,
         )
-        new = await self._life.create(
-            state, handler=handler, task_input=task_input, queue=self._queue.name
-        )
-        if new:
-            await self._queue.put(session_id, task_id, epoch=0, priority=priority)
-        else:
-            await self._still_there(session_id, task_id)
+        queue = queue or self._queue.name
+        with telemetry.submitting(handler, session_id, task_id, queue) as span:
+            clock = self._clock()
+            new = await self._life.create(
+                state, handler=handler, task_input=task_input, queue=queue, trace=span.carrier
+            )
+            if new:
+                await self._put(Job(session_id, task_id, 0, priority, queue), clock)
+            else:
+                await self._still_there(session_id, task_id)
         return task_id
 
     async def get(self, session_id: str, task_id: str) -> TaskState | None:
@@ -213,14 +221,18 @@ class TaskClient:
         claim: str | None,
         task: tuple[str, str] | None = None,
     ) -> TaskState | None:
-        decided = await self._pausing.decide(
-            token, approved=approved, value=value, by=by, claim=claim, task=task
-        )
-        sight = await look(self.store, decided.session_id, decided.task_id)
-        if sight is not None and sight.status is TaskStatus.PENDING:
-            # Not mended: the job of the run that paused may still be in its worker's hands.
-            await self._queue.put_job(sight.job)
-        return await self.get(decided.session_id, decided.task_id)
+        with telemetry.deciding() as span:
+            decided = await self._pausing.decide(
+                token, approved=approved, value=value, by=by, claim=claim, task=task
+            )
+            session_id, task_id = decided.session_id, decided.task_id
+            clock = self._clock()
+            sight = await look(self.store, session_id, task_id)
+            if sight is not None and sight.status is TaskStatus.PENDING:
+                # Not mended: the job of the run that paused may still be in its worker's hands.
+                await self._put(sight.job, clock, trace=span.carrier)
+            span.note(session_id=session_id, task_id=task_id)
+        return await self.get(session_id, task_id)
 
     async def wait(
         self, session_id: str, task_id: str, *, timeout_s: float | None = None
@@ -260,6 +272,10 @@ class TaskClient:
         """Forget everything queued, of all sessions. The tasks stay as they are."""
         await self._queue.clear()
 
+    async def workers(self) -> list[WorkerInfo]:
+        """List the worker processes that have been heard of lately. See `WorkerRegistry`."""
+        return await WorkerRegistry(self.store).list()
+
     async def dead(self, *, limit: int = 100) -> Sequence[TaskState]:
         """List tasks of all sessions that were given up, the last first: FAILED, because more
         workers than allowed died, one after the other, while they ran them.
@@ -290,6 +306,19 @@ class TaskClient:
                 after=priority,
                 queue=waiting.queue,
             )
+
+    async def _put(
+        self, job: Job, clock: Awaitable[Any], *, trace: Mapping[str, str] | None = None
+    ) -> None:
+        """Queue a task, and say when by the server's clock."""
+        at_ms: int | None = None
+        with suppress(CommandRefused):  # it is for telemetry only
+            seconds, micros = await clock
+            at_ms = int(seconds) * 1000 + int(micros) // 1000
+        await self._queue.put_job(replace(job, at_ms=at_ms, trace=trace or {}))
+
+    def _clock(self) -> asyncio.Future[Any]:
+        return self.store.transport.sender.send("TIME", repeatable=True)
 
     async def _look(self, session_id: str, task_id: str) -> TaskState | None:
         state = await self.get(session_id, task_id)

@@ -11,6 +11,7 @@ from redis_state import codec
 from redis_state.errors import InvalidTransition, TokenUnknown
 from redis_state.models import StateUpdate, TaskState, TaskStatus, UpdateType
 from redis_state.store import RedisStateStore
+from redis_state.worker import telemetry
 from redis_state.worker.inbox import Inbox
 from redis_state.worker.life import Started, TaskLife
 from redis_state.worker.pausing import Pausing
@@ -274,6 +275,7 @@ class TaskContext:
             raise self._end_paused() from None
 
     def _end_paused(self) -> TaskPaused:
+        telemetry.event("pause")
         paused = TaskPaused()
         self.inbox.close(paused)
         return paused

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -36,9 +36,10 @@ from redis_state.primitives.watchlist import WatchList
 from redis_state.store import RedisStateStore
 from redis_state.stores.base import ms
 from redis_state.stores.tasks import microseconds, move_fields, task_fields
-from redis_state.transport.scripts import Announcement, Reply, TaskKeys, Word
+from redis_state.transport.scripts import Announcement, Reply, TaskKeys, Word, raw
 from redis_state.worker.dead import note_dead
 from redis_state.worker.journal import Journals
+from redis_state.worker.telemetry import carried
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -69,6 +70,8 @@ class Started:
     attempts: int
     inbox: str | None
     journal: dict[str, Any]
+    taken_over: bool
+    trace: Mapping[str, str]
     secret: str = field(repr=False)
 
 
@@ -98,23 +101,30 @@ class TaskLife:
         self._watch = WatchList(store.base.scripts, store.base.keys)
 
     async def create(
-        self, state: TaskState, *, handler: str, task_input: Any, queue: str | None = None
+        self,
+        state: TaskState,
+        *,
+        handler: str,
+        task_input: Any,
+        queue: str | None = None,
+        trace: Mapping[str, str] | None = None,
     ) -> bool:
         """Write a new pending task down; tell whether it was new. An existing one stays.
+
+        ``queue`` is the one that it waits in each time it waits. ``trace`` is the context of the
+        span that its runs belong to.
 
         On the watch list first. A task that is not written before a sweeper may look at its entry,
         and take it off, is not written at all: then the entry is put anew. So no task is ever
         there without an entry, however long this process was stopped in between.
         """
-        secret = secrets.token_urlsafe(32)
-        job = codec.encode({"handler": handler, "input": task_input, "secret": secret})
-        fields = task_fields(state) | {
-            "job": job,
+        job = {"handler": handler, "input": task_input, "secret": secrets.token_urlsafe(32)}
+        fields = task_fields(state) | ({"queue": raw(queue)} if queue else {})
+        fields |= {
+            "job": codec.encode(job | ({"trace": trace} if trace else {})),
             "finished": b"0",
             "updated_at": str(microseconds(state.updated_at)).encode(),
         }
-        if queue is not None:
-            fields["queue"] = queue.encode()
         write, word, delay_ms = new_write_id(), Word.EXPIRED, _LOOK_SOON_MS
         while word is Word.EXPIRED:
             due_ms = await self.look_soon(state.session_id, state.task_id, delay_ms=delay_ms)
@@ -319,6 +329,9 @@ class TaskLife:
             inbox=record.fields.get("inbox", b"").decode() or None,
             journal=await Journals(self._scripts).read(self._store.tasks.keys(session_id, task_id)),
             secret=job["secret"],
+            # Counted up by `start_task` when it takes over, and set back by a clean end of a run.
+            taken_over=int(record.fields.get("crashes", 0)) > 0,
+            trace=carried(job.get("trace")),
         )
 
     async def _bury(self, session_id: str, task_id: str, held: Held, died: int) -> str:

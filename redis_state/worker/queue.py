@@ -15,13 +15,14 @@ What arq keeps of a job:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator, Sequence
+import logging
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import Enum, auto
 from time import time
-from typing import Any
+from typing import Any, cast
 
 from arq.connections import ArqRedis, RedisSettings
 from arq.constants import in_progress_key_prefix, job_key_prefix
@@ -33,6 +34,9 @@ from redis_state.errors import BackendUnavailable, ConfigError
 from redis_state.settings import Settings
 from redis_state.transport.address import Address
 from redis_state.transport.keys import escape
+from redis_state.worker.telemetry import carried
+
+log: logging.Logger = logging.getLogger(__name__)
 
 RUN_TASK = "run_task"
 DEFAULT_QUEUE = "redis_state:tasks"
@@ -42,9 +46,20 @@ _SENIORITY = timedelta(minutes=1)
 _HIGHEST_PRIORITY = 100_000
 _EPOCHS_BACK = 10
 
+_BEYOND = ("ssl_min_version", "ssl_ciphers", "client_name")
+_NO_JOB: Mapping[str, Any] = {"t": None, "f": RUN_TASK, "a": [None], "k": {}, "et": 0}
+# What datetime still reads.
+_END_OF_TIME_MS = 253_402_300_799_000
 
+
+@dataclass(repr=False)
 class QueueSettings(RedisSettings):
-    """The queue's server, as arq wants it. ``repr()`` does not show its password."""
+    """The queue's server, as arq wants it. ``repr()`` does not show its password.
+
+    ``beyond`` are options that redis-py knows and arq's own settings have no place for.
+    """
+
+    beyond: dict[str, Any] = field(default_factory=dict[str, Any])
 
     def __repr__(self) -> str:
         return f"<QueueSettings {self.unix_socket_path or f'{self.host}:{self.port}'}>"
@@ -63,6 +78,7 @@ def queue_settings(settings: Settings) -> QueueSettings:
             "give its unix:// address, or name a redis:// server"
         )
     options = address.options
+    encrypted = address.scheme == "rediss"
     return QueueSettings(
         host=options.get("host", "localhost"),
         port=options.get("port", 6379),
@@ -70,14 +86,16 @@ def queue_settings(settings: Settings) -> QueueSettings:
         database=options.get("db", 0),
         username=options.get("username"),
         password=options.get("password"),
-        ssl=address.scheme == "rediss",
+        ssl=encrypted,
         ssl_keyfile=options.get("ssl_keyfile"),
         ssl_certfile=options.get("ssl_certfile"),
         ssl_ca_certs=options.get("ssl_ca_certs"),
+        ssl_ca_data=options.get("ssl_ca_data"),
         ssl_cert_reqs=options.get("ssl_cert_reqs", "required"),
-        ssl_check_hostname=options.get("ssl_check_hostname", False),
+        ssl_check_hostname=options.get("ssl_check_hostname", encrypted),
         conn_timeout=max(1, round(settings.connect_timeout_s)),
         conn_retries=3,
+        beyond={name: options[name] for name in _BEYOND if name in options},
     )
 
 
@@ -87,9 +105,72 @@ def serialize(job: dict[str, Any]) -> bytes:
 
 
 def deserialize(data: bytes) -> dict[str, Any]:
-    """Read a job."""
-    job: dict[str, Any] = codec.decode(data)
-    return job
+    """Read a job. What is none becomes one that names no task, and is dropped by its worker.
+
+    arq itself would end the worker for some of them.
+    """
+    try:
+        job: Any = codec.decode(data)
+    except ValueError:
+        job = None
+    return cast("dict[str, Any]", job) if _is_job(job) else dict(_NO_JOB)
+
+
+def _is_job(job: Any) -> bool:
+    if not isinstance(job, dict):
+        return False
+    parts = cast("dict[str, Any]", job)
+    arguments, made, tries = parts.get("a"), parts.get("et"), parts.get("t")
+    return (
+        parts.get("f") == RUN_TASK
+        and type(arguments) is list
+        and len(arguments) == 1  # pyright: ignore[reportUnknownArgumentType]
+        and parts.get("k") == {}
+        and type(made) is int
+        and 0 <= made < _END_OF_TIME_MS
+        and (tries is None or type(tries) is int)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """What a job in the queue says: which task, after which epoch it was queued, and when.
+
+    ``at_ms`` is by the store's clock, ``trace`` the context of the span that queued it.
+    """
+
+    session_id: str
+    task_id: str
+    epoch: int = 0
+    at_ms: int | None = None
+    trace: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    @classmethod
+    def read(cls, said: Any) -> Ticket | None:
+        """Read a job's argument; None if it names no task."""
+        if not isinstance(said, dict):
+            return None
+        parts = cast("dict[str, Any]", said)
+        session_id, task_id = parts.get("session_id"), parts.get("task_id")
+        if not isinstance(session_id, str) or not isinstance(task_id, str):
+            return None
+        epoch, at_ms = parts.get("epoch"), parts.get("at")
+        return cls(
+            session_id,
+            task_id,
+            epoch if type(epoch) is int else 0,
+            at_ms if type(at_ms) is int else None,
+            carried(parts.get("trace")),
+        )
+
+    def waited_s(self, now_ms: int | None, *, epoch: int) -> float | None:
+        """Tell how long the task waited for the run of this epoch.
+
+        None if that is not known: another run came in between, and it waited for that one.
+        """
+        if now_ms is None or self.at_ms is None or epoch != self.epoch + 1:
+            return None
+        return (now_ms - self.at_ms) / 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +178,8 @@ class Job:
     """What the record says of a task that is to be run: under which epoch, how urgent, where.
 
     ``version`` is that of the record, ``since_ms`` when the task was made. ``orphan`` tells that
-    the run of this epoch is dead, and so is whoever has picked an earlier job.
+    the run of this epoch is dead, and so is whoever has picked an earlier job. ``at_ms`` is when
+    it is queued, by the store's clock, and ``trace`` the context of the span that does so.
     """
 
     session_id: str
@@ -108,6 +190,14 @@ class Job:
     version: int = 0
     orphan: bool = False
     since_ms: int | None = None
+    at_ms: int | None = None
+    trace: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    def ticket(self) -> dict[str, Any]:
+        """Write what its job in the queue says."""
+        said = {"session_id": self.session_id, "task_id": self.task_id, "epoch": self.epoch}
+        more = {"at": self.at_ms, "trace": self.trace}
+        return said | {name: value for name, value in more.items() if value}
 
     def names(self) -> list[str]:
         """Name its jobs, the newest first: a task that was handed over keeps its earlier one."""
@@ -260,7 +350,7 @@ class Queue:
         name = _job_id(job.session_id, job.task_id, job.epoch)
         payload = serialize_job(
             RUN_TASK,
-            ({"session_id": job.session_id, "task_id": job.task_id, "epoch": job.epoch},),
+            (job.ticket(),),
             {},
             None,
             now_ms,
@@ -289,12 +379,24 @@ class Queue:
         for other in [known for known in self._clients if known.is_closed()]:
             del self._clients[other]
         if loop not in self._clients:
-            self._clients[loop] = _connect(queue_settings(self._settings))
+            self._clients[loop] = connect(queue_settings(self._settings))
         return self._clients[loop]
 
 
-def _connect(server: QueueSettings) -> ArqRedis:
+def connect(server: QueueSettings) -> ArqRedis:
+    """Make a client of the queue's server, with every option of its address. No I/O."""
     # arq's own create_pool connects at once, and again and again while the server is away.
+    encryption: dict[str, Any] = {}
+    if server.ssl:
+        encryption = {
+            "ssl": True,
+            "ssl_keyfile": server.ssl_keyfile,
+            "ssl_certfile": server.ssl_certfile,
+            "ssl_ca_certs": server.ssl_ca_certs,
+            "ssl_ca_data": server.ssl_ca_data,
+            "ssl_cert_reqs": server.ssl_cert_reqs,
+            "ssl_check_hostname": server.ssl_check_hostname,
+        }
     return ArqRedis(
         host=server.host,
         port=server.port,
@@ -302,15 +404,11 @@ def _connect(server: QueueSettings) -> ArqRedis:
         db=server.database,
         username=server.username,
         password=server.password,
-        ssl=server.ssl,
-        ssl_keyfile=server.ssl_keyfile,
-        ssl_certfile=server.ssl_certfile,
-        ssl_ca_certs=server.ssl_ca_certs,
-        ssl_cert_reqs=server.ssl_cert_reqs,
-        ssl_check_hostname=server.ssl_check_hostname,
         socket_connect_timeout=server.conn_timeout,
         job_serializer=serialize,
         job_deserializer=deserialize,
+        **encryption,
+        **server.beyond,
     )
 
 

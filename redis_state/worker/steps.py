@@ -25,6 +25,7 @@ from redis_state import codec
 from redis_state.errors import BackendError, HandlerChanged, InvalidField
 from redis_state.models import StateUpdate, UpdateType
 from redis_state.store import RedisStateStore
+from redis_state.worker import telemetry
 from redis_state.worker.inbox import Inbox
 from redis_state.worker.journal import INLINE_BYTES, Journals, StepNote, unvisited, without_result
 from redis_state.worker.life import Started
@@ -212,8 +213,9 @@ class Steps:
         path = entry.partition(":")[2]
         token = _WORKING.set(Scope(f"{path}/", name=name, entry=entry))
         try:
-            outcome = work()
-            return await outcome if isawaitable(outcome) else outcome
+            with telemetry.stepping(name):
+                outcome = work()
+                return await outcome if isawaitable(outcome) else outcome
         finally:
             _WORKING.reset(token)
 

@@ -16,7 +16,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from enum import Enum, auto
 from typing import Self
 
@@ -30,6 +30,7 @@ from redis_state.worker.life import LOOK_LATEST_MS, MAX_CRASHES, TaskLife
 from redis_state.worker.pausing import expire_pauses
 from redis_state.worker.queue import Mended, Queue
 from redis_state.worker.sight import Sight, look
+from redis_state.worker.tally import Tally
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -198,33 +199,36 @@ class Sweeper:
         return _TROUBLE_MS
 
 
-def sweeping(
-    store: RedisStateStore, *, queue: str, lease_s: float, max_crashes: int = MAX_CRASHES
-) -> asyncio.Task[None]:
-    """Start sweeping, until the task is cancelled. It survives whatever befalls the servers."""
+async def sweep_regularly(
+    store: RedisStateStore,
+    *,
+    queue: str,
+    lease_s: float,
+    max_crashes: int = MAX_CRASHES,
+    tally: Tally | None = None,
+) -> None:
+    """Sweep until cancelled. It survives whatever befalls the servers."""
     jobs = Queue(store.settings, name=queue)
     sweeper = Sweeper(store, jobs, lease_ms=round(lease_s * 1000), max_crashes=max_crashes)
-    return asyncio.create_task(_sweep_on(sweeper, jobs), name="redis_state sweeper")
-
-
-async def _sweep_on(sweeper: Sweeper, queue: Queue) -> None:
     failing = False
     try:
         while True:
-            looked = 0
+            report = SweepReport()
             try:
-                looked = (await sweeper.run_once()).looked
+                report = await sweeper.run_once()
                 failing = False
             except Exception as error:
                 if not failing:
                     unknown = None if isinstance(error, BackendError) else error
                     log.warning("sweeping fails, trying again: %s", error, exc_info=unknown)
                 failing = True
-            pause_s = _NEXT_S if looked >= sweeper.full else sweeper.pause_s
+            if tally is not None:
+                tally.swept.update(asdict(report))
+            pause_s = _NEXT_S if report.looked >= sweeper.full else sweeper.pause_s
             # Workers that began together need not sweep together.
             await asyncio.sleep(pause_s * random.uniform(0.75, 1.25))
     finally:
-        await queue.aclose()
+        await jobs.aclose()
 
 
 def _task_of(entry: bytes) -> tuple[str, str] | None:

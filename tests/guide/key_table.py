@@ -60,6 +60,7 @@ def _shape(name: str) -> str:
         "user_id": "U",
         "provider": "V",
         "job_id": "J",
+        "worker": "W",
     }
     method = getattr(Keys("rs"), name)
     parameters = list(inspect.signature(method).parameters)
@@ -76,6 +77,7 @@ def _shape(name: str) -> str:
         ":V": ":<provider>",
         ":J": ":<job>",
         "jobs-of:S": "jobs-of:<session>",
+        ":worker:W": ":worker:<worker>",
         ":C:T": ":<context>:<task>",
         ":T": ":<task>",
         ":R": ":<trace>",

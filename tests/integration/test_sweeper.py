@@ -25,7 +25,7 @@ from redis_state.transport.scripts import Announcement
 from redis_state.worker import Handler, TaskClient, TaskContext
 from redis_state.worker.life import NotStarted, TaskLife, watch_entry
 from redis_state.worker.queue import Queue
-from redis_state.worker.sweeper import Sweeper, SweepReport, sweeping
+from redis_state.worker.sweeper import Sweeper, SweepReport, sweep_regularly
 from tests.faults import Proxy, run_processes
 from tests.gaps import (
     MARK_MS,
@@ -535,7 +535,8 @@ async def test_sweeping_survives_the_servers_absence_and_says_so_once(
         short = {"call_timeout_s": 0.1, "connect_timeout_s": 0.1}
         through = settings.model_copy(update={"url": SecretStr(proxy.url), **short})
         async with RedisStateStore(through) as own:
-            task = sweeping(own, queue=queue_of(settings), lease_s=0.4)
+            sweep_on = sweep_regularly(own, queue=queue_of(settings), lease_s=0.4)
+            task = asyncio.create_task(sweep_on)
             first = await submitted(store)
             await make_due(store, watch_entry(SESSION, first))
             await eventually(lambda: queued(store), "it sweeps")

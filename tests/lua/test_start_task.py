@@ -59,6 +59,7 @@ async def test_a_running_task_whose_lease_ran_out_is_taken_over(
     await clock_passes(scripts, await clock_ms(scripts) + 1)
     reply = await start(scripts, keys, task, owner="two")
     assert (reply.facts[0], flat(reply)[b"attempts"]) == (2, b"2")
+    assert flat(reply)[b"crashes"] == b"1"
     assert [row for _, row in await rows_of(scripts, keys.updates("s"))] == [
         "started-one",
         "started-two",
