@@ -30,6 +30,7 @@ PUBLIC = [
     "InvalidTransition",
     "LeaseLost",
     "LostRace",
+    "MemoryBudgetExceeded",
     "MissingCapability",
     "OutcomeUnknown",
     "RedisStateError",
