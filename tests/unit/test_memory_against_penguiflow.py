@@ -100,10 +100,11 @@ def refuses(memory: Any, summary: str, turns: list[Any]) -> bool:
     kept = (memory._summary, memory._pending, memory._health)
     memory._summary, memory._pending = summary, memory._pending[len(turns) :]
     memory._health = theirs.MemoryHealth.HEALTHY
-    tokens = memory.estimate_tokens()
+    tokens: int = memory.estimate_tokens()
     memory._summary, memory._pending, memory._health = kept
-    summary_tokens = theirs.default_token_estimator(summary) if summary else 0
-    return 0 < budget.total_max_tokens < tokens or summary_tokens > budget.summary_max_tokens
+    summary_tokens: int = theirs.default_token_estimator(summary) if summary else 0
+    most: tuple[int, int] = (budget.total_max_tokens, budget.summary_max_tokens)
+    return 0 < most[0] < tokens or summary_tokens > most[1]
 
 
 class Script:
