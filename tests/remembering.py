@@ -52,8 +52,8 @@ class Summarizer:
 
 def config(**more: Any) -> ShortTermMemoryConfig:
     """Make a configuration without a limit but for the turns kept in full."""
-    budget = {"full_zone_turns": 2, "summary_max_tokens": 10**6, "total_max_tokens": 0}
-    budget |= more.pop("budget", {})
+    budget: dict[str, Any] = {"full_zone_turns": 2, "summary_max_tokens": 10**6}
+    budget |= {"total_max_tokens": 0} | more.pop("budget", {})
     fields: dict[str, Any] = {
         "strategy": "rolling_summary",
         "retry_backoff_base_s": 0.0,
