@@ -231,17 +231,18 @@ class SessionMemory:
 
     async def _save(self) -> None:
         async with self._saving:
-            for conflicts in range(_MOST_CONFLICTS):
-                if not self._unsaved:
-                    return
+            conflicts = 0
+            while self._unsaved:
                 if self._version is None:
                     await self._reload()
                 batch = list(self._unsaved)
-                if batch and not await self._save_as_is(batch):
-                    longest = min(_LONGEST_PAUSE_S, 0.001 * 2 ** min(conflicts, 10))
-                    await asyncio.sleep(random.uniform(0, longest))
-            if self._unsaved:
-                raise VersionConflict(self.key, expected=0, actual=self._conflicting)
+                if not batch or await self._save_as_is(batch):
+                    continue
+                conflicts += 1
+                if conflicts == _MOST_CONFLICTS:
+                    raise VersionConflict(self.key, expected=0, actual=self._conflicting)
+                longest_s = min(_LONGEST_PAUSE_S, 0.001 * 2.0 ** min(conflicts, 10))
+                await asyncio.sleep(random.uniform(0, longest_s))
 
     async def _save_as_is(self, batch: list[Change]) -> bool:
         """Save the state with these changes in it; False if another process was first."""

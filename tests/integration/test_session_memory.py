@@ -507,6 +507,118 @@ async def test_callbacks_are_told_and_their_errors_change_nothing(
     assert "secret" not in caplog.text
 
 
+async def test_closing_waits_for_callbacks(store: RedisStateStore) -> None:
+    gate, told = asyncio.Event(), list[str]()
+
+    async def added(given_turn: Any) -> None:
+        await gate.wait()
+        told.append(given_turn.user_message)
+
+    memory = memory_of(store, on_turn_added=added)
+    await memory.add_turn(turn("1"))
+    closing = asyncio.create_task(memory.aclose())
+    gate.set()
+    await closing
+    assert told == ["1"]
+
+
+async def test_flushing_summarises_what_another_left_waiting(store: RedisStateStore) -> None:
+    summarizer = Summarizer()
+    summarizer.gate = asyncio.Event()
+    one = memory_of(store, summarizer=summarizer)
+    for number in range(4):
+        await one.add_turn(turn(number))
+    await one.aclose()
+    assert len((await stored(store))["pending"]) == 2
+    other = memory_of(store)
+    await other.hydrate()
+    await other.flush()
+    assert (await stored(store))["summary"] == "0 1"
+
+
+async def test_what_waited_stays_where_nothing_is_summarised_any_more(
+    store: RedisStateStore,
+) -> None:
+    state = memory_of(store).to_dict()
+    row = {"user_message": "1", "assistant_response": "yes"}
+    await store.save_memory_state(KEY.composite(), {**state, "pending": [row]})
+    memory = memory_of(store, strategy="truncation")
+    await memory.hydrate()
+    await memory.flush()
+    await memory.add_turn(turn("2"))
+    assert names_in(await stored(store)) == ["1", "2"]
+    assert "1" not in str(await memory.get_llm_context()).replace("conversation_memory", "")
+
+
+async def test_a_retry_ends_when_another_process_has_degraded_the_memory(
+    store: RedisStateStore,
+) -> None:
+    summarizer = Summarizer()
+    summarizer.failures = 9
+    memory = memory_of(store, summarizer=summarizer, retry_backoff_base_s=0.2)
+    for number in range(3):
+        await memory.add_turn(turn(number))
+    await eventually(lambda: memory.health == "retry", "an attempt has failed")
+    document = await stored(store)
+    moved = {"health": "degraded", "backlog": document["pending"], "pending": []}
+    await store.save_memory_state(KEY.composite(), {**document, **moved})
+    await memory.hydrate()
+    await memory.flush()
+    await eventually(lambda: memory.idle, "the attempts end")
+    assert len(summarizer.asked) == 1
+    assert names_in(await stored(store)) == ["0", "1", "2"]
+
+
+@pytest.mark.parametrize("answer", [None, "text", {"other": 1}, {"summary": None}])
+async def test_an_answer_without_a_summary_is_a_failed_attempt(
+    store: RedisStateStore, answer: Any
+) -> None:
+    async def odd(_: Any) -> Any:
+        return answer
+
+    memory = memory_of(store, summarizer=odd, retry_attempts=0)
+    for number in range(3):
+        await memory.add_turn(turn(number))
+    await memory.flush()
+    assert memory.health == "degraded"
+
+
+@pytest.mark.chaos
+async def test_a_summary_that_cannot_be_saved_is_saved_with_the_next_turn(
+    settings: Settings, store: RedisStateStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    summarizer = Summarizer()
+    summarizer.gate = asyncio.Event()
+    async with (
+        Proxy(settings.url.get_secret_value()) as proxy,
+        changed(settings, url=proxy.url, call_timeout_s=0.3) as far,
+    ):
+        memory = memory_of(far, summarizer=summarizer)
+        for number in range(3):
+            await memory.add_turn(turn(number))
+        proxy.refuse()
+        proxy.cut()
+        summarizer.gate.set()
+        await eventually(lambda: "could not be saved" in caplog.text, "saving fails")
+        assert (await stored(store))["summary"] == ""
+        proxy.refuse(refusing=False)
+        await memory.add_turn(turn(3))
+        await memory.flush()
+    document = await stored(store)
+    assert names_in(document) == ["0", "1", "2", "3"]
+    assert document["summary"] == "0 1"
+    assert summarizer.asked == [["0"], ["1"]]
+
+
+async def test_one_try_is_enough_where_nobody_else_saves(
+    store: RedisStateStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("redis_state.memory.session._MOST_CONFLICTS", 1)
+    memory = memory_of(store)
+    await memory.add_turn(turn("1"))
+    assert names_in(await stored(store)) == ["1"]
+
+
 Steps = list[tuple[int, str]]
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redis_state import InvalidField, memory
+from redis_state import InvalidField, MemoryBudgetExceeded, memory
 from redis_state.memory import (
     CompositeKey,
     MemoryBudget,
@@ -287,6 +287,61 @@ async def test_a_memory_without_a_store_is_this_objects_own() -> None:
     await two.hydrate()
     assert "1" not in str(await two.get_llm_context())
     assert one.get_artifact("ref") is None
+
+
+@pytest.mark.parametrize(
+    ("policy", "most", "wanted"),
+    [
+        ("truncate_oldest", 0, ""),
+        ("truncate_oldest", 3, "defghij"),
+        ("truncate_oldest", 4, "abcdefghij"),
+        ("truncate_oldest", 1, "ij"),
+        ("error", 4, "abcdefghij"),
+        ("error", 2, None),
+    ],
+)
+def test_a_summary_keeps_its_end_within_its_budget(
+    policy: Any, most: int, wanted: str | None
+) -> None:
+    def count(text: str) -> int:
+        return (len(text) + 2) // 3
+
+    limits = {"summary_max_tokens": most, "overflow_policy": policy}
+    rules = Rules(config(budget=limits, token_estimator=count))
+    state = State(summary="abcdefghij")
+    if wanted is None:
+        with pytest.raises(MemoryBudgetExceeded, match="summary_max_tokens"):
+            rules.fit_summary(state)
+    else:
+        rules.fit_summary(state)
+        assert state.summary == wanted
+
+
+@pytest.mark.parametrize("health", ["healthy", "degraded"])
+@pytest.mark.parametrize("policy", ["truncate_summary", "truncate_oldest"])
+def test_a_budget_that_nothing_fits_leaves_nothing(policy: Any, health: str) -> None:
+    limits = {"summary_max_tokens": 1, "total_max_tokens": 1, "overflow_policy": policy}
+    rules = Rules(config(budget=limits))
+    state = State(MemoryHealth(health), "long " * 99, waiting("1", "2"), waiting("3"))
+    rules.fit(state)
+    assert (state.summary, state.turns, state.pending) == ("", [], [])
+
+
+@given(
+    total=st.integers(1, 60), size=st.integers(0, 300), turns=st.integers(0, 3), odd=st.booleans()
+)
+def test_shortening_ends_and_fits_whatever_an_estimator_says(
+    *, total: int, size: int, turns: int, odd: bool
+) -> None:
+    def estimate(text: str) -> int:
+        return len(text) % 7 + len(text) // 9 if odd else len(text) // 4 + 1
+
+    limits = {"summary_max_tokens": total // 2, "total_max_tokens": total}
+    limits["overflow_policy"] = "truncate_summary"
+    rules = Rules(config(budget=limits, token_estimator=estimate))
+    state = State(summary="s" * size, turns=waiting(*map(str, range(turns))))
+    rules.fit(state)
+    assert rules.tokens(state) <= total or not (state.turns or state.summary)
 
 
 def test_a_memory_shows_no_turn_in_its_repr() -> None:
