@@ -560,7 +560,7 @@ async def test_a_retry_ends_when_another_process_has_degraded_the_memory(
         await memory.add_turn(turn(number))
     await eventually(lambda: memory.health == "retry", "an attempt has failed")
     document = await stored(store)
-    moved = {"health": "degraded", "backlog": document["pending"], "pending": []}
+    moved: dict[str, Any] = {"health": "degraded", "backlog": document["pending"], "pending": []}
     await store.save_memory_state(KEY.composite(), {**document, **moved})
     await memory.hydrate()
     await memory.flush()

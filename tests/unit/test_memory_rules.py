@@ -336,7 +336,7 @@ def test_shortening_ends_and_fits_whatever_an_estimator_says(
     def estimate(text: str) -> int:
         return len(text) % 7 + len(text) // 9 if odd else len(text) // 4 + 1
 
-    limits = {"summary_max_tokens": total // 2, "total_max_tokens": total}
+    limits: dict[str, Any] = {"summary_max_tokens": total // 2, "total_max_tokens": total}
     limits["overflow_policy"] = "truncate_summary"
     rules = Rules(config(budget=limits, token_estimator=estimate))
     state = State(summary="s" * size, turns=waiting(*map(str, range(turns))))
