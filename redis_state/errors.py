@@ -5,7 +5,8 @@
     │   ├── ConfigError            a setting or an address cannot be used
     │   ├── InvalidField           an argument of a wrong type or shape, named
     │   ├── SteeringValidationError    a steering payload breaks the rules of its type
-    │   └── MissingCapability      a store lacks methods that a feature needs
+    │   ├── MissingCapability      a store lacks methods that a feature needs
+    │   └── MemoryBudgetExceeded   a turn is more than a memory may hold
     ├── LostRace               somebody else was first; the error carries the facts
     │   ├── VersionConflict        the document moved on
     │   ├── LeaseLost              the epoch is no longer the current one
@@ -71,6 +72,10 @@ class MissingCapability(CallerError, TypeError):
         super().__init__(f"{feature} needs a store with {', '.join(missing)}")
         self.feature = feature
         self.missing: list[str] = list(missing)
+
+
+class MemoryBudgetExceeded(CallerError, RuntimeError):
+    """A turn is more than the memory may hold, and its policy is ``error``. It was not taken."""
 
 
 class LostRace(RedisStateError):

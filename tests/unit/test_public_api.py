@@ -32,6 +32,7 @@ PUBLIC = [
     "LeaseLost",
     "LimitReached",
     "LostRace",
+    "MemoryBudgetExceeded",
     "MissingCapability",
     "OutcomeUnknown",
     "PauseTimeout",
