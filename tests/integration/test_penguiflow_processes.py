@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -72,3 +73,46 @@ async def test_a_session_of_a_killed_process_goes_on_in_a_second_and_is_steered_
     assert received == [event.event_id for event in events]
     assert len(events) == 3
     await store.aclose()
+
+
+async def resume_everywhere(settings: Settings, effects: Path, how: str) -> list[Any]:
+    """Pause in one process; resume in it, thrice at once, and in two others at the same time."""
+    common = {**place(settings), "effects": str(effects), "how": how, "times": 3}
+    store: Any = create_store(**place(settings))
+    started = [await start_process("plan_once", common)]
+    try:
+        token = await line(started[0])
+        started += [await start_process("plan_once", {**common, "token": token}) for _ in range(2)]
+        assert [await line(process) for process in started[1:]] == [token] * 2
+        await store.save_memory_state("go", {})
+        ended = [await line(process) for process in started]
+    finally:
+        await asyncio.gather(*(process.communicate() for process in started))
+        await store.aclose()
+    return [outcome for process in ended for outcome in process["outcomes"]]
+
+
+@pytest.mark.parametrize("how", ["once", "planner"])
+async def test_a_pause_resumed_by_three_processes_at_once_runs_once(
+    settings: Settings, tmp_path: Path, how: str
+) -> None:
+    effects = tmp_path / "effects"
+    outcomes = await resume_everywhere(settings, effects, how)
+    assert len(outcomes) == 9
+    assert [outcome for outcome in outcomes if isinstance(outcome, list)] == [
+        ["look_up", "ask", "act"]
+    ]
+    assert outcomes.count("TokenResolved") == 8
+    assert len(effects.read_text().splitlines()) == 1
+    store: Any = create_store(**place(settings))
+    trajectory = await store.get_trajectory("trace", "session")
+    assert [step.action.next_node for step in trajectory.steps] == ["look_up", "ask", "act"]
+    await store.aclose()
+
+
+async def test_without_the_claim_the_pausing_process_and_another_both_run_it(
+    settings: Settings, tmp_path: Path
+) -> None:
+    effects = tmp_path / "effects"
+    await resume_everywhere(settings, effects, "plain")
+    assert len(effects.read_text().splitlines()) == 2
