@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from redis_state import RedisStateStore, Settings, models
+from redis_state.settings import make_settings
 
 KINDS = ("own", "penguiflow")
 
@@ -89,12 +90,18 @@ async def open_host(kind: str, settings: Settings, **options: Any) -> AsyncGener
     url, namespace = settings.url.get_secret_value(), settings.namespace
     made: Any
     if kind == "own":
-        made = RedisStateStore.from_url(url, namespace=namespace, **options)
+        retention = options.pop("artifact_retention", None)
+        limits = None if retention is None else models.ArtifactRetentionConfig(**retention)
+        settings = make_settings(url, namespace=namespace, **options)
+        made = RedisStateStore(settings, artifact_retention=limits)
         types: Any = models
     else:
         types = penguiflow_types()
         from redis_state.integrations.penguiflow import create_store  # noqa: PLC0415 - an extra
 
+        if "artifact_retention" in options:
+            limits = types.ArtifactRetentionConfig(**options.pop("artifact_retention"))
+            options["artifact_retention"] = limits
         made = create_store(url=url, namespace=namespace, **options)
     try:
         yield Host(kind, made, types)
