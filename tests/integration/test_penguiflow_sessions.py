@@ -15,14 +15,24 @@ pytest.importorskip("penguiflow.state", reason="needs the published package")
 from penguiflow.sessions import (
     ContextPatch,
     MergeStrategy,
+    SessionLimits,
     SessionManager,
     StreamingSession,
     TaskResult,
     TaskRuntime,
 )
-from penguiflow.state import SteeringEvent, SteeringEventType, TaskStatus, TaskType, UpdateType
+from penguiflow.state import (
+    SteeringEvent,
+    SteeringEventType,
+    TaskContextSnapshot,
+    TaskState,
+    TaskStatus,
+    TaskType,
+    UpdateType,
+)
 
-from redis_state import InvalidField, OutcomeUnknown, Settings
+from redis_state import BackendUnavailable, InvalidField, OutcomeUnknown, Settings
+from redis_state.integrations import penguiflow_sessions
 from redis_state.integrations.penguiflow import PenguiflowStateStore, create_store
 from redis_state.integrations.penguiflow_sessions import SessionStore, following, open_session
 from redis_state.testing import eventually
@@ -362,6 +372,109 @@ async def test_an_own_event_whose_save_has_no_outcome_is_fed_if_it_stands_in_the
         await host.aclose()
 
 
+async def test_context_waits_for_room_in_a_full_inbox(host: Any, elsewhere: Any) -> None:
+    listener = Listener()
+    limits = SessionLimits(steering_queue_size=3)
+    async with open_session(host, "session", limits=limits) as session:
+        listener.gate.clear()
+        await session.spawn_task(listener, task_id="task")
+        texts = [str(number) for number in range(10)]
+        for text in texts:
+            await elsewhere.save_steering(steer(SteeringEventType.INJECT_CONTEXT, text=text))
+        await elsewhere.save_steering(said("stop"))
+        listener.gate.set()
+        assert (await ended(session)).result == [*texts, "stop"]
+
+
+async def test_what_a_session_cannot_take_now_is_fed_again_and_what_it_breaks_on_is_not(
+    host: Any,
+    elsewhere: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with open_session(host, "session") as session:
+        real = session.steer
+        troubles: list[Exception] = [BackendUnavailable("here", "away"), ValueError("s3cr3t")]
+
+        async def steer_badly(event: SteeringEvent) -> bool:
+            if troubles:
+                raise troubles.pop(0)
+            accepted: bool = await real(event)
+            return accepted
+
+        await session.spawn_task(Listener(), task_id="task")
+        monkeypatch.setattr(session, "steer", steer_badly)
+        for text in ("fed twice, then broken", "next", "stop"):
+            await elsewhere.save_steering(said(text))
+        assert (await ended(session)).result == ["next", "stop"]
+    assert not troubles
+    assert "ValueError" in caplog.text
+    assert "s3cr3t" not in caplog.text
+
+
+async def test_a_task_that_missed_dropped_events_is_told_those_that_are_kept(
+    settings: Settings, caplog: pytest.LogCaptureFixture
+) -> None:
+    host: Any = make_store(settings, max_steering_events_per_session=3)
+    listener = Listener()
+    async with open_session(host, "session") as session:
+        await session.spawn_task(listener, task_id="task")
+        await host.save_steering(said("once"))
+        await eventually(lambda: listener.heard == ["once"], "the first run has heard it")
+    for text in ("dropped", "dropped too", "kept", "kept too", "stop"):
+        await host.save_steering(said(text))
+    async with open_session(host, "session") as session:
+        await session.spawn_task(Listener(), task_id="task")
+        assert (await ended(session)).result == ["kept", "kept too", "stop"]
+    assert "was dropped" in caplog.text
+    await host.aclose()
+
+
+async def test_a_reader_that_cannot_begin_begins_later(
+    host: Any, elsewhere: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    away = AsyncMock(side_effect=[BackendUnavailable("here", "away"), None])
+    async with open_session(host, "session") as session:
+        monkeypatch.setattr(host, "load_memory_state", away)
+        await session.spawn_task(Listener(), task_id="task")
+        await elsewhere.save_steering(said("stop"))
+        assert (await ended(session)).result == ["stop"]
+    assert away.await_count == 2
+
+
+async def test_a_session_without_a_bridge_has_the_store_itself(host: Any) -> None:
+    kept = SessionStore(host)
+    session = StreamingSession("session", state_store=kept)
+    await session.spawn_task(Listener(), task_id="task")
+    event = said("stop")
+    assert await session.steer(event)
+    await ended(session)
+    await host.drain()
+    assert await kept.list_steering("session") == [event]
+    assert await session.list_updates() == await host.list_updates("session")
+
+
+async def test_an_owner_finds_running_and_left_tasks_when_it_begins(
+    host: Any, elsewhere: Any
+) -> None:
+    for name in ("left", "over"):
+        status = TaskStatus.RUNNING if name == "left" else TaskStatus.COMPLETE
+        snapshot = TaskContextSnapshot(session_id="session", task_id=name)
+        await host.save_task(TaskState(name, "session", status, TaskType.BACKGROUND, 0, snapshot))
+    kept = SessionStore(host)
+    session = StreamingSession("session", state_store=kept)
+    await session.hydrate()
+    await session.spawn_task(Listener(), task_id="task")
+    async with following(kept, session, owner=True):
+        for name in ("left", "over"):
+            await elsewhere.save_steering(steer(SteeringEventType.CANCEL, name))
+        await elsewhere.save_steering(said("stop"))
+        assert (await ended(session, "left")).status is TaskStatus.CANCELLED
+        assert (await ended(session)).result == ["stop"]
+        assert (await ended(session, "over")).status is TaskStatus.COMPLETE
+    await session.close()
+
+
 async def test_a_managed_session_is_followed_and_only_once(host: Any, elsewhere: Any) -> None:
     kept = SessionStore(host)
     sessions = SessionManager(state_store=kept)
@@ -394,3 +507,22 @@ async def test_the_updates_of_a_session_are_in_the_store_when_it_is_closed(
     assert [content for content in told if isinstance(content, int)] == list(range(50))
     (task,) = await elsewhere.list_tasks("session")
     assert task.result == 0
+
+
+async def test_what_a_bridge_leaves_the_next_one_feeds(host: Any, elsewhere: Any) -> None:
+    kept = SessionStore(host)
+    session = StreamingSession("session", state_store=kept)
+    listener = Listener()
+    async with following(kept, session) as bridge:
+        await session.spawn_task(listener, task_id="task")
+        assert not await session.steer(said("nobody's", "unknown"))
+        await elsewhere.save_steering(said("one"))
+        await eventually(lambda: listener.heard == ["one"], "the bridge feeds")
+        # What ended before its reader began has none.
+        await bridge._turn("unknown", penguiflow_sessions._ALL)
+    assert bridge.delivered == 1
+    await elsewhere.save_steering(said("stop"))
+    async with following(kept, session) as bridge:
+        assert (await ended(session)).result == ["one", "stop"]
+        assert bridge.delivered == 1
+    assert len(await host.list_steering("session")) == 3

@@ -62,7 +62,7 @@ async def pair(settings: Settings) -> AsyncIterator[tuple[Any, Any]]:
     await other.aclose()
 
 
-def members(wanted: Any) -> list[str]:
+def members(wanted: type) -> list[str]:
     return sorted(name for name in vars(wanted) if not name.startswith("_"))
 
 

@@ -141,7 +141,7 @@ async def test_events_with_objects_stand_once_wherever_the_objects_are(host: Hos
 
     objects = [Address(), Address()]
     for each in objects:
-        payload = {"object": each, "set": {"x", "y"}, "call": each.__init__}
+        payload = {"object": each, "set": {"x", "y"}, "type": Address}
         await host.store.save_event(host.event(payload=payload))
     (found,) = await host.store.load_history("trace")
     assert found.payload["object"].endswith("Address object>")

@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -32,8 +32,9 @@ Surface = Callable[[Host, Any], Awaitable[Any]]
 async def _event_payload(host: Host, value: Any) -> Any:
     await host.store.save_event(host.event(payload={"value": value}))
     (found,) = await host.store.load_history("trace")
-    assert type(found.payload) is dict
-    return found.payload["value"]
+    payload: Any = found.payload
+    assert type(payload) is dict
+    return cast("dict[str, Any]", payload)["value"]
 
 
 async def _update_content(host: Host, value: Any) -> Any:
@@ -99,8 +100,11 @@ async def _trajectory_artifacts(host: Host, value: Any) -> Any:
 
 
 async def _observation(host: Host, value: Any) -> Any:
-    action = {"thought": "t", "next_node": "n", "args": {}}
-    content = {"query": "q", "steps": [{"action": action, "observation": {"value": value}}]}
+    action: dict[str, Any] = {"thought": "t", "next_node": "n", "args": {}}
+    content: dict[str, Any] = {
+        "query": "q",
+        "steps": [{"action": action, "observation": {"value": value}}],
+    }
     trajectory = host.types.Trajectory.from_serialised(content)
     await host.store.save_trajectory("trace", "session", trajectory)
     found = await host.store.get_trajectory("trace", "session")
@@ -143,7 +147,8 @@ SURFACES = [
         _artifact_meta,
     )
 ]
-FALSY = [0, 0.0, "", False, None, [], {}, [None], {"": {}}, [[], {}]]
+MAPPINGS: list[Any] = [OrderedDict(a=1), MappingProxyType({"a": 1})]
+FALSY: list[Any] = [0, 0.0, "", False, None, [], {}, [None], {"": {}}, [[], {}]]
 
 
 @pytest.mark.parametrize("surface", SURFACES)
@@ -264,9 +269,7 @@ async def test_what_is_stored_shares_nothing_with_the_callers_objects(host: Host
     assert await store.load_planner_state("token") == {"inner": [1]}
 
 
-@pytest.mark.parametrize(
-    "mapping", [OrderedDict(a=1), MappingProxyType({"a": 1})], ids=["ordered", "proxy"]
-)
+@pytest.mark.parametrize("mapping", MAPPINGS, ids=["ordered", "proxy"])
 async def test_any_mapping_comes_back_as_a_dict(host: Host, mapping: Any) -> None:
     await host.store.save_event(host.event(payload=mapping))
     await host.store.save_memory_state("key", mapping)

@@ -84,9 +84,10 @@ def make_planner(
     )
 
 
-def steps_of(finish: PlannerFinish) -> list[str]:
+def steps_of(done: PlannerFinish | PlannerPause) -> list[str]:
     """Name the tools of a finished plan."""
-    steps: list[dict[str, Any]] = finish.metadata["steps"]
+    assert isinstance(done, PlannerFinish), done
+    steps: list[dict[str, Any]] = done.metadata["steps"]
     return [step["action"]["next_node"] for step in steps]
 
 
