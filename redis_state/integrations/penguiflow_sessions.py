@@ -217,9 +217,10 @@ class SteeringBridge:
                     return
                 await reader.stop()
                 del self._readers[task_id]
-            if wanted is not None:
-                after = None if reader is None else reader.noted
-                self._readers[task_id] = _Reader(self, task_id, wanted, after)
+            if wanted is None:
+                return
+            after = None if reader is None else reader.noted
+            self._readers[task_id] = _Reader(self, task_id, wanted, after)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         turn = asyncio.create_task(work)
