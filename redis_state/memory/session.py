@@ -252,7 +252,7 @@ class SessionMemory:
         try:
             self._version = await self._document.save(self.to_dict(), expected=expected)
         except VersionConflict as conflict:
-            self._conflicting = conflict.actual
+            self._conflicting = int(conflict.actual)
             return False
         saved = set(map(id, batch))
         self._unsaved = [change for change in self._unsaved if id(change) not in saved]

@@ -69,6 +69,13 @@ class Records:
             raise LeaseLost(key, epoch=fence.epoch if fence else 0, current=reply.facts[0])
         return int(reply.facts[0])
 
+    async def amend(self, key: str, fields: Mapping[str, bytes], *, ttl_ms: int) -> bool:
+        """Save fields of a record that is there, and tell whether it was. Atomic."""
+        reply = await self._scripts.save_record(
+            key, fields, write=new_write_id(), ttl_ms=ttl_ms, expected="+"
+        )
+        return reply.word is Word.OK
+
     async def load(self, key: str) -> Stored | None:
         """Return the record, or None if there is none."""
         sender = self._scripts.transport.sender

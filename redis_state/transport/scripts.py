@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Literal
 
 from redis_state.errors import CommandRefused, CorruptState
 from redis_state.transport.connect import Transport
@@ -175,9 +175,11 @@ class Scripts:
         # How often each script has refused a stale epoch, since this was made.
         self.lost: Counter[str] = Counter()
 
-    async def _run(self, name: str, keys: Sequence[str], arguments: Iterable[Argument]) -> Reply:
+    def _begin(
+        self, name: str, keys: Sequence[str], arguments: Iterable[Argument]
+    ) -> asyncio.Future[Any]:
         script = SCRIPTS[name]
-        answer = self.transport.sender.send(
+        return self.transport.sender.send(
             "EVALSHA",
             script.digest,
             len(keys),
@@ -186,6 +188,9 @@ class Scripts:
             repeatable=True,
             script=script,
         )
+
+    async def _run(self, name: str, keys: Sequence[str], arguments: Iterable[Argument]) -> Reply:
+        answer = self._begin(name, keys, arguments)
         try:
             reply: Any = await (asyncio.shield(answer) if name in _LASTING else answer)
         except CommandRefused as error:
@@ -271,7 +276,7 @@ class Scripts:
         *,
         write: str,
         ttl_ms: int,
-        expected: int | None = None,
+        expected: int | Literal["+"] | None = None,
         index: str | None = None,
         member: str | None = None,
         fence: Fence | None = None,
@@ -394,6 +399,10 @@ class Scripts:
     async def note_member(self, index: str, *, member: str, ttl_ms: int) -> Reply:
         """OK noted."""
         return await self._run("note_member", (index,), (raw(member), ttl_ms))
+
+    def begin_note_member(self, index: str, *, member: str, ttl_ms: int) -> asyncio.Future[Any]:
+        """Queue `note_member` at once, before whatever the caller sends next."""
+        return self._begin("note_member", (index,), (raw(member), ttl_ms))
 
     # The lease
 
