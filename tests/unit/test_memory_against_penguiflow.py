@@ -32,7 +32,7 @@ from redis_state.memory import MemoryKey, SessionMemory
 theirs = pytest.importorskip(
     "penguiflow.planner.memory", reason="compares with the published package"
 )
-with_planner = pytest.importorskip("redis_state.integrations.penguiflow_memory")
+with_planner = pytest.importorskip("redis_state.integrations.penguiflow.memory")
 
 KEY = MemoryKey("t", "u", "s")
 ANSWERS = st.sampled_from(["ok", "ok", "long", "fail", "wrong"])
