@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from redis_state.transport.keys import Keys
+from redis_state.transport.keys import Keys, agent_shard
 from redis_state.transport.scripts import Fence, Reply, Scripts
 from tests.looking import HOUR, append, pause, saying, start, task_keys, token_key
 
@@ -157,6 +157,22 @@ CALLS: dict[str, Call] = {
     ),
     "touch_blob": lambda scripts, keys: scripts.touch_blob(
         keys.artifacts(SESSION), blob_id="\ud800"
+    ),
+    "save_session": lambda s, k: s.save_session(
+        k.agent_session("s"),
+        {"head": b"{}"},
+        index=k.agent_sessions(agent_shard("s")),
+        session_id="s",
+        tags="/ active/",
+        expected=1,
+        base="",
+        dropped=("s:1",),
+        write="w",
+        ttl_ms=HOUR,
+        fence=Fence(k.agent_lease("s"), 1),
+    ),
+    "delete_session": lambda s, k: s.delete_session(
+        k.agent_session("s"), index=k.agent_sessions(agent_shard("s")), session_id="s"
     ),
     "watch_entry": lambda scripts, keys: scripts.watch_entry(
         keys.watch(0), entry=b"e", delay_ms=HOUR, sooner=False

@@ -3,6 +3,7 @@
 from redis_state.agents.budget import ExecutionBudget
 from redis_state.agents.context import AgentContext
 from redis_state.agents.execution import ExecutionState, ExecutionStatus
+from redis_state.agents.history import ExecutionHistory, summary_of
 from redis_state.agents.ids import new_id
 from redis_state.agents.inference import (
     InferenceResponse,
@@ -11,7 +12,16 @@ from redis_state.agents.inference import (
     ResponseFormat,
     Usage,
 )
-from redis_state.agents.messages import Message, MessageStore, Section, ToolCall, ToolResult
+from redis_state.agents.messages import (
+    Message,
+    Messages,
+    MessageStore,
+    Section,
+    ToolCall,
+    ToolResult,
+)
+from redis_state.agents.session import AgentDefinition, AgentSession, SessionHeader, SessionStatus
+from redis_state.agents.session_store import SessionPage, SessionStore
 from redis_state.agents.signals import (
     GUIDE_PRIORITIES,
     PRIORITIES,
@@ -35,11 +45,14 @@ __all__ = [
     "GUIDE_PRIORITIES",
     "PRIORITIES",
     "AgentContext",
+    "AgentDefinition",
+    "AgentSession",
     "AgentState",
     "AgentStep",
     "AgentStepType",
     "ExecutionBudget",
     "ExecutionContinuation",
+    "ExecutionHistory",
     "ExecutionState",
     "ExecutionStatus",
     "FrozenMap",
@@ -47,9 +60,14 @@ __all__ = [
     "LlmConfig",
     "Message",
     "MessageStore",
+    "Messages",
     "ResponseData",
     "ResponseFormat",
     "Section",
+    "SessionHeader",
+    "SessionPage",
+    "SessionStatus",
+    "SessionStore",
     "StepError",
     "StepExecution",
     "StepExecutions",
@@ -61,4 +79,5 @@ __all__ = [
     "ToolResult",
     "Usage",
     "new_id",
+    "summary_of",
 ]

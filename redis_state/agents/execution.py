@@ -179,7 +179,7 @@ class ExecutionState(Wire):
             completed_at=now(),
         )
         return self.changed(
-            step_executions=self.step_executions.with_added(done),
+            step_executions=self.step_executions.with_added([done]),
             continuation=continuation,
             current_step=None,
             current_step_started_at=None,

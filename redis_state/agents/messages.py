@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, ClassVar, cast
+from typing import Annotated, Any, ClassVar, cast
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from redis_state.agents.ids import new_id, uuid_kind
+from redis_state.agents.parts import Parts
 from redis_state.agents.wire import (
     EMPTY,
     FrozenMap,
@@ -141,16 +142,35 @@ def text_of(messages: Iterable[Message]) -> str:
     return "".join(f"{message.text}\n" for message in messages if message.text)
 
 
+class Messages(Parts[Message]):
+    """Messages in order. Those of a stored session are read when somebody looks at them."""
+
+    kind: ClassVar[type[Any]] = Message
+
+    __slots__ = ()
+
+
+_many_messages = many(model(Message))
+_messages = Kind(
+    lambda value, place: Messages(_many_messages.read(value, place), place=place),
+    lambda value: value.to_list(),
+)
+
+
+def _as_messages(value: Any) -> Any:
+    return Messages(cast("Sequence[Message]", value)) if isinstance(value, (list, tuple)) else value
+
+
 class Section(Wire):
     """Messages under a name."""
 
     slots: ClassVar[tuple[Slot, ...]] = (
         Slot("name", "name", text, lambda: MESSAGES),
-        Slot("messages", "messages", many(model(Message)), tuple),
+        Slot("messages", "messages", _messages, Messages),
     )
 
     name: str = MESSAGES
-    messages: tuple[Message, ...] = ()
+    messages: Annotated[Messages, BeforeValidator(_as_messages)] = Field(default_factory=Messages)
 
 
 def _read_sections(value: Any, place: str) -> tuple[Section, ...]:
@@ -158,7 +178,9 @@ def _read_sections(value: Any, place: str) -> tuple[Section, ...]:
     for section in many(model(Section)).read(value, place):
         known = merged.get(section.name)
         both = (
-            section if known is None else known.changed(messages=known.messages + section.messages)
+            section
+            if known is None
+            else known.changed(messages=known.messages.with_added(section.messages))
         )
         merged[section.name] = both
     return tuple(merged.values())
@@ -177,7 +199,7 @@ class MessageStore(Wire):
 
     def section(self, name: str) -> tuple[Message, ...]:
         """Return a section's messages; none if there is no such section."""
-        return next((each.messages for each in self.sections if each.name == name), ())
+        return tuple(self._parts(name))
 
     @property
     def compiled(self) -> tuple[Message, ...]:
@@ -186,11 +208,16 @@ class MessageStore(Wire):
 
     def with_added(self, messages: Iterable[Message], *, section: str = MESSAGES) -> MessageStore:
         """Return it with messages at the end of a section, which is made if need be."""
-        return self.with_section(section, self.section(section) + tuple(messages))
+        return self._with(section, self._parts(section).with_added(messages))
 
     def with_section(self, name: str, messages: Iterable[Message]) -> MessageStore:
         """Return it with other messages in a section, which is made if need be."""
-        made = tuple(messages)
+        return self._with(name, Messages(messages))
+
+    def _parts(self, name: str) -> Messages:
+        return next((each.messages for each in self.sections if each.name == name), Messages())
+
+    def _with(self, name: str, made: Messages) -> MessageStore:
         if all(each.name != name for each in self.sections):
             return self.changed(sections=(*self.sections, Section(name=name, messages=made)))
         return self.changed(

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, ClassVar, cast, overload
+from typing import Any, ClassVar, cast
 
 from pydantic import Field
 
@@ -13,6 +13,7 @@ from redis_state import codec
 from redis_state.agents.ids import new_id, uuid_kind
 from redis_state.agents.inference import InferenceResponse, Usage
 from redis_state.agents.messages import Message, ToolCall
+from redis_state.agents.parts import Parts
 from redis_state.agents.signals import ExecutionContinuation
 from redis_state.agents.wire import (
     EMPTY,
@@ -236,59 +237,12 @@ class StepExecution(Wire):
         )
 
 
-class StepExecutions(Sequence[StepExecution]):
+class StepExecutions(Parts[StepExecution]):
     """The steps that are over. Each is read from its wire form when somebody looks at it."""
 
-    __slots__ = ("_items", "_place")
+    kind: ClassVar[type[Any]] = StepExecution
 
-    def __init__(
-        self, items: Iterable[StepExecution | Mapping[str, Any]] = (), *, place: str = ""
-    ) -> None:
-        self._items: list[StepExecution | Mapping[str, Any]] = list(items)
-        self._place = place
-
-    @overload
-    def __getitem__(self, index: int) -> StepExecution: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[StepExecution]: ...
-
-    def __getitem__(self, index: int | slice) -> StepExecution | Sequence[StepExecution]:
-        if isinstance(index, slice):
-            return [self[at] for at in range(*index.indices(len(self)))]
-        found = self._items[index]
-        if not isinstance(found, StepExecution):
-            at = index if index >= 0 else len(self._items) + index
-            found = self._items[index] = StepExecution.from_dict(
-                found, place=f"{self._place}[{at}]"
-            )
-        return found
-
-    def __len__(self) -> int:
-        return len(self._items)
-
-    def __iter__(self) -> Iterator[StepExecution]:
-        return (self[at] for at in range(len(self)))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, StepExecutions) and list(self) == list(other)
-
-    def __hash__(self) -> int:
-        return hash(len(self._items))
-
-    def __repr__(self) -> str:
-        return f"<StepExecutions {len(self)}>"
-
-    def with_added(self, done: StepExecution) -> StepExecutions:
-        """Return them with one more."""
-        return StepExecutions((*self._items, done), place=self._place)
-
-    def to_list(self) -> list[dict[str, Any]]:
-        """Write them; one that nobody has looked at stays as it was read."""
-        return [
-            item.to_dict() if isinstance(item, StepExecution) else cast("dict[str, Any]", item)
-            for item in self._items
-        ]
+    __slots__ = ()
 
 
 def _read_executions(value: Any, place: str) -> StepExecutions:

@@ -55,6 +55,7 @@ def _shape(name: str) -> str:
         "token": "S.x",
         "session_or_trace": "S",
         "place": "P",
+        "agent_id": "A",
     }
     method = getattr(Keys("rs"), name)
     parameters = list(inspect.signature(method).parameters)
@@ -62,14 +63,17 @@ def _shape(name: str) -> str:
     key = found.rows if isinstance(found, LogKeys) else found
     key = key.blobs if isinstance(key, BlobKeys) else key
     key = re.sub(r"[0-9a-f]{40}", "<digest>", key)
+    key = re.sub(r"agents-[0-9]{2}", "agents-NN", key)
     for mark, part in {
         "{S}": "{session}",
         "{R}": "{trace}",
         "{K}": "{key}",
         "{P}": "{place}",
+        "{A}": "{agent}",
         ":C:T": ":<context>:<task>",
         ":T": ":<task>",
         ":R": ":<trace>",
+        ":S": ":<session>",
         "watch-00": "watch-NN",
     }.items():
         key = key.replace(mark, part)

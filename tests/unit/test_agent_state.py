@@ -22,13 +22,13 @@ from redis_state.agents import (
     LlmConfig,
     Message,
     StepError,
-    StepExecutions,
     StopReason,
     StopSignal,
     ToolCall,
     ToolExecution,
     Usage,
 )
+from redis_state.agents.parts import Parts
 from redis_state.agents.wire import Wire, now
 from redis_state.errors import InvalidField
 
@@ -48,8 +48,8 @@ def without_memory(part: Any) -> Any:
     """Make a part anew that does not know what it was read from."""
     if isinstance(part, Wire):
         return type(part)(**{name: without_memory(value) for name, value in vars(part).items()})
-    if isinstance(part, StepExecutions):
-        return StepExecutions(without_memory(each) for each in part)
+    if isinstance(part, Parts):
+        return type(part)(without_memory(each) for each in part)
     if part.__class__ is tuple:
         return tuple(map(without_memory, part))
     return part
