@@ -11,9 +11,11 @@ from redis_state.agents import (
     AgentSession,
     AgentState,
     AgentStep,
+    ExecutionBudget,
     FrozenMap,
     InferenceResponse,
     Message,
+    ScriptedDriver,
     ToolCall,
     ToolExecution,
     Usage,
@@ -55,5 +57,24 @@ def undated(value: Any) -> Any:
         items = cast("dict[str, Any]", value).items()
         return {name: undated(inner) for name, inner in items if name not in DATES}
     if isinstance(value, list):
-        return [undated(inner) for inner in cast("list[Any]", value)]
+        inside: list[Any] = value
+        return [undated(inner) for inner in inside]
     return value
+
+
+AGENT = "00000001-0000-4000-8000-000000000001"
+STEPS = 20
+
+
+def twenty_steps() -> ScriptedDriver:
+    """Give a driver that has a tool run nineteen times, then answers."""
+    calls = (ToolCall(id=f"c{n}", name="look", arguments=FrozenMap(n=n)) for n in range(STEPS - 1))
+    return ScriptedDriver(*calls, "found it all")
+
+
+def same_agent(session_id: str) -> AgentSession:
+    """Make a session of the one agent that is executed undisturbed and disturbed."""
+    message = Message(id=AGENT, role="user", content="look for it")
+    state = AgentState(agent_id=AGENT).with_messages([message])
+    definition = AgentDefinition(name="seeker", budget=ExecutionBudget(max_steps=50))
+    return AgentSession.fresh(definition, session_id=session_id, state=state)

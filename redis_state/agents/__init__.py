@@ -2,9 +2,11 @@
 
 from redis_state.agents.budget import ExecutionBudget
 from redis_state.agents.context import AgentContext
+from redis_state.agents.driver import Driver, Scope, ScriptedDriver, Steering, Tool, ToolRun, Turn
 from redis_state.agents.execution import ExecutionState, ExecutionStatus
+from redis_state.agents.guards import DEFAULT_BUDGET
 from redis_state.agents.history import ExecutionHistory, summary_of
-from redis_state.agents.ids import new_id
+from redis_state.agents.ids import derived_id, new_id
 from redis_state.agents.inference import (
     InferenceResponse,
     LlmConfig,
@@ -12,6 +14,7 @@ from redis_state.agents.inference import (
     ResponseFormat,
     Usage,
 )
+from redis_state.agents.loop import AgentLoop
 from redis_state.agents.messages import (
     Message,
     Messages,
@@ -19,6 +22,14 @@ from redis_state.agents.messages import (
     Section,
     ToolCall,
     ToolResult,
+)
+from redis_state.agents.run import run_session
+from redis_state.agents.runtime import (
+    SessionEvent,
+    SessionEventType,
+    SessionLease,
+    SessionRuntime,
+    SessionStage,
 )
 from redis_state.agents.session import AgentDefinition, AgentSession, SessionHeader, SessionStatus
 from redis_state.agents.session_store import SessionPage, SessionStore
@@ -39,17 +50,21 @@ from redis_state.agents.steps import (
     StepExecutions,
     ToolExecution,
 )
+from redis_state.agents.subagents import SubAgents
 from redis_state.agents.wire import FrozenMap
 
 __all__ = [
+    "DEFAULT_BUDGET",
     "GUIDE_PRIORITIES",
     "PRIORITIES",
     "AgentContext",
     "AgentDefinition",
+    "AgentLoop",
     "AgentSession",
     "AgentState",
     "AgentStep",
     "AgentStepType",
+    "Driver",
     "ExecutionBudget",
     "ExecutionContinuation",
     "ExecutionHistory",
@@ -63,21 +78,35 @@ __all__ = [
     "Messages",
     "ResponseData",
     "ResponseFormat",
+    "Scope",
+    "ScriptedDriver",
     "Section",
+    "SessionEvent",
+    "SessionEventType",
     "SessionHeader",
+    "SessionLease",
     "SessionPage",
+    "SessionRuntime",
+    "SessionStage",
     "SessionStatus",
     "SessionStore",
+    "Steering",
     "StepError",
     "StepExecution",
     "StepExecutions",
     "StopReason",
     "StopSignal",
     "StopSignals",
+    "SubAgents",
+    "Tool",
     "ToolCall",
     "ToolExecution",
     "ToolResult",
+    "ToolRun",
+    "Turn",
     "Usage",
+    "derived_id",
     "new_id",
+    "run_session",
     "summary_of",
 ]

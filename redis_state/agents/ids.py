@@ -11,12 +11,18 @@ from redis_state.errors import InvalidField
 _UUID = re.compile(
     r"[0-9a-f]{8}-[0-9a-f]{4}-[1-5][0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}", re.IGNORECASE
 )
+_OURS = uuid.uuid5(uuid.NAMESPACE_URL, "redis_state.agents")
 _SESSION = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_-]*")
 
 
 def new_id() -> str:
     """Make an id."""
     return str(uuid.uuid4())
+
+
+def derived_id(*parts: str) -> str:
+    """Make an id of what it belongs to: the same parts give the same id in every process."""
+    return str(uuid.uuid5(_OURS, "\x1f".join(parts)))
 
 
 def check_uuid(value: object, place: str) -> str:

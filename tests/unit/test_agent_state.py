@@ -49,7 +49,8 @@ def without_memory(part: Any) -> Any:
     if isinstance(part, Wire):
         return type(part)(**{name: without_memory(value) for name, value in vars(part).items()})
     if isinstance(part, Parts):
-        return type(part)(without_memory(each) for each in part)
+        parts: Parts[Any] = part
+        return type(parts)(without_memory(each) for each in parts)
     if part.__class__ is tuple:
         return tuple(map(without_memory, part))
     return part

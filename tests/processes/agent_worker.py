@@ -1,0 +1,58 @@
+"""Run an agent's task as a worker does; its tool kills the process, once at each of some steps."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import sys
+from typing import Any
+
+from arq.worker import Retry
+from pydantic import SecretStr
+
+from redis_state import RedisStateStore, Settings
+from redis_state.agents import AgentLoop, SessionRuntime, Tool, ToolRun
+from redis_state.worker.agents import agent_handler
+from redis_state.worker.run import Terms, run_task
+from tests.agents import twenty_steps
+
+
+def main(argument: dict[str, Any]) -> None:
+    """Run the task to its end, or until the tool ends this process."""
+    logging.basicConfig(level=logging.WARNING)
+    settings = Settings(url=SecretStr(argument["url"]), namespace=argument["namespace"])
+
+    def loop(runtime: SessionRuntime) -> AgentLoop:
+        sender = runtime.sessions.base.scripts.transport.sender
+
+        async def look(run: ToolRun) -> dict[str, Any]:
+            number = run.arguments["n"]
+            key = f"{settings.namespace}:v1:{{killed}}:{number}"
+            deadly = number in argument["kills"] and await sender.send(
+                "SET", key, 1, "NX", "PX", 60_000, repeatable=False
+            )
+            if deadly:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return {"found": number}
+
+        return AgentLoop(twenty_steps(), tools=[Tool("look", look)])
+
+    terms = Terms({"agent": agent_handler(loop, lease_s=0.5)}, argument["name"], 0.5, 60.0)
+    asyncio.run(take_over(settings, terms, argument["task"]))
+
+
+async def take_over(settings: Settings, terms: Terms, task_id: str) -> None:
+    """Run the task as a worker does that was given its job, once nobody else runs it."""
+    async with RedisStateStore(settings) as store:
+        while True:
+            try:
+                return await run_task(store, terms, "s", task_id)
+            except Retry as again:
+                await asyncio.sleep((again.defer_score or 0) / 1000)
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))
