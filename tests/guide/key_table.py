@@ -56,6 +56,12 @@ def _shape(name: str) -> str:
         "session_or_trace": "S",
         "place": "P",
         "agent_id": "A",
+        "patch_id": "D",
+        "group_id": "G",
+        "user_id": "U",
+        "provider": "V",
+        "job_id": "J",
+        "worker": "W",
     }
     method = getattr(Keys("rs"), name)
     parameters = list(inspect.signature(method).parameters)
@@ -70,10 +76,17 @@ def _shape(name: str) -> str:
         "{K}": "{key}",
         "{P}": "{place}",
         "{A}": "{agent}",
+        "{U}": "{user}",
+        ":V": ":<provider>",
+        ":J": ":<job>",
+        "jobs-of:S": "jobs-of:<session>",
+        ":worker:W": ":worker:<worker>",
         ":C:T": ":<context>:<task>",
         ":T": ":<task>",
         ":R": ":<trace>",
         ":S": ":<session>",
+        ":D": ":<patch>",
+        ":G": ":<group>",
         "watch-00": "watch-NN",
     }.items():
         key = key.replace(mark, part)

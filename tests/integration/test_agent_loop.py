@@ -36,7 +36,7 @@ from redis_state.agents import (
 from redis_state.agents.guards import Spent, cost_of, reached
 from redis_state.errors import BackendUnavailable, SessionConflict
 from redis_state.models import SteeringEvent, SteeringEventType
-from tests.agents import STEPS, fresh, same_agent, twenty_steps, undated
+from tests.agents import EXECUTION, STEPS, fresh, same_agent, twenty_steps, undated
 from tests.faults import run_processes
 
 UNLIMITED = ExecutionBudget.unlimited()
@@ -231,11 +231,10 @@ async def test_an_answer_that_came_too_early_is_followed_by_another() -> None:
 async def test_an_execution_is_done_once_by_its_name(runtime: SessionRuntime) -> None:
     await runtime.create(fresh("a"))
     loop = AgentLoop(ScriptedDriver(call(), "done"), tools=[LOOK])
-    name = "00000002-0000-4000-8000-000000000001"
-    first = await run_session(runtime, "a", loop, message="go", execution_id=name)
+    first = await run_session(runtime, "a", loop, message="go", execution_id=EXECUTION)
     # Begun, two steps, over: the message is saved with the first of them.
     assert first.version == 5
-    again = await run_session(runtime, "a", loop, message="go", execution_id=name)
+    again = await run_session(runtime, "a", loop, message="go", execution_id=EXECUTION)
     assert again == first
     other = await run_session(runtime, "a", loop, message="go")
     assert other.state.execution_count == 2
@@ -270,7 +269,7 @@ async def test_an_agent_killed_at_every_save_ends_like_an_undisturbed_one(
 ) -> None:
     await runtime.create(same_agent("undisturbed"))
     loop = AgentLoop(twenty_steps(), tools=[LOOK])
-    undisturbed = await run_session(runtime, "undisturbed", loop)
+    undisturbed = await run_session(runtime, "undisturbed", loop, execution_id=EXECUTION)
     assert (undisturbed.state.status, undisturbed.state.step_count) == ("completed", STEPS)
     saves = STEPS + 2  # begun, each step, over
     assert undisturbed.version == saves + 1

@@ -15,8 +15,10 @@ from pydantic import SecretStr
 
 from redis_state import RedisStateStore, Settings
 from redis_state.agents import AgentLoop, SessionRuntime, Tool, ToolRun
+from redis_state.primitives.lease import Leases
 from redis_state.worker.agents import agent_handler
-from redis_state.worker.run import Terms, run_task
+from redis_state.worker.queue import Ticket
+from redis_state.worker.run import Handler, Terms, run_task
 from tests.agents import twenty_steps
 
 
@@ -40,16 +42,17 @@ def main(argument: dict[str, Any]) -> None:
 
         return AgentLoop(twenty_steps(), tools=[Tool("look", look)])
 
-    terms = Terms({"agent": agent_handler(loop, lease_s=0.5)}, argument["name"], 0.5, 60.0)
-    asyncio.run(take_over(settings, terms, argument["task"]))
+    asyncio.run(take_over(settings, agent_handler(loop, lease_s=0.5), argument))
 
 
-async def take_over(settings: Settings, terms: Terms, task_id: str) -> None:
+async def take_over(settings: Settings, handler: Handler, argument: dict[str, Any]) -> None:
     """Run the task as a worker does that was given its job, once nobody else runs it."""
     async with RedisStateStore(settings) as store:
+        leases = Leases(store.base.scripts, keep_ms=60_000)
+        terms = Terms({"agent": handler}, argument["name"], 0.5, 60.0, 70.0, leases)
         while True:
             try:
-                return await run_task(store, terms, "s", task_id)
+                return await run_task(store, terms, Ticket("s", argument["task"]), queue="q")
             except Retry as again:
                 await asyncio.sleep((again.defer_score or 0) / 1000)
 

@@ -24,7 +24,7 @@ from redis_state.agents import (
     ToolRun,
     run_session,
 )
-from tests.agents import twenty_steps
+from tests.agents import EXECUTION, twenty_steps
 
 LEASE_S = 0.1
 
@@ -54,7 +54,7 @@ async def execute(argument: dict[str, Any], session_id: str, stage: str, at: int
             runtime.add_hook(SessionStage(stage), die)
         loop = AgentLoop(twenty_steps(), tools=[Tool("look", look)])
         async with runtime.holding(session_id, lease_s=LEASE_S, wait_s=30) as lease:
-            await run_session(runtime, session_id, loop, fence=lease.fence)
+            await run_session(runtime, session_id, loop, execution_id=EXECUTION, fence=lease.fence)
 
 
 def forked(argument: dict[str, Any], session_id: str, stage: str, at: int) -> int:
