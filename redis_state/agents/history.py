@@ -65,6 +65,15 @@ class ExecutionHistory:
         found = self._base.read_rows(agent_id, "execution", rows, _read)
         return found[-1] if found else None
 
+    async def knows(self, agent_id: str, execution_id: str) -> bool:
+        """Tell whether an execution is among those that are kept."""
+        return await self._log(agent_id).find(entry_id("executionId", execution_id)) is not None
+
+    async def find(self, agent_id: str, execution_id: str) -> dict[str, Any] | None:
+        """Return an execution's summary, or None if it is not kept. Reads all that are."""
+        kept = await self.all(agent_id)
+        return next((each for each in kept if each.get("executionId") == execution_id), None)
+
     async def count(self, agent_id: str) -> int:
         """Count what is kept."""
         key = self._base.keys.executions(agent_id).rows

@@ -36,6 +36,7 @@ from redis_state.agents import (
 from redis_state.agents.guards import Spent, cost_of, reached
 from redis_state.errors import BackendUnavailable, SessionConflict
 from redis_state.models import SteeringEvent, SteeringEventType
+from redis_state.testing import leaked_keys
 from tests.agents import EXECUTION, STEPS, fresh, same_agent, twenty_steps, undated
 from tests.faults import run_processes
 
@@ -267,38 +268,35 @@ async def test_somebody_elses_save_is_a_conflict_and_the_loop_goes_on_after_it(
 async def test_an_agent_killed_at_every_save_ends_like_an_undisturbed_one(
     settings: Settings, runtime: SessionRuntime
 ) -> None:
-    await runtime.create(same_agent("undisturbed"))
+    await runtime.create(same_agent("a"))
     loop = AgentLoop(twenty_steps(), tools=[LOOK])
-    undisturbed = await run_session(runtime, "undisturbed", loop, execution_id=EXECUTION)
+    undisturbed = await run_session(runtime, "a", loop, execution_id=EXECUTION)
     assert (undisturbed.state.status, undisturbed.state.step_count) == ("completed", STEPS)
     saves = STEPS + 2  # begun, each step, over
     assert undisturbed.version == saves + 1
+    # The same agent and the same execution, each time in a world of its own.
     points = [
-        (f"{stage}-{at}", stage, at)
+        (f"{settings.namespace}-{stage}-{at}", stage, at)
         for stage in ("before_save", "after_save")
         for at in range(saves)
     ]
-    for session_id, _, _ in points:
-        await runtime.create(same_agent(session_id))
-    argument = {
-        "url": settings.url.get_secret_value(),
-        "namespace": settings.namespace,
-        "sessions": points,
-    }
+    argument = {"url": settings.url.get_secret_value(), "points": points}
     [ends] = await run_processes("run_agent", [argument])
-    assert ends == {session_id: [-9, 0] for session_id, _, _ in points}
+    assert ends == {namespace: [-9, 0] for namespace, _, _ in points}
     expected = undated(undisturbed.state.to_dict())
-    sender = runtime.sessions.base.scripts.transport.sender
     ran = {run.id for step in undisturbed.state.steps for run in step.tool_executions}
-    for session_id, _, _ in points:
-        session = await runtime.get(session_id)
-        assert undated(session.state.to_dict()) == expected, session_id
-        assert session.version == undisturbed.version, session_id
-        # A step that was done again had its tools run under the same ids.
-        key = f"{settings.namespace}:v1:{{runs}}:{session_id}"
-        assert {
-            each.decode() for each in await sender.send("SMEMBERS", key, repeatable=True)
-        } == ran
+    for namespace, _, _ in points:
+        async with RedisStateStore(settings.model_copy(update={"namespace": namespace})) as world:
+            session = await SessionStore(world).get("a")
+            assert undated(session.state.to_dict()) == expected, namespace
+            assert session.version == undisturbed.version, namespace
+            # A step that was done again had its tools run under the same ids.
+            runs = await world.transport.sender.send(
+                "SMEMBERS", f"{namespace}:v1:{{runs}}:a", repeatable=True
+            )
+            assert {each.decode() for each in runs} == ran
+            assert not await leaked_keys(world.settings)
+            await world.delete_everything()
 
 
 def spawn(name: str = "helper", prompt: str = "help", n: int = 0) -> ToolCall:

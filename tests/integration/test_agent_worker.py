@@ -31,7 +31,7 @@ from redis_state.agents import (
 )
 from redis_state.models import SteeringEventType, TaskStatus
 from redis_state.testing import eventually
-from redis_state.worker import TaskClient
+from redis_state.worker import TaskClient, TaskContext
 from redis_state.worker.agents import agent_handler
 from tests.agents import STEPS, same_agent, twenty_steps, undated
 from tests.faults import start_process
@@ -183,6 +183,65 @@ async def test_two_tasks_of_one_session_execute_it_one_after_the_other(
         assert said == ["first", "second"]
 
 
+class Crash(BaseException):
+    """A process dies."""
+
+
+async def interrupt(store: RedisStateStore, task_id: str) -> None:
+    """Leave the session's execution by a task as a crash at its second step does."""
+
+    def fragile(run: ToolRun) -> dict[str, Any]:
+        if run.arguments["n"] == 1:
+            raise Crash
+        return look(run)
+
+    runtime = SessionRuntime(SessionStore(store))
+    await runtime.create(AgentSession.fresh(DEFINITION, session_id=SESSION))
+    loop = AgentLoop(twenty_steps(), tools=[Tool("look", fragile)])
+    execution_id = derived_id("task", SESSION, task_id)
+    with pytest.raises(Crash):
+        await run_session(runtime, SESSION, loop, message="first", execution_id=execution_id)
+
+
+@pytest.mark.parametrize("patience_s", [60.0, 0.0])
+async def test_a_task_that_was_interrupted_goes_on_before_another_begins_if_that_is_patient(
+    store: RedisStateStore, patience_s: float
+) -> None:
+    turn = asyncio.Event()
+    again = agent_handler(AgentLoop(twenty_steps(), tools=[LOOK]))
+
+    async def taken_over(ctx: TaskContext) -> Any:
+        await turn.wait()
+        return await again(ctx)
+
+    quick = agent_handler(AgentLoop(ScriptedDriver("quick")), patience_s=patience_s)
+    await interrupt(store, "interrupted")
+    async with pool(store, {"slow": taken_over, "quick": quick}) as client:
+        slow = await client.submit("slow", "first", session_id=SESSION, task_id="interrupted")
+        await becomes(client, slow, TaskStatus.RUNNING)
+        other = await client.submit("quick", "second", session_id=SESSION)
+        if patience_s:
+            lease = store.base.keys.agent_lease(SESSION)
+
+            async def refrained() -> bool:
+                epoch = await store.transport.sender.send("HGET", lease, "epoch", repeatable=True)
+                return int(epoch or 0) >= 2
+
+            await eventually(refrained, "the other task has had the session twice and left it")
+            assert (await state_of(store)).execution_count == 1
+        else:
+            await client.wait(SESSION, other, timeout_s=20)
+        turn.set()
+        first: Any = (await client.wait(SESSION, slow, timeout_s=20)).result
+        second: Any = (await client.wait(SESSION, other, timeout_s=20)).result
+        assert second["response"] == "quick"
+        ended = (first["status"], first["response"], first["steps"])
+        assert ended == (("completed", "found it all", 20) if patience_s else ("stopped", "", 1))
+        state = await state_of(store)
+        assert state.execution_count == 2
+        assert [m.text for m in state.messages if m.role == "user"] == ["first", "second"]
+
+
 async def test_a_loop_may_have_subagents(store: RedisStateStore) -> None:
     call = ToolCall(name="spawn_subagent", arguments=FrozenMap(subagent="helper", prompt="help me"))
 
@@ -205,14 +264,19 @@ async def test_a_task_whose_workers_are_killed_ends_like_an_undisturbed_one(
     runtime = SessionRuntime(SessionStore(store))
     task_id = "killed-again-and-again"
     await runtime.create(same_agent(SESSION))
-    await runtime.create(same_agent("undisturbed"))
-    undisturbed = await run_session(
-        runtime,
-        "undisturbed",
-        AgentLoop(twenty_steps(), tools=[LOOK]),
-        message="go",
-        execution_id=derived_id("task", SESSION, task_id),
-    )
+    # The same agent and the same execution, in a world of its own.
+    elsewhere = settings.model_copy(update={"namespace": f"{settings.namespace}-undisturbed"})
+    async with RedisStateStore(elsewhere) as other:
+        peaceful = SessionRuntime(SessionStore(other))
+        await peaceful.create(same_agent(SESSION))
+        undisturbed = await run_session(
+            peaceful,
+            SESSION,
+            AgentLoop(twenty_steps(), tools=[LOOK]),
+            message="go",
+            execution_id=derived_id("task", SESSION, task_id),
+        )
+        await other.delete_everything()
     async with TaskClient(store, queue=queue_of(settings)) as client:
         await client.submit("agent", "go", session_id=SESSION, task_id=task_id)
         kills = [0, 7, 18]

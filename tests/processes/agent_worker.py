@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import sys
+from contextlib import suppress
 from typing import Any
 
 from arq.worker import Retry
@@ -51,10 +52,13 @@ async def take_over(settings: Settings, handler: Handler, argument: dict[str, An
         leases = Leases(store.base.scripts, keep_ms=60_000)
         terms = Terms({"agent": handler}, argument["name"], 0.5, 60.0, 70.0, leases)
         while True:
-            try:
-                return await run_task(store, terms, Ticket("s", argument["task"]), queue="q")
-            except Retry as again:
-                await asyncio.sleep((again.defer_score or 0) / 1000)
+            with suppress(Retry):
+                await run_task(store, terms, Ticket("s", argument["task"]), queue="q")
+            task = await store.tasks.load("s", argument["task"])
+            if task is not None and task.status.is_terminal:
+                return
+            # Whoever held it and died does so for the rest of its lease.
+            await asyncio.sleep(0.1)
 
 
 if __name__ == "__main__":
