@@ -23,6 +23,11 @@ Protect: TypeAlias = Literal["keep", "redact", "encrypt"]
 _SEALED = "fernet:"
 
 
+def is_sealed(key: str) -> bool:
+    """Tell whether a key is encrypted, as `protect="keep"` reads one of `protect="encrypt"`."""
+    return key.startswith(_SEALED)
+
+
 class Protection(ABC):
     """Seals the key in an object on its way to the server, and opens it on its way back."""
 
