@@ -16,7 +16,6 @@
     │   ├── TokenResolved          the token was used: by whom, when and how
     │   ├── TokenUnknown           no such token, or no longer
     │   ├── PauseTimeout           nobody decided a pause in time
-    │   └── InvalidTransition      the task's state does not allow this step
     │   ├── InvalidTransition      the task's state does not allow this step
     │   └── LimitReached           as many wait already as may
     ├── CursorGap              rows between the cursor and what is kept are gone

@@ -149,8 +149,7 @@ def _field(value: Any, name: str) -> Any:
 
 
 def _list(value: Any) -> Sequence[Any]:
-    found: list[Any] = value if isinstance(value, list) else []
-    return found
+    return cast("Sequence[Any]", value) if isinstance(value, list) else ()
 
 
 def _number(value: Any) -> int:
