@@ -1,5 +1,5 @@
 -- Save what changed of an agent's session, if it is at the expected version.
--- KEYS[1] session  hash: version, write, created, tags and the fields given
+-- KEYS[1] session  hash: version, write, writes, created, tags and the fields given
 -- KEYS[2] index    zset: <tag>:<created>:<id>, by name
 -- KEYS[3] lease    hash: epoch
 -- ARGV[1] epoch    of the writer's lease, '' for none
@@ -12,7 +12,7 @@
 -- ARGV[8] dropped  how many fields go
 -- ARGV[9..] fields those that go, then names and values, in turn
 -- Returns
---   {'OK', version}     the new version
+--   {'OK', version}     the new version, or that of this write if it is among the last sixteen
 --   {'STALE', version}  it is at this version; nothing was written
 --   {'MISSING'}         there is none; nothing was written
 --   {'AGAIN'}           the last write is not the base: it is another life's; nothing was written
@@ -22,9 +22,11 @@ local session, index, lease = KEYS[1], KEYS[2], KEYS[3]
 local epoch, expected, base, write = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local ttl_ms, id, tags, dropped = tonumber(ARGV[5]), ARGV[6], ARGV[7], tonumber(ARGV[8])
 
-local portion = 200
-local was = redis.call('HMGET', session, 'write', 'version', 'created', 'tags')
-if was[1] == write then return { 'OK', tonumber(was[2]) } end
+local portion, kept = 200, 16
+local was = redis.call('HMGET', session, 'write', 'version', 'created', 'tags', 'writes')
+local writes = ' ' .. (was[5] or '')
+local _, known = string.find(writes, ' ' .. write .. ':', 1, true)
+if known then return { 'OK', tonumber(string.match(writes, '^%d+', known + 1)) } end
 local lost = fence(lease, epoch)
 if lost then return lost end
 if expected ~= '0' and not was[2] then return { 'MISSING' } end
@@ -41,7 +43,12 @@ for first = first_field, #ARGV, portion do
   redis.call('HSET', session, unpack(ARGV, first, math.min(first + portion - 1, #ARGV)))
 end
 local version = string.format('%.0f', tonumber(expected) + 1)
-redis.call('HSET', session, 'write', write, 'version', version, 'created', created, 'tags', tags)
+local last = { write .. ':' .. version }
+for each in string.gmatch(writes, '%S+') do
+  if #last < kept then last[#last + 1] = each end
+end
+redis.call('HSET', session, 'write', write, 'version', version, 'created', created, 'tags', tags,
+  'writes', table.concat(last, ' '))
 redis.call('PEXPIRE', session, ttl_ms)
 local place = ':' .. created .. ':' .. id
 if was[4] ~= tags then

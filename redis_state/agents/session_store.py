@@ -33,6 +33,7 @@ from redis_state.transport.keys import AGENT_SHARDS, agent_shard, escape
 from redis_state.transport.scripts import Fence, Reply, Word
 
 _CURSOR = re.compile(r"[0-9]{16}:[a-zA-Z0-9][a-zA-Z0-9_-]*")
+_WRITE = re.compile(r"\S+")
 _MOST = 1_000
 
 
@@ -85,8 +86,9 @@ class SessionStore:
     ) -> AgentSession:
         """Store a new session at version 1 and return it so.
 
-        Atomic. The same ``write`` repeated gets the same answer: name one if you will ask again
-        after OutcomeUnknown. Errors: SessionConflict if there is one, or for a version above 0.
+        Atomic. The same ``write`` repeated gets the same answer, for sixteen versions: name one if
+        you will ask again after OutcomeUnknown. Errors: SessionConflict if there is one, or for a
+        version above 0.
         """
         if session.version != 0:
             actual = await self._version(session.session_id)
@@ -203,7 +205,9 @@ class SessionStore:
     ) -> AgentSession:
         header = session.header.changed(version=session.version + 1, updated_at=now())
         change = change_of(session, header, known, self._protection)
-        write = write or new_write_id()
+        write = new_write_id() if write is None else write
+        if not _WRITE.fullmatch(write):
+            raise InvalidField("write", "text without spaces is needed")
         reply = await self._base.scripts.save_session(
             self._key(session.session_id),
             change.fields,

@@ -260,8 +260,8 @@ class Keys:
         return f"{self.namespace}:v1:{{artifacts}}:artifact-sessions"
 
     def agent_session(self, session_id: str) -> str:
-        """hash: version, write, created, tags, header, definition, head, parts, ``s:<n>``,
-        ``m<k>:<n>``: an agent's session. `agent_sessions_ttl` after a save.
+        """hash: version, write, writes, created, tags, header, definition, head, parts,
+        ``s:<n>``, ``m<k>:<n>``: an agent's session. `agent_sessions_ttl` after a save.
         """
         return f"{self._agents(session_id)}:session:{escape('session_id', session_id)}"
 

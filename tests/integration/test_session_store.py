@@ -129,6 +129,16 @@ async def test_a_write_that_is_repeated_recognises_itself(sessions: SessionStore
         assert (await sessions.save(created, write="next")).version == 2
     with pytest.raises(SessionConflict):
         await sessions.save(created, write="another")
+    # Also after somebody else's: it was stored, and is no conflict.
+    await sessions.save(await sessions.get("a"))
+    again = await sessions.save(created, write="next")
+    assert again.version == 2
+    with pytest.raises(SessionConflict) as behind:
+        await sessions.save(again)
+    assert behind.value.actual == 3
+    for wrong in ("", "two words"):
+        with pytest.raises(InvalidField, match="write"):
+            await sessions.save(created, write=wrong)
 
 
 async def test_a_save_whose_reply_was_lost_is_no_conflict(settings: Settings) -> None:

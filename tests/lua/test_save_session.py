@@ -58,6 +58,21 @@ async def test_each_save_counts_and_a_repeated_one_is_recognised(
     assert all(0 < life <= HOUR for life in both)
 
 
+async def test_a_save_that_others_followed_is_recognised_for_sixteen_versions(
+    scripts: Scripts, keys: Keys
+) -> None:
+    for version in range(20):
+        assert await save(scripts, keys, f"w{version}", version) == ok(version + 1)
+    for version in range(4, 20):
+        assert await save(scripts, keys, f"w{version}", version) == ok(version + 1)
+    for version in range(4):
+        assert await save(scripts, keys, f"w{version}", version) == no(Word.STALE, 20)
+    # An id that is a part of another one is not that one.
+    assert await save(scripts, keys, "w1", 19) == no(Word.STALE, 20)
+    assert await save(scripts, keys, "9", 19) == no(Word.STALE, 20)
+    assert (await fields(scripts, keys.agent_session("a")))["version"] == b"20"
+
+
 async def test_without_a_session_there_is_nothing_to_save_over(
     scripts: Scripts, keys: Keys
 ) -> None:
@@ -83,7 +98,7 @@ async def test_what_is_dropped_goes_and_a_whole_save_keeps_nothing_else(
     gone = [f"p{n}" for n in range(1, 450)]
     assert await save(scripts, keys, "two", 1, {"y": b"1"}, base="one", dropped=gone) == ok(2)
     session = keys.agent_session("a")
-    own = {"write", "version", "created", "tags"}
+    own = {"write", "writes", "version", "created", "tags"}
     assert set(await fields(scripts, session)) - own == {"p0", "y"}
     created = (await fields(scripts, session))["created"]
     assert await save(scripts, keys, "three", 2, many) == ok(3)
