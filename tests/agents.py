@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any, cast
 
 from redis_state import RedisStateStore
@@ -57,8 +58,7 @@ def undated(value: Any) -> Any:
         items = cast("dict[str, Any]", value).items()
         return {name: undated(inner) for name, inner in items if name not in DATES}
     if isinstance(value, list):
-        inside: list[Any] = value
-        return [undated(inner) for inner in inside]
+        return [undated(inner) for inner in cast("Sequence[Any]", value)]
     return value
 
 

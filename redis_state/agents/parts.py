@@ -56,7 +56,8 @@ class Parts(Sequence[W]):
         return len(self._items)
 
     def __iter__(self) -> Iterator[W]:
-        return (self[at] for at in range(len(self)))
+        held = enumerate(self._items)
+        return (item if isinstance(item, Wire) else self[at] for at, item in held)
 
     def __eq__(self, other: object) -> bool:
         return type(other) is type(self) and list(self) == list(other)

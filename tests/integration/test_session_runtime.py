@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any
 
 import pytest
@@ -170,11 +171,11 @@ async def test_many_pure_actions_at_once_lose_nothing(store: RedisStateStore) ->
     runtime = SessionRuntime(SessionStore(store))
     await runtime.create(fresh("a"))
 
-    def say(text: str) -> Any:
-        return lambda session: session.with_state(session.state.with_user_message(text))
+    def say(text: str, session: AgentSession) -> AgentSession:
+        return session.with_state(session.state.with_user_message(text))
 
     said = [str(n) for n in range(20)]
-    await asyncio.gather(*(runtime.execute("a", say(text), pure=True) for text in said))
+    await asyncio.gather(*(runtime.execute("a", partial(say, text), pure=True) for text in said))
     session = await runtime.get("a")
     assert sorted(m.text for m in session.state.messages) == sorted(said)
     assert session.version == 21

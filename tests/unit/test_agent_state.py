@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import json
 import pickle
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -49,8 +50,8 @@ def without_memory(part: Any) -> Any:
     if isinstance(part, Wire):
         return type(part)(**{name: without_memory(value) for name, value in vars(part).items()})
     if isinstance(part, Parts):
-        parts: Parts[Any] = part
-        return type(parts)(without_memory(each) for each in parts)
+        made = cast("Any", part).__class__
+        return made(without_memory(each) for each in cast("Sequence[Any]", part))
     if part.__class__ is tuple:
         return tuple(map(without_memory, part))
     return part
