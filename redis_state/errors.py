@@ -9,11 +9,13 @@
     │   └── MemoryBudgetExceeded   a turn is more than a memory may hold
     ├── LostRace               somebody else was first; the error carries the facts
     │   ├── VersionConflict        the document moved on
+    │   │   └── SessionConflict        an agent's session did
+    │   ├── SessionNotFound        no such agent's session, or no longer
+    │   ├── SessionBusy            somebody else executes the session
     │   ├── LeaseLost              the epoch is no longer the current one
     │   ├── TokenResolved          the token was used: by whom, when and how
     │   ├── TokenUnknown           no such token, or no longer
     │   ├── PauseTimeout           nobody decided a pause in time
-    │   └── InvalidTransition      the task's state does not allow this step
     │   ├── InvalidTransition      the task's state does not allow this step
     │   └── LimitReached           as many wait already as may
     ├── CursorGap              rows between the cursor and what is kept are gone
@@ -89,6 +91,33 @@ class VersionConflict(LostRace):
         super().__init__(f"{what} is at version {actual}, not {expected}")
         self.expected = expected
         self.actual = actual
+
+
+class SessionConflict(VersionConflict):
+    """The session is at ``actual``, not at ``expected``, or of another life of its id.
+
+    ``actual`` is 0 if there is none. Load it and apply the change anew.
+    """
+
+    def __init__(self, session_id: str, *, expected: int, actual: int) -> None:
+        super().__init__(f"session {session_id!r}", expected=expected, actual=actual)
+        self.session_id = session_id
+
+
+class SessionNotFound(LostRace):
+    """There is no such session. It was never created, was deleted, or has expired."""
+
+    def __init__(self, session_id: str) -> None:
+        super().__init__(f"no session {session_id!r}")
+        self.session_id = session_id
+
+
+class SessionBusy(LostRace):
+    """Somebody else executes the session. Try again, or wait for it."""
+
+    def __init__(self, session_id: str) -> None:
+        super().__init__(f"session {session_id!r} is executed by somebody else")
+        self.session_id = session_id
 
 
 class LeaseLost(LostRace):

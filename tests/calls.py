@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from redis_state.transport.keys import A2AKeys, JobKeys, Keys
+from redis_state.transport.keys import A2AKeys, JobKeys, Keys, agent_shard
 from redis_state.transport.scripts import Fence, Reply, Scripts
 from tests.looking import (
     HOUR,
@@ -263,6 +263,22 @@ CALLS: dict[str, Call] = {
     ),
     "touch_blob": lambda scripts, keys: scripts.touch_blob(
         keys.artifacts(SESSION), blob_id="\ud800"
+    ),
+    "save_session": lambda s, k: s.save_session(
+        k.agent_session("s"),
+        {"head": b"{}"},
+        index=k.agent_sessions(agent_shard("s")),
+        session_id="s",
+        tags="/ active/",
+        expected=1,
+        base="",
+        dropped=("s:1",),
+        write="w",
+        ttl_ms=HOUR,
+        fence=Fence(k.agent_lease("s"), 1),
+    ),
+    "delete_session": lambda s, k: s.delete_session(
+        k.agent_session("s"), index=k.agent_sessions(agent_shard("s")), session_id="s"
     ),
     "save_oauth_token": lambda scripts, keys: scripts.save_oauth_token(
         keys.oauth_token(SESSION, "\ud800"), value=b"v", expires_ms=None, ttl_ms=HOUR

@@ -14,31 +14,25 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Coroutine
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from pydantic import ValidationError
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
 from redis_state import RedisStateStore, __version__
-from redis_state.errors import BackendUnavailable, CallerError, RedisStateError
+from redis_state.cli.exits import FAILED as _FAILED
+from redis_state.cli.exits import UNREACHABLE as _UNREACHABLE
+from redis_state.cli.exits import or_exit as _or_exit
+from redis_state.cli.exits import run as _run
+from redis_state.errors import CallerError
 
 if TYPE_CHECKING:
     from redis_state.demo.review_run import Outcome
     from redis_state.worker import AgentWorker
-
-T = TypeVar("T")
-
-_FAILED = 1
-_USAGE = 2
-_UNREACHABLE = 5
-_INTERRUPTED = 130
 
 app: typer.Typer = typer.Typer(
     name="redis-state",
@@ -241,34 +235,3 @@ def _stop_with_stdin() -> None:
     while os.read(0, 4096):
         pass
     os.kill(os.getpid(), signal.SIGTERM)
-
-
-def _run(work: Coroutine[Any, Any, T]) -> T:
-    return _or_exit(partial(asyncio.run, work))
-
-
-def _or_exit(work: Callable[[], T]) -> T:
-    """Do some work; turn the errors a person can act on into one line and a status."""
-    try:
-        return work()
-    except BackendUnavailable as error:
-        _complain(error)
-        raise typer.Exit(_UNREACHABLE) from None
-    except CallerError as error:
-        _complain(error)
-        raise typer.Exit(_USAGE) from None
-    except RedisStateError as error:
-        _complain(error)
-        raise typer.Exit(_FAILED) from None
-    except ValidationError as error:
-        # Without the values: they may be secrets.
-        wrong = error.errors(include_input=False, include_url=False)
-        _complain("; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in wrong))
-        raise typer.Exit(_USAGE) from None
-    except (KeyboardInterrupt, asyncio.CancelledError):
-        _complain("interrupted")
-        raise typer.Exit(_INTERRUPTED) from None
-
-
-def _complain(problem: object) -> None:
-    print(f"redis-state: {problem}", file=sys.stderr)

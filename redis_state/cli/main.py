@@ -17,7 +17,9 @@ def main() -> None:
     """Run the command line, or say what to install for it."""
     try:
         from redis_state.cli.commands import app  # noqa: PLC0415
+        from redis_state.cli.session import session  # noqa: PLC0415
 
+        app.add_typer(session)
         app()
     except ModuleNotFoundError as error:
         extra = _EXTRAS.get((error.name or "").partition(".")[0])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import zlib
 from dataclasses import dataclass
 from urllib.parse import quote
 
@@ -18,6 +19,7 @@ _ESCAPED = re.compile(r"[A-Za-z0-9_.~%-]{1,130}")
 _LONGEST = 120
 _LONGEST_ENTRY = 64
 WATCH_SHARDS = 16
+AGENT_SHARDS = 16
 PERMANENT_KINDS = ("watch",)
 
 
@@ -257,6 +259,31 @@ class Keys:
         """zset: place -> expiry in us: where there may be artifacts. As long as the last one."""
         return f"{self.namespace}:v1:{{artifacts}}:artifact-sessions"
 
+    def agent_session(self, session_id: str) -> str:
+        """hash: version, write, writes, created, tags, header, definition, head, parts,
+        ``s:<n>``, ``m<k>:<n>``: an agent's session. `agent_sessions_ttl` after a save.
+        """
+        return f"{self._agents(session_id)}:session:{escape('session_id', session_id)}"
+
+    def agent_sessions(self, shard: int) -> str:
+        """zset: ``<tag>:<created>:<id>``, by name: the agents' sessions of a shard, by status and
+        agent. As long as the last one saved.
+        """
+        return f"{self.namespace}:v1:{{agents-{shard:02d}}}:sessions"
+
+    def agent_lease(self, session_id: str) -> str:
+        """hash: owner, epoch, expires: who executes an agent's session. `agent_sessions_ttl`."""
+        return f"{self._agents(session_id)}:lease:{escape('session_id', session_id)}"
+
+    def executions(self, agent_id: str) -> LogKeys:
+        """stream: an agent's executions; ``:ids`` hash: execution id -> n. `agent_sessions_ttl`."""
+        return self._log("agent_id", agent_id, "executions")
+
+    def _agents(self, session_id: str) -> str:
+        # Its listing and its lease are in the same script as the session, so in the same slot.
+        shard = agent_shard(session_id)
+        return f"{self.namespace}:v1:{{agents-{shard:02d}}}"
+
     def dead_tasks(self) -> str:
         """zset: session and task -> expiry in us: tasks given up because their workers kept dying.
         As long as the last one.
@@ -365,6 +392,11 @@ class Keys:
     def watch(self, shard: int) -> str:
         """zset: what somebody must look at -> when, in ms. Permanent; entries are taken out."""
         return f"{self.namespace}:v1:{{watch-{shard:02d}}}:watch"
+
+
+def agent_shard(session_id: str) -> int:
+    """Tell in which of the shards an agent's session is kept."""
+    return zlib.crc32(session_id.encode("utf-8", "surrogatepass")) % AGENT_SHARDS
 
 
 def artifact_place(session_id: str) -> str:

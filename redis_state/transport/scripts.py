@@ -36,6 +36,7 @@ _LASTING = frozenset(
     {
         "append_log",
         "save_record",
+        "save_session",
         "save_task",
         "open_token",
         "note_step",
@@ -421,6 +422,45 @@ class Scripts:
     async def release_lease(self, lease: str, *, owner: str, epoch: int) -> Reply:
         """OK epoch | LOST epoch."""
         return await self._run("release_lease", (lease,), (raw(owner), epoch))
+
+    # An agent's session
+
+    async def save_session(
+        self,
+        session: str,
+        fields: Mapping[str, bytes],
+        *,
+        index: str,
+        session_id: str,
+        tags: str,
+        expected: int,
+        base: str,
+        dropped: Sequence[str],
+        write: str,
+        ttl_ms: int,
+        fence: Fence | None = None,
+    ) -> Reply:
+        """OK version | STALE version | MISSING | AGAIN | LOST epoch."""
+        return await self._run(
+            "save_session",
+            (session, index, fence.lease if fence else session),
+            (
+                fence.epoch if fence else "",
+                expected,
+                raw(base),
+                raw(write),
+                ttl_ms,
+                session_id,
+                tags,
+                len(dropped),
+                *dropped,
+                *_flat(fields),
+            ),
+        )
+
+    async def delete_session(self, session: str, *, index: str, session_id: str) -> Reply:
+        """OK deleted."""
+        return await self._run("delete_session", (session, index), (session_id,))
 
     # The watch list
 

@@ -55,6 +55,7 @@ def _shape(name: str) -> str:
         "token": "S.x",
         "session_or_trace": "S",
         "place": "P",
+        "agent_id": "A",
         "patch_id": "D",
         "group_id": "G",
         "user_id": "U",
@@ -68,11 +69,13 @@ def _shape(name: str) -> str:
     key = found.rows if isinstance(found, LogKeys) else found
     key = key.blobs if isinstance(key, BlobKeys) else key
     key = re.sub(r"[0-9a-f]{40}", "<digest>", key)
+    key = re.sub(r"agents-[0-9]{2}", "agents-NN", key)
     for mark, part in {
         "{S}": "{session}",
         "{R}": "{trace}",
         "{K}": "{key}",
         "{P}": "{place}",
+        "{A}": "{agent}",
         "{U}": "{user}",
         ":V": ":<provider>",
         ":J": ":<job>",
@@ -81,6 +84,7 @@ def _shape(name: str) -> str:
         ":C:T": ":<context>:<task>",
         ":T": ":<task>",
         ":R": ":<trace>",
+        ":S": ":<session>",
         ":D": ":<patch>",
         ":G": ":<group>",
         "watch-00": "watch-NN",
