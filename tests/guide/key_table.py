@@ -61,6 +61,7 @@ def _shape(name: str) -> str:
         "provider": "V",
         "job_id": "J",
         "worker": "W",
+        "owner": "O",
     }
     method = getattr(Keys("rs"), name)
     parameters = list(inspect.signature(method).parameters)
@@ -74,6 +75,7 @@ def _shape(name: str) -> str:
         "{K}": "{key}",
         "{P}": "{place}",
         "{U}": "{user}",
+        "{O}": "{owner}",
         ":V": ":<provider>",
         ":J": ":<job>",
         "jobs-of:S": "jobs-of:<session>",

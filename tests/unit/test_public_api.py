@@ -41,6 +41,7 @@ PUBLIC = [
     "Settings",
     "SteeringValidationError",
     "StoreFull",
+    "TaskUnknown",
     "TokenResolved",
     "TokenUnknown",
     "Unreadable",
