@@ -130,7 +130,8 @@ class RegisteredTaskStore:
             raise TaskUnknown(task_id)
         if found.completed_us is not None and after == found.cursor:
             return
-        rows = self._log(keys).follow(after=after or _START, patience_s=patience_s)
+        start = _START if after is None else after
+        rows = self._log(keys).follow(after=start, patience_s=patience_s)
         async with aclosing(rows):
             try:
                 row = await self._first(task_id, keys, rows)
