@@ -15,6 +15,7 @@
     │   ├── LeaseLost              the epoch is no longer the current one
     │   ├── TokenResolved          the token was used: by whom, when and how
     │   ├── TokenUnknown           no such token, or no longer
+    │   ├── TaskUnknown            no such task, or no longer
     │   ├── PauseTimeout           nobody decided a pause in time
     │   ├── InvalidTransition      the task's state does not allow this step
     │   └── LimitReached           as many wait already as may
@@ -145,6 +146,14 @@ class TokenUnknown(LostRace):
     def __init__(self, *, expired: bool) -> None:
         super().__init__("the token has expired" if expired else "no such token")
         self.expired = expired
+
+
+class TaskUnknown(LostRace):
+    """No such task, or no longer: its time was over, or it was cleaned up."""
+
+    def __init__(self, task_id: str) -> None:
+        super().__init__(f"there is no task {task_id!r}")
+        self.task_id = task_id
 
 
 class PauseTimeout(LostRace):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from redis_state.transport.keys import A2AKeys, JobKeys, Keys, agent_shard
+from redis_state.transport.keys import A2AKeys, JobKeys, Keys, TaskStateKeys, agent_shard
 from redis_state.transport.scripts import Fence, Reply, Scripts
 from tests.looking import (
     HOUR,
@@ -154,6 +154,43 @@ def _update_a2a_task(scripts: Scripts, keys: Keys) -> Awaitable[Reply]:
     )
 
 
+def registered_keys(keys: Keys, task_id: str = SESSION, owner: str = SESSION) -> TaskStateKeys:
+    """Name a registered task's keys."""
+    return TaskStateKeys(
+        keys.registered_task(owner, task_id),
+        keys.registered_active(owner),
+        keys.registered_completed(owner),
+        keys.registered_kept(owner),
+        keys.registered_events(owner, task_id),
+    )
+
+
+def _register_task_state(scripts: Scripts, keys: Keys) -> Awaitable[Reply]:
+    return scripts.register_task_state(
+        registered_keys(keys),
+        task_id=SESSION,
+        context_id=SESSION,
+        stream_id=SESSION,
+        state="working",
+        write="w",
+        ttl_ms=HOUR,
+    )
+
+
+def _record_task_event(scripts: Scripts, keys: Keys) -> Awaitable[Reply]:
+    return scripts.record_task_event(
+        registered_keys(keys),
+        task_id=SESSION,
+        event_id=b"e",
+        state="completed",
+        ends=True,
+        row=b"[]",
+        max_rows=10,
+        active_ms=HOUR,
+        kept_ms=HOUR,
+    )
+
+
 CALLS: dict[str, Call] = {
     "apply_patch": lambda scripts, keys: apply(
         scripts, keys, patch_keys(keys, "\ud800"), gated=True
@@ -300,6 +337,18 @@ CALLS: dict[str, Call] = {
     ),
     "save_a2a_push": lambda scripts, keys: scripts.save_a2a_push(
         a2a_keys(keys), config_id="\ud800", config=b"{}"
+    ),
+    "register_task_state": _register_task_state,
+    "record_task_event": _record_task_event,
+    "read_task_state": lambda scripts, keys: scripts.read_task_state(registered_keys(keys)),
+    "set_task_stream": lambda scripts, keys: scripts.set_task_stream(
+        registered_keys(keys), stream_id=SESSION
+    ),
+    "drop_task_state": lambda scripts, keys: scripts.drop_task_state(
+        registered_keys(keys), task_id=SESSION, before_us=1
+    ),
+    "count_task_states": lambda scripts, keys: scripts.count_task_states(
+        active=keys.registered_active(SESSION), kept=keys.registered_kept(SESSION)
     ),
     "watch_entry": lambda scripts, keys: scripts.watch_entry(
         keys.watch(0), entry=b"e", delay_ms=HOUR, sooner=False

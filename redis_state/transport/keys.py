@@ -129,6 +129,17 @@ class A2AKeys:
 
 
 @dataclass(frozen=True, slots=True)
+class TaskStateKeys:
+    """The keys of one registered task; all tasks of an owner are in one slot."""
+
+    task: str
+    active: str
+    completed: str
+    kept: str
+    events: LogKeys
+
+
+@dataclass(frozen=True, slots=True)
 class Keys:
     """The key layout under one namespace."""
 
@@ -380,6 +391,31 @@ class Keys:
         `a2a_task_ttl`, trimmed by updates.
         """
         return self._log_at(self._key("scope", "a2a", f"a2a-updates:{escape('task_id', task_id)}"))
+
+    def registered_task(self, owner: str, task_id: str) -> str:
+        """hash: write, context, stream, state, created, completed: a task of `TaskStateManager`.
+        `active_task_ttl` after its last event; `finished_task_ttl` once over.
+        """
+        return self._key("owner", owner, f"registered-task:{escape('task_id', task_id)}")
+
+    def registered_events(self, owner: str, task_id: str) -> LogKeys:
+        """stream: events of such a task; ``:ids`` hash: event id -> n; ``:live`` channel. Like the
+        task; trimmed by events.
+        """
+        place = f"registered-events:{escape('task_id', task_id)}"
+        return self._log_at(self._key("owner", owner, place))
+
+    def registered_active(self, owner: str) -> str:
+        """zset: task_id -> expiry in ms: an owner's active tasks. As long as the last one."""
+        return self._key("owner", owner, "registered-active")
+
+    def registered_completed(self, owner: str) -> str:
+        """zset: task_id -> its end in us: an owner's completed tasks. As long as the last one."""
+        return self._key("owner", owner, "registered-completed")
+
+    def registered_kept(self, owner: str) -> str:
+        """zset: task_id -> expiry in ms: the same tasks. As long as the last one."""
+        return self._key("owner", owner, "registered-kept")
 
     def worker(self, worker: str) -> str:
         """hash: version, write, order, document: one worker process. Three of its intervals."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from redis_state.worker.cleanup import cleanup_cron
 from redis_state.worker.client import TaskClient
 from redis_state.worker.context import TaskContext
 from redis_state.worker.inbox import TaskCancelled
@@ -29,5 +30,6 @@ __all__ = [
     "TaskContext",
     "WorkerInfo",
     "WorkerRegistry",
+    "cleanup_cron",
     "retried",
 ]

@@ -39,6 +39,8 @@ from redis_state.worker.telemetry import carried
 log: logging.Logger = logging.getLogger(__name__)
 
 RUN_TASK = "run_task"
+# How arq names cron jobs. They carry no arguments.
+CRON_PREFIX = "cron:"
 DEFAULT_QUEUE = "redis_state:tasks"
 
 # One point of priority is worth as much as having been queued a minute earlier.
@@ -121,10 +123,12 @@ def _is_job(job: Any) -> bool:
         return False
     parts = cast("dict[str, Any]", job)
     arguments, made, tries = parts.get("a"), parts.get("et"), parts.get("t")
+    called = parts.get("f")
+    is_cron = isinstance(called, str) and called.startswith(CRON_PREFIX)
     return (
-        parts.get("f") == RUN_TASK
+        (called == RUN_TASK or is_cron)
         and type(arguments) is list
-        and len(arguments) == 1  # pyright: ignore[reportUnknownArgumentType]
+        and len(arguments) == int(not is_cron)  # pyright: ignore[reportUnknownArgumentType]
         and parts.get("k") == {}
         and type(made) is int
         and 0 <= made < _END_OF_TIME_MS

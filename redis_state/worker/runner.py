@@ -11,12 +11,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from arq.cron import CronJob
 from redis.exceptions import RedisError
 
 from redis_state.errors import ConfigError
 from redis_state.settings import Settings
 from redis_state.store import RedisStateStore, process_name
 from redis_state.worker.arq_loop import QueueWorker
+from redis_state.worker.cleanup import copies
 from redis_state.worker.heartbeat import Heartbeat
 from redis_state.worker.life import MAX_CRASHES
 from redis_state.worker.queue import (
@@ -53,6 +55,8 @@ class AgentWorker:
     ``steps`` says how steps are tried again, and what becomes of a changed handler's tasks; more
     than ``max_crashes`` workers that die with one task, one after the other, end it.
     With ``metrics_port`` it serves Prometheus metrics; ``metrics_registry`` takes them too.
+    ``crons`` are run at their times by one of the workers of the (first) queue, which all need
+    them: `cleanup_cron` makes one.
 
     Errors: ConfigError for options that cannot be.
     """
@@ -75,10 +79,12 @@ class AgentWorker:
     metrics_registry: Any = None
     steps: StepPolicy | None = None
     max_crashes: int = MAX_CRASHES
+    crons: Sequence[CronJob] = ()
 
     def __post_init__(self) -> None:
         """Refuse what cannot be."""
         self._check_queues()
+        copies(self.crons)
         if min([self.max_tasks, *self.queue_limits.values()]) < 1:
             raise ConfigError("max_tasks and queue_limits must be at least 1")
         if self.heartbeat not in ("loop", "thread"):
@@ -221,6 +227,7 @@ class AgentWorker:
         run.__qualname__ = RUN_TASK
         return {
             "functions": [run],
+            "cron_jobs": copies(self.crons) if queue == self.queue_names[0] else [],
             "queue_name": queue,
             "on_startup": startup,
             "on_shutdown": shutdown,

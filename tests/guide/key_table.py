@@ -62,6 +62,7 @@ def _shape(name: str) -> str:
         "provider": "V",
         "job_id": "J",
         "worker": "W",
+        "owner": "O",
     }
     method = getattr(Keys("rs"), name)
     parameters = list(inspect.signature(method).parameters)
@@ -77,6 +78,7 @@ def _shape(name: str) -> str:
         "{P}": "{place}",
         "{A}": "{agent}",
         "{U}": "{user}",
+        "{O}": "{owner}",
         ":V": ":<provider>",
         ":J": ":<job>",
         "jobs-of:S": "jobs-of:<session>",

@@ -44,6 +44,7 @@ PUBLIC = [
     "Settings",
     "SteeringValidationError",
     "StoreFull",
+    "TaskUnknown",
     "TokenResolved",
     "TokenUnknown",
     "Unreadable",
