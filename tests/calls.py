@@ -6,7 +6,16 @@ from collections.abc import Awaitable, Callable
 
 from redis_state.transport.keys import Keys
 from redis_state.transport.scripts import Fence, Reply, Scripts
-from tests.looking import HOUR, append, pause, saying, start, task_keys, token_key
+from tests.looking import (
+    HOUR,
+    append,
+    pause,
+    saying,
+    snapshot_keys,
+    start,
+    task_keys,
+    token_key,
+)
 
 Call = Callable[[Scripts, Keys], Awaitable[Reply]]
 
@@ -38,6 +47,18 @@ def _resume(scripts: Scripts, keys: Keys) -> Awaitable[Reply]:
         entry="pause:x#1",
         ttl_ms=HOUR,
         announcement=saying(keys, "resumed"),
+    )
+
+
+def _transition(scripts: Scripts, keys: Keys) -> Awaitable[Reply]:
+    return scripts.transition_task(
+        task_keys(keys, SESSION),
+        {"status": b"COMPLETE", "phase": b"COMPLETE:COMPLETE"},
+        epoch=1,
+        from_phases=["RUNNING"],
+        write="w",
+        ttl_ms=HOUR,
+        announcement=saying(keys, "transition", session=SESSION),
     )
 
 
@@ -105,6 +126,9 @@ CALLS: dict[str, Call] = {
     "delete_record": lambda scripts, keys: scripts.delete_record(
         keys.task(SESSION, "t"), index=keys.tasks(SESSION), member="t", only_if_gone=False
     ),
+    "delete_snapshots": lambda scripts, keys: scripts.delete_snapshots(
+        snapshot_keys(keys, SESSION), version="0011", write="w"
+    ),
     "find_row": lambda scripts, keys: scripts.find_row(keys.updates(SESSION), row_id=b"a"),
     "list_blobs": lambda scripts, keys: scripts.list_blobs(keys.artifacts(SESSION)),
     "move_task": _move,
@@ -122,8 +146,14 @@ CALLS: dict[str, Call] = {
         keys.pause("token"), payload=b"p", mark="m", ttl_ms=HOUR, keep_ms=HOUR
     ),
     "pause_task": lambda scripts, keys: pause(scripts, keys, task_keys(keys), token_key(keys)),
+    "prune_snapshots": lambda scripts, keys: scripts.prune_snapshots(
+        snapshot_keys(keys, SESSION), keep_last=1, keep_checkpoints=True, write="w"
+    ),
     "read_log": lambda scripts, keys: scripts.read_log(
         keys.updates(SESSION), after=1, after_ms=0, count=10, topic="t"
+    ),
+    "read_snapshot": lambda scripts, keys: scripts.read_snapshot(
+        snapshot_keys(keys, SESSION), prefix="v:"
     ),
     "release_lease": lambda scripts, keys: scripts.release_lease(
         keys.lease(SESSION, "t"), owner="o", epoch=1
@@ -135,6 +165,9 @@ CALLS: dict[str, Call] = {
         keys.pause("token"), claim="c", by="me", decision=b"null", keep_ms=HOUR
     ),
     "resume_task": _resume,
+    "rollback_snapshots": lambda scripts, keys: scripts.rollback_snapshots(
+        snapshot_keys(keys, SESSION), prefix="c:", write="w"
+    ),
     "create_task": lambda scripts, keys: scripts.create_task(
         task_keys(keys, SESSION),
         {"status": b"PENDING"},
@@ -144,6 +177,14 @@ CALLS: dict[str, Call] = {
         ttl_ms=HOUR,
     ),
     "save_record": _save_record,
+    "save_snapshot": lambda scripts, keys: scripts.save_snapshot(
+        snapshot_keys(keys, SESSION),
+        version="0011",
+        snapshot_id="%",
+        checkpoint=True,
+        row=b"[]",
+        ttl_ms=HOUR,
+    ),
     "save_task": _save_task,
     "set_aside": lambda scripts, keys: scripts.set_aside(
         keys.unreadable(SESSION), place="row \ud800", note=b"{}", most=1, ttl_ms=HOUR
@@ -158,6 +199,7 @@ CALLS: dict[str, Call] = {
     "touch_blob": lambda scripts, keys: scripts.touch_blob(
         keys.artifacts(SESSION), blob_id="\ud800"
     ),
+    "transition_task": _transition,
     "watch_entry": lambda scripts, keys: scripts.watch_entry(
         keys.watch(0), entry=b"e", delay_ms=HOUR, sooner=False
     ),

@@ -20,6 +20,7 @@ from redis_state.transport.scripts import (
     Fence,
     Reply,
     Scripts,
+    SnapshotKeys,
     TaskKeys,
     Word,
     topic_bytes,
@@ -123,6 +124,15 @@ def task_keys(keys: Keys, session: str = "s", task: str = "t") -> TaskKeys:
         tasks=keys.tasks(session),
         lease=keys.lease(session, task),
         journal=keys.journal(session, task),
+    )
+
+
+def snapshot_keys(keys: Keys, task: str = "t") -> SnapshotKeys:
+    """Name the keys of a task's snapshots."""
+    return SnapshotKeys(
+        rows=keys.snapshots(task),
+        index=keys.snapshot_index(task),
+        removal=keys.snapshot_removal(task),
     )
 
 

@@ -28,7 +28,7 @@ _EMPTY_TOPIC = b"\xff"
 
 # What hosts save and then cancel the saver of: once made, the call is sent all the same. Others are
 # not: a token must not be consumed for somebody who has gone.
-_LASTING = frozenset({"append_log", "save_record", "save_task", "open_token"})
+_LASTING = frozenset({"append_log", "save_record", "save_task", "open_token", "save_snapshot"})
 
 
 class Word(StrEnum):
@@ -86,6 +86,15 @@ class TaskKeys:
     tasks: str
     lease: str
     journal: str
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotKeys:
+    """The keys of a task's snapshots; all in the task's slot."""
+
+    rows: str
+    index: str
+    removal: str
 
 
 def raw(text: str) -> bytes:
@@ -539,6 +548,82 @@ class Scripts:
         """OK result | LOST epoch."""
         return await self._run(
             "note_step", (journal, fence.lease), (fence.epoch, raw(entry), result, ttl_ms)
+        )
+
+    async def transition_task(
+        self,
+        keys: TaskKeys,
+        fields: Mapping[str, bytes],
+        *,
+        epoch: int | None,
+        from_phases: Iterable[str],
+        write: str,
+        ttl_ms: int,
+        announcement: Announcement,
+    ) -> Reply:
+        """OK fields | DENIED phase | LOST epoch | MISSING."""
+        said = announcement
+        return await self._run(
+            "transition_task",
+            (keys.task, keys.tasks, keys.lease, *_log_keys(keys, said), keys.journal),
+            (
+                "" if epoch is None else epoch,
+                f" {' '.join(from_phases)} ",
+                write,
+                ttl_ms,
+                topic_bytes(keys.task_id),
+                said.max_rows,
+                said.ttl_ms,
+                *_pairs(said.rows),
+                *_flat(fields),
+            ),
+        )
+
+    # Snapshots
+
+    async def save_snapshot(
+        self,
+        keys: SnapshotKeys,
+        *,
+        version: str,
+        snapshot_id: str,
+        checkpoint: bool,
+        row: bytes,
+        ttl_ms: int,
+    ) -> Reply:
+        """OK."""
+        return await self._run(
+            "save_snapshot",
+            (keys.rows, keys.index),
+            (version, snapshot_id, int(checkpoint), row, ttl_ms),
+        )
+
+    async def read_snapshot(self, keys: SnapshotKeys, *, prefix: str) -> Reply:
+        """OK version row | MISSING."""
+        return await self._run("read_snapshot", (keys.rows, keys.index), (prefix,))
+
+    async def delete_snapshots(
+        self, keys: SnapshotKeys, *, version: str | None, write: str
+    ) -> Reply:
+        """OK removed. None stands for all versions."""
+        return await self._run(
+            "delete_snapshots", (keys.rows, keys.index, keys.removal), (version or "", write)
+        )
+
+    async def rollback_snapshots(self, keys: SnapshotKeys, *, prefix: str, write: str) -> Reply:
+        """OK version row | MISSING."""
+        return await self._run(
+            "rollback_snapshots", (keys.rows, keys.index, keys.removal), (prefix, write)
+        )
+
+    async def prune_snapshots(
+        self, keys: SnapshotKeys, *, keep_last: int, keep_checkpoints: bool, write: str
+    ) -> Reply:
+        """OK removed."""
+        return await self._run(
+            "prune_snapshots",
+            (keys.rows, keys.index, keys.removal),
+            (keep_last, int(keep_checkpoints), write),
         )
 
 

@@ -67,6 +67,7 @@ def _shape(name: str) -> str:
         "{R}": "{trace}",
         "{K}": "{key}",
         "{P}": "{place}",
+        "{T}": "{task}",
         ":C:T": ":<context>:<task>",
         ":T": ":<task>",
         ":R": ":<trace>",
