@@ -46,9 +46,11 @@ def _move(scripts: Scripts, keys: Keys) -> Awaitable[Reply]:
 def _transition(scripts: Scripts, keys: Keys) -> Awaitable[Reply]:
     return scripts.transition_task(
         task_keys(keys, SESSION),
-        {"status": b"COMPLETE", "phase": b"COMPLETE:COMPLETE"},
+        {"result": b"1"},
         epoch=1,
         from_phases=["RUNNING"],
+        status="COMPLETE",
+        phase="COMPLETE",
         write="w",
         ttl_ms=HOUR,
         announcement=saying(keys, "transition", session=SESSION),

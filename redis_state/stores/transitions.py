@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Any
 
-from redis_state.errors import CorruptState, InvalidTransition, LeaseLost
+from redis_state.errors import CorruptState, InvalidField, InvalidTransition, LeaseLost
 from redis_state.models import StateUpdate, TaskState, UpdateType
 from redis_state.models.lifecycle import CORE, TaskPhase, Vocabulary
 from redis_state.primitives.record import Stored, new_write_id, stored
@@ -13,6 +13,8 @@ from redis_state.stores.base import Base
 from redis_state.stores.tasks import TaskStore, move_fields
 from redis_state.stores.updates import UpdateStore
 from redis_state.transport.scripts import Announcement, Fence, Reply, Word
+
+_CHANGES = frozenset({"result", "error", "progress"})
 
 
 class Transitions:
@@ -41,14 +43,19 @@ class Transitions:
         task, or under a ``fence`` of an earlier epoch; InvalidField.
         """
         phase = words.phase(wanted)
+        unknown = sorted(set(changes) - _CHANGES)
+        if unknown:
+            raise InvalidField(unknown[0], f"a move changes {', '.join(sorted(_CHANGES))}")
         fields = move_fields(phase.status, **changes)
-        fields["phase"] = f"{phase.status.value}:{phase.value}".encode()
+        del fields["status"]  # the script writes it, with the phase
         keys = self._tasks.keys(session_id, task_id)
         reply = await self._base.scripts.transition_task(
             keys,
             fields,
             epoch=fence.epoch if fence else None,
             from_phases=sorted(source.value for source in words.sources(phase)),
+            status=phase.status.value,
+            phase=phase.value,
             write=new_write_id(),
             ttl_ms=self._tasks.ttl_ms(phase.status.value),
             announcement=self._announce(session_id, task_id, phase),
@@ -60,11 +67,13 @@ class Transitions:
     async def phase(self, session_id: str, task_id: str) -> TaskPhase | None:
         """Tell a task's phase, or None for no task."""
         record = await self._tasks.load_fields(session_id, task_id)
-        if record is None or "status" not in record.fields:
+        fields = record.fields if record else {}
+        if "status" not in fields:
             return None
-        status = record.fields["status"].decode()
-        of, _, phase = record.fields.get("phase", b"").decode().rpartition(":")
-        return TaskPhase(phase if of == status else status)
+        status = fields["status"].decode()
+        of, _, phase = fields.get("phase", b"").decode().rpartition(":")
+        run = fields.get("attempts", b"0").decode()
+        return TaskPhase(phase if of == f"{status}:{run}" else status)
 
     def _announce(self, session_id: str, task_id: str, phase: TaskPhase) -> Announcement:
         content = {"status": phase.status.value}

@@ -248,8 +248,7 @@ class Keys:
         return self._key("session_id", session_id, "traces")
 
     def snapshots(self, task_id: str) -> str:
-        """hash: version -> row, version: -> id: a task's snapshots. `snapshots_ttl` after a save.
-        """
+        """hash: number -> row, number: -> id: a task's snapshots. `snapshots_ttl` after a save."""
         return self._key("task_id", task_id, "snapshots")
 
     def snapshot_index(self, task_id: str) -> str:

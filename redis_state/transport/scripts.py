@@ -999,6 +999,8 @@ class Scripts:
             (raw(keys.group_id), target, alias, raw(call), ttl_ms, ended_ttl_ms),
         )
 
+    # The life of a task, and its snapshots
+
     async def transition_task(
         self,
         keys: TaskKeys,
@@ -1006,6 +1008,8 @@ class Scripts:
         *,
         epoch: int | None,
         from_phases: Iterable[str],
+        status: str,
+        phase: str,
         write: str,
         ttl_ms: int,
         announcement: Announcement,
@@ -1024,11 +1028,11 @@ class Scripts:
                 said.max_rows,
                 said.ttl_ms,
                 *_pairs(said.rows),
+                status,
+                phase,
                 *_flat(fields),
             ),
         )
-
-    # Snapshots
 
     async def save_snapshot(
         self,
