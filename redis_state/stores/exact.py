@@ -5,13 +5,14 @@ is resumed from must come back as it was, so here such a value is ``{"$": [kind,
 object that has a key ``$`` of its own is written as one of kind ``dict``.
 
 Subclasses of the built-in types come back as these (an enum of texts as its text), as from any
-JSON; other objects are refused.
+JSON; other objects are refused. So is what is nested deeper than 80 levels and is not plain JSON.
 """
 
 from __future__ import annotations
 
 import base64
 import math
+import re
 from collections.abc import Callable, Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -27,6 +28,9 @@ from redis_state.stores.base import ROW_VERSION, unpack
 _TAG = "$"
 _MARK = b'"$"'
 _MAX_INTEGER_BITS = 2048  # as many as codec writes as a number
+_LONGEST_NAME = 40
+# A level takes up to three of orjson's, and several of the interpreter's.
+_MAX_DEPTH = 80
 _OPTIONS = (
     orjson.OPT_PASSTHROUGH_DATACLASS
     | orjson.OPT_PASSTHROUGH_DATETIME
@@ -72,8 +76,9 @@ def _write_plain(row: list[Any]) -> bytes | None:
 
 
 def _tag(value: Any, path: str, depth: int) -> Any:
-    if depth > codec.MAX_DEPTH:
-        raise InvalidField(path.partition(".")[0], "is nested too deeply, or holds itself")
+    if depth > _MAX_DEPTH:
+        field = re.split(r"[.\[]", path, maxsplit=1)[0]
+        raise InvalidField(field, "is nested too deeply, or holds itself")
     kind = cast("type[object]", type(value))
     if value is None or kind is bool:
         return value
@@ -113,12 +118,19 @@ def _float(value: Any, _path: str, _depth: int) -> Any:
 def _object(value: Any, path: str, depth: int) -> Any:
     entries = cast("dict[Any, Any]", value).items()
     if _TAG not in value and all(_text_is_plain(key) for key, _ in entries):
-        return {key: _tag(item, f"{path}.{key}", depth) for key, item in entries}
+        return {key: _tag(item, _below(path, key), depth) for key, item in entries}
     tagged = [
-        [_tag(key, f"{path}.{key!s}", depth), _tag(item, f"{path}.{key!s}", depth)]
+        [_tag(key, below, depth), _tag(item, below, depth)]
         for key, item in entries
+        for below in (_below(path, key),)
     ]
     return {_TAG: ["dict", tagged]}
+
+
+def _below(path: str, key: object) -> str:
+    """Name an entry in an error: a key that is no name may be part of what nobody should read."""
+    named = type(key) is str and len(key) <= _LONGEST_NAME and key.isidentifier()
+    return f"{path}.{key if named else f'<{type(key).__name__}>'}"
 
 
 def _text_is_plain(key: object) -> bool:
