@@ -8,16 +8,17 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 
 from redis_state.integrations.asap import create_snapshot_store
-from tests.asap.real import StateSnapshot, generate_id
+from redis_state.integrations.asap.package import load
 
 
 def main(url: str, namespace: str, versions: list[int]) -> list[int]:
     """Save each version and read it back."""
+    kind = load("asap.models.entities").StateSnapshot
     with create_snapshot_store(url=url, namespace=namespace) as store:
 
         def save(version: int) -> bool:
-            snapshot = StateSnapshot(
-                id=generate_id(),
+            snapshot = kind(
+                id=str(version),
                 task_id="shared",
                 version=version,
                 data={"n": version},

@@ -1,4 +1,4 @@
-"""Serve ASAP's own failover worker on the Redis store; print the port, then serve until killed."""
+"""Serve ASAP's own failover worker on the Redis store until killed; say ``port <n>`` first."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ import json
 import socket
 import sys
 
-import uvicorn
-
 from redis_state.integrations.asap import create_snapshot_store
-from tests.asap.real import failover
+from tests.asap.real import failover, load
 
 
 def main(url: str, namespace: str) -> None:
@@ -19,7 +17,8 @@ def main(url: str, namespace: str) -> None:
     store = create_snapshot_store(url=url, namespace=namespace)
     app = failover.create_worker_app(port, snapshot_store=store)
     assert app.state.snapshot_store is store
-    print(port, flush=True)  # noqa: T201
+    print("port", port, flush=True)  # noqa: T201
+    uvicorn = load("uvicorn")
     uvicorn.Server(uvicorn.Config(app, log_level="warning")).run(sockets=[listening])
 
 
