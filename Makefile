@@ -11,7 +11,14 @@ PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
 VENV := .venv
 REDIS8 := .venv-redis8
 WHEEL := .venv-wheel
+ASAP := .venv-asap
 BIN := $(VENV)/bin
+
+# ASAP's package asks for a later interpreter than this project.
+ASAP_PYTHON ?= $(shell for p in python3.13 python3.14 python3 \
+	"$${PYENV_ROOT:-$$HOME/.pyenv}"/versions/3.13*/bin/python; do \
+	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 13))' >/dev/null 2>&1 && echo "$$p" && break; \
+	done)
 
 # More arguments for the demo and for pytest: make demo ARGS=..., make test PYTEST_ARGS='-k lease'.
 ARGS ?=
@@ -67,7 +74,7 @@ endef
 export verify_types
 
 .PHONY: help demo test check types coverage wheel test-wheel test-redis8 test-redis-server \
-	compose-check clean
+	test-asap compose-check clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -121,6 +128,9 @@ test-redis-server: $(VENV)/.dev ## run the suite on the redis-server of this mac
 		echo "no redis-server on PATH (Debian: apt-get install redis-server)" >&2; exit 1; }; \
 	REDIS_STATE_SERVER_BIN=$$bin $(BIN)/python $(PYTEST)
 
+test-asap: $(ASAP)/.dev ## run the tests with ASAP's own package, which needs Python 3.13
+	@REDIS_STATE_ASAP=1 $(ASAP)/bin/python $(PYTEST) tests/asap
+
 compose-check: ## let docker compose read docker-compose.yml, where it is installed
 	@if docker compose version >/dev/null 2>&1; then compose="docker compose"; \
 	elif docker-compose version >/dev/null 2>&1; then compose="docker-compose"; \
@@ -128,7 +138,7 @@ compose-check: ## let docker compose read docker-compose.yml, where it is instal
 	$$compose -f docker-compose.yml --profile demo config -q && echo "docker-compose.yml is valid"
 
 clean: ## remove environments, builds and caches
-	rm -rf $(VENV) $(REDIS8) $(WHEEL) dist build build.log htmlcov .coverage .coverage.* \
+	rm -rf $(VENV) $(REDIS8) $(WHEEL) $(ASAP) dist build build.log htmlcov .coverage .coverage.* \
 		.mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
 
@@ -146,4 +156,12 @@ $(VENV)/.demo: pyproject.toml
 
 $(REDIS8)/.dev: pyproject.toml
 	$(call install,$(REDIS8),-e '.[test]' 'redis>=8$(,)<9',redis-py 8 without arq)
+	@touch $@
+
+$(ASAP)/.dev: override PYTHON = $(ASAP_PYTHON)
+$(ASAP)/.dev: pyproject.toml
+	@[ -n "$(ASAP_PYTHON)" ] || { \
+		echo "No Python 3.13 found, which asap-protocol needs: install one, or name it:" \
+			"make test-asap ASAP_PYTHON=/path/to/python3.13" >&2; exit 1; }
+	$(call install,$(ASAP),-e '.[test]' 'asap-protocol>=2.5$(,)<3',ASAP on Python 3.13)
 	@touch $@

@@ -50,6 +50,7 @@ class Settings(BaseSettings):
     bindings_ttl: _Lifetime = 30 * _DAY
     memory_ttl: _Lifetime = 90 * _DAY
     trajectories_ttl: _Lifetime = 30 * _DAY
+    snapshots_ttl: _Lifetime = 90 * _DAY
     active_task_ttl: _Lifetime = 90 * _DAY
     finished_task_ttl: _Lifetime = 7 * _DAY
     agent_sessions_ttl: _Lifetime = 90 * _DAY

@@ -42,9 +42,11 @@ from redis_state.stores.pauses import PauseStore
 from redis_state.stores.planner_events import PlannerEventStore
 from redis_state.stores.session_context import ContextStore, ContextTypes
 from redis_state.stores.session_log import Entry, EntryPage
+from redis_state.stores.snapshots import SnapshotStore
 from redis_state.stores.steering import SteeringStore
 from redis_state.stores.tasks import TaskStore
 from redis_state.stores.trajectories import TrajectoryStore
+from redis_state.stores.transitions import Transitions
 from redis_state.stores.updates import UpdateStore
 from redis_state.transport.connect import Transport
 from redis_state.transport.keys import Keys, token_digest
@@ -128,6 +130,8 @@ class RedisStateStore:
         self.steering: SteeringStore = SteeringStore(self.base, types.steering_event)
         self.trajectories: TrajectoryStore = TrajectoryStore(self.base, types.trajectory)
         self.planner_events: PlannerEventStore = PlannerEventStore(self.base, types.planner_event)
+        self.snapshots: SnapshotStore = SnapshotStore(self.base)
+        self.transitions: Transitions = Transitions(self.base, self.tasks, self.updates)
         self._artifacts = ArtifactStore(self.base, artifact_retention, ref_type=types.artifact_ref)
         self.contexts: ContextStore = ContextStore(
             self.base, self.updates, types=types.context, decider=process_name()
@@ -412,11 +416,11 @@ class RedisStateStore:
         trajectories, artifacts, what was set aside, and of each trace with a trajectory its events
         and bindings.
 
-        Stay: memory with its key-value entries and pauses, which are not kept by session, and,
-        until their usual end, what became of patches and the number at which each log and each
-        task's lease goes on. So a cursor of before gives a
-        CursorGap, and a worker that still runs a task of before can write no more. Not atomic;
-        repeat it if it was interrupted.
+        Stay: memory with its key-value entries, pauses and snapshots, which are not kept by
+        session, and, until their usual end, what became of patches and the number at which each
+        log and each task's lease goes on. So a cursor of before gives a CursorGap, and a worker
+        that still runs a task of before can write no more. Not atomic; repeat it if it was
+        interrupted.
         """
         # Leases first: a worker's update that comes after the rows are gone would stay.
         for task_id in await self.tasks.ids(session_id):

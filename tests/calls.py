@@ -19,6 +19,7 @@ from tests.looking import (
     patch_keys,
     pause,
     saying,
+    snapshot_keys,
     start,
     task_keys,
     token_key,
@@ -39,6 +40,20 @@ def _move(scripts: Scripts, keys: Keys) -> Awaitable[Reply]:
         write="w",
         ttl_ms=HOUR,
         announcement=saying(keys, "moved", session=SESSION),
+    )
+
+
+def _transition(scripts: Scripts, keys: Keys) -> Awaitable[Reply]:
+    return scripts.transition_task(
+        task_keys(keys, SESSION),
+        {"result": b"1"},
+        epoch=1,
+        from_phases=["RUNNING"],
+        status="COMPLETE",
+        phase="COMPLETE",
+        write="w",
+        ttl_ms=HOUR,
+        announcement=saying(keys, "transition", session=SESSION),
     )
 
 
@@ -242,6 +257,9 @@ CALLS: dict[str, Call] = {
     "delete_record": lambda scripts, keys: scripts.delete_record(
         keys.task(SESSION, "t"), index=keys.tasks(SESSION), member="t", only_if_gone=False
     ),
+    "delete_snapshots": lambda scripts, keys: scripts.delete_snapshots(
+        snapshot_keys(keys, SESSION), version="0011", write="w"
+    ),
     "find_row": lambda scripts, keys: scripts.find_row(keys.updates(SESSION), row_id=b"a"),
     "keep_part": lambda scripts, keys: scripts.keep_part(
         task_keys(keys, SESSION), epoch=1, entry="step:\ud800#1", number=0, data=b"x"
@@ -265,9 +283,15 @@ CALLS: dict[str, Call] = {
         keys.pause("token"), payload=b"p", mark="m", ttl_ms=HOUR, keep_ms=HOUR
     ),
     "pause_task": lambda scripts, keys: pause(scripts, keys, task_keys(keys), token_key(keys)),
+    "prune_snapshots": lambda scripts, keys: scripts.prune_snapshots(
+        snapshot_keys(keys, SESSION), keep_last=1, keep_checkpoints=True, write="w"
+    ),
     "read_journal": lambda scripts, keys: scripts.read_journal(task_keys(keys, SESSION)),
     "read_log": lambda scripts, keys: scripts.read_log(
         keys.updates(SESSION), after=1, after_ms=0, count=10, topic="t"
+    ),
+    "read_snapshot": lambda scripts, keys: scripts.read_snapshot(
+        snapshot_keys(keys, SESSION), prefix="v:"
     ),
     "release_lease": lambda scripts, keys: scripts.release_lease(
         keys.lease(SESSION, "t"), owner="o", epoch=1
@@ -278,6 +302,9 @@ CALLS: dict[str, Call] = {
     "resolve_token": lambda scripts, keys: scripts.resolve_token(
         keys.pause("token"), claim="c", by="me", decision=b"null", keep_ms=HOUR
     ),
+    "rollback_snapshots": lambda scripts, keys: scripts.rollback_snapshots(
+        snapshot_keys(keys, SESSION), prefix="c:", write="w"
+    ),
     "create_task": lambda scripts, keys: scripts.create_task(
         task_keys(keys, SESSION),
         {"status": b"PENDING"},
@@ -287,6 +314,14 @@ CALLS: dict[str, Call] = {
         ttl_ms=HOUR,
     ),
     "save_record": _save_record,
+    "save_snapshot": lambda scripts, keys: scripts.save_snapshot(
+        snapshot_keys(keys, SESSION),
+        version="0011",
+        snapshot_id="%",
+        checkpoint=True,
+        row=b"[]",
+        ttl_ms=HOUR,
+    ),
     "save_task": _save_task,
     "set_aside": lambda scripts, keys: scripts.set_aside(
         keys.unreadable(SESSION), place="row \ud800", note=b"{}", most=1, ttl_ms=HOUR
@@ -317,6 +352,7 @@ CALLS: dict[str, Call] = {
     "delete_session": lambda s, k: s.delete_session(
         k.agent_session("s"), index=k.agent_sessions(agent_shard("s")), session_id="s"
     ),
+    "transition_task": _transition,
     "save_oauth_token": lambda scripts, keys: scripts.save_oauth_token(
         keys.oauth_token(SESSION, "\ud800"), value=b"v", expires_ms=None, ttl_ms=HOUR
     ),

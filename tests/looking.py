@@ -22,6 +22,7 @@ from redis_state.transport.scripts import (
     PatchKeys,
     Reply,
     Scripts,
+    SnapshotKeys,
     TaskKeys,
     Word,
     topic_bytes,
@@ -125,6 +126,15 @@ def task_keys(keys: Keys, session: str = "s", task: str = "t") -> TaskKeys:
         tasks=keys.tasks(session),
         lease=keys.lease(session, task),
         journal=keys.journal(session, task),
+    )
+
+
+def snapshot_keys(keys: Keys, task: str = "t") -> SnapshotKeys:
+    """Name the keys of a task's snapshots."""
+    return SnapshotKeys(
+        rows=keys.snapshots(task),
+        index=keys.snapshot_index(task),
+        removal=keys.snapshot_removal(task),
     )
 
 

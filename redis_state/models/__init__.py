@@ -18,7 +18,17 @@ from redis_state.models.capabilities import (
     require_capabilities,
 )
 from redis_state.models.events import RemoteBinding, StoredEvent
+from redis_state.models.lifecycle import (
+    A2A,
+    ASAP,
+    CORE,
+    TaskPhase,
+    Vocabulary,
+    can_transition,
+    transition,
+)
 from redis_state.models.planner import PlannerEvent, Trajectory, TrajectoryStep
+from redis_state.models.snapshots import Snapshot
 from redis_state.models.steering import (
     MAX_STEERING_DEPTH,
     MAX_STEERING_KEYS,
@@ -41,6 +51,9 @@ from redis_state.models.tasks import (
 )
 
 __all__ = [
+    "A2A",
+    "ASAP",
+    "CORE",
     "MAX_STEERING_DEPTH",
     "MAX_STEERING_KEYS",
     "MAX_STEERING_LIST_ITEMS",
@@ -51,6 +64,7 @@ __all__ = [
     "ArtifactScope",
     "PlannerEvent",
     "RemoteBinding",
+    "Snapshot",
     "StateStore",
     "StateUpdate",
     "SteeringEvent",
@@ -66,15 +80,19 @@ __all__ = [
     "SupportsTasks",
     "SupportsTrajectories",
     "TaskContextSnapshot",
+    "TaskPhase",
     "TaskState",
     "TaskStatus",
     "TaskType",
     "Trajectory",
     "TrajectoryStep",
     "UpdateType",
+    "Vocabulary",
+    "can_transition",
     "missing_capabilities",
     "require_capabilities",
     "sanitize_payload",
     "sanitize_steering_event",
+    "transition",
     "validate_steering_event",
 ]

@@ -260,6 +260,20 @@ class Keys:
         """zset: trace_id -> expiry in us: a session's traces. As long as its newest trajectory."""
         return self._key("session_id", session_id, "traces")
 
+    def snapshots(self, task_id: str) -> str:
+        """hash: number -> row, number: -> id: a task's snapshots. `snapshots_ttl` after a save."""
+        return self._key("task_id", task_id, "snapshots")
+
+    def snapshot_index(self, task_id: str) -> str:
+        """zset: v:version, c:version, i:id:version: versions, checkpoints and ids, in order as
+        text. Like the snapshots.
+        """
+        return self._key("task_id", task_id, "snapshot-index")
+
+    def snapshot_removal(self, task_id: str) -> str:
+        """string: call, answer: what the last removal of snapshots did. 10 minutes."""  # noqa: D401
+        return self._key("task_id", task_id, "snapshot-removal")
+
     def artifacts(self, place: str) -> BlobKeys:
         """hash: number -> bytes, ref, chunks: ``:blob:<id>`` an artifact, ``:upload:<n>`` one that
         comes; ``:expiry``, ``:use`` zset, ``:about`` hash: the books. As the retention says.

@@ -37,6 +37,7 @@ _LASTING = frozenset(
         "append_log",
         "save_record",
         "save_session",
+        "save_snapshot",
         "save_task",
         "open_token",
         "note_step",
@@ -106,6 +107,15 @@ class TaskKeys:
     tasks: str
     lease: str
     journal: str
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotKeys:
+    """The keys of a task's snapshots; all in the task's slot."""
+
+    rows: str
+    index: str
+    removal: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -1099,6 +1109,86 @@ class Scripts:
             "close_group",
             keys.all,
             (raw(keys.group_id), target, alias, raw(call), ttl_ms, ended_ttl_ms),
+        )
+
+    # The life of a task, and its snapshots
+
+    async def transition_task(
+        self,
+        keys: TaskKeys,
+        fields: Mapping[str, bytes],
+        *,
+        epoch: int | None,
+        from_phases: Iterable[str],
+        status: str,
+        phase: str,
+        write: str,
+        ttl_ms: int,
+        announcement: Announcement,
+    ) -> Reply:
+        """OK fields | DENIED phase | LOST epoch | MISSING."""
+        said = announcement
+        return await self._run(
+            "transition_task",
+            (keys.task, keys.tasks, keys.lease, *_log_keys(keys, said), keys.journal),
+            (
+                "" if epoch is None else epoch,
+                f" {' '.join(from_phases)} ",
+                write,
+                ttl_ms,
+                topic_bytes(keys.task_id),
+                said.max_rows,
+                said.ttl_ms,
+                *_pairs(said.rows),
+                status,
+                phase,
+                *_flat(fields),
+            ),
+        )
+
+    async def save_snapshot(
+        self,
+        keys: SnapshotKeys,
+        *,
+        version: str,
+        snapshot_id: str,
+        checkpoint: bool,
+        row: bytes,
+        ttl_ms: int,
+    ) -> Reply:
+        """OK."""
+        return await self._run(
+            "save_snapshot",
+            (keys.rows, keys.index),
+            (version, snapshot_id, int(checkpoint), row, ttl_ms),
+        )
+
+    async def read_snapshot(self, keys: SnapshotKeys, *, prefix: str) -> Reply:
+        """OK version row | MISSING."""
+        return await self._run("read_snapshot", (keys.rows, keys.index), (prefix,))
+
+    async def delete_snapshots(
+        self, keys: SnapshotKeys, *, version: str | None, write: str
+    ) -> Reply:
+        """OK removed. None stands for all versions."""
+        return await self._run(
+            "delete_snapshots", (keys.rows, keys.index, keys.removal), (version or "", write)
+        )
+
+    async def rollback_snapshots(self, keys: SnapshotKeys, *, prefix: str, write: str) -> Reply:
+        """OK version row | MISSING."""
+        return await self._run(
+            "rollback_snapshots", (keys.rows, keys.index, keys.removal), (prefix, write)
+        )
+
+    async def prune_snapshots(
+        self, keys: SnapshotKeys, *, keep_last: int, keep_checkpoints: bool, write: str
+    ) -> Reply:
+        """OK removed."""
+        return await self._run(
+            "prune_snapshots",
+            (keys.rows, keys.index, keys.removal),
+            (keep_last, int(keep_checkpoints), write),
         )
 
 

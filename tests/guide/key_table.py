@@ -77,6 +77,7 @@ def _shape(name: str) -> str:
         "{K}": "{key}",
         "{P}": "{place}",
         "{A}": "{agent}",
+        "{T}": "{task}",
         "{U}": "{user}",
         "{O}": "{owner}",
         ":V": ":<provider>",

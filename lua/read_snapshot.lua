@@ -1,0 +1,15 @@
+-- Read the snapshot of the highest version that has an entry beginning with a prefix.
+-- KEYS[1] rows     hash: version -> row
+-- KEYS[2] index    zset: v:version, c:version of checkpoints, i:id:version
+-- ARGV[1] prefix   of an entry
+-- Returns
+--   {'OK', version, row}
+--   {'MISSING'}  there is none
+-- @include snapshot_top
+local rows, index = KEYS[1], KEYS[2]
+local prefix = ARGV[1]
+
+local version = snapshot_top(index, prefix)
+local row = version and redis.call('HGET', rows, version)
+if not row then return { 'MISSING' } end
+return { 'OK', version, row }
