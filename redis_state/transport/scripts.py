@@ -15,7 +15,7 @@ from typing import Any
 
 from redis_state.errors import CommandRefused, CorruptState
 from redis_state.transport.connect import Transport
-from redis_state.transport.keys import BlobKeys, LogKeys
+from redis_state.transport.keys import A2ABooks, BlobKeys, LogKeys
 from redis_state.transport.lua import Script, load_script, script_names
 from redis_state.transport.sender import Argument
 
@@ -28,7 +28,7 @@ _EMPTY_TOPIC = b"\xff"
 
 # What hosts save and then cancel the saver of: once made, the call is sent all the same. Others are
 # not: a token must not be consumed for somebody who has gone.
-_LASTING = frozenset({"append_log", "save_record", "save_task", "open_token"})
+_LASTING = frozenset({"append_log", "save_record", "save_task", "open_token", "write_a2a_version"})
 
 
 class Word(StrEnum):
@@ -86,6 +86,24 @@ class TaskKeys:
     tasks: str
     lease: str
     journal: str
+
+
+@dataclass(frozen=True, slots=True)
+class A2AKeys:
+    """The keys that the scripts of an A2A task share; all in its owner's slot."""
+
+    task_id: str
+    task: str
+    books: A2ABooks
+    events: LogKeys
+    lease: str
+
+    @property
+    def all(self) -> tuple[str, ...]:
+        """The keys in the order of the scripts."""
+        books, events = self.books, self.events
+        index = (books.index, books.places, books.expiry)
+        return (self.task, *index, events.rows, events.ids, events.channel, self.lease)
 
 
 def raw(text: str) -> bytes:
@@ -540,6 +558,84 @@ class Scripts:
         return await self._run(
             "note_step", (journal, fence.lease), (fence.epoch, raw(entry), result, ttl_ms)
         )
+
+    # Tasks of A2A servers
+
+    async def write_a2a_version(
+        self,
+        keys: A2AKeys,
+        *,
+        rule: str,
+        write: str,
+        row: bytes,
+        state: str,
+        phase: str,
+        place: bytes,
+        body: bytes,
+        ttl_ms: int,
+        max_rows: int,
+        owner: str,
+        lease_ms: int,
+        keep_ms: int,
+        epoch: int | None,
+    ) -> Reply:
+        """OK version at epoch | STALE version | DENIED state | HELD epoch | MISSING."""
+        return await self._run(
+            "write_a2a_version",
+            keys.all,
+            (
+                rule,
+                write,
+                raw(keys.task_id),
+                row,
+                state,
+                phase,
+                place,
+                body,
+                ttl_ms,
+                max_rows,
+                owner,
+                lease_ms,
+                keep_ms,
+                "" if epoch is None else epoch,
+            ),
+        )
+
+    async def read_a2a_version(self, keys: A2AKeys) -> Reply:
+        """OK version at state phase owner epoch left_ms body | MISSING."""
+        return await self._run("read_a2a_version", (keys.task, keys.lease), ())
+
+    async def list_a2a_versions(
+        self,
+        books: A2ABooks,
+        tasks: Sequence[str],
+        *,
+        asked: bytes,
+        since: bytes,
+        after: bytes,
+        size: int,
+        known: Sequence[bytes],
+    ) -> Reply:
+        """OK total more task... | AGAIN place..."""
+        return await self._run(
+            "list_a2a_versions",
+            (books.index, books.places, books.expiry, *tasks),
+            (asked, since, after, size, *known),
+        )
+
+    async def drop_a2a_version(self, keys: A2AKeys, *, write: str, ttl_ms: int) -> Reply:
+        """OK version | MISSING."""
+        return await self._run("drop_a2a_version", keys.all, (write, raw(keys.task_id), ttl_ms))
+
+    async def put_a2a_config(
+        self, push: str, *, name: bytes, config: bytes, most: int, ttl_ms: int
+    ) -> Reply:
+        """OK number | DENIED count."""
+        return await self._run("put_a2a_config", (push,), (name, config, most, ttl_ms))
+
+    async def drop_a2a_configs(self, push: str, *, owner: bytes, name: bytes) -> Reply:
+        """OK deleted."""
+        return await self._run("drop_a2a_configs", (push,), (owner, name))
 
 
 def _log_keys(keys: TaskKeys, said: Announcement) -> tuple[str, str, str, str]:

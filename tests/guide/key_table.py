@@ -9,7 +9,7 @@ import inspect
 import re
 from pathlib import Path
 
-from redis_state.transport.keys import BlobKeys, Keys, LogKeys
+from redis_state.transport.keys import A2ABooks, BlobKeys, Keys, LogKeys
 
 BEGIN = "<!-- keys: begin -->"
 END = "<!-- keys: end -->"
@@ -55,12 +55,14 @@ def _shape(name: str) -> str:
         "token": "S.x",
         "session_or_trace": "S",
         "place": "P",
+        "scope": "a2a/N/O",
     }
     method = getattr(Keys("rs"), name)
     parameters = list(inspect.signature(method).parameters)
     found = method(*(0 if part == "shard" else samples[part] for part in parameters))
     key = found.rows if isinstance(found, LogKeys) else found
     key = key.blobs if isinstance(key, BlobKeys) else key
+    key = key.index if isinstance(key, A2ABooks) else key
     key = re.sub(r"[0-9a-f]{40}", "<digest>", key)
     for mark, part in {
         "{S}": "{session}",
@@ -71,6 +73,8 @@ def _shape(name: str) -> str:
         ":T": ":<task>",
         ":R": ":<trace>",
         "watch-00": "watch-NN",
+        "{a2a/N/O}": "{a2a/tenant/owner}",
+        "/T}": "/task}",
     }.items():
         key = key.replace(mark, part)
     return str(key)
