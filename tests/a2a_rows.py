@@ -5,25 +5,25 @@ from __future__ import annotations
 from typing import Any
 
 from redis_state.transport.keys import Keys, a2a_scope
-from redis_state.transport.scripts import A2AKeys, Reply, Scripts
+from redis_state.transport.scripts import A2AVersionKeys, Reply, Scripts
 from tests.looking import HOUR, ask
 
 SCOPE = a2a_scope("tenant", "owner")
 TIMELESS = "0" * 31
 
 
-def a2a_keys(keys: Keys, task_id: str = "t", scope: str = SCOPE) -> A2AKeys:
+def version_keys(keys: Keys, task_id: str = "t", scope: str = SCOPE) -> A2AVersionKeys:
     """Name a task's keys."""
-    return A2AKeys(
+    return A2AVersionKeys(
         task_id,
-        keys.a2a_task(scope, task_id),
-        keys.a2a_books(scope),
-        keys.a2a_events(scope, task_id),
-        keys.a2a_lease(scope, task_id),
+        keys.a2a_version(scope, task_id),
+        keys.a2a_version_books(scope),
+        keys.a2a_version_events(scope, task_id),
+        keys.a2a_version_lease(scope, task_id),
     )
 
 
-async def write(scripts: Scripts, task: A2AKeys, **changes: Any) -> Reply:
+async def write(scripts: Scripts, task: A2AVersionKeys, **changes: Any) -> Reply:
     """Write a version; by default the first one of a task in work."""
     version: dict[str, Any] = {
         "rule": "0",
@@ -56,8 +56,8 @@ async def page(
     known: list[bytes] = []
     while True:
         reply = await scripts.list_a2a_versions(
-            keys.a2a_books(SCOPE),
-            [keys.a2a_task(SCOPE, place[31:].decode()) for place in known],
+            keys.a2a_version_books(SCOPE),
+            [keys.a2a_version(SCOPE, place[31:].decode()) for place in known],
             asked=asked,
             since=since,
             after=after,
@@ -71,7 +71,7 @@ async def page(
 
 async def indexed(scripts: Scripts, keys: Keys) -> list[int]:
     """Count what an owner's books hold: places in the list, tasks by place, tasks by expiry."""
-    books = keys.a2a_books(SCOPE)
+    books = keys.a2a_version_books(SCOPE)
     return [
         await ask(scripts, "ZCARD", books.index),
         await ask(scripts, "HLEN", books.places),

@@ -21,7 +21,7 @@ class A2AConfigs:
         Errors: InvalidField when the task has as many as it may.
         """
         reply = await self._base.scripts.put_a2a_config(
-            self._base.keys.a2a_push(task_id),
+            self._base.keys.a2a_configs(task_id),
             name=_name(scope, name),
             config=config,
             most=self._most,
@@ -36,7 +36,7 @@ class A2AConfigs:
 
     async def of_all(self, task_id: str) -> list[bytes]:
         """Return all owners' configurations of a task, and keep them longer."""
-        key = self._base.keys.a2a_push(task_id)
+        key = self._base.keys.a2a_configs(task_id)
         sender = self._base.scripts.transport.sender
         await sender.send("PEXPIRE", key, self._ttl_ms, repeatable=True)
         return await self._read(task_id, b"")
@@ -44,14 +44,14 @@ class A2AConfigs:
     async def drop(self, scope: str, task_id: str, name: str | None) -> bool:
         """Delete one of an owner's configurations of a task, or all; tell whether there was any."""
         reply = await self._base.scripts.drop_a2a_configs(
-            self._base.keys.a2a_push(task_id),
+            self._base.keys.a2a_configs(task_id),
             owner=_name(scope, ""),
             name=b"" if name is None else _name(scope, name),
         )
         return int(reply.facts[0]) > 0
 
     async def _read(self, task_id: str, begin: bytes) -> list[bytes]:
-        flat = await self._base.fetch(self._base.keys.a2a_push(task_id))
+        flat = await self._base.fetch(self._base.keys.a2a_configs(task_id))
         found: list[tuple[int, bytes]] = []
         for name, value in zip(flat[::2], flat[1::2], strict=True):
             if name and name.startswith(begin):

@@ -16,7 +16,7 @@ from redis_state.errors import InvalidField, InvalidTransition, LeaseLost, Versi
 from redis_state.primitives.log import Bounds, Log
 from redis_state.stores.base import Base, ms
 from redis_state.transport.keys import escape
-from redis_state.transport.scripts import A2AKeys, Word
+from redis_state.transport.scripts import A2AVersionKeys, Word
 
 # Every time that a protobuf timestamp can hold is a number of so many digits after this.
 _SHIFT_NS = 10**29
@@ -145,15 +145,15 @@ class A2ATasks:
         """How long an epoch is remembered: as long as an active task lives."""
         return self._active_ms
 
-    def keys(self, ref: Ref) -> A2AKeys:
+    def keys(self, ref: Ref) -> A2AVersionKeys:
         """Name a task's keys."""
         keys = self.base.keys
-        return A2AKeys(
+        return A2AVersionKeys(
             ref.task_id,
-            keys.a2a_task(ref.scope, ref.task_id),
-            keys.a2a_books(ref.scope),
-            keys.a2a_events(ref.scope, ref.task_id),
-            keys.a2a_lease(ref.scope, ref.task_id),
+            keys.a2a_version(ref.scope, ref.task_id),
+            keys.a2a_version_books(ref.scope),
+            keys.a2a_version_events(ref.scope, ref.task_id),
+            keys.a2a_version_lease(ref.scope, ref.task_id),
         )
 
     def log(self, ref: Ref) -> Log:
@@ -247,7 +247,7 @@ class A2ATasks:
         The order is by time in nanoseconds, then by id, both descending; tasks without a time come
         last. A place to go on after needs no task at it. What changes while a reader pages moves.
         """
-        books = self.base.keys.a2a_books(scope)
+        books = self.base.keys.a2a_version_books(scope)
         context = "*" if asked.context is None else escape("context_id", asked.context)
         prefix = f"{context}|{asked.state or '*'}|".encode()
         since = b"0" if asked.since_ns is None else _time(asked.since_ns).encode()
@@ -257,7 +257,7 @@ class A2ATasks:
         for _ in range(_TRIES):
             reply = await self.base.scripts.list_a2a_versions(
                 books,
-                [self.base.keys.a2a_task(scope, _id(place)) for place in known],
+                [self.base.keys.a2a_version(scope, _id(place)) for place in known],
                 asked=prefix,
                 since=since,
                 after=asked.after.encode("utf-8", "surrogatepass"),

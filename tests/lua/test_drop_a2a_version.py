@@ -2,12 +2,12 @@ from __future__ import annotations
 
 from redis_state.transport.keys import Keys
 from redis_state.transport.scripts import Scripts, Word
-from tests.a2a_rows import a2a_keys, indexed, write
+from tests.a2a_rows import indexed, version_keys, write
 from tests.looking import HOUR, fields, lives, no, ok, rows_of
 
 
 async def test_a_deleted_task_says_so_for_a_while(scripts: Scripts, keys: Keys) -> None:
-    task = a2a_keys(keys)
+    task = version_keys(keys)
     await write(scripts, task)
     await write(scripts, task, rule="1", write="w2")
     assert await scripts.drop_a2a_version(task, write="d", ttl_ms=HOUR) == ok(3)
@@ -20,7 +20,7 @@ async def test_a_deleted_task_says_so_for_a_while(scripts: Scripts, keys: Keys) 
 
 
 async def test_it_is_deleted_once(scripts: Scripts, keys: Keys) -> None:
-    task = a2a_keys(keys)
+    task = version_keys(keys)
     assert await scripts.drop_a2a_version(task, write="d", ttl_ms=HOUR) == no(Word.MISSING)
     await write(scripts, task)
     for _ in range(2):
@@ -29,7 +29,7 @@ async def test_it_is_deleted_once(scripts: Scripts, keys: Keys) -> None:
 
 
 async def test_nobody_writes_a_deleted_task_anew(scripts: Scripts, keys: Keys) -> None:
-    task = a2a_keys(keys)
+    task = version_keys(keys)
     await write(scripts, task)
     await scripts.drop_a2a_version(task, write="d", ttl_ms=HOUR)
     for rule in ("0", "1", "2", "open", "any", "told"):

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from redis_state.transport.keys import Keys
 from redis_state.transport.scripts import Scripts, Word
-from tests.a2a_rows import SCOPE, a2a_keys, indexed, page, write
+from tests.a2a_rows import SCOPE, indexed, page, version_keys, write
 from tests.looking import HOUR, ask, clock_ms, clock_passes, no
 
 
@@ -13,7 +13,7 @@ def timed(number: int) -> str:
 async def fill(scripts: Scripts, keys: Keys, count: int, **changes: int) -> None:
     for number in range(count):
         place = f"c{number % 2} 2 {timed(number)}".encode()
-        task = a2a_keys(keys, f"t{number}")
+        task = version_keys(keys, f"t{number}")
         await write(scripts, task, place=place, body=f"b{number}".encode(), **changes)
 
 
@@ -24,7 +24,7 @@ async def test_an_empty_list_is_read_at_once(scripts: Scripts, keys: Keys) -> No
 async def test_a_page_must_name_its_tasks(scripts: Scripts, keys: Keys) -> None:
     await fill(scripts, keys, 1)
     reply = await scripts.list_a2a_versions(
-        keys.a2a_books(SCOPE), [], asked=b"*|*|", since=b"0", after=b"", size=9, known=[]
+        keys.a2a_version_books(SCOPE), [], asked=b"*|*|", since=b"0", after=b"", size=9, known=[]
     )
     assert reply == no(Word.AGAIN, timed(0).encode() + b"t0")
 
@@ -47,14 +47,14 @@ async def test_filters_are_prefixes(scripts: Scripts, keys: Keys) -> None:
 async def test_what_has_expired_is_swept_and_not_counted(scripts: Scripts, keys: Keys) -> None:
     await fill(scripts, keys, 3, ttl_ms=1)
     await clock_passes(scripts, await clock_ms(scripts) + 2)
-    await write(scripts, a2a_keys(keys, "lives"), ttl_ms=HOUR)
+    await write(scripts, version_keys(keys, "lives"), ttl_ms=HOUR)
     assert (await page(scripts, keys))[0] == 1
     assert await indexed(scripts, keys) == [4, 1, 1]
 
 
 async def test_more_than_a_sweep_takes_has_expired(scripts: Scripts, keys: Keys) -> None:
     await fill(scripts, keys, 1)
-    books = keys.a2a_books(SCOPE)
+    books = keys.a2a_version_books(SCOPE)
     for number in range(450):
         await ask(scripts, "ZADD", books.expiry, 1, f"gone{number}")
     assert (await page(scripts, keys))[0] == 1
@@ -63,6 +63,6 @@ async def test_more_than_a_sweep_takes_has_expired(scripts: Scripts, keys: Keys)
 
 async def test_a_task_that_was_evicted_leaves_the_list(scripts: Scripts, keys: Keys) -> None:
     await fill(scripts, keys, 2)
-    await ask(scripts, "DEL", a2a_keys(keys, "t1").task)
+    await ask(scripts, "DEL", version_keys(keys, "t1").task)
     total, _, *tasks = await page(scripts, keys)
     assert (total, [task[3] for task in tasks]) == (1, [b"b0"])
