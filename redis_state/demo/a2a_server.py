@@ -68,7 +68,18 @@ class DemoAgent(AgentExecutor):
     """An agent that does what the message says."""
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
-        """Work on a task until it is done, or for ever."""
+        """Work on a task until it is done, or for ever; say so when it is stopped."""
+        try:
+            await self._obey(context, event_queue)
+        except asyncio.CancelledError:
+            print(f"stopped: {context.task_id}", file=sys.stderr, flush=True)
+            raise
+
+    async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
+        """Tell the end; what it does can be interrupted at any place."""
+        await TaskUpdater(event_queue, context.task_id or "", context.context_id or "").cancel()
+
+    async def _obey(self, context: RequestContext, event_queue: EventQueue) -> None:
         task_id, context_id = context.task_id or "", context.context_id or ""
         says = TaskUpdater(event_queue, task_id, context_id)
         if context.current_task is None:
@@ -92,9 +103,6 @@ class DemoAgent(AgentExecutor):
             case words:
                 answer = says.new_agent_message([Part(text=" ".join(words))])
                 await says.complete(answer)
-
-    async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
-        """Do nothing: what it does can be interrupted at any place."""
 
 
 class _NamedUser(User):
@@ -168,10 +176,10 @@ def make_app(backend: A2ABackend, url: str, *, legacy: bool = False) -> Starlett
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncGenerator[None, None]:
-        yield
-        if isinstance(handler, DefaultRequestHandler):
-            await handler.aclose()
-        await backend.aclose()
+        async with backend:
+            yield
+            if isinstance(handler, DefaultRequestHandler):
+                await handler.aclose()
 
     routes = create_jsonrpc_routes(handler, "/", context_builder=_UserFromHeader())
     return Starlette(routes=[*routes, *create_agent_card_routes(card)], lifespan=lifespan)

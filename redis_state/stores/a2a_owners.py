@@ -60,12 +60,20 @@ class A2AOwner:
         """Tell whether this server wrote a row."""
         return row.id.startswith(self.name.encode() + b".")
 
+    def begin(self) -> None:
+        """See to it that this server's leases are renewed and others' looked at. Safe to repeat."""
+        loop = asyncio.get_running_loop()
+        heart = self._heart
+        if self._closed or (heart and not heart.done() and heart.get_loop() is loop):
+            return
+        self._heart = loop.create_task(self._tend(), name="redis_state a2a heart")
+
     async def save(self, ref: Ref, draft: Draft, rule: Rule) -> Version | None:
         """Write a version, and hold the task's lease while it is worked on. See `A2ATasks.write`.
 
         A crash after any step leaves a task that somebody will look at.
         """
-        self._beat()
+        self.begin()
         if draft.phase is Phase.OPEN and ref not in self.held:
             await self._watch(ref, self._lease_ms + _GRAIN_MS, sooner=True)
         written = await self.tasks.write(
@@ -82,7 +90,7 @@ class A2AOwner:
 
     async def look(self, ref: Ref) -> Snapshot | None:
         """Read a task; one whose owner is dead is ended first, so what is read is the truth."""
-        self._beat()
+        self.begin()
         while True:
             found = await self.tasks.read(ref)
             if found is None or not found.is_orphan:
@@ -116,6 +124,19 @@ class A2AOwner:
                 yield row
                 if row.data[:1] in _LAST_BYTES:
                     return
+
+    async def sweep(self) -> int:
+        """Look at the tasks whose lease may have run out; return how many there were."""
+        scripts, keys = self.tasks.base.scripts, self.tasks.base.keys
+        replies = await asyncio.gather(
+            *(
+                scripts.claim_due(keys.a2a_watch(shard), limit=_SWEPT, hold_ms=self._lease_ms)
+                for shard in range(WATCH_SHARDS)
+            )
+        )
+        due: list[bytes] = [entry for reply in replies for entry in reply.facts]
+        await asyncio.gather(*map(self._inspect, due))
+        return len(due)
 
     async def aclose(self) -> None:
         """Stop renewing, and end at once what is still worked on here: nobody else will go on."""
@@ -175,14 +196,6 @@ class A2AOwner:
             except Exception:
                 log.exception("telling of the end of task %r failed", ref.task_id)
 
-    def _beat(self) -> None:
-        """See to it that this server's leases are renewed and others' looked at."""
-        loop = asyncio.get_running_loop()
-        heart = self._heart
-        if self._closed or (heart and not heart.done() and heart.get_loop() is loop):
-            return
-        self._heart = loop.create_task(self._tend(), name="redis_state a2a heart")
-
     async def _tend(self) -> None:
         while True:
             await asyncio.sleep(self._lease_ms / 3000)
@@ -202,19 +215,6 @@ class A2AOwner:
             # Another server writes it now, or it was ended. A save that came meanwhile counts.
             if self.held.get(ref) is held:
                 del self.held[ref]
-
-    async def sweep(self) -> int:
-        """Look at the tasks whose lease may have run out; return how many there were."""
-        scripts, keys = self.tasks.base.scripts, self.tasks.base.keys
-        replies = await asyncio.gather(
-            *(
-                scripts.claim_due(keys.a2a_watch(shard), limit=_SWEPT, hold_ms=self._lease_ms)
-                for shard in range(WATCH_SHARDS)
-            )
-        )
-        due: list[bytes] = [entry for reply in replies for entry in reply.facts]
-        await asyncio.gather(*map(self._inspect, due))
-        return len(due)
 
     async def _inspect(self, entry: bytes) -> None:
         scope, _, task_id = entry.decode("utf-8", "surrogatepass").partition("|")

@@ -53,8 +53,8 @@ class A2AOptions:
 class A2ABackend:
     """One A2A server's tasks on Redis. Make one for each process, and close it at the end.
 
-    Making it does no I/O. From the first call on it renews the leases of what this server works
-    on, and looks after the tasks of servers that have died.
+    Making it does no I/O. Once entered, or from the first call on, it renews the leases of what
+    this server works on, and looks after the tasks of servers that have died.
     """
 
     def __init__(
@@ -78,6 +78,7 @@ class A2ABackend:
         self._owns_store = owns_store
 
     async def __aenter__(self) -> Self:
+        self.owner.begin()
         return self
 
     async def __aexit__(

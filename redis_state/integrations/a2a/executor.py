@@ -47,6 +47,8 @@ class InterruptibleExecutor(AgentExecutor):
         # The place before the look: what comes between the two is heard of.
         cursor = await self.backend.tasks.log(ref).end()
         found = await self.backend.tasks.read(ref)
+        if found is not None and found.phase is Phase.GONE:
+            raise TaskNotFoundError("Task was deleted")
         if found is not None and found.phase is Phase.ENDED:
             await self._tell(task_of(found.body), event_queue)
             return

@@ -41,6 +41,7 @@ async def list_page(backend: A2ABackend, params: ListTasksRequest, scope: str) -
     if params.page_token:
         place = await _open(backend, params.page_token, scope, asked)
         asked = Asked(asked.context, asked.state, asked.since_ns, place, asked.size)
+    backend.owner.begin()
     page = await backend.tasks.list(scope, asked)
     read = (
         backend.store.base.attempt(scope, "a2a task", body, partial(task_of, body))
