@@ -61,7 +61,8 @@ class Replica:
                 _result(json.loads(await answer.aread()))
             async for line in answer.aiter_lines():
                 if line.startswith("data:"):
-                    yield _result(json.loads(line[5:]))
+                    event: dict[str, Any] = _result(json.loads(line[5:]))
+                    yield event
 
     async def state(self, task_id: str, **more: Any) -> str:
         """Read a task's state."""
@@ -95,9 +96,15 @@ class Listener:
         async def found() -> dict[str, Any] | None:
             return next((event for event in self.heard if wanted(event)), None)
 
-        event = await eventually(found, "the event is heard", timeout_s=WAIT_S)
+        event: dict[str, Any] | None = await eventually(
+            found, "the event is heard", timeout_s=WAIT_S
+        )
         assert event is not None
         return event
+
+    async def hears_piece(self, piece: str) -> None:
+        """Wait for a piece of the agent's work."""
+        await self.hears(lambda event: piece_of(event) == piece)
 
     async def ends(self) -> list[dict[str, Any]]:
         """Wait for the end of the stream and give all of it."""
@@ -160,7 +167,7 @@ def message(text: str, **more: Any) -> dict[str, Any]:
 
 def state_of(event: dict[str, Any]) -> str:
     """Tell the state that an event tells, '' for none."""
-    told = event.get("task") or event.get("statusUpdate") or {}
+    told: dict[str, Any] = event.get("task") or event.get("statusUpdate") or {}
     return str(told.get("status", {}).get("state", "")).removeprefix("TASK_STATE_")
 
 

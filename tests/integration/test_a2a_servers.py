@@ -15,7 +15,6 @@ from tests.a2a_servers import (
     Replica,
     RpcError,
     message,
-    piece_of,
     pieces,
     replica,
     state_of,
@@ -39,8 +38,8 @@ async def test_a_stream_begun_on_one_server_goes_on_at_another(
     first = Listener(a.stream("SendStreamingMessage", message=message("count 40 0.02")))
     task = (await first.hears(lambda event: "task" in event))["task"]
     taken_over: list[Listener] = []
-    for number in (3, 9, 20):
-        await first.hears(lambda event, number=number: piece_of(event) == str(number))
+    for number in ("3", "9", "20"):
+        await first.hears_piece(number)
         taken_over.append(Listener(b.stream("SubscribeToTask", id=task["id"])))
     for listener in taken_over:
         events = await listener.ends()
@@ -118,7 +117,7 @@ async def test_a_server_that_hung_finds_its_task_ended(settings: Settings) -> No
     async with replica(settings) as b, replica(settings) as a:
         first = Listener(a.stream("SendStreamingMessage", message=message("count 100000 0.05")))
         task = (await first.hears(lambda event: "task" in event))["task"]
-        await first.hears(lambda event: piece_of(event) == "1")
+        await first.hears_piece("1")
         second = Listener(b.stream("SubscribeToTask", id=task["id"]))
         await second.hears(lambda event: "task" in event)
         a.process.send_signal(signal.SIGSTOP)

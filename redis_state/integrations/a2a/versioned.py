@@ -190,7 +190,8 @@ class RedisTaskEventStream(TaskEventStream):
         InvalidParamsError if it is none.
         """
         n, dash, at_ms = cursor.partition("-")
-        if not (dash and n.isdecimal() and at_ms.isdecimal() and len(cursor) <= _LONGEST_CURSOR):
+        digits = cursor.isascii() and n.isdecimal() and at_ms.isdecimal()
+        if not (dash and digits and len(cursor) <= _LONGEST_CURSOR):
             raise InvalidParamsError("cursor: not one of a task's events")
         return RedisTaskVersion(self.backend.ref(task_id, context), Version(int(n), int(at_ms)))
 
