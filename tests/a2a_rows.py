@@ -57,11 +57,12 @@ async def page(
     while True:
         reply = await scripts.list_a2a_versions(
             keys.a2a_version_books(SCOPE),
-            [keys.a2a_version(SCOPE, place[31:].decode()) for place in known],
+            [keys.a2a_version(SCOPE, name.decode()) for name in known],
             asked=asked,
             since=since,
             after=after,
             size=size,
+            settle=False,
             known=known,
         )
         if reply.word == "OK":

@@ -195,6 +195,7 @@ CALLS: dict[str, Call] = {
         since=b"0",
         after=b"",
         size=10,
+        settle=False,
         known=[b"x"],
     ),
     "put_a2a_config": lambda scripts, keys: scripts.put_a2a_config(

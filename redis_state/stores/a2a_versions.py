@@ -22,7 +22,8 @@ from redis_state.transport.scripts import A2AVersionKeys, Word
 _SHIFT_NS = 10**29
 _DIGITS = 30
 _TIMELESS = "0" + "0" * _DIGITS
-_TRIES = 100
+_TRIES = 1000
+_PATIENT_TRIES = 3
 
 
 class Phase(StrEnum):
@@ -242,26 +243,31 @@ class A2ATasks:
         return reply.word is Word.OK
 
     async def list(self, scope: str, asked: Asked) -> Listed:
-        """Return a page, as of one moment, and count all that are asked for.
+        """Return a page and count all that are asked for, as of one moment.
 
         The order is by time in nanoseconds, then by id, both descending; tasks without a time come
         last. A place to go on after needs no task at it. What changes while a reader pages moves.
+        Of an owner whose tasks change all the time, those may be left out that came to this page
+        while it was read.
         """
         books = self.base.keys.a2a_version_books(scope)
         context = "*" if asked.context is None else escape("context_id", asked.context)
         prefix = f"{context}|{asked.state or '*'}|".encode()
         since = b"0" if asked.since_ns is None else _time(asked.since_ns).encode()
         known: Sequence[bytes] = ()
-        # The tasks' keys must be known to the call that reads them. Between two calls the page may
-        # change, and it does so rarely: a task would have to be written in each millisecond.
-        for _ in range(_TRIES):
+        # The tasks' keys must be known to the call that reads them.
+        for attempt in range(_TRIES):
             reply = await self.base.scripts.list_a2a_versions(
                 books,
-                [self.base.keys.a2a_version(scope, _id(place)) for place in known],
+                [
+                    self.base.keys.a2a_version(scope, task_id.decode("utf-8", "surrogatepass"))
+                    for task_id in known
+                ],
                 asked=prefix,
                 since=since,
                 after=asked.after.encode("utf-8", "surrogatepass"),
                 size=asked.size,
+                settle=attempt > _PATIENT_TRIES,
                 known=known,
             )
             if reply.word is Word.OK:
@@ -301,7 +307,3 @@ def _place(draft: Draft) -> bytes:
 
 def _time(ns: int) -> str:
     return f"1{ns + _SHIFT_NS:0{_DIGITS}d}"
-
-
-def _id(place: bytes) -> str:
-    return place[_DIGITS + 1 :].decode("utf-8", "surrogatepass")

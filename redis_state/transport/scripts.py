@@ -1063,13 +1063,14 @@ class Scripts:
         since: bytes,
         after: bytes,
         size: int,
+        settle: bool,
         known: Sequence[bytes],
     ) -> Reply:
-        """OK total more task... | AGAIN place..."""
+        """OK total more task... | AGAIN id..."""
         return await self._run(
             "list_a2a_versions",
             (books.index, books.places, books.expiry, *tasks),
-            (asked, since, after, size, *known),
+            (asked, since, after, size, int(settle), *known),
         )
 
     async def drop_a2a_version(self, keys: A2AVersionKeys, *, write: str, ttl_ms: int) -> Reply:
