@@ -43,7 +43,7 @@ class A2AOwner:
     """One server's part in the tasks: what it works on, and its eye on what others do.
 
     ``ending`` makes of a task's body the draft that ends it. ``on_orphan`` is called by the one
-    server that ended it.
+    server that ended it, once, unless that one dies at this moment.
     """
 
     def __init__(self, tasks: A2ATasks, ending: Ending, on_orphan: Told | None = None) -> None:
@@ -54,6 +54,7 @@ class A2AOwner:
         self._on_orphan = on_orphan
         self._leases = Leases(tasks.base.scripts, keep_ms=tasks.keep_ms)
         self._heart: asyncio.Task[None] | None = None
+        self._endings: set[asyncio.Future[None]] = set()
         self._closed = False
 
     def is_own(self, row: Row) -> bool:
@@ -151,6 +152,11 @@ class A2AOwner:
                 if found is not None and found.owner == self.name:
                     await self._end(ref, found, dead_epoch=None)
         self.held.clear()
+        loop = asyncio.get_running_loop()
+        await asyncio.gather(
+            *(ending for ending in self._endings if ending.get_loop() is loop),
+            return_exceptions=True,
+        )
 
     @property
     def _lease_ms(self) -> int:
@@ -180,7 +186,21 @@ class A2AOwner:
             await asyncio.wait({eye})
 
     async def _end(self, ref: Ref, found: Snapshot, *, dead_epoch: int | None) -> None:
-        """End a task that nobody works on any more, unless somebody was first."""
+        """End a task that nobody works on any more, and tell of it, unless somebody was first.
+
+        It is done also if the caller is cancelled, as one is that hears of the end meanwhile.
+        """
+        ending = asyncio.ensure_future(self._end_once(ref, found, dead_epoch))
+        self._endings.add(ending)
+        ending.add_done_callback(self._ended)
+        await asyncio.shield(ending)
+
+    def _ended(self, ending: asyncio.Future[None]) -> None:
+        self._endings.discard(ending)
+        if not ending.cancelled() and ending.exception() is not None:
+            log.warning("a task could not be ended: %s", ending.exception())
+
+    async def _end_once(self, ref: Ref, found: Snapshot, dead_epoch: int | None) -> None:
         draft = self._ending(found.body)
         rule = Rule.at(found.version.n)
         try:
