@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -75,6 +76,9 @@ class A2ABackend:
         self.tasks: A2ATasks = A2ATasks(store.base, limits)
         tell = self._tell if self.options.on_orphan else None
         self.owner: A2AOwner = A2AOwner(self.tasks, failed, tell)
+        # By task id, which is all that the SDK's queues know: who is read here, and who is fed.
+        self.tapped: Counter[str] = Counter()
+        self.fed: set[str] = set()
         self._owns_store = owns_store
 
     async def __aenter__(self) -> Self:
@@ -96,6 +100,10 @@ class A2ABackend:
     def ref(self, task_id: str, context: ServerCallContext) -> Ref:
         """Name a task of the caller's."""
         return Ref(self.scope(context), task_id)
+
+    def only_listens(self, task_id: str) -> bool:
+        """Tell whether a task's queue is fed by another server and read here."""
+        return self.tapped[task_id] > 0 and task_id not in self.fed
 
     async def aclose(self) -> None:
         """End what is still worked on here as failed, and disconnect. Safe to repeat.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Coroutine
 from contextlib import aclosing, suppress
 from typing import Any
@@ -116,6 +117,7 @@ class RedisQueueManager(QueueManager):
         if task_id in self._queues:
             raise TaskQueueExists
         self._queues[task_id] = queue
+        self.backend.fed.add(task_id)
         if not isinstance(queue, _FedQueue):
             feed = _Feed(self.backend, task_id)
             await feed.begin()
@@ -135,7 +137,8 @@ class RedisQueueManager(QueueManager):
         if not await feed.is_fed():
             return None
         tapped = EventQueueLegacy()
-        self._start(self._fill(tapped, feed, cursor))
+        self.backend.tapped[task_id] += 1
+        self._start(self._fill(task_id, tapped, feed, cursor))
         return tapped
 
     async def close(self, task_id: str) -> None:
@@ -143,6 +146,7 @@ class RedisQueueManager(QueueManager):
         queue = self._queues.pop(task_id, None)
         if queue is None:
             raise NoTaskQueue
+        self.backend.fed.discard(task_id)
         await queue.close()
 
     async def create_or_tap(self, task_id: str) -> EventQueueLegacy:
@@ -152,6 +156,7 @@ class RedisQueueManager(QueueManager):
             return await queue.tap()
         feed = _Feed(self.backend, task_id)
         made = self._queues[task_id] = _FedQueue(feed)
+        self.backend.fed.add(task_id)
         await feed.begin()
         return made
 
@@ -160,13 +165,14 @@ class RedisQueueManager(QueueManager):
         for queue in list(self._queues.values()):
             await queue.close(immediate=True)
         self._queues.clear()
-        for pump in self._pumps:
-            pump.cancel()
-        await asyncio.gather(*self._pumps, return_exceptions=True)
+        while self._pumps:
+            for pump in self._pumps:
+                pump.cancel()
+            await asyncio.gather(*self._pumps, return_exceptions=True)
         await self.backend.aclose()
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        pump = asyncio.ensure_future(work)
+        pump = asyncio.create_task(work)
         self._pumps.add(pump)
         pump.add_done_callback(self._pumps.discard)
 
@@ -179,7 +185,7 @@ class RedisQueueManager(QueueManager):
                 await feed.tell(_EVENT + event_bytes(event))
         await feed.end()
 
-    async def _fill(self, tapped: EventQueueLegacy, feed: _Feed, cursor: str) -> None:
+    async def _fill(self, task_id: str, tapped: EventQueueLegacy, feed: _Feed, cursor: str) -> None:
         """Fill a tap from the log, until the queue ends or its feeder dies."""
         reader = asyncio.ensure_future(self._copy(tapped, feed, cursor))
         try:
@@ -192,10 +198,17 @@ class RedisQueueManager(QueueManager):
         finally:
             reader.cancel()
             await asyncio.gather(reader, return_exceptions=True)
-            # Not waiting until it is read: nobody may be there.
-            closing = asyncio.ensure_future(tapped.close())
-            self._pumps.add(closing)
-            closing.add_done_callback(self._pumps.discard)
+            self._start(self._end_tap(task_id, tapped))
+
+    async def _end_tap(self, task_id: str, tapped: EventQueueLegacy) -> None:
+        """Close a tap once it is read, and after a while also if nobody is there to read it."""
+        try:
+            async with asyncio.timeout(_PUT_S):
+                await tapped.close()
+        except TimeoutError:
+            await tapped.close(immediate=True)
+        finally:
+            self.backend.tapped -= Counter([task_id])
 
     async def _copy(self, tapped: EventQueueLegacy, feed: _Feed, cursor: str) -> None:
         try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from a2a.server.context import ServerCallContext
 from a2a.server.tasks.task_store import TaskStore
-from a2a.types.a2a_pb2 import ListTasksRequest, ListTasksResponse, Task
+from a2a.types.a2a_pb2 import ListTasksRequest, ListTasksResponse, Task, TaskState
 
 from redis_state.integrations.a2a.backend import A2ABackend
 from redis_state.integrations.a2a.convert import draft_of, protocol_errors, task_of
@@ -30,7 +30,13 @@ class RedisTaskStore(TaskStore):
     async def save(self, task: Task, context: ServerCallContext) -> None:
         """Save a task whole. Errors: UnsupportedOperationError for one that has ended in another
         state, TaskNotFoundError for one that was deleted, InvalidParamsError for one too large.
+
+        On a server that only listens to the task's queue nothing but a cancel is written: there the
+        legacy handler saves what it hears, which is older than what was saved where it was said.
         """
+        cancels = task.status.state == TaskState.TASK_STATE_CANCELED
+        if self.backend.only_listens(task.id) and not cancels:
+            return
         ref = self.backend.ref(task.id, context)
         draft = draft_of(task, None)
         with protocol_errors():
