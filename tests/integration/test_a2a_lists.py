@@ -183,12 +183,9 @@ async def test_a_token_leads_on_in_its_own_list_only(
         for number in range(4):
             await tasks.save(task(f"t{number}", ns=number), who)
     token = (await tasks.list(asking(page_size=2), ME)).next_page_token
-    for who, more in [
-        *((other, {}) for other in others),
-        (ME, {"context_id": "c"}),
-        (ME, {"status": WORKING}),
-        (ME, {"since_ns": 1}),
-    ]:
+    nothing: dict[str, Any] = {}
+    other_lists: list[dict[str, Any]] = [{"context_id": "c"}, {"status": WORKING}, {"since_ns": 1}]
+    for who, more in [*((one, nothing) for one in others), *((ME, one) for one in other_lists)]:
         with pytest.raises(InvalidParamsError, match="page_token"):
             await tasks.list(asking(page_token=token, **more), who)
     async with server_on(settings) as another:

@@ -244,7 +244,7 @@ class Agent(AgentExecutor):
 
     async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
         """Note the state that the task was found in."""
-        assert event_queue
+        del event_queue
         assert context.current_task is not None
         self.noted.append(f"asked {TaskState.Name(context.current_task.status.state)}")
         if self._cancel == "fails":

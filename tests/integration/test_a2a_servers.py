@@ -201,6 +201,24 @@ async def test_each_event_reaches_every_one_of_many_subscribers(
         assert pieces(await listener.ends()) == [str(n) for n in range(30)]
 
 
+async def test_two_users_whose_calls_have_one_id_hear_their_own_tasks_only(
+    pair: tuple[Replica, Replica],
+) -> None:
+    a, _ = pair
+    streams = {
+        user: Listener(
+            a.stream("SendStreamingMessage", user=user, message=message(f"count {count} 0.02"))
+        )
+        for user, count in (("ann", 20), ("bob", 30))
+    }
+    for user, count in (("ann", 20), ("bob", 30)):
+        heard = await streams[user].ends()
+        assert pieces(heard) == [str(number) for number in range(count)]
+        assert state_of(heard[-1]) == "COMPLETED"
+        found = await a.call("ListTasks", user=user)
+        assert [task["id"] for task in found["tasks"]] == [heard[0]["task"]["id"]]
+
+
 async def test_push_configurations_are_the_same_on_all_servers(
     pair: tuple[Replica, Replica],
 ) -> None:

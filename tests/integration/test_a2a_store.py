@@ -61,6 +61,7 @@ async def test_a_task_is_saved_replaced_read_and_deleted(tasks: RedisTaskStore) 
     await tasks.save(task(text="1"), ME)
     await tasks.save(task(text="2", context="another"), ME)
     found = await tasks.get("t", ME)
+    assert found is not None
     assert found == task(text="2", context="another")
     found.id = "changed"
     assert await tasks.get("t", ME) == task(text="2", context="another")
@@ -96,7 +97,24 @@ async def test_a_cancel_is_not_lost_to_a_later_write(tasks: RedisTaskStore) -> N
 
 async def test_ids_of_every_kind_are_tasks_of_their_own(tasks: RedisTaskStore) -> None:
     model = InMemoryTaskStore()
-    parts = ["a", "A", "%61", "{a}", "a|b", "a b", "*", ":", "\n", "\0", "ü", "u\u0308", "漢" * 99]
+    parts = [
+        "a",
+        "A",
+        "%61",
+        "null",
+        "456",
+        "[1]",
+        "{a}",
+        "a|b",
+        "a b",
+        "*",
+        ":",
+        "\n",
+        "\0",
+        "ü",
+        "u\u0308",
+        "漢" * 99,
+    ]
     names = [*parts, *(part + "x" * 300 for part in parts)]
     for store in (model, tasks):
         for number, name in enumerate(names):
@@ -135,7 +153,8 @@ async def test_configurations_are_set_replaced_and_deleted_as_in_the_sdks_store(
         return [(one.id, one.url) for one in await store.get_info("t", context)]
 
     assert await names() == []
-    unnamed = await store.set_info("t", hook(), ME)
+    await store.set_info("t", hook(), ME)
+    (unnamed,) = await store.get_info("t", ME)
     assert (unnamed.id, unnamed.task_id) == ("t", "t")
     for name in ("b", "a", "c"):
         await store.set_info("t", hook(name), ME)
@@ -244,15 +263,16 @@ async def test_a_backend_is_made_of_a_store_a_url_or_the_environment(
 def test_options_that_cannot_work_are_refused(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for wrong in (
+    wrongs: list[dict[str, Any]] = [
         {"lease_s": 0.05},
         {"lease_s": float("nan")},
         {"max_bytes": 0},
         {"max_events": 0},
         {"max_push_configs": -1},
-    ):
+    ]
+    for wrong in wrongs:
         with pytest.raises(ConfigError, match=next(iter(wrong))):
-            A2AOptions(**wrong)  # type: ignore[arg-type]
+            A2AOptions(**wrong)
     backend = server_on(settings)
     with pytest.raises(ConfigError, match="no further options"):
         connect(backend, A2AOptions())
