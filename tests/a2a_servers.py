@@ -16,7 +16,7 @@ import httpx
 from redis_state import Settings
 from redis_state.testing import eventually
 
-WAIT_S = 30.0
+WAIT_S = 60.0
 
 
 class RpcError(Exception):
@@ -126,7 +126,7 @@ class Listener:
 
 @contextlib.asynccontextmanager
 async def replica(
-    settings: Settings, *, lease_s: float = 1.0, options: tuple[str, ...] = ()
+    settings: Settings, *, lease_s: float = 15.0, options: tuple[str, ...] = ()
 ) -> AsyncGenerator[Replica, None]:
     """Run a server of the demo as a process, and stop it at the end."""
     process = await asyncio.create_subprocess_exec(

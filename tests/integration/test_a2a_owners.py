@@ -27,6 +27,7 @@ from redis_state.integrations.a2a import (
 )
 from redis_state.integrations.a2a.executor import InterruptibleExecutor
 from redis_state.testing import eventually
+from redis_state.transport.scripts import Scripts
 from tests.a2a_tasks import (
     CANCELED,
     COMPLETED,
@@ -40,6 +41,7 @@ from tests.a2a_tasks import (
     task,
 )
 from tests.faults import Proxy
+from tests.looking import clock_ms
 
 ME = caller()
 LEASE_S = 0.3
@@ -100,26 +102,24 @@ async def test_a_server_that_is_cut_off_loses_its_tasks_and_cannot_write_them(
         assert "is gone" in ended.task.status.message.parts[0].text
 
 
-async def test_a_server_that_lives_keeps_its_idle_task(settings: Settings) -> None:
-    async with (
-        server_on(settings, lease_s=0.15) as far,
-        server_on(settings, lease_s=0.15) as near,
-    ):
-        await save(far, task())
-        looks = 0
-        # Several leases long: as many as it takes to be looked at so often.
-        while looks < 60:
-            looks += 1
+async def test_a_server_that_lives_keeps_its_idle_task(
+    settings: Settings, scripts: Scripts
+) -> None:
+    async with server_on(settings, lease_s=2) as far, server_on(settings, lease_s=2) as near:
+        version = await save(far, task())
+        runs_out_ms = await clock_ms(scripts) + 2_000
+        events = create_event_stream(near).subscribe("t", after=version)
+        told = asyncio.ensure_future(anext(events))
+        # Longer than the lease that came with the write: somebody has renewed it.
+        while await clock_ms(scripts) < runs_out_ms + 500:
+            await near.owner.sweep()
             found = await create_versioned_task_store(near).get("t", ME)
             assert found is not None
             assert found.task.status.state == WORKING
-            await near.owner.sweep()
-            events = create_event_stream(near).subscribe("t", after=found.version)
-            told = asyncio.ensure_future(anext(events))
-            await asyncio.wait({told}, timeout=0.02)
-            assert not told.done()
-            told.cancel()
-            await asyncio.wait({told})
+            await asyncio.wait({told}, timeout=0.1)
+        assert not told.done()
+        told.cancel()
+        await asyncio.wait({told})
 
 
 async def test_an_orphan_is_ended_once_and_told_by_one(settings: Settings, proxy: Proxy) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -20,14 +21,14 @@ from tests.faults import Proxy
 from tests.looking import lives
 
 ME = caller()
-LEGACY = ("--legacy",)
+legacy = partial(replica, options=("--legacy",))
 LEASE_S = 0.3
 
 
 @pytest.fixture
 async def pair(settings: Settings) -> AsyncIterator[tuple[RedisQueueManager, RedisQueueManager]]:
     """Give the queues of two servers."""
-    made = [create_queue_manager(server_on(settings, lease_s=LEASE_S)) for _ in range(2)]
+    made = [create_queue_manager(server_on(settings)) for _ in range(2)]
     yield made[0], made[1]
     for one in made:
         await one.aclose()
@@ -177,7 +178,7 @@ async def test_what_is_told_does_not_stay(
 
 
 async def test_a_legacy_stream_goes_on_at_another_server(settings: Settings) -> None:
-    async with replica(settings, options=LEGACY) as a, replica(settings, options=LEGACY) as b:
+    async with legacy(settings) as a, legacy(settings) as b:
         first = Listener(a.stream("SendStreamingMessage", message=message("count 25 0.05")))
         made = (await first.hears(lambda event: "task" in event))["task"]
         await first.hears_piece("3")
@@ -194,7 +195,7 @@ async def test_a_legacy_stream_goes_on_at_another_server(settings: Settings) -> 
 
 
 async def test_a_legacy_cancel_stops_the_agent_of_another_server(settings: Settings) -> None:
-    async with replica(settings, options=LEGACY) as a, replica(settings, options=LEGACY) as b:
+    async with legacy(settings) as a, legacy(settings) as b:
         first = Listener(a.stream("SendStreamingMessage", message=message("wait")))
         made = (await first.hears(lambda event: "task" in event))["task"]
         await first.hears(lambda event: state_of(event) == "WORKING")
@@ -206,7 +207,7 @@ async def test_a_legacy_cancel_stops_the_agent_of_another_server(settings: Setti
 
 
 async def test_legacy_subscribers_of_a_killed_server_end(settings: Settings) -> None:
-    async with replica(settings, options=LEGACY) as b, replica(settings, options=LEGACY) as a:
+    async with legacy(settings, lease_s=2) as b, legacy(settings, lease_s=2) as a:
         first = Listener(a.stream("SendStreamingMessage", message=message("wait")))
         made = (await first.hears(lambda event: "task" in event))["task"]
         await first.hears(lambda event: state_of(event) == "WORKING")
@@ -218,7 +219,7 @@ async def test_legacy_subscribers_of_a_killed_server_end(settings: Settings) -> 
         async def failed() -> bool:
             return await b.state(made["id"]) == "FAILED"
 
-        await eventually(failed, "the task is ended", timeout_s=3)
+        await eventually(failed, "the task is ended", timeout_s=4)
         with pytest.raises(RpcError, match="terminal state"):
             await Listener(b.stream("SubscribeToTask", id=made["id"])).ends()
         await first.breaks()
