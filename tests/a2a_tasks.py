@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
 from typing import Any
 
+import pytest
 from a2a.auth.user import User
 from a2a.server.context import ServerCallContext
 from a2a.types.a2a_pb2 import (
@@ -20,6 +22,10 @@ from a2a.types.a2a_pb2 import (
 
 from redis_state import Settings
 from redis_state.integrations.a2a import A2ABackend, A2AOptions, connect
+
+needs_rules_of_1_2 = pytest.mark.skipif(
+    version("a2a-sdk") < "1.2", reason="the SDK's own stores had other rules before 1.2"
+)
 
 SUBMITTED = TaskState.TASK_STATE_SUBMITTED
 WORKING = TaskState.TASK_STATE_WORKING

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from redis_state import Settings
 from redis_state.integrations.a2a import A2ABackend, RedisTaskStore, create_task_store
 from redis_state.transport.scripts import Scripts
-from tests.a2a_tasks import SUBMITTED, WORKING, caller, server_on, task
+from tests.a2a_tasks import SUBMITTED, WORKING, caller, needs_rules_of_1_2, server_on, task
 from tests.looking import ask, explore
 
 ME = caller()
@@ -89,6 +89,7 @@ _ASKED: list[dict[str, Any]] = [
 ]
 
 
+@needs_rules_of_1_2
 def test_every_list_is_that_of_the_sdks_own_store(settings: Settings) -> None:
     async def play(_: Scripts, steps: list[tuple[str, Task]]) -> list[str]:
         me = caller(secrets.token_hex(8))

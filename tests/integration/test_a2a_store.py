@@ -26,7 +26,16 @@ from redis_state.integrations.a2a import (
     create_task_store,
 )
 from redis_state.transport.scripts import Scripts
-from tests.a2a_tasks import CANCELED, COMPLETED, FAILED, WORKING, caller, server_on, task
+from tests.a2a_tasks import (
+    CANCELED,
+    COMPLETED,
+    FAILED,
+    WORKING,
+    caller,
+    needs_rules_of_1_2,
+    server_on,
+    task,
+)
 from tests.looking import ask, lives
 
 ME = caller()
@@ -142,7 +151,7 @@ async def test_an_unreadable_task_is_told_and_left_out_of_lists(
 # Push configurations
 
 
-@pytest.mark.parametrize("ours", [False, True])
+@pytest.mark.parametrize("ours", [pytest.param(False, marks=needs_rules_of_1_2), True])
 async def test_configurations_are_set_replaced_and_deleted_as_in_the_sdks_store(
     ours: bool,  # noqa: FBT001
     configs: RedisPushNotificationConfigStore,
