@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 
 from redis_state.transport.keys import A2AKeys, JobKeys, Keys, TaskStateKeys, agent_shard
 from redis_state.transport.scripts import Fence, Reply, Scripts
+from tests.a2a_rows import version_keys, write
 from tests.looking import (
     HOUR,
     append,
@@ -233,6 +234,27 @@ CALLS: dict[str, Call] = {
     ),
     "acquire_lease": lambda scripts, keys: scripts.acquire_lease(
         keys.lease(SESSION, "t"), owner="o", duration_ms=HOUR, keep_ms=HOUR
+    ),
+    "read_a2a_version": lambda scripts, keys: scripts.read_a2a_version(version_keys(keys, SESSION)),
+    "write_a2a_version": lambda scripts, keys: write(scripts, version_keys(keys, SESSION)),
+    "drop_a2a_version": lambda scripts, keys: scripts.drop_a2a_version(
+        version_keys(keys, SESSION), write="d", ttl_ms=HOUR
+    ),
+    "list_a2a_versions": lambda scripts, keys: scripts.list_a2a_versions(
+        version_keys(keys).books,
+        [version_keys(keys, SESSION).task],
+        asked=b"*|*|",
+        since=b"0",
+        after=b"",
+        size=10,
+        settle=False,
+        known=[b"x"],
+    ),
+    "put_a2a_config": lambda scripts, keys: scripts.put_a2a_config(
+        keys.a2a_configs(SESSION), name=b"o n", config=b"c", most=9, ttl_ms=HOUR
+    ),
+    "drop_a2a_configs": lambda scripts, keys: scripts.drop_a2a_configs(
+        keys.a2a_configs(SESSION), owner=b"o ", name=b""
     ),
     "append_log": lambda scripts, keys: append(
         scripts,

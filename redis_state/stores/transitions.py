@@ -67,7 +67,7 @@ class Transitions:
     async def phase(self, session_id: str, task_id: str) -> TaskPhase | None:
         """Tell a task's phase, or None for no task."""
         record = await self._tasks.load_fields(session_id, task_id)
-        fields = record.fields if record else {}
+        fields: Mapping[str, bytes] = record.fields if record else {}
         if "status" not in fields:
             return None
         status = fields["status"].decode()

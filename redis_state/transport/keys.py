@@ -107,6 +107,23 @@ class BlobKeys:
 
 
 @dataclass(frozen=True, slots=True)
+class A2ABooks:
+    """The books of one owner's A2A tasks, all in one slot."""
+
+    index: str
+
+    @property
+    def places(self) -> str:
+        """Name where each task stands in the list."""
+        return f"{self.index}:places"
+
+    @property
+    def expiry(self) -> str:
+        """Name the index by expiry."""
+        return f"{self.index}:expiry"
+
+
+@dataclass(frozen=True, slots=True)
 class JobKeys:
     """The keys that the scripts of one job share; all jobs are in one slot."""
 
@@ -442,6 +459,65 @@ class Keys:
     def watch(self, shard: int) -> str:
         """zset: what somebody must look at -> when, in ms. Permanent; entries are taken out."""
         return f"{self.namespace}:v1:{{watch-{shard:02d}}}:watch"
+
+    def a2a_version_books(self, scope: str) -> A2ABooks:
+        """zset: order and id: an owner's A2A tasks as they are listed; ``:places`` hash: id ->
+        context, state and time; ``:expiry`` zset: id -> when. As long as the longest-lived of them.
+        """
+        return A2ABooks(f"{self.namespace}:v1:{{{scope}}}:a2a-versions")
+
+    def a2a_version(self, scope: str, task_id: str) -> str:
+        """hash: state, phase, version, at, body: one A2A task. `active_task_ttl` after a save,
+        `finished_task_ttl` once over; what says that it was deleted, as long as the options say.
+        """
+        return f"{self.namespace}:v1:{{{scope}}}:a2a-version:{escape('task_id', task_id)}"
+
+    def a2a_version_events(self, scope: str, task_id: str) -> LogKeys:
+        """stream: events of an A2A task, each at its version; ``:ids`` hash: write -> version;
+        ``:live`` channel. Half as long again as the task, trimmed by a save.
+        """
+        rows = f"{self.namespace}:v1:{{{scope}}}:a2a-version-events:{escape('task_id', task_id)}"
+        channel = f"{rows}:live" if self.database == 0 else f"{rows}:live:{self.database}"
+        return LogKeys(rows, f"{rows}:ids", channel, f"{rows}:topic")
+
+    def a2a_version_lease(self, scope: str, task_id: str) -> str:
+        """hash: owner, epoch, expires: which server works on an A2A task. As long as an active
+        task may live.
+        """
+        return f"{self.namespace}:v1:{{{scope}}}:a2a-version-lease:{escape('task_id', task_id)}"
+
+    def a2a_configs(self, task_id: str) -> str:
+        """hash: owner and name -> number and configuration: an A2A task's push configurations, of
+        all owners. `active_task_ttl` after a save or a dispatch.
+        """
+        return f"{self.namespace}:v1:{{a2a-configs/{escape('task_id', task_id)}}}:a2a-configs"
+
+    def a2a_queue(self, task_id: str) -> LogKeys:
+        """stream: what a queue of the legacy A2A handler was told; ``:ids`` hash; ``:live``
+        channel. One hour.
+        """
+        rows = f"{self.namespace}:v1:{{a2a-queue/{escape('task_id', task_id)}}}:a2a-queue"
+        channel = f"{rows}:live" if self.database == 0 else f"{rows}:live:{self.database}"
+        return LogKeys(rows, f"{rows}:ids", channel, f"{rows}:topic")
+
+    def a2a_queue_lease(self, task_id: str) -> str:
+        """hash: owner, epoch, expires: which server feeds a queue. One hour after its lease."""
+        return f"{self.namespace}:v1:{{a2a-queue/{escape('task_id', task_id)}}}:a2a-queue-lease"
+
+    def a2a_page_secret(self) -> str:
+        """text: what the page tokens of A2A lists are signed with. 30 days after its last use."""
+        return f"{self.namespace}:v1:{{a2a-pages}}:a2a-page-secret"
+
+    def a2a_watch(self, shard: int) -> str:
+        """zset: A2A task -> when its owner's lease may have run out, in ms. Permanent; entries are
+        taken out.
+        """
+        return f"{self.namespace}:v1:{{a2a-watch-{shard:02d}}}:watch"
+
+
+def a2a_scope(tenant: str, owner: str) -> str:
+    """Name the slot of one owner's A2A tasks. No other scope holds a slash."""
+    return f"a2a/{escape('tenant', tenant)}/{escape('owner', owner)}"
 
 
 def agent_shard(session_id: str) -> int:

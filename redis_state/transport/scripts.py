@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from redis_state.errors import CommandRefused, CorruptState
 from redis_state.transport.connect import Transport
-from redis_state.transport.keys import A2AKeys, BlobKeys, JobKeys, LogKeys, TaskStateKeys
+from redis_state.transport.keys import A2ABooks, A2AKeys, BlobKeys, JobKeys, LogKeys, TaskStateKeys
 from redis_state.transport.lua import Script, load_script, script_names
 from redis_state.transport.sender import Argument
 
@@ -48,6 +48,7 @@ _LASTING = frozenset(
         "update_a2a_task",
         "register_task_state",
         "record_task_event",
+        "write_a2a_version",
     }
 )
 
@@ -116,6 +117,24 @@ class SnapshotKeys:
     rows: str
     index: str
     removal: str
+
+
+@dataclass(frozen=True, slots=True)
+class A2AVersionKeys:
+    """The keys that the scripts of an A2A task share; all in its owner's slot."""
+
+    task_id: str
+    task: str
+    books: A2ABooks
+    events: LogKeys
+    lease: str
+
+    @property
+    def all(self) -> tuple[str, ...]:
+        """The keys in the order of the scripts."""
+        books, events = self.books, self.events
+        index = (books.index, books.places, books.expiry)
+        return (self.task, *index, events.rows, events.ids, events.channel, self.lease)
 
 
 @dataclass(frozen=True, slots=True)
@@ -1111,7 +1130,7 @@ class Scripts:
             (raw(keys.group_id), target, alias, raw(call), ttl_ms, ended_ttl_ms),
         )
 
-    # The life of a task, and its snapshots
+    # The life of a task
 
     async def transition_task(
         self,
@@ -1145,6 +1164,8 @@ class Scripts:
                 *_flat(fields),
             ),
         )
+
+    # Snapshots
 
     async def save_snapshot(
         self,
@@ -1190,6 +1211,85 @@ class Scripts:
             (keys.rows, keys.index, keys.removal),
             (keep_last, int(keep_checkpoints), write),
         )
+
+    # Tasks of A2A servers
+
+    async def write_a2a_version(
+        self,
+        keys: A2AVersionKeys,
+        *,
+        rule: str,
+        write: str,
+        row: bytes,
+        state: str,
+        phase: str,
+        place: bytes,
+        body: bytes,
+        ttl_ms: int,
+        max_rows: int,
+        owner: str,
+        lease_ms: int,
+        keep_ms: int,
+        epoch: int | None,
+    ) -> Reply:
+        """OK version at epoch | STALE version | DENIED state | HELD epoch | MISSING."""
+        return await self._run(
+            "write_a2a_version",
+            keys.all,
+            (
+                rule,
+                write,
+                raw(keys.task_id),
+                row,
+                state,
+                phase,
+                place,
+                body,
+                ttl_ms,
+                max_rows,
+                owner,
+                lease_ms,
+                keep_ms,
+                "" if epoch is None else epoch,
+            ),
+        )
+
+    async def read_a2a_version(self, keys: A2AVersionKeys) -> Reply:
+        """OK version at state phase owner epoch left_ms body | MISSING."""
+        return await self._run("read_a2a_version", (keys.task, keys.lease), ())
+
+    async def list_a2a_versions(
+        self,
+        books: A2ABooks,
+        tasks: Sequence[str],
+        *,
+        asked: bytes,
+        since: bytes,
+        after: bytes,
+        size: int,
+        settle: bool,
+        known: Sequence[bytes],
+    ) -> Reply:
+        """OK total more task... | AGAIN id..."""
+        return await self._run(
+            "list_a2a_versions",
+            (books.index, books.places, books.expiry, *tasks),
+            (asked, since, after, size, int(settle), *known),
+        )
+
+    async def drop_a2a_version(self, keys: A2AVersionKeys, *, write: str, ttl_ms: int) -> Reply:
+        """OK version | MISSING."""
+        return await self._run("drop_a2a_version", keys.all, (write, raw(keys.task_id), ttl_ms))
+
+    async def put_a2a_config(
+        self, push: str, *, name: bytes, config: bytes, most: int, ttl_ms: int
+    ) -> Reply:
+        """OK number | DENIED count."""
+        return await self._run("put_a2a_config", (push,), (name, config, most, ttl_ms))
+
+    async def drop_a2a_configs(self, push: str, *, owner: bytes, name: bytes) -> Reply:
+        """OK deleted."""
+        return await self._run("drop_a2a_configs", (push,), (owner, name))
 
 
 def _log_keys(keys: TaskKeys, said: Announcement) -> tuple[str, str, str, str]:

@@ -9,7 +9,7 @@ import inspect
 import re
 from pathlib import Path
 
-from redis_state.transport.keys import BlobKeys, Keys, LogKeys
+from redis_state.transport.keys import A2ABooks, BlobKeys, Keys, LogKeys
 
 BEGIN = "<!-- keys: begin -->"
 END = "<!-- keys: end -->"
@@ -56,6 +56,7 @@ def _shape(name: str) -> str:
         "session_or_trace": "S",
         "place": "P",
         "agent_id": "A",
+        "scope": "a2a/N/O",
         "patch_id": "D",
         "group_id": "G",
         "user_id": "U",
@@ -69,6 +70,7 @@ def _shape(name: str) -> str:
     found = method(*(0 if part == "shard" else samples[part] for part in parameters))
     key = found.rows if isinstance(found, LogKeys) else found
     key = key.blobs if isinstance(key, BlobKeys) else key
+    key = key.index if isinstance(key, A2ABooks) else key
     key = re.sub(r"[0-9a-f]{40}", "<digest>", key)
     key = re.sub(r"agents-[0-9]{2}", "agents-NN", key)
     for mark, part in {
@@ -91,6 +93,8 @@ def _shape(name: str) -> str:
         ":D": ":<patch>",
         ":G": ":<group>",
         "watch-00": "watch-NN",
+        "{a2a/N/O}": "{a2a/tenant/owner}",
+        "/T}": "/task}",
     }.items():
         key = key.replace(mark, part)
     return str(key)
