@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from redis_state.worker.client import TaskClient
 from redis_state.worker.context import TaskContext
+from redis_state.worker.family import ChildTask
+from redis_state.worker.guards import Budget, Guard, Spent, TaskStopped, guarded
 from redis_state.worker.inbox import TaskCancelled
 from redis_state.worker.open_pauses import OpenPause
 from redis_state.worker.retries import RetryPolicy, retried
@@ -16,18 +18,24 @@ from redis_state.worker.workers import WorkerInfo, WorkerRegistry
 
 __all__ = [
     "AgentWorker",
+    "Budget",
+    "ChildTask",
     "Decision",
     "FullSnapshot",
+    "Guard",
     "Handler",
     "OpenPause",
     "Pause",
     "RetryPolicy",
     "Snapshot",
+    "Spent",
     "StepPolicy",
     "TaskCancelled",
     "TaskClient",
     "TaskContext",
+    "TaskStopped",
     "WorkerInfo",
     "WorkerRegistry",
+    "guarded",
     "retried",
 ]

@@ -63,10 +63,14 @@ _AT_ONCE = 50
 
 @dataclass(frozen=True, slots=True)
 class ChildTask:
-    """A task that another one has spawned, in the same session. ``place`` is that of its name."""
+    """A task that another one has spawned, in the same session.
+
+    ``place`` is its name and its order among those of that name.
+    """
 
     session_id: str
     task_id: str
+    parent_id: str
     place: str
 
 
@@ -93,12 +97,14 @@ class Spawning:
     description: str | None
 
     @classmethod
-    def read(cls, started: Started, handler: str, task_input: Any, options: SpawnOptions) -> Spawning:
+    def read(
+        cls, started: Started, handler: str, task_input: Any, options: SpawnOptions
+    ) -> Spawning:
         """Check what a handler asks for. Errors: InvalidField."""
-        if not isinstance(handler, str) or not handler:  # pyright: ignore[reportUnnecessaryIsInstance]
+        if not handler or type(handler) is not str:
             raise InvalidField("handler", "needs a name")
         isolate = options.get("isolate", False)
-        if not isinstance(isolate, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
+        if type(isolate) is not bool:
             raise InvalidField("isolate", "True or False is needed")
         return cls(
             handler=handler,
@@ -161,7 +167,8 @@ class Family:
             fields |= {"parent": raw(parent.task_id), "isolate": b"1" if asked.isolate else b"0"}
             if await self._write(started, entry, state, fields):
                 await self._put(Job(parent.session_id, child_id, 0, asked.priority, queue))
-        return ChildTask(parent.session_id, child_id, entry.partition(":")[2])
+        place = entry.partition(":")[2]
+        return ChildTask(parent.session_id, child_id, parent.task_id, place)
 
     async def join(self, started: Started, child_id: str) -> TaskState | None:
         """Return a child that is over; else have the task wait for its end, and return None.
@@ -279,9 +286,9 @@ class Family:
 
         No more can come: only a running task spawns.
         """
-        why = f"{WITH_PARENT}: {reason}" if reason and reason != WITH_PARENT else WITH_PARENT
-        if (reason or "").startswith(WITH_PARENT):
-            why = reason or WITH_PARENT
+        why = reason or WITH_PARENT
+        if not why.startswith(WITH_PARENT):
+            why = f"{WITH_PARENT}: {why}"
         names = await self.children(session_id, task_id)
         for start in range(0, len(names), _AT_ONCE):
             some = names[start : start + _AT_ONCE]
@@ -308,10 +315,14 @@ class Family:
     ) -> bool:
         """Write a child; tell whether it was new."""
         parent, ttl_ms = started.state, self._store.tasks.ttl_ms(TaskStatus.RUNNING.value)
-        write, delay_ms = new_write_id(), 2_000
+        write, delay_ms, due_ms = new_write_id(), 2_000, SKEW_MS
         told = announcement(self._store, status_update(state, TaskStatus.PENDING))
         while True:
-            due_ms = await self._life.look_soon(state.session_id, state.task_id, delay_ms=delay_ms)
+            # One that an earlier run has spawned is on the list, or over.
+            if entry not in started.journal:
+                due_ms = await self._life.look_soon(
+                    state.session_id, state.task_id, delay_ms=delay_ms
+                )
             reply = await self._scripts.spawn_task(
                 self._keys(state.session_id, state.task_id),
                 fields,

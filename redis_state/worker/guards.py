@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import update_wrapper
 from inspect import isawaitable
-from typing import Any, Generic, ParamSpec, Protocol, TypeVar, cast
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar
 
 from redis_state.errors import InvalidField
 from redis_state.worker.inbox import Inbox
@@ -115,7 +115,7 @@ def guarded(*guards: Guard) -> Callable[[Callable[P, R]], Guarded[P, R]]:
 
 def guards_of(handler: object) -> tuple[Guard, ...]:
     """Name a handler's own guards."""
-    return cast("Guarded[Any, Any]", handler).guards if isinstance(handler, Guarded) else ()
+    return handler.guards if isinstance(handler, Guarded) else ()
 
 
 class Meter:

@@ -124,9 +124,7 @@ class TaskLife:
         and take it off, is not written at all: then the entry is put anew. So no task is ever
         there without an entry, however long this process was stopped in between.
         """
-        fields = new_fields(
-            state, handler=handler, task_input=task_input, queue=queue, trace=trace
-        )
+        fields = new_fields(state, handler=handler, task_input=task_input, queue=queue, trace=trace)
         write, word, delay_ms = new_write_id(), Word.EXPIRED, _LOOK_SOON_MS
         while word is Word.EXPIRED:
             due_ms = await self.look_soon(state.session_id, state.task_id, delay_ms=delay_ms)
