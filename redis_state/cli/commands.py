@@ -1,7 +1,6 @@
 """The commands.
 
-Exit status: 0 done, 1 it went wrong, 2 the call was wrong, 5 the server cannot be reached,
-130 interrupted.
+The exit status says how it went, see `redis_state.cli.ending`.
 """
 
 from __future__ import annotations
@@ -14,31 +13,23 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Coroutine
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from pydantic import ValidationError
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
 from redis_state import RedisStateStore, __version__
-from redis_state.errors import BackendUnavailable, CallerError, RedisStateError
+from redis_state.cli.ending import STATUSES, Status, or_exit, run
+from redis_state.errors import CallerError
 
 if TYPE_CHECKING:
     from redis_state.demo.review_run import Outcome
     from redis_state.worker import AgentWorker
 
-T = TypeVar("T")
-
-_FAILED = 1
-_USAGE = 2
-_UNREACHABLE = 5
-_INTERRUPTED = 130
 
 app: typer.Typer = typer.Typer(
     name="redis-state",
@@ -47,8 +38,9 @@ app: typer.Typer = typer.Typer(
     "The server is REDIS_STATE_URL (redis://, rediss://, unix://, embedded:///directory), else "
     "redis://localhost:6379/0, unless --url names another. Every setting of the store is "
     "REDIS_STATE_<NAME> in the environment.\n\n"
-    "Exit status: 0 done, 1 it went wrong, 2 the call was wrong, 5 the server cannot be reached, "
-    "130 interrupted.",
+    "With a pool at work: `tasks` and `tree` show what there is, `show` and `tail` one task, "
+    "`approve`, `reject`, `steer` and `cancel` have a say in it. Each takes --json.\n\n"
+    f"Exit status: {STATUSES}.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -103,7 +95,7 @@ def demo(
 
     console = Console(stderr=as_json)
     here = Path.cwd()
-    documents = _or_exit(lambda: choose_documents(paths or [], here))
+    documents = or_exit(lambda: choose_documents(paths or [], here))
     options = Options(
         documents=documents,
         root=here,
@@ -119,10 +111,10 @@ def demo(
         with view:
             return asyncio.run(run_demo(options, view))
 
-    outcome = _or_exit(review)
+    outcome = or_exit(review)
     _report(outcome, console, as_json=as_json)
     if not outcome.ok:
-        raise typer.Exit(_FAILED)
+        raise typer.Exit(Status.FAILED)
 
 
 @app.command()
@@ -159,11 +151,11 @@ def worker(
     )
     # Until the worker runs, and knows better what to do, nothing is there to be handed over.
     signal.signal(signal.SIGTERM, _end)
-    found = _or_exit(lambda: _load_worker(target, AgentWorker))
+    found = or_exit(lambda: _load_worker(target, AgentWorker))
     if stop_with_stdin:
         threading.Thread(target=_stop_with_stdin, daemon=True).start()
-    chosen = _or_exit(lambda: found.with_queues(*queue)) if queue else found
-    _or_exit(chosen.run)
+    chosen = or_exit(lambda: found.with_queues(*queue)) if queue else found
+    or_exit(chosen.run)
 
 
 @app.command()
@@ -174,7 +166,7 @@ def health(url: Url = None, as_json: AsJson = False) -> None:
         async with RedisStateStore.from_url(url) as store:
             return asdict(await store.health())
 
-    found = _run(ask_server())
+    found = run(ask_server())
     if as_json:
         print(json.dumps(found))
     else:
@@ -185,7 +177,7 @@ def health(url: Url = None, as_json: AsJson = False) -> None:
                 table.add_row(name, str(value))
         Console().print(table)
     if not found["ok"]:
-        raise typer.Exit(_UNREACHABLE)
+        raise typer.Exit(Status.UNAVAILABLE)
 
 
 @app.command()
@@ -241,34 +233,3 @@ def _stop_with_stdin() -> None:
     while os.read(0, 4096):
         pass
     os.kill(os.getpid(), signal.SIGTERM)
-
-
-def _run(work: Coroutine[Any, Any, T]) -> T:
-    return _or_exit(partial(asyncio.run, work))
-
-
-def _or_exit(work: Callable[[], T]) -> T:
-    """Do some work; turn the errors a person can act on into one line and a status."""
-    try:
-        return work()
-    except BackendUnavailable as error:
-        _complain(error)
-        raise typer.Exit(_UNREACHABLE) from None
-    except CallerError as error:
-        _complain(error)
-        raise typer.Exit(_USAGE) from None
-    except RedisStateError as error:
-        _complain(error)
-        raise typer.Exit(_FAILED) from None
-    except ValidationError as error:
-        # Without the values: they may be secrets.
-        wrong = error.errors(include_input=False, include_url=False)
-        _complain("; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in wrong))
-        raise typer.Exit(_USAGE) from None
-    except (KeyboardInterrupt, asyncio.CancelledError):
-        _complain("interrupted")
-        raise typer.Exit(_INTERRUPTED) from None
-
-
-def _complain(problem: object) -> None:
-    print(f"redis-state: {problem}", file=sys.stderr)

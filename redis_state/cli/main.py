@@ -16,6 +16,7 @@ _EXTRAS = {
 def main() -> None:
     """Run the command line, or say what to install for it."""
     try:
+        from redis_state.cli import control, tasks  # noqa: F401, PLC0415 - they add their commands
         from redis_state.cli.commands import app  # noqa: PLC0415
 
         app()

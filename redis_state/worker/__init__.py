@@ -14,6 +14,7 @@ from redis_state.worker.runner import AgentWorker
 from redis_state.worker.snapshots import FullSnapshot, Snapshot
 from redis_state.worker.steps import StepPolicy
 from redis_state.worker.waitpoint import Decision, Pause
+from redis_state.worker.watching import TaskView
 from redis_state.worker.workers import WorkerInfo, WorkerRegistry
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "TaskClient",
     "TaskContext",
     "TaskStopped",
+    "TaskView",
     "WorkerInfo",
     "WorkerRegistry",
     "guarded",

@@ -33,7 +33,13 @@ from redis_state.worker.pausing import Pausing
 from redis_state.worker.queue import DEFAULT_QUEUE, Job, Queue
 from redis_state.worker.sight import look
 from redis_state.worker.snapshots import FullSnapshot, Snapshot, Snapshots
-from redis_state.worker.watching import list_unfinished, result_once_over, watch_task
+from redis_state.worker.watching import (
+    TaskView,
+    list_unfinished,
+    result_once_over,
+    view_task,
+    watch_task,
+)
 from redis_state.worker.workers import WorkerInfo, WorkerRegistry
 
 _DECISIONS = (SteeringEventType.APPROVE, SteeringEventType.REJECT)
@@ -117,6 +123,10 @@ class TaskClient:
     async def get(self, session_id: str, task_id: str) -> TaskState | None:
         """Return a task as it stands, or None."""
         return await self.store.tasks.load(session_id, task_id)
+
+    async def inspect(self, session_id: str, task_id: str) -> TaskView | None:
+        """Return a task with what its workers know of it, or None."""
+        return await view_task(self.store, session_id, task_id)
 
     async def steer(
         self,

@@ -5,17 +5,40 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from redis_state import codec
-from redis_state.errors import InvalidField
+from redis_state.errors import CorruptState, InvalidField
 from redis_state.models import StateUpdate, TaskState, TaskStatus, UpdateType
 from redis_state.store import RedisStateStore
+from redis_state.stores.base import as_object
 from redis_state.stores.session_log import Entry
 from redis_state.transport.keys import WATCH_SHARDS
 from redis_state.worker.family import noted_end, result_of
 
 Updates = AsyncGenerator[Entry[StateUpdate], None]
+
+
+@dataclass(frozen=True, slots=True)
+class TaskView:
+    """A task and what its workers know of it.
+
+    ``handler`` is None for one that a host has saved. ``worker`` is the last that ran it, ``queue``
+    where it waits. One that is ``isolated`` is not cancelled with its ``parent``; ``waits_for``
+    names the child whose end a PAUSED task waits for.
+    """
+
+    state: TaskState
+    handler: str | None
+    worker: str | None
+    queue: str | None
+    attempts: int
+    crashes: int
+    parent: str | None
+    isolated: bool
+    waits_for: str | None
+
 
 _LOOK_EVERY_S = 5.0
 _PAGE = 100
@@ -107,6 +130,34 @@ def _tells_of_end(update: StateUpdate) -> bool:
             return status in _ENDS
         case _:
             return False
+
+
+async def view_task(store: RedisStateStore, session_id: str, task_id: str) -> TaskView | None:
+    """See `TaskClient.inspect`. Errors: CorruptState for a record that no task can have."""
+    record = await store.tasks.load_fields(session_id, task_id)
+    if record is None:
+        return None
+    fields = record.fields
+
+    def text(name: str) -> str | None:
+        return fields.get(name, b"").decode("utf-8", "surrogatepass") or None
+
+    try:
+        state = store.tasks.read(session_id, task_id, record)
+        return TaskView(
+            state=state,
+            handler=as_object(fields["job"])["handler"] if "job" in fields else None,
+            worker=text("worker"),
+            queue=text("queue"),
+            attempts=int(fields.get("attempts", 0)),
+            crashes=int(fields.get("crashes", 0)),
+            parent=text("parent"),
+            isolated=fields.get("isolate") == b"1",
+            waits_for=text("waits_for") if state.status is TaskStatus.PAUSED else None,
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        key = store.base.keys.task(session_id, task_id)
+        raise CorruptState(key, f"not a task's record: {type(error).__name__}") from None
 
 
 async def list_unfinished(store: RedisStateStore, limit: int) -> list[TaskState]:

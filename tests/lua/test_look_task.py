@@ -43,6 +43,18 @@ async def test_looking_writes_nothing_and_bears_what_cannot_be_a_task(
     await ask(scripts, "HSET", task.task, "status", "WEIRD", "version", "x", "crashes", "y")
     await ask(scripts, "PEXPIRE", task.task, HOUR)
     before = await fields(scripts, task.task)
-    assert (await scripts.look_task(task)).facts == [b"WEIRD", 0, 0, 0, b"0", b"0", 0, b"", 0, b"", b""]
+    assert (await scripts.look_task(task)).facts == [
+        b"WEIRD",
+        0,
+        0,
+        0,
+        b"0",
+        b"0",
+        0,
+        b"",
+        0,
+        b"",
+        b"",
+    ]
     assert await fields(scripts, task.task) == before
     assert await ask(scripts, "EXISTS", task.lease) == 0
