@@ -27,6 +27,7 @@ _STYLES = {
     TaskStatus.CANCELLED: "magenta",
 }
 _LONGEST = 60
+_WIDEST = 10_000
 
 
 def print_json(document: Any) -> None:
@@ -41,12 +42,12 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, none: 
         table.add_column(column, overflow="fold", no_wrap=column in ("session", "task", "token"))
     for row in rows:
         table.add_row(*(cell if isinstance(cell, Text) else Text(_text(cell)) for cell in row))
-    console = Console(soft_wrap=True)
-    if table.row_count:
-        # As wide as it has to be: what is copied from it must be whole.
-        console.print(table, width=max(console.width, console.measure(table).maximum))
-    else:
-        console.print(none, markup=False)
+    if not table.row_count:
+        print_line(none)
+        return
+    # As wide as it has to be: what is copied from it must be whole.
+    width = Console(width=_WIDEST).measure(table).maximum
+    Console(width=max(width, Console().width)).print(table)
 
 
 def print_line(text: str) -> None:
@@ -157,9 +158,14 @@ def age(moment: datetime) -> str:
 def brief(value: Any) -> str:
     """Write a value on one line, the start of it if it is long."""
     text = value if isinstance(value, str) else json.dumps(codec.plain(value), ensure_ascii=False)
-    text = " ".join(text.split())
+    text = harmless(" ".join(text.split()))
     return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
 
 
+def harmless(text: str) -> str:
+    """Leave out what a terminal would obey, or cannot show."""
+    return "".join(sign if sign.isprintable() else "\N{REPLACEMENT CHARACTER}" for sign in text)
+
+
 def _text(value: Any) -> str:
-    return "" if value is None else str(value)
+    return "" if value is None else harmless(str(value))
