@@ -1,4 +1,4 @@
-"""The commands for tasks, as processes, against a worker that is a process too."""
+"""The commands for tasks, against a worker in a process of its own."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def test_tasks_are_listed_of_all_sessions_or_of_one(
     failed = await served.submit("fail", session_id=SESSION, description="one that fails")
     other = await served.submit("endless", 0, session_id="another")
     await becomes(served, failed, TaskStatus.FAILED)
-    listed = (await cli(settings, "tasks", "--json")).document
+    listed = (await end(await begin(settings, "tasks", "--json"))).document
     assert {one["task_id"] for one in listed} == {asking, other}
     listed = (await cli(settings, "tasks", "--json", "--session", SESSION)).document
     assert [one["task_id"] for one in listed] == [asking, failed]
@@ -96,7 +96,8 @@ async def test_a_pause_is_found_and_approved_by_its_token(
     ran = await cli(settings, "tasks", "--paused", COLUMNS="40")
     said(ran, 0, token)
     said(await cli(settings, "show", SESSION, task), 0, token)
-    ran = await cli(settings, "approve", token, "--by", "ann", "--value", '{"n": 1}', "--json")
+    how = ("--by", "ann", "--value", '{"n": 1}', "--json")
+    ran = await end(await begin(settings, "approve", token, *how))
     assert ran.document["task_id"] == task
     assert await served.result(SESSION, task, timeout_s=20) is True
     ran = await cli(settings, "reject", token)
@@ -145,7 +146,8 @@ async def test_a_task_is_cancelled_with_what_it_has_spawned(
     ran = await cli(settings, "tree", SESSION, task)
     said(ran, 0, child["task_id"])
     assert ran.out.index(task) < ran.out.index(child["task_id"])
-    said(await cli(settings, "cancel", SESSION, task, "--reason", "enough"), 0, "told to cancel")
+    ran = await end(await begin(settings, "cancel", SESSION, task, "--reason", "enough"))
+    said(ran, 0, "told to cancel")
     await becomes(served, task, TaskStatus.CANCELLED)
     await becomes(served, child["task_id"], TaskStatus.CANCELLED)
     said(await cli(settings, "cancel", SESSION, task), 4, "the task is CANCELLED")
