@@ -117,14 +117,17 @@ async def test_a_pause_is_found_by_its_task(served: TaskClient, settings: Settin
     said(await cli(settings, "reject", SESSION, task), 3, "no such open pause")
 
 
-async def test_of_ten_approvals_at_once_one_wins(served: TaskClient, settings: Settings) -> None:
+@pytest.mark.slow
+async def test_of_several_decisions_at_once_one_wins(
+    served: TaskClient, settings: Settings
+) -> None:
     _, token = await ask(served)
     commands = [
         await begin(settings, "approve" if number % 2 else "reject", token, "--by", f"p{number}")
-        for number in range(6)
+        for number in range(4)
     ]
     ended = await asyncio.gather(*map(end, commands))
-    assert sorted(one.status for one in ended) == [0] + [4] * 5
+    assert sorted(one.status for one in ended) == [0] + [4] * 3
     winner = next(number for number, one in enumerate(ended) if one.status == 0)
     assert all(f"p{winner}" in one.err for one in ended if one.status == 4)
 

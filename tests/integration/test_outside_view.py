@@ -41,11 +41,9 @@ async def forever(ctx: TaskContext) -> None:
 
 
 async def seen(client: TaskClient, task: str, after: str | None = None) -> list[Any]:
-    found: list[Any] = []
     async with aclosing(client.watch(SESSION, task, after=after)) as entries:
-        async for entry in entries:
-            found.append(entry.value.content.get("status") or entry.value.update_type.value)
-    return found
+        values = [entry.value async for entry in entries]
+    return [value.content.get("status") or value.update_type.value for value in values]
 
 
 async def test_a_task_is_watched_from_its_first_update_to_its_last(store: RedisStateStore) -> None:
