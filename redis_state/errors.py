@@ -20,6 +20,9 @@
     │   ├── InvalidTransition      the task's state does not allow this step
     │   └── LimitReached           as many wait already as may
     ├── CursorGap              rows between the cursor and what is kept are gone
+    ├── TaskNotCompleted       a task whose result was asked for has none
+    │   ├── TaskFailed             it is FAILED
+    │   └── TaskWasCancelled       it is CANCELLED
     ├── HandlerChanged         a handler ended without asking for what earlier runs noted
     └── BackendError           trouble with the server
         ├── BackendUnavailable     it cannot be reached; the call did not happen
@@ -214,6 +217,30 @@ class HandlerChanged(RedisStateError):
         super().__init__(f"the handler of task {task_id} never asked for what was noted: {named}")
         self.task_id = task_id
         self.entries: list[str] = list(entries)
+
+
+class TaskNotCompleted(RedisStateError):
+    """A task is over and has no result. ``reason`` says why, in its own words, if it did."""
+
+    how: str = "not completed"
+
+    def __init__(self, session_id: str, task_id: str, reason: str | None) -> None:
+        super().__init__(f"task {task_id!r} is {self.how}: {reason or 'no reason was given'}")
+        self.session_id = session_id
+        self.task_id = task_id
+        self.reason = reason
+
+
+class TaskFailed(TaskNotCompleted):
+    """The task is FAILED."""
+
+    how: str = "FAILED"
+
+
+class TaskWasCancelled(TaskNotCompleted):
+    """The task is CANCELLED. Who waits for its result is not cancelled by that."""
+
+    how: str = "CANCELLED"
 
 
 class BackendError(RedisStateError):

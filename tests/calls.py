@@ -15,15 +15,18 @@ from tests.looking import (
     decide,
     finish,
     group_keys,
+    join,
     make_group,
     open_pause,
     patch_keys,
     pause,
     saying,
     snapshot_keys,
+    spawn,
     start,
     task_keys,
     token_key,
+    wake,
 )
 
 Call = Callable[[Scripts, Keys], Awaitable[Reply]]
@@ -389,6 +392,13 @@ CALLS: dict[str, Call] = {
         job_keys(keys), owner="o", job_id=SESSION, ttl_ms=HOUR
     ),
     "create_a2a_task": _create_a2a_task,
+    "spawn_task": lambda scripts, keys: spawn(scripts, keys, task_keys(keys)),
+    "join_task": lambda scripts, keys: join(
+        scripts, keys, task_keys(keys), task_keys(keys, task="c")
+    ),
+    "wake_task": lambda scripts, keys: wake(
+        scripts, keys, task_keys(keys), task_keys(keys, task="c")
+    ),
     "update_a2a_task": _update_a2a_task,
     "read_a2a_task": lambda scripts, keys: scripts.read_a2a_task(
         a2a_keys(keys), messages=-1, artifacts=True

@@ -17,7 +17,7 @@ from tests.pools import SESSION, queue_of, updates_of
 
 @asynccontextmanager
 async def worker_process(
-    settings: Settings, name: str, **options: Any
+    settings: Settings, name: str, *, program: str = "supervised_worker", **options: Any
 ) -> AsyncGenerator[asyncio.subprocess.Process, None]:
     """Run a worker process for the length of the block, whatever state it is left in."""
     argument: dict[str, Any] = {
@@ -27,7 +27,7 @@ async def worker_process(
         **({} if "queues" in options else {"queue": queue_of(settings)}),
         **options,
     }
-    process = await start_process("supervised_worker", argument)
+    process = await start_process(program, argument)
     try:
         yield process
     finally:

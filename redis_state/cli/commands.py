@@ -1,7 +1,6 @@
 """The commands.
 
-Exit status: 0 done, 1 it went wrong, 2 the call was wrong, 5 the server cannot be reached,
-130 interrupted.
+The exit status says how it went, see `redis_state.cli.ending`.
 """
 
 from __future__ import annotations
@@ -24,10 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from redis_state import RedisStateStore, __version__
-from redis_state.cli.exits import FAILED as _FAILED
-from redis_state.cli.exits import UNREACHABLE as _UNREACHABLE
-from redis_state.cli.exits import or_exit as _or_exit
-from redis_state.cli.exits import run as _run
+from redis_state.cli.ending import STATUSES, Status, or_exit, run
 from redis_state.errors import CallerError
 
 if TYPE_CHECKING:
@@ -41,8 +37,9 @@ app: typer.Typer = typer.Typer(
     "The server is REDIS_STATE_URL (redis://, rediss://, unix://, embedded:///directory), else "
     "redis://localhost:6379/0, unless --url names another. Every setting of the store is "
     "REDIS_STATE_<NAME> in the environment.\n\n"
-    "Exit status: 0 done, 1 it went wrong, 2 the call was wrong, 5 the server cannot be reached, "
-    "130 interrupted.",
+    "With a pool at work: `tasks` and `tree` show what there is, `show` and `tail` one task, "
+    "`approve`, `reject`, `steer` and `cancel` have a say in it. Each takes --json.\n\n"
+    f"Exit status: {STATUSES}.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -97,7 +94,7 @@ def demo(
 
     console = Console(stderr=as_json)
     here = Path.cwd()
-    documents = _or_exit(lambda: choose_documents(paths or [], here))
+    documents = or_exit(lambda: choose_documents(paths or [], here))
     options = Options(
         documents=documents,
         root=here,
@@ -113,10 +110,10 @@ def demo(
         with view:
             return asyncio.run(run_demo(options, view))
 
-    outcome = _or_exit(review)
+    outcome = or_exit(review)
     _report(outcome, console, as_json=as_json)
     if not outcome.ok:
-        raise typer.Exit(_FAILED)
+        raise typer.Exit(Status.FAILED)
 
 
 @app.command()
@@ -153,11 +150,11 @@ def worker(
     )
     # Until the worker runs, and knows better what to do, nothing is there to be handed over.
     signal.signal(signal.SIGTERM, _end)
-    found = _or_exit(lambda: _load_worker(target, AgentWorker))
+    found = or_exit(lambda: _load_worker(target, AgentWorker))
     if stop_with_stdin:
         threading.Thread(target=_stop_with_stdin, daemon=True).start()
-    chosen = _or_exit(lambda: found.with_queues(*queue)) if queue else found
-    _or_exit(chosen.run)
+    chosen = or_exit(lambda: found.with_queues(*queue)) if queue else found
+    or_exit(chosen.run)
 
 
 @app.command()
@@ -168,7 +165,7 @@ def health(url: Url = None, as_json: AsJson = False) -> None:
         async with RedisStateStore.from_url(url) as store:
             return asdict(await store.health())
 
-    found = _run(ask_server())
+    found = run(ask_server())
     if as_json:
         print(json.dumps(found))
     else:
@@ -179,7 +176,7 @@ def health(url: Url = None, as_json: AsJson = False) -> None:
                 table.add_row(name, str(value))
         Console().print(table)
     if not found["ok"]:
-        raise typer.Exit(_UNREACHABLE)
+        raise typer.Exit(Status.UNAVAILABLE)
 
 
 @app.command()

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from redis_state import RedisStateStore, codec
 from redis_state.agents import AgentSession, SessionPage, SessionStatus, SessionStore
-from redis_state.cli.exits import FAILED, or_exit, run
+from redis_state.cli.ending import Status, or_exit, run
 from redis_state.cli.tree import differences
 from redis_state.errors import CallerError
 
@@ -28,7 +28,7 @@ session: typer.Typer = typer.Typer(
     "A session is what an agent is, all that was said, and how far its execution is. It is stored "
     "under an id, at a version that each save raises.\n\n"
     "Try: `redis-state session list --status active`, then `redis-state session show ID`.\n\n"
-    "Exit status: as for all of redis-state; 1 too if there is no such session.",
+    "Exit status: as for all of redis-state.",
     no_args_is_help=True,
 )
 
@@ -154,7 +154,7 @@ def import_(
 ) -> None:
     """Store a session that was exported, here or in another language, as a new one.
 
-    Refused with status 1 if its id is taken. With `--replace` it becomes the next version of what
+    Refused with status 4 if its id is taken. With `--replace` it becomes the next version of what
     is there.
     """
     given = _read(file)
@@ -194,7 +194,7 @@ def diff(
         if not found:
             print("They are the same.")
     if found:
-        raise typer.Exit(FAILED)
+        raise typer.Exit(Status.FAILED)
 
 
 def _facts(found: AgentSession) -> dict[str, Any]:

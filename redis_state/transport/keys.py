@@ -222,7 +222,8 @@ class Keys:
 
     def task(self, session_id: str, task_id: str) -> str:
         """hash: version, write, order, status, document, priority, result, error, progress,
-        updated_at, job, queue, attempts, crashes, pause_entry, pause_token, pause_write: one task.
+        updated_at, job, queue, attempts, crashes, pause_entry, pause_token, pause_write, parent,
+        isolate, waits_for, spent_ms, spent_updates: one task.
         `active_task_ttl`, while paused after the pause's deadline; `finished_task_ttl` once over.
         """
         return self._key("session_id", session_id, f"task:{escape('task_id', task_id)}")
@@ -230,6 +231,12 @@ class Keys:
     def tasks(self, session_id: str) -> str:
         """zset: task_id -> expiry in us: a session's tasks. As long as its longest-lived task."""
         return self._key("session_id", session_id, "tasks")
+
+    def children(self, session_id: str, task_id: str) -> str:
+        """zset: task_id -> expiry in us: the tasks that a task has spawned. Twice
+        `active_task_ttl` after each run of the task comes to spawn them.
+        """
+        return self._key("session_id", session_id, f"children:{escape('task_id', task_id)}")
 
     def journal(self, session_id: str, task_id: str) -> str:
         """hash: <kind>:<name>#<n> -> JSON, part:<number>:<entry> -> bytes, versions: a task's

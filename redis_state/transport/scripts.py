@@ -743,7 +743,9 @@ class Scripts:
         )
 
     async def look_task(self, keys: TaskKeys) -> Reply:
-        """OK status version epoch left_ms order priority crashes queue ours | MISSING."""
+        """OK status version epoch left_ms order priority crashes queue ours parent waits_for |
+        MISSING.
+        """
         return await self._run("look_task", (keys.task, keys.lease), ())
 
     async def start_task(
@@ -908,6 +910,102 @@ class Scripts:
                 keep_ms,
                 raw(entry),
                 note,
+                ttl_ms,
+                topic_bytes(keys.task_id),
+                said.max_rows,
+                said.ttl_ms,
+                *_pairs(said.rows),
+                *_flat(fields),
+            ),
+        )
+
+    # Children
+
+    async def spawn_task(
+        self,
+        child: TaskKeys,
+        fields: Mapping[str, bytes],
+        *,
+        parent: TaskKeys,
+        children: str,
+        epoch: int,
+        entry: str,
+        note: bytes,
+        before: int,
+        write: str,
+        ttl_ms: int,
+        index_ttl_ms: int,
+        announcement: Announcement,
+    ) -> Reply:
+        """OK version | STALE note | EXPIRED | DENIED status | LOST epoch."""
+        said = announcement
+        of_parent = (parent.task, parent.lease, parent.journal, children)
+        return await self._run(
+            "spawn_task",
+            (child.task, child.tasks, *_log_keys(child, said), *of_parent),
+            (
+                epoch,
+                raw(entry),
+                note,
+                before,
+                write,
+                ttl_ms,
+                index_ttl_ms,
+                topic_bytes(child.task_id),
+                said.max_rows,
+                said.ttl_ms,
+                *_pairs(said.rows),
+                *_flat(fields),
+            ),
+        )
+
+    async def join_task(
+        self,
+        keys: TaskKeys,
+        fields: Mapping[str, bytes],
+        *,
+        child: TaskKeys,
+        epoch: int,
+        write: str,
+        ttl_ms: int,
+        announcement: Announcement,
+    ) -> Reply:
+        """OK version | AGAIN | MISSING | DENIED status | LOST epoch."""
+        said = announcement
+        return await self._run(
+            "join_task",
+            (keys.task, keys.tasks, keys.lease, *_log_keys(keys, said), child.task, keys.journal),
+            (
+                epoch,
+                raw(child.task_id),
+                write,
+                ttl_ms,
+                topic_bytes(keys.task_id),
+                said.max_rows,
+                said.ttl_ms,
+                *_pairs(said.rows),
+                *_flat(fields),
+            ),
+        )
+
+    async def wake_task(
+        self,
+        keys: TaskKeys,
+        fields: Mapping[str, bytes],
+        *,
+        child: TaskKeys,
+        write: str,
+        ttl_ms: int,
+        announcement: Announcement,
+    ) -> Reply:
+        """OK version | HELD | DENIED status | MISSING."""
+        said = announcement
+        return await self._run(
+            "wake_task",
+            (keys.task, keys.tasks, keys.lease, *_log_keys(keys, said), child.task, keys.journal),
+            (
+                raw(child.task_id),
+                write,
                 ttl_ms,
                 topic_bytes(keys.task_id),
                 said.max_rows,

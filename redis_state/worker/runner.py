@@ -19,6 +19,7 @@ from redis_state.settings import Settings
 from redis_state.store import RedisStateStore, process_name
 from redis_state.worker.arq_loop import QueueWorker
 from redis_state.worker.cleanup import copies
+from redis_state.worker.guards import Guard
 from redis_state.worker.heartbeat import Heartbeat
 from redis_state.worker.life import MAX_CRASHES
 from redis_state.worker.queue import (
@@ -54,6 +55,7 @@ class AgentWorker:
     ``interval_s`` is how often the worker describes itself for `WorkerRegistry`.
     ``steps`` says how steps are tried again, and what becomes of a changed handler's tasks; more
     than ``max_crashes`` workers that die with one task, one after the other, end it.
+    ``guards`` are asked at each checkpoint of every task, whether it may go on.
     With ``metrics_port`` it serves Prometheus metrics; ``metrics_registry`` takes them too.
     ``crons`` are run at their times by one of the workers of the (first) queue, which all need
     them: `cleanup_cron` makes one.
@@ -80,6 +82,7 @@ class AgentWorker:
     steps: StepPolicy | None = None
     max_crashes: int = MAX_CRASHES
     crons: Sequence[CronJob] = ()
+    guards: Sequence[Guard] = ()
 
     def __post_init__(self) -> None:
         """Refuse what cannot be."""
@@ -279,6 +282,7 @@ class AgentWorker:
             metrics_registry=self.metrics_registry,
             steps=self.steps,
             max_crashes=self.max_crashes,
+            guards=tuple(self.guards),
         )
 
 

@@ -183,8 +183,8 @@ class Steps:
         policy: RetryPolicy | None,
         checkpoint: bool,  # noqa: FBT001 - private
     ) -> Any:
-        await self._inbox.checkpoint()
         note = self._noted.get(entry)
+        await self._inbox.checkpoint(steps=0 if note is not None else 1)
         if isinstance(note, StepNote):
             return await self._journals.result(self._keys, entry, note)
         once = partial(self._once, entry, name, work)

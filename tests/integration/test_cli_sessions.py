@@ -104,7 +104,7 @@ async def test_a_session_is_shown_without_its_key_and_cannot_steer_the_terminal(
     assert json.loads(whole.stdout)["state"]["llmConfig"]["apiKey"] == "[redacted]"
     assert "s3cr3t" not in shown.stdout + said.stdout + whole.stdout
     missing = await cli("show", "nobody")
-    assert (missing.returncode, missing.stderr) == (1, "redis-state: no session 'nobody'\n")
+    assert (missing.returncode, missing.stderr) == (3, "redis-state: no session 'nobody'\n")
     assert (await cli("show", "a:b")).returncode == 2
 
 
@@ -115,7 +115,7 @@ async def test_a_fork_is_a_session_of_its_own(cli: Cli, sessions: SessionStore) 
     assert forked.header.parent_id == "a"
     assert forked.state.execution is None
     assert forked.state.store == source.state.store
-    assert (await cli("fork", "a", "--as", "b")).returncode == 1
+    assert (await cli("fork", "a", "--as", "b")).returncode == 4
     assert json.loads((await cli("fork", "a", "--json")).stdout)["parentId"] == "a"
 
 
@@ -129,7 +129,7 @@ async def test_an_export_is_imported_as_it_was(
     exported = json.loads((tmp_path / "a.json").read_text(encoding="utf-8"))
     assert exported == session.redacted().to_dict()
     taken = await cli("import", "a.json")
-    assert (taken.returncode, taken.stdout) == (1, "")
+    assert (taken.returncode, taken.stdout) == (4, "")
     assert (await cli("import", "-", "--as", "b", stdin=printed.stdout)).stdout == "b (version 1)\n"
     copied = await sessions.get("b")
     assert copied.to_dict()["state"] == session.to_dict()["state"]
@@ -181,4 +181,4 @@ async def test_sessions_are_compared_place_by_place(cli: Cli, sessions: SessionS
     lines = (await cli("diff", "before.json", "a")).stdout.splitlines()
     assert lines[0] == 'state.context.metadata: [] -> {"seen": true}'
     assert lines[1].startswith("state.context.messageStore.sections[0].messages[2]: nothing -> {")
-    assert (await cli("diff", "a", "nobody")).returncode == 1
+    assert (await cli("diff", "a", "nobody")).returncode == 3
