@@ -202,7 +202,10 @@ class NotedModel:
 
         async def ask() -> Any:
             said: Any = await self._client.complete(**request)
-            return {"text": said[0], "cost": said[1]} if isinstance(said, tuple) else said
+            if not isinstance(said, tuple):
+                return said
+            text, cost = cast("tuple[str, float]", said)
+            return {"text": text, "cost": cost}
 
         try:
             noted: Any = await self._ctx.keyed_step("model", f"{prompt}-{number}", ask)

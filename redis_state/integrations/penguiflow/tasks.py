@@ -10,7 +10,8 @@ import functools
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
-from typing import Any, TypeVar
+from inspect import isawaitable
+from typing import Any, TypeVar, cast
 
 from penguiflow.types import Message
 
@@ -120,7 +121,7 @@ async def job_store(
 
 async def built(made: T | Awaitable[T]) -> T:
     """Return what a factory made, whether it is a coroutine function or not."""
-    return await made if isinstance(made, Awaitable) else made
+    return await cast("Awaitable[T]", made) if isawaitable(made) else cast("T", made)
 
 
 def _trace_in(where: Any) -> str | None:
