@@ -69,7 +69,6 @@ WHOLE = [
 
 @pytest.mark.parametrize("kind", ["flow", "kept"])
 async def test_a_task_has_its_result_and_its_trace_whichever_worker_runs_it(
-    settings: Settings,
     store: RedisStateStore,
     host: Any,
     effects: Effects,
@@ -78,8 +77,8 @@ async def test_a_task_has_its_result_and_its_trace_whichever_worker_runs_it(
 ) -> None:
     async with (
         client_of(store) as client,
-        worker(settings, tmp_path, "first") as first,
-        worker(settings, tmp_path, "second") as second,
+        worker(store.settings, tmp_path, "first") as first,
+        worker(store.settings, tmp_path, "second") as second,
     ):
         tasks = [
             await client.submit(kind, f"order {number}", session_id=SESSION) for number in range(20)
@@ -97,19 +96,18 @@ async def test_a_task_has_its_result_and_its_trace_whichever_worker_runs_it(
 
 @pytest.mark.parametrize("kind", ["flow", "kept"])
 async def test_a_killed_workers_flow_begins_again_and_charges_once(
-    settings: Settings,
     store: RedisStateStore,
     effects: Effects,
     tmp_path: Path,
     kind: str,
 ) -> None:
     async with client_of(store) as client:
-        async with worker(settings, tmp_path, "first", lease_s=1.0) as first:
+        async with worker(store.settings, tmp_path, "first", lease_s=1.0) as first:
             task = await client.submit(kind, "once", session_id=SESSION)
             await eventually(lambda: bool(effects.read("check")), "it is checked", timeout_s=30)
             first.kill()
             await first.communicate()
-        async with worker(settings, tmp_path, "second", lease_s=1.0) as second:
+        async with worker(store.settings, tmp_path, "second", lease_s=1.0) as second:
             assert await ended(client, task) == ["charged once"]
     assert [line["pid"] for line in effects.read("check")] == [first.pid, second.pid]
     assert len(effects.read("charge")) == 1
@@ -117,7 +115,6 @@ async def test_a_killed_workers_flow_begins_again_and_charges_once(
 
 @pytest.mark.parametrize("kind", ["flow", "kept"])
 async def test_a_worker_told_to_stop_hands_over_what_its_flow_cannot_end(
-    settings: Settings,
     store: RedisStateStore,
     host: Any,
     effects: Effects,
@@ -125,13 +122,13 @@ async def test_a_worker_told_to_stop_hands_over_what_its_flow_cannot_end(
     kind: str,
 ) -> None:
     async with client_of(store) as client:
-        async with worker(settings, tmp_path, "first", grace_s=0.2) as first:
+        async with worker(store.settings, tmp_path, "first", grace_s=0.2) as first:
             task = await client.submit(kind, "once", session_id=SESSION)
             await eventually(lambda: bool(effects.read("check")), "it is checked", timeout_s=30)
             assert await end(first) == 0
             await becomes(client, task, TaskStatus.PENDING)
             assert ("check", "node_start") in await kinds(host, task)
-        async with worker(settings, tmp_path, "second"):
+        async with worker(store.settings, tmp_path, "second"):
             assert await ended(client, task) == ["charged once"]
 
 

@@ -302,13 +302,10 @@ async def test_a_models_cost_comes_back_from_its_note(store: RedisStateStore) ->
             return f"answer {len(asked)}", 0.5
 
     async def handler(ctx: TaskContext) -> list[Any]:
-        answers: list[Any] = []
-        model = noted_model(Model(), ctx)
-        for question in ("a", "b", "a"):
-            answers.append(await model.complete(messages=[{"content": question}]))
-        again = noted_model(Model(), ctx)
-        answers.append(await again.complete(messages=[{"content": "a"}]))
-        return [*answers, again.name]
+        model, again = noted_model(Model(), ctx), noted_model(Model(), ctx)
+        asked = [(model, "a"), (model, "b"), (model, "a"), (again, "a")]
+        said = [await one.complete(messages=[{"content": text}]) for one, text in asked]
+        return [*said, again.name]
 
     async with pool(store, {"ask": handler}) as client:
         task = await client.submit("ask", session_id=SESSION)
