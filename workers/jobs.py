@@ -16,10 +16,12 @@ async def ask(ctx: TaskContext) -> dict[str, Any]:
     return {"approved": decision.approved, "value": decision.value, "by": decision.by}
 
 
-HANDLERS: dict[str, Handler] = {"ask": ask, "review_document": review_document}
+PENGUIFLOW: dict[str, Handler] = {}
 
 if find_spec("penguiflow") is not None:
-    from redis_state.demo.penguin import HANDLERS as PENGUIFLOW
+    from redis_state.demo import penguin
 
     # A planner that pauses in one worker and is resumed in whichever, and a flow.
-    HANDLERS |= PENGUIFLOW
+    PENGUIFLOW.update(penguin.HANDLERS)
+
+HANDLERS: dict[str, Handler] = {"ask": ask, "review_document": review_document, **PENGUIFLOW}

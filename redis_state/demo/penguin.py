@@ -44,7 +44,7 @@ class Told(BaseModel):
 
 
 @tool(desc="outline a document by its headings")
-async def outline(args: Document, ctx: ToolContext) -> Told:
+async def outline(args: Document, ctx: ToolContext) -> Told:  # noqa: ARG001 - tools take two
     """Read the document's headings."""
     text = await asyncio.to_thread(Path(args.path).read_text, encoding="utf-8", errors="replace")
     headings = re.findall(r"^#{1,3} .+$", text, flags=re.MULTILINE)

@@ -243,7 +243,7 @@ class _Run:
 def plans_table(outcome: Plans) -> Table:
     """Draw how each planner went."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("document", no_wrap=True, max_width=16)
+    table.add_column("document", no_wrap=True, max_width=14)
     for column in ("paused pid", "resumed pid", "trajectory", "published", "again"):
         table.add_column(column, no_wrap=True)
     for plan in outcome.plans:

@@ -121,7 +121,9 @@ async def job_store(
 
 async def built(made: T | Awaitable[T]) -> T:
     """Return what a factory made, whether it is a coroutine function or not."""
-    return await cast("Awaitable[T]", made) if isawaitable(made) else cast("T", made)
+    if isawaitable(made):
+        return await cast("Awaitable[T]", made)
+    return made
 
 
 def _trace_in(where: Any) -> str | None:
