@@ -95,7 +95,7 @@ async def test_a_wrong_call_ends_with_status_2(
 
 def test_it_says_what_is_not_as_it_should_be() -> None:
     pytest.importorskip("penguiflow.state", reason="needs the published package")
-    from redis_state.demo.penguin_run import Plan
+    from redis_state.demo.penguin_run import Plan  # noqa: PLC0415 - needs the package
 
     steps = [{"action": {"next_node": name}} for name in ("outline", "ask", "publish")]
     good = Plan(

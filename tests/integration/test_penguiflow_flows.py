@@ -243,7 +243,7 @@ async def test_a_kept_flow_keeps_nothing_of_the_traces_behind_it(
         tasks = [await client.submit("kept", text, session_id=SESSION) for text in texts]
         await ended(client, *tasks)
         (flow,) = flows
-        kept: dict[str, Any] = dict(vars(flow))
+        kept: dict[str, Any] = flow.__dict__
         shown = [name for name, value in kept.items() if "job-" in str(value)]
     assert shown == []
 
