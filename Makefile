@@ -147,7 +147,7 @@ $(VENV)/.demo: pyproject.toml
 
 # Of penguiflow's dependencies, what its planner needs.
 $(VENV)/.penguiflow: pyproject.toml | $(VENV)/.demo
-	@$(BIN)/python -m pip install -qq 'jsonschema>=4.0' || exit 1; \
+	@$(BIN)/python -m pip install -qq 'jsonschema>=4.0' 'pyyaml>=6.0' || exit 1; \
 	$(BIN)/python -m pip install -qq --no-deps 'penguiflow>=3.11$(,)<4'
 	@touch $@
 

@@ -228,6 +228,42 @@ async def test_a_node_pauses_its_task_and_finds_its_decision(store: RedisStateSt
     gc.collect()
 
 
+async def test_a_kept_flow_that_a_pause_has_ended_hands_its_other_tasks_back(
+    store: RedisStateStore,
+) -> None:
+    begun: list[str] = []
+    waits = asyncio.Event()
+
+    async def first(message: Message, _: Any) -> Message:
+        begun.append(message.payload)
+        if begun.count("waits") == 1 and message.payload == "waits":
+            waits.set()
+            await asyncio.Event().wait()
+        return message
+
+    async def second(message: Message, _: Any) -> Message:
+        if message.payload == "pauses":
+            await waits.wait()
+            await task_of(message).approval("go on?")
+        return message
+
+    def build(made: Any) -> Any:
+        nodes = [Node(each, name=each.__name__, policy=POLICY) for each in (first, second)]
+        return create(nodes[0].to(nodes[1]), state_store=made)
+
+    kept = kept_flow_handler(build)
+    async with pool(store, {"kept": kept}) as client:
+        pauses = await client.submit("kept", "pauses", session_id=SESSION)
+        await eventually(lambda: bool(begun), "the first has begun")
+        other = await client.submit("kept", "waits", session_id=SESSION)
+        token = await open_token(store, pauses)
+        assert await ended(client, other) == ["waits"]
+        await client.approve(token)
+        assert await ended(client, pauses) == ["pauses"]
+    assert begun == ["pauses", "waits", "waits", "pauses"]
+    assert kept.built == 2
+
+
 async def test_a_kept_flow_keeps_nothing_of_the_traces_behind_it(
     store: RedisStateStore, effects: Effects
 ) -> None:

@@ -23,7 +23,7 @@ from penguiflow.metrics import FlowEvent
 from penguiflow.registry import ModelRegistry
 
 from redis_state.errors import BackendUnavailable, ConfigError, LeaseLost, RedisStateError
-from redis_state.integrations.penguiflow.inside import forget_trace, is_broken
+from redis_state.integrations.penguiflow.inside import forget_trace, when_a_node_ends
 from redis_state.integrations.penguiflow.state import PenguiflowStateStore
 from redis_state.integrations.penguiflow.tasks import built, job_store, make_store, running
 from redis_state.store import RedisStateStore
@@ -155,8 +155,7 @@ class KeptFlow:
             yield live
         finally:
             live.users -= 1
-            broken = live.give_up_if_broken()
-            if slot.live is live and (broken or live.failures >= self._restart_after):
+            if live.failures >= self._restart_after and slot.live is live:
                 slot.live = None
                 log.warning("a flow is replaced after %d failures in a row", live.failures)
             if slot.live is not live and not live.users:
@@ -164,6 +163,11 @@ class KeptFlow:
 
     async def _current(self, slot: _Slot, store: RedisStateStore) -> Live:
         async with slot.building:
+            broken = slot.live if slot.live is not None and slot.live.broken else None
+            if broken is not None:
+                slot.live = None
+                if not broken.users:
+                    await _end(broken)
             if slot.live is None:
                 own = make_store(store.settings)
                 try:
@@ -187,12 +191,17 @@ class _Slot:
 
 
 class Live:
-    """A flow that runs, and the tasks in it. ``failures`` are those in a row."""
+    """A flow that runs, and the tasks in it. ``failures`` are those in a row.
+
+    A node ends when it pauses its task, or ends its run in another way. Then the flow is
+    ``broken``, and its tasks are handed back, to begin again in another.
+    """
 
     def __init__(self, flow: PenguiFlow, store: PenguiflowStateStore) -> None:
         self.store: PenguiflowStateStore = store
         self.users: int = 0
         self.failures: int = 0
+        self.broken: bool = False
         self._flow = flow
         self._failed: dict[str, asyncio.Future[Any]] = {}
         self._strays: asyncio.Task[None] | None = None
@@ -201,6 +210,7 @@ class Live:
         """Start the flow's nodes."""
         self._flow.add_middleware(self._hear)
         self._flow.run(registry=registry)
+        when_a_node_ends(self._flow, self._give_up)
 
     async def run(self, ctx: TaskContext, message: Message) -> Any:
         """Send a message through the flow as a task's; return the payload of what comes out.
@@ -229,15 +239,6 @@ class Live:
                 await forget_trace(self._flow, trace_id)
             return result
 
-    def give_up_if_broken(self) -> bool:
-        """Hand back the tasks of a flow of which a node has ended; tell whether it is one."""
-        if not is_broken(self._flow):
-            return False
-        for failed in self._failed.values():
-            if not failed.done():
-                failed.set_exception(BackendUnavailable("the kept flow", "a node of it has ended"))
-        return True
-
     async def settle(self) -> None:
         """Wait until what the flow saves now is written, for a while."""
         with suppress(TimeoutError):
@@ -249,6 +250,12 @@ class Live:
             self._strays.cancel()
             await asyncio.wait({self._strays})
         await self._flow.stop()
+
+    def _give_up(self) -> None:
+        self.broken = True
+        for failed in self._failed.values():
+            if not failed.done():
+                failed.set_exception(BackendUnavailable("the flow", "a node of it has ended"))
 
     async def _pass(self, message: Message, trace_id: str) -> Any:
         await self._flow.emit(message, trace_id=trace_id)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -63,10 +64,11 @@ async def forget_trace(flow: PenguiFlow, trace_id: str) -> None:
     getattr(flow, "_trace_roundtrip_locks", {}).pop(trace_id, None)
 
 
-def is_broken(flow: PenguiFlow) -> bool:
-    """Tell whether a node of a running flow has ended, so that messages would wait for ever."""
+def when_a_node_ends(flow: PenguiFlow, call: Callable[[], None]) -> None:
+    """Call something when a node of a running flow ends: what is sent to it waits for ever."""
     nodes: list[asyncio.Task[Any]] = getattr(flow, "_tasks", [])
-    return any(node.done() for node in nodes)
+    for node in nodes:
+        node.add_done_callback(lambda _: call())
 
 
-__all__ = ["drop_copies", "forget", "forget_trace", "has_room", "inbox_of", "is_broken"]
+__all__ = ["drop_copies", "forget", "forget_trace", "has_room", "inbox_of", "when_a_node_ends"]
