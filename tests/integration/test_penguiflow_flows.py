@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +14,15 @@ import pytest
 pytest.importorskip("penguiflow.state", reason="needs the published package")
 pytest.importorskip("arq", reason="needs the worker extra")
 
-from penguiflow import Message, Node, NodePolicy, create
+from penguiflow import FlowError, Message, Node, NodePolicy, create
 
-from redis_state import ConfigError, InvalidField, RedisStateStore, Settings
+from redis_state import BackendUnavailable, ConfigError, InvalidField, RedisStateStore, Settings
 from redis_state.integrations.penguiflow import create_store
 from redis_state.integrations.penguiflow.flows import flow_handler, kept_flow_handler
 from redis_state.integrations.penguiflow.tasks import task_of
 from redis_state.models import TaskStatus
 from redis_state.testing import eventually
-from redis_state.worker import TaskClient
+from redis_state.worker import Handler, TaskClient, TaskContext
 from tests.penguin_pool import end, worker
 from tests.penguins import Effects, flow_of
 from tests.pools import SESSION, becomes, client_of, open_token, pool
@@ -291,3 +292,81 @@ def test_what_cannot_be_is_refused() -> None:
         task_of("job-none")
     with pytest.raises(InvalidField, match="no task that runs here"):
         task_of(object())
+
+
+@pytest.mark.parametrize("kind", ["flow", "kept"])
+async def test_a_flow_that_cannot_be_built_fails_the_task(
+    store: RedisStateStore, effects: Effects, kind: str
+) -> None:
+    make = flow_of(effects)
+    tries: list[int] = []
+
+    async def build(made: Any) -> Any:
+        tries.append(len(tries))
+        if len(tries) == 1:
+            raise RuntimeError("no model")
+        return make(made)
+
+    handler = flow_handler(build) if kind == "flow" else kept_flow_handler(build)
+    async with pool(store, {"work": handler}) as client:
+        for expected in ("RuntimeError: no model", "charged good"):
+            task = await client.submit("work", "good", session_id=SESSION)
+            assert await ended(client, task) == [expected]
+
+
+async def test_an_error_that_comes_out_of_a_flow_is_told_by_its_kind(
+    store: RedisStateStore,
+) -> None:
+    async def fail(message: Message, _: Any) -> Message:
+        raise ValueError("what nobody is told")
+
+    async def out(message: Message, _: Any) -> Any:
+        return FlowError(trace_id=None, node_name="out", code="HOP_BUDGET_EXHAUSTED", message="m")
+
+    def flow(node: Any, made: Any) -> Any:
+        only = Node(node, name=node.__name__, policy=POLICY)
+        return create(only.to(), state_store=made, emit_errors_to_rookery=True)
+
+    handlers: dict[str, Handler] = {
+        each.__name__: flow_handler(partial(flow, each)) for each in (fail, out)
+    }
+    async with pool(store, handlers) as client:
+        tasks = [await client.submit(name, session_id=SESSION) for name in ("fail", "out")]
+        assert await ended(client, *tasks) == [
+            "FlowFailed: node 'fail' failed: NODE_EXCEPTION of ValueError",
+            "FlowFailed: node 'out' failed: HOP_BUDGET_EXHAUSTED",
+        ]
+
+
+async def test_a_server_away_from_a_nodes_note_hands_the_task_back(
+    store: RedisStateStore, effects: Effects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    away: list[str] = []
+    whole = TaskContext.keyed_step
+
+    async def keyed_step(self: TaskContext, name: str, key: str, *rest: Any, **more: Any) -> Any:
+        if not away:
+            away.append(name)
+            raise BackendUnavailable("here", "on purpose")
+        return await whole(self, name, key, *rest, **more)
+
+    monkeypatch.setattr(TaskContext, "keyed_step", keyed_step)
+    async with pool(store, {"flow": flow_handler(flow_of(effects))}) as client:
+        task = await client.submit("flow", "good", session_id=SESSION)
+        assert await ended(client, task) == ["charged good"]
+    assert away == ["charge"]
+    assert len(effects.read("built")) == 2
+
+
+async def test_a_broken_flow_without_tasks_is_ended_before_the_next(
+    store: RedisStateStore, effects: Effects
+) -> None:
+    handler = kept_flow_handler(flow_of(effects))
+    async with pool(store, {"kept": handler}) as client:
+        for built in (1, 2):
+            task = await client.submit("kept", "good", session_id=SESSION)
+            assert await ended(client, task) == ["charged good"]
+            assert handler.built == built
+            for node in nodes():
+                node.cancel()
+            await eventually(lambda: not nodes(), "all nodes have ended")

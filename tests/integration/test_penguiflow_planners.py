@@ -13,6 +13,9 @@ import pytest
 pytest.importorskip("penguiflow.state", reason="needs the published package")
 pytest.importorskip("arq", reason="needs the worker extra")
 
+from penguiflow.planner import ReactPlanner
+from penguiflow.steering import SteeringCancelled
+
 from redis_state import (
     BackendUnavailable,
     InvalidField,
@@ -21,15 +24,21 @@ from redis_state import (
     TokenResolved,
 )
 from redis_state.integrations.penguiflow import PenguiflowStateStore, create_store
-from redis_state.integrations.penguiflow.planners import noted_model, planner_handler
+from redis_state.integrations.penguiflow.planners import (
+    TaskInbox,
+    answer_of,
+    noted_model,
+    planner_handler,
+)
 from redis_state.integrations.penguiflow.tasks import once
 from redis_state.models import SteeringEventType, TaskStatus
 from redis_state.stores.pauses import PauseStore
 from redis_state.testing import eventually
-from redis_state.worker import TaskContext
+from redis_state.worker import Decision, TaskContext
 from tests.penguin_pool import end, worker
 from tests.penguins import Effects, planner_of
 from tests.pools import SESSION, becomes, client_of, open_token, pool
+from tests.supervised import has_begun
 
 pytestmark = pytest.mark.worker
 DONE = ["look_up", "ask", "act"]
@@ -328,3 +337,75 @@ async def test_a_tool_that_is_done_once_works_outside_of_a_task(effects: Effects
         return args
 
     assert await act("now", None) == "now"
+
+
+async def test_a_server_away_from_a_tools_note_hands_the_task_back(
+    store: RedisStateStore, effects: Effects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    away: list[str] = []
+    whole = TaskContext.keyed_step
+
+    async def keyed_step(self: TaskContext, name: str, key: str, *rest: Any, **more: Any) -> Any:
+        if name not in away:
+            away.append(name)
+            raise BackendUnavailable("here", "on purpose")
+        return await whole(self, name, key, *rest, **more)
+
+    monkeypatch.setattr(TaskContext, "keyed_step", keyed_step)
+    build = planner_of(effects, ["act"])
+
+    async def slowly(made: Any, ctx: TaskContext) -> Any:
+        return build(made, ctx)
+
+    async with pool(store, {"plan": planner_handler(slowly)}) as client:
+        task = await client.submit("plan", {"query": "question"}, session_id=SESSION)
+        await becomes(client, task, TaskStatus.COMPLETE, timeout_s=20)
+    assert sorted(away) == ["act", "model"]
+    # To the planner it was no failure of its tool: it went straight through the plan.
+    assert [line["done"] for line in effects.read("model")] == [0, 1]
+    assert len(effects.read("act")) == 1
+
+
+async def test_an_inbox_is_waited_for_and_ends_with_the_run(store: RedisStateStore) -> None:
+    async def handler(ctx: TaskContext) -> list[Any]:
+        inbox = TaskInbox(ctx, known=["second"])
+        first = await inbox.next()
+        await ctx.progress("heard")
+        last = await inbox.next()
+        return [first.payload["text"], last.payload["text"], inbox.told, inbox.cancelled]
+
+    told = SteeringEventType.USER_MESSAGE
+    async with pool(store, {"hear": handler}) as client:
+        task = await client.submit("hear", session_id=SESSION)
+        await client.steer(SESSION, task, told, {"text": "a"}, event_id="first")
+        await eventually(lambda: has_begun(store, task), "the first is heard")
+        for number, name in enumerate(("second", "third")):
+            await client.steer(SESSION, task, told, {"text": f"{number}"}, event_id=name)
+        ended = await becomes(client, task, TaskStatus.COMPLETE)
+    assert ended.result == ["a", "1", ["first", "third"], False]
+
+
+async def test_a_tool_that_ends_as_if_cancelled_fails_the_task(
+    store: RedisStateStore, effects: Effects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run(*_: Any, **__: Any) -> None:
+        raise SteeringCancelled("by itself")
+
+    monkeypatch.setattr(ReactPlanner, "run", run)
+    async with pool(store, {"plan": planner_handler(planner_of(effects))}) as client:
+        task = await client.submit("plan", "question", session_id=SESSION)
+        ended = await becomes(client, task, TaskStatus.FAILED)
+    assert "SteeringCancelled" in str(ended.error)
+
+
+@pytest.mark.parametrize(
+    ("decision", "said"),
+    [
+        (Decision(approved=True, value=None, by="ann"), "approved"),
+        (Decision(approved=False, value=None, by="ann"), "rejected"),
+        (Decision(approved=True, value={"a": 1}, by="ann"), '{"a":1}'),
+        (Decision(approved=False, value="no", by="ann"), "rejected: no"),
+    ],
+)
+def test_a_decision_is_said_in_words(decision: Decision, said: str) -> None:
+    assert answer_of(decision) == said
