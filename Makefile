@@ -79,7 +79,7 @@ export verify_types
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: $(VENV)/.demo ## run the demonstration on a server of its own (ARGS=... are passed on)
+demo: $(VENV)/.demo $(if $(findstring --penguiflow,$(ARGS)),$(VENV)/.penguiflow) ## run the demonstration on a server of its own (ARGS=... are passed on)
 	@$(BIN)/redis-state demo $(ARGS)
 
 test: $(VENV)/.dev ## run the whole suite (PYTEST_ARGS=..., JOBS=0 for one process)
@@ -146,12 +146,19 @@ clean: ## remove environments, builds and caches
 # for that; without it those tests say so and are skipped.
 $(VENV)/.dev: pyproject.toml
 	$(call install,$(VENV),-e '.[dev]',tests and checks)
-	@$(BIN)/python -m pip install -qq --no-deps 'penguiflow>=3.11$(,)<4' || echo "no penguiflow here"
+	@if $(BIN)/python -m pip install -qq --no-deps 'penguiflow>=3.11$(,)<4'; \
+		then touch $(VENV)/.penguiflow; else echo "no penguiflow here"; fi
 	@touch $(VENV)/.dev $(VENV)/.demo
 
 # An environment for the tests can run the demo too.
 $(VENV)/.demo: pyproject.toml
 	$(call install,$(VENV),-e '.[worker$(,)embedded$(,)cli]',the demo)
+	@touch $@
+
+# Of penguiflow's dependencies, what its planner needs.
+$(VENV)/.penguiflow: pyproject.toml | $(VENV)/.demo
+	@$(BIN)/python -m pip install -qq 'jsonschema>=4.0' 'pyyaml>=6.0' || exit 1; \
+	$(BIN)/python -m pip install -qq --no-deps 'penguiflow>=3.11$(,)<4'
 	@touch $@
 
 $(REDIS8)/.dev: pyproject.toml

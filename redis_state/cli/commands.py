@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import importlib.util
 import json
 import logging
 import os
@@ -27,6 +28,7 @@ from redis_state.cli.ending import STATUSES, Status, or_exit, run
 from redis_state.errors import CallerError
 
 if TYPE_CHECKING:
+    from redis_state.demo.driver import Options
     from redis_state.demo.review_run import Outcome
     from redis_state.worker import AgentWorker
 
@@ -72,6 +74,14 @@ def demo(
         str | None,
         typer.Option("--url", help="Use this server. Default: start one for the demo alone."),
     ] = None,
+    penguiflow: Annotated[
+        bool,
+        typer.Option(
+            "--penguiflow",
+            help="Run PenguiFlow's planners instead: paused in one process, resumed in another. "
+            "Status 2 if penguiflow is not installed.",
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Review Markdown documents with a pool of agents that pause, are steered and are resumed.
@@ -86,8 +96,14 @@ def demo(
 
     Status 0 only if every task ended as it should and every update was seen exactly once.
 
+    With --penguiflow, a real ReactPlanner with a scripted model outlines each of up to four
+    documents. All pause; the workers that paused them are retired; each is approved twice. Status 0
+    only if each went on in another process with its trajectory intact, and published once.
+
     Try: `redis-state demo --ask`, `redis-state demo docs --workers 5 --pace 0.5`.
     """
+    if penguiflow:
+        _need_penguiflow(ask=ask)
     from redis_state.demo.documents import choose_documents  # noqa: PLC0415 - needs the extras
     from redis_state.demo.driver import Options, run_demo  # noqa: PLC0415 - as above
     from redis_state.demo.view import PlainView, view_for  # noqa: PLC0415 - as above
@@ -104,6 +120,9 @@ def demo(
         pace_s=pace,
         url=url,
     )
+    if penguiflow:
+        _run_plans(options, console, as_json=as_json)
+        return
     view = PlainView(console) if as_json else view_for(console)
 
     def review() -> Outcome:
@@ -183,6 +202,39 @@ def health(url: Url = None, as_json: AsJson = False) -> None:
 def version() -> None:
     """Print the version."""
     print(__version__)
+
+
+def _need_penguiflow(*, ask: bool) -> None:
+    if importlib.util.find_spec("penguiflow") is None:
+        _complain("--penguiflow needs PenguiFlow, which is not installed: pip install penguiflow")
+        raise typer.Exit(_USAGE)
+    if ask:
+        _complain("--ask and --penguiflow do not go together")
+        raise typer.Exit(_USAGE)
+
+
+def _run_plans(options: Options, console: Console, *, as_json: bool) -> None:
+    from redis_state.demo.penguin_run import plans_table, run_plans  # noqa: PLC0415 - needs it
+
+    def tell(text: str, style: str = "") -> None:
+        console.print(text, markup=False, highlight=False, soft_wrap=True, style=style)
+
+    outcome = _or_exit(lambda: asyncio.run(run_plans(options, lambda text: tell(f"> {text}"))))
+    if as_json:
+        print(json.dumps(outcome.to_dict()))
+    else:
+        tell("")
+        console.print(plans_table(outcome))
+        tell("")
+        if outcome.ok:
+            text = "Every planner went on in another process, its trajectory intact"
+            tell(f"{text} ({outcome.seconds:.1f} s).", "green")
+        else:
+            tell("Not as it should be:", "bold red")
+            for problem in outcome.problems:
+                tell(f"- {problem}")
+    if not outcome.ok:
+        raise typer.Exit(_FAILED)
 
 
 def _report(outcome: Outcome, console: Console, *, as_json: bool) -> None:

@@ -7,11 +7,11 @@ import secrets
 import signal
 import threading
 import time
-from collections.abc import Coroutine, Generator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from pydantic import SecretStr
 
@@ -25,6 +25,8 @@ from redis_state.store import RedisStateStore
 from redis_state.transport.address import Address
 from redis_state.transport.embedded import start_embedded
 from redis_state.worker import TaskClient
+
+T = TypeVar("T")
 
 _SESSION = "review"
 _LIMIT_S = 170.0
@@ -66,14 +68,25 @@ async def run_demo(options: Options, view: View) -> Outcome:
     """
     if options.workers < 2:  # noqa: PLR2004
         raise ConfigError("the demo needs at least 2 workers: one pauses, another resumes")
+
+    async def run(url: str) -> Outcome:
+        return await _run(options, url, view)
+
+    return await on_server(options.url, view.say, run)
+
+
+async def on_server(
+    url: str | None, say: Callable[[str], None], run: Callable[[str], Awaitable[T]]
+) -> T:
+    """Run something on the named server, else on one of its own, cancelled by SIGTERM too."""
     with _cancelled_by_sigterm():
-        address = Address.parse(options.url or "embedded://")
-        if options.url is not None and address.scheme != "embedded":
-            return await _run(options, options.url, view)
+        address = Address.parse(url or "embedded://")
+        if url is not None and address.scheme != "embedded":
+            return await run(url)
         server = await asyncio.to_thread(start_embedded, address.directory)
         try:
-            view.say(f"started a server of its own, version {server.version}")
-            return await _run(options, server.url, view)
+            say(f"started a server of its own, version {server.version}")
+            return await run(server.url)
         finally:
             await asyncio.to_thread(server.stop)
 

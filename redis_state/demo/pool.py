@@ -30,8 +30,18 @@ class WorkerPool:
     They end with this process, even if it is killed: each listens to a pipe that it holds.
     """
 
-    def __init__(self, *, size: int, url: str, namespace: str, queue: str, logs: Path) -> None:
+    def __init__(
+        self,
+        *,
+        size: int,
+        url: str,
+        namespace: str,
+        queue: str,
+        logs: Path,
+        target: str = "redis_state.demo.pool:worker",
+    ) -> None:
         self._size = size
+        self._target = target
         self._queue = queue
         self._logs = logs
         self._env = {
@@ -87,7 +97,7 @@ class WorkerPool:
                 "-c",
                 _BOOT.format(path=sys.path),
                 "worker",
-                "redis_state.demo.pool:worker",
+                self._target,
                 "--queue",
                 self._queue,
                 "--stop-with-stdin",

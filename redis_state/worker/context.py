@@ -173,6 +173,17 @@ class TaskContext:
         """Do a step, and mark its note as a checkpoint among the task's snapshots. Like `step`."""
         return self._steps.do(name, work, arguments, options, checkpoint=True)
 
+    async def keyed_step(
+        self, name: str, key: str, work: Callable[..., Any], *arguments: Any, **options: Any
+    ) -> Any:
+        """Do a step that later runs find by its ``key``, in whatever order they ask for it.
+
+        For work whose order another decides: a model that calls tools, say, with the arguments as
+        the key. Asked for again under its key, in this run too, it is not done again; several
+        asyncio tasks may. Else like `step`.
+        """
+        return await self._steps.do_keyed(name, key, work, arguments, options)
+
     def effect_id(self, name: str | None = None) -> str:
         """Return the idempotency key of a step's effects: the same in every attempt and every run.
 

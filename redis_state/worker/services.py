@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
@@ -164,6 +164,7 @@ class Services:
             work.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
         self._running.clear()
+        await self._release_handlers()
         if self.served is not None:
             await self.served.aclose()
         # On the connection that the record was last written over: it must not come back.
@@ -173,6 +174,21 @@ class Services:
         await self.queue.aclose()
         with suppress(BackendError):
             await self.store.aclose()
+
+    async def _release_handlers(self) -> None:
+        """Let handlers that keep something between tasks end it, while the server is still there.
+
+        Such a handler is an object with ``async def release(store)``.
+        """
+        for handler in {id(each): each for each in self._plan.handlers.values()}.values():
+            release: Callable[[RedisStateStore], Awaitable[None]] | None
+            release = getattr(handler, "release", None)
+            if release is None:
+                continue
+            try:
+                await release(self.store)
+            except Exception:
+                log.exception("a handler did not release what it keeps")
 
     async def _by_heart(self, work: Coroutine[Any, Any, None]) -> None:
         """Do some work where the presence is kept."""
