@@ -3,16 +3,19 @@
 -- ARGV[1] limit    entries at most
 -- ARGV[2] hold_ms  until an entry is due again, unless it is taken out or put off
 -- Returns
---   {'OK', entry, ...}  what was due, the longest due first
+--   {'OK', mark, entry, ...}  the time that they have now, and what was due, the longest due first
 -- @include now_ms
 local watch = KEYS[1]
 local limit, hold_ms = tonumber(ARGV[1]), tonumber(ARGV[2])
 
 local now = now_ms()
 local due = redis.call('ZRANGEBYSCORE', watch, '-inf', string.format('%.0f', now), 'LIMIT', 0, limit)
-local reply = { 'OK' }
+-- Half a millisecond off every time that is put: an entry that has this time is this claim's still,
+-- and nobody has put it anew since.
+local mark = string.format('%.1f', now + hold_ms - 0.5)
+local reply = { 'OK', mark }
 for i, entry in ipairs(due) do
-  redis.call('ZADD', watch, string.format('%.0f', now + hold_ms), entry)
-  reply[i + 1] = entry
+  redis.call('ZADD', watch, mark, entry)
+  reply[i + 2] = entry
 end
 return reply

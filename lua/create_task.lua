@@ -9,20 +9,25 @@
 -- ARGV[1] write    id of this call
 -- ARGV[2] ttl_ms   milliseconds
 -- ARGV[3] member   the task's id
--- ARGV[4..] fields names and values, in turn
+-- ARGV[4] before   ms, by when it must be written; '' for any time
+-- ARGV[5..] fields names and values, in turn
 -- Returns
 --   {'OK', version}     it is written
 --   {'STALE', version}  there is one; nothing was written
+--   {'EXPIRED'}         it is too late; nothing was written
+-- @include now_ms
 -- @include log_head
 -- @include record_write
 local task, tasks, journal, steering_ids = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local lease, updates_topic = KEYS[5], KEYS[6]
-local write, ttl_ms, member = ARGV[1], tonumber(ARGV[2]), ARGV[3]
-local fields = { unpack(ARGV, 4) }
+local write, ttl_ms, member, before = ARGV[1], tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])
+local fields = { unpack(ARGV, 5) }
 
 local was = redis.call('HMGET', task, 'version', 'write')
 if was[1] and was[2] ~= write then return { 'STALE', tonumber(was[1]) } end
 if was[1] then return { 'OK', tonumber(was[1]) } end
+-- A sweeper that finds no task takes its entry off the watch list: from then on it is not watched.
+if before and now_ms() > before then return { 'EXPIRED' } end
 -- Of the first task of an id, what was said of it before it was made counts too.
 if redis.call('EXISTS', lease, updates_topic) > 0 then
   local told = log_head(steering_ids)

@@ -1,5 +1,5 @@
 -- Move a task from one state to another and say so in its session's updates, in one step.
--- KEYS[1] task     hash: version, write, order, status, finished and the fields given
+-- KEYS[1] task     hash: version, write, order, status, finished, crashes and the fields given
 -- KEYS[2] tasks    zset: task_id -> expiry in us
 -- KEYS[3] lease    hash: owner, epoch, expires
 -- KEYS[4] rows     stream of the session's updates
@@ -43,6 +43,8 @@ local lost = fence(lease, epoch)
 if lost then return lost end
 if not string.find(from, ' ' .. was[1] .. ' ', 1, true) then return { 'DENIED', was[1] } end
 log_write(log, { row_id, row }, now_ms())
+-- Its worker lives, so those that died before are forgotten, unless the fields say otherwise.
+if release == '1' then redis.call('HSET', task, 'crashes', 0) end
 local version = record_write(task, { key = tasks, member = member }, write, ttl_ms, fields)
 redis.call('PEXPIRE', journal, ttl_ms)
 if release == '1' and current > 0 then redis.call('HSET', lease, 'owner', '', 'expires', 0) end

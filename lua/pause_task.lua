@@ -1,60 +1,62 @@
--- Pause a running task: open its token, note it in the journal, free the worker, tell the session.
--- KEYS[1] task     hash: version, write, order, status and the fields given
+-- Have a running task wait for one of its open pauses, and free its worker; not if that is decided.
+-- KEYS[1] task     hash: version, write, order, status, pause_entry, pause_token, pause_write and the
+--   fields given
 -- KEYS[2] tasks    zset: task_id -> expiry in us
 -- KEYS[3] lease    hash: owner, epoch, expires
 -- KEYS[4] rows     stream of the session's updates
 -- KEYS[5] ids      hash: its ids
 -- KEYS[6] topic_rows  list: the task's index in it
 -- KEYS[7] channel  pub/sub
--- KEYS[8] token    hash: state, payload, mark, task, expires
--- KEYS[9] journal  hash: entry -> JSON
+-- KEYS[8] token    hash: state, expires, by, at, decision
+-- KEYS[9] journal  hash: entry -> JSON; lives as long as the task
 -- ARGV[1] epoch    of the worker's lease
--- ARGV[2] write    id of this call
--- ARGV[3] ttl_ms   of the task
--- ARGV[4] member   the task's id
--- ARGV[5] max_rows of the updates
--- ARGV[6] log_ttl_ms  of the updates
--- ARGV[7] payload  of the token
--- ARGV[8] mark     digest of the payload
--- ARGV[9] owner_of_token  JSON: task id, journal entry
--- ARGV[10] token_ttl_ms   until it expires
--- ARGV[11] keep_ms how long its trace is kept afterwards
--- ARGV[12] entry   of the journal
--- ARGV[13] note    JSON, for the journal
--- ARGV[14] row_count  how many updates follow, as id and row in turn; then the fields
--- ARGV[15..] rest  updates, then field names and values
+-- ARGV[2] entry    of the journal
+-- ARGV[3] write    id of this call
+-- ARGV[4] ttl_ms   of the task, after the pause's deadline
+-- ARGV[5] member   the task's id
+-- ARGV[6] max_rows of the updates
+-- ARGV[7] log_ttl_ms  of the updates
+-- ARGV[8] row_id   update id
+-- ARGV[9] row      the update that tells of it
+-- ARGV[10..] fields names and values, in turn
 -- Returns
---   {'OK', version}      it is paused
---   {'DENIED', status}   it is in another state; nothing was written
---   {'LOST', epoch}      the lease is at a later epoch; nothing was written
---   {'TAKEN', by, at, decision}  the token was used before; nothing was written
--- Emits the updates on channel
+--   {'OK', version}              it is paused
+--   {'TAKEN', by, at, decision}  the pause is decided; nothing was written
+--   {'EXPIRED'}                  nobody decided it in time; nothing was written
+--   {'MISSING'}                  there is no trace of its token; nothing was written
+--   {'DENIED', status}           the task does not run; nothing was written
+--   {'LOST', epoch}              the lease is at a later epoch; nothing was written
+-- Emits the update on channel
 -- @include now_ms
 -- @include fence
--- @include token_open
 -- @include record_write
 -- @include log_write
-local task, tasks, lease, journal = KEYS[1], KEYS[2], KEYS[3], KEYS[9]
+local task, tasks, lease, token, journal = KEYS[1], KEYS[2], KEYS[3], KEYS[8], KEYS[9]
 local log = { rows = KEYS[4], ids = KEYS[5], topic_rows = KEYS[6], channel = KEYS[7] }
-local epoch, write, ttl_ms, member = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
-log.topic, log.max_rows, log.ttl_ms = ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6])
-local token = { key = KEYS[8], payload = ARGV[7], mark = ARGV[8], task = ARGV[9],
-  ttl_ms = tonumber(ARGV[10]), keep_ms = tonumber(ARGV[11]) }
-local entry, note, row_count = ARGV[12], ARGV[13], tonumber(ARGV[14])
-local rest = { unpack(ARGV, 15) }
+local epoch, entry, write, ttl_ms, member = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5]
+log.topic, log.max_rows, log.ttl_ms = ARGV[5], tonumber(ARGV[6]), tonumber(ARGV[7])
+local row_id, row = ARGV[8], ARGV[9]
+local fields = { unpack(ARGV, 10) }
 
-local was = redis.call('HMGET', task, 'status', 'write', 'version')
--- A token is made for one pause: that it is there says that this call is a repetition.
-if was[2] == write or redis.call('HGET', token.key, 'task') == token.task then return { 'OK', tonumber(was[3] or 0) } end
+local was = redis.call('HMGET', task, 'status', 'pause_write', 'version')
+-- A repetition may come after the decision: only the next pause writes this field again.
+if was[2] == write then return { 'OK', tonumber(was[3]) } end
 local lost = fence(lease, epoch)
 if lost then return lost end
 if was[1] ~= 'RUNNING' then return { 'DENIED', was[1] or '' } end
+local held = redis.call('HMGET', token, 'state', 'expires', 'by', 'at', 'decision')
+if not held[1] then return { 'MISSING' } end
+if held[1] == 'resolved' then return { 'TAKEN', held[3], tonumber(held[4]), held[5] } end
 local now = now_ms()
-local used = token_open(token, now)
-if used then return used end
-log_write(log, { unpack(rest, 1, 2 * row_count) }, now)
-redis.call('HSET', journal, entry, note)
-redis.call('PEXPIRE', journal, ttl_ms)
-local version = record_write(task, { key = tasks, member = member }, write, ttl_ms, { unpack(rest, 2 * row_count + 1) })
+local left_ms = tonumber(held[2]) - now
+if left_ms <= 0 then return { 'EXPIRED' } end
+log_write(log, { row_id, row }, now)
+for _, field in ipairs({ 'pause_entry', entry, 'pause_token', token, 'pause_write', write }) do
+  fields[#fields + 1] = field
+end
+local life_ms = left_ms + ttl_ms
+local version = record_write(task, { key = tasks, member = member }, write, life_ms, fields)
+redis.call('PEXPIRE', journal, life_ms)
 redis.call('HSET', lease, 'owner', '', 'expires', 0)
+redis.call('PEXPIRE', lease, life_ms)
 return { 'OK', version }

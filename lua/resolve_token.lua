@@ -6,13 +6,13 @@
 -- ARGV[4] keep_ms  how long the answer is kept for repeated and late calls
 -- Returns
 --   {'OK', payload, task}        this claim has it
---   {'TAKEN', by, at, decision}  another claim has it
+--   {'TAKEN', by, at, decision}  another claim has it, or this one with another decision
 --   {'EXPIRED'}                  nobody took it in time
 --   {'MISSING'}                  no such token, or its trace is gone
 -- @include now_ms
 -- @include token_resolve
 local key = KEYS[1]
-local claim, by, decision, keep_ms = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
+local use = { claim = ARGV[1], by = ARGV[2], decision = ARGV[3], keep_ms = tonumber(ARGV[4]) }
 
-local reply = token_resolve(key, claim, by, decision, keep_ms, now_ms())
+local reply = token_resolve(key, use, now_ms())
 return reply

@@ -3,7 +3,7 @@
 -- KEYS[2] index    zset: member -> expiry in us; untouched without a member
 -- KEYS[3] lease    hash: epoch
 -- ARGV[1] epoch    of the writer's lease, '' for none
--- ARGV[2] expected version, 0 for absent, '' for any
+-- ARGV[2] expected version, 0 for absent, '+' for any that is there, '' for any
 -- ARGV[3] write    id of this call
 -- ARGV[4] ttl_ms   milliseconds
 -- ARGV[5] member   in the index, '' for none
@@ -22,6 +22,8 @@ local was = redis.call('HMGET', record, 'write', 'version')
 if was[1] == write then return { 'OK', tonumber(was[2]) } end
 local lost = fence(lease, epoch)
 if lost then return lost end
-if expected ~= '' and (was[2] or '0') ~= expected then return { 'STALE', tonumber(was[2] or 0) } end
+local there = was[2] or '0'
+if expected == '+' and there ~= '0' then expected = there end
+if expected ~= '' and there ~= expected then return { 'STALE', tonumber(there) } end
 local place = { key = member ~= '' and index or '', member = member }
 return { 'OK', record_write(record, place, write, ttl_ms, fields) }

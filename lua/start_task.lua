@@ -1,6 +1,6 @@
 -- Take a task's lease and set it running, or say why not. A running task whose lease has run out
--- is taken over.
--- KEYS[1] task     hash: version, write, order, status, attempts and the fields given
+-- is taken over, and its holder counted as dead.
+-- KEYS[1] task     hash: version, write, order, status, attempts, crashes and the fields given
 -- KEYS[2] tasks    zset: task_id -> expiry in us
 -- KEYS[3] lease    hash: owner, epoch, expires
 -- KEYS[4] rows     stream of the session's updates
@@ -35,7 +35,8 @@ log.topic, log.max_rows, log.ttl_ms = ARGV[5], tonumber(ARGV[6]), tonumber(ARGV[
 local fields = { unpack(ARGV, 10) }
 
 local was = redis.call('HMGET', task, 'status', 'write')
-local again = was[2] == write or (was[1] == 'RUNNING' and redis.call('HGET', lease, 'owner') == owner)
+local holder = redis.call('HGET', lease, 'owner') or ''
+local again = was[2] == write or (was[1] == 'RUNNING' and holder == owner)
 if not was[1] then return { 'MISSING' } end
 if was[1] ~= 'PENDING' and was[1] ~= 'RUNNING' then return { 'DENIED', was[1] } end
 local now = now_ms()
@@ -44,6 +45,7 @@ if not epoch then return { 'HELD', left_ms } end
 if not again then
   log_write(log, { row_id, row }, now)
   redis.call('HINCRBY', task, 'attempts', 1)
+  if was[1] == 'RUNNING' and holder ~= '' then redis.call('HINCRBY', task, 'crashes', 1) end
   record_write(task, { key = tasks, member = member }, write, ttl_ms, fields)
 end
 return { 'OK', epoch, redis.call('HGETALL', task) }

@@ -14,7 +14,8 @@ What JSON cannot hold is stored as its nearest form, decided here and nowhere el
     key that is not text        text; a taken name gets ``~2``, ``~3``, ...
     a container inside itself   "<cycle>"
     more than 254 levels        "<too deep>"
-    anything else               ``str()`` of it, or "<ClassName>" where that fails
+    anything else               ``str()`` of it without addresses in memory, or "<ClassName>" where
+                                that fails
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import base64
 import hashlib
 import json
 import math
+import re
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -55,6 +57,8 @@ MAX_DEPTH: Final = 254  # the most that orjson writes
 _MAX_INTEGER_BITS: Final = 2048  # no interpreter setting forbids reading that many digits
 _CYCLE: Final = "<cycle>"
 _TOO_DEEP: Final = "<too deep>"
+# An object without a text of its own tells its address, which would make equal values differ.
+_ADDRESS: Final = re.compile(r" at 0x[0-9A-Fa-f]+(?=>)")
 _LEAVES: Final = frozenset({str, int, float, bool, type(None)})
 
 # Compact JSON holds no raw tab, so one tab anywhere says: written by the standard library,
@@ -282,7 +286,7 @@ class _Cleaner:
             _scalar(value, kind)
             or _basic(value, kind)
             or _unfold(value, kind)
-            or ("object", text_of(value))
+            or ("object", _ADDRESS.sub("", text_of(value)))
         )
         return self._note(change, simpler) if change else simpler
 

@@ -5,14 +5,19 @@
     │   ├── ConfigError            a setting or an address cannot be used
     │   ├── InvalidField           an argument of a wrong type or shape, named
     │   ├── SteeringValidationError    a steering payload breaks the rules of its type
-    │   └── MissingCapability      a store lacks methods that a feature needs
+    │   ├── MissingCapability      a store lacks methods that a feature needs
+    │   └── MemoryBudgetExceeded   a turn is more than a memory may hold
     ├── LostRace               somebody else was first; the error carries the facts
     │   ├── VersionConflict        the document moved on
     │   ├── LeaseLost              the epoch is no longer the current one
     │   ├── TokenResolved          the token was used: by whom, when and how
     │   ├── TokenUnknown           no such token, or no longer
+    │   ├── PauseTimeout           nobody decided a pause in time
     │   └── InvalidTransition      the task's state does not allow this step
+    │   ├── InvalidTransition      the task's state does not allow this step
+    │   └── LimitReached           as many wait already as may
     ├── CursorGap              rows between the cursor and what is kept are gone
+    ├── HandlerChanged         a handler ended without asking for what earlier runs noted
     └── BackendError           trouble with the server
         ├── BackendUnavailable     it cannot be reached; the call did not happen
         │   └── OutcomeUnknown         the connection broke: it may have happened
@@ -27,6 +32,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+
+_NAMED_ENTRIES = 10
 
 
 class RedisStateError(Exception):
@@ -67,6 +74,10 @@ class MissingCapability(CallerError, TypeError):
         self.missing: list[str] = list(missing)
 
 
+class MemoryBudgetExceeded(CallerError, RuntimeError):
+    """A turn is more than the memory may hold, and its policy is ``error``. It was not taken."""
+
+
 class LostRace(RedisStateError):
     """Somebody else was first. Read the state again before deciding what to do."""
 
@@ -74,7 +85,7 @@ class LostRace(RedisStateError):
 class VersionConflict(LostRace):
     """The document is at ``actual``, not at ``expected``. Load it and apply the change anew."""
 
-    def __init__(self, what: str, *, expected: int, actual: int) -> None:
+    def __init__(self, what: str, *, expected: int | str, actual: int | str) -> None:
         super().__init__(f"{what} is at version {actual}, not {expected}")
         self.expected = expected
         self.actual = actual
@@ -107,6 +118,14 @@ class TokenUnknown(LostRace):
         self.expired = expired
 
 
+class PauseTimeout(LostRace):
+    """Nobody decided the pause ``name`` in time, and its policy is to fail."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"nobody decided the pause {name!r} in time")
+        self.name = name
+
+
 class InvalidTransition(LostRace):
     """The task is in state ``current``, from which ``wanted`` cannot be reached."""
 
@@ -115,6 +134,15 @@ class InvalidTransition(LostRace):
         self.task_id = task_id
         self.current = current
         self.wanted = wanted
+
+
+class LimitReached(LostRace, RuntimeError):
+    """As many of ``what`` are waiting as may: ``limit``. Have one decided first."""
+
+    def __init__(self, what: str, *, limit: int) -> None:
+        super().__init__(f"{limit} {what} are waiting, and no more may")
+        self.what = what
+        self.limit = limit
 
 
 class CursorGap(RedisStateError):
@@ -133,6 +161,21 @@ class CursorGap(RedisStateError):
         self.reason = reason
         self.missed = missed
         self.resume_after = resume_after
+
+
+class HandlerChanged(RedisStateError):
+    """A handler ended without asking for ``entries``, which earlier runs of the task noted.
+
+    A step was renamed or removed, or the handler does not decide alike in each run. What those
+    steps did has happened.
+    """
+
+    def __init__(self, task_id: str, entries: Sequence[str]) -> None:
+        more = len(entries) - _NAMED_ENTRIES
+        named = ", ".join(entries[:_NAMED_ENTRIES]) + (f" and {more} more" if more > 0 else "")
+        super().__init__(f"the handler of task {task_id} never asked for what was noted: {named}")
+        self.task_id = task_id
+        self.entries: list[str] = list(entries)
 
 
 class BackendError(RedisStateError):

@@ -41,6 +41,7 @@ class Settings(BaseSettings):
     max_updates_per_session: _Count = 10_000
     max_steering_events_per_session: _Count = 10_000
     max_planner_events_per_trace: _Count = 50_000
+    max_pending_patches: _Count = 32
 
     events_ttl: _Lifetime = 30 * _DAY
     updates_ttl: _Lifetime = 7 * _DAY
@@ -54,6 +55,20 @@ class Settings(BaseSettings):
     pause_ttl: _Lifetime = timedelta(hours=1)
     task_pause_ttl: _Lifetime = 7 * _DAY
     resolved_token_ttl: _Lifetime = timedelta(hours=1)
+    contexts_ttl: _Lifetime = 90 * _DAY
+    pending_patch_ttl: _Lifetime = 7 * _DAY
+    kv_tombstone_ttl: _Lifetime = _DAY
+
+    # Fernet keys, separated by commas: the first one seals, all of them open.
+    oauth_token_keys: SecretStr | None = None
+    oauth_token_ttl: _Lifetime = 365 * _DAY
+    jobs_ttl: _Lifetime = 365 * _DAY
+    job_runs_ttl: _Lifetime = 30 * _DAY
+    max_runs_per_job: _Count = 1_000
+    job_lease: _Lifetime = timedelta(minutes=1)
+    job_attempts: Annotated[int, Field(ge=1)] = 5
+    a2a_task_ttl: _Lifetime = 30 * _DAY
+    max_updates_per_a2a_task: _Count = 10_000
 
 
 def make_settings(url: str | None = None, **options: Any) -> Settings:

@@ -28,15 +28,19 @@ from redis_state.models import (
     TaskType,
     Trajectory,
 )
+from redis_state.models.task_groups import TaskGroup
 from redis_state.primitives.record import Records
 from redis_state.settings import Settings, make_settings
 from redis_state.stores.artifacts import ArtifactStore
 from redis_state.stores.base import Base, Unreadable
 from redis_state.stores.bindings import BindingStore
 from redis_state.stores.events import GLOBAL_TRACE, EventStore
+from redis_state.stores.groups import GroupStore
+from redis_state.stores.kv import KVStore
 from redis_state.stores.memory import MemoryStore
 from redis_state.stores.pauses import PauseStore
 from redis_state.stores.planner_events import PlannerEventStore
+from redis_state.stores.session_context import ContextStore, ContextTypes
 from redis_state.stores.session_log import Entry, EntryPage
 from redis_state.stores.steering import SteeringStore
 from redis_state.stores.tasks import TaskStore
@@ -62,6 +66,8 @@ class HostTypes:
     planner_event: type[Any] = PlannerEvent
     trajectory: type[Any] = Trajectory
     artifact_ref: type[Any] = ArtifactRef
+    context: ContextTypes = field(default_factory=ContextTypes)
+    task_group: type[Any] = TaskGroup
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +129,11 @@ class RedisStateStore:
         self.trajectories: TrajectoryStore = TrajectoryStore(self.base, types.trajectory)
         self.planner_events: PlannerEventStore = PlannerEventStore(self.base, types.planner_event)
         self._artifacts = ArtifactStore(self.base, artifact_retention, ref_type=types.artifact_ref)
+        self.contexts: ContextStore = ContextStore(
+            self.base, self.updates, types=types.context, decider=process_name()
+        )
+        self.groups: GroupStore = GroupStore(self.base, group_type=types.task_group)
+        self.kv: KVStore = KVStore(self.base, self.memory, self._artifacts)
 
     @classmethod
     def from_url(cls, url: str | None = None, **options: Any) -> Self:
@@ -228,9 +239,18 @@ class RedisStateStore:
 
     # Memory
 
-    async def save_memory_state(self, key: str, state: dict[str, Any]) -> None:
-        """Save a memory state; the last save wins. Kept `memory_ttl` after it."""
-        await self.memory.save(key, state)
+    async def save_memory_state(
+        self, key: str, state: dict[str, Any], *, expected_version: int | None = None
+    ) -> None:
+        """Save a memory state; the last save wins. Kept `memory_ttl` after it.
+
+        Errors: VersionConflict if a version was expected (0: no state) and it is at another.
+        """
+        await self.memory.save(key, state, expected_version=expected_version)
+
+    async def load_memory(self, key: str) -> tuple[dict[str, Any], int] | None:
+        """Return a memory state and its version, for a save that expects it, or None."""
+        return await self.memory.load(key)
 
     async def load_memory_state(self, key: str) -> dict[str, Any] | None:
         """Return a memory state as it was saved, or None. ``{}`` is a state."""
@@ -388,17 +408,21 @@ class RedisStateStore:
     # Housekeeping
 
     async def clear_session(self, session_id: str) -> None:
-        """Delete what is kept of a session: tasks, updates, steering, trajectories, artifacts, what
-        was set aside, and of each trace with a trajectory its events and bindings.
+        """Delete what is kept of a session: tasks, groups, context, patches, updates, steering,
+        trajectories, artifacts, what was set aside, and of each trace with a trajectory its events
+        and bindings.
 
-        Stay: memory and pauses, which are not kept by session, and, until their usual end, the
-        number at which each log and each task's lease goes on. So a cursor of before gives a
+        Stay: memory with its key-value entries and pauses, which are not kept by session, and,
+        until their usual end, what became of patches and the number at which each log and each
+        task's lease goes on. So a cursor of before gives a
         CursorGap, and a worker that still runs a task of before can write no more. Not atomic;
         repeat it if it was interrupted.
         """
         # Leases first: a worker's update that comes after the rows are gone would stay.
         for task_id in await self.tasks.ids(session_id):
             await self.tasks.clear(session_id, task_id)
+        await self.contexts.clear(session_id)
+        await self.groups.clear(session_id)
         await self.updates.clear(session_id)
         await self.steering.clear(session_id)
         await self._artifacts.clear(session_id)
@@ -469,13 +493,21 @@ class RedisStateStore:
         )
 
     async def drain(self, timeout_s: float | None = None) -> None:
-        """Wait until every call made so far in this loop has its outcome. Errors: TimeoutError."""
+        """Wait until every call made so far in this loop has its outcome. Errors: TimeoutError.
+
+        Also for calls that are not begun yet, and for those that a task in the background makes
+        one right after the other.
+        """
         async with asyncio.timeout(timeout_s):
-            await self._start_calls()
-            while self.transport.sender.pending or self.base.unsettled():
-                await self.base.settle()
-                await self.transport.drain()
-                await self._start_calls()
+            quiet = 0
+            while quiet < _QUIET_TURNS:
+                if self.transport.sender.pending or self.base.unsettled():
+                    quiet = 0
+                    await self.base.settle()
+                    await self.transport.drain()
+                else:
+                    quiet += 1
+                    await asyncio.sleep(0)
 
     async def aclose(self) -> None:
         """Finish what was called, disconnect, stop an embedded server of our own. Safe to repeat.
@@ -487,14 +519,10 @@ class RedisStateStore:
             await self.drain(_CLOSE_S)
         await self.transport.aclose(drain_s=0)
 
-    async def _start_calls(self) -> None:
-        """Let calls that were made but not awaited begin, and those of many steps go on."""
-        for _ in range(_STEPS):
-            await asyncio.sleep(0)
-
 
 _CLOSE_S = 5.0
-_STEPS = 3  # a bulk's parts are tasks of a task
+# Between two calls of one task the loop may turn so often: tasks of tasks, shields, deadlines.
+_QUIET_TURNS = 20
 
 
 def process_name() -> str:

@@ -4,9 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from redis_state.transport.keys import Keys
+from redis_state.transport.keys import A2AKeys, JobKeys, Keys
 from redis_state.transport.scripts import Fence, Reply, Scripts
-from tests.looking import HOUR, append, pause, saying, start, task_keys, token_key
+from tests.looking import (
+    HOUR,
+    append,
+    apply,
+    close,
+    decide,
+    finish,
+    group_keys,
+    make_group,
+    open_pause,
+    patch_keys,
+    pause,
+    saying,
+    start,
+    task_keys,
+    token_key,
+)
 
 Call = Callable[[Scripts, Keys], Awaitable[Reply]]
 
@@ -23,21 +39,6 @@ def _move(scripts: Scripts, keys: Keys) -> Awaitable[Reply]:
         write="w",
         ttl_ms=HOUR,
         announcement=saying(keys, "moved", session=SESSION),
-    )
-
-
-def _resume(scripts: Scripts, keys: Keys) -> Awaitable[Reply]:
-    return scripts.resume_task(
-        task_keys(keys),
-        {"status": b"PENDING"},
-        token=token_key(keys),
-        claim="c",
-        by="me",
-        decision=b"yes",
-        keep_ms=HOUR,
-        entry="pause:x#1",
-        ttl_ms=HOUR,
-        announcement=saying(keys, "resumed"),
     )
 
 
@@ -83,7 +84,101 @@ def _commit(scripts: Scripts, keys: Keys) -> Awaitable[Reply]:
     )
 
 
+def _resolve_patch(scripts: Scripts, keys: Keys) -> Awaitable[Reply]:
+    return scripts.resolve_patch(
+        patch_keys(keys, "\ud800"),
+        claim="c",
+        by="me",
+        decision=b"yes",
+        keep_ms=HOUR,
+        basis=(0, ""),
+        result=b"result",
+        ttl_ms=HOUR,
+        announcement=saying(keys, "resolved"),
+    )
+
+
+def job_keys(keys: Keys, job_id: str = SESSION) -> JobKeys:
+    """Name a job's keys."""
+    return JobKeys(keys.job(job_id), keys.jobs(), keys.jobs_of(SESSION), keys.jobs_due())
+
+
+def a2a_keys(keys: Keys, task_id: str = SESSION) -> A2AKeys:
+    """Name an A2A task's keys."""
+    return A2AKeys(
+        keys.a2a_task(task_id),
+        keys.a2a_tasks(),
+        keys.a2a_history(task_id),
+        keys.a2a_artifacts(task_id),
+        keys.a2a_push(task_id),
+        keys.a2a_updates(task_id),
+    )
+
+
+def _save_job(scripts: Scripts, keys: Keys) -> Awaitable[Reply]:
+    return scripts.save_job(
+        job_keys(keys),
+        {"document": b"{}"},
+        write="w",
+        ttl_ms=HOUR,
+        job_id=SESSION,
+        next_us=1,
+        interval_us=None,
+        enabled=True,
+    )
+
+
+def _create_a2a_task(scripts: Scripts, keys: Keys) -> Awaitable[Reply]:
+    return scripts.create_a2a_task(
+        a2a_keys(keys),
+        {"document": b"{}"},
+        task_id=SESSION,
+        history=[b"{}"],
+        artifacts=[b"{}"],
+        write="w",
+        ttl_ms=HOUR,
+    )
+
+
+def _update_a2a_task(scripts: Scripts, keys: Keys) -> Awaitable[Reply]:
+    return scripts.update_a2a_task(
+        a2a_keys(keys),
+        {"state": b"working"},
+        task_id=SESSION,
+        row=b"[]",
+        place="history",
+        item=b"{}",
+        max_rows=10,
+        write="w",
+        ttl_ms=HOUR,
+    )
+
+
 CALLS: dict[str, Call] = {
+    "apply_patch": lambda scripts, keys: apply(
+        scripts, keys, patch_keys(keys, "\ud800"), gated=True
+    ),
+    "close_group": lambda scripts, keys: close(scripts, group_keys(keys, "\ud800")),
+    "create_group": lambda scripts, keys: make_group(
+        scripts, group_keys(keys, "\ud800"), instead_of="\ud800"
+    ),
+    "finish_member": lambda scripts, keys: finish(
+        scripts, group_keys(keys), "\ud800", patch_id="\ud800"
+    ),
+    "join_group": lambda scripts, keys: scripts.join_group(
+        group_keys(keys), task_id="\ud800", write="w", ttl_ms=HOUR
+    ),
+    "resolve_patch": _resolve_patch,
+    "update_context": lambda scripts, keys: scripts.update_context(
+        keys.context(SESSION),
+        {"llm_context": b"{}"},
+        results=[("\ud800".encode("utf-8", "surrogatepass"), b"{}")],
+        content_hash="h",
+        hashed=True,
+        expected=0,
+        call="c",
+        ttl_ms=HOUR,
+    ),
     "acquire_lease": lambda scripts, keys: scripts.acquire_lease(
         keys.lease(SESSION, "t"), owner="o", duration_ms=HOUR, keep_ms=HOUR
     ),
@@ -97,8 +192,13 @@ CALLS: dict[str, Call] = {
         fence=Fence(keys.lease(SESSION, "t"), 1),
     ),
     "claim_due": lambda scripts, keys: scripts.claim_due(keys.watch(0), limit=1, hold_ms=HOUR),
+    "settle_claim": lambda scripts, keys: scripts.settle_claim(
+        keys.watch(0), mark=b"1.5", entries=[(b"e", HOUR), (b"f", None)]
+    ),
+    "look_task": lambda scripts, keys: scripts.look_task(task_keys(keys, SESSION)),
     "clear_log": lambda scripts, keys: scripts.clear_log(keys.updates(SESSION), topics=["t", ""]),
     "commit_blob": _commit,
+    "decide_pause": lambda scripts, keys: decide(scripts, keys, task_keys(keys), token_key(keys)),
     "delete_blob": lambda scripts, keys: scripts.delete_blob(
         keys.artifacts(SESSION), blob_id="\ud800"
     ),
@@ -106,22 +206,29 @@ CALLS: dict[str, Call] = {
         keys.task(SESSION, "t"), index=keys.tasks(SESSION), member="t", only_if_gone=False
     ),
     "find_row": lambda scripts, keys: scripts.find_row(keys.updates(SESSION), row_id=b"a"),
+    "keep_part": lambda scripts, keys: scripts.keep_part(
+        task_keys(keys, SESSION), epoch=1, entry="step:\ud800#1", number=0, data=b"x"
+    ),
     "list_blobs": lambda scripts, keys: scripts.list_blobs(keys.artifacts(SESSION)),
     "move_task": _move,
     "note_member": lambda scripts, keys: scripts.note_member(
         keys.artifact_sessions(), member="\ud800", ttl_ms=HOUR
     ),
     "note_step": lambda scripts, keys: scripts.note_step(
-        keys.journal(SESSION, "t"),
-        fence=Fence(keys.lease(SESSION, "t"), 1),
-        entry="step:x#1",
+        task_keys(keys, SESSION),
+        epoch=1,
+        entry="step:\ud800#1",
+        checkpoint=False,
+        chunks=0,
+        about=b"[1]",
         result=b"1",
-        ttl_ms=HOUR,
     ),
+    "open_pause": lambda scripts, keys: open_pause(scripts, keys, task_keys(keys), token_key(keys)),
     "open_token": lambda scripts, keys: scripts.open_token(
         keys.pause("token"), payload=b"p", mark="m", ttl_ms=HOUR, keep_ms=HOUR
     ),
     "pause_task": lambda scripts, keys: pause(scripts, keys, task_keys(keys), token_key(keys)),
+    "read_journal": lambda scripts, keys: scripts.read_journal(task_keys(keys, SESSION)),
     "read_log": lambda scripts, keys: scripts.read_log(
         keys.updates(SESSION), after=1, after_ms=0, count=10, topic="t"
     ),
@@ -134,7 +241,6 @@ CALLS: dict[str, Call] = {
     "resolve_token": lambda scripts, keys: scripts.resolve_token(
         keys.pause("token"), claim="c", by="me", decision=b"null", keep_ms=HOUR
     ),
-    "resume_task": _resume,
     "create_task": lambda scripts, keys: scripts.create_task(
         task_keys(keys, SESSION),
         {"status": b"PENDING"},
@@ -157,6 +263,27 @@ CALLS: dict[str, Call] = {
     ),
     "touch_blob": lambda scripts, keys: scripts.touch_blob(
         keys.artifacts(SESSION), blob_id="\ud800"
+    ),
+    "save_oauth_token": lambda scripts, keys: scripts.save_oauth_token(
+        keys.oauth_token(SESSION, "\ud800"), value=b"v", expires_ms=None, ttl_ms=HOUR
+    ),
+    "save_job": _save_job,
+    "claim_job": lambda scripts, keys: scripts.claim_job(
+        keys.job(SESSION), keys.jobs_due(), owner="o", lease_ms=HOUR, job_id=SESSION, asked_us=1
+    ),
+    "hold_job": lambda scripts, keys: scripts.hold_job(
+        keys.job(SESSION), owner="o", lease_ms=HOUR, begins=True
+    ),
+    "end_job": lambda scripts, keys: scripts.end_job(
+        job_keys(keys), owner="o", job_id=SESSION, ttl_ms=HOUR
+    ),
+    "create_a2a_task": _create_a2a_task,
+    "update_a2a_task": _update_a2a_task,
+    "read_a2a_task": lambda scripts, keys: scripts.read_a2a_task(
+        a2a_keys(keys), messages=-1, artifacts=True
+    ),
+    "save_a2a_push": lambda scripts, keys: scripts.save_a2a_push(
+        a2a_keys(keys), config_id="\ud800", config=b"{}"
     ),
     "watch_entry": lambda scripts, keys: scripts.watch_entry(
         keys.watch(0), entry=b"e", delay_ms=HOUR, sooner=False

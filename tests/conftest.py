@@ -17,6 +17,7 @@ from redis_state.testing import leaked_keys
 from redis_state.transport.connect import Transport
 from redis_state.transport.keys import Keys
 from redis_state.transport.scripts import Scripts
+from tests.hosts import KINDS, Host, open_host
 from tests.servers import TestServer, describe, start_server
 
 # A shared, busy machine makes single examples slow: that is no finding.
@@ -59,6 +60,13 @@ async def settings(server: TestServer) -> AsyncIterator[Settings]:
 async def store(settings: Settings) -> AsyncIterator[RedisStateStore]:
     """Give a store on the test's namespace."""
     async with RedisStateStore(settings) as opened:
+        yield opened
+
+
+@pytest.fixture(params=KINDS)
+async def host(settings: Settings, request: pytest.FixtureRequest) -> AsyncIterator[Host]:
+    """Give the store with each set of classes: its own, and those of PenguiFlow."""
+    async with open_host(request.param, settings) as opened:
         yield opened
 
 

@@ -18,6 +18,8 @@ from redis_state.transport.keys import Keys, LogKeys
 from redis_state.transport.scripts import (
     Announcement,
     Fence,
+    GroupKeys,
+    PatchKeys,
     Reply,
     Scripts,
     TaskKeys,
@@ -162,25 +164,83 @@ async def start(
     )
 
 
-async def pause(
-    scripts: Scripts, keys: Keys, task: TaskKeys, token: str, *, epoch: int = 1
+async def open_pause(
+    scripts: Scripts,
+    keys: Keys,
+    task: TaskKeys,
+    token: str,
+    *,
+    epoch: int = 1,
+    entry: str = "pause:x#1",
+    ttl_ms: int = HOUR,
 ) -> Reply:
-    """Pause a task under a token."""
+    """Open a pause under a token."""
+    return await scripts.open_pause(
+        task,
+        epoch=epoch,
+        token=token,
+        pauses=keys.pauses("s"),
+        entry=entry,
+        note=b"open",
+        owner=b"owner",
+        about=b"about",
+        token_ttl_ms=ttl_ms,
+        keep_ms=HOUR,
+        ttl_ms=HOUR,
+        announcement=saying(keys, f"opened-{token}"),
+    )
+
+
+async def pause(
+    scripts: Scripts,
+    keys: Keys,
+    task: TaskKeys,
+    token: str,
+    *,
+    epoch: int = 1,
+    entry: str = "pause:x#1",
+) -> Reply:
+    """Have a task wait for a pause."""
     return await scripts.pause_task(
         task,
         {"status": b"PAUSED"},
         epoch=epoch,
+        token=token,
+        entry=entry,
         write=f"pause {token}",
         ttl_ms=HOUR,
-        announcement=saying(keys, f"checkpoint-{token}", f"paused-{token}"),
+        announcement=saying(keys, f"paused-{token}"),
+    )
+
+
+async def decide(
+    scripts: Scripts,
+    keys: Keys,
+    task: TaskKeys,
+    token: str,
+    claim: str = "c",
+    *,
+    answer: str = "yes",
+    entry: str = "pause:x#1",
+    overdue: bool = False,
+    epoch: int | None = None,
+) -> Reply:
+    """Decide a pause."""
+    return await scripts.decide_pause(
+        task,
+        {"status": b"PENDING"},
         token=token,
-        payload=b"payload",
-        mark="mark",
-        token_owner=token.encode(),
-        token_ttl_ms=HOUR,
+        pauses=keys.pauses("s"),
+        entry=entry,
+        claim=claim,
+        by=f"by {claim}",
+        decision=answer.encode(),
+        note=f"{answer} by {claim}".encode(),
         keep_ms=HOUR,
-        entry="pause:x#1",
-        note=b"open",
+        ttl_ms=HOUR,
+        announcement=saying(keys, f"resumed-{claim}", f"decided-{claim}"),
+        overdue=overdue,
+        epoch=epoch,
     )
 
 
@@ -189,6 +249,94 @@ def token_key(keys: Keys, name: str = "x", session: str = "s") -> str:
     key = keys.session_token(f"{session}.{name}")
     assert key is not None
     return key
+
+
+def patch_keys(keys: Keys, patch: str = "p", session: str = "s", task: str = "t") -> PatchKeys:
+    """Name the keys of a patch of a session's context."""
+    return PatchKeys(
+        patch_id=patch,
+        task_id=task,
+        context=keys.context(session),
+        patch=keys.patch(session, patch),
+        patches=keys.patches(session),
+    )
+
+
+async def apply(
+    scripts: Scripts, keys: Keys, patch: PatchKeys, *, gated: bool = False, **more: Any
+) -> Reply:
+    """Bring a patch into its context, or keep it for a decision."""
+    given: dict[str, Any] = {
+        "basis": (0, ""),
+        "payload": b"kept" if gated else b"",
+        "result": b"" if gated else b"result",
+        "decision": b"pending" if gated else b"applied",
+        "by": "me",
+        "wait_ms": HOUR,
+        "keep_ms": HOUR,
+        "limit": 2,
+        "ttl_ms": HOUR,
+        "announcement": saying(keys, "told"),
+    }
+    return await scripts.apply_patch(patch, **{**given, **more})
+
+
+def group_keys(keys: Keys, group: str = "g", session: str = "s") -> GroupKeys:
+    """Name a group's keys."""
+    return GroupKeys(
+        group_id=group,
+        group=keys.group(session, group),
+        groups=keys.groups(session),
+        names=keys.group_names(session),
+    )
+
+
+async def make_group(
+    scripts: Scripts,
+    group: GroupKeys,
+    *,
+    alias: bytes = b"name",
+    instead_of: str | None = None,
+    write: str = "w",
+) -> Reply:
+    """Open a group of a name."""
+    return await scripts.create_group(
+        group,
+        {"status": b"open", "report": b"all", "document": b"{}"},
+        alias=alias,
+        instead_of=instead_of,
+        write=write,
+        ttl_ms=HOUR,
+    )
+
+
+async def finish(
+    scripts: Scripts, group: GroupKeys, task: str, *, call: str = "c", **more: Any
+) -> Reply:
+    """End a member of a group."""
+    given: dict[str, Any] = {"outcome": "complete", "patch_id": None}
+    return await scripts.finish_member(
+        group,
+        task_id=task,
+        call=call,
+        ttl_ms=HOUR,
+        ended_ttl_ms=HOUR // 2,
+        **{**given, **more},
+    )
+
+
+async def close(
+    scripts: Scripts,
+    group: GroupKeys,
+    *,
+    target: str = "sealed",
+    call: str = "c",
+    alias: bytes = b"name",
+) -> Reply:
+    """Seal a group, or end it as failed."""
+    return await scripts.close_group(
+        group, target=target, alias=alias, call=call, ttl_ms=HOUR, ended_ttl_ms=HOUR // 2
+    )
 
 
 def matching(topic: str | None, rows: Iterable[T], of: Callable[[T], str | None]) -> list[T]:

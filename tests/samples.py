@@ -26,6 +26,32 @@ from redis_state.models import (
 from redis_state.transport.embedded import EmbeddedServer, start_embedded
 from tests.servers import wheel_binary
 
+LONG_ID = "x" * 10_240
+ODD_IDS = (
+    "",
+    " ",
+    "a",
+    "A",
+    "a:b",
+    "a:b:c",
+    "{a}",
+    "a}b",
+    "*",
+    "?[a-z]",
+    "%",
+    "%25",
+    "%~",
+    "a\x00b",
+    "a\nb",
+    "é",
+    "e\u0301",
+    "\U0001f600",
+    "\ud83d",
+    "session:updates",
+    LONG_ID,
+    LONG_ID + "y",
+)
+
 
 class Opaque:
     """Something that JSON cannot hold and that cannot even say what it is."""

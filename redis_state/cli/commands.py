@@ -15,7 +15,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Coroutine
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -134,7 +134,12 @@ def worker(
             help="Where the AgentWorker is, for example workers.settings:worker.",
         ),
     ],
-    queue: Annotated[str | None, typer.Option(help="Take tasks of this queue.")] = None,
+    queue: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Take tasks of this queue; of several, the one named first is preferred."
+        ),
+    ] = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log each task.")] = False,
     stop_with_stdin: Annotated[
         bool, typer.Option(help="End when standard input does, as if told by SIGTERM.")
@@ -157,7 +162,8 @@ def worker(
     found = _or_exit(lambda: _load_worker(target, AgentWorker))
     if stop_with_stdin:
         threading.Thread(target=_stop_with_stdin, daemon=True).start()
-    _or_exit((replace(found, queue=queue) if queue else found).run)
+    chosen = _or_exit(lambda: found.with_queues(*queue)) if queue else found
+    _or_exit(chosen.run)
 
 
 @app.command()

@@ -75,29 +75,49 @@ class Leases:
         """Give it back. Does nothing if it is no longer held."""
         await self._scripts.release_lease(held.key, owner=held.owner, epoch=held.epoch)
 
+    async def keep(
+        self, held: Held, *, duration_ms: int, limit_s: float | None = None
+    ) -> LeaseLost | None:
+        """Renew the lease each third of its time until it is lost; return how.
+
+        After ``limit_s`` it is renewed no more, and None is returned: then it runs out. A server
+        that cannot be reached, or is full, is tried again soon.
+        """
+        now = asyncio.get_running_loop().time
+        begun = now()
+        pause_s = duration_ms / 3000
+        while True:
+            await asyncio.sleep(pause_s)
+            if limit_s is not None and now() - begun > limit_s:
+                log.warning("a lease is not renewed any more: %g s are over", limit_s)
+                return None
+            pause_s = duration_ms / 3000
+            try:
+                await self.renew(held, duration_ms=duration_ms)
+            except LeaseLost as error:
+                return error
+            except BackendError as error:
+                log.warning("a lease could not be renewed: %s", error)
+                pause_s = duration_ms / 30_000
+
     @asynccontextmanager
     async def keeping(
-        self, held: Held, *, duration_ms: int, on_lost: Callable[[LeaseLost], None]
+        self,
+        held: Held,
+        *,
+        duration_ms: int,
+        on_lost: Callable[[LeaseLost], None],
+        limit_s: float | None = None,
     ) -> AsyncGenerator[None, None]:
-        """Renew the lease each third of its time for the length of the block.
+        """Renew the lease, see `keep`, for the length of the block.
 
-        ``on_lost`` is called once, in this loop, when it was taken over. A server that cannot be
-        reached, or is full, is tried again soon.
+        ``on_lost`` is called once, in this loop, when it was taken over.
         """
 
         async def beat() -> None:
-            pause_s = duration_ms / 3000
-            while True:
-                await asyncio.sleep(pause_s)
-                pause_s = duration_ms / 3000
-                try:
-                    await self.renew(held, duration_ms=duration_ms)
-                except LeaseLost as error:
-                    on_lost(error)
-                    return
-                except BackendError as error:
-                    log.warning("a lease could not be renewed: %s", error)
-                    pause_s = duration_ms / 30_000
+            lost = await self.keep(held, duration_ms=duration_ms, limit_s=limit_s)
+            if lost is not None:
+                on_lost(lost)
 
         heart = asyncio.create_task(beat(), name="redis_state lease")
         try:

@@ -69,6 +69,13 @@ class Records:
             raise LeaseLost(key, epoch=fence.epoch if fence else 0, current=reply.facts[0])
         return int(reply.facts[0])
 
+    async def amend(self, key: str, fields: Mapping[str, bytes], *, ttl_ms: int) -> bool:
+        """Save fields of a record that is there, and tell whether it was. Atomic."""
+        reply = await self._scripts.save_record(
+            key, fields, write=new_write_id(), ttl_ms=ttl_ms, expected="+"
+        )
+        return reply.word is Word.OK
+
     async def load(self, key: str) -> Stored | None:
         """Return the record, or None if there is none."""
         sender = self._scripts.transport.sender
@@ -104,7 +111,7 @@ def stored(flat: list[Any]) -> Stored | None:
     """Read a hash's reply as a record; None for an empty one."""
     if not flat:
         return None
-    names = [name.decode() for name in flat[::2]]
+    names = [name.decode("utf-8", "surrogatepass") for name in flat[::2]]
     fields: dict[str, bytes] = dict(zip(names, flat[1::2], strict=True))
     return Stored(int(fields.get("version", 0)), int(fields.get("order", 0)), fields)
 

@@ -11,18 +11,21 @@ import hashlib
 import re
 from collections.abc import AsyncGenerator, AsyncIterable
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any
 
 from redis_state import codec
 from redis_state.errors import CorruptState, InvalidField, LostRace
 from redis_state.models.artifacts import ArtifactRef, ArtifactRetentionConfig, ArtifactScope
 from redis_state.primitives.blob import Blobs, Quota
-from redis_state.stores.base import Base
+from redis_state.stores.base import Base, ms
 from redis_state.transport.keys import artifact_place
 
 _CLEAN = re.compile(r"[^A-Za-z0-9_-]+")
 _ID = re.compile(r"[A-Za-z0-9_-]+_[0-9a-f]{20}([0-9a-f]{16})")
 _SESSION_OF_NONE = "default"
+# Hosts keep large values of a session's memory here, and the memory that names them lives longer.
+_OF_MEMORY = "session_kv"
 
 
 class ArtifactStore:
@@ -47,6 +50,9 @@ class ArtifactStore:
             max_trace_count=retention.max_artifacts_per_trace,
             strategy=retention.cleanup_strategy,
         )
+        # 0 is for ever already.
+        lasting_ms = self._quota.ttl_ms and max(self._quota.ttl_ms, ms(base.settings.memory_ttl))
+        self._lasting = replace(self._quota, ttl_ms=lasting_ms)
 
     async def put_bytes(
         self,
@@ -177,7 +183,8 @@ class ArtifactStore:
         meta: dict[str, Any] | None,
     ) -> ArtifactRef:
         place = artifact_place(_session(scope))
-        blobs = self._blobs(place)
+        quota = self._lasting if about["namespace"] == _OF_MEMORY else self._quota
+        blobs = Blobs(self._base.scripts, self._base.keys.artifacts(place), quota)
         upload = blobs.begin(trace=scope.trace_id if scope else None)
         try:
             async for chunk in chunks:
@@ -197,7 +204,7 @@ class ArtifactStore:
             if upload.chunks:
                 blobs.drop(upload)
             raise
-        await self._note(place)
+        await self._note(place, quota)
         return self._read(stored) or self._unreadable(artifact_id)
 
     async def _delete(self, place: str, artifact_id: str) -> bool:
@@ -208,12 +215,12 @@ class ArtifactStore:
             sender = self._base.scripts.transport.sender
             await sender.send("ZREM", self._base.keys.artifact_sessions(), place, repeatable=True)
             if await self._blobs(place).ids():
-                await self._note(place)
+                await self._note(place, self._lasting)
         return deleted
 
-    async def _note(self, place: str) -> None:
+    async def _note(self, place: str, quota: Quota) -> None:
         await self._base.scripts.note_member(
-            self._base.keys.artifact_sessions(), member=place, ttl_ms=self._quota.ttl_ms
+            self._base.keys.artifact_sessions(), member=place, ttl_ms=quota.ttl_ms
         )
 
     def _find(self, artifact_id: str) -> Blobs | None:

@@ -7,11 +7,11 @@ decides, so a name without a binding, or one that has moved, is harmless.
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import fields
 from typing import Any
 
 from redis_state import codec
-from redis_state.errors import VersionConflict
 from redis_state.models import RemoteBinding
 from redis_state.primitives.record import Place, Stored
 from redis_state.stores.base import Base, as_object, ms
@@ -32,18 +32,24 @@ class BindingStore:
         document = {name: getattr(binding, name) for name in self._names}
         member = binding_member(binding.context_id, binding.task_id)
         ttl_ms = ms(self._base.settings.bindings_ttl)
+        noted: asyncio.Future[Any] | None = None
         if binding.router_session_id is not None:
-            await self._base.scripts.note_member(
+            # Not awaited yet: the binding itself must be on its way when this call is made, for
+            # calls to take effect in their order. Noted first, it is never there and not found.
+            noted = self._base.scripts.begin_note_member(
                 keys.conversations(binding.router_session_id),
                 member=codec.encode([binding.trace_id, member]).decode(),
                 ttl_ms=ttl_ms,
             )
+            noted.add_done_callback(_look_at)
         await self._base.records.save(
             keys.binding(binding.trace_id, member),
             {"document": codec.encode(document), "retired": b"%d" % binding.is_terminal},
             ttl_ms=ttl_ms,
             place=Place(keys.bindings(binding.trace_id), member),
         )
+        if noted is not None:
+            await noted
 
     async def list_session(self, router_session_id: str) -> list[RemoteBinding]:
         """Return the bindings of a session's conversations, terminal ones too, by first save."""
@@ -84,14 +90,7 @@ class BindingStore:
         """Mark a binding terminal, so that it is never found again. An unknown one is let be."""
         key = self._base.keys.binding(trace_id, binding_member(context_id, task_id))
         ttl_ms = ms(self._base.settings.bindings_ttl)
-        while (record := await self._base.records.load(key)) is not None:
-            try:
-                await self._base.records.save(
-                    key, {"retired": b"1"}, ttl_ms=ttl_ms, expected=record.version
-                )
-            except VersionConflict:
-                continue
-            return
+        await self._base.records.amend(key, {"retired": b"1"}, ttl_ms=ttl_ms)
 
     async def clear(self, trace_id: str) -> None:
         """Delete a trace's bindings."""
@@ -118,3 +117,9 @@ class BindingStore:
         known = {name: document[name] for name in self._names if name in document}
         known["is_terminal"] = record.fields.get("retired") == b"1"
         return record.order, self._type(**known)
+
+
+def _look_at(noted: asyncio.Future[Any]) -> None:
+    """Look at what became of it, though the save beside it may have failed first."""
+    if not noted.cancelled():
+        noted.exception()

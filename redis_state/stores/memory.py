@@ -6,7 +6,8 @@ from typing import Any
 
 from redis_state import codec
 from redis_state.primitives.record import Stored
-from redis_state.stores.base import Base, as_object, ms
+from redis_state.stores.base import Base, as_object
+from redis_state.stores.kv_entry import lifetime_ms
 from redis_state.stores.values import mapping
 
 
@@ -20,10 +21,11 @@ class MemoryStore:
         self, key: str, state: dict[str, Any], *, expected_version: int | None = None
     ) -> int:
         """Save a state and return its version. Errors: VersionConflict if one was expected."""
+        checked = mapping("state", state)
         return await self._base.records.save(
             self._base.keys.memory(key),
-            {"document": codec.encode(mapping("state", state))},
-            ttl_ms=ms(self._base.settings.memory_ttl),
+            {"document": codec.encode(checked)},
+            ttl_ms=lifetime_ms(key, checked, self._base.settings),
             expected=expected_version,
         )
 

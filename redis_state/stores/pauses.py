@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 from redis_state import codec
@@ -13,6 +16,24 @@ from redis_state.stores.values import mapping
 from redis_state.transport.keys import token_digest
 
 log: logging.Logger = logging.getLogger(__name__)
+
+_CLAIMED: ContextVar[tuple[str, str] | None] = ContextVar("claimed pause", default=None)
+
+
+@contextmanager
+def claiming(token: str, claim: str) -> Generator[None]:
+    """Have loads of a token in this context be one claim's, for a caller who cannot name it."""
+    before = _CLAIMED.set((token, claim))
+    try:
+        yield
+    finally:
+        _CLAIMED.reset(before)
+
+
+def current_claim(token: str) -> str | None:
+    """Return the claim under which this context loads a token."""
+    claimed = _CLAIMED.get()
+    return claimed[1] if claimed is not None and claimed[0] == token else None
 
 
 class PauseStore:
@@ -42,13 +63,22 @@ class PauseStore:
         never was, and for a pause that cannot be read; the log of this process says which of
         these it was.
         """
-        key = self._base.keys.pause(token)
         try:
-            data = await self._tokens.consume(key, by=self._consumer, claim=claim)
+            return await self.claim(token, claim=claim or current_claim(token))
         except TokenResolved as error:
             log.info("a pause was loaded before: by %s at %d ms", error.by, error.at_ms)
             return None
         except TokenUnknown as error:
             log.info("a pause cannot be loaded: %s", error)
             return None
+
+    async def claim(
+        self, token: str, *, claim: str | None = None, by: str | None = None
+    ) -> dict[str, Any] | None:
+        """Consume a pause like `load`, and tell every other caller who was first.
+
+        None for a pause that cannot be read. Errors: TokenResolved, TokenUnknown.
+        """
+        key = self._base.keys.pause(token)
+        data = await self._tokens.consume(key, by=by or self._consumer, claim=claim)
         return self._base.attempt(token_digest(token), "pause", data, lambda: as_object(data))

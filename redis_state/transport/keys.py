@@ -105,6 +105,28 @@ class BlobKeys:
 
 
 @dataclass(frozen=True, slots=True)
+class JobKeys:
+    """The keys that the scripts of one job share; all jobs are in one slot."""
+
+    job: str
+    jobs: str
+    jobs_of: str
+    due: str
+
+
+@dataclass(frozen=True, slots=True)
+class A2AKeys:
+    """The keys of one A2A task; all A2A tasks are in one slot."""
+
+    task: str
+    tasks: str
+    history: str
+    artifacts: str
+    push: str
+    updates: LogKeys
+
+
+@dataclass(frozen=True, slots=True)
 class Keys:
     """The key layout under one namespace."""
 
@@ -122,7 +144,9 @@ class Keys:
         return f"{self.namespace}:v1:{{{escape(field, scope)}}}:{kind}"
 
     def _log(self, field: str, scope: str, kind: str) -> LogKeys:
-        rows = self._key(field, scope, kind)
+        return self._log_at(self._key(field, scope, kind))
+
+    def _log_at(self, rows: str) -> LogKeys:
         channel = f"{rows}:live" if self.database == 0 else f"{rows}:live:{self.database}"
         return LogKeys(rows, f"{rows}:ids", channel, f"{rows}:topic")
 
@@ -168,7 +192,8 @@ class Keys:
 
     def task(self, session_id: str, task_id: str) -> str:
         """hash: version, write, order, status, document, priority, result, error, progress,
-        updated_at, job, attempts: one task. `active_task_ttl`, or `finished_task_ttl` once over.
+        updated_at, job, queue, attempts, crashes, pause_entry, pause_token, pause_write: one task.
+        `active_task_ttl`, while paused after the pause's deadline; `finished_task_ttl` once over.
         """
         return self._key("session_id", session_id, f"task:{escape('task_id', task_id)}")
 
@@ -177,7 +202,9 @@ class Keys:
         return self._key("session_id", session_id, "tasks")
 
     def journal(self, session_id: str, task_id: str) -> str:
-        """hash: <kind>:<name>#<n> -> JSON: a task's finished steps and pauses. Like the task."""
+        """hash: <kind>:<name>#<n> -> JSON, part:<number>:<entry> -> bytes, versions: a task's
+        finished steps, in chunks if large, and its pauses. Like the task.
+        """
         return self._key("session_id", session_id, f"journal:{escape('task_id', task_id)}")
 
     def lease(self, session_id: str, task_id: str) -> str:
@@ -187,8 +214,8 @@ class Keys:
         return self._key("session_id", session_id, f"lease:{escape('task_id', task_id)}")
 
     def session_token(self, token: str) -> str | None:
-        """hash: state, payload, mark, expires, claim, by, at, decision, task: a pause of a worker's
-        task, named by the token's digest. Its timeout, then `resolved_token_ttl`.
+        """hash: state, payload, task, order, opened, expires, claim, by, at, decision: a pause of a
+        worker's task, named by the token's digest. Its timeout, then `resolved_token_ttl`.
         """
         # The token's text begins with its session's part of the key, so that it is found without
         # an index and shares the session's slot. Anything else is no token of ours.
@@ -197,6 +224,14 @@ class Keys:
         if not dot or not _ESCAPED.fullmatch(scope):
             return None
         return f"{self.namespace}:v1:{{{scope}}}:token:{digest}"
+
+    def pauses(self, session_id: str) -> str:
+        """zset: key of a token -> expiry in ms: a session's open pauses. Like the last."""
+        return self._key("session_id", session_id, "pauses")
+
+    def open_pauses(self) -> str:
+        """zset: key of a token -> expiry in us: all open pauses. As long as the last."""
+        return f"{self.namespace}:v1:{{pauses}}:open-pauses"
 
     def pause(self, token: str) -> str:
         """hash: like a session's token: a host's pause, in a slot of its own, named by the token's
@@ -221,6 +256,111 @@ class Keys:
     def artifact_sessions(self) -> str:
         """zset: place -> expiry in us: where there may be artifacts. As long as the last one."""
         return f"{self.namespace}:v1:{{artifacts}}:artifact-sessions"
+
+    def dead_tasks(self) -> str:
+        """zset: session and task -> expiry in us: tasks given up because their workers kept dying.
+        As long as the last one.
+        """
+        return f"{self.namespace}:v1:{{dead}}:dead-tasks"
+
+    def context(self, session_id: str) -> str:
+        """hash: version, write, order, number, hash, call, places, llm_context, tool_context,
+        memory, artifacts; =<task> -> place and result: a session's context. `contexts_ttl` after
+        a write.
+        """
+        return self._key("session_id", session_id, "context")
+
+    def patch(self, session_id: str, patch_id: str) -> str:
+        """hash: state, payload, expires, claim, by, at, decision, task, order: a patch of a
+        session's context. `pending_patch_ttl`, then `resolved_token_ttl`.
+        """
+        return self._key("session_id", session_id, f"patch:{escape('patch_id', patch_id)}")
+
+    def patches(self, session_id: str) -> str:
+        """zset: patch_id -> expiry in us: patches that wait for a decision. As long as the last."""
+        return self._key("session_id", session_id, "patches")
+
+    def group(self, session_id: str, group_id: str) -> str:
+        """hash: version, write, order, status, document, report, reported, pending, failed,
+        places, sealed, ended, <move> -> call; =<task> -> places and outcome; +<patch> -> place:
+        a group of tasks. `active_task_ttl`, or `finished_task_ttl` once over.
+        """
+        return self._key("session_id", session_id, f"group:{escape('group_id', group_id)}")
+
+    def groups(self, session_id: str) -> str:
+        """zset: group_id -> expiry in us: a session's groups. As long as the longest-lived."""
+        return self._key("session_id", session_id, "groups")
+
+    def group_names(self, session_id: str) -> str:
+        """hash: turn and name -> group_id: groups that are open. `active_task_ttl` after a new
+        one.
+        """
+        return self._key("session_id", session_id, "group-names")
+
+    def oauth_token(self, user_id: str, provider: str) -> str:
+        """text: a user's OAuth token for a provider, sealed or not. Until the token expires,
+        `oauth_token_ttl` if it does not.
+        """
+        return self._key("user_id", user_id, f"oauth-token:{escape('provider', provider)}")
+
+    def job(self, job_id: str) -> str:
+        """hash: version, write, order, document, next, interval, enabled, fired, ended; of a claim
+        owner, until, occurrence, asked, begun, attempts: a scheduled job. `jobs_ttl` beyond its
+        next occurrence.
+        """
+        return self._key("scope", "jobs", f"job:{escape('job_id', job_id)}")
+
+    def jobs(self) -> str:
+        """zset: job_id -> expiry in us: all scheduled jobs. As long as the last one."""
+        return self._key("scope", "jobs", "jobs")
+
+    def jobs_of(self, session_id: str) -> str:
+        """zset: job_id -> expiry in us: a session's scheduled jobs. As long as its last one."""
+        return self._key("scope", "jobs", f"jobs-of:{escape('session_id', session_id)}")
+
+    def jobs_due(self) -> str:
+        """zset: job_id -> next occurrence in us: enabled jobs. As long as the last job."""
+        return self._key("scope", "jobs", "jobs-due")
+
+    def job_runs(self, job_id: str) -> LogKeys:
+        """stream: runs of a job; ``:ids`` hash: fingerprint -> n. `job_runs_ttl`, trimmed."""
+        return self._log_at(self._key("scope", "jobs", f"job-runs:{escape('job_id', job_id)}"))
+
+    def a2a_task(self, task_id: str) -> str:
+        """hash: created, updated, context, state, status, final, document: an A2A task.
+        `a2a_task_ttl` after its last update.
+        """
+        return self._key("scope", "a2a", f"a2a-task:{escape('task_id', task_id)}")
+
+    def a2a_tasks(self) -> str:
+        """zset: task_id -> updated in us: all A2A tasks. As long as the last one."""
+        return self._key("scope", "a2a", "a2a-tasks")
+
+    def a2a_history(self, task_id: str) -> str:
+        """list: JSON: messages of an A2A task. Like the task."""
+        return self._key("scope", "a2a", f"a2a-history:{escape('task_id', task_id)}")
+
+    def a2a_artifacts(self, task_id: str) -> str:
+        """list: JSON: artifacts and parts in the order they were added. Like the task."""
+        return self._key("scope", "a2a", f"a2a-artifacts:{escape('task_id', task_id)}")
+
+    def a2a_push(self, task_id: str) -> str:
+        """hash: config_id -> JSON: push configurations of an A2A task. Like the task."""
+        return self._key("scope", "a2a", f"a2a-push:{escape('task_id', task_id)}")
+
+    def a2a_updates(self, task_id: str) -> LogKeys:
+        """stream: updates of an A2A task; ``:ids`` hash: call id -> n; ``:live`` channel.
+        `a2a_task_ttl`, trimmed by updates.
+        """
+        return self._log_at(self._key("scope", "a2a", f"a2a-updates:{escape('task_id', task_id)}"))
+
+    def worker(self, worker: str) -> str:
+        """hash: version, write, order, document: one worker process. Three of its intervals."""
+        return f"{self.namespace}:v1:{{workers}}:worker:{escape('worker', worker)}"
+
+    def workers(self) -> str:
+        """zset: worker -> expiry in us: the worker processes. As long as the last one's record."""
+        return f"{self.namespace}:v1:{{workers}}:workers"
 
     def watch(self, shard: int) -> str:
         """zset: what somebody must look at -> when, in ms. Permanent; entries are taken out."""

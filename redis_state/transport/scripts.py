@@ -8,14 +8,15 @@ lost is simply sent again.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Literal
 
 from redis_state.errors import CommandRefused, CorruptState
 from redis_state.transport.connect import Transport
-from redis_state.transport.keys import BlobKeys, LogKeys
+from redis_state.transport.keys import A2AKeys, BlobKeys, JobKeys, LogKeys
 from redis_state.transport.lua import Script, load_script, script_names
 from redis_state.transport.sender import Argument
 
@@ -26,9 +27,25 @@ SCRIPTS: dict[str, Script] = {name: load_script(name) for name in script_names()
 _EMPTY_TOPIC = b"\xff"
 
 
+# How many entries of a journal one command of a script names: Lua's stack has its limits.
+_SLICE = 1000
+
 # What hosts save and then cancel the saver of: once made, the call is sent all the same. Others are
 # not: a token must not be consumed for somebody who has gone.
-_LASTING = frozenset({"append_log", "save_record", "save_task", "open_token"})
+_LASTING = frozenset(
+    {
+        "append_log",
+        "save_record",
+        "save_task",
+        "open_token",
+        "note_step",
+        "save_oauth_token",
+        "save_job",
+        "end_job",
+        "create_a2a_task",
+        "update_a2a_task",
+    }
+)
 
 
 class Word(StrEnum):
@@ -88,6 +105,37 @@ class TaskKeys:
     journal: str
 
 
+@dataclass(frozen=True, slots=True)
+class PatchKeys:
+    """The keys of one patch of a session's context; all in its session's slot."""
+
+    patch_id: str
+    task_id: str
+    context: str
+    patch: str
+    patches: str
+
+    def with_log(self, log: LogKeys) -> tuple[str, ...]:
+        """List them with those of the updates that tell of it."""
+        told = (log.rows, log.ids, log.topic(self.task_id), log.channel)
+        return (self.context, self.patch, self.patches, *told)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupKeys:
+    """The keys of one group of tasks; all in its session's slot."""
+
+    group_id: str
+    group: str
+    groups: str
+    names: str
+
+    @property
+    def all(self) -> tuple[str, ...]:
+        """List them."""
+        return self.group, self.groups, self.names
+
+
 def raw(text: str) -> bytes:
     """Write any text as bytes; lone surrogates too."""
     return text.encode("utf-8", "surrogatepass")
@@ -124,10 +172,14 @@ class Scripts:
 
     def __init__(self, transport: Transport) -> None:
         self.transport: Transport = transport
+        # How often each script has refused a stale epoch, since this was made.
+        self.lost: Counter[str] = Counter()
 
-    async def _run(self, name: str, keys: Sequence[str], arguments: Iterable[Argument]) -> Reply:
+    def _begin(
+        self, name: str, keys: Sequence[str], arguments: Iterable[Argument]
+    ) -> asyncio.Future[Any]:
         script = SCRIPTS[name]
-        answer = self.transport.sender.send(
+        return self.transport.sender.send(
             "EVALSHA",
             script.digest,
             len(keys),
@@ -136,6 +188,9 @@ class Scripts:
             repeatable=True,
             script=script,
         )
+
+    async def _run(self, name: str, keys: Sequence[str], arguments: Iterable[Argument]) -> Reply:
+        answer = self._begin(name, keys, arguments)
         try:
             reply: Any = await (asyncio.shield(answer) if name in _LASTING else answer)
         except CommandRefused as error:
@@ -143,7 +198,10 @@ class Scripts:
                 raise
             raise CorruptState(keys[0], f"{name} found a key of another type") from error
         try:
-            return Reply(Word(reply[0].decode()), reply[1:])
+            word = Word(reply[0].decode())
+            if word is Word.LOST:
+                self.lost[name] += 1
+            return Reply(word, reply[1:])
         except (ValueError, AttributeError, IndexError, TypeError) as error:
             raise CorruptState(keys[0], f"{name} gave an unknown reply") from error
 
@@ -218,7 +276,7 @@ class Scripts:
         *,
         write: str,
         ttl_ms: int,
-        expected: int | None = None,
+        expected: int | Literal["+"] | None = None,
         index: str | None = None,
         member: str | None = None,
         fence: Fence | None = None,
@@ -342,6 +400,10 @@ class Scripts:
         """OK noted."""
         return await self._run("note_member", (index,), (raw(member), ttl_ms))
 
+    def begin_note_member(self, index: str, *, member: str, ttl_ms: int) -> asyncio.Future[Any]:
+        """Queue `note_member` at once, before whatever the caller sends next."""
+        return self._begin("note_member", (index,), (raw(member), ttl_ms))
+
     # The lease
 
     async def acquire_lease(
@@ -367,8 +429,144 @@ class Scripts:
         return await self._run("watch_entry", (watch,), (entry, delay_ms, int(sooner)))
 
     async def claim_due(self, watch: str, *, limit: int, hold_ms: int) -> Reply:
-        """OK entry..."""
+        """OK mark entry..."""
         return await self._run("claim_due", (watch,), (limit, hold_ms))
+
+    async def settle_claim(
+        self, watch: str, *, mark: bytes, entries: Sequence[tuple[bytes, int | None]]
+    ) -> Reply:
+        """OK settled. ``entries`` with their delays; None takes an entry out."""
+        tail: list[Argument] = [mark]
+        for entry, delay_ms in entries:
+            tail += (entry, "" if delay_ms is None else delay_ms)
+        return await self._run("settle_claim", (watch,), tail)
+
+    # OAuth tokens
+
+    async def save_oauth_token(
+        self, token: str, *, value: bytes, expires_ms: int | None, ttl_ms: int
+    ) -> Reply:
+        """OK kept."""
+        expires = "" if expires_ms is None else expires_ms
+        return await self._run("save_oauth_token", (token,), (value, expires, ttl_ms))
+
+    # Scheduled jobs
+
+    async def save_job(
+        self,
+        keys: JobKeys,
+        fields: Mapping[str, bytes],
+        *,
+        write: str,
+        ttl_ms: int,
+        job_id: str,
+        next_us: int | None,
+        interval_us: int | None,
+        enabled: bool,
+    ) -> Reply:
+        """OK version."""
+        return await self._run(
+            "save_job",
+            (keys.job, keys.jobs, keys.jobs_of, keys.due),
+            (
+                write,
+                ttl_ms,
+                raw(job_id),
+                "" if next_us is None else next_us,
+                "" if interval_us is None else interval_us,
+                int(enabled),
+                *_flat(fields),
+            ),
+        )
+
+    async def claim_job(
+        self, job: str, due: str, *, owner: str, lease_ms: int, job_id: str, asked_us: int
+    ) -> Reply:
+        """OK document next attempts | HELD left_ms | DENIED | MISSING."""
+        return await self._run("claim_job", (job, due), (owner, lease_ms, raw(job_id), asked_us))
+
+    async def hold_job(self, job: str, *, owner: str, lease_ms: int, begins: bool) -> Reply:
+        """OK attempts | LOST."""
+        return await self._run("hold_job", (job,), (owner, lease_ms, int(begins)))
+
+    async def end_job(self, keys: JobKeys, *, owner: str, job_id: str, ttl_ms: int) -> Reply:
+        """OK next_us | LOST."""
+        return await self._run(
+            "end_job",
+            (keys.job, keys.jobs, keys.jobs_of, keys.due),
+            (owner, raw(job_id), ttl_ms),
+        )
+
+    # A2A tasks
+
+    async def create_a2a_task(
+        self,
+        keys: A2AKeys,
+        fields: Mapping[str, bytes],
+        *,
+        task_id: str,
+        history: Sequence[bytes],
+        artifacts: Sequence[bytes],
+        write: str,
+        ttl_ms: int,
+    ) -> Reply:
+        """OK | TAKEN."""
+        return await self._run(
+            "create_a2a_task",
+            (keys.task, keys.tasks, keys.history, keys.artifacts, keys.push),
+            (
+                write,
+                ttl_ms,
+                raw(task_id),
+                len(history),
+                len(history) + len(artifacts),
+                *history,
+                *artifacts,
+                *_flat(fields),
+            ),
+        )
+
+    async def update_a2a_task(
+        self,
+        keys: A2AKeys,
+        fields: Mapping[str, bytes],
+        *,
+        task_id: str,
+        row: bytes,
+        place: str,
+        item: bytes,
+        max_rows: int,
+        write: str,
+        ttl_ms: int,
+    ) -> Reply:
+        """OK n | MISSING. ``place``: history, artifacts, or nothing."""
+        log = keys.updates
+        return await self._run(
+            "update_a2a_task",
+            (
+                keys.task,
+                keys.tasks,
+                keys.history,
+                keys.artifacts,
+                keys.push,
+                log.rows,
+                log.ids,
+                log.channel,
+            ),
+            (write, ttl_ms, raw(task_id), max_rows, row, place, item, *_flat(fields)),
+        )
+
+    async def read_a2a_task(self, keys: A2AKeys, *, messages: int, artifacts: bool) -> Reply:
+        """OK fields history artifacts last last_ms | MISSING."""
+        return await self._run(
+            "read_a2a_task",
+            (keys.task, keys.history, keys.artifacts, keys.updates.ids),
+            (messages, int(artifacts)),
+        )
+
+    async def save_a2a_push(self, keys: A2AKeys, *, config_id: str, config: bytes) -> Reply:
+        """OK | MISSING. An empty ``config`` deletes it."""
+        return await self._run("save_a2a_push", (keys.task, keys.push), (raw(config_id), config))
 
     # The life of a task
 
@@ -381,8 +579,9 @@ class Scripts:
         updates: LogKeys,
         write: str,
         ttl_ms: int,
+        before: int | None = None,
     ) -> Reply:
-        """OK version | STALE version."""
+        """OK version | STALE version | EXPIRED."""
         return await self._run(
             "create_task",
             (
@@ -393,8 +592,18 @@ class Scripts:
                 keys.lease,
                 updates.topic(keys.task_id),
             ),
-            (write, ttl_ms, topic_bytes(keys.task_id), *_flat(fields)),
+            (
+                write,
+                ttl_ms,
+                topic_bytes(keys.task_id),
+                "" if before is None else before,
+                *_flat(fields),
+            ),
         )
+
+    async def look_task(self, keys: TaskKeys) -> Reply:
+        """OK status version epoch left_ms order priority crashes queue ours | MISSING."""
+        return await self._run("look_task", (keys.task, keys.lease), ())
 
     async def start_task(
         self,
@@ -456,74 +665,108 @@ class Scripts:
             ),
         )
 
+    async def open_pause(
+        self,
+        keys: TaskKeys,
+        *,
+        epoch: int,
+        token: str,
+        pauses: str,
+        entry: str,
+        note: bytes,
+        owner: bytes,
+        about: bytes,
+        token_ttl_ms: int,
+        keep_ms: int,
+        ttl_ms: int,
+        announcement: Announcement,
+    ) -> Reply:
+        """OK note left_ms | DENIED status | LOST epoch."""
+        said = announcement
+        return await self._run(
+            "open_pause",
+            (keys.task, keys.lease, *_log_keys(keys, said), token, keys.journal, pauses),
+            (
+                epoch,
+                raw(entry),
+                note,
+                owner,
+                about,
+                token_ttl_ms,
+                keep_ms,
+                ttl_ms,
+                topic_bytes(keys.task_id),
+                said.max_rows,
+                said.ttl_ms,
+                *_pairs(said.rows),
+            ),
+        )
+
     async def pause_task(
         self,
         keys: TaskKeys,
         fields: Mapping[str, bytes],
         *,
         epoch: int,
+        token: str,
+        entry: str,
         write: str,
         ttl_ms: int,
         announcement: Announcement,
-        token: str,
-        payload: bytes,
-        mark: str,
-        token_owner: bytes,
-        token_ttl_ms: int,
-        keep_ms: int,
-        entry: str,
-        note: bytes,
     ) -> Reply:
-        """OK version | DENIED status | LOST epoch | TAKEN by at decision."""
+        """OK version | TAKEN by at decision | EXPIRED | MISSING | DENIED status | LOST epoch."""
         said = announcement
         return await self._run(
             "pause_task",
             (keys.task, keys.tasks, keys.lease, *_log_keys(keys, said), token, keys.journal),
             (
                 epoch,
+                raw(entry),
                 write,
                 ttl_ms,
                 topic_bytes(keys.task_id),
                 said.max_rows,
                 said.ttl_ms,
-                payload,
-                mark,
-                token_owner,
-                token_ttl_ms,
-                keep_ms,
-                raw(entry),
-                note,
-                len(said.rows),
                 *_pairs(said.rows),
                 *_flat(fields),
             ),
         )
 
-    async def resume_task(
+    async def decide_pause(
         self,
         keys: TaskKeys,
         fields: Mapping[str, bytes],
         *,
         token: str,
+        pauses: str,
+        entry: str,
         claim: str,
         by: str,
         decision: bytes,
+        note: bytes,
         keep_ms: int,
-        entry: str,
         ttl_ms: int,
         announcement: Announcement,
+        overdue: bool = False,
+        epoch: int | None = None,
     ) -> Reply:
-        """OK payload epoch | TAKEN by at decision | EXPIRED | MISSING | DENIED status."""
+        """OK status epoch | TAKEN by at decision | EXPIRED | HELD left_ms | MISSING |
+        DENIED status | LOST epoch. ``announcement``: of the task's move, else of the decision.
+        """
         said = announcement
+        log_keys = _log_keys(keys, said)
         return await self._run(
-            "resume_task",
-            (keys.task, keys.tasks, keys.lease, *_log_keys(keys, said), token, keys.journal),
+            "decide_pause",
+            (keys.task, keys.tasks, keys.lease, *log_keys, token, keys.journal, pauses),
             (
+                "" if epoch is None else epoch,
+                int(overdue),
                 raw(claim),
                 raw(by),
                 decision,
                 keep_ms,
                 raw(entry),
+                note,
                 ttl_ms,
                 topic_bytes(keys.task_id),
                 said.max_rows,
@@ -534,11 +777,216 @@ class Scripts:
         )
 
     async def note_step(
-        self, journal: str, *, fence: Fence, entry: str, result: bytes, ttl_ms: int
+        self,
+        keys: TaskKeys,
+        *,
+        epoch: int,
+        entry: str,
+        checkpoint: bool,
+        chunks: int,
+        about: bytes,
+        result: bytes,
     ) -> Reply:
-        """OK result | LOST epoch."""
+        """OK note | LOST epoch | MISSING."""
         return await self._run(
-            "note_step", (journal, fence.lease), (fence.epoch, raw(entry), result, ttl_ms)
+            "note_step",
+            (keys.journal, keys.lease, keys.task),
+            (epoch, raw(entry), "true" if checkpoint else "false", chunks, about, result),
+        )
+
+    async def keep_part(
+        self, keys: TaskKeys, *, epoch: int, entry: str, number: int, data: bytes
+    ) -> Reply:
+        """OK number | STALE | LOST epoch | MISSING."""
+        return await self._run(
+            "keep_part",
+            (keys.journal, keys.lease, keys.task),
+            (epoch, raw(entry), number, data),
+        )
+
+    async def read_journal(self, keys: TaskKeys) -> Reply:
+        """OK notes."""
+        return await self._run("read_journal", (keys.journal, keys.task), (_SLICE,))
+
+    # A session's context
+
+    async def update_context(
+        self,
+        context: str,
+        fields: Mapping[str, bytes],
+        *,
+        results: Sequence[tuple[bytes, bytes]],
+        content_hash: str,
+        hashed: bool,
+        expected: int | None,
+        call: str,
+        ttl_ms: int,
+    ) -> Reply:
+        """OK number hash | STALE number."""
+        return await self._run(
+            "update_context",
+            (context,),
+            (
+                "" if expected is None else expected,
+                call,
+                ttl_ms,
+                content_hash,
+                int(hashed),
+                len(results),
+                *_pairs(results),
+                *_flat(fields),
+            ),
+        )
+
+    async def apply_patch(
+        self,
+        keys: PatchKeys,
+        *,
+        basis: tuple[int, str],
+        payload: bytes,
+        result: bytes,
+        decision: bytes,
+        by: str,
+        wait_ms: int,
+        keep_ms: int,
+        limit: int,
+        ttl_ms: int,
+        announcement: Announcement,
+    ) -> Reply:
+        """OK new decision version | STALE number | DENIED waiting."""
+        said = announcement
+        return await self._run(
+            "apply_patch",
+            keys.with_log(said.log),
+            (
+                *basis,
+                raw(keys.patch_id),
+                raw(keys.task_id),
+                payload,
+                result,
+                decision,
+                raw(by),
+                wait_ms,
+                keep_ms,
+                limit,
+                ttl_ms,
+                said.max_rows,
+                said.ttl_ms,
+                *_pairs(said.rows),
+            ),
+        )
+
+    async def resolve_patch(
+        self,
+        keys: PatchKeys,
+        *,
+        claim: str,
+        by: str,
+        decision: bytes,
+        keep_ms: int,
+        basis: tuple[int, str],
+        result: bytes,
+        ttl_ms: int,
+        announcement: Announcement,
+    ) -> Reply:
+        """OK won decision version | TAKEN by at decision | EXPIRED | MISSING | STALE number."""
+        said = announcement
+        return await self._run(
+            "resolve_patch",
+            keys.with_log(said.log),
+            (
+                raw(claim),
+                raw(by),
+                decision,
+                keep_ms,
+                raw(keys.patch_id),
+                raw(keys.task_id),
+                *basis,
+                result,
+                ttl_ms,
+                said.max_rows,
+                said.ttl_ms,
+                *_pairs(said.rows),
+            ),
+        )
+
+    # A group of tasks
+
+    async def create_group(
+        self,
+        keys: GroupKeys,
+        fields: Mapping[str, bytes],
+        *,
+        alias: bytes,
+        instead_of: str | None,
+        write: str,
+        ttl_ms: int,
+    ) -> Reply:
+        """OK group_id new."""
+        return await self._run(
+            "create_group",
+            keys.all,
+            (
+                raw(keys.group_id),
+                alias,
+                int(instead_of is not None),
+                raw(instead_of or ""),
+                write,
+                ttl_ms,
+                *_flat(fields),
+            ),
+        )
+
+    async def join_group(self, keys: GroupKeys, *, task_id: str, write: str, ttl_ms: int) -> Reply:
+        """OK new | DENIED status | MISSING."""
+        return await self._run(
+            "join_group",
+            (keys.group, keys.groups),
+            (raw(keys.group_id), raw(task_id), write, ttl_ms),
+        )
+
+    async def finish_member(
+        self,
+        keys: GroupKeys,
+        *,
+        task_id: str,
+        outcome: str,
+        patch_id: str | None,
+        call: str,
+        ttl_ms: int,
+        ended_ttl_ms: int,
+    ) -> Reply:
+        """OK status completed | DENIED status | MISSING."""
+        return await self._run(
+            "finish_member",
+            (keys.group, keys.groups),
+            (
+                raw(keys.group_id),
+                raw(task_id),
+                outcome,
+                int(patch_id is not None),
+                raw(patch_id or ""),
+                raw(call),
+                ttl_ms,
+                ended_ttl_ms,
+            ),
+        )
+
+    async def close_group(
+        self,
+        keys: GroupKeys,
+        *,
+        target: str,
+        alias: bytes,
+        call: str,
+        ttl_ms: int,
+        ended_ttl_ms: int,
+    ) -> Reply:
+        """OK status completed | DENIED status | MISSING."""
+        return await self._run(
+            "close_group",
+            keys.all,
+            (raw(keys.group_id), target, alias, raw(call), ttl_ms, ended_ttl_ms),
         )
 
 

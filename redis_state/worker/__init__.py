@@ -3,9 +3,31 @@
 from __future__ import annotations
 
 from redis_state.worker.client import TaskClient
-from redis_state.worker.context import Decision, TaskContext
+from redis_state.worker.context import TaskContext
 from redis_state.worker.inbox import TaskCancelled
+from redis_state.worker.open_pauses import OpenPause
+from redis_state.worker.retries import RetryPolicy, retried
 from redis_state.worker.run import Handler
 from redis_state.worker.runner import AgentWorker
+from redis_state.worker.snapshots import FullSnapshot, Snapshot
+from redis_state.worker.steps import StepPolicy
+from redis_state.worker.waitpoint import Decision, Pause
+from redis_state.worker.workers import WorkerInfo, WorkerRegistry
 
-__all__ = ["AgentWorker", "Decision", "Handler", "TaskCancelled", "TaskClient", "TaskContext"]
+__all__ = [
+    "AgentWorker",
+    "Decision",
+    "FullSnapshot",
+    "Handler",
+    "OpenPause",
+    "Pause",
+    "RetryPolicy",
+    "Snapshot",
+    "StepPolicy",
+    "TaskCancelled",
+    "TaskClient",
+    "TaskContext",
+    "WorkerInfo",
+    "WorkerRegistry",
+    "retried",
+]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import aclosing, suppress
-from datetime import timedelta
+from dataclasses import replace
 from typing import Any, Self
 
-from redis_state import codec
-from redis_state.errors import CursorGap, InvalidField, InvalidTransition
+from redis_state.errors import CommandRefused, CursorGap, InvalidField, InvalidTransition
 from redis_state.models import (
     SteeringEvent,
     SteeringEventType,
@@ -22,12 +22,18 @@ from redis_state.models import (
 from redis_state.models.tasks import new_id
 from redis_state.primitives.watchlist import WatchList
 from redis_state.store import RedisStateStore, process_name
-from redis_state.stores.base import ms
+from redis_state.transport.keys import token_digest
+from redis_state.worker import telemetry
+from redis_state.worker.dead import list_dead
 from redis_state.worker.life import TaskLife, watch_entry
-from redis_state.worker.queue import DEFAULT_QUEUE, Queue
+from redis_state.worker.open_pauses import OpenPause, list_open_pauses
+from redis_state.worker.pausing import Pausing
+from redis_state.worker.queue import DEFAULT_QUEUE, Job, Queue
+from redis_state.worker.sight import look
+from redis_state.worker.snapshots import FullSnapshot, Snapshot, Snapshots
+from redis_state.worker.workers import WorkerInfo, WorkerRegistry
 
 _DECISIONS = (SteeringEventType.APPROVE, SteeringEventType.REJECT)
-_LOOK_AGAIN = timedelta(seconds=30)
 _LOOK_EVERY_S = 5.0
 
 
@@ -37,8 +43,10 @@ class TaskClient:
     def __init__(self, store: RedisStateStore, *, queue: str = DEFAULT_QUEUE) -> None:
         self.store: RedisStateStore = store
         self._life = TaskLife(store)
+        self._pausing = Pausing(store)
         self._queue = Queue(store.settings, name=queue)
         self._watch = WatchList(store.base.scripts, store.base.keys)
+        self._snapshots = Snapshots(store)
 
     async def __aenter__(self) -> Self:
         return self
@@ -62,20 +70,25 @@ class TaskClient:
         description: str | None = None,
         trace_id: str | None = None,
         context: TaskContextSnapshot | None = None,
+        queue: str | None = None,
     ) -> str:
         """Have a handler run once for this task; return the task's id.
 
-        The same ``task_id`` again is the same task, and only queued again if it still waits.
-        Written first on the watch list, then as a task, then queued: a crash in between leaves a
-        task that is known and not lost. Errors: BackendUnavailable, also if the task is written
-        but the queue is away: submit it again under its ``task_id``. InvalidField for an id that
-        is not text, or that of a task which was saved by a host and not submitted.
+        ``queue``, else the client's, is where the task waits each time it does. The same
+        ``task_id`` again is the same task, and only queued again if it still waits and the
+        queue has lost it. Written first on the watch list, then as a task, then queued: after a
+        crash in between, a sweeper queues it within seconds. Errors: BackendUnavailable, also if
+        the task is written but the queue is away: submit it again under its ``task_id``, or leave
+        it to a sweeper. InvalidField for an id that is not text, or that of a task which was saved
+        by a host and not submitted.
         """
-        task_id = task_id or new_id()
+        named, task_id = bool(task_id), task_id or new_id()
         if not handler:
             raise InvalidField("handler", "needs a name")
         _check_id("session_id", session_id)
         _check_id("task_id", task_id)
+        if named and await self._still_there(session_id, task_id):
+            return task_id
         state = TaskState(
             task_id=task_id,
             session_id=session_id,
@@ -86,11 +99,16 @@ class TaskClient:
             trace_id=trace_id,
             description=description,
         )
-        await self._look_later(session_id, task_id)
-        new = await self._life.create(state, handler=handler, task_input=task_input)
-        if not new and not await self._still_waits(session_id, task_id):
-            return task_id
-        await self._queue.put(session_id, task_id, epoch=0, priority=priority)
+        queue = queue or self._queue.name
+        with telemetry.submitting(handler, session_id, task_id, queue) as span:
+            clock = self._clock()
+            new = await self._life.create(
+                state, handler=handler, task_input=task_input, queue=queue, trace=span.carrier
+            )
+            if new:
+                await self._put(Job(session_id, task_id, 0, priority, queue), clock)
+            else:
+                await self._still_there(session_id, task_id)
         return task_id
 
     async def get(self, session_id: str, task_id: str) -> TaskState | None:
@@ -112,6 +130,7 @@ class TaskClient:
         The same ``event_id`` again is the same event: name one if you may have to repeat the call.
 
         APPROVE and REJECT with a ``resume_token`` resolve that pause of this task, see `resolve`;
+        what is kept of the event names the token by its digest.
         CANCEL also ends a task that waits, see `cancel`; PRIORITIZE moves one that is queued.
         Errors: SteeringValidationError if the payload breaks the rules of its type; those of
         `resolve`.
@@ -125,8 +144,8 @@ class TaskClient:
             event_id=event_id or new_id(),
         )
         validate_steering_event(event)
-        await self.store.save_steering(event)
         token = event.payload.get("resume_token")
+        await self.store.save_steering(event if token is None else _naming_token(event))
         if event_type in _DECISIONS and token:
             approved = event_type is SteeringEventType.APPROVE
             value = event.payload.get("decision")
@@ -157,13 +176,13 @@ class TaskClient:
     async def approve(
         self, token: str, value: Any = None, *, by: str | None = None, claim: str | None = None
     ) -> TaskState | None:
-        """Resolve a pause with yes, and have the task run on. See `resolve`."""
+        """Decide a pause with yes. See `resolve`."""
         return await self.resolve(token, approved=True, value=value, by=by, claim=claim)
 
     async def reject(
         self, token: str, value: Any = None, *, by: str | None = None, claim: str | None = None
     ) -> TaskState | None:
-        """Resolve a pause with no, and have the task run on. See `resolve`."""
+        """Decide a pause with no. See `resolve`."""
         return await self.resolve(token, approved=False, value=value, by=by, claim=claim)
 
     async def resolve(
@@ -175,14 +194,22 @@ class TaskClient:
         by: str | None = None,
         claim: str | None = None,
     ) -> TaskState | None:
-        """Resolve a pause and set its task pending in one step, then queue it for any worker.
+        """Decide a pause and, if its task waits for it, set that pending, in one step; queue it.
 
-        The same ``claim`` repeated gets the same answer and queues again. Errors: TokenResolved
-        (by whom, when, how) for whoever comes second; TokenUnknown, also once it has expired;
-        InvalidTransition if the task was cancelled; BackendUnavailable, also if it is resolved
-        but the queue is away: resolve it again with the same ``claim``.
+        A task that does not wait for this pause yet is told when it comes to wait. The same
+        ``claim`` repeated with the same decision gets the same answer and queues again. Errors:
+        TokenResolved (by whom, when, with what) for whoever comes second, and for a claim that
+        comes with another decision; TokenUnknown, also once it has expired; InvalidTransition if
+        the task is over; BackendUnavailable, also if it is decided but the queue is away: resolve
+        it again with the same ``claim``.
         """
         return await self._resolve(token, approved, value, by=by or process_name(), claim=claim)
+
+    async def pauses(
+        self, session_id: str | None = None, *, tag: str | None = None
+    ) -> list[OpenPause]:
+        """List the pauses that may be decided now, of a session or of all, the oldest first."""
+        return await list_open_pauses(self.store, session_id, tag=tag)
 
     async def _resolve(
         self,
@@ -194,16 +221,18 @@ class TaskClient:
         claim: str | None,
         task: tuple[str, str] | None = None,
     ) -> TaskState | None:
-        resumed = await self._life.resume(
-            token, approved=approved, value=codec.plain(value), by=by, claim=claim, task=task
-        )
-        state = await self.get(resumed.session_id, resumed.task_id)
-        if state is not None and state.status is TaskStatus.PENDING:
-            await self._look_later(resumed.session_id, resumed.task_id)
-            await self._queue.put(
-                resumed.session_id, resumed.task_id, epoch=resumed.epoch, priority=state.priority
+        with telemetry.deciding() as span:
+            decided = await self._pausing.decide(
+                token, approved=approved, value=value, by=by, claim=claim, task=task
             )
-        return state
+            session_id, task_id = decided.session_id, decided.task_id
+            clock = self._clock()
+            sight = await look(self.store, session_id, task_id)
+            if sight is not None and sight.status is TaskStatus.PENDING:
+                # Not mended: the job of the run that paused may still be in its worker's hands.
+                await self._put(sight.job, clock, trace=span.carrier)
+            span.note(session_id=session_id, task_id=task_id)
+        return await self.get(session_id, task_id)
 
     async def wait(
         self, session_id: str, task_id: str, *, timeout_s: float | None = None
@@ -224,26 +253,72 @@ class TaskClient:
                 if ended is not None:
                     return ended
 
+    async def snapshots(self, session_id: str, task_id: str) -> list[Snapshot]:
+        """List what a task's steps have noted, in order, without the results.
+
+        Errors: CorruptState if a note is damaged.
+        """
+        return await self._snapshots.list(session_id, task_id)
+
+    async def snapshot(self, session_id: str, task_id: str, version: int) -> FullSnapshot | None:
+        """Return one snapshot with its result, however large, or None. Errors: CorruptState."""
+        return await self._snapshots.get(session_id, task_id, version)
+
+    async def last_checkpoint(self, session_id: str, task_id: str) -> FullSnapshot | None:
+        """Return the newest snapshot that a `checkpoint_step` made, or None."""
+        return await self._snapshots.last_checkpoint(session_id, task_id)
+
     async def drop_queue(self) -> None:
         """Forget everything queued, of all sessions. The tasks stay as they are."""
         await self._queue.clear()
 
-    async def _still_waits(self, session_id: str, task_id: str) -> bool:
-        record = await self.store.tasks.load_fields(session_id, task_id)
-        if record is not None and "job" not in record.fields:
+    async def workers(self) -> list[WorkerInfo]:
+        """List the worker processes that have been heard of lately. See `WorkerRegistry`."""
+        return await WorkerRegistry(self.store).list()
+
+    async def dead(self, *, limit: int = 100) -> Sequence[TaskState]:
+        """List tasks of all sessions that were given up, the last first: FAILED, because more
+        workers than allowed died, one after the other, while they ran them.
+        """
+        return await list_dead(self.store, limit)
+
+    async def _still_there(self, session_id: str, task_id: str) -> bool:
+        """Tell whether there is such a task; queue it if it waits and the queue has lost it.
+
+        It goes to the queue that it was submitted to.
+        """
+        sight = await look(self.store, session_id, task_id)
+        if sight is not None and not sight.ours:
             raise InvalidField("task_id", "a host has saved a task of this id, with no handler")
-        status = TaskStatus(record.fields["status"].decode()) if record else None
-        if status is None or status.is_terminal:
-            await self._watch.take_out(watch_entry(session_id, task_id))
-        return status is TaskStatus.PENDING
+        if sight is not None and sight.status is TaskStatus.PENDING:
+            await self._queue.mend([sight.job])
+        return sight is not None
 
     async def _prioritize(self, session_id: str, task_id: str, priority: int) -> None:
         """Have a task that waits be taken sooner or later. One that runs has been told."""
         waiting = await self._life.prioritize(session_id, task_id, priority)
         if waiting is not None:
             await self._queue.move(
-                session_id, task_id, epoch=waiting.epoch, before=waiting.priority, after=priority
+                session_id,
+                task_id,
+                epoch=waiting.epoch,
+                before=waiting.priority,
+                after=priority,
+                queue=waiting.queue,
             )
+
+    async def _put(
+        self, job: Job, clock: Awaitable[Any], *, trace: Mapping[str, str] | None = None
+    ) -> None:
+        """Queue a task, and say when by the server's clock."""
+        at_ms: int | None = None
+        with suppress(CommandRefused):  # it is for telemetry only
+            seconds, micros = await clock
+            at_ms = int(seconds) * 1000 + int(micros) // 1000
+        await self._queue.put_job(replace(job, at_ms=at_ms, trace=trace or {}))
+
+    def _clock(self) -> asyncio.Future[Any]:
+        return self.store.transport.sender.send("TIME", repeatable=True)
 
     async def _look(self, session_id: str, task_id: str) -> TaskState | None:
         state = await self.get(session_id, task_id)
@@ -272,8 +347,11 @@ class TaskClient:
             if await self._life.cancel(state, reason):
                 await self._watch.take_out(watch_entry(session_id, task_id))
 
-    async def _look_later(self, session_id: str, task_id: str) -> None:
-        await self._watch.put(watch_entry(session_id, task_id), delay_ms=ms(_LOOK_AGAIN))
+
+def _naming_token(event: SteeringEvent) -> SteeringEvent:
+    """Write a decision as it is kept: whoever reads it cannot decide in its author's place."""
+    payload = {**event.payload, "resume_token": token_digest(event.payload["resume_token"])}
+    return event.model_copy(update={"payload": payload})
 
 
 def _check_id(field: str, value: Any) -> None:

@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-import inspect
-from collections import Counter
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from datetime import timedelta
-from typing import Any, ParamSpec, TypeVar, cast, overload
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from contextlib import contextmanager
+from copy import copy
+from typing import Any, ParamSpec, Self, TypeVar, Unpack, overload
 
 from redis_state import codec
-from redis_state.models import StateUpdate, TaskState, UpdateType
+from redis_state.errors import InvalidTransition, TokenUnknown
+from redis_state.models import StateUpdate, TaskState, TaskStatus, UpdateType
 from redis_state.store import RedisStateStore
-from redis_state.stores.base import ms
+from redis_state.worker import telemetry
 from redis_state.worker.inbox import Inbox
 from redis_state.worker.life import Started, TaskLife
+from redis_state.worker.pausing import Pausing
+from redis_state.worker.steps import StepPolicy, Steps
+from redis_state.worker.waitpoint import (
+    Decision,
+    Pause,
+    PauseOptions,
+    Question,
+    decision_of,
+    pause_token,
+)
 
 R = TypeVar("R")
 P = ParamSpec("P")
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """How a pause was resolved: whether approved, with which value, by whom."""
-
-    approved: bool
-    value: Any
-    by: str
 
 
 class TaskPaused(BaseException):
@@ -42,14 +42,26 @@ class TaskContext:
     """
 
     def __init__(
-        self, store: RedisStateStore, life: TaskLife, started: Started, inbox: Inbox, worker: str
+        self,
+        store: RedisStateStore,
+        life: TaskLife,
+        started: Started,
+        inbox: Inbox,
+        worker: str,
+        *,
+        steps: StepPolicy | None = None,
     ) -> None:
         self.store: RedisStateStore = store
         self.inbox: Inbox = inbox
         self.worker = worker
         self._life = life
         self._started = started
-        self._entries: Counter[str] = Counter()
+        self._steps = Steps(store, started, inbox, steps or StepPolicy())
+        self._pausing = Pausing(store)
+        self._pauses: dict[str, dict[str, Any]] = {
+            entry: note for entry, note in started.journal.items() if entry.startswith("pause:")
+        }
+        self._tokens: dict[str, str] = {}
 
     @property
     def task(self) -> TaskState:
@@ -116,72 +128,157 @@ class TaskContext:
         await self.store.updates.save(update, fence=self._started.held.fence)
 
     @overload
-    async def step(
+    def step(
         self, name: str, work: Callable[P, Awaitable[R]], *arguments: P.args, **options: P.kwargs
-    ) -> R: ...
+    ) -> Coroutine[Any, Any, R]: ...
 
     @overload
-    async def step(
+    def step(
         self, name: str, work: Callable[P, R], *arguments: P.args, **options: P.kwargs
-    ) -> R: ...
+    ) -> Coroutine[Any, Any, R]: ...
 
     @overload
-    async def step(
+    def step(
         self, name: str, work: Callable[..., Any], *arguments: Any, **options: Any
-    ) -> Any: ...
+    ) -> Coroutine[Any, Any, Any]: ...
 
-    async def step(
-        self, name: str, work: Callable[..., Awaitable[R] | R], *arguments: Any, **options: Any
-    ) -> R:
+    def step(
+        self, name: str, work: Callable[..., Any], *arguments: Any, **options: Any
+    ) -> Coroutine[Any, Any, Any]:
         """Do some work once per task and note its result; later runs return what was noted.
 
         The result comes back as JSON keeps it, in this run too. A crash between the work and its
-        note does the work again: give what has effects outside an idempotency key. A checkpoint.
-        Errors: the work's own; TaskCancelled, LeaseLost.
+        note does the work again: give what has effects outside an `effect_id`. The name is counted
+        by this call, before it is awaited, and belongs to the asyncio task that makes it; parts of
+        a handler that run at once each need names of their own, or a `branch`. A checkpoint.
+        Errors: the work's own, after the last attempt if it is `retried`; InvalidField for a name
+        that two asyncio tasks use; CorruptState if a noted result is damaged; TaskCancelled,
+        LeaseLost.
         """
-        entry = self._entry("step", name)
-        await self.checkpoint()
-        if entry in self._started.journal:
-            return cast("R", self._started.journal[entry])
-        outcome = work(*arguments, **options)
-        result = await outcome if inspect.isawaitable(outcome) else outcome
-        return cast("R", await self._life.note_step(self._started, entry, result))
+        return self._steps.do(name, work, arguments, options)
 
-    async def pause(
+    def checkpoint_step(
+        self, name: str, work: Callable[P, Any], *arguments: P.args, **options: P.kwargs
+    ) -> Coroutine[Any, Any, Any]:
+        """Do a step, and mark its note as a checkpoint among the task's snapshots. Like `step`."""
+        return self._steps.do(name, work, arguments, options, checkpoint=True)
+
+    def effect_id(self, name: str | None = None) -> str:
+        """Return the idempotency key of a step's effects: the same in every attempt and every run.
+
+        It is that of the step that this name will be asked for next; in a step's work, that step's
+        own, also without a name. Another task, name or occurrence has another key. It is made from
+        the ids alone, so a task that is submitted anew under an old id has the old keys.
+        """
+        return self._steps.effect_id(name)
+
+    def branch(self, name: str) -> Self:
+        """Return a context that counts the names of steps and pauses for itself.
+
+        For parts of a handler that run at once and use the same names, in an order that may be
+        another in each run. Steering, and all else, is this context's.
+        """
+        made = copy(self)
+        made._steps = self._steps.branch(name)  # noqa: SLF001 - a copy of this very object
+        return made
+
+    async def check_changed(self) -> None:
+        """Say, or fail, if earlier runs noted what this one never asked for.
+
+        Done for each handler that returns. Errors: HandlerChanged, if the worker's policy says so.
+        """
+        await self._steps.check_changed()
+
+    async def open_pause(
         self,
         reason: str = "await_input",
         payload: Any = None,
         *,
-        name: str | None = None,
-        timeout: timedelta | None = None,
-    ) -> Decision:
-        """Pause the task until somebody resolves its token; return the decision.
+        reveal: bool = True,
+        **options: Unpack[PauseOptions],
+    ) -> Pause:
+        """Open a pause without waiting for it: somebody may decide it from now on.
 
-        The run ends at the first call and the worker is free. Whoever resolves the token has the
-        task run again, on any worker, where this call returns. Errors: TaskCancelled, LeaseLost.
+        A later run gets the same pause, found by its ``key``, else by its ``name`` (the reason by
+        default) and its order among those of that name; what it asks stands as first asked. The
+        CHECKPOINT update carries the token, unless not to ``reveal`` it: then the handler sends
+        ``pause.token`` itself, and no text of it is stored.
+
+        ``timeout`` is `task_pause_ttl` by default, `active_task_ttl` at most. Nobody having
+        decided by then, ``on_timeout`` does: ``"fail"`` raises PauseTimeout where the pause is
+        waited for, ``"reject"`` is a no, ``"resume"`` a yes with ``default``. A checkpoint.
+        Errors: InvalidField, TaskCancelled, LeaseLost.
         """
-        entry = self._entry("pause", name or reason)
+        asked = Question.read(self.store.settings, reason, payload, options, reveal=reveal)
+        key = options.get("key")
+        entry = self._entry("pause", asked.name) if key is None else f"pause:{key}#key"
         await self.checkpoint()
-        note = self._started.journal.get(entry)
-        if note is not None and note["state"] == "decided":
-            return Decision(bool(note["approved"]), note["value"], str(note["by"]))
-        await self._life.pause(
-            self._started,
-            entry=entry,
-            former=None if note is None else note.get("token"),
-            reason=reason,
-            payload=payload,
-            ttl_ms=None if timeout is None else ms(timeout),
-        )
-        paused = TaskPaused()
-        self.inbox.close(paused)
-        raise paused
+        note = self._pauses.get(entry)
+        if note is None or note["state"] != "decided":
+            with self._ending_if_paused():
+                self._pauses[entry] = await self._pausing.open(self._started, entry, asked)
+        return Pause(asked.name, self._token(entry))
 
-    async def approval(self, question: str, payload: Any = None, **options: Any) -> Decision:
+    async def wait_for(self, pause: Pause | str) -> Decision:
+        """Return a pause's decision; end the run and wait for it if there is none yet.
+
+        Takes what `open_pause` returned, or its token. The worker is free while the task waits;
+        whoever decides has it run again, on any worker, where this call returns. A checkpoint.
+        Errors: PauseTimeout, TokenUnknown if this task has not opened it, TaskCancelled,
+        LeaseLost.
+        """
+        token = pause.token if isinstance(pause, Pause) else pause
+        entry = self._entry_of(token)
+        await self.checkpoint()
+        if self._pauses[entry]["state"] != "decided":
+            with self._ending_if_paused():
+                note = await self._pausing.wait(self._started, entry)
+            if note is None:
+                raise self._end_paused()
+            self._pauses[entry] |= note
+        return decision_of(entry, self._pauses[entry])
+
+    async def pause(
+        self, reason: str = "await_input", payload: Any = None, **options: Unpack[PauseOptions]
+    ) -> Decision:
+        """Open a pause and wait for its decision. See `open_pause` and `wait_for`."""
+        return await self.wait_for(await self.open_pause(reason, payload, **options))
+
+    async def approval(
+        self, question: str, payload: Any = None, **options: Unpack[PauseOptions]
+    ) -> Decision:
         """Pause until somebody approves or rejects. Like `pause`."""
         content = {"question": question, "details": codec.plain(payload)}
         return await self.pause("await_approval", content, **options)
 
+    def _token(self, entry: str) -> str:
+        token = pause_token(self._started, entry)
+        self._tokens[token] = entry
+        return token
+
+    def _entry_of(self, token: str) -> str:
+        if token not in self._tokens:
+            for entry in self._pauses:
+                self._token(entry)
+        if token not in self._tokens:
+            raise TokenUnknown(expired=False)
+        return self._tokens[token]
+
+    @contextmanager
+    def _ending_if_paused(self) -> Generator[None, None, None]:
+        """Take it for the end of this run that another of its coroutines has paused the task."""
+        try:
+            yield
+        except InvalidTransition as denied:
+            if denied.current != TaskStatus.PAUSED.value:
+                raise
+            raise self._end_paused() from None
+
+    def _end_paused(self) -> TaskPaused:
+        telemetry.event("pause")
+        paused = TaskPaused()
+        self.inbox.close(paused)
+        return paused
+
     def _entry(self, kind: str, name: str) -> str:
-        self._entries[f"{kind}:{name}"] += 1
-        return f"{kind}:{name}#{self._entries[f'{kind}:{name}']}"
+        return self._steps.ask(kind, name)

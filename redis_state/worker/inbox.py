@@ -15,6 +15,7 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from contextlib import aclosing
+from typing import NoReturn
 
 from redis_state.errors import BackendError, CursorGap
 from redis_state.models import SteeringEvent, SteeringEventType
@@ -111,6 +112,13 @@ class Inbox:
         self.raise_if_over()
         await self._open.wait()
         self.raise_if_over()
+
+    async def until_over(self) -> NoReturn:
+        """Wait until the run is over, and say why. Errors: TaskCancelled, LeaseLost."""
+        while True:
+            self.raise_if_over()
+            self._arrived.clear()
+            await self._arrived.wait()
 
     def raise_if_over(self) -> None:
         """Errors: TaskCancelled, LeaseLost."""

@@ -12,15 +12,16 @@ record and tells the session in the same step.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from redis_state import codec
-from redis_state.errors import InvalidTransition, LeaseLost, TokenUnknown, VersionConflict
+from redis_state.errors import InvalidTransition, LeaseLost, VersionConflict
 from redis_state.models import (
     StateUpdate,
     TaskContextSnapshot,
@@ -29,21 +30,38 @@ from redis_state.models import (
     TaskType,
     UpdateType,
 )
-from redis_state.primitives.lease import Held
+from redis_state.primitives.lease import Held, Leases, new_owner
 from redis_state.primitives.record import Place, new_write_id, stored
-from redis_state.primitives.token import new_claim, payload_mark, raise_unless_won, resolved
+from redis_state.primitives.watchlist import WatchList
 from redis_state.store import RedisStateStore
 from redis_state.stores.base import ms
 from redis_state.stores.tasks import microseconds, move_fields, task_fields
-from redis_state.transport.keys import escape
-from redis_state.transport.scripts import Announcement, TaskKeys, Word
+from redis_state.transport.scripts import Announcement, Reply, TaskKeys, Word, raw
+from redis_state.worker.dead import note_dead
+from redis_state.worker.journal import Journals
+from redis_state.worker.telemetry import carried
 
 log: logging.Logger = logging.getLogger(__name__)
+
+# More workers than these that die with one task, one after the other, are its fault.
+MAX_CRASHES = 3
+
+# However long the lease: a task that is handed over and not queued is seen by then.
+LOOK_LATEST_MS = 10_000
+
+_LOOK_SOON_MS = 2_000
+# By how much the clocks of a cluster's servers may differ.
+_SKEW_MS = 500
+_BURIAL_MS = 10_000
+_RUNNING = TaskStatus.RUNNING.value.encode()
 
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """A task that runs now: under which lease, as it stood, and what its journal holds."""
+    """A task that runs now: under which lease, as it stood, and what its journal holds.
+
+    ``secret`` is what the tokens of its pauses are made from.
+    """
 
     held: Held
     state: TaskState
@@ -52,6 +70,9 @@ class Started:
     attempts: int
     inbox: str | None
     journal: dict[str, Any]
+    taken_over: bool
+    trace: Mapping[str, str]
+    secret: str = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,16 +89,7 @@ class Waiting:
 
     epoch: int
     priority: int
-
-
-@dataclass(frozen=True, slots=True)
-class Resumed:
-    """A task that was resumed and waits for a worker."""
-
-    session_id: str
-    task_id: str
-    epoch: int
-    payload: Any
+    queue: str | None = None
 
 
 class TaskLife:
@@ -86,36 +98,78 @@ class TaskLife:
     def __init__(self, store: RedisStateStore) -> None:
         self._store = store
         self._scripts = store.base.scripts
+        self._watch = WatchList(store.base.scripts, store.base.keys)
 
-    async def create(self, state: TaskState, *, handler: str, task_input: Any) -> bool:
-        """Write a new pending task down; tell whether it was new. An existing one stays."""
-        keys = self._keys(state)
-        write = new_write_id()
-        job = codec.encode({"handler": handler, "input": task_input})
-        fields = task_fields(state) | {
-            "job": job,
+    async def create(
+        self,
+        state: TaskState,
+        *,
+        handler: str,
+        task_input: Any,
+        queue: str | None = None,
+        trace: Mapping[str, str] | None = None,
+    ) -> bool:
+        """Write a new pending task down; tell whether it was new. An existing one stays.
+
+        ``queue`` is the one that it waits in each time it waits. ``trace`` is the context of the
+        span that its runs belong to.
+
+        On the watch list first. A task that is not written before a sweeper may look at its entry,
+        and take it off, is not written at all: then the entry is put anew. So no task is ever
+        there without an entry, however long this process was stopped in between.
+        """
+        job = {"handler": handler, "input": task_input, "secret": secrets.token_urlsafe(32)}
+        fields = task_fields(state) | ({"queue": raw(queue)} if queue else {})
+        fields |= {
+            "job": codec.encode(job | ({"trace": trace} if trace else {})),
             "finished": b"0",
             "updated_at": str(microseconds(state.updated_at)).encode(),
         }
-        reply = await self._scripts.create_task(
-            keys,
-            fields,
-            steering=self._store.steering.keys(state.session_id),
-            updates=self._store.updates.keys(state.session_id),
-            write=write,
-            ttl_ms=self._store.tasks.ttl_ms(state.status.value),
-        )
-        if reply.word is not Word.OK:
+        write, word, delay_ms = new_write_id(), Word.EXPIRED, _LOOK_SOON_MS
+        while word is Word.EXPIRED:
+            due_ms = await self.look_soon(state.session_id, state.task_id, delay_ms=delay_ms)
+            reply = await self._scripts.create_task(
+                self._keys(state),
+                fields,
+                steering=self._store.steering.keys(state.session_id),
+                updates=self._store.updates.keys(state.session_id),
+                write=write,
+                ttl_ms=self._store.tasks.ttl_ms(state.status.value),
+                before=due_ms - _SKEW_MS,
+            )
+            word, delay_ms = reply.word, 2 * delay_ms
+        if word is not Word.OK:
             return False
         update = status_update(state, state.status)
         update.update_id = f"{state.task_id}:{write}"
         await self._store.save_update(update)
         return True
 
+    async def look_soon(
+        self, session_id: str, task_id: str, *, delay_ms: int = _LOOK_SOON_MS
+    ) -> int:
+        """Have a sweeper look at a task soon; return when, in ms of the server's clock.
+
+        To be called before a task is set pending: whoever then dies before it is queued loses
+        nothing.
+        """
+        entry = watch_entry(session_id, task_id)
+        return await self._watch.put(entry, delay_ms=delay_ms, sooner=True)
+
     async def start(
-        self, session_id: str, task_id: str, *, owner: str, lease_ms: int, worker: str
+        self,
+        session_id: str,
+        task_id: str,
+        *,
+        owner: str,
+        lease_ms: int,
+        worker: str,
+        max_crashes: int = MAX_CRASHES,
     ) -> Started | NotStarted:
-        """Take a task's lease and set it running; take it over if its holder's lease ran out."""
+        """Take a task's lease and set it running; take it over if its holder's lease ran out.
+
+        One that more than ``max_crashes`` holders in a row left that way is failed instead.
+        """
         keys = self._store.tasks.keys(session_id, task_id)
         update = StateUpdate(
             session_id=session_id,
@@ -138,13 +192,22 @@ class TaskLife:
             return NotStarted(reply.text(0) if reply.facts else "missing")
         epoch, flat = reply.facts
         held = Held(keys.lease, owner, int(epoch))
+        crashes = _crashes(flat)
+        if crashes > max_crashes:
+            reason = await self._bury(session_id, task_id, held, crashes)
+            return NotStarted(reason)
+        # The time to look is when this lease runs out; and an entry that was lost is there again.
+        delay_ms = min(lease_ms, LOOK_LATEST_MS)
+        watching = self._watch.put(watch_entry(session_id, task_id), delay_ms=delay_ms)
+        reading = self._read_started(session_id, task_id, held, flat)
         try:
-            return await self._read_started(session_id, task_id, held, flat)
+            _, started = await asyncio.gather(watching, reading)
         except (ValueError, TypeError, KeyError) as error:
             # Nobody could run it: saying so is better than trying for ever.
             reason = f"the task cannot be read: {type(error).__name__}"
             await self._give_up(session_id, task_id, held, reason)
             return NotStarted(reason)
+        return started
 
     async def leave(
         self,
@@ -186,121 +249,30 @@ class TaskLife:
             raise
         return True
 
-    async def pause(
-        self,
-        started: Started,
-        *,
-        entry: str,
-        former: str | None,
-        reason: str,
-        payload: Any,
-        ttl_ms: int | None,
-    ) -> str:
-        """Pause a running task under a new token and free its lease; return the token.
+    async def bury(self, session_id: str, task_id: str, *, died: int) -> bool:
+        """Fail a task whose holder's lease has run out, because ``died`` holders did so in a row.
 
-        One step: the token, the journal's note, the state, the lease, and the two updates that
-        tell (CHECKPOINT carries the token). ``former`` is the token of an earlier run that came
-        to the same pause and was begun again before anybody decided: it is worth nothing from
-        here on. Errors: LeaseLost, InvalidTransition.
+        Under a lease of its own: a holder that lives after all can write no more. Returns False,
+        and does nothing, if somebody holds it or it does not run.
         """
-        state = started.state
-        keys = self._keys(state)
-        scope = escape("session_id", state.session_id)
-        token = f"{scope}.{secrets.token_urlsafe(24)}"
-        if former is not None:
-            sender = self._store.transport.sender
-            await sender.send("DEL", self._token_key(former), repeatable=True)
-        checkpoint = StateUpdate(
-            session_id=state.session_id,
-            task_id=state.task_id,
-            trace_id=state.trace_id,
-            update_type=UpdateType.CHECKPOINT,
-            content={"reason": reason, "resume_token": token, "payload": payload},
-        )
-        fields = move_fields(TaskStatus.PAUSED)
-        data = codec.encode(payload)
-        settings = self._store.settings
-        reply = await self._scripts.pause_task(
-            keys,
-            fields,
-            epoch=started.held.epoch,
-            write=new_write_id(),
-            ttl_ms=self._store.tasks.ttl_ms(TaskStatus.PAUSED.value),
-            announcement=self._announce(checkpoint, status_update(state, TaskStatus.PAUSED)),
-            token=self._token_key(token),
-            payload=data,
-            mark=payload_mark(data),
-            token_owner=codec.encode([state.session_id, state.task_id, entry]),
-            token_ttl_ms=ttl_ms or ms(settings.task_pause_ttl),
-            keep_ms=ms(settings.resolved_token_ttl),
-            entry=entry,
-            note=codec.encode({"state": "open", "token": token}),
-        )
-        if reply.word is Word.TAKEN:
-            raise resolved(reply)
-        self._raise_refused(reply.word, reply.facts, state, started.held.epoch, "PAUSED")
-        return token
-
-    async def resume(
-        self,
-        token: str,
-        *,
-        approved: bool,
-        value: Any,
-        by: str,
-        claim: str | None = None,
-        task: tuple[str, str] | None = None,
-    ) -> Resumed:
-        """Resolve a paused task's token and set the task pending, in one step.
-
-        The same ``claim`` repeated gets the same answer. ``task`` is the session and the task
-        whose token it has to be. Errors: TokenResolved for whoever comes second, TokenUnknown,
-        InvalidTransition if the task is not paused any more.
-        """
-        token_key = self._token_key(token)
-        sender = self._store.transport.sender
-        owner: bytes | None = await sender.send("HGET", token_key, "task", repeatable=True)
-        if not owner:
-            raise TokenUnknown(expired=False)
-        session_id, task_id, entry = codec.decode(owner)
-        if task not in (None, (session_id, task_id)):
-            raise TokenUnknown(expired=False)
-        state = await self._store.tasks.load(session_id, task_id)
-        if state is None:
-            raise TokenUnknown(expired=True)
-        decision = {"state": "decided", "approved": approved, "value": value, "by": by}
-        reply = await self._scripts.resume_task(
-            self._keys(state),
-            move_fields(TaskStatus.PENDING),
-            token=token_key,
-            claim=claim or new_claim(),
-            by=by,
-            decision=codec.encode(decision),
-            keep_ms=ms(self._store.settings.resolved_token_ttl),
-            entry=entry,
-            ttl_ms=self._store.tasks.ttl_ms(TaskStatus.PENDING.value),
-            announcement=self._announce(
-                status_update(state, TaskStatus.PENDING, approved=approved, by=by)
-            ),
-        )
-        if reply.word is Word.DENIED:
-            raise InvalidTransition(task_id, current=reply.text(0), wanted="PENDING")
-        payload, epoch = raise_unless_won(reply).facts
-        return Resumed(session_id, task_id, int(epoch), codec.decode(payload))
+        leases = Leases(self._scripts, keep_ms=ms(self._store.settings.active_task_ttl))
+        lease = self._store.tasks.keys(session_id, task_id).lease
+        held = await leases.acquire(lease, duration_ms=_BURIAL_MS, owner=new_owner())
+        if held is None:
+            return False
+        # Looked at under the lease: nobody but its holder ends a run.
+        record = await self._store.tasks.load_fields(session_id, task_id)
+        running = record is not None and record.fields["status"] == _RUNNING
+        if running:
+            await self._bury(session_id, task_id, held, died)
+        await leases.release(held)
+        return running
 
     async def note_step(self, started: Started, entry: str, result: Any) -> Any:
         """Note a finished step's result; return what the journal holds. Errors: LeaseLost."""
         keys = self._keys(started.state)
-        reply = await self._scripts.note_step(
-            keys.journal,
-            fence=started.held.fence,
-            entry=entry,
-            result=codec.encode(result),
-            ttl_ms=self._store.tasks.ttl_ms(TaskStatus.RUNNING.value),
-        )
-        if reply.word is Word.LOST:
-            raise LeaseLost(keys.task, epoch=started.held.epoch, current=int(reply.facts[0]))
-        return codec.decode(reply.facts[0])
+        noted = await Journals(self._scripts).note(keys, entry, result, epoch=started.held.epoch)
+        return noted[1]
 
     async def prioritize(self, session_id: str, task_id: str, priority: int) -> Waiting | None:
         """Change the priority of a task that waits; tell what it was, or None if none waits."""
@@ -324,7 +296,11 @@ class TaskLife:
                 )
             except VersionConflict:
                 continue
-            return Waiting(epoch=int(epoch or 0), priority=int(record.fields["priority"]))
+            return Waiting(
+                epoch=int(epoch or 0),
+                priority=int(record.fields["priority"]),
+                queue=record.fields.get("queue", b"").decode() or None,
+            )
 
     async def set_priority(self, started: Started, priority: int) -> None:
         """Change a running task's priority, for the next time it waits. Errors: LeaseLost."""
@@ -351,10 +327,27 @@ class TaskLife:
             input=job["input"],
             attempts=int(record.fields.get("attempts", 1)),
             inbox=record.fields.get("inbox", b"").decode() or None,
-            journal=await self._journal(self._store.tasks.keys(session_id, task_id)),
+            journal=await Journals(self._scripts).read(self._store.tasks.keys(session_id, task_id)),
+            secret=job["secret"],
+            # Counted up by `start_task` when it takes over, and set back by a clean end of a run.
+            taken_over=int(record.fields.get("crashes", 0)) > 0,
+            trace=carried(job.get("trace")),
         )
 
-    async def _give_up(self, session_id: str, task_id: str, held: Held, reason: str) -> None:
+    async def _bury(self, session_id: str, task_id: str, held: Held, died: int) -> str:
+        """List a task as dead, then fail it.
+
+        A crash in between leaves it running under a lease that runs out, and on the list, which
+        shows only what has failed: whoever comes next does both again.
+        """
+        reason = f"given up: {died} workers in a row died, or stalled, while they ran it"
+        await note_dead(self._store, session_id, task_id)
+        await self._give_up(session_id, task_id, held, reason, crashes=died)
+        return reason
+
+    async def _give_up(
+        self, session_id: str, task_id: str, held: Held, reason: str, *, crashes: int = 0
+    ) -> None:
         log.error("task %s is failed: %s", task_id, reason)
         state = TaskState(
             task_id=task_id,
@@ -365,7 +358,7 @@ class TaskLife:
             context_snapshot=TaskContextSnapshot(session_id=session_id, task_id=task_id),
         )
         content = {"status": TaskStatus.FAILED.value, "error": reason}
-        fields = move_fields(TaskStatus.FAILED, error=reason)
+        fields = move_fields(TaskStatus.FAILED, error=reason) | {"crashes": str(crashes).encode()}
         with suppress(LeaseLost, InvalidTransition):
             await self._move(
                 state, TaskStatus.FAILED, fields, content, epoch=held.epoch, release=True
@@ -394,43 +387,41 @@ class TaskLife:
             ttl_ms=self._store.tasks.ttl_ms(status.value),
             announcement=self._announce(update),
         )
-        self._raise_refused(reply.word, reply.facts, state, epoch or 0, status.value)
-
-    def _raise_refused(
-        self, word: Word, facts: list[Any], state: TaskState, epoch: int, wanted: str
-    ) -> None:
-        if word is Word.LOST:
-            raise LeaseLost(f"task {state.task_id!r}", epoch=epoch, current=int(facts[0]))
-        if word is Word.DENIED:
-            raise InvalidTransition(state.task_id, current=facts[0].decode(), wanted=wanted)
-        if word is Word.MISSING:
-            raise InvalidTransition(state.task_id, current="missing", wanted=wanted)
+        raise_refused(reply, state, epoch=epoch or 0, wanted=status.value)
 
     def _announce(self, *updates: StateUpdate) -> Announcement:
-        store = self._store.updates
-        log = store.keys(updates[0].session_id)
-        rows = [store.write(update) for update in updates]
-        return Announcement(log, store.bounds.max_rows, store.bounds.ttl_ms, rows)
+        return announcement(self._store, *updates)
 
     def _keys(self, state: TaskState) -> TaskKeys:
         return self._store.tasks.keys(state.session_id, state.task_id)
 
-    def _token_key(self, token: str) -> str:
-        key = self._store.base.keys.session_token(token)
-        if key is None:
-            raise TokenUnknown(expired=False)
-        return key
 
-    async def _journal(self, keys: TaskKeys) -> dict[str, Any]:
-        sender = self._store.transport.sender
-        flat: list[bytes] = await sender.send("HGETALL", keys.journal, repeatable=True)
-        notes = zip(flat[::2], flat[1::2], strict=True)
-        return {name.decode(errors="surrogatepass"): codec.decode(note) for name, note in notes}
+def _crashes(flat: list[Any]) -> int:
+    fields = dict(zip(flat[::2], flat[1::2], strict=True))
+    return int(fields.get(b"crashes", 0))
 
 
 def watch_entry(session_id: str, task_id: str) -> bytes:
     """Name a task on the watch list."""
     return codec.encode(["task", session_id, task_id])
+
+
+def announcement(store: RedisStateStore, *updates: StateUpdate) -> Announcement:
+    """Write updates of one session for the script that moves their task."""
+    updates_of = store.updates
+    rows = [updates_of.write(update) for update in updates]
+    log = updates_of.keys(updates[0].session_id)
+    return Announcement(log, updates_of.bounds.max_rows, updates_of.bounds.ttl_ms, rows)
+
+
+def raise_refused(reply: Reply, state: TaskState, *, epoch: int, wanted: str) -> None:
+    """Errors: LeaseLost, InvalidTransition, if that is what a script answered."""
+    if reply.word is Word.LOST:
+        raise LeaseLost(f"task {state.task_id!r}", epoch=epoch, current=int(reply.facts[0]))
+    if reply.word is Word.DENIED:
+        raise InvalidTransition(state.task_id, current=reply.text(0), wanted=wanted)
+    if reply.word is Word.MISSING:
+        raise InvalidTransition(state.task_id, current="missing", wanted=wanted)
 
 
 def status_update(state: TaskState, status: TaskStatus, **details: Any) -> StateUpdate:

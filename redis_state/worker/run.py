@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from inspect import isawaitable
 from typing import Any, cast
 
@@ -19,18 +19,30 @@ from arq.worker import Retry
 from redis_state import codec
 from redis_state.errors import BackendError, BackendUnavailable, InvalidTransition, LeaseLost
 from redis_state.models import TaskStatus
-from redis_state.primitives.lease import Leases, new_owner
+from redis_state.primitives.lease import new_owner
 from redis_state.primitives.watchlist import WatchList
 from redis_state.store import RedisStateStore
-from redis_state.stores.base import ms
+from redis_state.worker import telemetry
 from redis_state.worker.context import TaskContext, TaskPaused
+from redis_state.worker.heartbeat import Keeper
 from redis_state.worker.inbox import Inbox, TaskCancelled
-from redis_state.worker.life import NotStarted, Started, TaskLife, watch_entry
+from redis_state.worker.life import MAX_CRASHES, Started, TaskLife, watch_entry
+from redis_state.worker.queue import Ticket
+from redis_state.worker.steps import StepPolicy
+from redis_state.worker.tally import Outcome as Ended
+from redis_state.worker.tally import Tally
 
 log: logging.Logger = logging.getLogger(__name__)
 
 Handler = Callable[[TaskContext], Awaitable[Any]]
 Outcome = tuple[TaskStatus, Any, str | None]
+
+_ENDED = {
+    TaskStatus.COMPLETE: Ended.COMPLETED,
+    TaskStatus.FAILED: Ended.FAILED,
+    TaskStatus.CANCELLED: Ended.CANCELLED,
+    TaskStatus.PENDING: Ended.HANDED_OVER,
+}
 
 # How long a handler that was cancelled may take to clean up.
 _CLEAN_UP_S = 5.0
@@ -39,12 +51,21 @@ _AGAIN_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """How a worker runs tasks: its handlers, its name, the lease and the time a run may take."""
+    """How a worker runs tasks: its handlers and name, the lease, a run's time limit, its steps.
+
+    ``keep_s`` is how long a run's lease is renewed at most, whatever the run does. More than
+    ``max_crashes`` workers that die with one task, one after the other, end it.
+    """
 
     handlers: Mapping[str, Handler]
     worker: str
     lease_s: float
     limit_s: float
+    keep_s: float
+    keeper: Keeper
+    tally: Tally = field(default_factory=Tally)
+    steps: StepPolicy | None = None
+    max_crashes: int = MAX_CRASHES
 
     @property
     def lease_ms(self) -> int:
@@ -52,24 +73,82 @@ class Terms:
         return round(self.lease_s * 1000)
 
 
-async def run_task(store: RedisStateStore, terms: Terms, session_id: str, task_id: str) -> None:
+async def run_task(store: RedisStateStore, terms: Terms, job: Ticket, *, queue: str) -> None:
     """Run a task if it is there to be run. Raises only what arq acts on: Retry, CancelledError."""
+    clock = store.transport.sender.send("TIME", repeatable=True)
     try:
         started = await TaskLife(store).start(
-            session_id, task_id, owner=new_owner(), lease_ms=terms.lease_ms, worker=terms.worker
+            job.session_id,
+            job.task_id,
+            owner=new_owner(),
+            lease_ms=terms.lease_ms,
+            worker=terms.worker,
+            max_crashes=terms.max_crashes,
         )
         if isinstance(started, Started):
-            await _Run(store, terms, started).run()
+            waited_s = job.waited_s(await _ms_of(clock), epoch=started.held.epoch)
+            await _counted(store, terms, started, job, queue=queue, waited_s=waited_s)
         else:
-            _explain(started, task_id)
+            # Its job is dropped. Should whoever holds the task die, the sweeper sees to it.
+            log.info("task %s is not started: %s", job.task_id, started.reason)
     except Retry:
         raise
     except BackendError as error:
-        log.warning("task %s is tried again: %s", task_id, error)
+        log.warning("task %s is tried again: %s", job.task_id, error)
         raise Retry(defer=_AGAIN_S) from None
     except Exception:
-        log.exception("task %s is tried again", task_id)
+        log.exception("task %s is tried again", job.task_id)
         raise Retry(defer=terms.lease_s) from None
+
+
+async def _ms_of(clock: Awaitable[Any]) -> int | None:
+    """Read the server's clock; None if it does not say: no run depends on it."""
+    try:
+        seconds, micros = await clock
+    except BackendError:
+        return None
+    return int(seconds) * 1000 + int(micros) // 1000
+
+
+async def _counted(
+    store: RedisStateStore,
+    terms: Terms,
+    started: Started,
+    job: Ticket,
+    *,
+    queue: str,
+    waited_s: float | None,
+) -> None:
+    """Run a task that was started, with a span around it and in the worker's tally."""
+    run = _Run(store, terms, started)
+    state = started.state
+    entry = terms.tally.begin(
+        state.session_id,
+        state.task_id,
+        started.handler,
+        taken_over=started.taken_over,
+        queue=queue,
+        waited_s=waited_s,
+    )
+    span = telemetry.running(
+        started.handler,
+        parent=started.trace,
+        queued_by=job.trace,
+        session_id=state.session_id,
+        task_id=state.task_id,
+        worker=terms.worker,
+        epoch=started.held.epoch,
+        attempt=started.attempts,
+        taken_over=started.taken_over,
+    )
+    with span:
+        try:
+            await run.run()
+        finally:
+            terms.tally.end(entry, run.ended, lost=run.lost)
+            span.note(outcome=run.ended.value)
+            if run.ended is Ended.FAILED:
+                span.fail("the task has failed")
 
 
 class _Run:
@@ -79,7 +158,6 @@ class _Run:
         self._started = started
         self._task_id = started.state.task_id
         self._life = TaskLife(store)
-        self._leases = Leases(store.base.scripts, keep_ms=ms(store.settings.active_task_ttl))
         self._inbox = Inbox(
             store,
             started.state.session_id,
@@ -93,12 +171,17 @@ class _Run:
         self._hard_cancelled = False
         self._overdue = False
         self._chores: set[asyncio.Task[None]] = set()
+        self.ended: Ended = Ended.UNWRITTEN
+        self.lost: bool = False
 
     async def run(self) -> None:
         """Run the handler and write down how that ended; hand the task over if cancelled."""
         lease_ms = self._terms.lease_ms
-        async with self._leases.keeping(
-            self._started.held, duration_ms=lease_ms, on_lost=self._lose
+        async with self._terms.keeper.keeping(
+            self._started.held,
+            duration_ms=lease_ms,
+            on_lost=self._lose,
+            limit_s=self._terms.keep_s,
         ):
             try:
                 await self._inbox.catch_up()
@@ -128,14 +211,22 @@ class _Run:
             known = ", ".join(sorted(self._terms.handlers)) or "none"
             raise LookupError(f"no handler named {name!r} in this worker, which has {known}")
         context = TaskContext(
-            self._store, self._life, self._started, self._inbox, self._terms.worker
+            self._store,
+            self._life,
+            self._started,
+            self._inbox,
+            self._terms.worker,
+            steps=self._terms.steps,
         )
         try:
             outcome: Any = handler(context)
-            return await outcome if isawaitable(outcome) else outcome
+            outcome = await outcome if isawaitable(outcome) else outcome
+            await context.check_changed()
         except (SystemExit, KeyboardInterrupt) as error:
             # asyncio would end the whole worker for it.
             raise _Exited(f"{type(error).__name__}: {codec.text_of(error)}") from error
+        else:
+            return outcome
 
     async def _stop(self, handling: asyncio.Task[Any]) -> None:
         handling.cancel()
@@ -148,9 +239,11 @@ class _Run:
         """Write down how the run ended."""
         if self._lost is not None:
             log.warning("task %s was taken over, this run is dropped", self._task_id)
+            self.ended, self.lost = Ended.DROPPED, True
             return
         outcome = self._outcome()
         if outcome is None:
+            self.ended = Ended.PAUSED
             await self._after_pause()
             return
         status, result, error = outcome
@@ -158,11 +251,14 @@ class _Run:
             await self._life.leave(self._started, status, result=result, error=error)
         except LeaseLost as lost:
             log.warning("task %s was taken over, this run is dropped: %s", self._task_id, lost)
+            self.ended, self.lost = Ended.DROPPED, True
         except InvalidTransition as denied:
             log.warning("task %s moved on without this run: %s", self._task_id, denied)
+            self.ended = Ended.DROPPED
             if denied.current == TaskStatus.PAUSED.value:
                 await self._after_pause()
         else:
+            self.ended = _ENDED[status]
             if status is TaskStatus.PENDING:
                 raise Retry(defer=_AGAIN_S)
             await self._take_off_watch_list()
@@ -181,6 +277,7 @@ class _Run:
         self._inbox.close(TaskCancelled("the run is over"))
         with suppress(BackendError, LeaseLost, InvalidTransition):
             await self._life.leave(self._started, TaskStatus.PENDING)
+            self.ended = Ended.HANDED_OVER
 
     def _outcome(self) -> Outcome | None:
         """Tell status, result and error of the run; None if it ended in a pause."""
@@ -257,12 +354,6 @@ class _Run:
 
 class _Exited(Exception):
     """A handler asked for the end of the process. It gets the end of its run."""
-
-
-def _explain(refused: NotStarted, task_id: str) -> None:
-    if refused.reason == "held":
-        raise Retry(defer=refused.left_ms / 1000 + 0.05)
-    log.info("task %s is not started: %s", task_id, refused.reason)
 
 
 def _cause(error: BaseException) -> BaseException:

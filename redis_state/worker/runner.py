@@ -1,35 +1,41 @@
-"""The worker: arq's loop, kept alive through restarts of the server, and stopped in good order."""
+"""The worker: kept alive through restarts of the server, and stopped in good order."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from arq.connections import ArqRedis
-from arq.constants import in_progress_key_prefix
-from arq.worker import Worker
 from redis.exceptions import RedisError
 
-from redis_state.errors import BackendError
+from redis_state.errors import ConfigError
 from redis_state.settings import Settings
 from redis_state.store import RedisStateStore, process_name
+from redis_state.worker.arq_loop import QueueWorker
+from redis_state.worker.heartbeat import Heartbeat
+from redis_state.worker.life import MAX_CRASHES
 from redis_state.worker.queue import (
     DEFAULT_QUEUE,
     RUN_TASK,
+    Ticket,
+    connect,
     deserialize,
     queue_settings,
     serialize,
 )
-from redis_state.worker.run import Handler, Terms, run_task
+from redis_state.worker.run import Handler, run_task
+from redis_state.worker.services import Plan, Services, need_prometheus
+from redis_state.worker.steps import StepPolicy
+from redis_state.worker.workers import INTERVAL_S, About
 
 log: logging.Logger = logging.getLogger(__name__)
 
-_STORE = "redis_state.store"
+_SERVICES = "redis_state.services"
 _RESTART_S = 0.5
 
 
@@ -37,9 +43,18 @@ _RESTART_S = 0.5
 class AgentWorker:
     """A worker process of the pool: the handlers it knows and how it runs them.
 
+    ``queues``, the preferred first, are served instead of ``queue``; together they have
+    ``max_tasks`` slots, and ``queue_limits`` is the most of one queue's tasks at a time.
     ``task_timeout_s`` ends a run as FAILED; the time that a task is told to pause counts.
     ``lease_s`` is how long a task stays with a worker that says nothing; it is renewed each third
-    of it. ``grace_s`` is how long tasks may go on after a SIGTERM before they are handed over.
+    of it, by ``heartbeat``: the event loop, or a thread that a busy loop does not stop.
+    ``grace_s`` is how long tasks may go on after a SIGTERM before they are handed over.
+    ``interval_s`` is how often the worker describes itself for `WorkerRegistry`.
+    ``steps`` says how steps are tried again, and what becomes of a changed handler's tasks; more
+    than ``max_crashes`` workers that die with one task, one after the other, end it.
+    With ``metrics_port`` it serves Prometheus metrics; ``metrics_registry`` takes them too.
+
+    Errors: ConfigError for options that cannot be.
     """
 
     handlers: Mapping[str, Handler]
@@ -51,13 +66,62 @@ class AgentWorker:
     poll_s: float = 0.05
     grace_s: float = 10.0
     name: str | None = None
+    queues: Sequence[str] = ()
+    queue_limits: Mapping[str, int] = field(default_factory=dict[str, int])
+    heartbeat: Heartbeat = "loop"
+    interval_s: float = INTERVAL_S
+    metrics_port: int | None = None
+    metrics_host: str = "127.0.0.1"
+    metrics_registry: Any = None
+    steps: StepPolicy | None = None
+    max_crashes: int = MAX_CRASHES
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be."""
+        self._check_queues()
+        if min([self.max_tasks, *self.queue_limits.values()]) < 1:
+            raise ConfigError("max_tasks and queue_limits must be at least 1")
+        if self.heartbeat not in ("loop", "thread"):
+            raise ConfigError(f"heartbeat is loop or thread, not {self.heartbeat!r}")
+        for option in ("task_timeout_s", "lease_s", "poll_s", "interval_s"):
+            if not 0 < getattr(self, option) < math.inf:
+                raise ConfigError(f"{option} must be more than 0")
+        if not 0 <= self.grace_s < math.inf:
+            raise ConfigError("grace_s must not be less than 0")
+
+    @property
+    def queue_names(self) -> tuple[str, ...]:
+        """The queues that this worker serves, the preferred first."""
+        return tuple(self.queues) if self.queues else (self.queue,)
+
+    def with_queues(self, *queues: str) -> AgentWorker:
+        """Make a worker alike that serves these queues, the preferred first."""
+        limits = {name: most for name, most in self.queue_limits.items() if name in queues}
+        return replace(self, queue=DEFAULT_QUEUE, queues=queues, queue_limits=limits)
 
     def arq_settings(self) -> type:
         """Make the settings class that ``arq`` starts. arq itself exits when Redis restarts.
 
-        On SIGTERM arq hands running tasks over at once: ``grace_s`` is for `run` and `serve`.
+        On SIGTERM it lets running tasks go on for ``grace_s``, rounded up to whole seconds, then
+        hands them over. Errors: ConfigError for more than one queue or a queue limit, and for
+        options of the queue's URL that arq cannot pass on: `run` and `serve` can.
         """
-        return type("WorkerSettings", (), self._options())
+        queue, *others = self.queue_names
+        if others or self.queue_limits:
+            raise ConfigError("arq's own runner serves one queue: use run() or redis-state worker")
+        server = queue_settings(self.settings or Settings())
+        refused = sorted(name for name in server.beyond if name.startswith("ssl_"))
+        if refused:
+            raise ConfigError(
+                f"arq's own runner cannot be told {', '.join(refused)} of the queue's URL: use "
+                "run() or redis-state worker"
+            )
+        return type(
+            "WorkerSettings",
+            (),
+            self._options(queue)
+            | {"redis_settings": server, "job_completion_wait": math.ceil(self.grace_s)},
+        )
 
     def run(self) -> None:
         """Run until SIGTERM or SIGINT, through server restarts. Returns after draining."""
@@ -69,10 +133,10 @@ class AgentWorker:
         Without ``handle_signals``, for a host that has its own, only until cancelled; that hands
         running tasks over at once.
         """
+        worker = self._workers()
         stop = asyncio.Event()
         if handle_signals:
             _on_signals(stop)
-        worker = _Worker(**self._options(), handle_signals=False)
         polling = asyncio.create_task(self._poll(worker))
         stopping = asyncio.create_task(stop.wait())
         try:
@@ -84,11 +148,11 @@ class AgentWorker:
             stopping.cancel()
             polling.cancel()
             await asyncio.wait({polling, stopping})
-            await _close(worker)
+            await worker.disconnect()
             if handle_signals:
                 _off_signals()
 
-    async def _poll(self, worker: _Worker) -> None:
+    async def _poll(self, worker: QueueWorker) -> None:
         while True:
             try:
                 await worker.mend()
@@ -98,35 +162,68 @@ class AgentWorker:
                 log.warning("the queue is away, trying again: %s", type(error).__name__)
                 await asyncio.sleep(_RESTART_S)
 
-    async def _finish_running(self, worker: _Worker) -> None:
-        worker.allow_pick_jobs = False
+    async def _finish_running(self, worker: QueueWorker) -> None:
+        worker.stop_picking()
+        services: Services | None = worker.ctx.get(_SERVICES)
+        told = asyncio.create_task(services.drain()) if services is not None else None
         await worker.settle()
-        running = {task for task in worker.tasks.values() if not task.done()}
+        running = worker.unfinished()
         if running:
             await asyncio.wait(running, timeout=self.grace_s)
+        if told is not None:
+            told.cancel()
+            await asyncio.wait({told})
 
-    def _options(self) -> dict[str, Any]:
-        settings = self.settings or Settings()
-        terms = Terms(self.handlers, self.name or process_name(), self.lease_s, self.task_timeout_s)
+    def _workers(self) -> QueueWorker:
+        """Make one arq worker for each queue; the first leads the others."""
+        pool = connect(queue_settings(self.settings or Settings()))
+        made = [
+            QueueWorker(
+                **self._options(queue),
+                redis_pool=pool,
+                handle_signals=False,
+                most=min(self.max_tasks, self.queue_limits.get(queue, self.max_tasks)),
+            )
+            for queue in self.queue_names
+        ]
+        leader = made[0]
+        leader.others = made[1:]
+        for worker in made[1:]:
+            worker.ctx = leader.ctx
+        return leader
+
+    def _options(self, queue: str) -> dict[str, Any]:
+        plan = self._plan()
+        # Made once more at the start. What is wrong with the settings is said here and now.
+        RedisStateStore(plan.settings)
 
         async def startup(ctx: dict[Any, Any]) -> None:
-            ctx.setdefault(_STORE, RedisStateStore(settings))
+            if _SERVICES not in ctx:
+                ctx[_SERVICES] = services = Services(plan)
+                await services.start()
 
-        async def run(ctx: dict[Any, Any], job: Any) -> None:
-            try:
-                session_id, task_id = job["session_id"], job["task_id"]
-            except (TypeError, KeyError):
+        async def shutdown(ctx: dict[Any, Any]) -> None:
+            services: Services | None = ctx.pop(_SERVICES, None)
+            if services is not None:
+                try:
+                    await services.aclose()
+                except Exception:
+                    log.exception("the worker's services did not end in good order")
+
+        async def run(ctx: dict[Any, Any], said: Any) -> None:
+            job = Ticket.read(said)
+            if job is None:
                 log.warning("a job that names no task is dropped")
                 return
-            await run_task(ctx[_STORE], terms, session_id, task_id)
+            services: Services = ctx[_SERVICES]
+            await run_task(services.store, services.terms, job, queue=queue)
 
         run.__qualname__ = RUN_TASK
         return {
             "functions": [run],
-            "redis_settings": queue_settings(settings),
-            "queue_name": self.queue,
+            "queue_name": queue,
             "on_startup": startup,
-            "on_shutdown": _close_store,
+            "on_shutdown": shutdown,
             "job_serializer": serialize,
             "job_deserializer": deserialize,
             "max_jobs": self.max_tasks,
@@ -139,58 +236,43 @@ class AgentWorker:
             "log_results": False,
         }
 
+    def _check_queues(self) -> None:
+        if isinstance(self.queues, str):
+            raise ConfigError("queues: a sequence of names is needed; one alone is queue")
+        names = self.queue_names
+        if not all(names):
+            raise ConfigError("queues: each needs a name")
+        if len(set(names)) < len(names):
+            raise ConfigError("queues: one is named twice")
+        if self.queues and self.queue != DEFAULT_QUEUE:
+            raise ConfigError("queue and queues cannot both be given")
+        strangers = sorted(set(self.queue_limits) - set(names))
+        if strangers:
+            raise ConfigError(f"queue_limits names no queue of this worker: {strangers[0]!r}")
 
-class _Worker(Worker):
-    """arq's worker, made to live on after it lost the server and to stop between two jobs."""
-
-    _picking: asyncio.Task[None] | None = None
-
-    async def start_jobs(self, job_ids: list[bytes]) -> None:
-        """Pick jobs. Not interrupted: a job marked as taken, but not begun, would wait long."""
-        if job_ids:
-            self._picking = asyncio.create_task(super().start_jobs(job_ids))
-            await asyncio.shield(self._picking)
-
-    async def settle(self) -> None:
-        """Wait until no job is about to begin."""
-        if self._picking is not None:
-            await asyncio.wait({self._picking})
-
-    async def mend(self) -> None:
-        """Put right what an error in arq's loop leaves: slots taken, and jobs marked as running."""
-        await self.settle()
-        for job_id, task in list(self.tasks.items()):
-            if task.done():
-                if task.cancelled() or task.exception() is not None:
-                    await self.pool.delete(in_progress_key_prefix + job_id)
-                del self.tasks[job_id]
-        self.job_counter = len(self.tasks)
-        self.sem = asyncio.BoundedSemaphore(self.max_jobs + 1)
-        for _ in self.tasks:
-            await self.sem.acquire()
-
-
-async def _close(worker: _Worker) -> None:
-    """Have what still runs handed over, then disconnect."""
-    await worker.settle()
-    for task in worker.tasks.values():
-        task.cancel()
-    await asyncio.gather(*worker.tasks.values(), return_exceptions=True)
-    worker.tasks.clear()
-    await _close_store(worker.ctx)
-    # Not by arq's own close, which stops half-way when the server is away.
-    pool: ArqRedis | None = worker.pool
-    if pool is not None:  # pyright: ignore[reportUnnecessaryComparison] - arq casts it away
-        with suppress(RedisError, OSError):
-            await pool.delete(worker.health_check_key)
-        await pool.aclose(close_connection_pool=True)
-
-
-async def _close_store(ctx: dict[Any, Any]) -> None:
-    store: RedisStateStore | None = ctx.pop(_STORE, None)
-    if store is not None:
-        with suppress(BackendError):
-            await store.aclose()
+    def _plan(self) -> Plan:
+        if self.metrics_port is not None or self.metrics_registry is not None:
+            need_prometheus()
+        return Plan(
+            settings=self.settings or Settings(),
+            handlers=self.handlers,
+            about=About(
+                name=self.name or process_name(),
+                queues=self.queue_names,
+                handlers=sorted(self.handlers),
+                max_tasks=self.max_tasks,
+                heartbeat=self.heartbeat,
+            ),
+            lease_s=self.lease_s,
+            limit_s=self.task_timeout_s,
+            grace_s=self.grace_s,
+            interval_s=self.interval_s,
+            metrics_host=self.metrics_host,
+            metrics_port=self.metrics_port,
+            metrics_registry=self.metrics_registry,
+            steps=self.steps,
+            max_crashes=self.max_crashes,
+        )
 
 
 def _on_signals(stop: asyncio.Event) -> None:

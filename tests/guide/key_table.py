@@ -55,6 +55,12 @@ def _shape(name: str) -> str:
         "token": "S.x",
         "session_or_trace": "S",
         "place": "P",
+        "patch_id": "D",
+        "group_id": "G",
+        "user_id": "U",
+        "provider": "V",
+        "job_id": "J",
+        "worker": "W",
     }
     method = getattr(Keys("rs"), name)
     parameters = list(inspect.signature(method).parameters)
@@ -67,9 +73,16 @@ def _shape(name: str) -> str:
         "{R}": "{trace}",
         "{K}": "{key}",
         "{P}": "{place}",
+        "{U}": "{user}",
+        ":V": ":<provider>",
+        ":J": ":<job>",
+        "jobs-of:S": "jobs-of:<session>",
+        ":worker:W": ":worker:<worker>",
         ":C:T": ":<context>:<task>",
         ":T": ":<task>",
         ":R": ":<trace>",
+        ":D": ":<patch>",
+        ":G": ":<group>",
         "watch-00": "watch-NN",
     }.items():
         key = key.replace(mark, part)

@@ -29,6 +29,8 @@ def test_there_are_examples() -> None:
 def test_an_example_runs_as_it_stands(code: str, tmp_path: Path) -> None:
     if "redis_state.worker" in code:
         pytest.importorskip("arq", reason="needs the worker extra")
+    if "from penguiflow" in code:
+        pytest.importorskip("penguiflow.state", reason="needs the published package")
     program = tmp_path / "example.py"
     program.write_text(code, encoding="utf-8")
     ran = subprocess.run(

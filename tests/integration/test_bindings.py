@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -67,3 +68,27 @@ async def test_a_row_without_a_later_field_takes_its_default(store: RedisStateSt
     old = b'{"trace_id":"trace","context_id":"context","task_id":"remote","agent_url":"u"}'
     await store.transport.sender.send("HSET", key, "document", old, repeatable=True)
     assert await store.list_remote_bindings("trace") == [binding(agent_url="u")]
+
+
+@pytest.mark.parametrize("retired_last", [True, False])
+async def test_unawaited_saves_and_retirements_take_effect_in_call_order(
+    store: RedisStateStore, *, retired_last: bool
+) -> None:
+    conversation = {"router_session_id": "session", "remote_skill": "search"}
+
+    def save() -> asyncio.Task[None]:
+        return asyncio.create_task(store.save_remote_binding(binding(**conversation)))
+
+    def retire() -> asyncio.Task[None]:
+        return asyncio.create_task(
+            store.mark_binding_terminal(trace_id="trace", context_id="context", task_id="remote")
+        )
+
+    calls = (
+        [save(), retire(), save(), retire()]
+        if retired_last
+        else [retire(), save(), retire(), save()]
+    )
+    await asyncio.gather(*calls)
+    found = await store.find_binding(agent_url="http://agent", **conversation)
+    assert (found is None) == retired_last

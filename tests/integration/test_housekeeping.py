@@ -158,6 +158,25 @@ async def test_drain_waits_for_calls_that_nobody_awaits(store: RedisStateStore) 
     assert (await store.health()).pending_calls == 0
 
 
+@pytest.mark.parametrize("layers", range(5))
+async def test_drain_waits_for_saves_that_a_host_makes_one_after_the_other(
+    store: RedisStateStore, layers: int
+) -> None:
+    async def save(number: int, deeper: int) -> None:
+        if deeper:
+            return await asyncio.create_task(save(number, deeper - 1))
+        return await store.save_planner_event("trace", planner_event(float(number)))
+
+    async def chain() -> None:
+        for number in range(30):
+            await save(number, layers)
+
+    background = asyncio.create_task(chain())
+    await store.drain()
+    assert background.done()
+    assert len(await store.list_planner_events("trace")) == 30
+
+
 async def test_drain_gives_up_at_its_deadline(settings: Settings) -> None:
     async with (
         Proxy(settings.url.get_secret_value()) as proxy,

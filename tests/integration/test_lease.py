@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import uuid
 
 import pytest
@@ -184,3 +185,11 @@ async def test_a_kept_lease_outlives_a_server_that_does_not_answer(
             assert not lost
         finally:
             await transport.aclose(drain_s=0)
+
+
+async def test_a_lease_is_not_renewed_past_its_limit(scripts: Scripts, keys: Keys) -> None:
+    leases = Leases(scripts, keep_ms=HOUR)
+    held = await leases.acquire(keys.lease("s", "limit"), duration_ms=150)
+    assert held is not None
+    async with asyncio.timeout(10):
+        assert await leases.keep(held, duration_ms=150, limit_s=0.3) is None

@@ -42,7 +42,7 @@ async def play(scripts: Scripts, steps: list[tuple[str, bytes, int]]) -> list[st
             model.pop(entry, None)
         else:
             hold = 0 if name == "claim briefly" else 1
-            claimed = await watch.claim_due(hold_ms=hold * HOUR)
+            claimed = [claim.entry for claim in await watch.claim_due(hold_ms=hold * HOUR)]
             due = [other for other, when in model.items() if when == 0]
             assert sorted(claimed) == sorted(due)
             model.update(dict.fromkeys(due, hold))
@@ -51,7 +51,7 @@ async def play(scripts: Scripts, steps: list[tuple[str, bytes, int]]) -> list[st
     for shard in range(WATCH_SHARDS):
         flat = await ask(scripts, "ZRANGE", keys.watch(shard), 0, -1, "WITHSCORES")
         for entry, when in zip(flat[::2], flat[1::2], strict=True):
-            found[entry] = round((int(when) - now) / HOUR)
+            found[entry] = round((float(when) - now) / HOUR)
     assert found == model
     return happened
 

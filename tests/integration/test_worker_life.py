@@ -12,11 +12,12 @@ from redis_state import RedisStateStore, Settings
 from redis_state.errors import (
     InvalidTransition,
     LeaseLost,
-    TokenResolved,
     TokenUnknown,
 )
 from redis_state.models import TaskContextSnapshot, TaskState, TaskStatus, TaskType
 from redis_state.worker.life import NotStarted, Started, TaskLife, Waiting
+from redis_state.worker.pausing import Decided, Pausing
+from redis_state.worker.waitpoint import Decision, Question, decision_of, pause_token
 from tests.faults import run_processes
 from tests.pools import SESSION, statuses, updates_of
 
@@ -46,12 +47,17 @@ async def started(life: TaskLife, owner: str = "one", **options: Any) -> Started
     return found
 
 
-async def paused(life: TaskLife, task_id: str = "t", *, ttl_ms: int | None = None) -> str:
+async def paused(life: TaskLife, store: RedisStateStore, task_id: str = "t") -> str:
     await create(life, task_id)
-    run = await started(life, task_id=task_id)
-    return await life.pause(
-        run, entry="pause:x#1", former=None, reason="why", payload={"q": 1}, ttl_ms=ttl_ms
-    )
+    return await pause(store, await started(life, task_id=task_id))
+
+
+async def pause(store: RedisStateStore, run: Started) -> str:
+    pausing = Pausing(store)
+    asked = Question.read(store.settings, "why", {"q": 1}, {"name": "x"}, reveal=True)
+    assert (await pausing.open(run, "pause:x#1", asked))["state"] == "open"
+    assert await pausing.wait(run, "pause:x#1") is None
+    return pause_token(run, "pause:x#1")
 
 
 async def status(store: RedisStateStore, task_id: str = "t") -> str:
@@ -60,9 +66,9 @@ async def status(store: RedisStateStore, task_id: str = "t") -> str:
     return state.status.value
 
 
-async def in_state(life: TaskLife, wanted: TaskStatus) -> None:
+async def in_state(life: TaskLife, store: RedisStateStore, wanted: TaskStatus) -> None:
     if wanted is TaskStatus.PAUSED:
-        await paused(life)
+        await paused(life, store)
         return
     await create(life)
     if wanted is not TaskStatus.PENDING:
@@ -95,9 +101,9 @@ async def test_who_comes_second_is_told_how_long_the_lease_runs(life: TaskLife) 
 
 @pytest.mark.parametrize("wanted", [TaskStatus.PAUSED, *ENDS])
 async def test_a_task_that_is_not_to_be_run_is_not_started(
-    life: TaskLife, wanted: TaskStatus
+    life: TaskLife, store: RedisStateStore, wanted: TaskStatus
 ) -> None:
-    await in_state(life, wanted)
+    await in_state(life, store, wanted)
     assert await try_start(life, "two") == NotStarted(wanted.value)
 
 
@@ -137,7 +143,9 @@ async def test_a_task_handed_over_is_started_under_the_next_epoch(
     with pytest.raises(LeaseLost):
         await life.set_priority(first, 9)
     with pytest.raises(LeaseLost):
-        await life.pause(first, entry="e", former=None, reason="r", payload=None, ttl_ms=None)
+        await pause(store, first)
+    with pytest.raises(LeaseLost):
+        await Pausing(store).wait(first, "pause:x#1")
     assert await status(store) == "RUNNING"
     assert await life.note_step(second, "step:x#1", (1, 2)) == [1, 2]
 
@@ -146,7 +154,7 @@ async def test_a_task_handed_over_is_started_under_the_next_epoch(
 async def test_a_task_that_waits_can_be_cancelled(
     life: TaskLife, store: RedisStateStore, waiting: TaskStatus
 ) -> None:
-    await in_state(life, waiting)
+    await in_state(life, store, waiting)
     state = await store.tasks.load(SESSION, "t")
     assert state is not None
     assert await life.cancel(state, "enough")
@@ -167,41 +175,33 @@ async def test_a_task_that_runs_is_cancelled_by_its_worker_only(
 async def test_a_pause_frees_the_lease_and_is_told_with_its_token(
     life: TaskLife, store: RedisStateStore
 ) -> None:
-    token = await paused(life)
+    token = await paused(life, store)
     told = await updates_of(store, "t")
     assert [update.update_type.value for update in told[-2:]] == ["CHECKPOINT", "STATUS_CHANGE"]
-    assert told[-2].content == {"reason": "why", "resume_token": token, "payload": {"q": 1}}
+    asked = {"reason": "why", "resume_token": token, "payload": {"q": 1}}
+    assert told[-2].content == asked | {"pause": "x", "tags": []}
     assert await status(store) == "PAUSED"
-    resumed = await life.resume(token, approved=True, value={"n": 2}, by="ann")
-    assert (resumed.session_id, resumed.task_id, resumed.epoch) == (SESSION, "t", 1)
-    assert resumed.payload == {"q": 1}
+    decided = await Pausing(store).decide(token, approved=True, value={"n": 2}, by="ann")
+    assert decided == Decided(SESSION, "t", epoch=1)
     run = await started(life, "two")
-    note = run.journal["pause:x#1"]
-    assert (note["approved"], note["value"], note["by"]) == (True, {"n": 2}, "ann")
-
-
-async def test_who_resolves_second_learns_who_was_first_and_how(life: TaskLife) -> None:
-    token = await paused(life)
-    for _ in range(2):
-        await life.resume(token, approved=False, value=7, by="ann", claim="c")
-    with pytest.raises(TokenResolved) as caught:
-        await life.resume(token, approved=True, value=None, by="bob")
-    assert caught.value.by == "ann"
-    assert (caught.value.decision["approved"], caught.value.decision["value"]) == (False, 7)
+    decision = decision_of("pause:x#1", run.journal["pause:x#1"])
+    assert decision == Decision(approved=True, value={"n": 2}, by="ann")
+    told = await updates_of(store, "t")
+    assert told[-2].content == {"status": "PENDING", "pause": "x", "approved": True, "by": "ann"}
 
 
 async def test_a_token_is_refused_once_its_task_is_gone_or_over(
     life: TaskLife, store: RedisStateStore
 ) -> None:
-    token = await paused(life)
+    token = await paused(life, store)
     state = await store.tasks.load(SESSION, "t")
     assert state is not None
     await life.cancel(state, None)
     with pytest.raises(InvalidTransition):
-        await life.resume(token, approved=True, value=None, by="ann")
+        await Pausing(store).decide(token, approved=True, value=None, by="ann")
     await store.clear_session(SESSION)
     with pytest.raises(TokenUnknown):
-        await life.resume(token, approved=True, value=None, by="ann")
+        await Pausing(store).decide(token, approved=True, value=None, by="ann")
 
 
 async def test_only_a_task_that_waits_gets_a_new_priority_at_once(
@@ -258,11 +258,11 @@ async def test_resolving_against_cancelling_has_one_winner(
 ) -> None:
     for number in range(20):
         task_id = f"t{number}"
-        token = await paused(life, task_id)
+        token = await paused(life, store, task_id)
         state = await store.tasks.load(SESSION, task_id)
         assert state is not None
         calls: list[Any] = [
-            life.resume(token, approved=True, value=None, by="ann"),
+            Pausing(store).decide(token, approved=True, value=None, by="ann"),
             life.cancel(state, None),
         ]
         if number % 2:
@@ -276,12 +276,12 @@ async def test_resolving_against_cancelling_has_one_winner(
 
 @pytest.mark.slow
 async def test_between_four_processes_each_task_and_each_token_has_one_winner(
-    life: TaskLife, settings: Settings
+    life: TaskLife, store: RedisStateStore, settings: Settings
 ) -> None:
     tasks = [f"new-{number}" for number in range(60)]
     for task in tasks:
         await create(life, task)
-    tokens = [await paused(life, f"paused-{number}") for number in range(60)]
+    tokens = [await paused(life, store, f"paused-{number}") for number in range(60)]
     argument = {
         "url": settings.url.get_secret_value(),
         "namespace": settings.namespace,

@@ -54,3 +54,34 @@ async def test_nothing_is_released_that_was_not_held(scripts: Scripts, keys: Key
     await make_task(scripts, task, "PENDING")
     assert await finish(scripts, keys, task, epoch=None) == ok(2, 0)
     assert await ask(scripts, "EXISTS", task.lease) == 0
+
+
+async def test_who_gives_a_lease_back_forgets_those_that_died_before(
+    scripts: Scripts, keys: Keys
+) -> None:
+    task = task_keys(keys)
+    await make_task(scripts, task, "PENDING")
+    await start(scripts, keys, task)
+    await ask(scripts, "HSET", task.task, "crashes", 2)
+    assert (await finish(scripts, keys, task, epoch=1, release=False)).word is Word.OK
+    assert (await fields(scripts, task.task))["crashes"] == b"2"
+    await make_task(scripts, task, "RUNNING")
+    assert (await finish(scripts, keys, task, epoch=None)).word is Word.OK
+    assert (await fields(scripts, task.task))["crashes"] == b"0"
+
+
+async def test_what_the_mover_says_of_the_dead_stands(scripts: Scripts, keys: Keys) -> None:
+    task = task_keys(keys)
+    await make_task(scripts, task, "RUNNING")
+    moved = await scripts.move_task(
+        task,
+        {"status": b"FAILED", "crashes": b"4"},
+        epoch=None,
+        from_states=["RUNNING"],
+        release=True,
+        write="w",
+        ttl_ms=HOUR,
+        announcement=saying(keys, "failed"),
+    )
+    assert moved.word is Word.OK
+    assert (await fields(scripts, task.task))["crashes"] == b"4"

@@ -1,26 +1,95 @@
 from __future__ import annotations
 
+import asyncio
+import json
+from typing import Any
+
 from redis_state.transport.keys import Keys
-from redis_state.transport.scripts import Fence, Reply, Scripts, Word
-from tests.looking import HOUR, lives, no, ok, task_keys
+from redis_state.transport.scripts import Reply, Scripts, Word
+from tests.looking import HOUR, ask, clock_ms, lives, make_task, no, start, task_keys
+
+ENTRY = "step:\ud800#1"
 
 
-async def test_the_first_result_of_a_step_is_kept(scripts: Scripts, keys: Keys) -> None:
+async def note(
+    scripts: Scripts, keys: Keys, result: bytes, *, epoch: int = 1, entry: str = ENTRY
+) -> Reply:
+    return await scripts.note_step(
+        task_keys(keys),
+        epoch=epoch,
+        entry=entry,
+        checkpoint=True,
+        chunks=0,
+        about=b'[1,0,""]',
+        result=result,
+    )
+
+
+def row(reply: Reply) -> list[Any]:
+    assert reply.word is Word.OK
+    found: list[Any] = json.loads(reply.facts[0])
+    return found
+
+
+async def running(scripts: Scripts, keys: Keys) -> None:
+    await make_task(scripts, task_keys(keys), "PENDING")
+    assert (await start(scripts, keys, task_keys(keys))).word is Word.OK
+
+
+async def test_the_first_result_of_a_step_is_kept_with_its_version(
+    scripts: Scripts, keys: Keys
+) -> None:
     task = task_keys(keys)
+    await running(scripts, keys)
+    before = await clock_ms(scripts)
+    first = await note(scripts, keys, b"1")
+    layout, version, epoch, at_ms, checkpoint, about, result = row(first)
+    assert [layout, version, epoch, checkpoint, about, result] == [1, 1, 1, True, [1, 0, ""], 1]
+    assert before <= at_ms <= await clock_ms(scripts)
+    for again in (b"1", b"2"):
+        assert await note(scripts, keys, again) == first
+    assert row(await note(scripts, keys, b"2", entry="step:b#1"))[1] == 2
+    left = await lives(scripts, task.journal, task.task)
+    # Read one after the other, so not to the millisecond.
+    assert 0 < left[1] <= left[0] + HOUR / 1000 <= HOUR + HOUR / 1000
 
-    async def note(result: bytes, epoch: int = 1) -> Reply:
-        return await scripts.note_step(
-            task.journal,
-            fence=Fence(task.lease, epoch),
-            entry="step:\ud800#1",
-            result=result,
-            ttl_ms=HOUR,
-        )
 
-    assert await note(b"1") == no(Word.LOST, 0)
+async def test_a_note_under_a_stale_epoch_is_refused(scripts: Scripts, keys: Keys) -> None:
+    assert await note(scripts, keys, b"1") == no(Word.LOST, 0)
+    await running(scripts, keys)
+    assert await note(scripts, keys, b"1", epoch=2) == no(Word.LOST, 1)
+    assert await lives(scripts, task_keys(keys).journal) == [-2]
+
+
+async def test_a_task_that_is_gone_gets_no_journal(scripts: Scripts, keys: Keys) -> None:
+    task = task_keys(keys)
+    await running(scripts, keys)
+    await ask(scripts, "DEL", task.task)
+    assert await note(scripts, keys, b"1") == no(Word.MISSING)
     assert await lives(scripts, task.journal) == [-2]
-    await scripts.acquire_lease(task.lease, owner="o", duration_ms=HOUR, keep_ms=HOUR)
-    for result in (b"1", b"1", b"2"):
-        assert await note(result) == ok(b"1")
-    assert await note(b"3", epoch=2) == no(Word.LOST, 1)
-    assert 0 < (await lives(scripts, task.journal))[0] <= HOUR
+
+
+async def test_a_note_drops_the_chunks_that_it_does_not_need(scripts: Scripts, keys: Keys) -> None:
+    task = task_keys(keys)
+    await running(scripts, keys)
+    for number in range(3):
+        for entry in (ENTRY, "step:other#1"):
+            await scripts.keep_part(task, epoch=1, entry=entry, number=number, data=b"x")
+    await scripts.note_step(
+        task, epoch=1, entry=ENTRY, checkpoint=False, chunks=1, about=b"[1]", result=b"null"
+    )
+    found = await ask(scripts, "HKEYS", task.journal)
+    parts = {name.decode("utf-8", "surrogatepass") for name in found if b"part:" in name}
+    assert parts == {f"part:0:{ENTRY}", *(f"part:{n}:step:other#1" for n in range(3))}
+
+
+async def test_many_who_note_one_step_get_one_result_and_as_many_steps_as_many_versions(
+    scripts: Scripts, keys: Keys
+) -> None:
+    await running(scripts, keys)
+    same = await asyncio.gather(*(note(scripts, keys, b"%d" % n) for n in range(20)))
+    assert len({tuple(reply.facts) for reply in same}) == 1
+    others = await asyncio.gather(
+        *(note(scripts, keys, b"0", entry=f"step:{n}#1") for n in range(20))
+    )
+    assert sorted(row(reply)[1] for reply in others) == list(range(2, 22))

@@ -1,15 +1,21 @@
 from __future__ import annotations
 
+import pytest
+
 from redis_state.transport.keys import Keys
-from redis_state.transport.scripts import Scripts, Word
+from redis_state.transport.scripts import Scripts, TaskKeys, Word
 from tests.looking import (
     HOUR,
     ask,
+    clock_ms,
+    clock_passes,
+    decide,
     fields,
     lives,
     make_task,
     no,
     ok,
+    open_pause,
     pause,
     rows_of,
     start,
@@ -18,45 +24,64 @@ from tests.looking import (
 )
 
 
-async def test_a_running_task_is_paused_under_its_token(scripts: Scripts, keys: Keys) -> None:
-    task, token, log = task_keys(keys), token_key(keys), keys.updates("s")
+async def opened(scripts: Scripts, keys: Keys, *, ttl_ms: int = HOUR) -> tuple[TaskKeys, str]:
+    task, token = task_keys(keys), token_key(keys)
     await make_task(scripts, task, "PENDING")
-    assert await pause(scripts, keys, task, token) == no(Word.LOST, 0)
     await start(scripts, keys, task)
+    await open_pause(scripts, keys, task, token, ttl_ms=ttl_ms)
+    return task, token
+
+
+async def test_a_running_task_waits_for_its_pause(scripts: Scripts, keys: Keys) -> None:
+    task, token = await opened(scripts, keys, ttl_ms=10 * HOUR)
     for _ in range(2):
         assert await pause(scripts, keys, task, token) == ok(3)
-    assert (await fields(scripts, task.task))["status"] == b"PAUSED"
+    found = await fields(scripts, task.task)
+    assert found["status"] == b"PAUSED"
+    assert (found["pause_entry"], found["pause_token"]) == (b"pause:x#1", token.encode())
     assert (await fields(scripts, task.lease))["owner"] == b""
-    assert await fields(scripts, task.journal) == {"pause:x#1": b"open"}
-    rows = [row_id for _, row_id in await rows_of(scripts, log)]
-    assert rows == ["started-one", f"checkpoint-{token}", f"paused-{token}"]
-    created = (task.task, task.tasks, task.journal, token, log.rows, log.ids, log.topic("t"))
-    assert all(0 < life <= 2 * HOUR for life in await lives(scripts, *created))
-    other = token_key(keys, "y")
-    assert await pause(scripts, keys, task, other) == no(Word.DENIED, b"PAUSED")
-    assert await ask(scripts, "EXISTS", other) == 0
+    rows = [row_id for _, row_id in await rows_of(scripts, keys.updates("s"))]
+    assert rows == ["started-one", f"opened-{token}", f"paused-{token}"]
+    # It outlives the pause's deadline by its own life, with what belongs to it.
+    kept = (task.task, task.tasks, task.lease, task.journal)
+    assert all(10.9 * HOUR < life <= 11 * HOUR for life in await lives(scripts, *kept))
+    assert await pause(scripts, keys, task, token_key(keys, "y")) == no(Word.DENIED, b"PAUSED")
 
 
 async def test_a_repetition_after_the_decision_is_still_a_repetition(
     scripts: Scripts, keys: Keys
 ) -> None:
-    task, token = task_keys(keys), token_key(keys)
-    await make_task(scripts, task, "PENDING")
-    await start(scripts, keys, task)
+    task, token = await opened(scripts, keys)
     await pause(scripts, keys, task, token)
-    await scripts.resolve_token(token, claim="c", by="me", decision=b"", keep_ms=HOUR)
-    await make_task(scripts, task, "PENDING")
+    await decide(scripts, keys, task, token)
     assert await pause(scripts, keys, task, token) == ok(4)
-    assert (await fields(scripts, task.task))["status"] == b"PENDING"
-
-
-async def test_a_token_that_was_used_before_is_told(scripts: Scripts, keys: Keys) -> None:
-    task, token = task_keys(keys), token_key(keys)
-    await make_task(scripts, task, "PENDING")
-    await start(scripts, keys, task)
-    await scripts.open_token(token, payload=b"", mark="of another", ttl_ms=HOUR, keep_ms=HOUR)
-    await scripts.resolve_token(token, claim="c", by="me", decision=b"yes", keep_ms=HOUR)
-    taken = await pause(scripts, keys, task, token)
-    assert (taken.word, taken.facts[0], taken.facts[2]) == (Word.TAKEN, b"me", b"yes")
+    await start(scripts, keys, task, owner="two")
+    assert await pause(scripts, keys, task, token) == ok(5)
     assert (await fields(scripts, task.task))["status"] == b"RUNNING"
-    assert await ask(scripts, "EXISTS", task.journal) == 0
+
+
+async def test_what_is_decided_or_overdue_or_gone_is_not_waited_for(
+    scripts: Scripts, keys: Keys
+) -> None:
+    task, token = await opened(scripts, keys)
+    await decide(scripts, keys, task, token)
+    at = int((await fields(scripts, token))["at"])
+    assert await pause(scripts, keys, task, token) == no(Word.TAKEN, b"by c", at, b"yes")
+    late = token_key(keys, "late")
+    await open_pause(scripts, keys, task, late, entry="pause:late#1", ttl_ms=1)
+    await clock_passes(scripts, await clock_ms(scripts) + 1)
+    assert await pause(scripts, keys, task, late) == no(Word.EXPIRED)
+    assert await pause(scripts, keys, task, token_key(keys, "none")) == no(Word.MISSING)
+    assert (await fields(scripts, task.task))["status"] == b"RUNNING"
+    assert (await fields(scripts, task.lease))["owner"] == b"one"
+
+
+@pytest.mark.parametrize("status", ["PENDING", "COMPLETE"])
+async def test_a_run_that_was_taken_over_or_is_over_pauses_nothing(
+    scripts: Scripts, keys: Keys, status: str
+) -> None:
+    task, token = await opened(scripts, keys)
+    await make_task(scripts, task, status, finished=status == "COMPLETE")
+    assert await pause(scripts, keys, task, token) == no(Word.DENIED, status.encode())
+    await ask(scripts, "HINCRBY", task.lease, "epoch", 1)
+    assert await pause(scripts, keys, task, token) == no(Word.LOST, 2)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
 
 from redis_state.errors import CorruptState
@@ -13,7 +15,7 @@ async def save(
     key: str,
     write: str,
     *,
-    expected: int | None = None,
+    expected: int | Literal["+"] | None = None,
     fence: Fence | None = None,
     member: str | None = None,
     ttl_ms: int = HOUR,
@@ -45,6 +47,16 @@ async def test_versions_count_and_a_repeated_write_is_recognised(
     found = await fields(scripts, key)
     assert (found["a"], found["b"], found["version"]) == (b"3", b"2", b"3")
     assert 0 < (await lives(scripts, key))[0] <= HOUR
+
+
+async def test_only_what_is_there_is_amended(scripts: Scripts, keys: Keys) -> None:
+    key = keys.memory("m")
+    assert await save(scripts, key, "one", expected="+", a=b"1") == no(Word.STALE, 0)
+    assert await fields(scripts, key) == {}
+    assert await save(scripts, key, "one", a=b"1") == ok(1)
+    for _ in range(2):
+        assert await save(scripts, key, "two", expected="+", a=b"2") == ok(2)
+    assert (await fields(scripts, key))["a"] == b"2"
 
 
 async def test_a_stale_epoch_writes_nothing_but_its_own_repetition_is_told_the_truth(

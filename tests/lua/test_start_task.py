@@ -59,10 +59,37 @@ async def test_a_running_task_whose_lease_ran_out_is_taken_over(
     await clock_passes(scripts, await clock_ms(scripts) + 1)
     reply = await start(scripts, keys, task, owner="two")
     assert (reply.facts[0], flat(reply)[b"attempts"]) == (2, b"2")
+    assert flat(reply)[b"crashes"] == b"1"
     assert [row for _, row in await rows_of(scripts, keys.updates("s"))] == [
         "started-one",
         "started-two",
     ]
+
+
+async def test_a_holder_that_let_its_lease_run_out_is_counted_once(
+    scripts: Scripts, keys: Keys
+) -> None:
+    task = task_keys(keys)
+    await make_task(scripts, task, "PENDING")
+    counts: list[bytes | None] = []
+    for owner in ("one", "two", "two", "three"):
+        reply = await start(scripts, keys, task, owner=owner, lease_ms=1)
+        counts.append(flat(reply).get(b"crashes"))
+        if owner != "two" or len(counts) == 3:
+            await clock_passes(scripts, await clock_ms(scripts) + 1)
+    # The second call of "two" is the first one repeated.
+    assert counts == [None, b"1", b"1", b"2"]
+
+
+async def test_a_holder_that_gave_its_lease_back_is_not_counted(
+    scripts: Scripts, keys: Keys
+) -> None:
+    task = task_keys(keys)
+    await make_task(scripts, task, "PENDING")
+    await start(scripts, keys, task)
+    await scripts.release_lease(task.lease, owner="one", epoch=1)
+    reply = await start(scripts, keys, task, owner="two")
+    assert (reply.facts[0], flat(reply).get(b"crashes")) == (2, None)
 
 
 async def test_a_task_in_another_state_is_left_alone(scripts: Scripts, keys: Keys) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
+import signal
 import sys
 from contextlib import suppress
 from typing import Any, NoReturn
@@ -14,6 +16,7 @@ from pydantic import SecretStr
 from redis_state import Settings
 from redis_state.errors import LeaseLost
 from redis_state.worker import AgentWorker, TaskContext
+from redis_state.worker.life import TaskLife
 
 
 async def ask(ctx: TaskContext) -> dict[str, Any]:
@@ -45,12 +48,31 @@ async def zombie(ctx: TaskContext) -> NoReturn:
             await asyncio.sleep(0.01)
 
 
+async def who(ctx: TaskContext) -> str:
+    """Name the worker."""
+    return ctx.worker
+
+
+async def poison(_: TaskContext) -> NoReturn:
+    """Take the whole worker along."""
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError
+
+
+async def die_before_start(*_: Any, **__: Any) -> NoReturn:
+    """Die where a picked job would start its task."""
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError
+
+
 def main(argument: dict[str, Any]) -> None:
     """Serve until SIGTERM."""
     logging.basicConfig(level=logging.WARNING)
     settings = Settings(url=SecretStr(argument["url"]), namespace=argument["namespace"])
+    if argument.get("dies_before_start"):
+        TaskLife.start = die_before_start  # type: ignore[method-assign]
     worker = AgentWorker(
-        {"ask": ask, "linger": linger, "zombie": zombie},
+        {"ask": ask, "linger": linger, "zombie": zombie, "who": who, "poison": poison},
         settings=settings,
         queue=argument["queue"],
         lease_s=argument.get("lease_s", 10.0),

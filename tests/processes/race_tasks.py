@@ -10,6 +10,7 @@ from typing import Any
 from redis_state import RedisStateStore
 from redis_state.errors import TokenResolved
 from redis_state.worker.life import Started, TaskLife
+from redis_state.worker.pausing import Pausing
 
 
 async def main(argument: dict[str, Any]) -> dict[str, list[str]]:
@@ -17,7 +18,7 @@ async def main(argument: dict[str, Any]) -> dict[str, list[str]]:
     won: dict[str, list[str]] = {"started": [], "resumed": []}
     options = {"namespace": argument["namespace"]}
     async with RedisStateStore.from_url(argument["url"], **options) as store:
-        life = TaskLife(store)
+        life, pausing = TaskLife(store), Pausing(store)
 
         async def start(task: str, caller: int) -> None:
             owner = f"{argument['name']}-{caller}"
@@ -27,7 +28,7 @@ async def main(argument: dict[str, Any]) -> dict[str, list[str]]:
 
         async def resume(token: str, caller: int) -> None:
             try:
-                await life.resume(token, approved=bool(caller % 2), value=None, by="me")
+                await pausing.decide(token, approved=bool(caller % 2), value=None, by="me")
             except TokenResolved:
                 return
             won["resumed"].append(token)

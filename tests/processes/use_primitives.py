@@ -50,7 +50,7 @@ async def follow(scripts: Scripts, keys: Keys, argument: dict[str, Any]) -> list
     raise AssertionError
 
 
-async def meet(scripts: Scripts, keys: Keys, processes: int) -> None:
+async def meet(scripts: Scripts, keys: Keys, processes: int, *, timeout_s: float = 30.0) -> None:
     """Wait until so many processes are here, so that they really race."""
     sender, key = scripts.transport.sender, f"{keys.namespace}:v1:{{start}}:start"
     await sender.send("SET", key, 0, "NX", "PX", HOUR, repeatable=True)
@@ -59,7 +59,7 @@ async def meet(scripts: Scripts, keys: Keys, processes: int) -> None:
     async def all_here() -> bool:
         return int(await sender.send("GET", key, repeatable=True)) >= processes
 
-    await eventually(all_here, "all processes have begun", timeout_s=30)
+    await eventually(all_here, "all processes have begun", timeout_s=timeout_s)
 
 
 async def count(scripts: Scripts, keys: Keys, argument: dict[str, Any]) -> int:
@@ -125,7 +125,7 @@ async def sweep(scripts: Scripts, keys: Keys, argument: dict[str, Any]) -> list[
     watch = WatchList(scripts, keys)
     claimed: list[str] = []
     while due := await watch.claim_due(limit=argument["limit"], hold_ms=HOUR):
-        claimed += [entry.decode() for entry in due]
+        claimed += [claim.entry.decode() for claim in due]
     return claimed
 
 

@@ -15,6 +15,7 @@ LAYERS = (
     ("primitives",),
     ("stores", "agents"),
     ("store",),
+    ("memory", "telemetry"),
     ("worker", "integrations"),
     ("demo", "cli", "testing"),
 )

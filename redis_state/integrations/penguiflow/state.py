@@ -14,6 +14,9 @@ from typing import Any
 
 from penguiflow.artifacts import ArtifactRef, ArtifactRetentionConfig
 from penguiflow.planner import PlannerEvent, Trajectory
+from penguiflow.planner.trajectory import BackgroundTaskResult
+from penguiflow.sessions.models import ContextPatch, MergeStrategy, TaskGroup
+from penguiflow.sessions.session import PendingContextPatch, SessionContext
 from penguiflow.state import (
     RemoteBinding,
     StateUpdate,
@@ -28,6 +31,7 @@ from penguiflow.state import (
 from redis_state.models import ArtifactRetentionConfig as Retention
 from redis_state.settings import make_settings
 from redis_state.store import HostTypes, RedisStateStore
+from redis_state.stores.session_context import ContextTypes
 
 TYPES: HostTypes = HostTypes(
     stored_event=StoredEvent,
@@ -41,6 +45,14 @@ TYPES: HostTypes = HostTypes(
     planner_event=PlannerEvent,
     trajectory=Trajectory,
     artifact_ref=ArtifactRef,
+    context=ContextTypes(
+        session_context=SessionContext,
+        background_task_result=BackgroundTaskResult,
+        context_patch=ContextPatch,
+        pending_context_patch=PendingContextPatch,
+        merge_strategy=MergeStrategy,
+    ),
+    task_group=TaskGroup,
 )
 
 

@@ -1,0 +1,23 @@
+-- Read a task's journal without the chunks of large results, and have it live as long as the task.
+-- KEYS[1] journal  hash: entry -> JSON, part:<number>:<entry> -> bytes, versions
+-- KEYS[2] task     hash
+-- ARGV[1] slice    how many entries are fetched at a time
+-- Returns
+--   {'OK', notes}  entries and their notes, in turn
+local journal, task = KEYS[1], KEYS[2]
+local slice = tonumber(ARGV[1])
+
+local entries, notes = {}, {}
+for _, name in ipairs(redis.call('HKEYS', journal)) do
+  if name ~= 'versions' and string.sub(name, 1, 5) ~= 'part:' then entries[#entries + 1] = name end
+end
+for first = 1, #entries, slice do
+  local last = math.min(first + slice - 1, #entries)
+  for i, note in ipairs(redis.call('HMGET', journal, unpack(entries, first, last))) do
+    notes[#notes + 1] = entries[first + i - 1]
+    notes[#notes + 1] = note
+  end
+end
+local left_ms = redis.call('PTTL', task)
+if left_ms > 0 then redis.call('PEXPIRE', journal, left_ms) end
+return { 'OK', notes }

@@ -1,0 +1,20 @@
+-- Save or delete a push configuration of an A2A task.
+-- KEYS[1] task     hash: an A2A task
+-- KEYS[2] push     hash: config_id -> config
+-- ARGV[1] config_id  text
+-- ARGV[2] config   JSON, '' deletes it
+-- Returns
+--   {'OK'}       done
+--   {'MISSING'}  no such task
+local task, push = KEYS[1], KEYS[2]
+local config_id, config = ARGV[1], ARGV[2]
+
+local left_ms = redis.call('PTTL', task)
+if left_ms == -2 then return { 'MISSING' } end
+if config == '' then
+  redis.call('HDEL', push, config_id)
+else
+  redis.call('HSET', push, config_id, config)
+  redis.call('PEXPIRE', push, left_ms)
+end
+return { 'OK' }

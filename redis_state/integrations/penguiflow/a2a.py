@@ -1,0 +1,356 @@
+"""PenguiFlow's A2A task store on Redis: `A2AService(flow, ..., store=create_a2a_task_store())`.
+
+An update in one process reaches the subscribers of all, in order, each once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import logging
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import aclosing
+from datetime import datetime
+from typing import Any
+
+from penguiflow_a2a.models import (
+    Artifact,
+    ListTaskPushNotificationConfigResponse,
+    ListTasksResponse,
+    Message,
+    StreamResponse,
+    Task,
+    TaskArtifactUpdateEvent,
+    TaskPushNotificationConfig,
+    TaskState,
+    TaskStatus,
+    TaskStatusUpdateEvent,
+)
+
+from redis_state import codec
+from redis_state.errors import BackendUnavailable, CursorGap, RedisStateError
+from redis_state.integrations.penguiflow.side import SideStore
+from redis_state.settings import Settings, make_settings
+from redis_state.stores.a2a_tasks import A2ATaskStore, Filter, FoundTask, Told
+from redis_state.stores.values import choice, text
+
+log: logging.Logger = logging.getLogger(__name__)
+
+_AGAIN_S = 0.5
+
+Unsubscribe = Callable[[], Coroutine[Any, Any, None]]
+
+
+class PenguiflowA2ATaskStore(SideStore):
+    """Tasks of A2A servers, shared by all processes.
+
+    An unknown task is a KeyError everywhere. Each change is one atomic step: no message, artifact
+    or part of one is lost to another writer. A task is kept `a2a_task_ttl` after its last change.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(settings)
+        self._tasks = A2ATaskStore(self.base)
+        self._followers: set[asyncio.Task[None]] = set()
+
+    async def create_task(self, task: Task) -> Task:
+        """Create a task. Errors: ValueError if there is one of its id."""
+        made = await self._tasks.create(
+            text("id", task.id),
+            task.model_dump(exclude={"status"})
+            | {
+                # Empty and absent differ; what is in them are entries of their own.
+                "history": None if task.history is None else [],
+                "artifacts": None if task.artifacts is None else [],
+            },
+            context_id=text("context_id", task.context_id),
+            state=_state(task.status),
+            status=task.status.model_dump(),
+            history=[message.model_dump() for message in task.history or []],
+            artifacts=[artifact.model_dump() for artifact in task.artifacts or []],
+        )
+        if not made:
+            raise ValueError(f"Task '{task.id}' already exists")
+        return task.model_copy(deep=True)
+
+    async def add_history(self, task_id: str, message: Message) -> None:
+        """Append a message to a task's history."""
+        _known(task_id, await self._tasks.add_message(task_id, message.model_dump()))
+
+    async def update_status(
+        self,
+        task_id: str,
+        status: TaskStatus,
+        *,
+        final: bool,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Set a task's status and tell it to every subscriber."""
+        done = await self._tasks.set_status(
+            task_id,
+            state=_state(status),
+            status=status.model_dump(),
+            final=final,
+            metadata=dict(metadata or {}),
+        )
+        _known(task_id, done)
+
+    async def add_artifact(
+        self,
+        task_id: str,
+        artifact: Artifact,
+        *,
+        append: bool,
+        last_chunk: bool,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Add an artifact, or with ``append`` its parts to the first of its id, and tell it."""
+        done = await self._tasks.add_artifact(
+            task_id,
+            artifact.model_dump(),
+            append=append,
+            last_chunk=last_chunk,
+            metadata=dict(metadata or {}),
+        )
+        _known(task_id, done)
+
+    async def get_task(self, task_id: str, history_length: int | None = None) -> Task:
+        """Return a task as it stands at one moment, with its newest messages.
+
+        All for None; with 0 or less the history is None.
+        """
+        found = await self._tasks.load(task_id, messages=history_length)
+        if found is None:
+            raise KeyError(task_id)
+        return _task(found, history_length)
+
+    async def list_tasks(
+        self,
+        *,
+        context_id: str | None,
+        status: TaskState | None,
+        page_size: int,
+        page_token: str | None,
+        history_length: int | None,
+        status_timestamp_after: datetime | None,
+        include_artifacts: bool,
+    ) -> ListTasksResponse:
+        """Return tasks, the last updated first.
+
+        A page's token names where the page ended, not how many there were: tasks that are made or
+        updated meanwhile neither repeat nor hide the others. One that was not listed yet and is
+        updated moves before the token: the next listing has it first. Errors: ValueError for a
+        token that is none.
+        """
+        below = None if not page_token else _read_token(page_token, int)
+        state = None if status is None else choice("status", status, TaskState)
+        names = await self._tasks.list(Filter(context_id, state, status_timestamp_after))
+        left = [entry for entry in names if below is None or entry[1] < below]
+        page = left[: max(page_size, 0)]
+        loaded = await asyncio.gather(
+            *(
+                self._tasks.load(name, messages=history_length, artifacts=include_artifacts)
+                for name, _ in page
+            )
+        )
+        tasks = [_task(found, history_length) for found in loaded if found is not None]
+        if not include_artifacts:
+            tasks = [task.model_copy(update={"artifacts": None}) for task in tasks]
+        token = (page_token or "") if not page else _write_token(page[-1][1])
+        return ListTasksResponse(
+            tasks=tasks,
+            next_page_token=token if len(left) > len(page) else "",
+            page_size=page_size,
+            total_size=len(names),
+        )
+
+    async def subscribe(self, task_id: str) -> tuple[asyncio.Queue[StreamResponse], Unsubscribe]:
+        """Return a queue of what is told of a task from now on, in any process, and how to stop.
+
+        In order, each once; lost connections and restarts of the server are bridged. If updates
+        were dropped before they could be read, the task itself comes in their place. A task that
+        has ended already tells its end at once: so nobody waits for an end that came just before.
+        The queue is fed until ``unsubscribe`` is called, or this store or its loop is closed.
+        """
+        found = await self._tasks.load(task_id, messages=0, artifacts=False)
+        if found is None:
+            raise KeyError(task_id)
+        queue: asyncio.Queue[StreamResponse] = asyncio.Queue()
+        if found.final:
+            queue.put_nowait(_ended(found))
+        follower = asyncio.create_task(
+            self._feed(task_id, found, queue), name="redis_state a2a subscription"
+        )
+        self._followers.add(follower)
+        follower.add_done_callback(self._followers.discard)
+
+        async def unsubscribe() -> None:
+            follower.cancel()
+            await asyncio.wait({follower})
+
+        return queue, unsubscribe
+
+    async def set_push_config(
+        self, task_id: str, config_id: str, config: TaskPushNotificationConfig
+    ) -> TaskPushNotificationConfig:
+        """Save a push configuration; one of the same id is replaced."""
+        saved = await self._tasks.save_push(
+            task_id, text("config_id", config_id), config.model_dump()
+        )
+        _known(task_id, saved)
+        return config.model_copy(deep=True)
+
+    async def get_push_config(self, task_id: str, config_id: str) -> TaskPushNotificationConfig:
+        """Return a push configuration. Errors: KeyError for an unknown one too."""
+        configs = await self._tasks.push_configs(task_id)
+        if configs is None:
+            raise KeyError(task_id)
+        return TaskPushNotificationConfig.model_validate(configs[config_id])
+
+    async def list_push_configs(
+        self, task_id: str, *, page_size: int, page_token: str | None
+    ) -> ListTaskPushNotificationConfigResponse:
+        """Return push configurations by name, those of one name by id.
+
+        A page's token names where the page ended. Errors: ValueError for a page size below 1, and
+        for a token that is none.
+        """
+        if page_size < 1:
+            raise ValueError("page_size must be >= 1")
+        after: list[str] = [] if not page_token else _read_token(page_token, list)
+        configs = await self._tasks.push_configs(task_id)
+        if configs is None:
+            raise KeyError(task_id)
+        placed = sorted(([found["name"] or "", name], found) for name, found in configs.items())
+        left = [entry for entry in placed if entry[0] > after]
+        page = left[:page_size]
+        return ListTaskPushNotificationConfigResponse(
+            configs=[TaskPushNotificationConfig.model_validate(found) for _, found in page],
+            next_page_token=_write_token(page[-1][0]) if len(left) > len(page) else "",
+        )
+
+    async def delete_push_config(self, task_id: str, config_id: str) -> None:
+        """Delete a push configuration, if there is one."""
+        _known(task_id, await self._tasks.delete_push(task_id, text("config_id", config_id)))
+
+    async def aclose(self) -> None:
+        """End the running loop's subscriptions, finish what was called, and disconnect the loop."""
+        loop = asyncio.get_running_loop()
+        ending = [follower for follower in self._followers if follower.get_loop() is loop]
+        for follower in ending:
+            follower.cancel()
+        if ending:
+            await asyncio.wait(ending)
+        await super().aclose()
+
+    async def _feed(
+        self, task_id: str, found: FoundTask, queue: asyncio.Queue[StreamResponse]
+    ) -> None:
+        context_id: str = found.document["context_id"]
+        cursor: str | None = found.cursor
+        while True:
+            try:
+                if cursor is None:
+                    cursor = await self._catch_up(task_id, queue)
+                updates = self._tasks.follow(task_id, after=cursor)
+                async with aclosing(updates):
+                    async for told in updates:
+                        self._hand_on(task_id, context_id, told, queue)
+                        cursor = told.cursor
+            except CursorGap as gap:
+                log.warning("updates of A2A task %r are gone: %s", task_id, gap.reason)
+                cursor = None
+            except BackendUnavailable as error:
+                log.warning("a subscription to an A2A task waits for its server: %s", error)
+                await asyncio.sleep(_AGAIN_S)
+            except (RedisStateError, KeyError) as error:
+                log.error("a subscription to A2A task %r has ended: %s", task_id, error)  # noqa: TRY400 - our errors say it all
+                return
+
+    def _hand_on(
+        self, task_id: str, context_id: str, told: Told, queue: asyncio.Queue[StreamResponse]
+    ) -> None:
+        place = f"a2a update {told.cursor} of {task_id}"
+        event = self.base.attempt("a2a", place, b"", lambda: _event(task_id, context_id, told))
+        if event is not None:
+            queue.put_nowait(event)
+
+    async def _catch_up(self, task_id: str, queue: asyncio.Queue[StreamResponse]) -> str:
+        """Queue the task itself, in place of updates that are gone. Errors: KeyError."""
+        now = await self._tasks.load(task_id)
+        if now is None:
+            raise KeyError(task_id)
+        queue.put_nowait(StreamResponse(task=_task(now, None)))
+        if now.final:
+            queue.put_nowait(_ended(now))
+        return now.cursor
+
+
+def create_a2a_task_store(*, url: str | None = None, **options: Any) -> PenguiflowA2ATaskStore:
+    """Make the A2A task store. No I/O; the first call connects.
+
+    The server is ``url``, else ``REDIS_STATE_URL``; options are the fields of `Settings`, among
+    them ``a2a_task_ttl`` and ``max_updates_per_a2a_task``. Errors: ConfigError names an option
+    that cannot be used.
+    """
+    return PenguiflowA2ATaskStore(make_settings(url, **options))
+
+
+def _known(task_id: str, there: bool) -> None:  # noqa: FBT001 - read as: known, if it is there
+    if not there:
+        raise KeyError(task_id)
+
+
+def _state(status: TaskStatus) -> str:
+    return choice("status.state", status.state, TaskState)
+
+
+def _task(found: FoundTask, history_length: int | None) -> Task:
+    document = found.document | {"status": found.status}
+    if found.history:
+        document["history"] = found.history
+    if history_length is not None:
+        # As upstream has it: a length turns no history into an empty one, and 0 any into none.
+        document["history"] = found.history if history_length > 0 else None
+    if found.artifacts:
+        document["artifacts"] = found.artifacts
+    task: Task = Task.model_validate(document)
+    return task
+
+
+def _event(task_id: str, context_id: str, told: Told) -> StreamResponse | None:
+    ids = {"task_id": task_id, "context_id": context_id}
+    match told.kind, *told.values:
+        case "status", status, final, metadata:
+            event = {"status": status, "final": final, "metadata": metadata}
+            return StreamResponse(status_update=TaskStatusUpdateEvent.model_validate(ids | event))
+        case "artifact", artifact, append, last_chunk, metadata:
+            event = {"artifact": artifact, "append": append, "last_chunk": last_chunk}
+            return StreamResponse(
+                artifact_update=TaskArtifactUpdateEvent.model_validate(
+                    ids | event | {"metadata": metadata}
+                )
+            )
+        case _:
+            return None
+
+
+def _ended(found: FoundTask) -> StreamResponse:
+    told = Told("status", [found.status, True, found.metadata], found.cursor)
+    event = _event(found.document["id"], found.document["context_id"], told)
+    assert event is not None  # noqa: S101 - a status is always told
+    return event
+
+
+def _write_token(place: Any) -> str:
+    return base64.urlsafe_b64encode(codec.encode(place)).decode()
+
+
+def _read_token(token: str, kind: type) -> Any:
+    try:
+        place = codec.decode(base64.urlsafe_b64decode(token.encode()))
+    except ValueError:
+        place = None
+    if not isinstance(place, kind):
+        raise ValueError("invalid page token")  # noqa: TRY004 - what upstream raises
+    return place

@@ -1,0 +1,52 @@
+"""What PenguiFlow has no public name for: a session's inboxes, a planner's copies of its pauses.
+
+Where another version has none of these names, its inboxes are not found and its copies are let be.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from contextlib import suppress
+from typing import Any
+
+from penguiflow.planner import ReactPlanner
+from penguiflow.sessions import StreamingSession
+from penguiflow.state import SteeringEvent, SteeringEventType
+from penguiflow.steering import SteeringInbox
+
+
+def inbox_of(session: StreamingSession, task_id: str) -> SteeringInbox | None:
+    """Return the inbox of a task that runs here."""
+    inboxes: dict[str, SteeringInbox] = getattr(session, "_steering_inboxes", {})
+    return inboxes.get(task_id)
+
+
+def has_room(inbox: SteeringInbox, event: SteeringEvent) -> bool:
+    """Tell whether an inbox would take a message rather than drop it."""
+    if not inbox.has_event():
+        # `SteeringInbox.next` forgets to count the message out that it hands over.
+        inbox.__dict__["_pending_user_message_count"] = 0
+        return True
+    fields = vars(inbox)
+    if fields["_queue"].full():
+        return False
+    pending: int = fields["_pending_user_message_count"]
+    most: int = fields["_max_pending_user_messages"]
+    return event.event_type is not SteeringEventType.USER_MESSAGE or pending < most
+
+
+def forget(session: StreamingSession, event: SteeringEvent) -> None:
+    """Have a session take an event again that it has noted as seen but could not act on."""
+    seen: dict[str, deque[str]] = getattr(session, "_seen_event_ids", {})
+    with suppress(KeyError, ValueError):
+        seen[event.task_id].remove(event.event_id)
+
+
+def drop_copies(planner: ReactPlanner, token: str) -> None:
+    """Drop the copies of a pause that a planner and its sessions' planners keep."""
+    sessions: dict[str, Any] = getattr(planner, "_session_planners", {})
+    for each in (planner, *sessions.values()):
+        getattr(each, "_pause_records", {}).pop(token, None)
+
+
+__all__ = ["drop_copies", "forget", "has_room", "inbox_of"]

@@ -1,0 +1,359 @@
+"""PenguiFlow's job store on Redis, for its own scheduler in any number of processes.
+
+The scheduler asks for what is due, and for each job records a run, spawns it, and saves the job if
+it repeats. It never says that a job without an interval was spawned. But it asks its list for the
+next job only when the spawning of the last one returned: `DueJobs` takes that as the answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from penguiflow.sessions.scheduler import JobDefinition, JobRunRecord
+
+from redis_state.errors import BackendError, LostRace
+from redis_state.integrations.penguiflow.side import SideStore
+from redis_state.settings import Settings, make_settings
+from redis_state.stores.base import ms
+from redis_state.stores.jobs import Claim, JobStore, Planned
+from redis_state.stores.tasks import microseconds
+from redis_state.stores.values import text
+
+log: logging.Logger = logging.getLogger(__name__)
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_RETRY_S = 0.2
+
+Spawn = Callable[[JobDefinition], Awaitable[str]]
+
+
+@dataclass(slots=True)
+class Held:
+    """A claimed job of this process: as it was handed out, and how far its run has come."""
+
+    claim: Claim
+    asked: datetime
+    handed: dict[str, Any]
+    begun: bool = False
+    ended: bool = False
+    failed: bool = False
+    lost: bool = False
+    next_us: int | None = None
+
+    @property
+    def waits(self) -> bool:
+        """Tell whether it is still to be ended, and worth holding."""
+        return not (self.ended or self.failed or self.lost)
+
+
+@dataclass(slots=True)
+class Batch:
+    """What one call of `list_due` claimed. ``at`` is the job that a loop over it is at."""
+
+    held: dict[str, Held]
+    task: asyncio.Task[Any] | None
+    at: str | None = None
+    beat: asyncio.TimerHandle | None = field(default=None, repr=False)
+
+    @property
+    def is_over(self) -> bool:
+        """Tell whether nobody can be at it any more."""
+        return self.task is None or self.task.done()
+
+
+class DueJobs(list[JobDefinition]):
+    """Claimed jobs. A loop over them tells the store of each one whose turn has ended well."""
+
+    def __init__(
+        self, jobs: Sequence[JobDefinition], store: PenguiflowJobStore, batch: Batch
+    ) -> None:
+        super().__init__(jobs)
+        self._store = store
+        self._batch = batch
+
+    def __iter__(self) -> Iterator[JobDefinition]:
+        store, batch = self._store, self._batch
+        store.keep_up(batch)
+        try:
+            for job in super().__iter__():
+                batch.at = job.job_id
+                yield job
+                store.passed(batch)
+        except GeneratorExit:
+            # The loop was left, by an error perhaps: then its job is left to its lease.
+            store.give_back(batch)
+            raise
+        finally:
+            store.leave(batch)
+
+
+class PenguiflowJobStore(SideStore):
+    """Scheduled jobs. Each due occurrence is given to one scheduler of all processes."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(settings)
+        self._jobs = JobStore(self.base)
+        self._held: dict[str, Held] = {}
+        self._batches: list[Batch] = []
+        self._guards = False
+
+    async def save_job(self, job: JobDefinition) -> None:
+        """Save a job; the last save wins. Sets its `updated_at`.
+
+        What the scheduler saves after a run does not decide when the job is due next: that is the
+        first moment of its own rhythm that is still to come, and is set in ``job`` too. A job that
+        was fired is not fired again for a save that came late. Errors: InvalidField.
+        """
+        job.updated_at = datetime.now(UTC)
+        held = self._held.get(job.job_id)
+        if held is not None and held.begun and _moved_on(job, held):
+            if held.waits:
+                await self._end(held)
+            if held.failed or held.lost:
+                return
+            job.schedule.next_run_at = _when(held.next_us)
+            del self._held[job.job_id]
+            if _content(job) == held.handed:
+                return
+        schedule = job.schedule
+        await self._jobs.save(
+            text("job_id", job.job_id),
+            text("session_id", job.session_id),
+            job.model_dump(),
+            next_us=None if schedule.next_run_at is None else microseconds(schedule.next_run_at),
+            interval_s=schedule.interval_s,
+            enabled=job.enabled,
+        )
+
+    async def list_jobs(self, session_id: str | None = None) -> list[JobDefinition]:
+        """Return a session's jobs, or all, by first save. A fired one-shot job is due at None."""
+        found = await self._jobs.list(session_id)
+        jobs = (self._read(planned) for planned in found)
+        return [job for job in jobs if job is not None]
+
+    async def list_due(self, now: datetime) -> list[JobDefinition]:
+        """Claim and return the enabled jobs that are due at ``now``, 500 at most.
+
+        No other call of any process gets them while the claim holds: `job_lease`, longer while a
+        loop over the list goes on. What is due is decided by ``now``, so a scheduler whose clock
+        is ahead fires early, but not twice: claims are the server's. A claim whose job was not
+        fired runs out, and the next call of any process gets the job.
+        """
+        task = asyncio.current_task()
+        for batch in [old for old in self._batches if old.task is task or old.is_over]:
+            self._forget(batch)
+        batch = Batch({}, task)
+        jobs: list[JobDefinition] = []
+        for claim in await self._jobs.claim_due(microseconds(now)):
+            if claim.attempts >= self.settings.job_attempts:
+                await self._give_up(claim)
+                continue
+            job = self._read(Planned(claim.document, claim.due_us))
+            if job is not None:
+                batch.held[claim.job_id] = Held(claim, now, _content(job))
+                jobs.append(job)
+        self._held.update(batch.held)
+        self._batches.append(batch)
+        return DueJobs(jobs, self, batch)
+
+    async def record_run(self, run: JobRunRecord) -> None:
+        """Note a run, and that the claimed job is begun.
+
+        Inside of a loop over `list_due` the job counts as fired when the loop goes on; outside of
+        one it does now. Errors: LostRace if the claim ran out and another scheduler has the job;
+        with `guarded` the job is left out instead.
+        """
+        held = self._held.get(text("job_id", run.job_id))
+        if held is None or held.begun or run.completed_at is not None:
+            await self._jobs.note_run(run.job_id, run.model_dump())
+            return
+        held.begun = True
+        try:
+            await self._jobs.begin(held.claim)
+            await self._jobs.note_run(run.job_id, run.model_dump())
+        except BackendError:
+            held.failed = True
+            raise
+        except LostRace:
+            held.lost = True
+            if not self._guards:
+                raise
+            return
+        if not any(batch.at == run.job_id for batch in self._batches):
+            await self._end(held)
+
+    async def list_runs(self, job_id: str) -> list[JobRunRecord]:
+        """Return a job's newest runs, each as it was noted last, by first note."""
+        runs: dict[str, JobRunRecord] = {}
+        for document in await self._jobs.runs(job_id):
+            run = JobRunRecord.model_validate(document)
+            runs[run.run_id] = run
+        return list(runs.values())
+
+    def guarded(self, spawn: Spawn) -> Spawn:
+        """Wrap what the scheduler spawns with, so that a failure does not end the scheduler.
+
+        PenguiFlow's runner ends at the first error of a spawn, without a word. Guarded, the error
+        is logged by its kind and noted as a run with the status ``failed``; the job is offered
+        again when its lease has run out, `job_attempts` times in all.
+        """
+        self._guards = True
+
+        async def guard(job: JobDefinition) -> str:
+            held = self._held.get(job.job_id)
+            if held is not None and held.lost:
+                log.info("job %r is left to the scheduler that has it now", job.job_id)
+                return ""
+            try:
+                return await spawn(job)
+            except Exception as error:  # noqa: BLE001 - a host's own code, any failure
+                log.error("spawning job %r failed: %s", job.job_id, type(error).__name__)  # noqa: TRY400 - an error's text may be a payload
+            if held is not None:
+                held.failed = True
+            await self._note(job.job_id, "failed")
+            return ""
+
+        return guard
+
+    # What a loop over DueJobs tells
+
+    def keep_up(self, batch: Batch) -> None:
+        """Renew the batch's claims, each third of their lease, until `leave`."""
+        self.leave(batch)
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            return
+
+        def beat() -> None:
+            if not batch.is_over:
+                self._background(self._renew(batch))
+                batch.beat = loop.call_later(pause_s, beat)
+
+        pause_s = ms(self.settings.job_lease) / 3000
+        batch.beat = loop.call_later(pause_s, beat)
+
+    def passed(self, batch: Batch) -> None:
+        """Take the job that the loop was at as fired, if its run was recorded."""
+        held = batch.held.get(batch.at or "")
+        batch.at = None
+        if held is not None and held.begun and held.waits:
+            self._background(self._end(held))
+
+    def give_back(self, batch: Batch) -> None:
+        """Give back what the loop did not come to, for anybody to take at once."""
+        for job_id, held in batch.held.items():
+            if job_id != batch.at and held.waits and not held.begun:
+                self._background(self._release(held))
+
+    def leave(self, batch: Batch) -> None:
+        """Stop to renew the batch's claims."""
+        batch.at = None
+        if batch.beat is not None:
+            batch.beat.cancel()
+            batch.beat = None
+
+    async def _renew(self, batch: Batch) -> None:
+        for held in batch.held.values():
+            if held.waits:
+                await self._jobs.renew(held.claim)
+
+    async def _release(self, held: Held) -> None:
+        # Another loop over the same list may have come to it meanwhile.
+        if not held.begun:
+            await self._jobs.release(held.claim)
+
+    async def _end(self, held: Held) -> None:
+        """End an occurrence as fired, asking again while its lease may hold."""
+        loop = asyncio.get_running_loop()
+        give_up_at = loop.time() + ms(self.settings.job_lease) / 1000
+        while True:
+            try:
+                held.next_us = await self._jobs.end(held.claim)
+                held.ended = True
+            except LostRace:
+                held.lost = True
+            except BackendError:
+                if loop.time() > give_up_at:
+                    raise
+                await asyncio.sleep(_RETRY_S)
+                continue
+            return
+
+    async def _give_up(self, claim: Claim) -> None:
+        log.error("job %r was begun %d times and never ended", claim.job_id, claim.attempts)
+        await self._note(claim.job_id, "given_up")
+        await self._jobs.end(claim)
+
+    async def _note(self, job_id: str, status: str) -> None:
+        run = JobRunRecord(job_id=job_id, completed_at=datetime.now(UTC), status=status)
+        await self._jobs.note_run(job_id, run.model_dump())
+
+    def _forget(self, batch: Batch) -> None:
+        self.leave(batch)
+        self._batches.remove(batch)
+        for job_id, held in batch.held.items():
+            if self._held.get(job_id) is held:
+                del self._held[job_id]
+
+    def _read(self, planned: Planned) -> JobDefinition | None:
+        def read() -> JobDefinition:
+            job = JobDefinition.model_validate(planned.document)
+            wanted = job.schedule.next_run_at
+            if wanted is None or planned.next_us != microseconds(wanted):
+                job.schedule.next_run_at = _when(planned.next_us)
+            return job
+
+        return self.base.attempt("jobs", "job", b"", read)
+
+    def _background(self, work: Coroutine[Any, Any, None]) -> None:
+        async def run() -> None:
+            try:
+                await work
+            except BackendError as error:
+                log.warning("the store of jobs could not be told: %s", error)
+
+        background = self.base.background
+        try:
+            task = asyncio.get_running_loop().create_task(run())
+        except RuntimeError:
+            # A loop over the jobs that ends outside of an event loop: leases do the rest.
+            work.close()
+            return
+        background.add(task)
+        task.add_done_callback(background.discard)
+
+
+def create_job_store(*, url: str | None = None, **options: Any) -> PenguiflowJobStore:
+    """Make the job store. No I/O; the first call connects.
+
+    The server is ``url``, else ``REDIS_STATE_URL``; options are the fields of `Settings`, among
+    them ``job_lease`` and ``job_attempts``. Errors: ConfigError names an option that cannot be
+    used.
+    """
+    return PenguiflowJobStore(make_settings(url, **options))
+
+
+def _moved_on(job: JobDefinition, held: Held) -> bool:
+    """Tell whether a job is due when the scheduler itself says so after a run."""
+    return (
+        job.schedule.interval_s is not None
+        and job.schedule.next_run_at == job.schedule.next_after(held.asked)
+    )
+
+
+def _content(job: JobDefinition) -> dict[str, Any]:
+    """Return all of a job except what each run changes."""
+    content: dict[str, Any] = job.model_dump(
+        exclude={"updated_at": True, "schedule": {"next_run_at"}}
+    )
+    return content
+
+
+def _when(moment_us: int | None) -> datetime | None:
+    return None if moment_us is None else _EPOCH + timedelta(microseconds=moment_us)

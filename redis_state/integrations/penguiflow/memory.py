@@ -1,0 +1,76 @@
+"""PenguiFlow's short-term memory in the state store: shared by all planners of a session.
+
+memory = create_memory(config, summarizer=summarizer_of(client))
+planner = ReactPlanner(..., state_store=create_store(), short_term_memory=memory)
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from penguiflow.planner import prompts
+from penguiflow.planner.memory import MemoryBudgetExceeded as TheirMemoryBudgetExceeded
+from penguiflow.planner.memory import MemoryHealth, ShortTermMemoryConfig
+
+from redis_state.errors import MemoryBudgetExceeded
+from redis_state.memory import MemoryTypes, PlannerMemory
+from redis_state.memory.types import Summarizer
+
+_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {"summary": {"type": "string"}},
+    "required": ["summary"],
+    "additionalProperties": False,
+}
+
+
+class BudgetExceeded(MemoryBudgetExceeded, TheirMemoryBudgetExceeded):  # type: ignore[misc]
+    """Ours and PenguiFlow's, so that either can be caught."""
+
+
+TYPES: MemoryTypes = MemoryTypes(health=MemoryHealth, budget_exceeded=BudgetExceeded)
+
+
+def create_memory(
+    config: ShortTermMemoryConfig, *, summarizer: Summarizer | None = None, **options: Any
+) -> PlannerMemory:
+    """Make a planner's short-term memory from PenguiFlow's configuration.
+
+    Options are those of `PlannerMemory`. Errors: InvalidField if ``rolling_summary`` is asked for
+    without a summarizer: a planner makes one for its own memory only; see `summarizer_of`.
+    """
+    return PlannerMemory(config, summarizer=summarizer, types=TYPES, **options)
+
+
+def summarizer_of(client: Any) -> Summarizer:
+    """Make a summarizer that asks a planner's model client, as PenguiFlow's own does.
+
+    ``client`` has ``complete(messages=, response_format=)``.
+    """
+
+    async def summarize(payload: Mapping[str, Any]) -> Mapping[str, Any]:
+        turns: Sequence[Mapping[str, Any]] = payload["turns"]
+        messages = prompts.build_short_term_memory_summary_messages(
+            previous_summary=payload["previous_summary"], turns=turns
+        )
+        schema = {"name": "short_term_memory_summary", "schema": _SCHEMA}
+        answer: str | tuple[str, float] = await client.complete(
+            messages=messages, response_format={"type": "json_schema", "json_schema": schema}
+        )
+        return {"summary": _summary(answer if isinstance(answer, str) else answer[0])}
+
+    return summarize
+
+
+def _summary(text: str) -> str:
+    """Read a model's answer, whatever stands around its JSON. Errors: ValueError, KeyError."""
+    summary = str(json.loads(text[text.find("{") : text.rfind("}") + 1])["summary"]).strip()
+    if "<session_summary>" in summary:
+        return summary
+    inner = f"\n{summary}\n" if summary else ""
+    return f"<session_summary>{inner}</session_summary>"
+
+
+__all__ = ["TYPES", "BudgetExceeded", "create_memory", "summarizer_of"]

@@ -1,0 +1,93 @@
+"""A pause resumed twice runs once: in the planner that paused, in another process, or in both.
+
+ReactPlanner keeps a copy of each of its pauses and resumes it without asking the store. So whoever
+else holds the token can resume the pause a second time, and the tools after it run twice. Here the
+token is claimed in the store first, and only the one who gets it resumes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
+
+from penguiflow.planner import PlannerFinish, PlannerPause, ReactPlanner
+
+from redis_state.errors import ConfigError, TokenResolved
+from redis_state.integrations.penguiflow.inside import drop_copies
+from redis_state.primitives.token import new_claim
+from redis_state.store import RedisStateStore
+from redis_state.stores.pauses import claiming, current_claim
+
+
+async def resume_once(
+    planner: ReactPlanner,
+    store: RedisStateStore,
+    token: str,
+    user_input: str | None = None,
+    *,
+    claim: str | None = None,
+    by: str | None = None,
+    **options: Any,
+) -> PlannerFinish | PlannerPause:
+    """Resume a pause, if nobody has: exactly one claim of all processes runs what comes after it.
+
+    ``planner`` may be the one that paused, or a new one on the same store. Whoever dies between
+    claiming and the end can resume again under the same ``claim`` for `resolved_token_ttl`, so a
+    job names its own id; two who use one claim at the same time both run. ``by`` is what the
+    others are told. Options are those of ``planner.resume``.
+
+    Errors: TokenResolved by whom and when the pause was resumed; TokenUnknown if it expired or was
+    never saved.
+    """
+    resume = partial(planner.resume, token, user_input, **options)
+    return await _claimed(planner, store, token, resume, claim=claim, by=by)
+
+
+class OncePlanner(ReactPlanner):  # type: ignore[misc]  # penguiflow has no types
+    """ReactPlanner whose `resume` is `resume_once`: for sessions, pipelines, and other callers.
+
+    Its state store is one of `create_store`. What it forks resumes once, too.
+    """
+
+    async def resume(
+        self, token: str, user_input: str | None = None, **options: Any
+    ) -> PlannerFinish | PlannerPause:
+        """Resume a pause, if nobody has. Errors: TokenResolved, TokenUnknown, ConfigError."""
+        store: Any = self._state_store
+        if not isinstance(store, RedisStateStore):
+            raise ConfigError("state_store: a store of create_store is needed to resume once")
+        resume = partial(super().resume, token, user_input, **options)
+        return await _claimed(self, store, token, resume)
+
+    def fork(self, **options: Any) -> ReactPlanner:
+        """Make another planner like this one."""
+        forked: ReactPlanner = super().fork(**options)
+        forked.__class__ = type(self)
+        return forked
+
+
+async def _claimed(
+    planner: ReactPlanner,
+    store: RedisStateStore,
+    token: str,
+    resume: Callable[[], Awaitable[PlannerFinish | PlannerPause]],
+    *,
+    claim: str | None = None,
+    by: str | None = None,
+) -> PlannerFinish | PlannerPause:
+    # Within a claim already: a planner hands on to the one that it keeps for the session.
+    claim = claim or current_claim(token) or new_claim()
+    try:
+        await store.pauses.claim(token, claim=claim, by=by)
+    except TokenResolved:
+        drop_copies(planner, token)
+        raise
+    try:
+        with claiming(token, claim):
+            return await resume()
+    finally:
+        drop_copies(planner, token)
+
+
+__all__ = ["OncePlanner", "resume_once"]

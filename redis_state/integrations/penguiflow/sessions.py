@@ -1,0 +1,395 @@
+"""Steering that arrives: a StreamingSession fed from the durable log, whichever process runs it.
+
+    async with open_session(store, "session-1") as session:
+        await session.spawn_task(pipeline, task_id="task-1")
+
+Anybody steers it from anywhere by ``store.save_steering(event)``. PenguiFlow itself never reads
+the log of steering: an event saved by another process would lie there unheard.
+
+What is told, and when. Each task that the session runs has a reader of its own, from the task's
+first step on, while it is queued, runs or is paused. The reader starts after the last event that a
+reader anywhere is known to have fed for this task, and at the oldest kept one if there is none. So
+what was saved before the task started is told when it starts, and after a crash a task that is
+started again under its id is not told again. "Known" means noted in the store right after
+``session.steer`` returned: a process that dies between the two leaves one event that is told
+again. An event that the session itself was given through ``session.steer`` is saved once and not
+fed again. What concerns a task that runs elsewhere is left to the process that runs it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections import deque
+from collections.abc import AsyncGenerator, Coroutine
+from contextlib import aclosing, asynccontextmanager, suppress
+from typing import Any
+
+from penguiflow.sessions import StreamingSession
+from penguiflow.state import StateUpdate, SteeringEvent, SteeringEventType, TaskState, TaskStatus
+
+from redis_state.errors import BackendError, CursorGap, InvalidField
+from redis_state.integrations.penguiflow.inside import forget, has_room, inbox_of
+from redis_state.store import RedisStateStore
+from redis_state.stores.session_log import Entry
+
+log: logging.Logger = logging.getLogger(__name__)
+
+_AGAIN_S = 1.0
+_LOOK_FOR_ROOM_S = 0.05
+_CLOSE_S = 5.0
+
+_ENDED = frozenset({TaskStatus.COMPLETE, TaskStatus.FAILED, TaskStatus.CANCELLED})
+_MESSAGES = frozenset(
+    {
+        SteeringEventType.USER_MESSAGE,
+        SteeringEventType.INJECT_CONTEXT,
+        SteeringEventType.REDIRECT,
+    }
+)
+# What a reader feeds: of a task that runs here; that nobody runs; that has ended.
+_ALL = frozenset(SteeringEventType)
+_OF_OWNERS = frozenset({SteeringEventType.CANCEL, SteeringEventType.PRIORITIZE})
+_APPROVALS = frozenset({SteeringEventType.APPROVE, SteeringEventType.REJECT})
+
+
+class SessionStore:
+    """The store as StreamingSession and SessionManager take it, watched by the sessions' bridges.
+
+    One serves any number of sessions. Without a bridge it is the store.
+    """
+
+    def __init__(self, store: RedisStateStore) -> None:
+        # Of PenguiFlow's own classes. Its tool jobs look for an attribute of this very name.
+        self._store: Any = store
+        self.bridges: dict[str, SteeringBridge] = {}
+
+    @property
+    def store(self) -> RedisStateStore:
+        """The store itself."""
+        store: RedisStateStore = self._store
+        return store
+
+    async def save_task(self, state: TaskState) -> None:
+        """Save a task."""
+        ended = state.status in _ENDED
+        await self._store.save_task(state)
+        bridge = self.bridges.get(state.session_id)
+        if bridge is not None:
+            # In its next turn the loop has let the session make the task's inbox, or its patch.
+            asyncio.get_running_loop().call_soon(bridge.look_at, state.task_id, ended)
+
+    async def list_tasks(self, session_id: str) -> list[TaskState]:
+        """Return a session's tasks in the order of their first save."""
+        found: list[TaskState] = await self._store.list_tasks(session_id)
+        return found
+
+    async def save_update(self, update: StateUpdate) -> None:
+        """Append an update."""
+        await self._store.save_update(update)
+
+    async def list_updates(self, session_id: str, **options: Any) -> list[StateUpdate]:
+        """Return the newest updates after a cursor and of a task, oldest first."""
+        found: list[StateUpdate] = await self._store.list_updates(session_id, **options)
+        return found
+
+    async def save_steering(self, event: SteeringEvent) -> None:
+        """Append a steering event, unless a bridge took it from the log."""
+        bridge = self.bridges.get(event.session_id)
+        if bridge is None:
+            await self._store.save_steering(event)
+        else:
+            await bridge.save(event)
+
+    async def list_steering(self, session_id: str, **options: Any) -> list[SteeringEvent]:
+        """Return the newest steering events after a cursor and of a task, oldest first."""
+        found: list[SteeringEvent] = await self._store.list_steering(session_id, **options)
+        return found
+
+
+class SteeringBridge:
+    """Feeds one session what its steering log holds for the tasks that run here. See `following`.
+
+    ``delivered`` counts the events that it has fed.
+    """
+
+    def __init__(
+        self, store: SessionStore, session: StreamingSession, *, owner: bool, retell: bool
+    ) -> None:
+        self.store: Any = store.store
+        self.session: StreamingSession = session
+        self.owner: bool = owner
+        self.retell: bool = retell
+        self.delivered: int = 0
+        self._readers: dict[str, _Reader] = {}
+        self._turning = asyncio.Lock()
+        self._turns: set[asyncio.Task[None]] = set()
+        self._fed: set[str] = set()
+        self._own: dict[str, asyncio.Future[bool]] = {}
+
+    def look_at(self, task_id: str, ended: bool) -> None:  # noqa: FBT001 - for call_soon
+        """Note that a task was saved here: it may have started or ended."""
+        reader = self._readers.get(task_id)
+        if ended:
+            self._spawn(self._turn(task_id, _APPROVALS))
+        elif inbox_of(self.session, task_id) is not None and (
+            reader is None or reader.kinds is not _ALL
+        ):
+            self._spawn(self._turn(task_id, _ALL))
+
+    async def save(self, event: SteeringEvent) -> None:
+        """Save what the session was given here; what came from the log is saved already.
+
+        If that fails, the session forgets the event too, so that the call can be repeated.
+        """
+        if event.event_id in self._fed:
+            return
+        outcome = asyncio.get_running_loop().create_future()
+        self._own[event.event_id] = outcome
+        try:
+            await self.store.save_steering(event)
+        except BaseException:
+            # It may stand in the log all the same. Then the session has not acted on it: feed it.
+            self._own.pop(event.event_id, None)
+            forget(self.session, event)
+            outcome.set_result(False)
+            raise
+        outcome.set_result(True)
+        if event.task_id not in self._readers:
+            self._own.pop(event.event_id, None)
+
+    async def is_own(self, event: SteeringEvent) -> bool:
+        """Tell, once its save has an outcome, whether the session was given an event here."""
+        outcome = self._own.get(event.event_id)
+        if outcome is None:
+            return False
+        saved = await outcome
+        self._own.pop(event.event_id, None)
+        return saved
+
+    async def feed(self, event: SteeringEvent) -> None:
+        """Give the session an event as its own, as often as it takes while the server is away."""
+        while True:
+            self._fed.add(event.event_id)
+            try:
+                await self.session.steer(event)
+            except BackendError as error:
+                log.warning("steering of task %s waits: %s", event.task_id, error)
+                forget(self.session, event)
+            except Exception as error:  # noqa: BLE001 - of the host's code: the next is fed
+                kind = type(error).__name__
+                log.error("steering of task %s failed in its session: %s", event.task_id, kind)  # noqa: TRY400 - the traceback may quote the payload
+                return
+            else:
+                self.delivered += 1
+                return
+            finally:
+                self._fed.discard(event.event_id)
+            await asyncio.sleep(_AGAIN_S)
+
+    async def start(self) -> None:
+        """Begin to read for the tasks that the session has already."""
+        for task in await self.session.list_tasks():
+            if inbox_of(self.session, task.task_id) is not None:
+                await self._turn(task.task_id, _ALL)
+            elif self.owner and task.status not in _ENDED:
+                await self._turn(task.task_id, _OF_OWNERS)
+
+    async def aclose(self) -> None:
+        """Stop at once. What was not fed is fed by the next reader of its task."""
+        stopping = [*self._turns, *(reader.task for reader in self._readers.values())]
+        for task in stopping:
+            task.cancel()
+        await asyncio.gather(*stopping, return_exceptions=True)
+
+    async def _turn(self, task_id: str, kinds: frozenset[SteeringEventType]) -> None:
+        """Have a task's reader feed these kinds from now on, or end with it."""
+        async with self._turning:
+            if kinds is _ALL and inbox_of(self.session, task_id) is None:
+                kinds = _APPROVALS  # it has ended in the meantime
+            patches: Any = self.session.pending_patches
+            waits = any(patch.task_id == task_id for patch in patches.values())
+            wanted = kinds if waits or kinds is not _APPROVALS else None
+            reader = self._readers.get(task_id)
+            if reader is not None:
+                if reader.kinds is wanted:
+                    return
+                await reader.stop()
+                del self._readers[task_id]
+            if wanted is None:
+                return
+            after = None if reader is None else reader.noted
+            self._readers[task_id] = _Reader(self, task_id, wanted, after)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        turn = asyncio.create_task(work)
+        self._turns.add(turn)
+        turn.add_done_callback(self._turns.discard)
+
+
+class _Reader:
+    """Reads one task's part of the log, and feeds it in order.
+
+    Messages wait here while the task's inbox has no room for them, which the inbox itself would
+    drop; what steers the run (CANCEL, PAUSE, ...) does not wait behind them. ``noted`` is the
+    cursor before which everything was fed.
+    """
+
+    def __init__(
+        self,
+        bridge: SteeringBridge,
+        task_id: str,
+        kinds: frozenset[SteeringEventType],
+        after: str | None,
+    ) -> None:
+        self._bridge = bridge
+        self._task_id = task_id
+        self.kinds: frozenset[SteeringEventType] = kinds
+        self.noted: str | None = after
+        self._known = after is not None or bridge.retell
+        self._heard = after
+        self._left = False
+        self._held: deque[SteeringEvent] = deque()
+        self._holding = asyncio.Event()
+        self._feeding = asyncio.Lock()
+        self._key = _note_key(bridge.session.session_id, task_id)
+        self.task: asyncio.Task[None] = asyncio.create_task(self._run())
+
+    async def stop(self) -> None:
+        """Stop, not in the middle of an event."""
+        async with self._feeding:
+            self.task.cancel()
+        await asyncio.gather(self.task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._hand_out())
+            while True:
+                try:
+                    await self._listen()
+                except CursorGap as gap:
+                    log.warning("steering of task %s was dropped: %s", self._task_id, gap)
+                    self._heard = gap.resume_after
+                except BackendError as error:
+                    log.warning("steering of task %s is not heard: %s", self._task_id, error)
+                    await asyncio.sleep(_AGAIN_S)
+
+    async def _listen(self) -> None:
+        store, session_id = self._bridge.store, self._bridge.session.session_id
+        if not self._known:
+            note = await store.load_memory_state(self._key)
+            self._heard = self.noted = None if note is None else note.get("after")
+            self._known = True
+        entries = store.watch_steering(session_id, after=self._heard, task_id=self._task_id)
+        async with aclosing(entries):
+            async for entry in entries:
+                async with self._feeding:
+                    await self._hear(entry)
+
+    async def _hear(self, entry: Entry[Any]) -> None:
+        event: SteeringEvent = entry.value
+        if not await self._bridge.is_own(event):
+            if not await self._wants(event):
+                self._left = True
+            elif event.event_type in _MESSAGES and (self._held or not self._has_room(event)):
+                self._held.append(event)
+                self._holding.set()
+            else:
+                await self._bridge.feed(event)
+        self._heard = entry.cursor
+        await self._note()
+        if self.kinds is _APPROVALS:
+            self._bridge.look_at(self._task_id, ended=True)
+
+    async def _hand_out(self) -> None:
+        while await self._holding.wait():
+            async with self._feeding:
+                while self._held and self._has_room(self._held[0]):
+                    await self._bridge.feed(self._held.popleft())
+                if not self._held:
+                    self._holding.clear()
+                    await self._note()
+            await asyncio.sleep(_LOOK_FOR_ROOM_S)
+
+    async def _note(self) -> None:
+        """Note how far everything was fed, so that no later reader tells it again."""
+        if self._left or self._held or self._heard is None:
+            return
+        self.noted = self._heard
+        with suppress(BackendError):  # the next note says as much
+            await self._bridge.store.save_memory_state(self._key, {"after": self.noted})
+
+    async def _wants(self, event: SteeringEvent) -> bool:
+        if self.kinds is _APPROVALS:
+            patch_id = event.payload.get("patch_id")
+            waiting = self._bridge.session.pending_patches
+            return event.event_type in _APPROVALS and patch_id in waiting
+        # PenguiFlow would let a late RESUME or CANCEL change the state of a task that is over.
+        task = await self._bridge.session.get_task(self._task_id)
+        over = task is None or task.status in _ENDED
+        return event.event_type in self.kinds and not over
+
+    def _has_room(self, event: SteeringEvent) -> bool:
+        inbox = inbox_of(self._bridge.session, self._task_id)
+        return inbox is not None and has_room(inbox, event)
+
+
+@asynccontextmanager
+async def following(
+    store: SessionStore, session: StreamingSession, *, owner: bool = False, retell: bool = False
+) -> AsyncGenerator[SteeringBridge]:
+    """Feed a session what its steering log holds for its tasks, as long as the block runs.
+
+    ``store`` is what the session was made with. ``owner`` says that no other process has this
+    session: then a CANCEL or PRIORITIZE also reaches a task that a crashed process left behind and
+    that nobody runs. ``retell`` tells each task all that it was ever told, from the oldest kept
+    event on, as suits a task that begins anew and has lost what it heard. Errors: InvalidField
+    for a session that has a bridge already, or was not made with this store.
+    """
+    if getattr(session, "_state_store", store) is not store:
+        raise InvalidField("session", "was not made with this store")
+    if session.session_id in store.bridges:
+        raise InvalidField("session", "is followed already")
+    bridge = SteeringBridge(store, session, owner=owner, retell=retell)
+    store.bridges[session.session_id] = bridge
+    try:
+        await bridge.start()
+        yield bridge
+    finally:
+        del store.bridges[session.session_id]
+        await bridge.aclose()
+
+
+@asynccontextmanager
+async def open_session(
+    store: RedisStateStore,
+    session_id: str,
+    *,
+    owner: bool = False,
+    retell: bool = False,
+    **options: Any,
+) -> AsyncGenerator[StreamingSession]:
+    """Give a session with its stored tasks, steered from anywhere while the block runs.
+
+    At the end the session is closed, as PenguiFlow does it: what still runs is CANCELLED. Then its
+    updates, which PenguiFlow saves without waiting, are waited for. Options are those of
+    StreamingSession.
+    """
+    kept = SessionStore(store)
+    session = StreamingSession(session_id, state_store=kept, **options)
+    await session.hydrate()
+    async with following(kept, session, owner=owner, retell=retell):
+        try:
+            yield session
+        finally:
+            await session.close()
+            with suppress(TimeoutError):
+                await store.drain(_CLOSE_S)
+
+
+def _note_key(session_id: str, task_id: str) -> str:
+    return json.dumps(["redis_state steering told", session_id, task_id])
+
+
+__all__ = ["SessionStore", "SteeringBridge", "following", "open_session"]

@@ -1,0 +1,439 @@
+"""Patches of a session's context: applied at once, or kept until somebody decides, exactly once.
+
+Whether the context has diverged is decided here, by the version and hash that were read; the
+script refuses to go on if they are no longer the same. Results do not change them, so however many
+patches come at once, they do not hold each other up.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal, cast
+
+from pydantic import BaseModel
+
+from redis_state import codec
+from redis_state.errors import (
+    InvalidField,
+    LimitReached,
+    TokenUnknown,
+    VersionConflict,
+)
+from redis_state.models.session_context import (
+    ContextPatch,
+    MergeStrategy,
+    PendingContextPatch,
+    has_diverged,
+    result_of_patch,
+)
+from redis_state.models.steering import SteeringEvent, SteeringEventType
+from redis_state.models.tasks import StateUpdate, UpdateType
+from redis_state.primitives.record import Stored
+from redis_state.primitives.token import new_claim, raise_unless_won
+from redis_state.stores.base import Base, Flat, as_object, ms
+from redis_state.stores.retrying import until_set
+from redis_state.stores.updates import UpdateStore
+from redis_state.stores.values import choice, moment, optional_text, text
+from redis_state.transport.scripts import Announcement, PatchKeys, Reply, Word
+
+PatchStatus = Literal["applied", "pending", "rejected"]
+
+_Content = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class PatchOutcome:
+    """What became of a patch. ``first``: this very call did it; a repeated one finds it done.
+
+    ``revision`` counts every change of the context, results included: each applied patch has one
+    of its own.
+    """
+
+    patch_id: str
+    status: PatchStatus
+    diverged: bool
+    first: bool
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """A patch that waits, with what its approval needs: PenguiFlow's class has no place for it."""
+
+    patch_id: str
+    order: int
+    expires_ms: int
+    open: bool
+    patch: ContextPatch
+    strategy: MergeStrategy
+    payload: Any
+    group_id: str | None
+    created_at: float
+
+
+class ContextPatches:
+    """Apply patches, list those that wait, decide on them."""
+
+    def __init__(
+        self,
+        base: Base,
+        updates: UpdateStore,
+        *,
+        patch_type: type[Any],
+        pending_type: type[Any],
+        strategy_type: type[Any],
+        decider: str,
+    ) -> None:
+        self._base = base
+        self._updates = updates
+        self._patch_type = patch_type
+        self._pending_type = pending_type
+        self._strategy_type = strategy_type
+        self._decider = decider
+
+    async def apply_context_patch(
+        self,
+        session_id: str,
+        patch: ContextPatch,
+        *,
+        strategy: MergeStrategy = MergeStrategy.APPEND,
+        payload: Any = None,
+        group_id: str | None = None,
+        patch_id: str | None = None,
+        timeout_s: float | None = None,
+    ) -> PatchOutcome:
+        """Bring a finished task's patch into the context, or keep it for a decision (HUMAN_GATED).
+
+        One step with the update that tells of it. APPEND and REPLACE both make it the task's
+        result. Once per ``patch_id``, for as long as what became of it is kept
+        (`resolved_token_ttl`): name one if you will call again after a crash. Errors: LimitReached
+        with `max_pending_patches` waiting; VersionConflict if the context changed again and again
+        until ``timeout_s``.
+        """
+        gated = choice("strategy", strategy, MergeStrategy) == MergeStrategy.HUMAN_GATED.value
+        if not isinstance(cast("Any", patch), BaseModel):
+            raise InvalidField("patch", "a ContextPatch is needed")
+        text("task_id", patch.task_id)
+        optional_text("group_id", group_id)
+        keys = self._keys(session_id, patch_id or secrets.token_hex(8), patch.task_id)
+        settings = self._base.settings
+
+        async def attempt() -> Reply:
+            version, context_hash = await self._basis(session_id)
+            diverged = has_diverged(patch, version, context_hash)
+            seen = patch.model_copy(update={"context_diverged": diverged or patch.context_diverged})
+            said = [_changed()] if diverged and not gated else []
+            kept, result = b"", b""
+            if gated:
+                said = [_asked(keys.patch_id, seen)]
+                kept = _write(seen, strategy, payload, group_id)
+            else:
+                result = codec.encode(result_of_patch(seen, payload=payload, group_id=group_id))
+            status = "pending" if gated else "applied"
+            return _unless_stale(
+                await self._base.scripts.apply_patch(
+                    keys,
+                    basis=(version, context_hash or ""),
+                    payload=kept,
+                    result=result,
+                    decision=codec.encode({"status": status, "diverged": seen.context_diverged}),
+                    by=self._decider,
+                    wait_ms=ms(settings.pending_patch_ttl),
+                    keep_ms=ms(settings.resolved_token_ttl),
+                    limit=settings.max_pending_patches,
+                    ttl_ms=ms(settings.contexts_ttl),
+                    announcement=self._say(session_id, patch.task_id, said),
+                ),
+                keys,
+                version,
+            )
+
+        reply = await until_set(attempt, timeout_s=self._patience(timeout_s))
+        if reply.word is Word.DENIED:
+            raise LimitReached("context patches", limit=settings.max_pending_patches)
+        return _outcome(keys.patch_id, reply)
+
+    async def pending_patches(self, session_id: str) -> dict[str, PendingContextPatch]:
+        """Return the patches that wait for a decision, the oldest first."""
+        base = self._base
+        send = base.scripts.transport.sender.send
+        names = await base.records.members(base.keys.patches(session_id))
+        clock = send("TIME", repeatable=True)
+        flats = [(name, base.fetch(base.keys.patch(session_id, name))) for name in names]
+        seconds, micros = await clock
+        now_ms = int(seconds) * 1000 + int(micros) // 1000
+        found: list[_Waiting] = []
+        for name, flat in flats:
+            waiting = await self._waiting(session_id, name, flat)
+            if waiting is not None and waiting.open and waiting.expires_ms > now_ms:
+                found.append(waiting)
+        return {
+            each.patch_id: self._pending_type(
+                patch_id=each.patch_id,
+                task_id=each.patch.task_id,
+                patch=each.patch,
+                strategy=self._strategy_type(each.strategy),
+                created_at=each.created_at,
+            )
+            for each in sorted(found, key=lambda each: each.order)
+        }
+
+    async def apply_pending_patch(
+        self,
+        session_id: str,
+        patch_id: str,
+        *,
+        strategy: MergeStrategy | None = None,
+        by: str | None = None,
+        claim: str | None = None,
+        timeout_s: float | None = None,
+    ) -> PatchOutcome:
+        """Approve a patch that waits: one decision, and the patch in the context, in one step.
+
+        Divergence is found anew, as the context is then. The task's payload and group, which were
+        kept with the patch, come with it. The same ``claim`` repeated gets the same answer.
+        Errors: TokenResolved if it was decided before, TokenUnknown if it expired or never was.
+        """
+        chosen = choice("strategy", strategy or MergeStrategy.APPEND, MergeStrategy)
+        if chosen == MergeStrategy.HUMAN_GATED.value:
+            raise InvalidField("strategy", "an approved patch is appended or replaces")
+        return await self._resolve(
+            session_id,
+            patch_id,
+            approve=True,
+            by=by,
+            claim=claim,
+            timeout_s=timeout_s,
+            about={"strategy": chosen},
+        )
+
+    async def reject_pending_patch(
+        self,
+        session_id: str,
+        patch_id: str,
+        *,
+        by: str | None = None,
+        claim: str | None = None,
+        trace_id: str | None = None,
+        timeout_s: float | None = None,
+    ) -> PatchOutcome:
+        """Reject a patch that waits: the context stays as it is. Like `apply_pending_patch`."""
+        return await self._resolve(
+            session_id,
+            patch_id,
+            approve=False,
+            by=by,
+            claim=claim,
+            timeout_s=timeout_s,
+            trace_id=trace_id,
+        )
+
+    async def resolve_by_steering(
+        self, event: SteeringEvent, *, by: str | None = None, timeout_s: float | None = None
+    ) -> PatchOutcome | None:
+        """Let an APPROVE or REJECT that names a ``patch_id`` decide; None for any other event.
+
+        The event is the claim: the same event, delivered twice or to two processes, decides once
+        and gets the same answer. Errors: as `apply_pending_patch`.
+        """
+        kind = choice("event_type", event.event_type, SteeringEventType)
+        patch_id = cast("Any", event.payload or {}).get("patch_id")
+        decides = (SteeringEventType.APPROVE.value, SteeringEventType.REJECT.value)
+        if kind not in decides or not isinstance(patch_id, str):
+            return None
+        return await self._resolve(
+            event.session_id,
+            patch_id,
+            approve=kind == SteeringEventType.APPROVE.value,
+            by=by or event.source,
+            claim=f"event {event.event_id}",
+            timeout_s=timeout_s,
+            trace_id=None if kind == SteeringEventType.APPROVE.value else event.trace_id,
+            about={"event_id": event.event_id},
+        )
+
+    async def _resolve(
+        self,
+        session_id: str,
+        patch_id: str,
+        *,
+        approve: bool,
+        by: str | None,
+        claim: str | None,
+        timeout_s: float | None,
+        trace_id: str | None = None,
+        about: _Content | None = None,
+    ) -> PatchOutcome:
+        claim = claim or new_claim()
+        settings = self._base.settings
+
+        async def attempt() -> Reply:
+            waiting = await self._load(session_id, patch_id)
+            version, context_hash = await self._basis(session_id)
+            keys = self._keys(session_id, patch_id, waiting.patch.task_id)
+            diverged = has_diverged(waiting.patch, version, context_hash)
+            said, result = [_rejected()], b""
+            if approve:
+                said = [_changed(), _applied()] if diverged else [_applied()]
+                result = codec.encode(
+                    result_of_patch(
+                        waiting.patch, payload=waiting.payload, group_id=waiting.group_id
+                    )
+                )
+            status = "applied" if approve else "rejected"
+            decision = {**(about or {}), "status": status, "diverged": diverged}
+            return _unless_stale(
+                await self._base.scripts.resolve_patch(
+                    keys,
+                    # Another decision is another claim, which comes second.
+                    claim=f"{status} {claim}",
+                    by=by or self._decider,
+                    decision=codec.encode(decision),
+                    keep_ms=ms(settings.resolved_token_ttl),
+                    basis=(version, context_hash or ""),
+                    result=result,
+                    ttl_ms=ms(settings.contexts_ttl),
+                    announcement=self._say(session_id, keys.task_id, said, trace_id),
+                ),
+                keys,
+                version,
+            )
+
+        reply = await until_set(attempt, timeout_s=self._patience(timeout_s))
+        return _outcome(patch_id, raise_unless_won(reply))
+
+    def _patience(self, timeout_s: float | None) -> float:
+        return self._base.settings.call_timeout_s if timeout_s is None else timeout_s
+
+    def _keys(self, session_id: str, patch_id: str, task_id: str) -> PatchKeys:
+        keys = self._base.keys
+        return PatchKeys(
+            patch_id=patch_id,
+            task_id=task_id,
+            context=keys.context(session_id),
+            patch=keys.patch(session_id, patch_id),
+            patches=keys.patches(session_id),
+        )
+
+    async def _basis(self, session_id: str) -> tuple[int, str | None]:
+        key = self._base.keys.context(session_id)
+        send = self._base.scripts.transport.sender.send
+        number, context_hash = await send("HMGET", key, "number", "hash", repeatable=True)
+        return int(number or 0), (context_hash or b"").decode() or None
+
+    async def _load(self, session_id: str, patch_id: str) -> _Waiting:
+        flat = self._base.fetch(self._base.keys.patch(session_id, patch_id))
+        found = await self._waiting(session_id, patch_id, flat)
+        if found is None:
+            raise TokenUnknown(expired=False)
+        return found
+
+    async def _waiting(self, session_id: str, patch_id: str, flat: Flat) -> _Waiting | None:
+        def read(record: Stored) -> _Waiting:
+            return self._read_patch(patch_id, record)
+
+        return await self._base.read_record(session_id, f"patch {patch_id}", flat, read)
+
+    def _read_patch(self, patch_id: str, record: Stored) -> _Waiting:
+        fields = record.fields
+        if "payload" not in fields:
+            # One that was applied at once: nothing of it but what became of it is kept.
+            task_id = fields["task"].decode("utf-8", "surrogatepass")
+            row: _Content = {"patch": {"task_id": task_id}}
+        else:
+            row = as_object(fields["payload"])
+        if "completed_at" in row["patch"]:
+            row["patch"]["completed_at"] = datetime.fromisoformat(row["patch"]["completed_at"])
+        return _Waiting(
+            patch_id=patch_id,
+            order=record.order,
+            expires_ms=int(fields.get("expires", 0)),
+            open=fields["state"] == b"open",
+            patch=self._patch_type.model_validate(row["patch"]),
+            strategy=MergeStrategy(row.get("strategy", MergeStrategy.APPEND)),
+            payload=row.get("payload"),
+            group_id=row.get("group_id"),
+            created_at=record.order / 1_000_000,
+        )
+
+    def _say(
+        self,
+        session_id: str,
+        task_id: str,
+        said: list[tuple[UpdateType, _Content]],
+        trace_id: str | None = None,
+    ) -> Announcement:
+        updates = [
+            StateUpdate(
+                session_id=session_id,
+                task_id=task_id,
+                trace_id=trace_id,
+                update_type=kind,
+                content=content,
+            )
+            for kind, content in said
+        ]
+        bounds = self._updates.bounds
+        return Announcement(
+            self._updates.keys(session_id),
+            bounds.max_rows,
+            bounds.ttl_ms,
+            [self._updates.write(update) for update in updates],
+        )
+
+
+def _write(patch: ContextPatch, strategy: Any, payload: Any, group_id: str | None) -> bytes:
+    return codec.encode(
+        {
+            "patch": {**dict(patch), "completed_at": moment("completed_at", patch.completed_at)},
+            "strategy": choice("strategy", strategy, MergeStrategy),
+            "payload": payload,
+            "group_id": group_id,
+        }
+    )
+
+
+def _unless_stale(reply: Reply, keys: PatchKeys, version: int) -> Reply:
+    if reply.word is Word.STALE:
+        raise VersionConflict(keys.context, expected=version, actual=int(reply.facts[0]))
+    return reply
+
+
+def _outcome(patch_id: str, reply: Reply) -> PatchOutcome:
+    first, decision, revision = reply.facts
+    told: _Content = codec.decode(decision)
+    return PatchOutcome(
+        patch_id, told["status"], told["diverged"], first=bool(first), revision=int(revision)
+    )
+
+
+def _asked(patch_id: str, patch: ContextPatch) -> tuple[UpdateType, _Content]:
+    return UpdateType.CHECKPOINT, {
+        "kind": "context_patch",
+        "patch_id": patch_id,
+        "task_id": patch.task_id,
+        "digest": patch.digest,
+        "diverged": patch.context_diverged,
+        "prompt": "Apply background results to the conversation?",
+        "options": ["approve", "reject"],
+    }
+
+
+def _notice(severity: str, title: str, body: str) -> tuple[UpdateType, _Content]:
+    return UpdateType.NOTIFICATION, {"severity": severity, "title": title, "body": body}
+
+
+def _changed() -> tuple[UpdateType, _Content]:
+    return _notice(
+        "warning", "Context changed", "Background results were produced from an older context."
+    )
+
+
+def _applied() -> tuple[UpdateType, _Content]:
+    return _notice("info", "Context updated", "Background results applied to the conversation.")
+
+
+def _rejected() -> tuple[UpdateType, _Content]:
+    return _notice("warning", "Context patch rejected", "Background results were not applied.")

@@ -1,0 +1,202 @@
+"""Scheduled jobs: each occurrence is given to one scheduler of all, and moves on when it is fired.
+
+Which occurrences are due is the caller's question, and his clock's. Whose they are, and for how
+long, is decided on the server's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from redis_state import codec
+from redis_state.errors import InvalidField, LostRace
+from redis_state.primitives.lease import new_owner
+from redis_state.primitives.log import Bounds, Log
+from redis_state.primitives.record import Stored, new_write_id
+from redis_state.stores.base import Base, as_object, ms
+from redis_state.stores.values import text
+from redis_state.transport.keys import JobKeys
+from redis_state.transport.scripts import Reply, Word
+
+_MOST_AT_ONCE = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """An occurrence that one scheduler has: of which job, due when, begun how often before."""
+
+    job_id: str
+    session_id: str
+    owner: str
+    due_us: int
+    attempts: int
+    document: dict[str, Any] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A job as it stands: its document, and when it is due next, in microseconds."""
+
+    document: dict[str, Any] = field(repr=False)
+    next_us: int | None
+
+
+class JobStore:
+    """Save, list and claim jobs, and note their runs."""
+
+    def __init__(self, base: Base) -> None:
+        self._base = base
+        self._lease_ms = ms(base.settings.job_lease)
+        self._ttl_ms = ms(base.settings.jobs_ttl)
+        self._runs = Bounds(base.settings.max_runs_per_job, ms(base.settings.job_runs_ttl))
+
+    async def save(
+        self,
+        job_id: str,
+        session_id: str,
+        document: dict[str, Any],
+        *,
+        next_us: int | None,
+        interval_s: int | None,
+        enabled: bool,
+    ) -> None:
+        """Save a job and plan its next occurrence; the last save wins.
+
+        An occurrence that was fired is not planned again, and one that is claimed stays claimed.
+        """
+        if interval_s is not None and interval_s < 1:
+            raise InvalidField("schedule.interval_s", "must be at least 1, or None")
+        await self._base.scripts.save_job(
+            self._keys(job_id, session_id),
+            {"document": codec.encode(document)},
+            write=new_write_id(),
+            ttl_ms=self._ttl_ms,
+            job_id=job_id,
+            next_us=next_us,
+            interval_us=None if interval_s is None else interval_s * 1_000_000,
+            enabled=enabled,
+        )
+
+    async def list(self, session_id: str | None) -> list[Planned]:
+        """Return a session's jobs, or all, in the order of their first save."""
+        base, keys = self._base, self._base.keys
+        index = keys.jobs() if session_id is None else keys.jobs_of(session_id)
+        members = await base.records.members(index)
+        pending = [(job_id, base.fetch(keys.job(job_id))) for job_id in members]
+        found: list[tuple[int, Planned]] = []
+        for job_id, flat in pending:
+            ordered = await base.read_record("jobs", f"job {job_id}", flat, _read)
+            if ordered is not None and (
+                session_id is None or ordered[1].document.get("session_id") == session_id
+            ):
+                found.append(ordered)
+        return [planned for _, planned in sorted(found, key=lambda pair: pair[0])]
+
+    async def claim_due(self, asked_us: int) -> Sequence[Claim]:
+        """Claim what is due at a moment, 500 at most, the longest due first.
+
+        Each claim is one atomic step, and holds for `job_lease`.
+        """
+        claims: list[Claim] = []
+        owner, seen = new_owner(), 0
+        sender, due = self._base.scripts.transport.sender, self._base.keys.jobs_due()
+        while len(claims) < _MOST_AT_ONCE:
+            room = _MOST_AT_ONCE - len(claims)
+            found: list[bytes] = await sender.send(
+                "ZRANGEBYSCORE", due, "-inf", asked_us, "LIMIT", seen, room, repeatable=True
+            )
+            if not found:
+                break
+            seen += len(found)
+            names = [name.decode("utf-8", "surrogatepass") for name in found]
+            tried = await asyncio.gather(*(self._claim(name, owner, asked_us) for name in names))
+            claims += [claim for claim in tried if claim is not None]
+        return claims
+
+    async def begin(self, claim: Claim) -> int:
+        """Note that a claimed occurrence is begun; tell how often it was by now.
+
+        Holds it for `job_lease` from now. Errors: LostRace if another scheduler has it.
+        """
+        reply = await self._hold(claim, self._lease_ms, begins=True)
+        if reply.word is Word.LOST:
+            raise LostRace(f"another scheduler has job {claim.job_id!r}")
+        return int(reply.facts[0])
+
+    async def renew(self, claim: Claim) -> None:
+        """Hold a claim for `job_lease` from now. Does nothing if it is lost."""
+        await self._hold(claim, self._lease_ms, begins=False)
+
+    async def release(self, claim: Claim) -> None:
+        """Give a claim back, for anybody to take. Does nothing if it is lost."""
+        await self._hold(claim, 0, begins=False)
+
+    async def end(self, claim: Claim) -> int | None:
+        """End an occurrence as fired; tell when the job is due next, None for never.
+
+        That is the first moment of its own rhythm, counted from when this occurrence was due, that
+        is still to come: what was missed meanwhile is left out. Errors: LostRace.
+        """
+        reply = await self._base.scripts.end_job(
+            self._keys(claim.job_id, claim.session_id),
+            owner=claim.owner,
+            job_id=claim.job_id,
+            ttl_ms=self._ttl_ms,
+        )
+        if reply.word is Word.LOST:
+            raise LostRace(f"another scheduler has job {claim.job_id!r}")
+        return _moment(reply.facts[0])
+
+    async def note_run(self, job_id: str, document: dict[str, Any]) -> None:
+        """Append a run, once per content."""
+        row = (codec.fingerprint(document).encode(), codec.encode(document))
+        await self._log(job_id).append([row])
+
+    async def runs(self, job_id: str) -> Sequence[dict[str, Any]]:
+        """Return what was noted of a job's runs, oldest first."""
+        rows = await self._log(job_id).read_all()
+        return self._base.read_rows("jobs", "run", rows, lambda row: as_object(row.data))
+
+    async def _claim(self, job_id: str, owner: str, asked_us: int) -> Claim | None:
+        reply = await self._base.scripts.claim_job(
+            self._base.keys.job(job_id),
+            self._base.keys.jobs_due(),
+            owner=owner,
+            lease_ms=self._lease_ms,
+            job_id=job_id,
+            asked_us=asked_us,
+        )
+        if reply.word is not Word.OK:
+            return None
+        data, due_us, attempts = reply.facts
+
+        def read() -> Claim:
+            document = as_object(data)
+            session_id = text("session_id", document.get("session_id"))
+            return Claim(job_id, session_id, owner, int(due_us), int(attempts), document)
+
+        return self._base.attempt("jobs", f"job {job_id}", data, read)
+
+    async def _hold(self, claim: Claim, lease_ms: int, *, begins: bool) -> Reply:
+        return await self._base.scripts.hold_job(
+            self._base.keys.job(claim.job_id), owner=claim.owner, lease_ms=lease_ms, begins=begins
+        )
+
+    def _keys(self, job_id: str, session_id: str) -> JobKeys:
+        keys = self._base.keys
+        return JobKeys(keys.job(job_id), keys.jobs(), keys.jobs_of(session_id), keys.jobs_due())
+
+    def _log(self, job_id: str) -> Log:
+        return Log(self._base.scripts, self._base.keys.job_runs(job_id), self._runs)
+
+
+def _read(record: Stored) -> tuple[int, Planned]:
+    planned = Planned(as_object(record.fields["document"]), _moment(record.fields["next"]))
+    return record.order, planned
+
+
+def _moment(written: bytes) -> int | None:
+    return int(written) if written else None

@@ -1,0 +1,163 @@
+"""The journal against a plain model: notes, crashes anywhere in one, repeats and stale runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import strategies as st
+
+pytest.importorskip("arq", reason="needs the worker extra")
+
+from redis_state import Settings
+from redis_state.errors import LeaseLost
+from redis_state.primitives.lease import new_owner
+from redis_state.transport.keys import Keys
+from redis_state.transport.scripts import Scripts, TaskKeys, Word
+from redis_state.worker.journal import PART_BYTES, Journals, steps_of
+from tests.looking import HOUR, ask, explore, make_task, saying, task_keys
+
+ENTRIES = [f"step:{name}#1" for name in ("a", "b", "a/b")]
+INLINE = 20
+# Before the note: nothing sent, or so many chunks; None goes through to the end.
+CRASHES = st.sampled_from([None, None, 0, 1, 2])
+NOTES = st.tuples(
+    st.just("note"),
+    st.sampled_from(ENTRIES),
+    st.sampled_from([3, INLINE, PART_BYTES + 7, 2 * PART_BYTES + 1]),
+    CRASHES,
+)
+STEPS = st.lists(
+    st.one_of(NOTES, NOTES, st.tuples(st.sampled_from(["next run", "stale", "again"]))),
+    min_size=3,
+    max_size=25,
+)
+
+
+@dataclass
+class Model:
+    """What the journal is to hold: version, epoch and result of each entry."""
+
+    epoch: int = 0
+    noted: dict[str, tuple[int, int, str]] = field(default_factory=dict[str, tuple[int, int, str]])
+
+    def note(self, entry: str, result: str) -> tuple[int, int, str]:
+        return self.noted.setdefault(entry, (len(self.noted) + 1, self.epoch, result))
+
+
+@dataclass
+class Run:
+    """Plays the steps on the server and on the model."""
+
+    scripts: Scripts
+    keys: TaskKeys
+    layout: Keys
+    model: Model = field(default_factory=Model)
+    happened: list[str] = field(default_factory=list[str])
+    written: int = 0
+
+    async def play(self, step: tuple[Any, ...]) -> None:
+        match step:
+            case ("next run",):
+                await self.begin()
+            case ("stale",):
+                await self.stale()
+            case ("again",):
+                await self.again()
+            case _:
+                await self.note(*step[1:])
+        await self.compare()
+
+    async def begin(self) -> None:
+        await ask(self.scripts, "HSET", self.keys.lease, "expires", 0)
+        reply = await self.scripts.start_task(
+            self.keys,
+            {"status": b"RUNNING"},
+            owner=(owner := new_owner()),
+            lease_ms=HOUR,
+            write=owner,
+            ttl_ms=HOUR,
+            announcement=saying(self.layout, owner),
+        )
+        assert reply.word is Word.OK
+        self.model.epoch += 1
+        assert int(reply.facts[0]) == self.model.epoch
+
+    async def note(self, entry: str, size: int, crash: int | None) -> None:
+        self.written += 1
+        result = f"{self.written:03}".ljust(size, "x")[:size]
+        if crash is not None:
+            for number in range(crash):
+                reply = await self.scripts.keep_part(
+                    self.keys,
+                    epoch=self.model.epoch,
+                    entry=entry,
+                    number=number,
+                    data=b"lost" + result.encode()[:10],
+                )
+                assert reply.word is (Word.STALE if entry in self.model.noted else Word.OK)
+            self.happened.append("crash")
+            await self.begin()
+            return
+        was_there = entry in self.model.noted
+        note, found = await self.write(entry, result, self.model.epoch)
+        assert (note.version, note.epoch, found) == self.model.note(entry, result)
+        self.happened.append("found" if was_there else "large" if note.chunks else "small")
+
+    async def write(self, entry: str, result: str, epoch: int) -> tuple[Any, Any]:
+        journals = Journals(self.scripts)
+        return await journals.note(self.keys, entry, result, epoch=epoch, inline_bytes=INLINE)
+
+    async def stale(self) -> None:
+        for size in (3, PART_BYTES * 2):
+            with pytest.raises(LeaseLost):
+                await self.write(ENTRIES[0], "s" * size, self.model.epoch - 1)
+        self.happened.append("stale")
+
+    async def again(self) -> None:
+        for entry, (version, epoch, result) in self.model.noted.items():
+            note, found = await self.write(entry, result, self.model.epoch)
+            assert (note.version, note.epoch, found) == (version, epoch, result)
+            self.happened.append("again")
+
+    async def compare(self) -> None:
+        journals = Journals(self.scripts)
+        steps = steps_of(await journals.read(self.keys))
+        found = {
+            entry: (note.version, note.epoch, await journals.result(self.keys, entry, note))
+            for entry, note in steps
+        }
+        assert found == self.model.noted
+        assert [note.version for _, note in steps] == list(range(1, len(steps) + 1))
+        # No chunk is left of an entry but those that its note counts.
+        parts: list[bytes] = await ask(self.scripts, "HKEYS", self.keys.journal)
+        for entry, note in steps:
+            ends = b":" + entry.encode()
+            mine = [name for name in parts if name.startswith(b"part:") and name.endswith(ends)]
+            assert len(mine) == note.chunks
+
+
+async def _play(scripts: Scripts, keys: Keys, steps: list[tuple[Any, ...]]) -> list[str]:
+    task = task_keys(keys)
+    log = keys.updates("s")
+    await ask(
+        scripts, "DEL", task.task, task.tasks, task.lease, task.journal, log.rows, log.ids,
+        log.topic("t"),
+    )  # fmt: skip
+    await make_task(scripts, task, "PENDING")
+    run = Run(scripts, task, keys)
+    await run.begin()
+    for step in steps:
+        await run.play(step)
+    return run.happened
+
+
+def test_the_journal_keeps_what_a_plain_model_keeps_whatever_crashes(settings: Settings) -> None:
+    keys = Keys(settings.namespace)
+    explore(
+        settings,
+        STEPS,
+        lambda scripts, steps: _play(scripts, keys, steps),
+        wanted={"crash", "found", "large", "small", "stale", "again"},
+    )

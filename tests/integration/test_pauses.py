@@ -1,0 +1,470 @@
+"""Pauses as a handler and whoever decides see them: opened, waited for, decided, by many."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+
+pytest.importorskip("arq", reason="needs the worker extra")
+
+from redis_state import RedisStateStore, Settings
+from redis_state.errors import (
+    BackendUnavailable,
+    InvalidTransition,
+    TokenResolved,
+    TokenUnknown,
+)
+from redis_state.models import SteeringEventType, TaskStatus
+from redis_state.primitives.lease import new_owner
+from redis_state.primitives.watchlist import WatchList
+from redis_state.testing import eventually
+from redis_state.transport.keys import token_digest
+from redis_state.worker import Pause, TaskClient, TaskContext
+from redis_state.worker.life import NotStarted, Started, TaskLife, watch_entry
+from redis_state.worker.pausing import Pausing
+from redis_state.worker.waitpoint import Question, decision_of, pause_token
+from tests.faults import run_processes
+from tests.looking import clock_ms
+from tests.pools import (
+    SESSION,
+    agent,
+    becomes,
+    client_of,
+    open_token,
+    pool,
+    queue_of,
+    serving,
+    statuses,
+    updates_of,
+)
+
+NAMES = [f"p{number}" for number in range(10)]
+
+
+async def ten(ctx: TaskContext) -> list[Any]:
+    """Open ten pauses at once, then wait for one after the other."""
+    pauses = await asyncio.gather(*(ctx.open_pause("which?", name=name) for name in NAMES))
+    found = [await ctx.wait_for(pause) for pause in pauses]
+    return [[decision.approved, decision.value, decision.by] for decision in found]
+
+
+async def ask(ctx: TaskContext) -> list[Any]:
+    decision = await ctx.approval("May I?")
+    return [decision.approved, decision.value, decision.by]
+
+
+async def tokens_of(store: RedisStateStore, task: str, count: int) -> dict[str, str]:
+    """Wait until a task has told of so many pauses; return their tokens by name."""
+
+    async def found() -> dict[str, str] | None:
+        told = [update.content for update in await updates_of(store, task)]
+        tokens = {one["pause"]: one["resume_token"] for one in told if "resume_token" in one}
+        return tokens if len(tokens) == count else None
+
+    tokens = await eventually(found, f"{count} pauses are open")
+    assert tokens is not None
+    return tokens
+
+
+async def task_of(store: RedisStateStore, task_id: str) -> Started:
+    """Start a task that has just been submitted or handed over, as a worker does."""
+    found = await TaskLife(store).start(
+        SESSION, task_id, owner=new_owner(), lease_ms=60_000, worker="w"
+    )
+    assert isinstance(found, Started), found
+    return found
+
+
+def question(store: RedisStateStore) -> Question:
+    return Question.read(store.settings, "why", None, {"name": "x"}, reveal=True)
+
+
+@pytest.mark.slow
+async def test_ten_open_pauses_are_decided_in_any_order_by_several_processes(
+    store: RedisStateStore, settings: Settings
+) -> None:
+    async with pool(store, {"ten": ten}) as client:
+        task = await client.submit("ten", session_id=SESSION)
+        tokens = await tokens_of(store, task, len(NAMES))
+        argument = {
+            "url": settings.url.get_secret_value(),
+            "namespace": settings.namespace,
+            "queue": queue_of(settings),
+            "tokens": list(tokens.values()),
+        }
+        arguments = [argument | {"name": f"process {number}"} for number in range(4)]
+        found = await run_processes("decide_pauses", arguments)
+        model: dict[str, Any] = {}
+        wins: Counter[str] = Counter()
+        for one in found:
+            model |= one["won"]
+            wins.update(one["won"].keys())
+        assert wins == Counter(dict.fromkeys(tokens.values(), 1))
+        assert all(model[token] == told for one in found for token, told in one["lost"].items())
+        assert sum(len(one["lost"]) for one in found) == 30
+        ended = await client.wait(SESSION, task, timeout_s=20)
+        assert ended.result == [model[tokens[name]] for name in NAMES]
+        assert await client.pauses() == []
+
+
+async def test_pauses_opened_in_one_turn_are_decided_last_first(store: RedisStateStore) -> None:
+    async def both(ctx: TaskContext) -> list[Any]:
+        found = await asyncio.gather(ctx.pause(name="a"), ctx.pause(name="b"), ctx.pause(name="c"))
+        return [decision.value for decision in found]
+
+    async with pool(store, {"both": both}) as client:
+        task = await client.submit("both", session_id=SESSION)
+        tokens = await tokens_of(store, task, 3)
+        for name in "cba":
+            await client.approve(tokens[name], f"for {name}")
+        ended = await client.wait(SESSION, task, timeout_s=10)
+        assert ended.result == ["for a", "for b", "for c"]
+
+
+async def test_what_is_decided_before_it_is_waited_for_does_not_end_the_run(
+    store: RedisStateStore,
+) -> None:
+    go = asyncio.Event()
+
+    async def busy(ctx: TaskContext) -> list[Any]:
+        pause = await ctx.open_pause("review", name="review")
+        await go.wait()
+        decision = await ctx.wait_for(pause.token)
+        again = await ctx.wait_for(pause)
+        return [decision.approved, decision.value, again == decision, ctx.attempt]
+
+    async with pool(store, {"busy": busy}) as client:
+        task = await client.submit("busy", session_id=SESSION)
+        token = (await tokens_of(store, task, 1))["review"]
+        state = await client.reject(token, "too long", by="ann")
+        assert state is not None
+        assert state.status is TaskStatus.RUNNING
+        go.set()
+        ended = await client.wait(SESSION, task, timeout_s=10)
+        assert ended.result == [False, "too long", True, 1]
+        assert await statuses(store, task) == ["PENDING", "RUNNING", "COMPLETE"]
+        told = [update.content for update in await updates_of(store, task)]
+        assert {"pause": "review", "approved": False, "by": "ann"} in told
+
+
+async def test_a_pause_is_found_again_by_its_key_and_else_by_its_order(
+    store: RedisStateStore,
+) -> None:
+    async def keyed(ctx: TaskContext) -> list[Any]:
+        one = await ctx.open_pause("a", key="order-1")
+        same = await ctx.open_pause("b", key="order-1")
+        other = await ctx.open_pause("a", key="order-2")
+        plain = [await ctx.open_pause("order-1"), await ctx.open_pause("order-1")]
+        tokens = {pause.token for pause in (one, same, other, *plain)}
+        return [one.token == same.token, len(tokens)]
+
+    async with pool(store, {"keyed": keyed}) as client:
+        task = await client.submit("keyed", session_id=SESSION)
+        assert (await client.wait(SESSION, task, timeout_s=10)).result == [True, 4]
+
+
+async def test_a_token_that_this_task_has_not_opened_is_not_waited_for(
+    store: RedisStateStore,
+) -> None:
+    async def wrong(ctx: TaskContext) -> list[str]:
+        refused: list[str] = []
+        for pause in ("s.never", "", str(ctx.input), Pause("x", str(ctx.input))):
+            try:
+                await ctx.wait_for(pause)
+            except TokenUnknown as error:
+                refused.append(str(error))
+        return refused
+
+    async with pool(store, {"wrong": wrong, "ask": ask}) as client:
+        token = await open_token(store, await client.submit("ask", session_id=SESSION))
+        task = await client.submit("wrong", token, session_id=SESSION)
+        ended = await client.wait(SESSION, task, timeout_s=10)
+        assert ended.result == ["no such token"] * 4
+        await client.approve(token)
+
+
+# Crashes
+
+
+@pytest.mark.parametrize("decided", [True, False], ids=["decided", "undecided"])
+async def test_after_a_crash_between_opening_and_waiting_the_pause_is_the_same(
+    store: RedisStateStore, *, decided: bool
+) -> None:
+    pausing, entry = Pausing(store), "pause:x#1"
+    async with client_of(store) as client:
+        task = await client.submit("ask", session_id=SESSION)
+        run = await task_of(store, task)
+        await pausing.open(run, entry, question(store))
+        # Its worker is gone, and so is what it would have put on the list after the step.
+        index = store.base.keys.open_pauses()
+        await store.transport.sender.send("DEL", index, repeatable=True)
+        await store.transport.sender.send("HSET", run.held.key, "expires", 0, repeatable=True)
+        if decided:
+            await client.approve(pause_token(run, entry), 7, by="ann")
+        again = await task_of(store, task)
+        assert again.held.epoch == 2
+        assert pause_token(again, entry) == pause_token(run, entry)
+        note = await pausing.open(again, entry, question(store))
+        told = [update.update_type.value for update in await updates_of(store, task)]
+        assert told.count("CHECKPOINT") == 1
+        if decided:
+            assert (note["state"], note["value"], note["by"]) == ("decided", 7, "ann")
+            found = await pausing.wait(again, entry)
+            assert found is not None
+            assert decision_of(entry, found) == decision_of(entry, note)
+            assert await client.pauses() == []
+        else:
+            assert note["state"] == "open"
+            assert [one.token for one in await client.pauses()] == [pause_token(run, entry)]
+            assert await pausing.wait(again, entry) is None
+            await client.approve(pause_token(run, entry), 7, by="ann")
+        await client.cancel(SESSION, task, hard=True)
+        await client.drop_queue()
+
+
+async def test_a_task_that_is_being_paused_or_resumed_is_looked_at_soon(
+    store: RedisStateStore,
+) -> None:
+    pausing, entry = Pausing(store), "pause:x#1"
+    watch = WatchList(store.base.scripts, store.base.keys)
+
+    async def due_in_ms() -> int:
+        looked: list[int] = []
+        for shard in range(16):
+            key = store.base.keys.watch(shard)
+            member = watch_entry(SESSION, task)
+            found = await store.transport.sender.send("ZSCORE", key, member, repeatable=True)
+            looked += [] if found is None else [int(found)]
+        assert len(looked) == 1
+        return looked[0] - await clock_ms(store.base.scripts)
+
+    async with client_of(store) as client:
+        task = await client.submit("ask", session_id=SESSION)
+        await pausing.open(run := await task_of(store, task), entry, question(store))
+        for move in ("pause", "resume"):
+            # As a sweeper puts it off, that thinks it is well.
+            await watch.put(watch_entry(SESSION, task), delay_ms=3_600_000, sooner=True)
+            if move == "pause":
+                assert await pausing.wait(run, entry) is None
+            else:
+                await client.approve(pause_token(run, entry))
+            assert await due_in_ms() <= 2_000
+        await client.cancel(SESSION, task)
+        await client.drop_queue()
+
+
+async def test_with_the_queue_away_a_decision_is_kept_and_its_claim_queues_it_later(
+    store: RedisStateStore, settings: Settings, unused_tcp_port: int
+) -> None:
+    away = SecretStr(f"redis://127.0.0.1:{unused_tcp_port}/0")
+    async with pool(store, {"ask": ask}) as client:
+        task = await client.submit("ask", session_id=SESSION)
+        token = await open_token(store, task)
+        await becomes(client, task, TaskStatus.PAUSED)
+        other = RedisStateStore(settings.model_copy(update={"queue_url": away}))
+        async with other, TaskClient(other, queue=queue_of(settings)) as cut_off:
+            with pytest.raises(BackendUnavailable):
+                await cut_off.approve(token, 5, by="ann", claim="c")
+        await becomes(client, task, TaskStatus.PENDING)
+        await client.approve(token, 5, by="ann again", claim="c")
+        ended = await client.wait(SESSION, task, timeout_s=10)
+        assert ended.result == [True, 5, "ann"]
+
+
+# Races
+
+
+async def test_a_claim_is_bound_to_its_decision(store: RedisStateStore) -> None:
+    async with pool(store, {"ask": ask}) as client:
+        task = await client.submit("ask", session_id=SESSION)
+        token = await open_token(store, task)
+        before = await clock_ms(store.base.scripts)
+        await client.approve(token, {"b": 1, "a": 2}, by="ann", claim="c")
+        after = await clock_ms(store.base.scripts)
+        await client.approve(token, {"a": 2, "b": 1}, by="ann", claim="c")
+        event = {"resume_token": token, "decision": "no"}
+        calls = [
+            client.reject(token, {"a": 2, "b": 1}, by="bob", claim="c"),
+            client.approve(token, {"a": 3}, by="bob", claim="c"),
+            client.steer(SESSION, task, SteeringEventType.REJECT, event, event_id="c"),
+        ]
+        for call in calls:
+            with pytest.raises(TokenResolved) as caught:
+                await call
+            assert caught.value.by == "ann"
+            assert before <= caught.value.at_ms <= after
+            assert caught.value.decision == {"approved": True, "value": {"a": 2, "b": 1}}
+        ended = await client.wait(SESSION, task, timeout_s=10)
+        assert ended.result == [True, {"a": 2, "b": 1}, "ann"]
+
+
+async def test_deciding_against_cancelling_and_finishing_leaves_one_end(
+    store: RedisStateStore,
+) -> None:
+    life, pausing, entry = TaskLife(store), Pausing(store), "pause:x#1"
+    found: Counter[str] = Counter()
+    waiting: set[str] = set()
+    async with client_of(store) as client:
+        for number in range(48):
+            task = await client.submit("ask", session_id=SESSION)
+            run = await task_of(store, task)
+            await pausing.open(run, entry, question(store))
+            if waits := number % 2 == 0:
+                await pausing.wait(run, entry)
+                waiting.add(task)
+
+            async def end(turns: int, run: Started = run) -> None:
+                # Deciding asks twice before it decides: so the end comes before, or after.
+                for _ in range(turns):
+                    await clock_ms(store.base.scripts)
+                if run.state.task_id in waiting:
+                    assert await life.cancel(run.state, None)
+                else:
+                    await life.leave(run, TaskStatus.COMPLETE)
+
+            decide = pausing.decide(pause_token(run, entry), approved=True, value=1, by="ann")
+            ends = await asyncio.gather(end(number // 2 % 8), decide, return_exceptions=True)
+            denied = [one for one in ends if isinstance(one, BaseException)]
+            assert all(isinstance(one, InvalidTransition) for one in denied), denied
+            last = (await statuses(store, task))[-1]
+            assert last == ("CANCELLED" if waits else "COMPLETE")
+            journal = await store.transport.sender.send(
+                "HGET", store.base.keys.journal(SESSION, task), entry, repeatable=True
+            )
+            assert (b"decided" in journal) == (not denied)
+            found[f"{last}, {'denied' if denied else 'decided'}"] += 1
+            assert isinstance(
+                await life.start(SESSION, task, owner="x", lease_ms=1, worker="x"), NotStarted
+            )
+        await client.drop_queue()
+    assert len(found) == 4, found
+
+
+# What is kept and shown
+
+
+async def everything(store: RedisStateStore) -> bytes:
+    """Read every key and value of the whole server."""
+    sender = store.transport.sender
+    readers = {
+        b"string": ("GET",),
+        b"hash": ("HGETALL",),
+        b"list": ("LRANGE", 0, -1),
+        b"zset": ("ZRANGE", 0, -1),
+        b"stream": ("XRANGE", "-", "+"),
+        b"set": ("SMEMBERS",),
+    }
+    found: list[bytes] = []
+    for key in await sender.send("KEYS", "*", repeatable=True):
+        kind: bytes = await sender.send("TYPE", key, repeatable=True)
+        if kind == b"none":
+            continue
+        command, *rest = readers[kind]
+        value = await sender.send(command, key, *rest, repeatable=True)
+        found.append(repr([key, value]).encode())
+    return b"\n".join(found)
+
+
+@pytest.mark.parametrize("reveal", [True, False])
+async def test_no_text_of_a_token_that_is_not_revealed_is_on_the_server(
+    store: RedisStateStore, *, reveal: bool
+) -> None:
+    tokens: list[str] = []
+
+    async def quiet(ctx: TaskContext) -> Any:
+        pause = await ctx.open_pause("review", reveal=reveal)
+        tokens.append(pause.token)
+        return (await ctx.wait_for(pause)).value
+
+    async with pool(store, {"quiet": quiet}) as client:
+        task = await client.submit("quiet", session_id=SESSION)
+        await becomes(client, task, TaskStatus.PAUSED)
+        secret = tokens[0].rpartition(".")[2]
+        assert len(secret) == 32
+        kept = await everything(store)
+        assert b"quiet" in kept
+        assert (secret.encode() in kept) is reveal
+        assert [one.token for one in await client.pauses()] == [tokens[0] if reveal else None]
+        await client.approve(tokens[0], "yes")
+        assert (await client.wait(SESSION, task, timeout_s=10)).result == "yes"
+        assert (secret.encode() in await everything(store)) is reveal
+        assert set(tokens) == {tokens[0]}
+
+
+async def test_tokens_of_two_tasks_of_one_id_differ(
+    store: RedisStateStore, settings: Settings
+) -> None:
+    short = settings.model_copy(update={"finished_task_ttl": timedelta(milliseconds=200)})
+    async with RedisStateStore(short) as own, pool(own, {"ask": ask}) as client:
+        found: list[str] = []
+        for number in range(2):
+            await client.submit("ask", session_id=SESSION, task_id="again")
+            await becomes(client, "again", TaskStatus.PAUSED)
+            (one,) = await client.pauses(SESSION)
+            assert one.token is not None
+            found.append(one.token)
+            if number == 0:
+                await client.cancel(SESSION, "again")
+
+                async def gone() -> bool:
+                    return await client.get(SESSION, "again") is None
+
+                await eventually(gone, "the record has expired")
+        assert found[0] != found[1]
+        with pytest.raises(TokenUnknown):
+            await client.approve(found[0])
+        await becomes(client, "again", TaskStatus.PAUSED)
+        await client.approve(found[1])
+        assert (await client.wait(SESSION, "again", timeout_s=10)).status is TaskStatus.COMPLETE
+
+
+async def test_a_steering_event_that_decides_is_kept_without_the_token(
+    store: RedisStateStore,
+) -> None:
+    async with pool(store, {"ask": ask}) as client:
+        task = await client.submit("ask", session_id=SESSION)
+        token = await open_token(store, task)
+        payload = {"resume_token": token, "decision": "yes"}
+        told = await client.steer(SESSION, task, SteeringEventType.APPROVE, payload, source="ann")
+        assert told.payload == payload
+        (kept,) = await store.list_steering(SESSION)
+        assert kept.event_id == told.event_id
+        assert kept.payload == {"resume_token": token_digest(token), "decision": "yes"}
+        assert (await client.wait(SESSION, task, timeout_s=10)).result == [True, "yes", "ann"]
+
+
+async def test_a_worker_that_dies_with_pauses_open_loses_none(
+    store: RedisStateStore, settings: Settings
+) -> None:
+    async with client_of(store) as client:
+        task = await client.submit("ten", session_id=SESSION)
+        async with serving(agent(settings, {"ten": ten})):
+            tokens = await tokens_of(store, task, len(NAMES))
+            await becomes(client, task, TaskStatus.PAUSED)
+        # Nobody runs: all are decided, the one that is waited for last.
+        for name in reversed(NAMES):
+            await client.approve(tokens[name], name, by="ann")
+        async with serving(agent(settings, {"ten": ten})):
+            ended = await client.wait(SESSION, task, timeout_s=10)
+        assert ended.result == [[True, name, "ann"] for name in NAMES]
+        assert (await statuses(store, task)).count("PAUSED") == 1
+
+
+async def test_no_repr_shows_a_token_or_a_secret(store: RedisStateStore) -> None:
+    async with client_of(store) as client:
+        run = await task_of(store, await client.submit("ask", session_id=SESSION))
+        asked = Question.read(store.settings, "why", "s3cret", {}, reveal=True)
+        await Pausing(store).open(run, "pause:why#1", asked)
+        token = pause_token(run, "pause:why#1")
+        shown = repr([run, asked, Pause("why", token), await client.pauses()])
+        for hidden in (token, run.secret, "s3cret"):
+            assert hidden not in shown
+        await client.drop_queue()
+        with suppress(InvalidTransition):
+            await TaskLife(store).leave(run, TaskStatus.COMPLETE)

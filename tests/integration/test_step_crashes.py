@@ -1,0 +1,101 @@
+"""Worker processes are killed around a step: its effect is there once, its result is the first."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("arq", reason="needs the worker extra")
+
+from redis_state import RedisStateStore, Settings
+from redis_state.models import TaskStatus
+from redis_state.worker.queue import Queue
+from tests.faults import start_process
+from tests.pools import SESSION, client_of, queue_of
+from tests.processes.step_worker import LARGE, STEPS
+from tests.runs import parts_left
+
+pytestmark = [pytest.mark.slow, pytest.mark.chaos]
+LAST = "step:charge#3"
+
+
+@asynccontextmanager
+async def worker(
+    settings: Settings, folder: Path, name: str, place: str, entry: str
+) -> AsyncGenerator[asyncio.subprocess.Process, None]:
+    argument: dict[str, Any] = {
+        "url": settings.url.get_secret_value(),
+        "namespace": settings.namespace,
+        "queue": queue_of(settings),
+        "folder": str(folder),
+        "name": name,
+        "place": place,
+        "entry": entry,
+    }
+    process = await start_process("step_worker", argument)
+    try:
+        yield process
+    finally:
+        with suppress(ProcessLookupError):
+            process.terminate()
+        await process.communicate()
+
+
+@pytest.mark.parametrize(
+    ("death", "again"),
+    [
+        (("before work", "step:charge#1"), 0),
+        (("before work", "step:charge#2"), 0),
+        (("after work", "step:charge#1"), 1),
+        (("after work", "step:charge#2"), 1),
+        (("before part", "step:charge#20"), 1),
+        (("before part", "step:charge#22"), 1),
+        (("after part", "step:charge#21"), 1),
+        (("before step", "step:charge#2"), 1),
+        (("before step", LAST), 1),
+        (("after step", "step:charge#1"), 0),
+        (("after step", "step:charge#2"), 0),
+        (("after step", LAST), 0),
+    ],
+)
+async def test_a_step_killed_anywhere_has_its_effect_once_and_is_done_again_only_if_not_noted(
+    store: RedisStateStore, settings: Settings, tmp_path: Path, death: tuple[str, str], again: int
+) -> None:
+    place, entry = death
+    async with client_of(store) as client:
+        task = await client.submit("effects", session_id=SESSION)
+        async with worker(settings, tmp_path, "one", place, entry) as one:
+            async with asyncio.timeout(30):
+                assert await one.wait() == -signal.SIGKILL
+        assert (tmp_path / "killed").read_text() == f"{one.pid} {place} {entry}"
+        queue = Queue(settings, name=queue_of(settings))
+        await queue.put(SESSION, task, epoch=1, priority=0)
+        await queue.aclose()
+        async with worker(settings, tmp_path, "two", place, entry):
+            ended = await client.wait(SESSION, task, timeout_s=30)
+        assert (ended.status, ended.error) == (TaskStatus.COMPLETE, None)
+        assert ended.result == [[1, "0", True], [LARGE, "1", True], [1, "2", True]]
+
+        tries, effects = _outside(tmp_path)
+        assert len(tries) == STEPS + again
+        # One key for each step, in whichever run, and one effect for each key.
+        assert {key: number for number, key in tries} == effects
+        assert sorted(effects.values()) == [f"{number}" for number in range(STEPS)]
+
+        noted = await client.snapshots(SESSION, task)
+        assert [one.version for one in noted] == [1, 2, 3]
+        assert {one.epoch for one in noted} <= {1, 2}
+        assert len(await parts_left(store, task)) == 3
+
+
+def _outside(folder: Path) -> tuple[list[list[str]], dict[str, str]]:
+    """Tell what the outside world was asked, as number and key, and what it did: number by key."""
+    tries = [line.split() for line in (folder / "tries").read_text().splitlines()]
+    effects = {path.name.removeprefix("effect-"): path for path in folder.glob("effect-*")}
+    return tries, {key: path.read_text() for key, path in effects.items()}

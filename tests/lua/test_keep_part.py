@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import asyncio
+
+from redis_state.transport.keys import Keys
+from redis_state.transport.scripts import Reply, Scripts, Word
+from tests.looking import HOUR, ask, fields, lives, make_task, no, ok, start, task_keys
+
+
+async def keep(scripts: Scripts, keys: Keys, number: int, data: bytes, *, epoch: int = 1) -> Reply:
+    return await scripts.keep_part(
+        task_keys(keys), epoch=epoch, entry="step:x#1", number=number, data=data
+    )
+
+
+async def running(scripts: Scripts, keys: Keys) -> None:
+    await make_task(scripts, task_keys(keys), "PENDING")
+    assert (await start(scripts, keys, task_keys(keys))).word is Word.OK
+
+
+async def test_chunks_stand_in_the_journal_and_live_as_long(scripts: Scripts, keys: Keys) -> None:
+    task = task_keys(keys)
+    await running(scripts, keys)
+    replies = await asyncio.gather(*(keep(scripts, keys, n, b"%d" % n) for n in (0, 1, 1)))
+    assert replies == [ok(0), ok(1), ok(1)]
+    assert await keep(scripts, keys, 0, b"later") == ok(0)
+    assert await fields(scripts, task.journal) == {
+        "part:0:step:x#1": b"later",
+        "part:1:step:x#1": b"1",
+    }
+    assert 0 < (await lives(scripts, task.journal))[0] <= HOUR
+
+
+async def test_a_noted_steps_chunks_are_left_alone(scripts: Scripts, keys: Keys) -> None:
+    await running(scripts, keys)
+    await keep(scripts, keys, 0, b"first")
+    await scripts.note_step(
+        task_keys(keys),
+        epoch=1,
+        entry="step:x#1",
+        checkpoint=False,
+        chunks=1,
+        about=b"[5]",
+        result=b"null",
+    )
+    assert await keep(scripts, keys, 0, b"other") == no(Word.STALE)
+    assert (await fields(scripts, task_keys(keys).journal))["part:0:step:x#1"] == b"first"
+
+
+async def test_a_stale_epoch_or_a_task_that_is_gone_keeps_nothing(
+    scripts: Scripts, keys: Keys
+) -> None:
+    task = task_keys(keys)
+    await running(scripts, keys)
+    assert await keep(scripts, keys, 0, b"x", epoch=2) == no(Word.LOST, 1)
+    await ask(scripts, "DEL", task.task)
+    assert await keep(scripts, keys, 0, b"x") == no(Word.MISSING)
+    assert await lives(scripts, task.journal) == [-2]

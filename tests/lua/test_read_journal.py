@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+from redis_state.transport import scripts as scripts_module
+from redis_state.transport.keys import Keys
+from redis_state.transport.scripts import Scripts
+from tests.looking import HOUR, ask, lives, make_task, ok, task_keys
+
+
+async def test_an_empty_journal_has_no_notes(scripts: Scripts, keys: Keys) -> None:
+    assert await scripts.read_journal(task_keys(keys)) == ok([])
+
+
+async def test_a_journal_is_read_whole_without_its_chunks(scripts: Scripts, keys: Keys) -> None:
+    task = task_keys(keys)
+    await make_task(scripts, task, "PENDING")
+    count = 2 * scripts_module._SLICE + 1
+    notes = {b"step:%d#1" % n: b"%d" % n for n in range(count)}
+    others = {b"versions": b"9", b"part:0:step:1#1": b"x" * 1000}
+    flat = [part for named in (notes | others).items() for part in named]
+    await ask(scripts, "HSET", task.journal, *flat)
+    found: list[bytes] = (await scripts.read_journal(task)).facts[0]
+    assert dict(zip(found[::2], found[1::2], strict=True)) == notes
+
+
+async def test_a_journal_that_is_read_lives_as_long_as_its_task(
+    scripts: Scripts, keys: Keys
+) -> None:
+    task = task_keys(keys)
+    await ask(scripts, "HSET", task.journal, "step:x#1", "1")
+    await ask(scripts, "PEXPIRE", task.journal, HOUR // 2)
+    await scripts.read_journal(task)
+    assert (await lives(scripts, task.journal))[0] <= HOUR // 2
+    await make_task(scripts, task, "PENDING")
+    await scripts.read_journal(task)
+    assert HOUR // 2 < (await lives(scripts, task.journal))[0] <= HOUR

@@ -1,0 +1,89 @@
+"""Runs of a task without a queue: each begins as a worker's does, and is followed by the next."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any, NoReturn
+
+from arq.worker import Retry
+
+from redis_state import RedisStateStore
+from redis_state.errors import BackendUnavailable
+from redis_state.models import TaskContextSnapshot, TaskState, TaskStatus, TaskType
+from redis_state.primitives.lease import Leases, new_owner
+from redis_state.worker import Handler, StepPolicy
+from redis_state.worker.life import Started, TaskLife
+from redis_state.worker.queue import Ticket
+from redis_state.worker.run import Terms, run_task
+from tests.pools import SESSION
+
+TASK = "t"
+
+
+async def make(store: RedisStateStore, task_id: str = TASK) -> None:
+    """Write a task down that waits, and queue nothing."""
+    state = TaskState(
+        task_id=task_id,
+        session_id=SESSION,
+        status=TaskStatus.PENDING,
+        task_type=TaskType.BACKGROUND,
+        priority=0,
+        context_snapshot=TaskContextSnapshot(session_id=SESSION, task_id=task_id),
+    )
+    assert await TaskLife(store).create(state, handler="h", task_input=None)
+
+
+async def run_once(
+    store: RedisStateStore,
+    handler: Handler,
+    *,
+    steps: StepPolicy | None = None,
+    task_id: str = TASK,
+) -> TaskState:
+    """Run a task once; return it as it then is."""
+    leases = Leases(store.base.scripts, keep_ms=60_000)
+    terms = Terms({"h": handler}, "worker", 60.0, 60.0, 70.0, leases, steps=steps)
+    with suppress(Retry):
+        await run_task(store, terms, Ticket(SESSION, task_id), queue="q")
+    state = await store.tasks.load(SESSION, task_id)
+    assert state is not None
+    return state
+
+
+async def run_to_the_end(
+    store: RedisStateStore,
+    handler: Handler,
+    *,
+    steps: StepPolicy | None = None,
+    task_id: str = TASK,
+) -> TaskState:
+    """Run a new task again and again until it is over."""
+    await make(store, task_id)
+    for _ in range(50):
+        state = await run_once(store, handler, steps=steps, task_id=task_id)
+        if state.status.is_terminal:
+            return state
+    raise AssertionError("it is never over")
+
+
+def begin_again() -> NoReturn:
+    """End this run: the task is handed back, and its next run begins at the handler's start."""
+    raise BackendUnavailable("test", "this run ends here")
+
+
+async def take(store: RedisStateStore, task_id: str = TASK) -> Started:
+    """Begin a run whatever the lease says, as after a worker's death."""
+    lease = store.base.keys.lease(SESSION, task_id)
+    await store.transport.sender.send("HSET", lease, "expires", 0, repeatable=True)
+    started = await TaskLife(store).start(
+        SESSION, task_id, owner=new_owner(), lease_ms=60_000, worker="worker"
+    )
+    assert isinstance(started, Started)
+    return started
+
+
+async def parts_left(store: RedisStateStore, task_id: str = TASK) -> list[Any]:
+    """Name the chunks that a task's journal holds."""
+    journal = store.base.keys.journal(SESSION, task_id)
+    names: list[bytes] = await store.transport.sender.send("HKEYS", journal, repeatable=True)
+    return [name for name in names if name.startswith(b"part:")]
