@@ -25,11 +25,12 @@ class _Pool:
         self,
         *command: Argument,
         repeatable: bool,
+        lasting: bool = False,
         script: Script | None = None,
         timeout_s: float | None = None,
     ) -> Awaitable[Any]:
         """Do what the sender does, one command at a time."""
-        del repeatable, script, timeout_s
+        del repeatable, lasting, script, timeout_s
         # As redis-py's own helpers parse replies, but without its turning them into other types.
         sent: Awaitable[Any] = self._redis.execute_command(*command, NEVER_DECODE=True)
         return sent
@@ -43,6 +44,4 @@ async def prepare(url: str) -> dict[str, Operation]:
         await redis.script_load(script.text)
     pool = _Pool(redis)
     setattr(Transport, "sender", property(lambda _: pool))  # noqa: B010 - a property
-    # What it shields is a future of the sender's; shielding a coroutine would cost a task.
-    setattr(scripts, "_LASTING", frozenset[str]())  # noqa: B010 - private on purpose
     return ours.operations(RedisStateStore.from_url(url, namespace="pool"))

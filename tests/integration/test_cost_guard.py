@@ -64,12 +64,12 @@ async def newest(store: RedisStateStore, _: int) -> None:
 
 
 BOUNDS: dict[str, tuple[Operation, Cost]] = {
-    "append": (append, Cost(590, 18, 700)),
-    "event": (event, Cost(580, 11, 600)),
-    "save": (save, Cost(1330, 17, 1370)),
-    "load": (load, Cost(310, 1.6, 90)),
-    "idle poll": (idle_poll, Cost(630, 6, 600)),
-    "newest": (newest, Cost(545, 3, 325)),
+    "append": (append, Cost(265, 18, 700)),
+    "event": (event, Cost(270, 11, 600)),
+    "save": (save, Cost(360, 17, 1370)),
+    "load": (load, Cost(245, 1.6, 90)),
+    "idle poll": (idle_poll, Cost(320, 6, 600)),
+    "newest": (newest, Cost(385, 3, 325)),
 }
 
 
