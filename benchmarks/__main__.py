@@ -13,6 +13,7 @@ from benchmarks.driver import ROOT, NotMeasured
 from benchmarks.report import Row, missed, missing, table, write
 from benchmarks.runner import Run
 from benchmarks.server import BenchServer, machine
+from redis_state.errors import RedisStateError
 
 PARTS: dict[str, Callable[[Run], list[Row]]] = {
     "rates": rates.measure_rates,
@@ -48,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             server.flush()
             try:
                 rows += PARTS[name](run)
-            except (NotMeasured, RuntimeError, OSError) as error:
+            except (NotMeasured, RedisStateError, RuntimeError, OSError) as error:
                 rows.append(missing(name, str(error), failed=True))
     about["seconds"] = round(time.monotonic() - began)
     print(table(rows))

@@ -39,7 +39,7 @@ async def _rows(run: Run) -> list[Row]:
         size: [f"of-{size}-{each}" for each in range(max(1, rows_in_all // size))] for size in sizes
     }
     async with RedisStateStore.from_url(
-        run.server.url, namespace="growth", max_updates_per_session=0
+        run.server.url, namespace="growth", call_timeout_s=60, max_updates_per_session=0
     ) as store:
         for size, names in sessions.items():
             run.tell(f"growth: {len(names):,} sessions of {size:,} rows")
@@ -72,7 +72,9 @@ async def _sessions(run: Run) -> list[Row]:
     sizes = [size // 50 if run.quick and size > 1000 else size for size in _SESSIONS]
     rows: list[Row] = []
     costs: dict[str, dict[int, list[float]]] = {"save a task": {}, "load a task": {}}
-    async with RedisStateStore.from_url(run.server.url, namespace="growth") as store:
+    async with RedisStateStore.from_url(
+        run.server.url, namespace="growth", call_timeout_s=60
+    ) as store:
         there = 0
         for size in sizes:
             run.tell(f"growth: {size:,} sessions")

@@ -66,7 +66,7 @@ async def main() -> None:
     kind, url, number = sys.argv[1:]
     sessions = [f"listening-{session_name(each)}-{each}" for each in range(int(number))]
     heard = Heard(len(sessions))
-    store = RedisStateStore.from_url(url, namespace=NAMESPACE)
+    store = RedisStateStore.from_url(url, namespace=NAMESPACE, call_timeout_s=60)
     if kind == "ours":
         jobs = [asyncio.create_task(watch(store, name, heard)) for name in sessions]
     else:

@@ -35,7 +35,7 @@ async def _measure(run: Run, number: int) -> list[Row]:
     url = run.server.url
     run.server.flush()
     found: dict[str, list[dict[str, float]]] = {"ours": [], "connections": []}
-    async with RedisStateStore.from_url(url, namespace=NAMESPACE) as store:
+    async with RedisStateStore.from_url(url, namespace=NAMESPACE, call_timeout_s=60) as store:
         sessions = [f"listening-{session_name(each)}-{each}" for each in range(number)]
         await asyncio.gather(*(_write(store, name, each, 0) for each, name in enumerate(sessions)))
         for repeat in range(min(run.repeats, 3)):

@@ -28,7 +28,7 @@ async def _measure(run: Run) -> list[Row]:
     retention = ArtifactRetentionConfig(
         max_artifact_bytes=_ROOM, max_session_bytes=_ROOM, max_trace_bytes=_ROOM
     )
-    settings = make_settings(run.server.url, namespace="reading")
+    settings = make_settings(run.server.url, namespace="reading", call_timeout_s=60)
     async with RedisStateStore(settings, artifact_retention=retention) as store:
         run.tell(f"a session of {_LONG:,} rows")
         await fill(store, "long", _LONG)

@@ -353,7 +353,7 @@ class Queue:
 
     def _put(self, pipe: Any, job: Job) -> None:
         """Write payload and place unless they are there. The payload first: see above."""
-        now_ms = round(time() * 1000)
+        now_ms = int(time() * 1000)  # never later than what a worker then reads
         name = _job_id(job.session_id, job.task_id, job.epoch)
         payload = serialize_job(
             RUN_TASK,
