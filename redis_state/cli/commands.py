@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 from redis_state import RedisStateStore, __version__
-from redis_state.cli.ending import STATUSES, Status, or_exit, run
+from redis_state.cli.ending import STATUSES, Status, complain, or_exit, run
 from redis_state.errors import CallerError
 
 if TYPE_CHECKING:
@@ -206,11 +206,11 @@ def version() -> None:
 
 def _need_penguiflow(*, ask: bool) -> None:
     if importlib.util.find_spec("penguiflow") is None:
-        _complain("--penguiflow needs PenguiFlow, which is not installed: pip install penguiflow")
-        raise typer.Exit(_USAGE)
+        complain("--penguiflow needs PenguiFlow, which is not installed: pip install penguiflow")
+        raise typer.Exit(Status.USAGE)
     if ask:
-        _complain("--ask and --penguiflow do not go together")
-        raise typer.Exit(_USAGE)
+        complain("--ask and --penguiflow do not go together")
+        raise typer.Exit(Status.USAGE)
 
 
 def _run_plans(options: Options, console: Console, *, as_json: bool) -> None:
@@ -219,7 +219,7 @@ def _run_plans(options: Options, console: Console, *, as_json: bool) -> None:
     def tell(text: str, style: str = "") -> None:
         console.print(text, markup=False, highlight=False, soft_wrap=True, style=style)
 
-    outcome = _or_exit(lambda: asyncio.run(run_plans(options, lambda text: tell(f"> {text}"))))
+    outcome = or_exit(lambda: asyncio.run(run_plans(options, lambda text: tell(f"> {text}"))))
     if as_json:
         print(json.dumps(outcome.to_dict()))
     else:
@@ -234,7 +234,7 @@ def _run_plans(options: Options, console: Console, *, as_json: bool) -> None:
             for problem in outcome.problems:
                 tell(f"- {problem}")
     if not outcome.ok:
-        raise typer.Exit(_FAILED)
+        raise typer.Exit(Status.FAILED)
 
 
 def _report(outcome: Outcome, console: Console, *, as_json: bool) -> None:

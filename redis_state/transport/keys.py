@@ -11,6 +11,7 @@ import hashlib
 import re
 import zlib
 from dataclasses import dataclass
+from functools import lru_cache
 from urllib.parse import quote
 
 from redis_state.errors import InvalidField
@@ -34,6 +35,12 @@ def escape(field: str, value: str) -> str:
         raise InvalidField(field, f"text is needed, not {type(value).__name__}")
     if value == "":
         return "%"
+    # Remembered, as long as it is short: each operation names the same few ids again.
+    return _escaped(value) if len(value) <= _LONGEST else _escaped.__wrapped__(value)
+
+
+@lru_cache(maxsize=4096)
+def _escaped(value: str) -> str:
     # As bytes first: a lone surrogate is an id like any other, and quote() itself refuses it.
     raw = value.encode("utf-8", "surrogatepass")
     written = quote(raw, safe="")

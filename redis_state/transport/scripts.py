@@ -68,6 +68,9 @@ class Word(StrEnum):
     GAP = "GAP"
 
 
+_WORDS = {word.value.encode(): word for word in Word}
+
+
 @dataclass(frozen=True, slots=True)
 class Reply:
     """What a script answered: its word, then its facts as the header lists them."""
@@ -218,23 +221,23 @@ class Scripts:
             *keys,
             *arguments,
             repeatable=True,
+            lasting=name in _LASTING,
             script=script,
         )
 
     async def _run(self, name: str, keys: Sequence[str], arguments: Iterable[Argument]) -> Reply:
-        answer = self._begin(name, keys, arguments)
         try:
-            reply: Any = await (asyncio.shield(answer) if name in _LASTING else answer)
+            reply: Any = await self._begin(name, keys, arguments)
         except CommandRefused as error:
             if "WRONGTYPE" not in str(error):
                 raise
             raise CorruptState(keys[0], f"{name} found a key of another type") from error
         try:
-            word = Word(reply[0].decode())
+            word = _WORDS[reply[0]]
             if word is Word.LOST:
                 self.lost[name] += 1
             return Reply(word, reply[1:])
-        except (ValueError, AttributeError, IndexError, TypeError) as error:
+        except (KeyError, IndexError, TypeError) as error:
             raise CorruptState(keys[0], f"{name} gave an unknown reply") from error
 
     # The log

@@ -148,15 +148,16 @@ class AgentWorker:
             _on_signals(stop)
         polling = asyncio.create_task(self._poll(worker))
         stopping = asyncio.create_task(stop.wait())
+        listening = asyncio.create_task(worker.listen())
         try:
             await asyncio.wait({polling, stopping}, return_when=asyncio.FIRST_COMPLETED)
             if polling.done():
                 polling.result()
             await self._finish_running(worker)
         finally:
-            stopping.cancel()
-            polling.cancel()
-            await asyncio.wait({polling, stopping})
+            for task in (polling, stopping, listening):
+                task.cancel()
+            await asyncio.wait({polling, stopping, listening})
             await worker.disconnect()
             if handle_signals:
                 _off_signals()
@@ -199,6 +200,7 @@ class AgentWorker:
         leader.others = made[1:]
         for worker in made[1:]:
             worker.ctx = leader.ctx
+            worker.woken = leader.woken
         return leader
 
     def _options(self, queue: str) -> dict[str, Any]:
