@@ -141,7 +141,11 @@ async def replica(
     async with asyncio.timeout(WAIT_S):
         url = (await process.stdout.readline()).decode().strip()
     assert url, "the server did not start"
-    async with httpx.AsyncClient(base_url=url, timeout=WAIT_S, trust_env=False) as client:
+    # No connection is kept: the server closes idle ones, and perhaps while the next call is sent.
+    limits = httpx.Limits(max_keepalive_connections=0)
+    async with httpx.AsyncClient(
+        base_url=url, timeout=WAIT_S, trust_env=False, limits=limits
+    ) as client:
         running = Replica(process, url, client)
         reading = asyncio.create_task(_read(process, running.said))
         try:
@@ -157,6 +161,8 @@ async def replica(
                     process.kill()
                 await process.wait()
                 await reading
+                # Shown with a test that fails.
+                sys.stdout.write("\n".join([f"the server at {url} said:", *running.said, ""]))
 
 
 def message(text: str, **more: Any) -> dict[str, Any]:
