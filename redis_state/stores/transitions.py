@@ -67,9 +67,9 @@ class Transitions:
     async def phase(self, session_id: str, task_id: str) -> TaskPhase | None:
         """Tell a task's phase, or None for no task."""
         record = await self._tasks.load_fields(session_id, task_id)
-        fields = record.fields if record else {}
-        if "status" not in fields:
+        if record is None or "status" not in record.fields:
             return None
+        fields = record.fields
         status = fields["status"].decode()
         of, _, phase = fields.get("phase", b"").decode().rpartition(":")
         run = fields.get("attempts", b"0").decode()
