@@ -1,0 +1,129 @@
+"""Many who want one thing: one of them gets it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("arq", reason="needs the worker extra")
+
+from redis_state import RedisStateStore, Settings
+from redis_state.stores.base import as_object
+from tests.chaos.trial import Trial
+from tests.faults import run_processes
+from tests.gaps import paused, send
+from tests.looking import clock_ms
+from tests.pools import SESSION, statuses
+
+_PROCESSES = 8
+_CALLERS = 8
+_CUT_EVERY_S = 0.5
+_STAGGER_MS = 20
+_SET_UP_S = 5.0
+
+
+async def test_tokens_have_one_winner_each(
+    trial: Trial, store: RedisStateStore, settings: Settings
+) -> None:
+    tokens = trial.size.of(10_000)
+    trial.parameters = {
+        "tokens": tokens,
+        "consumers": _PROCESSES * _CALLERS,
+        "processes": _PROCESSES,
+        "connections_cut_every_s": _CUT_EVERY_S,
+    }
+    for number in range(tokens):
+        saved = store.save_planner_state(f"token-{number}", {"token": f"token-{number}"})
+        await saved
+    argument = {
+        "url": settings.url.get_secret_value(),
+        "namespace": settings.namespace,
+        "tokens": tokens,
+        "callers": _CALLERS,
+        "begin": time.monotonic() + _SET_UP_S,
+    }
+    racing = asyncio.create_task(
+        run_processes("race_for_tokens", [argument] * _PROCESSES, timeout_s=500)
+    )
+    # Who wins and never hears of it asks again, and has to be told so again.
+    await asyncio.wait({racing}, timeout=_SET_UP_S)
+    while not racing.done():
+        trial.faults += await send(store, "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+        await asyncio.wait({racing}, timeout=_CUT_EVERY_S if trial.size.full else 0.05)
+    wins = Counter[str]()
+    for found in racing.result():
+        wins.update(found["wins"])
+        trial.history.merge(found["events"])
+    trial.duplicated = sum(count > 1 for count in wins.values())
+    trial.lost = tokens - len(wins)
+    calls = tokens * _PROCESSES * _CALLERS
+    trial.expect(len(trial.history.events) == calls, f"{len(trial.history.events)} calls")
+    trial.figures = {"winners": len(wins), "losers": calls - sum(wins.values())}
+    trial.conclude()
+
+
+async def test_approval_rejection_and_expiry_come_in_the_same_millisecond(
+    trial: Trial, store: RedisStateStore, settings: Settings, tmp_path: Path
+) -> None:
+    pauses = trial.size.of(1_000, least=50)
+    trial.parameters = {"pauses": pauses, "processes": 3}
+    tokens = dict([await paused(store) for _ in range(pauses)])
+    due = await _set_deadlines(store, tokens)
+    (tmp_path / "due").write_text(json.dumps(due))
+    argument = {
+        "url": settings.url.get_secret_value(),
+        "namespace": settings.namespace,
+        "session": SESSION,
+        "due": str(tmp_path / "due"),
+    }
+    roles = ("approve", "reject", "expire")
+    found = await run_processes(
+        "decide_at_deadline", [argument | {"role": role} for role in roles], timeout_s=120
+    )
+    for each in found:
+        trial.history.merge(each["events"])
+    by_role = dict(zip(roles, found, strict=True))
+    spread = [
+        max(each["came"][task] for each in found) - min(each["came"][task] for each in found)
+        for task in tokens
+    ]
+    # The fault is the coincidence itself.
+    trial.faults = sum(seconds < 0.001 * trial.size.tolerance**3 for seconds in spread)
+    made = Counter[str]()
+    for task in tokens:
+        by = await _decided_by(store, task)
+        made[by] += 1
+        winners = [role for role in ("approve", "reject") if task in by_role[role]["won"]]
+        trial.lost += winners == [] and by != "timeout"
+        trial.duplicated += len(winners) > 1 or (winners != [] and winners != [by])
+        resumed = (await statuses(store, task)).count("PENDING") - 1
+        trial.expect(resumed == 1, f"{task} was resumed {resumed} times")
+    trial.figures = {"decided_by": dict(sorted(made.items())), "within_1_ms": trial.faults}
+    trial.conclude()
+
+
+async def _set_deadlines(
+    store: RedisStateStore, tokens: dict[str, str]
+) -> list[tuple[str, str, int]]:
+    first_ms = await clock_ms(store.base.scripts) + round(_SET_UP_S * 1000)
+    due: list[tuple[str, str, int]] = []
+    for number, (task, token) in enumerate(tokens.items()):
+        deadline_ms = first_ms + number * _STAGGER_MS
+        key = store.base.keys.session_token(token)
+        assert key is not None
+        await send(store, "HSET", key, "expires", deadline_ms)
+        due.append((task, token, deadline_ms))
+    return due
+
+
+async def _decided_by(store: RedisStateStore, task: str) -> str:
+    journal = store.tasks.keys(SESSION, task).journal
+    noted: dict[str, Any] = as_object(await send(store, "HGET", journal, "pause:x#1"))
+    assert noted["state"] == "decided"
+    return str(noted["by"])
