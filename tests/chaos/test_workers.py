@@ -1,0 +1,104 @@
+"""Workers that are killed all the time, and workers that wake up when another has their task."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("arq", reason="needs the worker extra")
+
+from redis_state import RedisStateStore, Settings
+from redis_state.models import TaskState, TaskStatus
+from redis_state.testing import eventually
+from tests.chaos.crew import (
+    Crew,
+    ends,
+    noted,
+    statuses_of,
+    takeovers_s,
+    taken_twice,
+    trails,
+    worst,
+    wrong_move,
+)
+from tests.chaos.trial import Trial
+from tests.looking import clock_ms
+from tests.pools import SESSION, client_of
+from tests.processes.chaos_worker import STEPS
+
+_WORKERS = 4
+_KILL_EVERY_S = 2.0
+_LOOK_EVERY_S = 0.25
+_LONGEST_S = 420.0
+
+
+async def test_workers_are_killed(
+    trial: Trial, store: RedisStateStore, settings: Settings, tmp_path: Path
+) -> None:
+    jobs = trial.size.of(1_000, least=40)
+    lease_s = 10.0 if trial.size.full else 2.0
+    trial.parameters = {
+        "jobs": jobs,
+        "steps": STEPS,
+        "workers": _WORKERS,
+        "kill_every_s": _KILL_EVERY_S,
+        "lease_s": lease_s,
+    }
+    killed_ms: dict[str, int] = {}
+    async with client_of(store) as client, Crew(settings, tmp_path, lease_s=lease_s) as crew:
+        for _ in range(_WORKERS):
+            await crew.start()
+        tasks = [await client.submit("work", session_id=SESSION) for _ in range(jobs)]
+        over: dict[str, TaskState] = {}
+        chance, began_s = random.Random(4), time.monotonic()
+        kill_at = began_s + _KILL_EVERY_S
+        while len(over) < jobs and time.monotonic() < began_s + _LONGEST_S:
+            await asyncio.sleep(_LOOK_EVERY_S)
+            over = {one.task_id: one for one in await store.list_tasks(SESSION) if one.status.is_terminal}
+            if time.monotonic() > kill_at and len(over) < jobs:
+                kill_at += _KILL_EVERY_S
+                # Not one that has only just come, or no worker would ever get to work.
+                victim = chance.choice(crew.alive()[: _WORKERS - 1])
+                killed_ms[victim] = await clock_ms(store.base.scripts)
+                trial.faults += await crew.kill(victim) == -signal.SIGKILL
+                await crew.start()
+        found = await trails(store)
+    for task in tasks:
+        trail = found[task]
+        began, ended = trail[0].at_ms / 1000, trail[-1].at_ms / 1000
+        there = task in over and ends(trail) > 0
+        trial.history.note("job", "ok" if there else "unknown", began, ended)
+        trial.lost += not there
+        trial.duplicated += ends(trail) > 1
+        trial.expect(wrong_move(trail) is None, f"{task}: {wrong_move(trail)}")
+    failed = [task.error for task in over.values() if task.status is not TaskStatus.COMPLETE]
+    trial.expect(not failed, f"not complete: {failed[:3]}")
+    effects, results = noted(tmp_path, "effects"), noted(tmp_path, "results")
+    trial.duplicated += taken_twice(effects) + taken_twice(results)
+    done = {(task, step) for task, step, _ in effects}
+    trial.expect(len(done) == jobs * STEPS, f"{len(done)} effects")
+    returned = {(task, number): said for task, number, said in results}
+    for name, task in over.items():
+        trial.expect(
+            task.result == [returned.get((name, number)) for number in range(STEPS)],
+            f"{name} has a result that no step gave",
+        )
+    took_s = [taken for trail in found.values() for taken in takeovers_s(trail, killed_ms)]
+    trial.figures = {
+        "ended": statuses_of(found),
+        "effects_recorded": len(done),
+        "done_again_under_the_same_key": len(effects) - len(done),
+        "takeovers": len(took_s),
+        "takeover": worst(took_s),
+        "promised_s": lease_s + 2,
+    }
+    trial.expect(took_s, "nothing was taken over")
+    longest = max(took_s, default=0.0)
+    late = longest > (lease_s + 2) * trial.size.tolerance
+    trial.expect(not late, f"taken over after {longest:.1f} s")
+    trial.conclude()
