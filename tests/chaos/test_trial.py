@@ -56,4 +56,4 @@ def test_a_trial_is_ok_only_if_nothing_is_wrong_with_it(wrong: dict[str, object]
 def test_a_smaller_size_has_at_least_what_it_needs_and_more_patience() -> None:
     assert Size(0.02).of(1000, least=30) == 30
     assert Size(0.5).of(1000, least=30) == 500
-    assert (Size(1).tolerance, Size(0.5).tolerance) == (1.0, 2.0)
+    assert (Size(1).tolerance, Size(0.5).tolerance) == (1.0, 5.0)

@@ -36,7 +36,7 @@ class Size:
     @property
     def tolerance(self) -> float:
         """How many times longer than promised things may take: a shared machine may be busy."""
-        return 1.0 if self.full else 2.0
+        return 1.0 if self.full else 5.0
 
     def of(self, number: int, *, least: int = 1) -> int:
         """Scale a number."""
