@@ -20,6 +20,9 @@ PYTEST_ARGS ?=
 JOBS ?= auto
 PYTEST = -m pytest -n $(JOBS) $(PYTEST_ARGS)
 
+# How large the trials of make chaos are: 1 is full size, which takes several minutes.
+SIZE ?= 1
+
 # A comma inside the arguments of $(call).
 , := ,
 
@@ -66,7 +69,7 @@ sys.exit(not counts["withKnownType"] or counts["withAmbiguousType"] + counts["wi
 endef
 export verify_types
 
-.PHONY: help demo test check types coverage wheel test-wheel test-redis8 test-redis-server \
+.PHONY: help demo test chaos check types coverage wheel test-wheel test-redis8 test-redis-server \
 	compose-check clean
 
 help: ## show this list
@@ -77,6 +80,10 @@ demo: $(VENV)/.demo ## run the demonstration on a server of its own (ARGS=... ar
 
 test: $(VENV)/.dev ## run the whole suite (PYTEST_ARGS=..., JOBS=0 for one process)
 	@$(BIN)/python $(PYTEST)
+
+chaos: $(VENV)/.dev ## kill, stop and cut off everything; writes chaos-report.json (SIZE=0.1 for a tenth)
+	@REDIS_STATE_CHAOS_SIZE=$(SIZE) REDIS_STATE_CHAOS_REPORT=chaos-report.json \
+		$(BIN)/python -m pytest -q -n 0 -p no:randomly --timeout 900 tests/chaos $(PYTEST_ARGS)
 
 check: $(VENV)/.dev ## lint, formatting, types and the headers of the Lua scripts
 	$(BIN)/ruff check

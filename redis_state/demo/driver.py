@@ -28,6 +28,8 @@ from redis_state.worker import TaskClient
 
 _SESSION = "review"
 _LIMIT_S = 170.0
+# So that the worker that is killed is in the middle of something.
+_CHAOS_PACE_S = 0.2
 
 
 class View(Protocol):
@@ -56,6 +58,7 @@ class Options:
     pace_s: float = 0.0
     url: str | None = None
     limit_s: float = _LIMIT_S
+    chaos: bool = False
 
 
 async def run_demo(options: Options, view: View) -> Outcome:
@@ -102,6 +105,7 @@ async def _run(options: Options, url: str, view: View) -> Outcome:
         namespace=namespace,
         queue=queue,
         logs=options.output / "workers",
+        mortal=options.chaos,
     )
     async with (
         RedisStateStore(settings) as store,
@@ -150,6 +154,7 @@ class _Driver:
         self._problems: list[str] = []
         self._trouble: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._retired: str | None = None
+        self._killed = ""
         self._asking = asyncio.Lock()
 
     async def run(self) -> Outcome:
@@ -188,7 +193,7 @@ class _Driver:
             root=str(self._options.root),
             output=str(self._options.output),
             name=review.name,
-            pace_s=self._options.pace_s,
+            pace_s=max(self._options.pace_s, _CHAOS_PACE_S if self._options.chaos else 0.0),
         )
         await self._client.submit(
             "review_document",
@@ -211,6 +216,9 @@ class _Driver:
                 if first_progress:
                     review.heard = True
                     self._act(self._steer(review))
+                if self._options.chaos and not self._killed and review.done > 1 and review.worker:
+                    self._killed = review.worker
+                    self._act(self._kill(review))
                 if (
                     update.update_type is UpdateType.CHECKPOINT
                     and review.role is not Role.CANCELLED
@@ -259,6 +267,11 @@ class _Driver:
             case Role.PLAIN:
                 pass
 
+    async def _kill(self, review: Review) -> None:
+        self._view.say(f"killing worker {self._killed} (-9) while it reviews {review.name}")
+        fresh = await self._pool.kill(self._killed)
+        self._view.say(f"started worker {fresh} in its place")
+
     async def _decide(self, review: Review) -> None:
         async with self._asking:
             if self._retired is None:
@@ -303,6 +316,8 @@ class _Driver:
         ]
         if not moved and any(review.decision is not None for review in reviews):
             self._problems.append("no task was resumed by another process than paused it")
+        if self._options.chaos:
+            self._problems += self._chaos_problems(reviews)
         return Outcome(
             reviews=reviews,
             updates_written=len(written),
@@ -311,4 +326,14 @@ class _Driver:
             problems=self._problems,
             output=self._options.output,
             seconds=seconds,
+            killed=self._killed,
         )
+
+    def _chaos_problems(self, reviews: Sequence[Review]) -> list[str]:
+        """Tell what a killed worker's tasks lack: somebody else who took each of them over."""
+        if not self._killed:
+            return ["no worker was killed"]
+        left = [review for review in reviews if review.left_by == self._killed]
+        kept = [review.name for review in left if review.taken_over_by == self._killed]
+        problems = [] if left else ["nothing was taken over from the worker that was killed"]
+        return problems + ([f"not with another worker: {', '.join(kept)}"] if kept else [])

@@ -38,6 +38,8 @@ class Review:
     worker: str = ""
     paused_by: str = ""
     resumed_by: str = ""
+    left_by: str = ""
+    taken_over_by: str = ""
     token: str = ""
     decision: bool | None = None
     findings: int | None = None
@@ -69,7 +71,10 @@ class Review:
             self._move(content)
 
     def _move(self, content: dict[str, Any]) -> None:
-        self.status = str(content.get("status", self.status))
+        was, self.status = self.status, str(content.get("status", self.status))
+        if was == self.status == "RUNNING":
+            # Nobody set it pending in between: whoever ran it is dead.
+            self.left_by, self.taken_over_by = self.worker, str(content.get("worker", ""))
         if self.status == "PENDING":
             self.worker, self.stage = "", "wait for a worker"
         if self.status == "RUNNING":
@@ -115,6 +120,12 @@ class Outcome:
     problems: list[str]
     output: Path
     seconds: float
+    killed: str = ""
+
+    @property
+    def taken_over(self) -> list[Review]:
+        """The reviews whose worker died, and which another one took over."""
+        return [review for review in self.reviews if review.taken_over_by]
 
     @property
     def ok(self) -> bool:
@@ -130,6 +141,8 @@ class Outcome:
             "updates_written": self.updates_written,
             "updates_seen": self.updates_seen,
             "resumed_elsewhere": self.moved,
+            "killed": self.killed or None,
+            "taken_over": [review.name for review in self.taken_over],
             "output": str(self.output),
             "documents": [_public(review) for review in self.reviews],
         }

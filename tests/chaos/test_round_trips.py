@@ -49,6 +49,7 @@ async def test_processes_die_at_each_round_trip(
         deaths[each["phase"]] += 1
         where = f"{each['phase']}, {each['edge']} {each['trip']} ({each['at']})"
         how = "unknown" if each["problems"] else "ok"
+        trial.lost += bool(each["problems"])
         trial.history.note(where, how, each["began"], each["ended"])
         trial.expect(not each["problems"], f"{where}: {each['problems']}")
     for phase in PHASES:

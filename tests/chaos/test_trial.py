@@ -40,7 +40,9 @@ def test_how_an_operation_ends_is_told_by_its_error() -> None:
         ({"history": History()}, "nothing was acknowledged"),
     ],
 )
-def test_a_trial_is_ok_only_if_nothing_is_wrong_with_it(wrong: dict[str, object], said: str) -> None:
+def test_a_trial_is_ok_only_if_nothing_is_wrong_with_it(
+    wrong: dict[str, object], said: str
+) -> None:
     given = {"faults": 1, "history": History([("x", "ok", 0.0, 1.0)])}
     trial = Trial("x", Size(1), **{**given, **wrong})  # type: ignore[arg-type]
     assert trial.row()["ok"] is False

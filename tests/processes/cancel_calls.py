@@ -57,7 +57,9 @@ class Storm:
     async def _remember(self, said: str) -> None:
         began = time.monotonic()
         await self._store.save_planner_state(said, {"said": said})
-        self._answered("consume", await self._store.load_planner_state(said) == {"said": said}, began)
+        self._answered(
+            "consume", await self._store.load_planner_state(said) == {"said": said}, began
+        )
 
     def _answered(self, operation: str, right: bool, began: float) -> None:  # noqa: FBT001
         self.mismatched += not right

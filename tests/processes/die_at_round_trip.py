@@ -150,7 +150,9 @@ class Case:
             trail = (await trails(store))[TASK]
         problems += [f"wrong move: {move}"] if (move := wrong_move(trail)) else []
         problems += [] if ends(trail) == 1 else [f"ended {ends(trail)} times"]
-        problems += [] if ended.status is TaskStatus.COMPLETE else [f"{ended.status}: {ended.error}"]
+        problems += (
+            [] if ended.status is TaskStatus.COMPLETE else [f"{ended.status}: {ended.error}"]
+        )
         facts = noted(self.folder, "results")
         given = {step: result for _, step, result in facts}
         right = [given.get(0), True, given.get(1)]
