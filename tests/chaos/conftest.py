@@ -54,7 +54,7 @@ def trial(request: pytest.FixtureRequest, size: Size) -> Iterator[Trial]:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Print the table and write the report, if one was asked for."""
     path = os.environ.get("REDIS_STATE_CHAOS_REPORT")
-    rows = terminalreporter.config.stash.get(_ROWS, [])
+    rows = terminalreporter.config.stash.get(_ROWS, list[dict[str, Any]]())
     if not path or not rows:
         return
     report = {

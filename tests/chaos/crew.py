@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import signal
 from collections import Counter, defaultdict
@@ -111,7 +112,7 @@ def wrong_move(trail: list[Told]) -> str | None:
     states = [told.status for told in trail]
     if states and states[0] not in ("PENDING", "RUNNING", "CANCELLED"):
         return f"begins as {states[0]}"
-    for move in zip(states, states[1:], strict=False):
+    for move in itertools.pairwise(states):
         if move not in _MOVES:
             return f"{move[0]} to {move[1]}"
     return None
@@ -125,7 +126,7 @@ def ends(trail: list[Told]) -> int:
 def takeovers_s(trail: list[Told], killed_ms: dict[str, int]) -> list[float]:
     """Tell how long after its worker's death a task that it ran was run again."""
     found: list[float] = []
-    for told, after in zip(trail, trail[1:], strict=False):
+    for told, after in itertools.pairwise(trail):
         death = killed_ms.get(told.worker)
         if told.status == after.status == "RUNNING" and death is not None:
             found.append((after.at_ms - death) / 1000)

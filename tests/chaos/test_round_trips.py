@@ -11,7 +11,7 @@ pytest.importorskip("arq", reason="needs the worker extra")
 
 from redis_state import Settings
 from tests.chaos.crew import worst
-from tests.chaos.trial import Trial
+from tests.chaos.trial import How, Trial
 from tests.faults import run_processes
 from tests.processes.die_at_round_trip import LEASE_S, PHASES
 
@@ -48,7 +48,7 @@ async def test_processes_die_at_each_round_trip(
         places[each["phase"]].add(each["trip"])
         deaths[each["phase"]] += 1
         where = f"{each['phase']}, {each['edge']} {each['trip']} ({each['at']})"
-        how = "unknown" if each["problems"] else "ok"
+        how: How = "unknown" if each["problems"] else "ok"
         trial.lost += bool(each["problems"])
         trial.history.note(where, how, each["began"], each["ended"])
         trial.expect(not each["problems"], f"{where}: {each['problems']}")

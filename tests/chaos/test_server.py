@@ -83,7 +83,7 @@ class Load:
         self.acknowledged: dict[str, list[int]] = {}
         self.tasks: list[str] = []
         self._trial = trial
-        self._store = store
+        self.store = store
         self._client = client
 
     async def append(self, caller: int) -> None:
@@ -99,7 +99,7 @@ class Load:
             )
             rows = self.acknowledged.setdefault(session, [])
             with self._trial.history.doing("append"):
-                await self._store.save_update(update)
+                await self.store.save_update(update)
                 rows.append(number)
 
     async def submit(self) -> None:
@@ -117,7 +117,7 @@ class Load:
             cursor: str | None = None
             at_end = False
             while not at_end:
-                page = await self._store.read_updates(session, after=cursor)
+                page = await self.store.read_updates(session, after=cursor)
                 found.update(update.content for update in page.values)
                 cursor, at_end = page.cursor, page.at_end
             lost += sum(number not in found for number in numbers)
@@ -128,9 +128,8 @@ class Load:
 async def test_the_server_is_killed_under_load(
     trial: Trial, settings: Settings, tmp_path: Path
 ) -> None:
-    kills = trial.size.of(20, least=3)
     trial.parameters = {
-        "kills": kills,
+        "kills": trial.size.of(20, least=3),
         "workers": _WORKERS,
         "callers": _CALLERS,
         "appendfsync": "everysec",
@@ -146,16 +145,15 @@ async def test_the_server_is_killed_under_load(
                 client_of(store) as client,
                 Crew(own, tmp_path, lease_s=10.0, step_s=0.1) as crew,
             ):
-                await _under_load(trial, server, Load(trial, store, client), store, crew, kills)
+                await _under_load(trial, server, Load(trial, store, client), crew)
             assert await leaked_keys(own) == []
         finally:
             server.kill()
     trial.conclude()
 
 
-async def _under_load(
-    trial: Trial, server: Server, load: Load, store: RedisStateStore, crew: Crew, kills: int
-) -> None:
+async def _under_load(trial: Trial, server: Server, load: Load, crew: Crew) -> None:
+    store = load.store
     for _ in range(_WORKERS):
         await crew.start()
     calling = [asyncio.create_task(load.append(caller)) for caller in range(_CALLERS)]
@@ -164,7 +162,7 @@ async def _under_load(
     try:
         await eventually(lambda: _some_are_over(store), "the workers work", timeout_s=90)
         chance = random.Random(20)
-        for _ in range(kills):
+        for _ in range(trial.parameters["kills"]):
             await asyncio.sleep(chance.uniform(0.7, 1.7))
             trial.faults += await asyncio.to_thread(server.kill) == -9
             server.start()
@@ -178,13 +176,11 @@ async def _under_load(
     for error in ended:
         trial.expect(isinstance(error, asyncio.CancelledError), f"a caller ended: {error!r}")
     await eventually(lambda: _all_are_over(store), "all tasks are over", timeout_s=120)
-    await _judge(trial, load, store, crew, opened)
+    await _judge(trial, load, crew, opened)
 
 
-async def _judge(
-    trial: Trial, load: Load, store: RedisStateStore, crew: Crew, opened: list[tuple[float, int]]
-) -> None:
-    found = await trails(store)
+async def _judge(trial: Trial, load: Load, crew: Crew, opened: list[tuple[float, int]]) -> None:
+    found = await trails(load.store)
     trial.lost, trial.duplicated = await load.lost_and_doubled()
     for task in load.tasks:
         trial.lost += ends(found[task]) == 0

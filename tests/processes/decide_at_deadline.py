@@ -78,10 +78,7 @@ class Decider:
         )
         try:
             raise_unless_won(reply)
-        except TokenResolved as lost:
-            assert lost.by != self._role
-            return False
-        except TokenUnknown:
+        except (TokenResolved, TokenUnknown):
             return False
         return True
 
@@ -97,10 +94,12 @@ async def main(argument: dict[str, Any]) -> dict[str, Any]:
     async with RedisStateStore.from_url(argument["url"], **options) as store:
         decider = Decider(store, argument)
         await decider.set_clock()
-        due: list[Due] = json.loads(Path(argument["due"]).read_text())
+        due: list[Due] = argument["due"]
         await asyncio.gather(*(decider.decide(*each) for each in due))
     return {"won": decider.won, "came": decider.came, "events": decider.events}
 
 
 if __name__ == "__main__":
-    print(json.dumps(asyncio.run(main(json.loads(sys.argv[1])))))  # noqa: T201
+    said = json.loads(sys.argv[1])
+    said["due"] = json.loads(Path(said["due"]).read_text(encoding="utf-8"))
+    print(json.dumps(asyncio.run(main(said))))  # noqa: T201
