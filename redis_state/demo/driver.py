@@ -16,7 +16,14 @@ from typing import Any, Protocol
 from pydantic import SecretStr
 
 from redis_state.demo.pool import WorkerPool
-from redis_state.demo.review_run import INFORMATION, Outcome, Review, Role, assign_roles
+from redis_state.demo.review_run import (
+    INFORMATION,
+    Outcome,
+    Review,
+    Role,
+    assign_roles,
+    takeover_problems,
+)
 from redis_state.demo.tasks import ReviewJob
 from redis_state.errors import ConfigError, RedisStateError
 from redis_state.models import SteeringEventType, UpdateType
@@ -317,7 +324,7 @@ class _Driver:
         if not moved and any(review.decision is not None for review in reviews):
             self._problems.append("no task was resumed by another process than paused it")
         if self._options.chaos:
-            self._problems += self._chaos_problems(reviews)
+            self._problems += takeover_problems(reviews, self._killed)
         return Outcome(
             reviews=reviews,
             updates_written=len(written),
@@ -328,12 +335,3 @@ class _Driver:
             seconds=seconds,
             killed=self._killed,
         )
-
-    def _chaos_problems(self, reviews: Sequence[Review]) -> list[str]:
-        """Tell what a killed worker's tasks lack: somebody else who took each of them over."""
-        if not self._killed:
-            return ["no worker was killed"]
-        left = [review for review in reviews if review.left_by == self._killed]
-        kept = [review.name for review in left if review.taken_over_by == self._killed]
-        problems = [] if left else ["nothing was taken over from the worker that was killed"]
-        return problems + ([f"not with another worker: {', '.join(kept)}"] if kept else [])

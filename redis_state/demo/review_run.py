@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -146,6 +146,18 @@ class Outcome:
             "output": str(self.output),
             "documents": [_public(review) for review in self.reviews],
         }
+
+
+def takeover_problems(reviews: Sequence[Review], killed: str) -> Iterator[str]:
+    """Tell what is wrong if another worker should have what the killed one was reviewing."""
+    left = [review for review in reviews if killed and review.left_by == killed]
+    if not killed:
+        yield "no worker was killed"
+    elif not left:
+        yield "nothing was taken over from the worker that was killed"
+    for review in left:
+        if review.taken_over_by == killed:
+            yield f"{review.name}: not taken over by another worker"
 
 
 def assign_roles(documents: list[Path], root: Path) -> list[Review]:

@@ -15,6 +15,7 @@ from redis_state.errors import TokenResolved, TokenUnknown
 from redis_state.models import TaskState
 from redis_state.primitives.token import new_claim, raise_unless_won
 from redis_state.worker.pausing import Pausing, expire_pauses
+from tests.chaos.gate import wait_at
 from tests.chaos.trial import Event, How
 
 # Task, token, and its deadline in ms of the server's clock.
@@ -26,7 +27,7 @@ class Decider:
 
     def __init__(self, store: RedisStateStore, argument: dict[str, Any]) -> None:
         self.won: list[str] = []
-        self.came: dict[str, float] = {}
+        self.came: dict[str, tuple[float, float]] = {}
         self.events: list[Event] = []
         self._store = store
         self._session: str = argument["session"]
@@ -60,8 +61,9 @@ class Decider:
             self.won.append(task)
         else:
             how = "fail"
-        self.came[task] = time.monotonic()
-        self.events.append((self._role, how, began, self.came[task]))
+        ended = time.monotonic()
+        self.came[task] = (began, ended)
+        self.events.append((self._role, how, began, ended))
 
     async def _say(self, state: TaskState, token: str) -> bool:
         """Send the deciding call alone: the looks before it have been taken."""
@@ -94,12 +96,11 @@ async def main(argument: dict[str, Any]) -> dict[str, Any]:
     async with RedisStateStore.from_url(argument["url"], **options) as store:
         decider = Decider(store, argument)
         await decider.set_clock()
-        due: list[Due] = argument["due"]
+        folder = Path(argument["folder"])
+        due: list[Due] = json.loads(await wait_at(folder, argument["role"]))
         await asyncio.gather(*(decider.decide(*each) for each in due))
     return {"won": decider.won, "came": decider.came, "events": decider.events}
 
 
 if __name__ == "__main__":
-    said = json.loads(sys.argv[1])
-    said["due"] = json.loads(Path(said["due"]).read_text(encoding="utf-8"))
-    print(json.dumps(asyncio.run(main(said))))  # noqa: T201
+    print(json.dumps(asyncio.run(main(json.loads(sys.argv[1])))))  # noqa: T201
