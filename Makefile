@@ -83,7 +83,7 @@ test: $(VENV)/.dev ## run the whole suite (PYTEST_ARGS=..., JOBS=0 for one proce
 
 chaos: $(VENV)/.dev ## kill, stop and cut off everything; writes chaos-report.json (SIZE=0.1 for a tenth)
 	@REDIS_STATE_CHAOS_SIZE=$(SIZE) REDIS_STATE_CHAOS_REPORT=chaos-report.json \
-		$(BIN)/python -m pytest -q -n 0 -p no:randomly --timeout 900 tests/chaos $(PYTEST_ARGS)
+		$(BIN)/python -m pytest -q -n 0 -p no:randomly tests/chaos $(PYTEST_ARGS)
 
 check: $(VENV)/.dev ## lint, formatting, types and the headers of the Lua scripts
 	$(BIN)/ruff check

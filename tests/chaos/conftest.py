@@ -30,12 +30,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.path.parent == _HERE and "trial" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.chaos)
             item.add_marker(pytest.mark.slow)
+            item.add_marker(pytest.mark.timeout(900 if _size().full else 300))
 
 
 @pytest.fixture(scope="session")
 def size() -> Size:
     """Give the size of all trials."""
-    return Size(float(os.environ.get("REDIS_STATE_CHAOS_SIZE", _REDUCED)))
+    return _size()
 
 
 @pytest.fixture
@@ -58,7 +59,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if not path or not rows:
         return
     report = {
-        "size": float(os.environ.get("REDIS_STATE_CHAOS_SIZE", _REDUCED)),
+        "size": _size().factor,
         "cores": os.cpu_count(),
         "system": platform.platform(),
         "python": platform.python_version(),
@@ -75,3 +76,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         if row["figures"]:
             terminalreporter.line(f"{row['name']}: {json.dumps(row['figures'])}")
     terminalreporter.line(f"report: {path}")
+
+
+def _size() -> Size:
+    return Size(float(os.environ.get("REDIS_STATE_CHAOS_SIZE", _REDUCED)))

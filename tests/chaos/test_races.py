@@ -21,7 +21,6 @@ from tests.gaps import paused, send
 from tests.looking import clock_ms
 from tests.pools import SESSION, statuses
 
-_PROCESSES = 8
 _CALLERS = 8
 _CUT_EVERY_S = 0.5
 _STAGGER_MS = 20
@@ -32,10 +31,11 @@ async def test_tokens_have_one_winner_each(
     trial: Trial, store: RedisStateStore, settings: Settings, tmp_path: Path
 ) -> None:
     tokens = trial.size.of(10_000)
+    processes = 8 if trial.size.full else 4
     trial.parameters = {
         "tokens": tokens,
-        "consumers": _PROCESSES * _CALLERS,
-        "processes": _PROCESSES,
+        "consumers": processes * _CALLERS,
+        "processes": processes,
         "connections_cut_every_s": _CUT_EVERY_S,
     }
     for number in range(tokens):
@@ -51,11 +51,11 @@ async def test_tokens_have_one_winner_each(
     racing = asyncio.create_task(
         run_processes(
             "race_for_tokens",
-            [argument | {"name": str(number)} for number in range(_PROCESSES)],
+            [argument | {"name": str(number)} for number in range(processes)],
             timeout_s=500,
         )
     )
-    await all_arrive(tmp_path, _PROCESSES, racing)
+    await all_arrive(tmp_path, processes, racing)
     open_gate(tmp_path, "go")
     # Who wins and never hears of it asks again, and has to be told so again.
     while not racing.done():
@@ -67,7 +67,7 @@ async def test_tokens_have_one_winner_each(
         trial.history.merge(found["events"])
     trial.duplicated = sum(count > 1 for count in wins.values())
     trial.lost = tokens - len(wins)
-    calls = tokens * _PROCESSES * _CALLERS
+    calls = tokens * processes * _CALLERS
     answered = trial.history.count("ok")
     trial.expect(answered == calls, f"{answered} of {calls} calls were answered")
     trial.figures = {"winners": len(wins), "losers": calls - sum(wins.values())}
