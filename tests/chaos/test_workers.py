@@ -44,15 +44,20 @@ async def test_workers_are_killed(
 ) -> None:
     jobs = trial.size.of(1_000, least=40)
     lease_s = 10.0 if trial.size.full else 2.0
+    step_s = 0.5 if trial.size.full else 0.3
     trial.parameters = {
         "jobs": jobs,
         "steps": STEPS,
         "workers": _WORKERS,
+        "step_s": step_s,
         "kill_every_s": _KILL_EVERY_S,
         "lease_s": lease_s,
     }
     killed_ms: dict[str, int] = {}
-    async with client_of(store) as client, Crew(settings, tmp_path, lease_s=lease_s) as crew:
+    async with (
+        client_of(store) as client,
+        Crew(settings, tmp_path, lease_s=lease_s, step_s=step_s) as crew,
+    ):
         for _ in range(_WORKERS):
             await crew.start()
         await eventually(partial(_arrived, client, crew, _WORKERS), "all are there", timeout_s=90)
@@ -81,6 +86,7 @@ async def test_workers_are_killed(
         "promised_s": lease_s + 2,
     }
     trial.expect(took_s, "nothing was taken over")
+    trial.expect(trial.faults >= trial.size.of(10), f"only {trial.faults} were killed")
     longest_s = max(took_s, default=0.0)
     late = longest_s > (lease_s + 2) * trial.size.tolerance
     trial.expect(not late, f"taken over after {longest_s:.1f} s")

@@ -15,7 +15,7 @@ from redis_state import RedisStateStore, Settings
 from redis_state.models import UpdateType
 from redis_state.testing import eventually
 from redis_state.worker import TaskClient
-from tests.chaos.crew import Crew, Told, noted, trails
+from tests.chaos.crew import Crew, Told, ends, noted, trails, wrong_move
 from tests.chaos.trial import Trial
 from tests.gaps import send
 from tests.pools import SESSION, client_of
@@ -49,7 +49,8 @@ async def test_a_stopped_worker_wakes_up_when_its_task_is_anothers(
             for _ in range(2):
                 await crew.start()
             for _ in numbers:
-                await _round(trial, theirs, client, crew, tmp_path)
+                while not await _round(trial, theirs, client, crew, tmp_path):
+                    pass
             trial.expect(len(crew.alive()) == 2, "a worker has ended")
 
     await asyncio.gather(*(pair(number) for number in range(pairs)))
@@ -57,22 +58,26 @@ async def test_a_stopped_worker_wakes_up_when_its_task_is_anothers(
     tried = sum(each for each, _ in told.values())
     refused = sum(each for _, each in told.values())
     trial.lost = tried - refused
-    trial.expect(len(told) == rounds, f"{len(told)} zombies")
+    trial.expect(len(told) >= rounds, f"{len(told)} zombies")
     trial.figures = {"writes_tried": tried, "writes_refused": refused}
     trial.conclude()
 
 
 async def _round(
     trial: Trial, store: RedisStateStore, client: TaskClient, crew: Crew, folder: Path
-) -> None:
+) -> bool:
+    """Stop the worker of a new task. False if the machine was so slow that it was late by itself."""
     began = time.monotonic()
     task = await client.submit("zombie", session_id=SESSION)
-    await eventually(lambda: has_begun(store, task), "it runs", timeout_s=60)
-    victim = (await _trail(store, task))[-1].worker
+    await eventually(lambda: has_begun(store, task), "it runs", timeout_s=120)
+    victim, *others = [told.worker for told in await _trail(store, task) if told.worker]
+    if others:
+        await client.wait(SESSION, task, timeout_s=120)
+        return False
     crew.tell(victim, signal.SIGSTOP)
     stopped = time.monotonic()
     try:
-        await client.wait(SESSION, task, timeout_s=60)
+        await client.wait(SESSION, task, timeout_s=120)
         # Frozen for so long at the least, however soon another was there.
         await asyncio.sleep(max(0.0, stopped + _LEASES * _LEASE_S - time.monotonic()))
     finally:
@@ -82,16 +87,17 @@ async def _round(
     def awake() -> bool:
         return any(name == task for name, _, _ in noted(folder, "zombies"))
 
-    await eventually(awake, "the stopped worker has tried all it can", timeout_s=60)
+    await eventually(awake, "the stopped worker has tried all it can", timeout_s=120)
     trail = await _trail(store, task)
     states = [told.status for told in trail]
-    trial.expect(states == ["PENDING", "RUNNING", "RUNNING", "COMPLETE"], f"{task}: {states}")
+    trial.expect(wrong_move(trail) is None and ends(trail) == 1, f"{task}: {states}")
     other = trail[-2].worker
     state = await client.get(SESSION, task)
     right = other != victim and state is not None and state.result == other and not state.priority
     trial.expect(right, f"{task} is not the other worker's")
     trial.duplicated += await _accepted(store, task)
     trial.history.note("round", "ok" if right else "unknown", began)
+    return True
 
 
 async def _accepted(store: RedisStateStore, task: str) -> int:

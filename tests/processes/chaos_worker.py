@@ -16,7 +16,7 @@ from uuid import uuid4
 from pydantic import SecretStr
 
 from redis_state import Settings
-from redis_state.errors import LeaseLost
+from redis_state.errors import BackendUnavailable, LeaseLost
 from redis_state.models import StateUpdate, TaskStatus, UpdateType
 from redis_state.worker import AgentWorker, Handler, TaskContext
 from redis_state.worker.life import TaskLife
@@ -64,20 +64,12 @@ def zombie(folder: Path) -> Handler:
     async def handler(ctx: TaskContext) -> str:
         if ctx.attempt > 1:
             return ctx.worker
-        while True:
-            # The heartbeat may find out first, and cancel: that must not spare us the refusal.
+        while not await _is_refused(_tell, ctx):
             with suppress(asyncio.CancelledError):
-                try:
-                    await _tell(ctx)
-                except LeaseLost:
-                    break
                 await asyncio.sleep(0.02)
         refused = 0
         for write in _WRITES:
-            try:
-                await asyncio.shield(_until_written(write(ctx)))
-            except LeaseLost:
-                refused += 1
+            refused += await _is_refused(write, ctx)
         # The refusal that ended the loop is one too.
         note(folder, "zombies", ctx.task.task_id, len(_WRITES) + 1, refused + 1)
         return "a zombie's"
@@ -85,8 +77,17 @@ def zombie(folder: Path) -> Handler:
     return handler
 
 
-async def _until_written(write: Awaitable[Any]) -> None:
-    await write
+async def _is_refused(write: Callable[[TaskContext], Awaitable[None]], ctx: TaskContext) -> bool:
+    """Write, and insist on an answer."""
+    while True:
+        # The heartbeat may find out first, and cancel: that must not spare us the refusal. And a
+        # call that was under way when the process was stopped may be overdue when it wakes up.
+        with suppress(asyncio.CancelledError, BackendUnavailable):
+            try:
+                await write(ctx)
+            except LeaseLost:
+                return True
+            return False
 
 
 async def _tell(ctx: TaskContext) -> None:
