@@ -28,6 +28,9 @@ PYTEST_ARGS ?=
 JOBS ?= auto
 PYTEST = -m pytest -n $(JOBS) $(PYTEST_ARGS)
 
+# How large the trials of make chaos are: 1 is full size, which takes several minutes.
+SIZE ?= 1
+
 # A comma inside the arguments of $(call).
 , := ,
 
@@ -74,7 +77,7 @@ sys.exit(not counts["withKnownType"] or counts["withAmbiguousType"] + counts["wi
 endef
 export verify_types
 
-.PHONY: help demo test check types coverage wheel test-wheel test-redis8 test-redis-server \
+.PHONY: help demo test chaos check types coverage wheel test-wheel test-redis8 test-redis-server \
 	test-asap compose-check bench bench-quick clean
 
 help: ## show this list
@@ -85,6 +88,10 @@ demo: $(VENV)/.demo $(if $(findstring --penguiflow,$(ARGS)),$(VENV)/.penguiflow)
 
 test: $(VENV)/.dev ## run the whole suite (PYTEST_ARGS=..., JOBS=0 for one process)
 	@$(BIN)/python $(PYTEST)
+
+chaos: $(VENV)/.dev ## kill, stop and cut off everything; writes chaos-report.json (SIZE=0.1 for a tenth)
+	@REDIS_STATE_CHAOS_SIZE=$(SIZE) REDIS_STATE_CHAOS_REPORT=chaos-report.json \
+		$(BIN)/python -m pytest -q -n 0 -p no:randomly tests/chaos $(PYTEST_ARGS)
 
 check: $(VENV)/.dev ## lint, formatting, types and the headers of the Lua scripts
 	$(BIN)/ruff check

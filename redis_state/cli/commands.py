@@ -70,6 +70,9 @@ def demo(
     pace: Annotated[
         float, typer.Option(min=0, help="Seconds to linger on each stage, to be able to follow.")
     ] = 0.1,
+    chaos: Annotated[
+        bool, typer.Option("--chaos", help="Kill a worker (-9) in the middle of its reviews.")
+    ] = False,
     url: Annotated[
         str | None,
         typer.Option("--url", help="Use this server. Default: start one for the demo alone."),
@@ -92,7 +95,8 @@ def demo(
 
     Three worker processes do the work. One of them is retired while a task it paused still waits,
     so that another resumes it. The first document's task is told something, the second is
-    redirected, the third is cancelled; no document is changed.
+    redirected, the third is cancelled; no document is changed. With --chaos a worker is killed in
+    the middle of its reviews, and the table shows who took over.
 
     Status 0 only if every task ended as it should and every update was seen exactly once.
 
@@ -119,6 +123,7 @@ def demo(
         ask=ask,
         pace_s=pace,
         url=url,
+        chaos=chaos,
     )
     if penguiflow:
         _run_plans(options, console, as_json=as_json)
@@ -254,6 +259,8 @@ def _report(outcome: Outcome, console: Console, *, as_json: bool) -> None:
         tell(f"{outcome.updates_seen} updates written, each seen once and in order.", "green")
         resumed = sum(bool(review.resumed_by) for review in outcome.reviews)
         tell(f"{len(outcome.moved)} of {resumed} paused in one process and went on in another.")
+        if outcome.killed:
+            tell(f"{len(outcome.taken_over)} taken over from the worker that was killed.")
     else:
         tell("Not as it should be:", "bold red")
         for problem in outcome.problems:

@@ -16,7 +16,14 @@ from typing import Any, Protocol, TypeVar
 from pydantic import SecretStr
 
 from redis_state.demo.pool import WorkerPool
-from redis_state.demo.review_run import INFORMATION, Outcome, Review, Role, assign_roles
+from redis_state.demo.review_run import (
+    INFORMATION,
+    Outcome,
+    Review,
+    Role,
+    assign_roles,
+    takeover_problems,
+)
 from redis_state.demo.tasks import ReviewJob
 from redis_state.errors import ConfigError, RedisStateError
 from redis_state.models import SteeringEventType, UpdateType
@@ -30,6 +37,8 @@ T = TypeVar("T")
 
 _SESSION = "review"
 _LIMIT_S = 170.0
+# So that the worker that is killed is in the middle of something.
+_CHAOS_PACE_S = 0.2
 
 
 class View(Protocol):
@@ -58,6 +67,7 @@ class Options:
     pace_s: float = 0.0
     url: str | None = None
     limit_s: float = _LIMIT_S
+    chaos: bool = False
 
 
 async def run_demo(options: Options, view: View) -> Outcome:
@@ -115,6 +125,7 @@ async def _run(options: Options, url: str, view: View) -> Outcome:
         namespace=namespace,
         queue=queue,
         logs=options.output / "workers",
+        target=f"redis_state.demo.pool:{'mortal' if options.chaos else 'worker'}",
     )
     async with (
         RedisStateStore(settings) as store,
@@ -163,6 +174,7 @@ class _Driver:
         self._problems: list[str] = []
         self._trouble: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._retired: str | None = None
+        self._killed = ""
         self._asking = asyncio.Lock()
 
     async def run(self) -> Outcome:
@@ -201,7 +213,7 @@ class _Driver:
             root=str(self._options.root),
             output=str(self._options.output),
             name=review.name,
-            pace_s=self._options.pace_s,
+            pace_s=max(self._options.pace_s, _CHAOS_PACE_S if self._options.chaos else 0.0),
         )
         await self._client.submit(
             "review_document",
@@ -224,6 +236,9 @@ class _Driver:
                 if first_progress:
                     review.heard = True
                     self._act(self._steer(review))
+                if self._options.chaos and not self._killed and review.done > 1 and review.worker:
+                    self._killed = review.worker
+                    self._act(self._kill(review))
                 if (
                     update.update_type is UpdateType.CHECKPOINT
                     and review.role is not Role.CANCELLED
@@ -272,6 +287,11 @@ class _Driver:
             case Role.PLAIN:
                 pass
 
+    async def _kill(self, review: Review) -> None:
+        self._view.say(f"killing worker {self._killed} (-9) while it reviews {review.name}")
+        fresh = await self._pool.kill(self._killed)
+        self._view.say(f"started worker {fresh} in its place")
+
     async def _decide(self, review: Review) -> None:
         async with self._asking:
             if self._retired is None:
@@ -316,6 +336,8 @@ class _Driver:
         ]
         if not moved and any(review.decision is not None for review in reviews):
             self._problems.append("no task was resumed by another process than paused it")
+        if self._options.chaos:
+            self._problems += takeover_problems(reviews, self._killed)
         return Outcome(
             reviews=reviews,
             updates_written=len(written),
@@ -324,4 +346,5 @@ class _Driver:
             problems=self._problems,
             output=self._options.output,
             seconds=seconds,
+            killed=self._killed,
         )

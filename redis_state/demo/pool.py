@@ -7,6 +7,7 @@ import os
 import socket
 import sys
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
@@ -15,6 +16,8 @@ from redis_state.errors import ConfigError
 from redis_state.worker import AgentWorker
 
 worker: AgentWorker = AgentWorker({"review_document": review_document}, max_tasks=4, grace_s=2.0)
+# Its tasks are with another worker a few seconds after its death.
+mortal: AgentWorker = replace(worker, lease_s=3.0)
 
 # The demo has one server, whatever the environment says.
 _QUEUE_URL = "REDIS_STATE_QUEUE_URL"
@@ -86,6 +89,14 @@ class WorkerPool:
     async def retire(self, name: str) -> str:
         """End a worker as a deployment does, and put a new one in its place; name the new one."""
         await self._stop(name)
+        return await self._start()
+
+    async def kill(self, name: str) -> str:
+        """Kill a worker (-9), and put a new one in its place; name the new one."""
+        process = self._processes.pop(name)
+        with suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
         return await self._start()
 
     async def _start(self) -> str:
