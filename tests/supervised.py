@@ -17,9 +17,10 @@ from tests.pools import SESSION, queue_of, updates_of
 
 @asynccontextmanager
 async def worker_process(
-    settings: Settings, name: str, *, program: str = "supervised_worker", **options: Any
+    settings: Settings, name: str, **options: Any
 ) -> AsyncGenerator[asyncio.subprocess.Process, None]:
     """Run a worker process for the length of the block, whatever state it is left in."""
+    program: str = options.pop("program", "supervised_worker")
     argument: dict[str, Any] = {
         "url": settings.url.get_secret_value(),
         "namespace": settings.namespace,

@@ -16,7 +16,7 @@ from redis_state import RedisStateStore, Settings, TaskFailed, TaskWasCancelled
 from redis_state.errors import InvalidField, InvalidTransition, LeaseLost
 from redis_state.models import TaskState, TaskStatus
 from redis_state.testing import eventually
-from redis_state.worker import ChildTask, TaskClient, TaskContext
+from redis_state.worker import ChildTask, Handler, TaskClient, TaskContext
 from redis_state.worker.family import WITH_PARENT, Family, Spawning
 from redis_state.worker.life import TaskLife, watch_entry
 from redis_state.worker.sweeper import SweepReport
@@ -148,7 +148,7 @@ async def test_a_child_that_fails_or_is_cancelled_tells_its_parent_why(
                 said.append([type(error).__name__, error.reason])
         return said
 
-    handlers = {"parent": parent, "fail": fail, "forever": forever}
+    handlers: dict[str, Handler] = {"parent": parent, "fail": fail, "forever": forever}
     async with pool(store, handlers) as client:
         task = await client.submit("parent", session_id=SESSION)
         _, endless = await child_of(client, task, count=2)
@@ -203,9 +203,9 @@ async def test_a_child_that_cannot_be_is_refused(
 ) -> None:
     async def parent(ctx: TaskContext) -> str:
         with pytest.raises(InvalidField):
-            _ = ctx.spawn(wrong.pop("handler"), **wrong)
+            await ctx.spawn(wrong.pop("handler"), **wrong)
         with pytest.raises(InvalidField, match="no child"):
-            _ = ctx.join(ChildTask(SESSION, "c", "another", "x#1"))
+            await ctx.join(ChildTask(SESSION, "c", "another", "x#1"))
         return "refused"
 
     assert (await run_to_the_end(store, parent)).result == "refused"
@@ -376,7 +376,12 @@ async def test_cancelling_reaches_every_descendant_wherever_it_stands(
     async def parent(ctx: TaskContext) -> None:
         await ctx.join(await ctx.spawn("middle"))
 
-    handlers = {"ask": ask, "middle": middle, "parent": parent, "forever": forever}
+    handlers: dict[str, Handler] = {
+        "ask": ask,
+        "middle": middle,
+        "parent": parent,
+        "forever": forever,
+    }
     async with pool(store, handlers) as client:
         task = await client.submit("parent", session_id=SESSION)
         (below,) = await child_of(client, task)

@@ -64,7 +64,8 @@ async def test_a_task_is_watched_from_its_first_update_to_its_last(store: RedisS
 async def test_watching_goes_on_from_a_cursor_in_another_process(store: RedisStateStore) -> None:
     async with pool(store, {"ask": ask}) as client:
         task = await client.submit("ask", session_id=SESSION)
-        cursor, first = None, []
+        cursor: str | None = None
+        first: list[str] = []
         async with aclosing(client.watch(SESSION, task)) as entries:
             async for entry in entries:
                 cursor = entry.cursor
