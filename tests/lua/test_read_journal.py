@@ -1,8 +1,8 @@
 from __future__ import annotations
 
-from redis_state.transport import scripts as scripts_module
 from redis_state.transport.keys import Keys
 from redis_state.transport.scripts import Scripts
+from redis_state.transport.scripts.journal import _SLICE
 from tests.looking import HOUR, ask, lives, make_task, ok, task_keys
 
 
@@ -13,7 +13,7 @@ async def test_an_empty_journal_has_no_notes(scripts: Scripts, keys: Keys) -> No
 async def test_a_journal_is_read_whole_without_its_chunks(scripts: Scripts, keys: Keys) -> None:
     task = task_keys(keys)
     await make_task(scripts, task, "PENDING")
-    count = 2 * scripts_module._SLICE + 1
+    count = 2 * _SLICE + 1
     notes = {b"step:%d#1" % n: b"%d" % n for n in range(count)}
     others = {b"versions": b"9", b"part:0:step:1#1": b"x" * 1000}
     flat = [part for named in (notes | others).items() for part in named]

@@ -1,0 +1,76 @@
+"""The scripts as typed functions. Call sites never see the order of KEYS and ARGV.
+
+Each function has the name of its Lua file, whose header is the contract. Every script is safe to
+repeat: it knows rows by their id and writes by the id of their call, so a call whose reply was
+lost is simply sent again.
+"""
+
+from __future__ import annotations
+
+from redis_state.transport.scripts.a2a import A2AScripts
+from redis_state.transport.scripts.a2a_versions import A2AVersionKeys, A2AVersionScripts
+from redis_state.transport.scripts.agents import AgentScripts
+from redis_state.transport.scripts.blobs import BlobScripts
+from redis_state.transport.scripts.children import ChildrenScripts
+from redis_state.transport.scripts.contexts import ContextScripts, PatchKeys
+from redis_state.transport.scripts.groups import GroupKeys, GroupScripts
+from redis_state.transport.scripts.jobs import JobScripts
+from redis_state.transport.scripts.journal import JournalScripts
+from redis_state.transport.scripts.leases import LeaseScripts
+from redis_state.transport.scripts.logs import LogScripts
+from redis_state.transport.scripts.records import RecordScripts
+from redis_state.transport.scripts.registered import RegisteredScripts
+from redis_state.transport.scripts.run import (
+    SCRIPTS,
+    Announcement,
+    Fence,
+    Reply,
+    Word,
+    raw,
+    topic_bytes,
+    topic_text,
+)
+from redis_state.transport.scripts.snapshots import SnapshotKeys, SnapshotScripts
+from redis_state.transport.scripts.tasks import TaskKeys, TaskScripts
+from redis_state.transport.scripts.tokens import TokenScripts
+from redis_state.transport.scripts.watch import WatchScripts
+
+
+class Scripts(
+    LogScripts,
+    RecordScripts,
+    TokenScripts,
+    BlobScripts,
+    LeaseScripts,
+    AgentScripts,
+    WatchScripts,
+    JobScripts,
+    A2AScripts,
+    RegisteredScripts,
+    TaskScripts,
+    ChildrenScripts,
+    JournalScripts,
+    ContextScripts,
+    GroupScripts,
+    SnapshotScripts,
+    A2AVersionScripts,
+):
+    """The scripts, run through one transport."""
+
+
+__all__ = [
+    "SCRIPTS",
+    "A2AVersionKeys",
+    "Announcement",
+    "Fence",
+    "GroupKeys",
+    "PatchKeys",
+    "Reply",
+    "Scripts",
+    "SnapshotKeys",
+    "TaskKeys",
+    "Word",
+    "raw",
+    "topic_bytes",
+    "topic_text",
+]

@@ -1,0 +1,112 @@
+"""Tasks of servers on the A2A SDK: versioned, with their events."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from redis_state.transport.keys import A2ABooks, LogKeys
+from redis_state.transport.scripts.run import (
+    Reply,
+    ScriptRunner,
+    raw,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class A2AVersionKeys:
+    """The keys that the scripts of an A2A task share; all in its owner's slot."""
+
+    task_id: str
+    task: str
+    books: A2ABooks
+    events: LogKeys
+    lease: str
+
+    @property
+    def all(self) -> tuple[str, ...]:
+        """The keys in the order of the scripts."""
+        books, events = self.books, self.events
+        index = (books.index, books.places, books.expiry)
+        return (self.task, *index, events.rows, events.ids, events.channel, self.lease)
+
+
+class A2AVersionScripts(ScriptRunner):
+    """Tasks of servers on the A2A SDK: versioned, with their events."""
+
+    async def write_a2a_version(
+        self,
+        keys: A2AVersionKeys,
+        *,
+        rule: str,
+        write: str,
+        row: bytes,
+        state: str,
+        phase: str,
+        place: bytes,
+        body: bytes,
+        ttl_ms: int,
+        max_rows: int,
+        owner: str,
+        lease_ms: int,
+        keep_ms: int,
+        epoch: int | None,
+    ) -> Reply:
+        """OK version at epoch | STALE version | DENIED state | HELD epoch | MISSING."""
+        return await self._run(
+            "write_a2a_version",
+            keys.all,
+            (
+                rule,
+                write,
+                raw(keys.task_id),
+                row,
+                state,
+                phase,
+                place,
+                body,
+                ttl_ms,
+                max_rows,
+                owner,
+                lease_ms,
+                keep_ms,
+                "" if epoch is None else epoch,
+            ),
+        )
+
+    async def read_a2a_version(self, keys: A2AVersionKeys) -> Reply:
+        """OK version at state phase owner epoch left_ms body | MISSING."""
+        return await self._run("read_a2a_version", (keys.task, keys.lease), ())
+
+    async def list_a2a_versions(
+        self,
+        books: A2ABooks,
+        tasks: Sequence[str],
+        *,
+        asked: bytes,
+        since: bytes,
+        after: bytes,
+        size: int,
+        settle: bool,
+        known: Sequence[bytes],
+    ) -> Reply:
+        """OK total more task... | AGAIN id..."""
+        return await self._run(
+            "list_a2a_versions",
+            (books.index, books.places, books.expiry, *tasks),
+            (asked, since, after, size, int(settle), *known),
+        )
+
+    async def drop_a2a_version(self, keys: A2AVersionKeys, *, write: str, ttl_ms: int) -> Reply:
+        """OK version | MISSING."""
+        return await self._run("drop_a2a_version", keys.all, (write, raw(keys.task_id), ttl_ms))
+
+    async def put_a2a_config(
+        self, push: str, *, name: bytes, config: bytes, most: int, ttl_ms: int
+    ) -> Reply:
+        """OK number | DENIED count."""
+        return await self._run("put_a2a_config", (push,), (name, config, most, ttl_ms))
+
+    async def drop_a2a_configs(self, push: str, *, owner: bytes, name: bytes) -> Reply:
+        """OK deleted."""
+        return await self._run("drop_a2a_configs", (push,), (owner, name))

@@ -1,0 +1,54 @@
+"""Agents' sessions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from redis_state.transport.scripts.run import (
+    Fence,
+    Reply,
+    ScriptRunner,
+    flat,
+    raw,
+)
+
+
+class AgentScripts(ScriptRunner):
+    """Agents' sessions."""
+
+    async def save_session(
+        self,
+        session: str,
+        fields: Mapping[str, bytes],
+        *,
+        index: str,
+        session_id: str,
+        tags: str,
+        expected: int,
+        base: str,
+        dropped: Sequence[str],
+        write: str,
+        ttl_ms: int,
+        fence: Fence | None = None,
+    ) -> Reply:
+        """OK version | STALE version | MISSING | AGAIN | LOST epoch."""
+        return await self._run(
+            "save_session",
+            (session, index, fence.lease if fence else session),
+            (
+                fence.epoch if fence else "",
+                expected,
+                raw(base),
+                raw(write),
+                ttl_ms,
+                session_id,
+                tags,
+                len(dropped),
+                *dropped,
+                *flat(fields),
+            ),
+        )
+
+    async def delete_session(self, session: str, *, index: str, session_id: str) -> Reply:
+        """OK deleted."""
+        return await self._run("delete_session", (session, index), (session_id,))

@@ -1,0 +1,114 @@
+"""Children of a task: spawn, wait for, look at."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from redis_state.transport.scripts.run import (
+    Announcement,
+    Reply,
+    ScriptRunner,
+    flat,
+    pairs,
+    raw,
+    topic_bytes,
+)
+from redis_state.transport.scripts.tasks import TaskKeys
+
+
+class ChildrenScripts(ScriptRunner):
+    """Children of a task: spawn, wait for, look at."""
+
+    async def spawn_task(
+        self,
+        child: TaskKeys,
+        fields: Mapping[str, bytes],
+        *,
+        parent: TaskKeys,
+        children: str,
+        epoch: int,
+        entry: str,
+        note: bytes,
+        before: int,
+        write: str,
+        ttl_ms: int,
+        index_ttl_ms: int,
+        announcement: Announcement,
+    ) -> Reply:
+        """OK version | STALE note | EXPIRED | DENIED status | LOST epoch."""
+        said = announcement
+        of_parent = (parent.task, parent.lease, parent.journal, children)
+        return await self._run(
+            "spawn_task",
+            (child.task, child.tasks, *said.keys(child.task_id), *of_parent),
+            (
+                epoch,
+                raw(entry),
+                note,
+                before,
+                write,
+                ttl_ms,
+                index_ttl_ms,
+                topic_bytes(child.task_id),
+                said.max_rows,
+                said.ttl_ms,
+                *pairs(said.rows),
+                *flat(fields),
+            ),
+        )
+
+    async def join_task(
+        self,
+        keys: TaskKeys,
+        fields: Mapping[str, bytes],
+        *,
+        child: TaskKeys,
+        epoch: int,
+        write: str,
+        ttl_ms: int,
+        announcement: Announcement,
+    ) -> Reply:
+        """OK version | AGAIN | MISSING | DENIED status | LOST epoch."""
+        said = announcement
+        return await self._run(
+            "join_task",
+            (keys.task, keys.tasks, keys.lease, *said.keys(keys.task_id), child.task, keys.journal),
+            (
+                epoch,
+                raw(child.task_id),
+                write,
+                ttl_ms,
+                topic_bytes(keys.task_id),
+                said.max_rows,
+                said.ttl_ms,
+                *pairs(said.rows),
+                *flat(fields),
+            ),
+        )
+
+    async def wake_task(
+        self,
+        keys: TaskKeys,
+        fields: Mapping[str, bytes],
+        *,
+        child: TaskKeys,
+        write: str,
+        ttl_ms: int,
+        announcement: Announcement,
+    ) -> Reply:
+        """OK version | HELD | DENIED status | MISSING."""
+        said = announcement
+        return await self._run(
+            "wake_task",
+            (keys.task, keys.tasks, keys.lease, *said.keys(keys.task_id), child.task, keys.journal),
+            (
+                raw(child.task_id),
+                write,
+                ttl_ms,
+                topic_bytes(keys.task_id),
+                said.max_rows,
+                said.ttl_ms,
+                *pairs(said.rows),
+                *flat(fields),
+            ),
+        )

@@ -1,0 +1,79 @@
+"""Records: versioned sets of fields, and a host's saves of tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+from redis_state.transport.scripts.run import (
+    Fence,
+    Reply,
+    ScriptRunner,
+    flat,
+    topic_bytes,
+)
+from redis_state.transport.scripts.tasks import TaskKeys
+
+
+class RecordScripts(ScriptRunner):
+    """Records: versioned sets of fields, and a host's saves of tasks."""
+
+    async def save_record(
+        self,
+        record: str,
+        fields: Mapping[str, bytes],
+        *,
+        write: str,
+        ttl_ms: int,
+        expected: int | Literal["+"] | None = None,
+        index: str | None = None,
+        member: str | None = None,
+        fence: Fence | None = None,
+    ) -> Reply:
+        """OK version | STALE version | LOST epoch."""
+        return await self._run(
+            "save_record",
+            (record, index or record, fence.lease if fence else record),
+            (
+                fence.epoch if fence else "",
+                "" if expected is None else expected,
+                write,
+                ttl_ms,
+                topic_bytes(member) if index else b"",
+                *flat(fields),
+            ),
+        )
+
+    async def save_task(
+        self,
+        keys: TaskKeys,
+        fields: Mapping[str, bytes],
+        *,
+        write: str,
+        ttl_ms: int,
+        finished: bool,
+        updated_at_us: int,
+    ) -> Reply:
+        """OK version | STALE version."""
+        return await self._run(
+            "save_task",
+            (keys.task, keys.tasks),
+            (
+                write,
+                ttl_ms,
+                topic_bytes(keys.task_id),
+                int(finished),
+                updated_at_us,
+                *flat(fields),
+            ),
+        )
+
+    async def delete_record(
+        self, record: str, *, index: str | None, member: str | None, only_if_gone: bool
+    ) -> Reply:
+        """OK deleted."""
+        return await self._run(
+            "delete_record",
+            (record, index or record),
+            (topic_bytes(member) if index else b"", int(only_if_gone)),
+        )

@@ -1,0 +1,170 @@
+"""Run a script, and read its reply."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from redis_state.errors import CommandRefused, CorruptState
+from redis_state.transport.connect import Transport
+from redis_state.transport.keys import LogKeys
+from redis_state.transport.lua import Script, load_script, script_names
+from redis_state.transport.sender import Argument
+
+# Every script is read at import, so that a package built without them fails at once.
+SCRIPTS: dict[str, Script] = {name: load_script(name) for name in script_names()}
+
+# The topic of a row whose topic is the empty text: no UTF-8 text encodes to this byte.
+_EMPTY_TOPIC = b"\xff"
+
+
+# What hosts save and then cancel the saver of: once made, the call is sent all the same. Others are
+# not: a token must not be consumed for somebody who has gone.
+_LASTING = frozenset(
+    {
+        "append_log",
+        "save_record",
+        "save_session",
+        "save_snapshot",
+        "save_task",
+        "open_token",
+        "note_step",
+        "save_oauth_token",
+        "save_job",
+        "end_job",
+        "create_a2a_task",
+        "update_a2a_task",
+        "register_task_state",
+        "record_task_event",
+        "write_a2a_version",
+    }
+)
+
+
+class Word(StrEnum):
+    """The word that leads every reply."""
+
+    OK = "OK"
+    STALE = "STALE"
+    LOST = "LOST"
+    TAKEN = "TAKEN"
+    EXPIRED = "EXPIRED"
+    MISSING = "MISSING"
+    DENIED = "DENIED"
+    HELD = "HELD"
+    AGAIN = "AGAIN"
+    GAP = "GAP"
+
+
+_WORDS = {word.value.encode(): word for word in Word}
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What a script answered: its word, then its facts as the header lists them."""
+
+    word: Word
+    facts: list[Any]
+
+    def text(self, place: int) -> str:
+        """Read one fact as text."""
+        fact = self.facts[place]
+        return fact.decode("utf-8", "surrogatepass") if isinstance(fact, bytes) else str(fact)
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """The lease under which a worker writes: a later epoch refuses the write."""
+
+    lease: str
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Announcement:
+    """An update that tells of a task's move, written in the same step."""
+
+    log: LogKeys
+    max_rows: int
+    ttl_ms: int
+    rows: Sequence[tuple[bytes, bytes]]
+
+    def keys(self, task_id: str) -> tuple[str, str, str, str]:
+        """List the keys of the log that it is written to."""
+        return self.log.rows, self.log.ids, self.log.topic(task_id), self.log.channel
+
+
+def raw(text: str) -> bytes:
+    """Write any text as bytes; lone surrogates too."""
+    return text.encode("utf-8", "surrogatepass")
+
+
+def topic_bytes(topic: str | None) -> bytes:
+    """Write a topic as its rows carry it. None is no topic; empty text is one."""
+    if topic is None:
+        return b""
+    return raw(topic) or _EMPTY_TOPIC
+
+
+def topic_text(topic: bytes) -> str | None:
+    """Read a topic as `topic_bytes` wrote it."""
+    if topic == b"":
+        return None
+    return "" if topic == _EMPTY_TOPIC else topic.decode("utf-8", "surrogatepass")
+
+
+def flat(fields: Mapping[str, bytes]) -> Iterable[Argument]:
+    """List the names and values of fields."""
+    for name, value in fields.items():
+        yield name
+        yield value
+
+
+def pairs(rows: Sequence[tuple[bytes, bytes]]) -> Iterable[Argument]:
+    """List the ids and rows."""
+    for row_id, row in rows:
+        yield row_id
+        yield row
+
+
+class ScriptRunner:
+    """The scripts, run through one transport."""
+
+    def __init__(self, transport: Transport) -> None:
+        self.transport: Transport = transport
+        # How often each script has refused a stale epoch, since this was made.
+        self.lost: Counter[str] = Counter()
+
+    def _begin(
+        self, name: str, keys: Sequence[str], arguments: Iterable[Argument]
+    ) -> asyncio.Future[Any]:
+        script = SCRIPTS[name]
+        return self.transport.sender.send(
+            "EVALSHA",
+            script.digest,
+            len(keys),
+            *keys,
+            *arguments,
+            repeatable=True,
+            lasting=name in _LASTING,
+            script=script,
+        )
+
+    async def _run(self, name: str, keys: Sequence[str], arguments: Iterable[Argument]) -> Reply:
+        try:
+            reply: Any = await self._begin(name, keys, arguments)
+        except CommandRefused as error:
+            if "WRONGTYPE" not in str(error):
+                raise
+            raise CorruptState(keys[0], f"{name} found a key of another type") from error
+        try:
+            word = _WORDS[reply[0]]
+            if word is Word.LOST:
+                self.lost[name] += 1
+            return Reply(word, reply[1:])
+        except (KeyError, IndexError, TypeError) as error:
+            raise CorruptState(keys[0], f"{name} gave an unknown reply") from error

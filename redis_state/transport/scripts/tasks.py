@@ -1,0 +1,277 @@
+"""The life of a worker's task: create, start, step, pause, decide, move."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from redis_state.transport.keys import LogKeys
+from redis_state.transport.scripts.run import (
+    Announcement,
+    Reply,
+    ScriptRunner,
+    flat,
+    pairs,
+    raw,
+    topic_bytes,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskKeys:
+    """The keys that the scripts of a task's life share; all in its session's slot."""
+
+    task_id: str
+    task: str
+    tasks: str
+    lease: str
+    journal: str
+
+
+class TaskScripts(ScriptRunner):
+    """The life of a worker's task: create, start, step, pause, decide, move."""
+
+    # The life of a task
+
+    async def create_task(
+        self,
+        keys: TaskKeys,
+        fields: Mapping[str, bytes],
+        *,
+        steering: LogKeys,
+        updates: LogKeys,
+        write: str,
+        ttl_ms: int,
+        before: int | None = None,
+    ) -> Reply:
+        """OK version | STALE version | EXPIRED."""
+        return await self._run(
+            "create_task",
+            (
+                keys.task,
+                keys.tasks,
+                keys.journal,
+                steering.ids,
+                keys.lease,
+                updates.topic(keys.task_id),
+            ),
+            (
+                write,
+                ttl_ms,
+                topic_bytes(keys.task_id),
+                "" if before is None else before,
+                *flat(fields),
+            ),
+        )
+
+    async def look_task(self, keys: TaskKeys) -> Reply:
+        """OK status version epoch left_ms order priority crashes queue ours parent waits_for |
+        MISSING.
+        """
+        return await self._run("look_task", (keys.task, keys.lease), ())
+
+    async def start_task(
+        self,
+        keys: TaskKeys,
+        fields: Mapping[str, bytes],
+        *,
+        owner: str,
+        lease_ms: int,
+        write: str,
+        ttl_ms: int,
+        announcement: Announcement,
+    ) -> Reply:
+        """OK epoch fields | HELD left_ms | DENIED status | MISSING."""
+        said = announcement
+        return await self._run(
+            "start_task",
+            (keys.task, keys.tasks, keys.lease, *said.keys(keys.task_id)),
+            (
+                raw(owner),
+                lease_ms,
+                write,
+                ttl_ms,
+                topic_bytes(keys.task_id),
+                said.max_rows,
+                said.ttl_ms,
+                *pairs(said.rows),
+                *flat(fields),
+            ),
+        )
+
+    async def move_task(
+        self,
+        keys: TaskKeys,
+        fields: Mapping[str, bytes],
+        *,
+        epoch: int | None,
+        from_states: Iterable[str],
+        release: bool,
+        write: str,
+        ttl_ms: int,
+        announcement: Announcement,
+    ) -> Reply:
+        """OK version epoch | DENIED status | LOST epoch | MISSING."""
+        said = announcement
+        return await self._run(
+            "move_task",
+            (keys.task, keys.tasks, keys.lease, *said.keys(keys.task_id), keys.journal),
+            (
+                "" if epoch is None else epoch,
+                f" {' '.join(from_states)} ",
+                int(release),
+                write,
+                ttl_ms,
+                topic_bytes(keys.task_id),
+                said.max_rows,
+                said.ttl_ms,
+                *pairs(said.rows),
+                *flat(fields),
+            ),
+        )
+
+    async def open_pause(
+        self,
+        keys: TaskKeys,
+        *,
+        epoch: int,
+        token: str,
+        pauses: str,
+        entry: str,
+        note: bytes,
+        owner: bytes,
+        about: bytes,
+        token_ttl_ms: int,
+        keep_ms: int,
+        ttl_ms: int,
+        announcement: Announcement,
+    ) -> Reply:
+        """OK note left_ms | DENIED status | LOST epoch."""
+        said = announcement
+        return await self._run(
+            "open_pause",
+            (keys.task, keys.lease, *said.keys(keys.task_id), token, keys.journal, pauses),
+            (
+                epoch,
+                raw(entry),
+                note,
+                owner,
+                about,
+                token_ttl_ms,
+                keep_ms,
+                ttl_ms,
+                topic_bytes(keys.task_id),
+                said.max_rows,
+                said.ttl_ms,
+                *pairs(said.rows),
+            ),
+        )
+
+    async def pause_task(
+        self,
+        keys: TaskKeys,
+        fields: Mapping[str, bytes],
+        *,
+        epoch: int,
+        token: str,
+        entry: str,
+        write: str,
+        ttl_ms: int,
+        announcement: Announcement,
+    ) -> Reply:
+        """OK version | TAKEN by at decision | EXPIRED | MISSING | DENIED status | LOST epoch."""
+        said = announcement
+        return await self._run(
+            "pause_task",
+            (keys.task, keys.tasks, keys.lease, *said.keys(keys.task_id), token, keys.journal),
+            (
+                epoch,
+                raw(entry),
+                write,
+                ttl_ms,
+                topic_bytes(keys.task_id),
+                said.max_rows,
+                said.ttl_ms,
+                *pairs(said.rows),
+                *flat(fields),
+            ),
+        )
+
+    async def decide_pause(
+        self,
+        keys: TaskKeys,
+        fields: Mapping[str, bytes],
+        *,
+        token: str,
+        pauses: str,
+        entry: str,
+        claim: str,
+        by: str,
+        decision: bytes,
+        note: bytes,
+        keep_ms: int,
+        ttl_ms: int,
+        announcement: Announcement,
+        overdue: bool = False,
+        epoch: int | None = None,
+    ) -> Reply:
+        """OK status epoch | TAKEN by at decision | EXPIRED | HELD left_ms | MISSING |
+        DENIED status | LOST epoch. ``announcement``: of the task's move, else of the decision.
+        """
+        said = announcement
+        log_keys = said.keys(keys.task_id)
+        return await self._run(
+            "decide_pause",
+            (keys.task, keys.tasks, keys.lease, *log_keys, token, keys.journal, pauses),
+            (
+                "" if epoch is None else epoch,
+                int(overdue),
+                raw(claim),
+                raw(by),
+                decision,
+                keep_ms,
+                raw(entry),
+                note,
+                ttl_ms,
+                topic_bytes(keys.task_id),
+                said.max_rows,
+                said.ttl_ms,
+                *pairs(said.rows),
+                *flat(fields),
+            ),
+        )
+
+    # The life of a task
+
+    async def transition_task(
+        self,
+        keys: TaskKeys,
+        fields: Mapping[str, bytes],
+        *,
+        epoch: int | None,
+        from_phases: Iterable[str],
+        status: str,
+        phase: str,
+        write: str,
+        ttl_ms: int,
+        announcement: Announcement,
+    ) -> Reply:
+        """OK fields | DENIED phase | LOST epoch | MISSING."""
+        said = announcement
+        return await self._run(
+            "transition_task",
+            (keys.task, keys.tasks, keys.lease, *said.keys(keys.task_id), keys.journal),
+            (
+                "" if epoch is None else epoch,
+                f" {' '.join(from_phases)} ",
+                write,
+                ttl_ms,
+                topic_bytes(keys.task_id),
+                said.max_rows,
+                said.ttl_ms,
+                *pairs(said.rows),
+                status,
+                phase,
+                *flat(fields),
+            ),
+        )
