@@ -193,7 +193,7 @@ _READERS: dict[str, Callable[[Any], Any]] = {
 
 def _untag(value: Any) -> Any:
     if isinstance(value, list):
-        return [_untag(item) for item in cast("list[Any]", value)]
+        return [_untag(item) for item in cast("list[object]", value)]
     if not isinstance(value, dict):
         return value
     found = cast("dict[str, Any]", value)
