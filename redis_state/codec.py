@@ -29,7 +29,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, fields, is_dataclass
-from datetime import date, time
+from datetime import date, datetime, time
 from decimal import Decimal
 from enum import Enum
 from pathlib import PurePath
@@ -47,6 +47,7 @@ __all__ = [
     "decode",
     "encode",
     "encode_reporting",
+    "fields_of",
     "fingerprint",
     "plain",
     "text_of",
@@ -150,6 +151,20 @@ def fingerprint(*parts: Any) -> str:
 def plain(value: Any) -> Any:
     """Return the plain JSON tree that ``encode`` writes; nothing is shared with it."""
     return _Cleaner().clean(value)
+
+
+def fields_of(model: BaseModel) -> Any:
+    """Return a model's fields, to be written in its place: alike, and in a fraction of the time.
+
+    A model inside of other values is walked in Python; plain fields are written in C.
+    """
+    dumped = _model_fields(model)
+    if type(dumped) is not dict:  # its own serialiser's
+        return dumped
+    own = cast("dict[str, Any]", dumped)
+    return {
+        name: value.isoformat() if type(value) is datetime else value for name, value in own.items()
+    }
 
 
 def text_of(value: object) -> str:

@@ -9,14 +9,20 @@
     │   └── MemoryBudgetExceeded   a turn is more than a memory may hold
     ├── LostRace               somebody else was first; the error carries the facts
     │   ├── VersionConflict        the document moved on
+    │   │   └── SessionConflict        an agent's session did
+    │   ├── SessionNotFound        no such agent's session, or no longer
+    │   ├── SessionBusy            somebody else executes the session
     │   ├── LeaseLost              the epoch is no longer the current one
     │   ├── TokenResolved          the token was used: by whom, when and how
     │   ├── TokenUnknown           no such token, or no longer
+    │   ├── TaskUnknown            no such task, or no longer
     │   ├── PauseTimeout           nobody decided a pause in time
-    │   └── InvalidTransition      the task's state does not allow this step
     │   ├── InvalidTransition      the task's state does not allow this step
     │   └── LimitReached           as many wait already as may
     ├── CursorGap              rows between the cursor and what is kept are gone
+    ├── TaskNotCompleted       a task whose result was asked for has none
+    │   ├── TaskFailed             it is FAILED
+    │   └── TaskWasCancelled       it is CANCELLED
     ├── HandlerChanged         a handler ended without asking for what earlier runs noted
     └── BackendError           trouble with the server
         ├── BackendUnavailable     it cannot be reached; the call did not happen
@@ -91,6 +97,33 @@ class VersionConflict(LostRace):
         self.actual = actual
 
 
+class SessionConflict(VersionConflict):
+    """The session is at ``actual``, not at ``expected``, or of another life of its id.
+
+    ``actual`` is 0 if there is none. Load it and apply the change anew.
+    """
+
+    def __init__(self, session_id: str, *, expected: int, actual: int) -> None:
+        super().__init__(f"session {session_id!r}", expected=expected, actual=actual)
+        self.session_id = session_id
+
+
+class SessionNotFound(LostRace):
+    """There is no such session. It was never created, was deleted, or has expired."""
+
+    def __init__(self, session_id: str) -> None:
+        super().__init__(f"no session {session_id!r}")
+        self.session_id = session_id
+
+
+class SessionBusy(LostRace):
+    """Somebody else executes the session. Try again, or wait for it."""
+
+    def __init__(self, session_id: str) -> None:
+        super().__init__(f"session {session_id!r} is executed by somebody else")
+        self.session_id = session_id
+
+
 class LeaseLost(LostRace):
     """Another owner holds the lease. Stop working: every further write will be refused."""
 
@@ -116,6 +149,14 @@ class TokenUnknown(LostRace):
     def __init__(self, *, expired: bool) -> None:
         super().__init__("the token has expired" if expired else "no such token")
         self.expired = expired
+
+
+class TaskUnknown(LostRace):
+    """No such task, or no longer: its time was over, or it was cleaned up."""
+
+    def __init__(self, task_id: str) -> None:
+        super().__init__(f"there is no task {task_id!r}")
+        self.task_id = task_id
 
 
 class PauseTimeout(LostRace):
@@ -176,6 +217,30 @@ class HandlerChanged(RedisStateError):
         super().__init__(f"the handler of task {task_id} never asked for what was noted: {named}")
         self.task_id = task_id
         self.entries: list[str] = list(entries)
+
+
+class TaskNotCompleted(RedisStateError):
+    """A task is over and has no result. ``reason`` says why, in its own words, if it did."""
+
+    how: str = "not completed"
+
+    def __init__(self, session_id: str, task_id: str, reason: str | None) -> None:
+        super().__init__(f"task {task_id!r} is {self.how}: {reason or 'no reason was given'}")
+        self.session_id = session_id
+        self.task_id = task_id
+        self.reason = reason
+
+
+class TaskFailed(TaskNotCompleted):
+    """The task is FAILED."""
+
+    how: str = "FAILED"
+
+
+class TaskWasCancelled(TaskNotCompleted):
+    """The task is CANCELLED. Who waits for its result is not cancelled by that."""
+
+    how: str = "CANCELLED"
 
 
 class BackendError(RedisStateError):

@@ -53,6 +53,7 @@ class Settings(BaseSettings):
     snapshots_ttl: _Lifetime = 90 * _DAY
     active_task_ttl: _Lifetime = 90 * _DAY
     finished_task_ttl: _Lifetime = 7 * _DAY
+    agent_sessions_ttl: _Lifetime = 90 * _DAY
     pause_ttl: _Lifetime = timedelta(hours=1)
     task_pause_ttl: _Lifetime = 7 * _DAY
     resolved_token_ttl: _Lifetime = timedelta(hours=1)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from redis_state.transport.keys import A2AKeys, JobKeys, Keys
+from redis_state.transport.keys import A2AKeys, JobKeys, Keys, TaskStateKeys, agent_shard
 from redis_state.transport.scripts import Fence, Reply, Scripts
+from tests.a2a_rows import version_keys, write
 from tests.looking import (
     HOUR,
     append,
@@ -14,15 +15,18 @@ from tests.looking import (
     decide,
     finish,
     group_keys,
+    join,
     make_group,
     open_pause,
     patch_keys,
     pause,
     saying,
     snapshot_keys,
+    spawn,
     start,
     task_keys,
     token_key,
+    wake,
 )
 
 Call = Callable[[Scripts, Keys], Awaitable[Reply]]
@@ -169,6 +173,43 @@ def _update_a2a_task(scripts: Scripts, keys: Keys) -> Awaitable[Reply]:
     )
 
 
+def registered_keys(keys: Keys, task_id: str = SESSION, owner: str = SESSION) -> TaskStateKeys:
+    """Name a registered task's keys."""
+    return TaskStateKeys(
+        keys.registered_task(owner, task_id),
+        keys.registered_active(owner),
+        keys.registered_completed(owner),
+        keys.registered_kept(owner),
+        keys.registered_events(owner, task_id),
+    )
+
+
+def _register_task_state(scripts: Scripts, keys: Keys) -> Awaitable[Reply]:
+    return scripts.register_task_state(
+        registered_keys(keys),
+        task_id=SESSION,
+        context_id=SESSION,
+        stream_id=SESSION,
+        state="working",
+        write="w",
+        ttl_ms=HOUR,
+    )
+
+
+def _record_task_event(scripts: Scripts, keys: Keys) -> Awaitable[Reply]:
+    return scripts.record_task_event(
+        registered_keys(keys),
+        task_id=SESSION,
+        event_id=b"e",
+        state="completed",
+        ends=True,
+        row=b"[]",
+        max_rows=10,
+        active_ms=HOUR,
+        kept_ms=HOUR,
+    )
+
+
 CALLS: dict[str, Call] = {
     "apply_patch": lambda scripts, keys: apply(
         scripts, keys, patch_keys(keys, "\ud800"), gated=True
@@ -196,6 +237,27 @@ CALLS: dict[str, Call] = {
     ),
     "acquire_lease": lambda scripts, keys: scripts.acquire_lease(
         keys.lease(SESSION, "t"), owner="o", duration_ms=HOUR, keep_ms=HOUR
+    ),
+    "read_a2a_version": lambda scripts, keys: scripts.read_a2a_version(version_keys(keys, SESSION)),
+    "write_a2a_version": lambda scripts, keys: write(scripts, version_keys(keys, SESSION)),
+    "drop_a2a_version": lambda scripts, keys: scripts.drop_a2a_version(
+        version_keys(keys, SESSION), write="d", ttl_ms=HOUR
+    ),
+    "list_a2a_versions": lambda scripts, keys: scripts.list_a2a_versions(
+        version_keys(keys).books,
+        [version_keys(keys, SESSION).task],
+        asked=b"*|*|",
+        since=b"0",
+        after=b"",
+        size=10,
+        settle=False,
+        known=[b"x"],
+    ),
+    "put_a2a_config": lambda scripts, keys: scripts.put_a2a_config(
+        keys.a2a_configs(SESSION), name=b"o n", config=b"c", most=9, ttl_ms=HOUR
+    ),
+    "drop_a2a_configs": lambda scripts, keys: scripts.drop_a2a_configs(
+        keys.a2a_configs(SESSION), owner=b"o ", name=b""
     ),
     "append_log": lambda scripts, keys: append(
         scripts,
@@ -299,6 +361,22 @@ CALLS: dict[str, Call] = {
     "touch_blob": lambda scripts, keys: scripts.touch_blob(
         keys.artifacts(SESSION), blob_id="\ud800"
     ),
+    "save_session": lambda s, k: s.save_session(
+        k.agent_session("s"),
+        {"head": b"{}"},
+        index=k.agent_sessions(agent_shard("s")),
+        session_id="s",
+        tags="/ active/",
+        expected=1,
+        base="",
+        dropped=("s:1",),
+        write="w",
+        ttl_ms=HOUR,
+        fence=Fence(k.agent_lease("s"), 1),
+    ),
+    "delete_session": lambda s, k: s.delete_session(
+        k.agent_session("s"), index=k.agent_sessions(agent_shard("s")), session_id="s"
+    ),
     "transition_task": _transition,
     "save_oauth_token": lambda scripts, keys: scripts.save_oauth_token(
         keys.oauth_token(SESSION, "\ud800"), value=b"v", expires_ms=None, ttl_ms=HOUR
@@ -314,12 +392,31 @@ CALLS: dict[str, Call] = {
         job_keys(keys), owner="o", job_id=SESSION, ttl_ms=HOUR
     ),
     "create_a2a_task": _create_a2a_task,
+    "spawn_task": lambda scripts, keys: spawn(scripts, keys, task_keys(keys)),
+    "join_task": lambda scripts, keys: join(
+        scripts, keys, task_keys(keys), task_keys(keys, task="c")
+    ),
+    "wake_task": lambda scripts, keys: wake(
+        scripts, keys, task_keys(keys), task_keys(keys, task="c")
+    ),
     "update_a2a_task": _update_a2a_task,
     "read_a2a_task": lambda scripts, keys: scripts.read_a2a_task(
         a2a_keys(keys), messages=-1, artifacts=True
     ),
     "save_a2a_push": lambda scripts, keys: scripts.save_a2a_push(
         a2a_keys(keys), config_id="\ud800", config=b"{}"
+    ),
+    "register_task_state": _register_task_state,
+    "record_task_event": _record_task_event,
+    "read_task_state": lambda scripts, keys: scripts.read_task_state(registered_keys(keys)),
+    "set_task_stream": lambda scripts, keys: scripts.set_task_stream(
+        registered_keys(keys), stream_id=SESSION
+    ),
+    "drop_task_state": lambda scripts, keys: scripts.drop_task_state(
+        registered_keys(keys), task_id=SESSION, before_us=1
+    ),
+    "count_task_states": lambda scripts, keys: scripts.count_task_states(
+        active=keys.registered_active(SESSION), kept=keys.registered_kept(SESSION)
     ),
     "watch_entry": lambda scripts, keys: scripts.watch_entry(
         keys.watch(0), entry=b"e", delay_ms=HOUR, sooner=False

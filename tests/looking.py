@@ -174,6 +174,75 @@ async def start(
     )
 
 
+async def spawn(
+    scripts: Scripts,
+    keys: Keys,
+    parent: TaskKeys,
+    *,
+    child: str = "c",
+    epoch: int = 1,
+    write: str = "spawned",
+    before: int = 1 << 52,
+    ttl_ms: int = HOUR,
+) -> Reply:
+    """Spawn a child of a task."""
+    return await scripts.spawn_task(
+        task_keys(keys, task=child),
+        {"status": b"PENDING", "finished": b"0", "parent": parent.task_id.encode()},
+        parent=parent,
+        children=keys.children("s", parent.task_id),
+        epoch=epoch,
+        entry=f"child:{child}#1",
+        note=b"{}",
+        before=before,
+        write=write,
+        ttl_ms=ttl_ms,
+        index_ttl_ms=2 * ttl_ms,
+        announcement=saying(keys, f"spawned-{child}"),
+    )
+
+
+async def join(
+    scripts: Scripts,
+    keys: Keys,
+    task: TaskKeys,
+    child: TaskKeys,
+    *,
+    epoch: int = 1,
+    write: str = "joined",
+) -> Reply:
+    """Have a task wait for a child's end."""
+    return await scripts.join_task(
+        task,
+        {"status": b"PAUSED"},
+        child=child,
+        epoch=epoch,
+        write=write,
+        ttl_ms=HOUR,
+        announcement=saying(keys, f"joined-{child.task_id}"),
+    )
+
+
+async def wake(
+    scripts: Scripts,
+    keys: Keys,
+    task: TaskKeys,
+    child: TaskKeys,
+    *,
+    write: str = "woken",
+    ttl_ms: int = HOUR,
+) -> Reply:
+    """Tell a task that a child may be over."""
+    return await scripts.wake_task(
+        task,
+        {"status": b"PENDING"},
+        child=child,
+        write=write,
+        ttl_ms=ttl_ms,
+        announcement=saying(keys, f"woken-{child.task_id}"),
+    )
+
+
 async def open_pause(
     scripts: Scripts,
     keys: Keys,

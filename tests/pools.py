@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -15,7 +15,7 @@ from redis_state.worker import AgentWorker, Handler, TaskClient
 SESSION = "s"
 
 
-def agent(settings: Settings, handlers: dict[str, Handler], **options: Any) -> AgentWorker:
+def agent(settings: Settings, handlers: Mapping[str, Handler], **options: Any) -> AgentWorker:
     """Make a worker on the test's own queue."""
     return AgentWorker(
         handlers, settings=settings, queue=queue_of(settings), poll_s=0.01, **options
@@ -42,7 +42,7 @@ async def serving(worker: AgentWorker) -> AsyncGenerator[asyncio.Task[None], Non
 
 @asynccontextmanager
 async def pool(
-    store: RedisStateStore, handlers: dict[str, Handler], **options: Any
+    store: RedisStateStore, handlers: Mapping[str, Handler], **options: Any
 ) -> AsyncGenerator[TaskClient, None]:
     """Serve handlers, and give a client of theirs."""
     worker = agent(store.settings, handlers, **options)

@@ -20,6 +20,7 @@ async def worker_process(
     settings: Settings, name: str, **options: Any
 ) -> AsyncGenerator[asyncio.subprocess.Process, None]:
     """Run a worker process for the length of the block, whatever state it is left in."""
+    program: str = options.pop("program", "supervised_worker")
     argument: dict[str, Any] = {
         "url": settings.url.get_secret_value(),
         "namespace": settings.namespace,
@@ -27,7 +28,7 @@ async def worker_process(
         **({} if "queues" in options else {"queue": queue_of(settings)}),
         **options,
     }
-    process = await start_process("supervised_worker", argument)
+    process = await start_process(program, argument)
     try:
         yield process
     finally:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import Any
 
 from redis_state.demo.tasks import review_document
-from redis_state.worker import TaskContext
+from redis_state.worker import Handler, TaskContext
 
 
 async def ask(ctx: TaskContext) -> dict[str, Any]:
@@ -15,4 +16,12 @@ async def ask(ctx: TaskContext) -> dict[str, Any]:
     return {"approved": decision.approved, "value": decision.value, "by": decision.by}
 
 
-HANDLERS = {"ask": ask, "review_document": review_document}
+PENGUIFLOW: dict[str, Handler] = {}
+
+if find_spec("penguiflow") is not None:
+    from redis_state.demo import penguin
+
+    # A planner that pauses in one worker and is resumed in whichever, and a flow.
+    PENGUIFLOW.update(penguin.HANDLERS)
+
+HANDLERS: dict[str, Handler] = {"ask": ask, "review_document": review_document, **PENGUIFLOW}

@@ -1,44 +1,36 @@
 """The commands.
 
-Exit status: 0 done, 1 it went wrong, 2 the call was wrong, 5 the server cannot be reached,
-130 interrupted.
+The exit status says how it went, see `redis_state.cli.ending`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import importlib
+import importlib.util
 import json
 import logging
 import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Coroutine
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from pydantic import ValidationError
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
 from redis_state import RedisStateStore, __version__
-from redis_state.errors import BackendUnavailable, CallerError, RedisStateError
+from redis_state.cli.ending import STATUSES, Status, complain, or_exit, run
+from redis_state.errors import CallerError
 
 if TYPE_CHECKING:
+    from redis_state.demo.driver import Options
     from redis_state.demo.review_run import Outcome
     from redis_state.worker import AgentWorker
-
-T = TypeVar("T")
-
-_FAILED = 1
-_USAGE = 2
-_UNREACHABLE = 5
-_INTERRUPTED = 130
 
 app: typer.Typer = typer.Typer(
     name="redis-state",
@@ -47,8 +39,9 @@ app: typer.Typer = typer.Typer(
     "The server is REDIS_STATE_URL (redis://, rediss://, unix://, embedded:///directory), else "
     "redis://localhost:6379/0, unless --url names another. Every setting of the store is "
     "REDIS_STATE_<NAME> in the environment.\n\n"
-    "Exit status: 0 done, 1 it went wrong, 2 the call was wrong, 5 the server cannot be reached, "
-    "130 interrupted.",
+    "With a pool at work: `tasks` and `tree` show what there is, `show` and `tail` one task, "
+    "`approve`, `reject`, `steer` and `cancel` have a say in it. Each takes --json.\n\n"
+    f"Exit status: {STATUSES}.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -77,10 +70,21 @@ def demo(
     pace: Annotated[
         float, typer.Option(min=0, help="Seconds to linger on each stage, to be able to follow.")
     ] = 0.1,
+    chaos: Annotated[
+        bool, typer.Option("--chaos", help="Kill a worker (-9) in the middle of its reviews.")
+    ] = False,
     url: Annotated[
         str | None,
         typer.Option("--url", help="Use this server. Default: start one for the demo alone."),
     ] = None,
+    penguiflow: Annotated[
+        bool,
+        typer.Option(
+            "--penguiflow",
+            help="Run PenguiFlow's planners instead: paused in one process, resumed in another. "
+            "Status 2 if penguiflow is not installed.",
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Review Markdown documents with a pool of agents that pause, are steered and are resumed.
@@ -91,19 +95,26 @@ def demo(
 
     Three worker processes do the work. One of them is retired while a task it paused still waits,
     so that another resumes it. The first document's task is told something, the second is
-    redirected, the third is cancelled; no document is changed.
+    redirected, the third is cancelled; no document is changed. With --chaos a worker is killed in
+    the middle of its reviews, and the table shows who took over.
 
     Status 0 only if every task ended as it should and every update was seen exactly once.
 
+    With --penguiflow, a real ReactPlanner with a scripted model outlines each of up to four
+    documents. All pause; the workers that paused them are retired; each is approved twice. Status 0
+    only if each went on in another process with its trajectory intact, and published once.
+
     Try: `redis-state demo --ask`, `redis-state demo docs --workers 5 --pace 0.5`.
     """
+    if penguiflow:
+        _need_penguiflow(ask=ask)
     from redis_state.demo.documents import choose_documents  # noqa: PLC0415 - needs the extras
     from redis_state.demo.driver import Options, run_demo  # noqa: PLC0415 - as above
     from redis_state.demo.view import PlainView, view_for  # noqa: PLC0415 - as above
 
     console = Console(stderr=as_json)
     here = Path.cwd()
-    documents = _or_exit(lambda: choose_documents(paths or [], here))
+    documents = or_exit(lambda: choose_documents(paths or [], here))
     options = Options(
         documents=documents,
         root=here,
@@ -112,17 +123,21 @@ def demo(
         ask=ask,
         pace_s=pace,
         url=url,
+        chaos=chaos,
     )
+    if penguiflow:
+        _run_plans(options, console, as_json=as_json)
+        return
     view = PlainView(console) if as_json else view_for(console)
 
     def review() -> Outcome:
         with view:
             return asyncio.run(run_demo(options, view))
 
-    outcome = _or_exit(review)
+    outcome = or_exit(review)
     _report(outcome, console, as_json=as_json)
     if not outcome.ok:
-        raise typer.Exit(_FAILED)
+        raise typer.Exit(Status.FAILED)
 
 
 @app.command()
@@ -159,11 +174,11 @@ def worker(
     )
     # Until the worker runs, and knows better what to do, nothing is there to be handed over.
     signal.signal(signal.SIGTERM, _end)
-    found = _or_exit(lambda: _load_worker(target, AgentWorker))
+    found = or_exit(lambda: _load_worker(target, AgentWorker))
     if stop_with_stdin:
         threading.Thread(target=_stop_with_stdin, daemon=True).start()
-    chosen = _or_exit(lambda: found.with_queues(*queue)) if queue else found
-    _or_exit(chosen.run)
+    chosen = or_exit(lambda: found.with_queues(*queue)) if queue else found
+    or_exit(chosen.run)
 
 
 @app.command()
@@ -174,7 +189,7 @@ def health(url: Url = None, as_json: AsJson = False) -> None:
         async with RedisStateStore.from_url(url) as store:
             return asdict(await store.health())
 
-    found = _run(ask_server())
+    found = run(ask_server())
     if as_json:
         print(json.dumps(found))
     else:
@@ -185,13 +200,46 @@ def health(url: Url = None, as_json: AsJson = False) -> None:
                 table.add_row(name, str(value))
         Console().print(table)
     if not found["ok"]:
-        raise typer.Exit(_UNREACHABLE)
+        raise typer.Exit(Status.UNAVAILABLE)
 
 
 @app.command()
 def version() -> None:
     """Print the version."""
     print(__version__)
+
+
+def _need_penguiflow(*, ask: bool) -> None:
+    if importlib.util.find_spec("penguiflow") is None:
+        complain("--penguiflow needs PenguiFlow, which is not installed: pip install penguiflow")
+        raise typer.Exit(Status.USAGE)
+    if ask:
+        complain("--ask and --penguiflow do not go together")
+        raise typer.Exit(Status.USAGE)
+
+
+def _run_plans(options: Options, console: Console, *, as_json: bool) -> None:
+    from redis_state.demo.penguin_run import plans_table, run_plans  # noqa: PLC0415 - needs it
+
+    def tell(text: str, style: str = "") -> None:
+        console.print(text, markup=False, highlight=False, soft_wrap=True, style=style)
+
+    outcome = or_exit(lambda: asyncio.run(run_plans(options, lambda text: tell(f"> {text}"))))
+    if as_json:
+        print(json.dumps(outcome.to_dict()))
+    else:
+        tell("")
+        console.print(plans_table(outcome))
+        tell("")
+        if outcome.ok:
+            text = "Every planner went on in another process, its trajectory intact"
+            tell(f"{text} ({outcome.seconds:.1f} s).", "green")
+        else:
+            tell("Not as it should be:", "bold red")
+            for problem in outcome.problems:
+                tell(f"- {problem}")
+    if not outcome.ok:
+        raise typer.Exit(Status.FAILED)
 
 
 def _report(outcome: Outcome, console: Console, *, as_json: bool) -> None:
@@ -211,6 +259,8 @@ def _report(outcome: Outcome, console: Console, *, as_json: bool) -> None:
         tell(f"{outcome.updates_seen} updates written, each seen once and in order.", "green")
         resumed = sum(bool(review.resumed_by) for review in outcome.reviews)
         tell(f"{len(outcome.moved)} of {resumed} paused in one process and went on in another.")
+        if outcome.killed:
+            tell(f"{len(outcome.taken_over)} taken over from the worker that was killed.")
     else:
         tell("Not as it should be:", "bold red")
         for problem in outcome.problems:
@@ -241,34 +291,3 @@ def _stop_with_stdin() -> None:
     while os.read(0, 4096):
         pass
     os.kill(os.getpid(), signal.SIGTERM)
-
-
-def _run(work: Coroutine[Any, Any, T]) -> T:
-    return _or_exit(partial(asyncio.run, work))
-
-
-def _or_exit(work: Callable[[], T]) -> T:
-    """Do some work; turn the errors a person can act on into one line and a status."""
-    try:
-        return work()
-    except BackendUnavailable as error:
-        _complain(error)
-        raise typer.Exit(_UNREACHABLE) from None
-    except CallerError as error:
-        _complain(error)
-        raise typer.Exit(_USAGE) from None
-    except RedisStateError as error:
-        _complain(error)
-        raise typer.Exit(_FAILED) from None
-    except ValidationError as error:
-        # Without the values: they may be secrets.
-        wrong = error.errors(include_input=False, include_url=False)
-        _complain("; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in wrong))
-        raise typer.Exit(_USAGE) from None
-    except (KeyboardInterrupt, asyncio.CancelledError):
-        _complain("interrupted")
-        raise typer.Exit(_INTERRUPTED) from None
-
-
-def _complain(problem: object) -> None:
-    print(f"redis-state: {problem}", file=sys.stderr)

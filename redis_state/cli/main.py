@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 
 _EXTRAS = {
     "typer": "cli",
@@ -16,8 +17,12 @@ _EXTRAS = {
 def main() -> None:
     """Run the command line, or say what to install for it."""
     try:
+        for more in ("tasks", "control"):
+            import_module(f"redis_state.cli.{more}")  # they add their commands
         from redis_state.cli.commands import app  # noqa: PLC0415
+        from redis_state.cli.session import session  # noqa: PLC0415
 
+        app.add_typer(session)
         app()
     except ModuleNotFoundError as error:
         extra = _EXTRAS.get((error.name or "").partition(".")[0])

@@ -7,16 +7,23 @@ import secrets
 import signal
 import threading
 import time
-from collections.abc import Coroutine, Generator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from pydantic import SecretStr
 
 from redis_state.demo.pool import WorkerPool
-from redis_state.demo.review_run import INFORMATION, Outcome, Review, Role, assign_roles
+from redis_state.demo.review_run import (
+    INFORMATION,
+    Outcome,
+    Review,
+    Role,
+    assign_roles,
+    takeover_problems,
+)
 from redis_state.demo.tasks import ReviewJob
 from redis_state.errors import ConfigError, RedisStateError
 from redis_state.models import SteeringEventType, UpdateType
@@ -26,8 +33,12 @@ from redis_state.transport.address import Address
 from redis_state.transport.embedded import start_embedded
 from redis_state.worker import TaskClient
 
+T = TypeVar("T")
+
 _SESSION = "review"
 _LIMIT_S = 170.0
+# So that the worker that is killed is in the middle of something.
+_CHAOS_PACE_S = 0.2
 
 
 class View(Protocol):
@@ -56,6 +67,7 @@ class Options:
     pace_s: float = 0.0
     url: str | None = None
     limit_s: float = _LIMIT_S
+    chaos: bool = False
 
 
 async def run_demo(options: Options, view: View) -> Outcome:
@@ -66,14 +78,25 @@ async def run_demo(options: Options, view: View) -> Outcome:
     """
     if options.workers < 2:  # noqa: PLR2004
         raise ConfigError("the demo needs at least 2 workers: one pauses, another resumes")
+
+    async def run(url: str) -> Outcome:
+        return await _run(options, url, view)
+
+    return await on_server(options.url, view.say, run)
+
+
+async def on_server(
+    url: str | None, say: Callable[[str], None], run: Callable[[str], Awaitable[T]]
+) -> T:
+    """Run something on the named server, else on one of its own, cancelled by SIGTERM too."""
     with _cancelled_by_sigterm():
-        address = Address.parse(options.url or "embedded://")
-        if options.url is not None and address.scheme != "embedded":
-            return await _run(options, options.url, view)
+        address = Address.parse(url or "embedded://")
+        if url is not None and address.scheme != "embedded":
+            return await run(url)
         server = await asyncio.to_thread(start_embedded, address.directory)
         try:
-            view.say(f"started a server of its own, version {server.version}")
-            return await _run(options, server.url, view)
+            say(f"started a server of its own, version {server.version}")
+            return await run(server.url)
         finally:
             await asyncio.to_thread(server.stop)
 
@@ -102,6 +125,7 @@ async def _run(options: Options, url: str, view: View) -> Outcome:
         namespace=namespace,
         queue=queue,
         logs=options.output / "workers",
+        target=f"redis_state.demo.pool:{'mortal' if options.chaos else 'worker'}",
     )
     async with (
         RedisStateStore(settings) as store,
@@ -150,6 +174,7 @@ class _Driver:
         self._problems: list[str] = []
         self._trouble: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._retired: str | None = None
+        self._killed = ""
         self._asking = asyncio.Lock()
 
     async def run(self) -> Outcome:
@@ -188,7 +213,7 @@ class _Driver:
             root=str(self._options.root),
             output=str(self._options.output),
             name=review.name,
-            pace_s=self._options.pace_s,
+            pace_s=max(self._options.pace_s, _CHAOS_PACE_S if self._options.chaos else 0.0),
         )
         await self._client.submit(
             "review_document",
@@ -211,6 +236,9 @@ class _Driver:
                 if first_progress:
                     review.heard = True
                     self._act(self._steer(review))
+                if self._options.chaos and not self._killed and review.done > 1 and review.worker:
+                    self._killed = review.worker
+                    self._act(self._kill(review))
                 if (
                     update.update_type is UpdateType.CHECKPOINT
                     and review.role is not Role.CANCELLED
@@ -259,6 +287,11 @@ class _Driver:
             case Role.PLAIN:
                 pass
 
+    async def _kill(self, review: Review) -> None:
+        self._view.say(f"killing worker {self._killed} (-9) while it reviews {review.name}")
+        fresh = await self._pool.kill(self._killed)
+        self._view.say(f"started worker {fresh} in its place")
+
     async def _decide(self, review: Review) -> None:
         async with self._asking:
             if self._retired is None:
@@ -303,6 +336,8 @@ class _Driver:
         ]
         if not moved and any(review.decision is not None for review in reviews):
             self._problems.append("no task was resumed by another process than paused it")
+        if self._options.chaos:
+            self._problems += takeover_problems(reviews, self._killed)
         return Outcome(
             reviews=reviews,
             updates_written=len(written),
@@ -311,4 +346,5 @@ class _Driver:
             problems=self._problems,
             output=self._options.output,
             seconds=seconds,
+            killed=self._killed,
         )

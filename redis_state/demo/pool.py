@@ -7,6 +7,7 @@ import os
 import socket
 import sys
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
@@ -15,6 +16,8 @@ from redis_state.errors import ConfigError
 from redis_state.worker import AgentWorker
 
 worker: AgentWorker = AgentWorker({"review_document": review_document}, max_tasks=4, grace_s=2.0)
+# Its tasks are with another worker a few seconds after its death.
+mortal: AgentWorker = replace(worker, lease_s=3.0)
 
 # The demo has one server, whatever the environment says.
 _QUEUE_URL = "REDIS_STATE_QUEUE_URL"
@@ -30,8 +33,18 @@ class WorkerPool:
     They end with this process, even if it is killed: each listens to a pipe that it holds.
     """
 
-    def __init__(self, *, size: int, url: str, namespace: str, queue: str, logs: Path) -> None:
+    def __init__(
+        self,
+        *,
+        size: int,
+        url: str,
+        namespace: str,
+        queue: str,
+        logs: Path,
+        target: str = "redis_state.demo.pool:worker",
+    ) -> None:
         self._size = size
+        self._target = target
         self._queue = queue
         self._logs = logs
         self._env = {
@@ -78,6 +91,14 @@ class WorkerPool:
         await self._stop(name)
         return await self._start()
 
+    async def kill(self, name: str) -> str:
+        """Kill a worker (-9), and put a new one in its place; name the new one."""
+        process = self._processes.pop(name)
+        with suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+        return await self._start()
+
     async def _start(self) -> str:
         self._started += 1
         log = self._logs / f"worker-{self._started}.log"
@@ -87,7 +108,7 @@ class WorkerPool:
                 "-c",
                 _BOOT.format(path=sys.path),
                 "worker",
-                "redis_state.demo.pool:worker",
+                self._target,
                 "--queue",
                 self._queue,
                 "--stop-with-stdin",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -38,6 +38,8 @@ class Review:
     worker: str = ""
     paused_by: str = ""
     resumed_by: str = ""
+    left_by: str = ""
+    taken_over_by: str = ""
     token: str = ""
     decision: bool | None = None
     findings: int | None = None
@@ -69,7 +71,10 @@ class Review:
             self._move(content)
 
     def _move(self, content: dict[str, Any]) -> None:
-        self.status = str(content.get("status", self.status))
+        was, self.status = self.status, str(content.get("status", self.status))
+        if was == self.status == "RUNNING":
+            # Nobody set it pending in between: whoever ran it is dead.
+            self.left_by, self.taken_over_by = self.worker, str(content.get("worker", ""))
         if self.status == "PENDING":
             self.worker, self.stage = "", "wait for a worker"
         if self.status == "RUNNING":
@@ -115,6 +120,12 @@ class Outcome:
     problems: list[str]
     output: Path
     seconds: float
+    killed: str = ""
+
+    @property
+    def taken_over(self) -> list[Review]:
+        """The reviews whose worker died, and which another one took over."""
+        return [review for review in self.reviews if review.taken_over_by]
 
     @property
     def ok(self) -> bool:
@@ -130,9 +141,23 @@ class Outcome:
             "updates_written": self.updates_written,
             "updates_seen": self.updates_seen,
             "resumed_elsewhere": self.moved,
+            "killed": self.killed or None,
+            "taken_over": [review.name for review in self.taken_over],
             "output": str(self.output),
             "documents": [_public(review) for review in self.reviews],
         }
+
+
+def takeover_problems(reviews: Sequence[Review], killed: str) -> Iterator[str]:
+    """Tell what is wrong if another worker should have what the killed one was reviewing."""
+    left = [review for review in reviews if killed and review.left_by == killed]
+    if not killed:
+        yield "no worker was killed"
+    elif not left:
+        yield "nothing was taken over from the worker that was killed"
+    for review in left:
+        if review.taken_over_by == killed:
+            yield f"{review.name}: not taken over by another worker"
 
 
 def assign_roles(documents: list[Path], root: Path) -> list[Review]:

@@ -167,20 +167,24 @@ def outcome_table(outcome: Outcome, *, width: int) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 2, 0, 0))
     table.add_column("document", no_wrap=True)
     table.add_column("outcome", no_wrap=True)
+    if outcome.killed:
+        table.add_column("killed", no_wrap=True)
+        table.add_column("taken over by", no_wrap=True)
     table.add_column("paused by", no_wrap=True)
     table.add_column("resumed by", no_wrap=True)
-    table.add_column("updates", justify="right")
-    table.add_column("findings", justify="right")
+    if not outcome.killed:
+        table.add_column("updates", justify="right")
+        table.add_column("findings", justify="right")
     for review in outcome.reviews:
         decided = {True: "approved", False: "rejected", None: review.status.lower()}
         what = decided[review.decision] if not review.problem() else review.status.lower()
         table.add_row(
             escape(_end_of(review.name, width - _TABLE_COLUMNS)),
             _coloured(review.status, what),
+            *([_killed(review), _taken_over_by(review)] if outcome.killed else []),
             escape(_process(review.paused_by)),
             _resumed_by(review),
-            str(len(review.updates)),
-            "" if review.findings is None else str(review.findings),
+            *([] if outcome.killed else _numbers(review)),
         )
     return table
 
@@ -188,6 +192,18 @@ def outcome_table(outcome: Outcome, *, width: int) -> Table:
 def _resumed_by(review: Review) -> str:
     style = "bold" if review.resumed_by != review.paused_by else "dim"
     return f"[{style}]{escape(_process(review.resumed_by))}[/]" if review.resumed_by else ""
+
+
+def _numbers(review: Review) -> list[str]:
+    return [str(len(review.updates)), "" if review.findings is None else str(review.findings)]
+
+
+def _killed(review: Review) -> str:
+    return f"[red]{escape(_process(review.left_by))}[/]" if review.left_by else ""
+
+
+def _taken_over_by(review: Review) -> str:
+    return f"[bold]{escape(_process(review.taken_over_by))}[/]" if review.taken_over_by else ""
 
 
 def _process(name: str) -> str:

@@ -169,8 +169,11 @@ def pack(values: Sequence[Any]) -> bytes:
     return codec.encode([ROW_VERSION, *values])
 
 
-def unpack(data: bytes, size: int) -> list[Any]:
-    """Read a row's values. Later versions may append values, never move them."""
+def unpack(data: bytes, size: int, *, more: int = 0) -> list[Any]:
+    """Read a row's values, and up to so many ``more`` that it may have.
+
+    Later versions may append values, never move them.
+    """
     row: Any = codec.decode(data)
     as_list = cast("list[object]", row) if isinstance(row, list) else []
     if not as_list:
@@ -181,7 +184,7 @@ def unpack(data: bytes, size: int) -> list[Any]:
         raise codec.Unreadable(f"row version {named} is not {ROW_VERSION}")
     if len(values) < size:
         raise codec.Unreadable(f"a row of {len(values)} values, not {size}")
-    return values[:size]
+    return values[: size + more]
 
 
 def as_object(data: bytes) -> dict[str, Any]:

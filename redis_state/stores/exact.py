@@ -13,7 +13,7 @@ from __future__ import annotations
 import base64
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any, cast
@@ -193,7 +193,7 @@ _READERS: dict[str, Callable[[Any], Any]] = {
 
 def _untag(value: Any) -> Any:
     if isinstance(value, list):
-        return [_untag(item) for item in cast("list[object]", value)]
+        return [_untag(item) for item in cast("Sequence[Any]", value)]
     if not isinstance(value, dict):
         return value
     found = cast("dict[str, Any]", value)

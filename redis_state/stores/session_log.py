@@ -6,10 +6,10 @@ Updates and steering differ in their model only; everything that a reader can as
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from redis_state.primitives.log import Bounds, Log
 from redis_state.primitives.signal import Row
@@ -136,11 +136,13 @@ class SessionLog(ABC, Generic[M]):
         return Log(self._base.scripts, self.keys(session_id), self._bounds, announce=True)
 
 
-def long_id(row_id: bytes, full: str) -> str | None:
-    """Return an id that its row must carry, because the entry id is only its digest."""
-    return None if row_id == full.encode("utf-8", "surrogatepass") else full
+def long_id(row_id: bytes, full: str) -> Sequence[str]:
+    """Return what a row must carry of its id: nothing, or all of it if the entry id is a digest."""
+    return () if row_id == full.encode("utf-8", "surrogatepass") else (full,)
 
 
-def full_id(row: Row, carried: str | None) -> str:
+def full_id(row: Row, carried: Sequence[Any]) -> Any:
     """Return a row's id as its writer gave it."""
-    return row.id.decode("utf-8", "surrogatepass") if carried is None else carried
+    if carried and carried[0] is not None:
+        return carried[0]
+    return row.id.decode("utf-8", "surrogatepass")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Any
 
 from redis_state.models import SteeringEvent, SteeringEventType, sanitize_steering_event
@@ -10,7 +9,7 @@ from redis_state.primitives.log import Bounds
 from redis_state.primitives.signal import Row
 from redis_state.stores.base import Base, ms, pack, unpack
 from redis_state.stores.session_log import SessionLog, full_id, long_id
-from redis_state.stores.values import choice, moment, optional_text, text
+from redis_state.stores.values import choice, instant, optional_text, read_instant, text
 from redis_state.transport.keys import LogKeys, entry_id
 
 
@@ -42,14 +41,14 @@ class SteeringStore(SessionLog[SteeringEvent]):
             choice("event_type", event.event_type, SteeringEventType),
             event.payload,
             text("source", event.source),
-            moment("created_at", event.created_at),
-            long_id(row_id, event.event_id),
+            instant("created_at", event.created_at),
+            *long_id(row_id, event.event_id),
         ]
         return row_id, pack(values)
 
     def read(self, session_id: str, row: Row) -> SteeringEvent:
         """Read an event."""
-        trace_id, kind, payload, source, created_at, carried = unpack(row.data, 6)
+        trace_id, kind, payload, source, created_at, *carried = unpack(row.data, 5, more=1)
         event: SteeringEvent = self._type.model_validate(
             {
                 "session_id": session_id,
@@ -59,7 +58,7 @@ class SteeringStore(SessionLog[SteeringEvent]):
                 "payload": payload,
                 "trace_id": trace_id,
                 "source": source,
-                "created_at": datetime.fromisoformat(created_at),
+                "created_at": read_instant(created_at),
             }
         )
         return event

@@ -157,7 +157,7 @@ def task_fields(state: TaskState) -> dict[str, bytes]:
         raise InvalidField("context_snapshot", "a TaskContextSnapshot is needed")
     document = {
         "task_type": choice("task_type", state.task_type, TaskType),
-        "context_snapshot": snapshot,
+        "context_snapshot": codec.fields_of(snapshot),
         "trace_id": state.trace_id,
         "description": state.description,
         "created_at": moment("created_at", state.created_at),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import Enum
 from typing import Any
 
@@ -67,9 +68,9 @@ class Transitions:
     async def phase(self, session_id: str, task_id: str) -> TaskPhase | None:
         """Tell a task's phase, or None for no task."""
         record = await self._tasks.load_fields(session_id, task_id)
-        if record is None or "status" not in record.fields:
+        fields: Mapping[str, bytes] = record.fields if record else {}
+        if "status" not in fields:
             return None
-        fields = record.fields
         status = fields["status"].decode()
         of, _, phase = fields.get("phase", b"").decode().rpartition(":")
         run = fields.get("attempts", b"0").decode()

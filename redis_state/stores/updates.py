@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Any
 
 from redis_state.models import StateUpdate, UpdateType
@@ -10,7 +9,7 @@ from redis_state.primitives.log import Bounds
 from redis_state.primitives.signal import Row
 from redis_state.stores.base import Base, ms, pack, unpack
 from redis_state.stores.session_log import SessionLog, full_id, long_id
-from redis_state.stores.values import choice, moment, optional_text, optional_whole
+from redis_state.stores.values import choice, instant, optional_text, optional_whole, read_instant
 from redis_state.transport.keys import LogKeys, entry_id
 
 
@@ -41,14 +40,15 @@ class UpdateStore(SessionLog[StateUpdate]):
             model.content,
             optional_whole("step_index", model.step_index),
             optional_whole("total_steps", model.total_steps),
-            moment("created_at", model.created_at),
-            long_id(row_id, model.update_id),
+            instant("created_at", model.created_at),
+            *long_id(row_id, model.update_id),
         ]
         return row_id, pack(values)
 
     def read(self, session_id: str, row: Row) -> StateUpdate:
         """Read an update."""
-        trace_id, kind, content, step_index, total_steps, created_at, carried = unpack(row.data, 7)
+        values = unpack(row.data, 6, more=1)
+        trace_id, kind, content, step_index, total_steps, created_at, *carried = values
         update: StateUpdate = self._type.model_validate(
             {
                 "session_id": session_id,
@@ -59,7 +59,7 @@ class UpdateStore(SessionLog[StateUpdate]):
                 "content": content,
                 "step_index": step_index,
                 "total_steps": total_steps,
-                "created_at": datetime.fromisoformat(created_at),
+                "created_at": read_instant(created_at),
             }
         )
         return update

@@ -7,7 +7,7 @@ by, and which must be readable again.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from enum import Enum
 from numbers import Real
 from typing import Any, TypeVar, cast
@@ -16,6 +16,9 @@ from redis_state import codec
 from redis_state.errors import InvalidField
 
 E = TypeVar("E", bound=Enum)
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
 
 
 def mapping(field: str, value: object) -> dict[str, Any]:
@@ -62,6 +65,20 @@ def moment(field: str, value: object) -> str:
     if not isinstance(value, datetime):
         raise _wrong(field, "a datetime", value)
     return value.isoformat()
+
+
+def instant(field: str, value: object) -> int | str:
+    """Write a date and time exactly: in UTC as microseconds since 1970, half as long as text."""
+    if isinstance(value, datetime) and value.tzinfo is UTC:
+        return (value - _EPOCH) // _MICROSECOND
+    return moment(field, value)
+
+
+def read_instant(stored: object) -> datetime:
+    """Read what `instant` or `moment` wrote. Errors: TypeError, ValueError, OverflowError."""
+    if type(stored) is int:
+        return _EPOCH + timedelta(microseconds=stored)
+    return datetime.fromisoformat(cast("str", stored))
 
 
 def choice(field: str, value: object, kind: type[E]) -> str:

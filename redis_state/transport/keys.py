@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import re
+import zlib
 from dataclasses import dataclass
+from functools import lru_cache
 from urllib.parse import quote
 
 from redis_state.errors import InvalidField
@@ -18,6 +20,7 @@ _ESCAPED = re.compile(r"[A-Za-z0-9_.~%-]{1,130}")
 _LONGEST = 120
 _LONGEST_ENTRY = 64
 WATCH_SHARDS = 16
+AGENT_SHARDS = 16
 PERMANENT_KINDS = ("watch",)
 
 
@@ -32,6 +35,12 @@ def escape(field: str, value: str) -> str:
         raise InvalidField(field, f"text is needed, not {type(value).__name__}")
     if value == "":
         return "%"
+    # Remembered, as long as it is short: each operation names the same few ids again.
+    return _escaped(value) if len(value) <= _LONGEST else _escaped.__wrapped__(value)
+
+
+@lru_cache(maxsize=4096)
+def _escaped(value: str) -> str:
     # As bytes first: a lone surrogate is an id like any other, and quote() itself refuses it.
     raw = value.encode("utf-8", "surrogatepass")
     written = quote(raw, safe="")
@@ -105,6 +114,23 @@ class BlobKeys:
 
 
 @dataclass(frozen=True, slots=True)
+class A2ABooks:
+    """The books of one owner's A2A tasks, all in one slot."""
+
+    index: str
+
+    @property
+    def places(self) -> str:
+        """Name where each task stands in the list."""
+        return f"{self.index}:places"
+
+    @property
+    def expiry(self) -> str:
+        """Name the index by expiry."""
+        return f"{self.index}:expiry"
+
+
+@dataclass(frozen=True, slots=True)
 class JobKeys:
     """The keys that the scripts of one job share; all jobs are in one slot."""
 
@@ -124,6 +150,17 @@ class A2AKeys:
     artifacts: str
     push: str
     updates: LogKeys
+
+
+@dataclass(frozen=True, slots=True)
+class TaskStateKeys:
+    """The keys of one registered task; all tasks of an owner are in one slot."""
+
+    task: str
+    active: str
+    completed: str
+    kept: str
+    events: LogKeys
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +229,8 @@ class Keys:
 
     def task(self, session_id: str, task_id: str) -> str:
         """hash: version, write, order, status, document, priority, result, error, progress,
-        updated_at, job, queue, attempts, crashes, pause_entry, pause_token, pause_write: one task.
+        updated_at, job, queue, attempts, crashes, pause_entry, pause_token, pause_write, parent,
+        isolate, waits_for, spent_ms, spent_updates: one task.
         `active_task_ttl`, while paused after the pause's deadline; `finished_task_ttl` once over.
         """
         return self._key("session_id", session_id, f"task:{escape('task_id', task_id)}")
@@ -200,6 +238,12 @@ class Keys:
     def tasks(self, session_id: str) -> str:
         """zset: task_id -> expiry in us: a session's tasks. As long as its longest-lived task."""
         return self._key("session_id", session_id, "tasks")
+
+    def children(self, session_id: str, task_id: str) -> str:
+        """zset: task_id -> expiry in us: the tasks that a task has spawned. Twice
+        `active_task_ttl` after each run of the task comes to spawn them.
+        """
+        return self._key("session_id", session_id, f"children:{escape('task_id', task_id)}")
 
     def journal(self, session_id: str, task_id: str) -> str:
         """hash: <kind>:<name>#<n> -> JSON, part:<number>:<entry> -> bytes, versions: a task's
@@ -270,6 +314,31 @@ class Keys:
     def artifact_sessions(self) -> str:
         """zset: place -> expiry in us: where there may be artifacts. As long as the last one."""
         return f"{self.namespace}:v1:{{artifacts}}:artifact-sessions"
+
+    def agent_session(self, session_id: str) -> str:
+        """hash: version, write, writes, created, tags, header, definition, head, parts,
+        ``s:<n>``, ``m<k>:<n>``: an agent's session. `agent_sessions_ttl` after a save.
+        """
+        return f"{self._agents(session_id)}:session:{escape('session_id', session_id)}"
+
+    def agent_sessions(self, shard: int) -> str:
+        """zset: ``<tag>:<created>:<id>``, by name: the agents' sessions of a shard, by status and
+        agent. As long as the last one saved.
+        """
+        return f"{self.namespace}:v1:{{agents-{shard:02d}}}:sessions"
+
+    def agent_lease(self, session_id: str) -> str:
+        """hash: owner, epoch, expires: who executes an agent's session. `agent_sessions_ttl`."""
+        return f"{self._agents(session_id)}:lease:{escape('session_id', session_id)}"
+
+    def executions(self, agent_id: str) -> LogKeys:
+        """stream: an agent's executions; ``:ids`` hash: execution id -> n. `agent_sessions_ttl`."""
+        return self._log("agent_id", agent_id, "executions")
+
+    def _agents(self, session_id: str) -> str:
+        # Its listing and its lease are in the same script as the session, so in the same slot.
+        shard = agent_shard(session_id)
+        return f"{self.namespace}:v1:{{agents-{shard:02d}}}"
 
     def dead_tasks(self) -> str:
         """zset: session and task -> expiry in us: tasks given up because their workers kept dying.
@@ -368,6 +437,31 @@ class Keys:
         """
         return self._log_at(self._key("scope", "a2a", f"a2a-updates:{escape('task_id', task_id)}"))
 
+    def registered_task(self, owner: str, task_id: str) -> str:
+        """hash: write, context, stream, state, created, completed: a task of `TaskStateManager`.
+        `active_task_ttl` after its last event; `finished_task_ttl` once over.
+        """
+        return self._key("owner", owner, f"registered-task:{escape('task_id', task_id)}")
+
+    def registered_events(self, owner: str, task_id: str) -> LogKeys:
+        """stream: events of such a task; ``:ids`` hash: event id -> n; ``:live`` channel. Like the
+        task; trimmed by events.
+        """
+        place = f"registered-events:{escape('task_id', task_id)}"
+        return self._log_at(self._key("owner", owner, place))
+
+    def registered_active(self, owner: str) -> str:
+        """zset: task_id -> expiry in ms: an owner's active tasks. As long as the last one."""
+        return self._key("owner", owner, "registered-active")
+
+    def registered_completed(self, owner: str) -> str:
+        """zset: task_id -> its end in us: an owner's completed tasks. As long as the last one."""
+        return self._key("owner", owner, "registered-completed")
+
+    def registered_kept(self, owner: str) -> str:
+        """zset: task_id -> expiry in ms: the same tasks. As long as the last one."""
+        return self._key("owner", owner, "registered-kept")
+
     def worker(self, worker: str) -> str:
         """hash: version, write, order, document: one worker process. Three of its intervals."""
         return f"{self.namespace}:v1:{{workers}}:worker:{escape('worker', worker)}"
@@ -379,6 +473,70 @@ class Keys:
     def watch(self, shard: int) -> str:
         """zset: what somebody must look at -> when, in ms. Permanent; entries are taken out."""
         return f"{self.namespace}:v1:{{watch-{shard:02d}}}:watch"
+
+    def a2a_version_books(self, scope: str) -> A2ABooks:
+        """zset: order and id: an owner's A2A tasks as they are listed; ``:places`` hash: id ->
+        context, state and time; ``:expiry`` zset: id -> when. As long as the longest-lived of them.
+        """
+        return A2ABooks(f"{self.namespace}:v1:{{{scope}}}:a2a-versions")
+
+    def a2a_version(self, scope: str, task_id: str) -> str:
+        """hash: state, phase, version, at, body: one A2A task. `active_task_ttl` after a save,
+        `finished_task_ttl` once over; what says that it was deleted, as long as the options say.
+        """
+        return f"{self.namespace}:v1:{{{scope}}}:a2a-version:{escape('task_id', task_id)}"
+
+    def a2a_version_events(self, scope: str, task_id: str) -> LogKeys:
+        """stream: events of an A2A task, each at its version; ``:ids`` hash: write -> version;
+        ``:live`` channel. Half as long again as the task, trimmed by a save.
+        """
+        rows = f"{self.namespace}:v1:{{{scope}}}:a2a-version-events:{escape('task_id', task_id)}"
+        channel = f"{rows}:live" if self.database == 0 else f"{rows}:live:{self.database}"
+        return LogKeys(rows, f"{rows}:ids", channel, f"{rows}:topic")
+
+    def a2a_version_lease(self, scope: str, task_id: str) -> str:
+        """hash: owner, epoch, expires: which server works on an A2A task. As long as an active
+        task may live.
+        """
+        return f"{self.namespace}:v1:{{{scope}}}:a2a-version-lease:{escape('task_id', task_id)}"
+
+    def a2a_configs(self, task_id: str) -> str:
+        """hash: owner and name -> number and configuration: an A2A task's push configurations, of
+        all owners. `active_task_ttl` after a save or a dispatch.
+        """
+        return f"{self.namespace}:v1:{{a2a-configs/{escape('task_id', task_id)}}}:a2a-configs"
+
+    def a2a_queue(self, task_id: str) -> LogKeys:
+        """stream: what a queue of the legacy A2A handler was told; ``:ids`` hash; ``:live``
+        channel. One hour.
+        """
+        rows = f"{self.namespace}:v1:{{a2a-queue/{escape('task_id', task_id)}}}:a2a-queue"
+        channel = f"{rows}:live" if self.database == 0 else f"{rows}:live:{self.database}"
+        return LogKeys(rows, f"{rows}:ids", channel, f"{rows}:topic")
+
+    def a2a_queue_lease(self, task_id: str) -> str:
+        """hash: owner, epoch, expires: which server feeds a queue. One hour after its lease."""
+        return f"{self.namespace}:v1:{{a2a-queue/{escape('task_id', task_id)}}}:a2a-queue-lease"
+
+    def a2a_page_secret(self) -> str:
+        """text: what the page tokens of A2A lists are signed with. 30 days after its last use."""
+        return f"{self.namespace}:v1:{{a2a-pages}}:a2a-page-secret"
+
+    def a2a_watch(self, shard: int) -> str:
+        """zset: A2A task -> when its owner's lease may have run out, in ms. Permanent; entries are
+        taken out.
+        """
+        return f"{self.namespace}:v1:{{a2a-watch-{shard:02d}}}:watch"
+
+
+def a2a_scope(tenant: str, owner: str) -> str:
+    """Name the slot of one owner's A2A tasks. No other scope holds a slash."""
+    return f"a2a/{escape('tenant', tenant)}/{escape('owner', owner)}"
+
+
+def agent_shard(session_id: str) -> int:
+    """Tell in which of the shards an agent's session is kept."""
+    return zlib.crc32(session_id.encode("utf-8", "surrogatepass")) % AGENT_SHARDS
 
 
 def artifact_place(session_id: str) -> str:

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from redis_state.errors import CommandRefused, CorruptState
 from redis_state.transport.connect import Transport
-from redis_state.transport.keys import A2AKeys, BlobKeys, JobKeys, LogKeys
+from redis_state.transport.keys import A2ABooks, A2AKeys, BlobKeys, JobKeys, LogKeys, TaskStateKeys
 from redis_state.transport.lua import Script, load_script, script_names
 from redis_state.transport.sender import Argument
 
@@ -36,6 +36,7 @@ _LASTING = frozenset(
     {
         "append_log",
         "save_record",
+        "save_session",
         "save_snapshot",
         "save_task",
         "open_token",
@@ -45,6 +46,9 @@ _LASTING = frozenset(
         "end_job",
         "create_a2a_task",
         "update_a2a_task",
+        "register_task_state",
+        "record_task_event",
+        "write_a2a_version",
     }
 )
 
@@ -62,6 +66,9 @@ class Word(StrEnum):
     HELD = "HELD"
     AGAIN = "AGAIN"
     GAP = "GAP"
+
+
+_WORDS = {word.value.encode(): word for word in Word}
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +120,24 @@ class SnapshotKeys:
     rows: str
     index: str
     removal: str
+
+
+@dataclass(frozen=True, slots=True)
+class A2AVersionKeys:
+    """The keys that the scripts of an A2A task share; all in its owner's slot."""
+
+    task_id: str
+    task: str
+    books: A2ABooks
+    events: LogKeys
+    lease: str
+
+    @property
+    def all(self) -> tuple[str, ...]:
+        """The keys in the order of the scripts."""
+        books, events = self.books, self.events
+        index = (books.index, books.places, books.expiry)
+        return (self.task, *index, events.rows, events.ids, events.channel, self.lease)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,23 +221,23 @@ class Scripts:
             *keys,
             *arguments,
             repeatable=True,
+            lasting=name in _LASTING,
             script=script,
         )
 
     async def _run(self, name: str, keys: Sequence[str], arguments: Iterable[Argument]) -> Reply:
-        answer = self._begin(name, keys, arguments)
         try:
-            reply: Any = await (asyncio.shield(answer) if name in _LASTING else answer)
+            reply: Any = await self._begin(name, keys, arguments)
         except CommandRefused as error:
             if "WRONGTYPE" not in str(error):
                 raise
             raise CorruptState(keys[0], f"{name} found a key of another type") from error
         try:
-            word = Word(reply[0].decode())
+            word = _WORDS[reply[0]]
             if word is Word.LOST:
                 self.lost[name] += 1
             return Reply(word, reply[1:])
-        except (ValueError, AttributeError, IndexError, TypeError) as error:
+        except (KeyError, IndexError, TypeError) as error:
             raise CorruptState(keys[0], f"{name} gave an unknown reply") from error
 
     # The log
@@ -432,6 +457,45 @@ class Scripts:
         """OK epoch | LOST epoch."""
         return await self._run("release_lease", (lease,), (raw(owner), epoch))
 
+    # An agent's session
+
+    async def save_session(
+        self,
+        session: str,
+        fields: Mapping[str, bytes],
+        *,
+        index: str,
+        session_id: str,
+        tags: str,
+        expected: int,
+        base: str,
+        dropped: Sequence[str],
+        write: str,
+        ttl_ms: int,
+        fence: Fence | None = None,
+    ) -> Reply:
+        """OK version | STALE version | MISSING | AGAIN | LOST epoch."""
+        return await self._run(
+            "save_session",
+            (session, index, fence.lease if fence else session),
+            (
+                fence.epoch if fence else "",
+                expected,
+                raw(base),
+                raw(write),
+                ttl_ms,
+                session_id,
+                tags,
+                len(dropped),
+                *dropped,
+                *_flat(fields),
+            ),
+        )
+
+    async def delete_session(self, session: str, *, index: str, session_id: str) -> Reply:
+        """OK deleted."""
+        return await self._run("delete_session", (session, index), (session_id,))
+
     # The watch list
 
     async def watch_entry(self, watch: str, *, entry: bytes, delay_ms: int, sooner: bool) -> Reply:
@@ -578,6 +642,76 @@ class Scripts:
         """OK | MISSING. An empty ``config`` deletes it."""
         return await self._run("save_a2a_push", (keys.task, keys.push), (raw(config_id), config))
 
+    # Registered tasks
+
+    async def register_task_state(
+        self,
+        keys: TaskStateKeys,
+        *,
+        task_id: str,
+        context_id: str,
+        stream_id: str,
+        state: str,
+        write: str,
+        ttl_ms: int,
+    ) -> Reply:
+        """OK fields last last_ms | TAKEN fields last last_ms."""
+        return await self._run(
+            "register_task_state",
+            (*_registered(keys), keys.events.rows, keys.events.ids),
+            (write, ttl_ms, raw(task_id), raw(context_id), raw(stream_id), state),
+        )
+
+    async def record_task_event(
+        self,
+        keys: TaskStateKeys,
+        *,
+        task_id: str,
+        event_id: bytes,
+        state: str | None,
+        ends: bool,
+        row: bytes,
+        max_rows: int,
+        active_ms: int,
+        kept_ms: int,
+    ) -> Reply:
+        """OK entry new | DENIED state | MISSING."""
+        log = keys.events
+        return await self._run(
+            "record_task_event",
+            (*_registered(keys), log.rows, log.ids, log.channel),
+            (
+                event_id,
+                raw(task_id),
+                state or "",
+                int(ends),
+                row,
+                max(max_rows, 0),
+                active_ms,
+                kept_ms,
+            ),
+        )
+
+    async def read_task_state(self, keys: TaskStateKeys) -> Reply:
+        """OK fields last last_ms | MISSING."""
+        return await self._run("read_task_state", (keys.task, keys.events.ids), ())
+
+    async def set_task_stream(self, keys: TaskStateKeys, *, stream_id: str) -> Reply:
+        """OK | MISSING."""
+        return await self._run("set_task_stream", (keys.task,), (raw(stream_id),))
+
+    async def drop_task_state(self, keys: TaskStateKeys, *, task_id: str, before_us: int) -> Reply:
+        """OK | STALE | MISSING."""
+        return await self._run(
+            "drop_task_state",
+            (*_registered(keys), keys.events.rows, keys.events.ids),
+            (raw(task_id), before_us),
+        )
+
+    async def count_task_states(self, *, active: str, kept: str) -> Reply:
+        """OK active completed."""
+        return await self._run("count_task_states", (active, kept), ())
+
     # The life of a task
 
     async def create_task(
@@ -612,7 +746,9 @@ class Scripts:
         )
 
     async def look_task(self, keys: TaskKeys) -> Reply:
-        """OK status version epoch left_ms order priority crashes queue ours | MISSING."""
+        """OK status version epoch left_ms order priority crashes queue ours parent waits_for |
+        MISSING.
+        """
         return await self._run("look_task", (keys.task, keys.lease), ())
 
     async def start_task(
@@ -777,6 +913,102 @@ class Scripts:
                 keep_ms,
                 raw(entry),
                 note,
+                ttl_ms,
+                topic_bytes(keys.task_id),
+                said.max_rows,
+                said.ttl_ms,
+                *_pairs(said.rows),
+                *_flat(fields),
+            ),
+        )
+
+    # Children
+
+    async def spawn_task(
+        self,
+        child: TaskKeys,
+        fields: Mapping[str, bytes],
+        *,
+        parent: TaskKeys,
+        children: str,
+        epoch: int,
+        entry: str,
+        note: bytes,
+        before: int,
+        write: str,
+        ttl_ms: int,
+        index_ttl_ms: int,
+        announcement: Announcement,
+    ) -> Reply:
+        """OK version | STALE note | EXPIRED | DENIED status | LOST epoch."""
+        said = announcement
+        of_parent = (parent.task, parent.lease, parent.journal, children)
+        return await self._run(
+            "spawn_task",
+            (child.task, child.tasks, *_log_keys(child, said), *of_parent),
+            (
+                epoch,
+                raw(entry),
+                note,
+                before,
+                write,
+                ttl_ms,
+                index_ttl_ms,
+                topic_bytes(child.task_id),
+                said.max_rows,
+                said.ttl_ms,
+                *_pairs(said.rows),
+                *_flat(fields),
+            ),
+        )
+
+    async def join_task(
+        self,
+        keys: TaskKeys,
+        fields: Mapping[str, bytes],
+        *,
+        child: TaskKeys,
+        epoch: int,
+        write: str,
+        ttl_ms: int,
+        announcement: Announcement,
+    ) -> Reply:
+        """OK version | AGAIN | MISSING | DENIED status | LOST epoch."""
+        said = announcement
+        return await self._run(
+            "join_task",
+            (keys.task, keys.tasks, keys.lease, *_log_keys(keys, said), child.task, keys.journal),
+            (
+                epoch,
+                raw(child.task_id),
+                write,
+                ttl_ms,
+                topic_bytes(keys.task_id),
+                said.max_rows,
+                said.ttl_ms,
+                *_pairs(said.rows),
+                *_flat(fields),
+            ),
+        )
+
+    async def wake_task(
+        self,
+        keys: TaskKeys,
+        fields: Mapping[str, bytes],
+        *,
+        child: TaskKeys,
+        write: str,
+        ttl_ms: int,
+        announcement: Announcement,
+    ) -> Reply:
+        """OK version | HELD | DENIED status | MISSING."""
+        said = announcement
+        return await self._run(
+            "wake_task",
+            (keys.task, keys.tasks, keys.lease, *_log_keys(keys, said), child.task, keys.journal),
+            (
+                raw(child.task_id),
+                write,
                 ttl_ms,
                 topic_bytes(keys.task_id),
                 said.max_rows,
@@ -999,7 +1231,7 @@ class Scripts:
             (raw(keys.group_id), target, alias, raw(call), ttl_ms, ended_ttl_ms),
         )
 
-    # The life of a task, and its snapshots
+    # The life of a task
 
     async def transition_task(
         self,
@@ -1033,6 +1265,8 @@ class Scripts:
                 *_flat(fields),
             ),
         )
+
+    # Snapshots
 
     async def save_snapshot(
         self,
@@ -1079,6 +1313,89 @@ class Scripts:
             (keep_last, int(keep_checkpoints), write),
         )
 
+    # Tasks of A2A servers
+
+    async def write_a2a_version(
+        self,
+        keys: A2AVersionKeys,
+        *,
+        rule: str,
+        write: str,
+        row: bytes,
+        state: str,
+        phase: str,
+        place: bytes,
+        body: bytes,
+        ttl_ms: int,
+        max_rows: int,
+        owner: str,
+        lease_ms: int,
+        keep_ms: int,
+        epoch: int | None,
+    ) -> Reply:
+        """OK version at epoch | STALE version | DENIED state | HELD epoch | MISSING."""
+        return await self._run(
+            "write_a2a_version",
+            keys.all,
+            (
+                rule,
+                write,
+                raw(keys.task_id),
+                row,
+                state,
+                phase,
+                place,
+                body,
+                ttl_ms,
+                max_rows,
+                owner,
+                lease_ms,
+                keep_ms,
+                "" if epoch is None else epoch,
+            ),
+        )
+
+    async def read_a2a_version(self, keys: A2AVersionKeys) -> Reply:
+        """OK version at state phase owner epoch left_ms body | MISSING."""
+        return await self._run("read_a2a_version", (keys.task, keys.lease), ())
+
+    async def list_a2a_versions(
+        self,
+        books: A2ABooks,
+        tasks: Sequence[str],
+        *,
+        asked: bytes,
+        since: bytes,
+        after: bytes,
+        size: int,
+        settle: bool,
+        known: Sequence[bytes],
+    ) -> Reply:
+        """OK total more task... | AGAIN id..."""
+        return await self._run(
+            "list_a2a_versions",
+            (books.index, books.places, books.expiry, *tasks),
+            (asked, since, after, size, int(settle), *known),
+        )
+
+    async def drop_a2a_version(self, keys: A2AVersionKeys, *, write: str, ttl_ms: int) -> Reply:
+        """OK version | MISSING."""
+        return await self._run("drop_a2a_version", keys.all, (write, raw(keys.task_id), ttl_ms))
+
+    async def put_a2a_config(
+        self, push: str, *, name: bytes, config: bytes, most: int, ttl_ms: int
+    ) -> Reply:
+        """OK number | DENIED count."""
+        return await self._run("put_a2a_config", (push,), (name, config, most, ttl_ms))
+
+    async def drop_a2a_configs(self, push: str, *, owner: bytes, name: bytes) -> Reply:
+        """OK deleted."""
+        return await self._run("drop_a2a_configs", (push,), (owner, name))
+
 
 def _log_keys(keys: TaskKeys, said: Announcement) -> tuple[str, str, str, str]:
     return said.log.rows, said.log.ids, said.log.topic(keys.task_id), said.log.channel
+
+
+def _registered(keys: TaskStateKeys) -> tuple[str, str, str, str]:
+    return keys.task, keys.active, keys.completed, keys.kept

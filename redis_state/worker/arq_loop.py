@@ -2,6 +2,8 @@
 
 The queues of a process are polled one after another in one task, the preferred first: so they
 share one number of slots without a lock, and a slot that is free is offered in that order.
+
+arq looks every ``poll_delay``. In between, a round is begun at once when a job is put or ends.
 """
 
 from __future__ import annotations
@@ -17,7 +19,11 @@ from arq.constants import in_progress_key_prefix, job_key_prefix, retry_key_pref
 from arq.worker import Worker
 from redis.exceptions import RedisError, ResponseError
 
+from redis_state.worker.queue import wake_channel
+
 log: logging.Logger = logging.getLogger(__name__)
+
+_LISTEN_AGAIN_S = 1.0
 
 
 class QueueWorker(Worker):
@@ -27,12 +33,14 @@ class QueueWorker(Worker):
     # The most of this queue's tasks at a time; all queues together have ``slots``.
     most: int
     slots: int
+    woken: asyncio.Event
     _picking: asyncio.Task[None] | None = None
 
     def __init__(self, *, most: int, **options: Any) -> None:
         super().__init__(**options)
         self.slots = self.max_jobs
         self.most = most
+        self.woken = asyncio.Event()
 
     @property
     def group(self) -> tuple[QueueWorker, ...]:
@@ -40,6 +48,17 @@ class QueueWorker(Worker):
         return (self, *self.others)
 
     async def _poll_iteration(self) -> None:
+        end = asyncio.get_running_loop().time() + self.poll_delay_s
+        while True:
+            self.woken.clear()
+            await self._poll_all()
+            try:
+                async with asyncio.timeout_at(end):
+                    await self.woken.wait()
+            except TimeoutError:
+                return  # arq then sleeps for what is left of its delay, which is nothing
+
+    async def _poll_all(self) -> None:
         for worker in self.group:
             # Nothing else picks meanwhile: slots can only become free.
             free = self.slots - sum(each.job_counter for each in self.group)
@@ -71,6 +90,25 @@ class QueueWorker(Worker):
             await self._drop(job_id, error)
         except Exception as error:  # noqa: BLE001 - arq would end the worker
             await self._drop(job_id, error)
+
+    def _release_sem_dec_counter_on_complete(self) -> None:
+        super()._release_sem_dec_counter_on_complete()
+        self.woken.set()
+
+    async def listen(self) -> None:
+        """Be woken by whoever puts a job, through lost connections, until cancelled."""
+        channels = [wake_channel(worker.queue_name) for worker in self.group]
+        pool: Any = self.pool
+        while True:
+            try:
+                async with pool.pubsub() as told:
+                    await told.subscribe(*channels)
+                    # Once subscribed too: what was put before is not told again.
+                    async for _ in told.listen():
+                        self.woken.set()
+            except (RedisError, OSError) as error:
+                log.info("nobody can wake this worker, it looks by itself: %s", error)
+            await asyncio.sleep(_LISTEN_AGAIN_S)
 
     async def settle(self) -> None:
         """Wait until no job is about to begin."""

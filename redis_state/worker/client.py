@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import replace
 from typing import Any, Self
 
-from redis_state.errors import CommandRefused, CursorGap, InvalidField, InvalidTransition
+from redis_state.errors import CommandRefused, CursorGap, InvalidField
 from redis_state.models import (
+    StateUpdate,
     SteeringEvent,
     SteeringEventType,
     TaskContextSnapshot,
@@ -20,17 +21,25 @@ from redis_state.models import (
     validate_steering_event,
 )
 from redis_state.models.tasks import new_id
-from redis_state.primitives.watchlist import WatchList
 from redis_state.store import RedisStateStore, process_name
+from redis_state.stores.session_log import Entry
 from redis_state.transport.keys import token_digest
 from redis_state.worker import telemetry
 from redis_state.worker.dead import list_dead
-from redis_state.worker.life import TaskLife, watch_entry
+from redis_state.worker.family import Family
+from redis_state.worker.life import TaskLife
 from redis_state.worker.open_pauses import OpenPause, list_open_pauses
 from redis_state.worker.pausing import Pausing
 from redis_state.worker.queue import DEFAULT_QUEUE, Job, Queue
 from redis_state.worker.sight import look
 from redis_state.worker.snapshots import FullSnapshot, Snapshot, Snapshots
+from redis_state.worker.watching import (
+    TaskView,
+    list_unfinished,
+    result_once_over,
+    view_task,
+    watch_task,
+)
 from redis_state.worker.workers import WorkerInfo, WorkerRegistry
 
 _DECISIONS = (SteeringEventType.APPROVE, SteeringEventType.REJECT)
@@ -45,7 +54,7 @@ class TaskClient:
         self._life = TaskLife(store)
         self._pausing = Pausing(store)
         self._queue = Queue(store.settings, name=queue)
-        self._watch = WatchList(store.base.scripts, store.base.keys)
+        self._family = Family(store, self._queue)
         self._snapshots = Snapshots(store)
 
     async def __aenter__(self) -> Self:
@@ -115,6 +124,10 @@ class TaskClient:
         """Return a task as it stands, or None."""
         return await self.store.tasks.load(session_id, task_id)
 
+    async def inspect(self, session_id: str, task_id: str) -> TaskView | None:
+        """Return a task with what its workers know of it, or None."""
+        return await view_task(self.store, session_id, task_id)
+
     async def steer(
         self,
         session_id: str,
@@ -152,7 +165,8 @@ class TaskClient:
             task = (session_id, task_id)
             await self._resolve(token, approved, value, by=source, claim=event.event_id, task=task)
         elif event_type is SteeringEventType.CANCEL:
-            await self._cancel_waiting(session_id, task_id, event.payload.get("reason"))
+            reason, hard = event.payload.get("reason"), event.payload.get("hard") is True
+            await self._family.cancel_waiting(session_id, task_id, reason, hard=hard)
         elif event_type is SteeringEventType.PRIORITIZE:
             await self._prioritize(session_id, task_id, event.payload["priority"])
         return event
@@ -162,8 +176,9 @@ class TaskClient:
     ) -> bool:
         """Cancel a task: at once if it waits, at its next checkpoint if it runs.
 
-        ``hard`` cancels the running coroutine itself. Returns False if the task is over already
-        or unknown.
+        ``hard`` cancels the running coroutine itself. Its children are cancelled once it is, unless
+        they are isolated: by whoever ends it, else by a sweeper. Returns False if the task is over
+        already or unknown.
         """
         payload: dict[str, Any] = {"hard": hard} | ({"reason": reason} if reason else {})
         state = await self.get(session_id, task_id)
@@ -253,6 +268,36 @@ class TaskClient:
                 if ended is not None:
                     return ended
 
+    async def result(self, session_id: str, task_id: str, *, timeout_s: float | None = None) -> Any:
+        """Wait until a task is over and return its result.
+
+        Errors: TaskFailed and TaskWasCancelled, with the reason; TimeoutError; InvalidField if the
+        session has no such task.
+        """
+        return await result_once_over(self, session_id, task_id, timeout_s=timeout_s)
+
+    def watch(
+        self, session_id: str, task_id: str, *, after: str | None = None
+    ) -> AsyncGenerator[Entry[StateUpdate], None]:
+        """Yield every update of a task once, in order, live, until it is over; then end.
+
+        Begins after a cursor, else with the oldest update that is kept; each entry carries its
+        cursor, to go on from later or in another process. The states are among the updates, as
+        STATUS_CHANGE. Errors: InvalidField if the session has no such task, also once that is so;
+        CursorGap instead of a silent skip.
+        """
+        return watch_task(self, session_id, task_id, after=after)
+
+    async def children(self, session_id: str, task_id: str) -> Sequence[TaskState]:
+        """List the tasks that a task has spawned, the first spawned first."""
+        names = await self._family.children(session_id, task_id)
+        loads = [self.get(session_id, name) for name in names]
+        return [state for state in await asyncio.gather(*loads) if state is not None]
+
+    async def unfinished(self, *, limit: int = 100) -> Sequence[TaskState]:
+        """List tasks of all sessions that are not over, the next to be looked at first."""
+        return await list_unfinished(self.store, limit)
+
     async def snapshots(self, session_id: str, task_id: str) -> list[Snapshot]:
         """List what a task's steps have noted, in order, without the results.
 
@@ -337,15 +382,6 @@ class TaskClient:
                     if ended is not None:
                         return ended
         return None
-
-    async def _cancel_waiting(self, session_id: str, task_id: str, reason: str | None) -> None:
-        """End a task that no worker runs. One that runs has been told; one that is over stays."""
-        state = await self.get(session_id, task_id)
-        if state is None or state.status.is_terminal:
-            return
-        with suppress(InvalidTransition):
-            if await self._life.cancel(state, reason):
-                await self._watch.take_out(watch_entry(session_id, task_id))
 
 
 def _naming_token(event: SteeringEvent) -> SteeringEvent:

@@ -8,10 +8,18 @@ from copy import copy
 from typing import Any, ParamSpec, Self, TypeVar, Unpack, overload
 
 from redis_state import codec
-from redis_state.errors import InvalidTransition, TokenUnknown
+from redis_state.errors import InvalidField, InvalidTransition, TokenUnknown
 from redis_state.models import StateUpdate, TaskState, TaskStatus, UpdateType
 from redis_state.store import RedisStateStore
 from redis_state.worker import telemetry
+from redis_state.worker.family import (
+    ChildTask,
+    Family,
+    Spawning,
+    SpawnOptions,
+    noted_end,
+    result_of,
+)
 from redis_state.worker.inbox import Inbox
 from redis_state.worker.life import Started, TaskLife
 from redis_state.worker.pausing import Pausing
@@ -50,6 +58,7 @@ class TaskContext:
         worker: str,
         *,
         steps: StepPolicy | None = None,
+        family: Family | None = None,
     ) -> None:
         self.store: RedisStateStore = store
         self.inbox: Inbox = inbox
@@ -58,6 +67,7 @@ class TaskContext:
         self._started = started
         self._steps = Steps(store, started, inbox, steps or StepPolicy())
         self._pausing = Pausing(store)
+        self._family = family or Family(store)
         self._pauses: dict[str, dict[str, Any]] = {
             entry: note for entry, note in started.journal.items() if entry.startswith("pause:")
         }
@@ -115,7 +125,7 @@ class TaskContext:
 
         Errors: TaskCancelled; LeaseLost if another worker has taken the task over.
         """
-        await self.checkpoint()
+        await self.inbox.checkpoint(updates=1)
         update = StateUpdate(
             session_id=self.task.session_id,
             task_id=self.task.task_id,
@@ -162,6 +172,17 @@ class TaskContext:
     ) -> Coroutine[Any, Any, Any]:
         """Do a step, and mark its note as a checkpoint among the task's snapshots. Like `step`."""
         return self._steps.do(name, work, arguments, options, checkpoint=True)
+
+    async def keyed_step(
+        self, name: str, key: str, work: Callable[..., Any], *arguments: Any, **options: Any
+    ) -> Any:
+        """Do a step that later runs find by its ``key``, in whatever order they ask for it.
+
+        For work whose order another decides: a model that calls tools, say, with the arguments as
+        the key. Asked for again under its key, in this run too, it is not done again; several
+        asyncio tasks may. Else like `step`.
+        """
+        return await self._steps.do_keyed(name, key, work, arguments, options)
 
     def effect_id(self, name: str | None = None) -> str:
         """Return the idempotency key of a step's effects: the same in every attempt and every run.
@@ -250,6 +271,52 @@ class TaskContext:
         """Pause until somebody approves or rejects. Like `pause`."""
         content = {"question": question, "details": codec.plain(payload)}
         return await self.pause("await_approval", content, **options)
+
+    def spawn(
+        self,
+        handler: str,
+        task_input: Any = None,
+        *,
+        name: str | None = None,
+        **options: Unpack[SpawnOptions],
+    ) -> Coroutine[Any, Any, ChildTask]:
+        """Have another handler run as a child of this task, in its session; return its handle.
+
+        Once per task: a later run gets the same child, found by its ``name`` (the handler's by
+        default) and its order among those of that name. The name is counted by this call, before
+        it is awaited. It waits in this task's queue, with its priority, unless told otherwise, and
+        is cancelled with this task unless to ``isolate`` it. A task may end before its children,
+        which then go on. A checkpoint. Errors: InvalidField, TaskCancelled, LeaseLost.
+        """
+        asked = Spawning.read(self._started, handler, task_input, options)
+        return self._spawn(self._entry("child", handler if name is None else name), asked)
+
+    def join(self, child: ChildTask) -> Coroutine[Any, Any, Any]:
+        """Return a child's result; end the run and wait for it if the child is not over yet.
+
+        The worker is free while the task waits; whoever ends the child has it run again. The end
+        is noted like a step's result. A checkpoint. Errors: TaskFailed and TaskWasCancelled with
+        the child's reason; InvalidField for what is no child of this task; TaskCancelled,
+        LeaseLost.
+        """
+        if child.parent_id != self.task.task_id or child.session_id != self.task.session_id:
+            raise InvalidField("child", "is no child of this task")
+        return self._join(child, self._steps.do(f"join {child.place}", self._end_of, (child,), {}))
+
+    async def _spawn(self, entry: str, asked: Spawning) -> ChildTask:
+        await self.checkpoint()
+        with self._ending_if_paused():
+            return await self._family.spawn(self._started, entry, asked)
+
+    async def _join(self, child: ChildTask, end: Coroutine[Any, Any, Any]) -> Any:
+        return result_of(child.session_id, child.task_id, await end)
+
+    async def _end_of(self, child: ChildTask) -> dict[str, Any]:
+        with self._ending_if_paused():
+            ended = await self._family.join(self._started, child.task_id)
+        if ended is None:
+            raise self._end_paused()
+        return noted_end(ended)
 
     def _token(self, entry: str) -> str:
         token = pause_token(self._started, entry)

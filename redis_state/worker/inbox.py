@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from typing import NoReturn
 
@@ -62,6 +62,8 @@ class Inbox:
         self._open.set()
         self._cancelled: TaskCancelled | None = None
         self._over: BaseException | None = None
+        # Asked at each checkpoint, with the steps and updates that are about to begin.
+        self.guarding: Callable[[int, int], Awaitable[None]] | None = None
 
     @property
     def cancelled(self) -> bool:
@@ -107,11 +109,24 @@ class Inbox:
         self.raise_if_over()
         return self.take()
 
-    async def checkpoint(self) -> None:
-        """Let steering act: wait while the task is told to pause. Errors: TaskCancelled."""
+    def cancel(self, reason: str) -> None:
+        """Have the task be cancelled at its next checkpoint, unless it is already."""
+        self._cancelled = self._cancelled or TaskCancelled(reason)
+        self._open.set()
+        self._arrived.set()
+
+    async def checkpoint(self, *, steps: int = 0, updates: int = 0) -> None:
+        """Let steering act: wait while the task is told to pause; then ask the guards.
+
+        ``steps`` and ``updates`` are what the task is about to do. Errors: TaskCancelled,
+        TaskStopped.
+        """
         self.raise_if_over()
         await self._open.wait()
         self.raise_if_over()
+        if self.guarding is not None:
+            await self.guarding(steps, updates)
+            self.raise_if_over()
 
     async def until_over(self) -> NoReturn:
         """Wait until the run is over, and say why. Errors: TaskCancelled, LeaseLost."""

@@ -26,7 +26,7 @@ _READ_AHEAD = 4
 
 _STEP = "step:"
 # What a handler asks for again in each run; other kinds of notes have rules of their own.
-_ASKED_FOR = (_STEP, "pause:")
+_ASKED_FOR = (_STEP, "pause:", "child:")
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,8 @@ from redis_state.stores.base import ms
 from redis_state.stores.tasks import microseconds, move_fields, task_fields
 from redis_state.transport.scripts import Announcement, Reply, TaskKeys, Word, raw
 from redis_state.worker.dead import note_dead
-from redis_state.worker.journal import Journals
+from redis_state.worker.guards import Meter
+from redis_state.worker.journal import Journals, steps_of
 from redis_state.worker.telemetry import carried
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -51,7 +52,7 @@ LOOK_LATEST_MS = 10_000
 
 _LOOK_SOON_MS = 2_000
 # By how much the clocks of a cluster's servers may differ.
-_SKEW_MS = 500
+SKEW_MS = 500
 _BURIAL_MS = 10_000
 _RUNNING = TaskStatus.RUNNING.value.encode()
 
@@ -60,7 +61,8 @@ _RUNNING = TaskStatus.RUNNING.value.encode()
 class Started:
     """A task that runs now: under which lease, as it stood, and what its journal holds.
 
-    ``secret`` is what the tokens of its pauses are made from.
+    ``secret`` is what the tokens of its pauses and the ids of its children are made from. One that
+    is ``isolated`` is not cancelled with its ``parent``.
     """
 
     held: Held
@@ -73,6 +75,10 @@ class Started:
     taken_over: bool
     trace: Mapping[str, str]
     secret: str = field(repr=False)
+    queue: str | None = None
+    parent: str | None = None
+    isolated: bool = False
+    meter: Meter = field(default_factory=Meter, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,13 +124,7 @@ class TaskLife:
         and take it off, is not written at all: then the entry is put anew. So no task is ever
         there without an entry, however long this process was stopped in between.
         """
-        job = {"handler": handler, "input": task_input, "secret": secrets.token_urlsafe(32)}
-        fields = task_fields(state) | ({"queue": raw(queue)} if queue else {})
-        fields |= {
-            "job": codec.encode(job | ({"trace": trace} if trace else {})),
-            "finished": b"0",
-            "updated_at": str(microseconds(state.updated_at)).encode(),
-        }
+        fields = new_fields(state, handler=handler, task_input=task_input, queue=queue, trace=trace)
         write, word, delay_ms = new_write_id(), Word.EXPIRED, _LOOK_SOON_MS
         while word is Word.EXPIRED:
             due_ms = await self.look_soon(state.session_id, state.task_id, delay_ms=delay_ms)
@@ -135,7 +135,7 @@ class TaskLife:
                 updates=self._store.updates.keys(state.session_id),
                 write=write,
                 ttl_ms=self._store.tasks.ttl_ms(state.status.value),
-                before=due_ms - _SKEW_MS,
+                before=due_ms - SKEW_MS,
             )
             word, delay_ms = reply.word, 2 * delay_ms
         if word is not Word.OK:
@@ -223,7 +223,7 @@ class TaskLife:
         was taken over: what this run found is then dropped.
         """
         content = {"status": status.value} | ({"error": error} if error else {})
-        fields = move_fields(status, result=result, error=error)
+        fields = move_fields(status, result=result, error=error) | started.meter.fields()
         await self._move(
             started.state, status, fields, content, epoch=started.held.epoch, release=True
         )
@@ -320,6 +320,7 @@ class TaskLife:
         if record is None:
             raise KeyError(task_id)
         job = codec.decode(record.fields["job"])
+        journal = await Journals(self._scripts).read(self._store.tasks.keys(session_id, task_id))
         return Started(
             held=held,
             state=self._store.tasks.read(session_id, task_id, record),
@@ -327,11 +328,19 @@ class TaskLife:
             input=job["input"],
             attempts=int(record.fields.get("attempts", 1)),
             inbox=record.fields.get("inbox", b"").decode() or None,
-            journal=await Journals(self._scripts).read(self._store.tasks.keys(session_id, task_id)),
+            journal=journal,
             secret=job["secret"],
             # Counted up by `start_task` when it takes over, and set back by a clean end of a run.
             taken_over=int(record.fields.get("crashes", 0)) > 0,
             trace=carried(job.get("trace")),
+            queue=record.fields.get("queue", b"").decode() or None,
+            parent=_parent(record.fields),
+            isolated=record.fields.get("isolate") == b"1",
+            meter=Meter(
+                spent_ms=int(record.fields.get("spent_ms", 0)),
+                updates=int(record.fields.get("spent_updates", 0)),
+                steps=len(steps_of(journal)),
+            ),
         )
 
     async def _bury(self, session_id: str, task_id: str, held: Held, died: int) -> str:
@@ -357,6 +366,11 @@ class TaskLife:
             priority=0,
             context_snapshot=TaskContextSnapshot(session_id=session_id, task_id=task_id),
         )
+        record = await self._store.tasks.load_fields(session_id, task_id)
+        parent = None if record is None else _parent(record.fields)
+        if parent is not None:
+            # It may wait for this task's end.
+            await self.look_soon(session_id, parent)
         content = {"status": TaskStatus.FAILED.value, "error": reason}
         fields = move_fields(TaskStatus.FAILED, error=reason) | {"crashes": str(crashes).encode()}
         with suppress(LeaseLost, InvalidTransition):
@@ -394,6 +408,28 @@ class TaskLife:
 
     def _keys(self, state: TaskState) -> TaskKeys:
         return self._store.tasks.keys(state.session_id, state.task_id)
+
+
+def new_fields(
+    state: TaskState,
+    *,
+    handler: str,
+    task_input: Any,
+    queue: str | None,
+    trace: Mapping[str, str] | None,
+) -> dict[str, bytes]:
+    """Write a new task as its record's fields, with a secret of its own."""
+    job = {"handler": handler, "input": task_input, "secret": secrets.token_urlsafe(32)}
+    fields = task_fields(state) | ({"queue": raw(queue)} if queue else {})
+    return fields | {
+        "job": codec.encode(job | ({"trace": trace} if trace else {})),
+        "finished": b"0",
+        "updated_at": str(microseconds(state.updated_at)).encode(),
+    }
+
+
+def _parent(fields: Mapping[str, bytes]) -> str | None:
+    return fields.get("parent", b"").decode("utf-8", "surrogatepass") or None
 
 
 def _crashes(flat: list[Any]) -> int:

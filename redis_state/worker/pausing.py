@@ -118,7 +118,9 @@ class Pausing:
         await self._look_soon(state)
         reply = await self._scripts.pause_task(
             self._keys(state),
-            move_fields(TaskStatus.PAUSED) | {"crashes": b"0"},
+            move_fields(TaskStatus.PAUSED)
+            | {"crashes": b"0", "waits_for": b""}
+            | started.meter.fields(),
             epoch=started.held.epoch,
             token=key,
             entry=entry,

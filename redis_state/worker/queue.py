@@ -10,6 +10,8 @@ What arq keeps of a job:
     arq:job:<id>           its payload; a job without one is dropped by the worker that picks it
     arq:in-progress:<id>   somebody has picked it; nobody else does until this expires, which is
                            long after the picker has died
+
+Beside that, `<queue>:wake` is a channel: what is put is told there, and who waits looks at once.
 """
 
 from __future__ import annotations
@@ -39,6 +41,8 @@ from redis_state.worker.telemetry import carried
 log: logging.Logger = logging.getLogger(__name__)
 
 RUN_TASK = "run_task"
+# How arq names cron jobs. They carry no arguments.
+CRON_PREFIX = "cron:"
 DEFAULT_QUEUE = "redis_state:tasks"
 
 # One point of priority is worth as much as having been queued a minute earlier.
@@ -121,10 +125,12 @@ def _is_job(job: Any) -> bool:
         return False
     parts = cast("dict[str, Any]", job)
     arguments, made, tries = parts.get("a"), parts.get("et"), parts.get("t")
+    called = parts.get("f")
+    is_cron = isinstance(called, str) and called.startswith(CRON_PREFIX)
     return (
-        parts.get("f") == RUN_TASK
+        (called == RUN_TASK or is_cron)
         and type(arguments) is list
-        and len(arguments) == 1  # pyright: ignore[reportUnknownArgumentType]
+        and len(arguments) == int(not is_cron)  # pyright: ignore[reportUnknownArgumentType]
         and parts.get("k") == {}
         and type(made) is int
         and 0 <= made < _END_OF_TIME_MS
@@ -246,7 +252,7 @@ class Queue:
         """Queue a task where it belongs, once per epoch. Errors: BackendUnavailable."""
         async with self._talking() as client, client.pipeline(transaction=False) as pipe:
             self._put(pipe, job)
-            await pipe.execute()
+            await _execute(pipe, waking=[job.queue or self._name])
 
     async def mend(self, jobs: Sequence[Job], *, patience_ms: int = 2_000) -> list[Mended]:
         """Make sure that the queue has these jobs, all of tasks that wait to be run.
@@ -270,7 +276,12 @@ class Queue:
                     for job, its in zip(jobs, found, strict=True)
                 ]
                 if len(pipe):
-                    await pipe.execute()
+                    there_now = {
+                        job.queue or self._name
+                        for job, done in zip(jobs, mended, strict=True)
+                        if done in (Mended.REVIVED, Mended.QUEUED)
+                    }
+                    await _execute(pipe, waking=sorted(there_now))
         return mended
 
     async def move(
@@ -346,7 +357,7 @@ class Queue:
 
     def _put(self, pipe: Any, job: Job) -> None:
         """Write payload and place unless they are there. The payload first: see above."""
-        now_ms = round(time() * 1000)
+        now_ms = int(time() * 1000)  # never later than what a worker then reads
         name = _job_id(job.session_id, job.task_id, job.epoch)
         payload = serialize_job(
             RUN_TASK,
@@ -410,6 +421,24 @@ def connect(server: QueueSettings) -> ArqRedis:
         **encryption,
         **server.beyond,
     )
+
+
+def wake_channel(queue: str) -> str:
+    """Name the channel on which a queue's workers are woken."""
+    return f"{queue}:wake"
+
+
+async def _execute(pipe: Any, *, waking: Sequence[str]) -> None:
+    """Run what a pipeline holds, then wake the workers of these queues.
+
+    That they cannot be told, for want of rights say, is no error: they look by themselves.
+    """
+    written = len(pipe)
+    for queue in waking:
+        pipe.publish(wake_channel(queue), b"")
+    for reply in (await pipe.execute(raise_on_error=False))[:written]:
+        if isinstance(reply, Exception):
+            raise reply
 
 
 def _job_id(session_id: str, task_id: str, epoch: int) -> str:

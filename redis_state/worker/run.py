@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, field
 from inspect import isawaitable
 from typing import Any, cast
@@ -24,10 +24,12 @@ from redis_state.primitives.watchlist import WatchList
 from redis_state.store import RedisStateStore
 from redis_state.worker import telemetry
 from redis_state.worker.context import TaskContext, TaskPaused
+from redis_state.worker.family import WITH_PARENT, Family
+from redis_state.worker.guards import Guard, Guarding, Spent, TaskStopped, guards_of
 from redis_state.worker.heartbeat import Keeper
 from redis_state.worker.inbox import Inbox, TaskCancelled
 from redis_state.worker.life import MAX_CRASHES, Started, TaskLife, watch_entry
-from redis_state.worker.queue import Ticket
+from redis_state.worker.queue import Queue, Ticket
 from redis_state.worker.steps import StepPolicy
 from redis_state.worker.tally import Outcome as Ended
 from redis_state.worker.tally import Tally
@@ -54,7 +56,8 @@ class Terms:
     """How a worker runs tasks: its handlers and name, the lease, a run's time limit, its steps.
 
     ``keep_s`` is how long a run's lease is renewed at most, whatever the run does. More than
-    ``max_crashes`` workers that die with one task, one after the other, end it.
+    ``max_crashes`` workers that die with one task, one after the other, end it. ``queue`` is where
+    children and woken parents are put, ``guards`` watch every task.
     """
 
     handlers: Mapping[str, Handler]
@@ -66,6 +69,8 @@ class Terms:
     tally: Tally = field(default_factory=Tally)
     steps: StepPolicy | None = None
     max_crashes: int = MAX_CRASHES
+    queue: Queue | None = None
+    guards: Sequence[Guard] = ()
 
     @property
     def lease_ms(self) -> int:
@@ -158,6 +163,7 @@ class _Run:
         self._started = started
         self._task_id = started.state.task_id
         self._life = TaskLife(store)
+        self._family = Family(store, terms.queue)
         self._inbox = Inbox(
             store,
             started.state.session_id,
@@ -166,6 +172,7 @@ class _Run:
             on_hard_cancel=self._cancel_hard,
             on_priority=self._set_priority,
         )
+        self._inbox.guarding = self._guarding()
         self._handling: asyncio.Task[Any] | None = None
         self._lost: LeaseLost | None = None
         self._hard_cancelled = False
@@ -185,11 +192,25 @@ class _Run:
         ):
             try:
                 await self._inbox.catch_up()
+                await self._follow_parent()
                 await self._until_done()
             except asyncio.CancelledError:
                 await _undisturbed(self._hand_over())
                 raise
             await _undisturbed(self._leave())
+
+    def _guarding(self) -> Guarding:
+        started, state = self._started, self._started.state
+        own = guards_of(self._terms.handlers.get(started.handler))
+        about = Spent(state.session_id, state.task_id, started.handler, started.attempts, 0.0, 0, 0)
+        return Guarding(started.meter, (*self._terms.guards, *own), self._inbox, about)
+
+    async def _follow_parent(self) -> None:
+        """Cancel a child that starts after its parent was cancelled."""
+        parent = None if self._started.isolated else self._started.parent
+        session_id = self._started.state.session_id
+        if parent is not None and await self._family.bereft(session_id, parent):
+            self._inbox.cancel(WITH_PARENT)
 
     async def _until_done(self) -> None:
         self._handling = asyncio.create_task(self._handle())
@@ -217,6 +238,7 @@ class _Run:
             self._inbox,
             self._terms.worker,
             steps=self._terms.steps,
+            family=self._family,
         )
         try:
             outcome: Any = handler(context)
@@ -248,7 +270,8 @@ class _Run:
             return
         status, result, error = outcome
         try:
-            await self._life.leave(self._started, status, result=result, error=error)
+            async with self._ending(status):
+                await self._life.leave(self._started, status, result=result, error=error)
         except LeaseLost as lost:
             log.warning("task %s was taken over, this run is dropped: %s", self._task_id, lost)
             self.ended, self.lost = Ended.DROPPED, True
@@ -261,9 +284,26 @@ class _Run:
             self.ended = _ENDED[status]
             if status is TaskStatus.PENDING:
                 raise Retry(defer=_AGAIN_S)
+            if status is TaskStatus.CANCELLED:
+                await self._cancel_children()
             await self._take_off_watch_list()
         finally:
             self._inbox.close(TaskCancelled("the run is over"))
+
+    def _ending(self, status: TaskStatus) -> AbstractAsyncContextManager[None]:
+        """Have a parent go on that waits for this task, if it ends here."""
+        parent = self._started.parent if status.is_terminal else None
+        return self._family.ending(self._started.state.session_id, self._task_id, parent)
+
+    async def _cancel_children(self) -> None:
+        # What this does not reach is seen by a sweeper.
+        with suppress(BackendError):
+            await self._family.cancel_children(
+                self._started.state.session_id,
+                self._task_id,
+                self._inbox.cancel_reason,
+                hard=self._hard_cancelled,
+            )
 
     async def _hand_over(self) -> None:
         """Set the task pending again, because this process is to stop."""
@@ -289,8 +329,10 @@ class _Run:
             return None
         if self._hard_cancelled or (stopped and self._inbox.cancelled):
             return TaskStatus.CANCELLED, None, self._inbox.cancel_reason
-        if self._overdue:
+        if self._overdue or isinstance(self._inbox.over, TaskStopped):
             text = f"TimeoutError: not done after {self._terms.limit_s:g} s"
+            if isinstance(self._inbox.over, TaskStopped):
+                text = f"TaskStopped: {self._inbox.over.reason}"
             return TaskStatus.FAILED, None, text
         if handling is None or stopped:
             return TaskStatus.CANCELLED, None, "the handler cancelled itself"
@@ -320,10 +362,11 @@ class _Run:
         """
         with suppress(BackendError, InvalidTransition):
             await self._inbox.catch_up()
-            if self._inbox.cancelled and await self._life.cancel(
-                self._started.state, self._inbox.cancel_reason
-            ):
-                await self._take_off_watch_list()
+            if self._inbox.cancelled:
+                state = self._started.state
+                await self._family.cancel_waiting(
+                    state.session_id, self._task_id, self._inbox.cancel_reason
+                )
 
     async def _take_off_watch_list(self) -> None:
         # An entry without a thing to look at is harmless.

@@ -11,12 +11,15 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from arq.cron import CronJob
 from redis.exceptions import RedisError
 
 from redis_state.errors import ConfigError
 from redis_state.settings import Settings
 from redis_state.store import RedisStateStore, process_name
 from redis_state.worker.arq_loop import QueueWorker
+from redis_state.worker.cleanup import copies
+from redis_state.worker.guards import Guard
 from redis_state.worker.heartbeat import Heartbeat
 from redis_state.worker.life import MAX_CRASHES
 from redis_state.worker.queue import (
@@ -52,7 +55,10 @@ class AgentWorker:
     ``interval_s`` is how often the worker describes itself for `WorkerRegistry`.
     ``steps`` says how steps are tried again, and what becomes of a changed handler's tasks; more
     than ``max_crashes`` workers that die with one task, one after the other, end it.
+    ``guards`` are asked at each checkpoint of every task, whether it may go on.
     With ``metrics_port`` it serves Prometheus metrics; ``metrics_registry`` takes them too.
+    ``crons`` are run at their times by one of the workers of the (first) queue, which all need
+    them: `cleanup_cron` makes one.
 
     Errors: ConfigError for options that cannot be.
     """
@@ -75,10 +81,13 @@ class AgentWorker:
     metrics_registry: Any = None
     steps: StepPolicy | None = None
     max_crashes: int = MAX_CRASHES
+    crons: Sequence[CronJob] = ()
+    guards: Sequence[Guard] = ()
 
     def __post_init__(self) -> None:
         """Refuse what cannot be."""
         self._check_queues()
+        copies(self.crons)
         if min([self.max_tasks, *self.queue_limits.values()]) < 1:
             raise ConfigError("max_tasks and queue_limits must be at least 1")
         if self.heartbeat not in ("loop", "thread"):
@@ -139,15 +148,16 @@ class AgentWorker:
             _on_signals(stop)
         polling = asyncio.create_task(self._poll(worker))
         stopping = asyncio.create_task(stop.wait())
+        listening = asyncio.create_task(worker.listen())
         try:
             await asyncio.wait({polling, stopping}, return_when=asyncio.FIRST_COMPLETED)
             if polling.done():
                 polling.result()
             await self._finish_running(worker)
         finally:
-            stopping.cancel()
-            polling.cancel()
-            await asyncio.wait({polling, stopping})
+            for task in (polling, stopping, listening):
+                task.cancel()
+            await asyncio.wait({polling, stopping, listening})
             await worker.disconnect()
             if handle_signals:
                 _off_signals()
@@ -190,6 +200,7 @@ class AgentWorker:
         leader.others = made[1:]
         for worker in made[1:]:
             worker.ctx = leader.ctx
+            worker.woken = leader.woken
         return leader
 
     def _options(self, queue: str) -> dict[str, Any]:
@@ -221,6 +232,7 @@ class AgentWorker:
         run.__qualname__ = RUN_TASK
         return {
             "functions": [run],
+            "cron_jobs": copies(self.crons) if queue == self.queue_names[0] else [],
             "queue_name": queue,
             "on_startup": startup,
             "on_shutdown": shutdown,
@@ -272,6 +284,7 @@ class AgentWorker:
             metrics_registry=self.metrics_registry,
             steps=self.steps,
             max_crashes=self.max_crashes,
+            guards=tuple(self.guards),
         )
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
@@ -18,7 +18,9 @@ from redis_state.primitives.lease import Leases
 from redis_state.settings import Settings
 from redis_state.store import RedisStateStore
 from redis_state.stores.base import ms
+from redis_state.worker.guards import Guard
 from redis_state.worker.heartbeat import Heartbeat, HeartbeatThread, Keeper, ThreadKeeper
+from redis_state.worker.queue import Queue
 from redis_state.worker.run import Handler, Terms
 from redis_state.worker.steps import StepPolicy
 from redis_state.worker.sweeper import sweep_regularly
@@ -51,6 +53,7 @@ class Plan:
     metrics_registry: Any
     steps: StepPolicy | None
     max_crashes: int
+    guards: Sequence[Guard]
 
     @property
     def heartbeat(self) -> Heartbeat:
@@ -69,6 +72,7 @@ class Services:
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self.store: RedisStateStore = RedisStateStore(plan.settings)
+        self.queue: Queue = Queue(plan.settings, name=plan.about.queues[0])
         self.tally: Tally = Tally(plan.handlers)
         self.presence: Presence = Presence(
             self.store, plan.about, self.tally, interval_s=plan.interval_s
@@ -86,6 +90,8 @@ class Services:
             tally=self.tally,
             steps=plan.steps,
             max_crashes=plan.max_crashes,
+            queue=self.queue,
+            guards=plan.guards,
         )
         self.served: Served | None = None
         self._running: list[asyncio.Future[None]] = []
@@ -158,14 +164,31 @@ class Services:
             work.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
         self._running.clear()
+        await self._release_handlers()
         if self.served is not None:
             await self.served.aclose()
         # On the connection that the record was last written over: it must not come back.
         await self._by_heart(self.presence.withdraw())
         if self._thread is not None:
             await self._thread.aclose()
+        await self.queue.aclose()
         with suppress(BackendError):
             await self.store.aclose()
+
+    async def _release_handlers(self) -> None:
+        """Let handlers that keep something between tasks end it, while the server is still there.
+
+        Such a handler is an object with ``async def release(store)``.
+        """
+        for handler in {id(each): each for each in self._plan.handlers.values()}.values():
+            release: Callable[[RedisStateStore], Awaitable[None]] | None
+            release = getattr(handler, "release", None)
+            if release is None:
+                continue
+            try:
+                await release(self.store)
+            except Exception:
+                log.exception("a handler did not release what it keeps")
 
     async def _by_heart(self, work: Coroutine[Any, Any, None]) -> None:
         """Do some work where the presence is kept."""

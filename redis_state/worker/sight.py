@@ -15,7 +15,8 @@ from redis_state.worker.queue import Job
 class Sight:
     """A task at one moment. ``left_ms`` is how long its holder's lease runs, 0 if nobody's does.
 
-    ``ours`` tells a worker's task from one that a host has saved.
+    ``ours`` tells a worker's task from one that a host has saved. ``parent`` is the task with which
+    it is cancelled, ``waits_for`` the child whose end it waits for.
     """
 
     status: TaskStatus
@@ -24,6 +25,8 @@ class Sight:
     crashes: int
     ours: bool
     job: Job
+    parent: str | None = None
+    waits_for: str | None = None
 
     @property
     def is_orphan(self) -> bool:
@@ -56,4 +59,14 @@ async def look(store: RedisStateStore, session_id: str, task_id: str) -> Sight |
         orphan=status is TaskStatus.RUNNING,
         since_ms=order_us // 1000,
     )
-    return Sight(status, epoch, left_ms, crashes, bool(ours), job)
+    paused = status is TaskStatus.PAUSED
+    return Sight(
+        status,
+        epoch,
+        left_ms,
+        crashes,
+        bool(ours),
+        job,
+        parent=reply.text(9) or None,
+        waits_for=(reply.text(10) or None) if paused else None,
+    )

@@ -84,6 +84,11 @@ class Scope:
         escaped = name.replace("#", "##")
         return f"{self._path}{escaped}#{self._counts[f'{kind}:{name}'] + 1}"
 
+    def keyed(self, kind: str, name: str, key: str) -> str:
+        """Return the place of a name that is told from its like by a key, not by counting."""
+        place = self.peek(kind, name).rpartition("#")[0]
+        return f"{place}#={key}"
+
     def _check_caller(self, name: str) -> None:
         caller = _caller()
         if self._callers.setdefault(name, caller) is not caller:
@@ -111,6 +116,7 @@ class Steps:
         self._keys = store.tasks.keys(started.state.session_id, started.state.task_id)
         self._noted = dict(started.journal)
         self._asked: set[str] = set()
+        self._doing: dict[str, asyncio.Lock] = {}
         self._scope = Scope()
         self._made_in: Scope | None = None
 
@@ -154,6 +160,22 @@ class Steps:
         policy = work.policy if isinstance(work, Retried) else self._policy.retry
         return self._do(entry, name, partial(work, *arguments, **options), policy, checkpoint)
 
+    async def do_keyed(
+        self,
+        name: str,
+        key: str,
+        work: Callable[..., Any],
+        arguments: tuple[Any, ...],
+        options: dict[str, Any],
+    ) -> Any:
+        """Do a step that is found by its key; who asks for it meanwhile waits for its result."""
+        entry = f"step:{self._here.keyed('step', name, key)}"
+        self._asked.add(entry)
+        policy = work.policy if isinstance(work, Retried) else self._policy.retry
+        async with self._doing.setdefault(entry, asyncio.Lock()):
+            once = partial(work, *arguments, **options)
+            return await self._do(entry, name, once, policy, checkpoint=False)
+
     async def check_changed(self) -> None:
         """Say, or fail, if earlier runs noted what this one has not asked for.
 
@@ -183,8 +205,8 @@ class Steps:
         policy: RetryPolicy | None,
         checkpoint: bool,  # noqa: FBT001 - private
     ) -> Any:
-        await self._inbox.checkpoint()
         note = self._noted.get(entry)
+        await self._inbox.checkpoint(steps=0 if note is not None else 1)
         if isinstance(note, StepNote):
             return await self._journals.result(self._keys, entry, note)
         once = partial(self._once, entry, name, work)

@@ -5,6 +5,8 @@
     RUNNING, lease left      looked at again when the lease runs out
     RUNNING, lease run out   queued for another worker; failed if too many have died with it
     PAUSED                   looked at again at its deadline; overdue, resolved by its policy
+    waits for a child        goes on if that is over
+    child of one cancelled   cancelled too
 
 Every worker sweeps. An entry is claimed for a short while, so that the work is shared and a
 sweeper that dies loses none of it. Each repair may be done twice: it is decided by the record.
@@ -26,6 +28,7 @@ from redis_state.models import TaskStatus
 from redis_state.primitives.watchlist import Claim, WatchList
 from redis_state.store import RedisStateStore
 from redis_state.transport.keys import WATCH_SHARDS
+from redis_state.worker.family import WITH_PARENT, Family
 from redis_state.worker.life import LOOK_LATEST_MS, MAX_CRASHES, TaskLife
 from redis_state.worker.pausing import expire_pauses
 from redis_state.worker.queue import Mended, Queue
@@ -49,7 +52,8 @@ class SweepReport:
 
     ``requeued`` waited and were not in the queue; ``revived`` were picked by a worker that never
     started them; ``taken_over`` were left by a dead one. ``expired`` were paused for too long,
-    ``failed`` had too many workers die with them, ``dropped`` are over or gone.
+    ``failed`` had too many workers die with them, ``dropped`` are over or gone. ``woken`` waited
+    for a child that was over; ``bereft`` were not over when their parent was cancelled.
     """
 
     looked: int = 0
@@ -59,6 +63,8 @@ class SweepReport:
     expired: int = 0
     failed: int = 0
     dropped: int = 0
+    woken: int = 0
+    bereft: int = 0
 
     def __iadd__(self, other: SweepReport) -> Self:
         for each in fields(self):
@@ -103,6 +109,8 @@ class Sweeper:
         self._waiting_ms = 2 * self._patience_ms
         self._watch = WatchList(store.base.scripts, store.base.keys)
         self._life = TaskLife(store)
+        # Without the queue: what it wakes is queued with all else that waits.
+        self._family = Family(store)
 
     @property
     def pause_s(self) -> float:
@@ -161,13 +169,14 @@ class Sweeper:
             return _Fate.OUT
         if task is None:
             return _Fate.LEFT
-        sight = await look(self._store, *task)
+        sight = await self._look_at_family(task, report)
         if sight is not None and sight.ours and sight.status is TaskStatus.PAUSED:
+            for_child = sight.waits_for is not None
             left_ms = await expire_pauses(self._store, *task)
             sight = await look(self._store, *task)
             if sight is not None and sight.status is TaskStatus.PAUSED:
                 return min(left_ms or _LONGEST_PAUSE_MS, _LONGEST_PAUSE_MS)
-            report.expired += 1
+            report.expired += not for_child
         elif sight is not None and sight.is_orphan and sight.crashes >= self._max_crashes:
             report.failed += await self._life.bury(*task, died=sight.crashes + 1)
             sight = await look(self._store, *task)
@@ -176,6 +185,21 @@ class Sweeper:
         if sight.status is TaskStatus.RUNNING and sight.left_ms:
             return min(sight.left_ms + 1, LOOK_LATEST_MS)
         return sight
+
+    async def _look_at_family(self, task: tuple[str, str], report: SweepReport) -> Sight | None:
+        """Look at a task, after what its parent or its child have to do with it is put right."""
+        sight = await look(self._store, *task)
+        if sight is None or not sight.ours or sight.status.is_terminal:
+            return sight
+        session_id, task_id = task
+        if sight.parent is not None and await self._family.bereft(session_id, sight.parent):
+            report.bereft += 1
+            await self._family.cancel_with(session_id, task_id, sight.parent, reason=WITH_PARENT)
+        elif sight.waits_for is not None:
+            report.woken += await self._family.wake(session_id, task_id, sight.waits_for)
+        else:
+            return sight
+        return await look(self._store, *task)
 
     async def _queue_up(
         self, waiting: Sequence[tuple[Claim, Sight]], report: SweepReport

@@ -9,7 +9,7 @@ import inspect
 import re
 from pathlib import Path
 
-from redis_state.transport.keys import BlobKeys, Keys, LogKeys
+from redis_state.transport.keys import A2ABooks, BlobKeys, Keys, LogKeys
 
 BEGIN = "<!-- keys: begin -->"
 END = "<!-- keys: end -->"
@@ -55,26 +55,33 @@ def _shape(name: str) -> str:
         "token": "S.x",
         "session_or_trace": "S",
         "place": "P",
+        "agent_id": "A",
+        "scope": "a2a/N/O",
         "patch_id": "D",
         "group_id": "G",
         "user_id": "U",
         "provider": "V",
         "job_id": "J",
         "worker": "W",
+        "owner": "O",
     }
     method = getattr(Keys("rs"), name)
     parameters = list(inspect.signature(method).parameters)
     found = method(*(0 if part == "shard" else samples[part] for part in parameters))
     key = found.rows if isinstance(found, LogKeys) else found
     key = key.blobs if isinstance(key, BlobKeys) else key
+    key = key.index if isinstance(key, A2ABooks) else key
     key = re.sub(r"[0-9a-f]{40}", "<digest>", key)
+    key = re.sub(r"agents-[0-9]{2}", "agents-NN", key)
     for mark, part in {
         "{S}": "{session}",
         "{R}": "{trace}",
         "{K}": "{key}",
         "{P}": "{place}",
+        "{A}": "{agent}",
         "{T}": "{task}",
         "{U}": "{user}",
+        "{O}": "{owner}",
         ":V": ":<provider>",
         ":J": ":<job>",
         "jobs-of:S": "jobs-of:<session>",
@@ -82,9 +89,12 @@ def _shape(name: str) -> str:
         ":C:T": ":<context>:<task>",
         ":T": ":<task>",
         ":R": ":<trace>",
+        ":S": ":<session>",
         ":D": ":<patch>",
         ":G": ":<group>",
         "watch-00": "watch-NN",
+        "{a2a/N/O}": "{a2a/tenant/owner}",
+        "/T}": "/task}",
     }.items():
         key = key.replace(mark, part)
     return str(key)

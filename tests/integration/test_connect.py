@@ -278,7 +278,7 @@ async def test_tls_checks_who_the_server_is(
 
         async def reach(query: str) -> str:
             url = f"rediss://127.0.0.1:{proxy.port}/0{query}"
-            async with sender_to(url, call_timeout_s=0.5) as sender:
+            async with sender_to(url, call_timeout_s=2) as sender:
                 try:
                     await sender.send("PING", repeatable=True)
                 except BackendUnavailable as error:

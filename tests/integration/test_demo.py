@@ -132,6 +132,26 @@ async def test_every_claim_of_the_demo_holds(folder: Path) -> None:
     await are_gone(ran.workers)
 
 
+async def test_with_chaos_others_take_over_what_a_killed_worker_was_reviewing(folder: Path) -> None:
+    ran = await demo(folder, "--json", "--chaos", *DOCUMENTS)
+    assert ran.status == 0, ran.err
+    outcome = ran.outcome
+    left = [document for document in outcome["documents"] if document["left_by"]]
+    assert outcome["taken_over"] == [document["name"] for document in left] != []
+    for document in left:
+        assert document["left_by"] == outcome["killed"] != document["taken_over_by"]
+    assert outcome["updates_seen"] == outcome["updates_written"]
+    assert f"killing worker {outcome['killed']} (-9)" in ran.err
+    await are_gone(ran.workers)
+
+
+async def test_with_chaos_the_table_shows_who_took_over(folder: Path) -> None:
+    ran = await demo(folder, "--chaos", "README.md", COLUMNS="80")
+    assert ran.status == 0, ran.err
+    assert re.search(r"README\.md +approved +pid \d+ +pid \d+ +pid \d+ +pid \d+", ran.out)
+    assert "1 taken over from the worker that was killed" in ran.out
+
+
 @pytest.mark.parametrize("count", [1, 2])
 async def test_one_or_two_documents_are_enough(folder: Path, count: int) -> None:
     ran = await demo(folder, "--json", "--workers", "2", *list(DOCUMENTS)[:count])

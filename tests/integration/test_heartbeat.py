@@ -86,7 +86,7 @@ async def test_a_loop_loses_the_task_of_a_handler_that_does_not_give_way(
 async def test_a_thread_lets_go_of_a_handler_that_hangs(
     store: RedisStateStore, settings: Settings
 ) -> None:
-    limits = {"task_timeout_s": LEASE_S, "grace_s": LEASE_S}
+    limits: dict[str, Any] = {"task_timeout_s": LEASE_S, "grace_s": LEASE_S}
     async with (
         client_of(store) as client,
         worker_process(settings, "one", lease_s=LEASE_S, heartbeat="thread", **limits),

@@ -189,7 +189,10 @@ async def test_a_flow_leaves_its_history_in_the_store(host: Any) -> None:
     assert "node_success" in kinds
 
 
-async def test_the_admin_command_reads_the_history_quietly(host: Any, settings: Settings) -> None:
+@pytest.mark.parametrize("command", ["history", "replay"])
+async def test_the_admin_command_reads_the_history_quietly(
+    host: Any, settings: Settings, command: str
+) -> None:
     await host.save_event(StoredEvent("trace", 1.0, "node_start", "n", None, {"a": 1}))
     process = await asyncio.create_subprocess_exec(
         sys.executable,
@@ -197,7 +200,7 @@ async def test_the_admin_command_reads_the_history_quietly(host: Any, settings: 
         "default::ResourceWarning",
         "-m",
         "penguiflow.admin",
-        "history",
+        command,
         "--state-store",
         "redis_state.integrations.penguiflow:create_store",
         "trace",

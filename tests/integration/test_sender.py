@@ -108,6 +108,15 @@ async def test_cancelled_call_that_was_not_sent_is_never_sent(sender: Sender, ke
     assert sender.pending == 0
 
 
+async def test_a_lasting_call_is_sent_though_it_was_cancelled(sender: Sender, key: str) -> None:
+    for _ in range(2):  # before there is a connection, and on it
+        lasting = sender.send("INCR", key, repeatable=False, lasting=True)
+        lasting.cancel()
+    assert await sender.send("EXPIRE", key, 60, repeatable=True) == 1
+    assert await sender.send("GET", key, repeatable=True) == b"2"
+    assert sender.pending == 0
+
+
 async def test_cancelled_calls_never_leave_their_reply_to_another(sender: Sender) -> None:
     rng = random.Random(7)
     wrong: list[tuple[bytes, bytes]] = []

@@ -224,6 +224,32 @@ async def test_cancelled_call_without_an_answer_also_ends_the_connection(url: st
         assert sender.connections == 2
 
 
+async def test_a_lasting_call_that_was_cancelled_is_repeated_when_its_reply_is_lost(
+    url: str,
+) -> None:
+    async with Proxy(url) as proxy, sender_to(proxy.url) as sender:
+        await sender.send("DEL", "lasting", repeatable=True)
+        proxy.silence()
+        cancelled = sender.send("INCR", "lasting", repeatable=True, lasting=True)
+        await eventually(lambda: proxy.swallowed > 0, "the call was answered in vain")
+        cancelled.cancel()
+        proxy.silence(silent=False)
+        assert proxy.cut() > 0
+        assert await sender.send("GET", "lasting", repeatable=True) == b"2"
+        await sender.send("DEL", "lasting", repeatable=True)
+        assert sender.connections == 2
+        assert sender.pending == 0
+
+
+async def test_a_lasting_call_that_was_cancelled_ends_at_its_deadline() -> None:
+    async with sender_to("redis://127.0.0.1:1") as sender:
+        lasting = sender.send("PING", repeatable=True, lasting=True, timeout_s=0.05)
+        lasting.cancel()
+        assert sender.pending == 1
+        await sender.drain(10)
+        assert sender.pending == 0
+
+
 async def test_connection_on_which_replies_still_come_is_kept(url: str) -> None:
     async with Proxy(url) as proxy, sender_to(proxy.url) as sender:
         await sender.send("PING", repeatable=True)

@@ -167,6 +167,9 @@ GARBAGE: dict[str, bytes] = {
     "no arguments": serialize({"t": 1, "f": "run_task", "a": 5, "k": {}, "et": 1}),
     "arguments by name": serialize({"t": 1, "f": "run_task", "a": [{}], "k": {"x": 1}, "et": 1}),
     "another function": serialize({"t": 1, "f": ["secret"], "a": [{}], "k": {}, "et": 1}),
+    "a cron job with arguments": serialize(
+        {"t": 1, "f": "cron:secret", "a": [{}], "k": {}, "et": 1}
+    ),
     "no task": serialize({"t": 1, "f": "run_task", "a": ["secret"], "k": {}, "et": 1}),
     "ids that are none": serialize(
         {"t": 1, "f": "run_task", "a": [{"session_id": 1, "task_id": []}], "k": {}, "et": 1}

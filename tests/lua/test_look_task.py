@@ -11,11 +11,14 @@ async def test_a_task_is_seen_with_its_lease(scripts: Scripts, keys: Keys) -> No
     await make_task(scripts, task, "PENDING")
     order = (await fields(scripts, task.task))["order"]
     looked = await scripts.look_task(task)
-    assert looked.facts == [b"PENDING", 1, 0, 0, order, b"0", 0, b"", 0]
+    assert looked.facts == [b"PENDING", 1, 0, 0, order, b"0", 0, b"", 0, b"", b""]
     await ask(scripts, "HSET", task.task, "priority", 3, "crashes", 2, "queue", "q", "job", "{}")
+    await ask(scripts, "HSET", task.task, "parent", "p", "waits_for", "c")
     await start(scripts, keys, task)
     left_ms = (looked := await scripts.look_task(task)).facts.pop(3)
-    assert looked.facts == [b"RUNNING", 2, 1, order, b"3", 2, b"q", 1]
+    assert looked.facts == [b"RUNNING", 2, 1, order, b"3", 2, b"q", 1, b"p", b"c"]
+    await ask(scripts, "HSET", task.task, "isolate", 1)
+    assert (await scripts.look_task(task)).facts[9] == b""
     assert HOUR / 2 < left_ms <= HOUR
 
 
@@ -40,6 +43,18 @@ async def test_looking_writes_nothing_and_bears_what_cannot_be_a_task(
     await ask(scripts, "HSET", task.task, "status", "WEIRD", "version", "x", "crashes", "y")
     await ask(scripts, "PEXPIRE", task.task, HOUR)
     before = await fields(scripts, task.task)
-    assert (await scripts.look_task(task)).facts == [b"WEIRD", 0, 0, 0, b"0", b"0", 0, b"", 0]
+    assert (await scripts.look_task(task)).facts == [
+        b"WEIRD",
+        0,
+        0,
+        0,
+        b"0",
+        b"0",
+        0,
+        b"",
+        0,
+        b"",
+        b"",
+    ]
     assert await fields(scripts, task.task) == before
     assert await ask(scripts, "EXISTS", task.lease) == 0

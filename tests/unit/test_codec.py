@@ -31,6 +31,7 @@ from redis_state.codec import (
     decode,
     encode,
     encode_reporting,
+    fields_of,
     fingerprint,
     plain,
     text_of,
@@ -408,6 +409,12 @@ def test_a_model_keeps_fields_that_the_declared_type_lacks() -> None:
     assert decode(encode(Parent(child=Child(content={1})))) == {
         "child": {"content": [1], "more": 1}
     }
+
+
+@given(ODD)
+def test_the_fields_of_a_model_are_written_as_the_model_is(value: Any) -> None:
+    model = Model(content=value)
+    assert encode({"at": fields_of(model)}) == encode({"at": model})
 
 
 def test_mocks_are_objects_whatever_they_pretend_to_be() -> None:

@@ -18,6 +18,7 @@ LAYERS = (
     ("memory", "telemetry"),
     ("worker", "integrations"),
     ("demo", "cli", "testing"),
+    ("__main__",),
 )
 # The package itself hands out what store.py composes.
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import importlib
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -32,7 +33,7 @@ from redis_state.memory import MemoryKey, SessionMemory
 theirs = pytest.importorskip(
     "penguiflow.planner.memory", reason="compares with the published package"
 )
-with_planner = pytest.importorskip("redis_state.integrations.penguiflow_memory")
+with_planner = importlib.import_module("redis_state.integrations.penguiflow.memory")
 
 KEY = MemoryKey("t", "u", "s")
 ANSWERS = st.sampled_from(["ok", "ok", "long", "fail", "wrong"])

@@ -1,14 +1,18 @@
-"""What PenguiFlow has no public name for: a session's inboxes, a planner's copies of its pauses.
+"""What PenguiFlow has no public name for: a session's inboxes, a planner's copies of its pauses,
+what a flow keeps of its traces.
 
-Where another version has none of these names, its inboxes are not found and its copies are let be.
+Where another version has none of these names, its inboxes are not found, and the rest is let be.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from penguiflow import PenguiFlow
 from penguiflow.planner import ReactPlanner
 from penguiflow.sessions import StreamingSession
 from penguiflow.state import SteeringEvent, SteeringEventType
@@ -49,4 +53,22 @@ def drop_copies(planner: ReactPlanner, token: str) -> None:
         getattr(each, "_pause_records", {}).pop(token, None)
 
 
-__all__ = ["drop_copies", "forget", "has_room", "inbox_of"]
+async def forget_trace(flow: PenguiFlow, trace_id: str) -> None:
+    """Have a flow keep nothing of a trace that is over: it would keep a lock of each for ever.
+
+    A trace that nobody has fetched keeps its lock taken, so that it could not run again.
+    """
+    release = getattr(flow, "_release_trace_roundtrip", None)
+    if release is not None:
+        await release(trace_id)
+    getattr(flow, "_trace_roundtrip_locks", {}).pop(trace_id, None)
+
+
+def when_a_node_ends(flow: PenguiFlow, call: Callable[[], None]) -> None:
+    """Call something when a node of a running flow ends: what is sent to it waits for ever."""
+    nodes: list[asyncio.Task[Any]] = getattr(flow, "_tasks", [])
+    for node in nodes:
+        node.add_done_callback(lambda _: call())
+
+
+__all__ = ["drop_copies", "forget", "forget_trace", "has_room", "inbox_of", "when_a_node_ends"]

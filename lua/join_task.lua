@@ -1,0 +1,58 @@
+-- Have a running task wait for the end of one of its children, and free its worker; not if the
+-- child is over.
+-- KEYS[1] task     hash: version, write, order, status, waits_for, pause_entry, pause_token,
+--   pause_write and the fields given
+-- KEYS[2] tasks    zset: task_id -> expiry in us
+-- KEYS[3] lease    hash: owner, epoch, expires
+-- KEYS[4] rows     stream of the session's updates
+-- KEYS[5] ids      hash: its ids
+-- KEYS[6] topic_rows  list: the task's index in it
+-- KEYS[7] channel  pub/sub
+-- KEYS[8] child    hash: finished
+-- KEYS[9] journal  hash: entry -> JSON; lives as long as the task
+-- ARGV[1] epoch    of the worker's lease
+-- ARGV[2] child_id whose end it waits for
+-- ARGV[3] write    id of this call
+-- ARGV[4] ttl_ms   of the task
+-- ARGV[5] member   the task's id
+-- ARGV[6] max_rows of the updates
+-- ARGV[7] log_ttl_ms  of the updates
+-- ARGV[8] row_id   update id
+-- ARGV[9] row      the update that tells of it
+-- ARGV[10..] fields names and values, in turn
+-- Returns
+--   {'OK', version}     it is paused
+--   {'AGAIN'}           the child is over; nothing was written
+--   {'MISSING'}         there is no such child; nothing was written
+--   {'DENIED', status}  the task does not run; nothing was written
+--   {'LOST', epoch}     the lease is at a later epoch; nothing was written
+-- Emits the update on channel
+-- @include now_ms
+-- @include fence
+-- @include record_write
+-- @include log_write
+local task, tasks, lease, child, journal = KEYS[1], KEYS[2], KEYS[3], KEYS[8], KEYS[9]
+local log = { rows = KEYS[4], ids = KEYS[5], topic_rows = KEYS[6], channel = KEYS[7] }
+local epoch, child_id, write, ttl_ms, member = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5]
+log.topic, log.max_rows, log.ttl_ms = ARGV[5], tonumber(ARGV[6]), tonumber(ARGV[7])
+local row_id, row = ARGV[8], ARGV[9]
+local fields = { unpack(ARGV, 10) }
+
+local was = redis.call('HMGET', task, 'status', 'pause_write', 'version')
+-- A repetition may come after the child's end: only the next pause writes this field again.
+if was[2] == write then return { 'OK', tonumber(was[3]) } end
+local lost = fence(lease, epoch)
+if lost then return lost end
+if was[1] ~= 'RUNNING' then return { 'DENIED', was[1] or '' } end
+local finished = redis.call('HGET', child, 'finished')
+if not finished then return { 'MISSING' } end
+if finished == '1' then return { 'AGAIN' } end
+log_write(log, { row_id, row }, now_ms())
+-- No decision of an earlier pause, nor its deadline, is what the task waits for now.
+local waits = { 'waits_for', child_id, 'pause_entry', '', 'pause_token', '', 'pause_write', write }
+for _, field in ipairs(waits) do fields[#fields + 1] = field end
+local version = record_write(task, { key = tasks, member = member }, write, ttl_ms, fields)
+redis.call('PEXPIRE', journal, ttl_ms)
+redis.call('HSET', lease, 'owner', '', 'expires', 0)
+redis.call('PEXPIRE', lease, ttl_ms)
+return { 'OK', version }

@@ -1,0 +1,62 @@
+-- Write a child of a running task down, once per entry of that task's journal, and tell of it.
+-- KEYS[1] task     hash: version, write, order, status and the fields given: the child
+-- KEYS[2] tasks    zset: task_id -> expiry in us
+-- KEYS[3] rows     stream of the session's updates
+-- KEYS[4] ids      hash: its ids
+-- KEYS[5] topic_rows  list: the child's index in it
+-- KEYS[6] channel  pub/sub
+-- KEYS[7] parent   hash: status
+-- KEYS[8] lease    hash: epoch: the parent's
+-- KEYS[9] journal  hash: entry -> JSON: the parent's
+-- KEYS[10] children  zset: task_id -> expiry in us: the parent's
+-- ARGV[1] epoch    of the parent's lease
+-- ARGV[2] entry    of the parent's journal
+-- ARGV[3] note     JSON, for the parent's journal
+-- ARGV[4] before   ms, by when it must be written
+-- ARGV[5] write    id of this call
+-- ARGV[6] ttl_ms   of the child
+-- ARGV[7] index_ttl_ms  of the parent's index
+-- ARGV[8] member   the child's id
+-- ARGV[9] max_rows of the updates
+-- ARGV[10] log_ttl_ms  of the updates
+-- ARGV[11] row_id  update id
+-- ARGV[12] row     the update that tells of the child
+-- ARGV[13..] fields names and values, in turn
+-- Returns
+--   {'OK', version}     it is written
+--   {'STALE', note}     it was before: what the journal holds; its place in the index is renewed
+--   {'EXPIRED'}         it is too late; nothing was written
+--   {'DENIED', status}  the parent does not run; nothing was written
+--   {'LOST', epoch}     the parent's lease is at a later epoch; nothing was written
+-- Emits the update on channel
+-- @include now_ms
+-- @include fence
+-- @include record_write
+-- @include log_write
+local task, tasks, parent, lease, journal, children = KEYS[1], KEYS[2], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
+local log = { rows = KEYS[3], ids = KEYS[4], topic_rows = KEYS[5], channel = KEYS[6] }
+local epoch, entry, note, before, write = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5]
+local ttl_ms, index_ttl_ms, member = tonumber(ARGV[6]), tonumber(ARGV[7]), ARGV[8]
+log.topic, log.max_rows, log.ttl_ms = ARGV[8], tonumber(ARGV[9]), tonumber(ARGV[10])
+local row_id, row = ARGV[11], ARGV[12]
+local fields = { unpack(ARGV, 13) }
+
+local lost = fence(lease, epoch)
+if lost then return lost end
+local now, noted = now_ms(), redis.call('HGET', journal, entry)
+local is_new = not noted
+if is_new then
+  local status = redis.call('HGET', parent, 'status')
+  if status ~= 'RUNNING' then return { 'DENIED', status or '' } end
+  if now > before then return { 'EXPIRED' } end
+end
+-- A run that comes here again keeps the index alive for as long as the next pause may last.
+redis.call('ZADD', children, string.format('%.0f', (now + index_ttl_ms) * 1000), member)
+redis.call('PEXPIRE', children, index_ttl_ms)
+local was = redis.call('HMGET', task, 'version', 'write')
+if was[2] == write then return { 'OK', tonumber(was[1]) } end
+if not is_new then return { 'STALE', noted } end
+redis.call('HSET', journal, entry, note)
+redis.call('PEXPIRE', journal, redis.call('PTTL', parent))
+log_write(log, { row_id, row }, now)
+return { 'OK', record_write(task, { key = tasks, member = member }, write, ttl_ms, fields) }

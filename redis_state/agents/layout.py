@@ -1,0 +1,149 @@
+"""How a session stands in its hash: a head that is written each time, and parts written once.
+
+    header, definition   what listings show, and what the agent is
+    head                 the state without the steps that are over and without what was said
+    parts                how many there are of which kind
+    s:<n>                the nth step that is over
+    m<k>:<n>             the nth message of the kth section
+
+A part that has not changed since the session was read or saved is the same object, so what is new
+is found without looking into any of them, and the rest stays on the server as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias, cast
+
+from redis_state import codec
+from redis_state.agents.messages import Messages
+from redis_state.agents.parts import data_of
+from redis_state.agents.protection import Protection
+from redis_state.agents.session import AgentDefinition, AgentSession, SessionHeader
+from redis_state.agents.state import AgentState
+from redis_state.agents.steps import StepExecutions
+from redis_state.errors import InvalidField
+
+PartLists: TypeAlias = Mapping[str, Sequence[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """What the store holds of a session: of which write, and which objects its parts are."""
+
+    session_id: str
+    version: int
+    write: str
+    definition: AgentDefinition
+    parts: PartLists
+
+    def is_base_of(self, session: AgentSession) -> bool:
+        """Whether this is the very version that the session was made from."""
+        return (self.session_id, self.version) == (session.session_id, session.version)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a save writes: fields, and the names of those that go."""
+
+    fields: dict[str, bytes]
+    dropped: list[str]
+    parts: PartLists
+
+
+def change_of(
+    session: AgentSession, header: SessionHeader, base: Image | None, protection: Protection
+) -> Change:
+    """Tell what is new in a session since ``base``; all of it without one."""
+    parts = _parts_of(session.state)
+    fields = {
+        "header": codec.encode(header.to_dict()),
+        "head": codec.encode(protection.seal(_without_parts(session.state).to_dict())),
+        "parts": codec.encode({name: len(items) for name, items in parts.items()}),
+    }
+    if base is None or base.definition is not session.definition:
+        fields["definition"] = codec.encode(protection.seal(session.definition.to_dict()))
+    known: PartLists = base.parts if base else {}
+    for name, items in parts.items():
+        were = known.get(name, ())
+        for place, item in enumerate(items):
+            if place >= len(were) or were[place] is not item:
+                fields[f"{name}:{place}"] = data_of(item)
+    return Change(fields, list(_gone(known, parts)), parts)
+
+
+def read_session(
+    fields: Mapping[bytes, bytes], protection: Protection
+) -> tuple[AgentSession, PartLists]:
+    """Read a session; its parts are not looked into.
+
+    Errors: InvalidField, codec.Unreadable, KeyError for a part that is missing.
+    """
+    parts = {
+        name: [fields[b"%s:%d" % (name.encode(), place)] for place in range(count)]
+        for name, count in _object("parts", fields).items()
+    }
+    session = AgentSession(
+        header=read_header(fields[b"header"]),
+        definition=AgentDefinition.from_dict(
+            protection.open(_object("definition", fields)), place="definition"
+        ),
+        state=_with_parts(
+            AgentState.from_dict(protection.open(_object("head", fields)), place="state"), parts
+        ),
+    )
+    return session, _parts_of(session.state)
+
+
+def read_header(data: bytes) -> SessionHeader:
+    """Read a header. Errors: InvalidField, codec.Unreadable."""
+    return SessionHeader.from_dict(codec.decode(data), place="header")
+
+
+def _gone(known: PartLists, parts: PartLists) -> Iterator[str]:
+    for name, were in known.items():
+        for place in range(len(parts.get(name, ())), len(were)):
+            yield f"{name}:{place}"
+
+
+def _parts_of(state: AgentState) -> dict[str, Sequence[Any]]:
+    parts: dict[str, Sequence[Any]] = {
+        f"m{k}": section.messages.items for k, section in enumerate(state.store.sections)
+    }
+    if state.execution is not None:
+        parts["s"] = state.execution.step_executions.items
+    return parts
+
+
+def _without_parts(state: AgentState) -> AgentState:
+    return _replaced(state, [Messages() for _ in state.store.sections], StepExecutions())
+
+
+def _with_parts(state: AgentState, parts: PartLists) -> AgentState:
+    sections = [
+        Messages(parts.get(f"m{k}", ()), place=f"state.context.messageStore.sections[{k}].messages")
+        for k in range(len(state.store.sections))
+    ]
+    steps = StepExecutions(parts.get("s", ()), place="state.execution.stepExecutions")
+    return _replaced(state, sections, steps)
+
+
+def _replaced(state: AgentState, lists: Sequence[Messages], steps: StepExecutions) -> AgentState:
+    store = state.store
+    if lists:
+        sections = tuple(
+            section.changed(messages=messages)
+            for section, messages in zip(store.sections, lists, strict=True)
+        )
+        state = state.changed(context=state.context.with_store(store.changed(sections=sections)))
+    if state.execution is None:
+        return state
+    return state.changed(execution=state.execution.changed(step_executions=steps))
+
+
+def _object(name: str, fields: Mapping[bytes, bytes]) -> dict[str, Any]:
+    found: Any = codec.decode(fields[name.encode()])
+    if not isinstance(found, dict):
+        raise InvalidField(name, "an object is needed")
+    return cast("dict[str, Any]", found)

@@ -1,0 +1,109 @@
+"""Parts of a state that are many: each is read when somebody looks at it, and kept as it came."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Self, TypeAlias, TypeVar, cast, overload
+
+from redis_state import codec
+from redis_state.agents.wire import Wire
+from redis_state.errors import InvalidField
+
+W = TypeVar("W", bound=Wire)
+
+
+# A part as it was made, as a store holds it, or in its wire form.
+Part: TypeAlias = W | bytes | Mapping[str, Any]
+
+
+class Parts(Sequence[W]):
+    """Parts in order, never changed in place. The same part is the same object in every copy.
+
+    What a store holds is read at the first look; its bytes stay, and so what it is the same as.
+    """
+
+    kind: ClassVar[type[Any]]
+
+    __slots__ = ("_found", "_items", "_place")
+
+    def __init__(self, items: Iterable[Part[W]] = (), *, place: str = "") -> None:
+        self._items: list[Part[W]] = list(items)
+        self._place = place
+        # What was read of bytes. Copies share it: where they hold bytes they hold the same.
+        self._found: dict[int, W] = {}
+
+    @overload
+    def __getitem__(self, index: int) -> W: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[W]: ...
+
+    def __getitem__(self, index: int | slice) -> W | Sequence[W]:
+        if isinstance(index, slice):
+            return [self[at] for at in range(*index.indices(len(self)))]
+        at = index if index >= 0 else len(self._items) + index
+        item = self._items[at] if at >= 0 else self._items[index]
+        if isinstance(item, bytes):
+            found = self._found.get(at)
+            if found is None:
+                found = self._found[at] = self._read(decoded(item, self._name(at)), at)
+            return found
+        if isinstance(item, Mapping):
+            item = self._items[at] = self._read(item, at)
+        return item
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __iter__(self) -> Iterator[W]:
+        held = enumerate(self._items)
+        return (item if isinstance(item, Wire) else self[at] for at, item in held)
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and list(self) == list(other)
+
+    def __hash__(self) -> int:
+        return hash(len(self._items))
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {len(self)}>"
+
+    @property
+    def items(self) -> tuple[Part[W], ...]:
+        """The parts as they are held, without looking into them."""
+        return tuple(self._items)
+
+    def to_list(self) -> list[dict[str, Any]]:
+        """Write them; one that nobody has looked at stays as it was read."""
+        return [_wire_form(item, self._name(at)) for at, item in enumerate(self._items)]
+
+    def with_added(self, more: Iterable[W]) -> Self:
+        """Return them with more."""
+        made = type(self)((*self._items, *more), place=self._place)
+        made._found = self._found  # noqa: SLF001 - its own class
+        return made
+
+    def _read(self, data: Mapping[str, Any], at: int) -> W:
+        return cast("W", self.kind.from_dict(data, place=self._name(at)))
+
+    def _name(self, at: int) -> str:
+        return f"{self._place}[{at}]"
+
+
+def data_of(part: Part[Any]) -> bytes:
+    """Write a part as a store holds it: the very bytes that it was read from, if it was."""
+    return part if isinstance(part, bytes) else codec.encode(_wire_form(part, ""))
+
+
+def decoded(data: bytes, place: str) -> Mapping[str, Any]:
+    """Read a part's bytes. Errors: InvalidField names its place."""
+    try:
+        return cast("Mapping[str, Any]", codec.decode(data))
+    except codec.Unreadable as error:
+        raise InvalidField(place, str(error)) from None
+
+
+def _wire_form(part: Part[Any], place: str) -> dict[str, Any]:
+    if isinstance(part, bytes):
+        return cast("dict[str, Any]", decoded(part, place))
+    return part.to_dict() if isinstance(part, Wire) else cast("dict[str, Any]", part)

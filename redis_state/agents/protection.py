@@ -1,0 +1,123 @@
+"""What becomes of a model's key when its session is stored. Encryption needs the extra ``crypto``.
+
+The key of a model stands in two places of a session: ``llmConfig.apiKey`` of the definition and of
+the state. In memory it is what it is; this is about what the server gets to see.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
+
+from pydantic import SecretStr
+
+from redis_state.agents.inference import REDACTED
+from redis_state.errors import ConfigError
+
+if TYPE_CHECKING:
+    from cryptography.fernet import Fernet
+
+Protect: TypeAlias = Literal["keep", "redact", "encrypt"]
+
+_SEALED = "fernet:"
+
+
+def is_sealed(key: str) -> bool:
+    """Tell whether a key is encrypted, as `protect="keep"` reads one of `protect="encrypt"`."""
+    return key.startswith(_SEALED)
+
+
+class Protection(ABC):
+    """Seals the key in an object on its way to the server, and opens it on its way back."""
+
+    def seal(self, data: dict[str, Any]) -> dict[str, Any]:
+        """Return an object with its key sealed. One without a key is returned as it is."""
+        return _with_key(data, self.sealed)
+
+    def open(self, data: dict[str, Any]) -> dict[str, Any]:
+        """Return an object as it was before it was sealed. Errors: ConfigError."""
+        return _with_key(data, self.opened)
+
+    @abstractmethod
+    def sealed(self, key: str) -> str:
+        """Return what is stored in a key's place."""
+
+    def opened(self, stored: str) -> str:
+        """Return the key for what is stored in its place; what cannot be opened stays sealed."""
+        return stored
+
+
+class Keep(Protection):
+    """Stores a key as it is."""
+
+    def sealed(self, key: str) -> str:
+        """Return the key."""
+        return key
+
+
+class Redact(Protection):
+    """Stores no key."""
+
+    def sealed(self, key: str) -> str:
+        """Return that there was one."""
+        del key
+        return REDACTED
+
+
+class Encrypt(Protection):
+    """Stores a key encrypted, with the time, and refuses one that was changed."""
+
+    def __init__(self, secret: SecretStr) -> None:
+        try:
+            from cryptography.fernet import Fernet  # noqa: PLC0415 - needs the extra
+        except ModuleNotFoundError:
+            problem = "protect='encrypt' needs the extra 'crypto': pip install redis_state[crypto]"
+            raise ConfigError(problem) from None
+        try:
+            self._fernet: Fernet = Fernet(secret.get_secret_value())
+        except ValueError:
+            raise ConfigError(
+                "encryption_key: 32 bytes in URL-safe base64 are needed, as Fernet.generate_key() "
+                "makes them"
+            ) from None
+
+    def sealed(self, key: str) -> str:
+        """Encrypt a key. One that is encrypted already, or was redacted, stays."""
+        if key.startswith(_SEALED) or key == REDACTED:
+            return key
+        return _SEALED + self._fernet.encrypt(key.encode("utf-8", "surrogatepass")).decode()
+
+    def opened(self, stored: str) -> str:
+        """Decrypt a key; one that was stored without encryption stays. Errors: ConfigError."""
+        from cryptography.fernet import InvalidToken  # noqa: PLC0415 - as above
+
+        if not stored.startswith(_SEALED):
+            return stored
+        try:
+            opened = self._fernet.decrypt(stored.removeprefix(_SEALED).encode())
+        except InvalidToken:
+            raise ConfigError("encryption_key: is not the one of the stored apiKey") from None
+        return opened.decode("utf-8", "surrogatepass")
+
+
+def protection_for(protect: str, encryption_key: SecretStr | None) -> Protection:
+    """Make the protection of a name. Errors: ConfigError."""
+    if protect == "encrypt":
+        if encryption_key is None:
+            raise ConfigError("protect='encrypt' needs an encryption_key")
+        return Encrypt(encryption_key)
+    if protect not in ("keep", "redact"):
+        raise ConfigError(f"protect={protect!r}: use one of keep, redact, encrypt")
+    return Keep() if protect == "keep" else Redact()
+
+
+def _with_key(data: dict[str, Any], change: Any) -> dict[str, Any]:
+    config = data.get("llmConfig")
+    if not isinstance(config, Mapping):
+        return data
+    values = cast("Mapping[str, Any]", config)
+    key = values.get("apiKey")
+    if not isinstance(key, str) or not key:
+        return data
+    return {**data, "llmConfig": {**values, "apiKey": change(key)}}

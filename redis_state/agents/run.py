@@ -1,0 +1,125 @@
+"""Running a session's agent durably: each state that its loop gives is saved before the next.
+
+A process that dies anywhere leaves the last completed step. Whoever goes on begins there, and the
+ids of what is done again are the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+
+from redis_state.agents.driver import Scope, Unsteered
+from redis_state.agents.history import ExecutionHistory, summary_of
+from redis_state.agents.ids import derived_id
+from redis_state.agents.loop import AgentLoop, begin
+from redis_state.agents.messages import MESSAGES, Message
+from redis_state.agents.runtime import SessionRuntime
+from redis_state.agents.session import AgentSession
+from redis_state.agents.signals import StopReason, StopSignal
+from redis_state.agents.state import AgentState
+from redis_state.errors import SessionBusy
+from redis_state.transport.scripts import Fence
+
+Told = Callable[[AgentSession], Awaitable[None]]
+Yields = Callable[[str], Awaitable[bool]]
+
+
+async def run_session(
+    runtime: SessionRuntime,
+    session_id: str,
+    loop: AgentLoop,
+    *,
+    message: str | None = None,
+    execution_id: str | None = None,
+    scope: Scope | None = None,
+    fence: Fence | None = None,
+    told: Told | None = None,
+    yields: Yields | None = None,
+) -> AgentSession:
+    """Execute a session's agent to its end and return the session as it was saved last.
+
+    Named by ``execution_id``, an execution happens once, whoever calls this how often: one that
+    is over, or was before the last 1,000 others, is not done again, one that is not is gone on
+    with, and ``message`` is said once. Without a name an execution that is not over is gone on
+    with. One of another name is stopped to make room, unless it ``yields`` to it.
+
+    Hold the session meanwhile (`SessionRuntime.holding`) and give its fence. Errors:
+    SessionConflict if somebody else saved the session; call it again to go on from there.
+    SessionBusy if it yields. LeaseLost, BackendError.
+    """
+    history = ExecutionHistory(runtime.sessions)
+    session = await runtime.get(session_id)
+    if execution_id is not None and await _is_past(history, session.state, execution_id):
+        return session
+    if _is_anothers(session.state, execution_id):
+        if yields is not None and await yields(_execution_of(session.state)):
+            raise SessionBusy(session_id)
+        session = await runtime.save(session.with_state(_stopped(session.state)), fence=fence)
+    # What is over is written down before another takes its place: only then is it known as done.
+    await _record(history, session.state)
+    states = loop.states(
+        _with_message(_begun(session, execution_id), message),
+        definition=session.definition,
+        execution_id=execution_id,
+        scope=scope or Scope(session_id, 0, Unsteered()),
+    )
+    async with aclosing(states):
+        async for each in states:
+            if each is session.state:
+                continue  # gone on with: it is saved already
+            session = await runtime.save(session.with_state(each), fence=fence)
+            if told is not None:
+                await told(session)
+    await _record(history, session.state)
+    return session
+
+
+def _begun(session: AgentSession, execution_id: str | None) -> AgentState:
+    """Begin; or return the state as it is if its execution goes on, or is over by this name."""
+    state = session.state
+    if execution_id is None and not _is_open(state):
+        # By the session: a fork has the same agent, and executions of its own.
+        number = str(state.execution_count + 1)
+        return begin(state, derived_id(session.session_id, "execution", number)) or state
+    return begin(state, execution_id) or state
+
+
+def _with_message(state: AgentState, text: str | None) -> AgentState:
+    if text is None or not _is_open(state):
+        return state
+    message_id = derived_id(_execution_of(state), "message", text)
+    if any(message.id == message_id for message in state.store.section(MESSAGES)):
+        return state
+    return state.with_messages([Message(id=message_id, role="user", content=text)])
+
+
+async def _is_past(history: ExecutionHistory, state: AgentState, execution_id: str) -> bool:
+    """Tell whether an execution is over and others have come after it."""
+    if _execution_of(state) == execution_id:
+        return False
+    return await history.knows(state.agent_id, execution_id)
+
+
+async def _record(history: ExecutionHistory, state: AgentState) -> None:
+    if state.execution is not None and not _is_open(state):
+        await history.record(state.agent_id, summary_of(state))
+
+
+def _is_open(state: AgentState) -> bool:
+    return state.status is not None and not state.status.is_over
+
+
+def _is_anothers(state: AgentState, execution_id: str | None) -> bool:
+    return execution_id not in (None, _execution_of(state)) and _is_open(state)
+
+
+def _execution_of(state: AgentState) -> str:
+    return state.execution.execution_id if state.execution else ""
+
+
+def _stopped(state: AgentState) -> AgentState:
+    signal = StopSignal(
+        reason=StopReason.STOP_REQUESTED, message="another execution began", source="session"
+    )
+    return state.with_stop_signal(signal).with_execution_completed()

@@ -1,0 +1,296 @@
+"""The sessions of agents on Redis: saved at a version, written by what is new, listed by page."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from heapq import merge
+from itertools import islice
+from typing import Any, Protocol
+
+from pydantic import SecretStr
+
+from redis_state import codec
+from redis_state.agents.ids import check_session_id
+from redis_state.agents.layout import Image, PartLists, change_of, read_header, read_session
+from redis_state.agents.protection import Protect, protection_for
+from redis_state.agents.session import AgentSession, SessionHeader, SessionStatus
+from redis_state.agents.wire import now
+from redis_state.errors import (
+    CorruptState,
+    InvalidField,
+    LeaseLost,
+    SessionConflict,
+    SessionNotFound,
+)
+from redis_state.primitives.record import Place, new_write_id
+from redis_state.stores.base import Base, ms
+from redis_state.transport.keys import AGENT_SHARDS, agent_shard, escape
+from redis_state.transport.scripts import Fence, Reply, Word
+
+_CURSOR = re.compile(r"[0-9]{16}:[a-zA-Z0-9][a-zA-Z0-9_-]*")
+_WRITE = re.compile(r"\S+")
+_MOST = 1_000
+
+
+class HasBase(Protocol):
+    """A store, as far as a session store needs one: RedisStateStore is one."""
+
+    @property
+    def base(self) -> Base:
+        """The parts that a store is made of."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class SessionPage:
+    """Headers, the newest session's first; ``cursor`` reads on; ``at_end``: there are no more."""
+
+    headers: tuple[SessionHeader, ...]
+    cursor: str | None
+    at_end: bool
+
+
+class SessionStore:
+    """Create, save, load and list sessions, shared by any number of processes.
+
+    ``protect`` says what the server gets to see of a model's ``apiKey``: "keep" stores it,
+    "redact" does not, "encrypt" stores it under ``encryption_key`` (Fernet, extra ``crypto``).
+    ``lifetime`` is how long a session is kept after its last save, else `agent_sessions_ttl`.
+    No I/O. Errors: ConfigError.
+    """
+
+    def __init__(
+        self,
+        store: HasBase,
+        *,
+        protect: Protect = "keep",
+        encryption_key: SecretStr | None = None,
+        lifetime: timedelta | None = None,
+    ) -> None:
+        self._base = store.base
+        self._protection = protection_for(protect, encryption_key)
+        self._ttl_ms = ms(lifetime or self._base.settings.agent_sessions_ttl)
+
+    @property
+    def base(self) -> Base:
+        """The parts that it is made of."""
+        return self._base
+
+    async def create(
+        self, session: AgentSession, *, write: str | None = None, fence: Fence | None = None
+    ) -> AgentSession:
+        """Store a new session at version 1 and return it so.
+
+        Atomic. The same ``write`` repeated gets the same answer, for sixteen versions: name one if
+        you will ask again after OutcomeUnknown. Errors: SessionConflict if there is one, or for a
+        version above 0.
+        """
+        if session.version != 0:
+            actual = await self._version(session.session_id)
+            raise SessionConflict(session.session_id, expected=session.version, actual=actual)
+        return await self._write(session, None, write, fence)
+
+    async def save(
+        self, session: AgentSession, *, write: str | None = None, fence: Fence | None = None
+    ) -> AgentSession:
+        """Save a session over the version that it was loaded at; return it at the next.
+
+        Atomic. Only what is new since then is sent: a step, not the history. The session given
+        stays as it is. ``write`` as in `create`. Errors: SessionConflict at any other version, or
+        if the id was deleted and created anew; SessionNotFound; LeaseLost under a stale fence.
+        """
+        if session.version < 1:
+            raise SessionConflict(
+                session.session_id, expected=0, actual=await self._version(session.session_id)
+            )
+        image = session.stored
+        known = image if isinstance(image, Image) and image.is_base_of(session) else None
+        return await self._write(session, known, write, fence)
+
+    async def load(self, session_id: str) -> AgentSession | None:
+        """Return a session, or None. Its steps and messages are read when they are looked at.
+
+        Errors: ConfigError if its key cannot be decrypted; CorruptState.
+        """
+        key = self._key(session_id)
+        flat = await self._base.fetch(key)
+        if not flat:
+            return None
+        fields = dict(zip(flat[::2], flat[1::2], strict=True))
+        try:
+            session, parts = read_session(fields, self._protection)
+            write = fields[b"write"].decode()
+        except KeyError as missing:
+            raise CorruptState(key, f"{missing.args[0].decode()} is missing") from None
+        except (InvalidField, codec.Unreadable) as error:
+            # Their texts name a place, never what stands there.
+            raise CorruptState(key, str(error)) from None
+        return _remembering(session, write, parts)
+
+    async def get(self, session_id: str) -> AgentSession:
+        """Return a session. Errors: SessionNotFound; else as `load`."""
+        found = await self.load(session_id)
+        if found is None:
+            raise SessionNotFound(session_id)
+        return found
+
+    async def header(self, session_id: str) -> SessionHeader | None:
+        """Return a session's header alone, or None."""
+        data = await self._send("HGET", self._key(session_id), "header")
+        try:
+            return None if data is None else read_header(data)
+        except (InvalidField, codec.Unreadable) as error:
+            raise CorruptState(self._key(session_id), str(error)) from None
+
+    async def status(self, session_id: str) -> SessionStatus | None:
+        """Return a session's status, or None."""
+        header = await self.header(session_id)
+        return header.status if header else None
+
+    async def exists(self, session_id: str) -> bool:
+        """Tell whether there is a session."""
+        return bool(await self._send("EXISTS", self._key(session_id)))
+
+    async def delete(self, session_id: str) -> bool:
+        """Delete a session, whatever its version; tell whether there was one. A save is refused
+        from then on, and its id can be created anew.
+        """
+        reply = await self._base.scripts.delete_session(
+            self._key(session_id), index=self._index(session_id), session_id=session_id
+        )
+        return int(reply.facts[0]) == 1
+
+    async def fork(self, session_id: str, *, as_id: str | None = None) -> AgentSession:
+        """Create a session that begins with all that another knows, between executions.
+
+        Errors: SessionNotFound; SessionConflict if ``as_id`` is taken.
+        """
+        source = await self.get(session_id)
+        return await self.create(source.forked(as_id))
+
+    async def list_headers(
+        self,
+        *,
+        status: SessionStatus | None = None,
+        agent_name: str | None = None,
+        after: str | None = None,
+        count: int = 100,
+    ) -> SessionPage:
+        """Return up to ``count`` headers, the session created last first, and a cursor.
+
+        Costs the page, whatever there is besides: no state is touched. A walk through all pages
+        meets each session that is there all the while once; what is created meanwhile comes
+        before its first page. Errors: InvalidField for a count below 1, or a bad cursor.
+        """
+        if not 1 <= count <= _MOST:
+            raise InvalidField("count", f"must be from 1 to {_MOST}")
+        if after is not None and not _CURSOR.fullmatch(after):
+            raise InvalidField("after", "is no cursor of a listing")
+        tag = _tag(status, agent_name)
+        headers: list[SessionHeader] = []
+        while True:
+            places = await self._places(tag, after, count - len(headers))
+            headers += await self._headers(tag, places)
+            after = places[-1] if places else after
+            if not places or len(headers) >= count:
+                return SessionPage(tuple(headers), after, at_end=not places)
+
+    async def _write(
+        self, session: AgentSession, known: Image | None, write: str | None, fence: Fence | None
+    ) -> AgentSession:
+        header = session.header.changed(version=session.version + 1, updated_at=now())
+        change = change_of(session, header, known, self._protection)
+        write = new_write_id() if write is None else write
+        if not _WRITE.fullmatch(write):
+            raise InvalidField("write", "text without spaces is needed")
+        reply = await self._base.scripts.save_session(
+            self._key(session.session_id),
+            change.fields,
+            index=self._index(session.session_id),
+            session_id=session.session_id,
+            tags=" ".join(_tags(header)),
+            expected=session.version,
+            base=known.write if known else "",
+            dropped=change.dropped,
+            write=write,
+            ttl_ms=self._ttl_ms,
+            fence=fence,
+        )
+        _refuse(reply, session, fence)
+        return _remembering(session.changed(header=header), write, change.parts)
+
+    async def _places(self, tag: str, after: str | None, count: int) -> list[str]:
+        """Find where the next sessions of a listing stand: ``<created>:<id>``, the last first."""
+        start = f"({tag}:{after}" if after else f"({tag};"  # ';' comes after ':'
+        replies: Any = await asyncio.gather(
+            *(
+                self._send("ZREVRANGEBYLEX", index, start, f"[{tag}:", "LIMIT", 0, count)
+                for index in map(self._base.keys.agent_sessions, range(AGENT_SHARDS))
+            )
+        )
+        found = merge(*replies, reverse=True)
+        return [member.decode()[len(tag) + 1 :] for member in islice(found, count)]
+
+    async def _headers(self, tag: str, places: Sequence[str]) -> list[SessionHeader]:
+        ids = [place.partition(":")[2] for place in places]
+        found = await asyncio.gather(*(self._send("HGET", self._key(i), "header") for i in ids))
+        headers: list[SessionHeader] = []
+        for session_id, place, data in zip(ids, places, found, strict=True):
+            if data is None:
+                # It has expired: its place in the listing goes when somebody comes by.
+                place_of_it = Place(self._index(session_id), f"{tag}:{place}")
+                await self._base.records.forget(self._key(session_id), place=place_of_it)
+                continue
+            header = self._base.attempt(session_id, "header", data, partial(read_header, data))
+            headers += [header] if header else []
+        return headers
+
+    async def _version(self, session_id: str) -> int:
+        return int(await self._send("HGET", self._key(session_id), "version") or 0)
+
+    async def _send(self, *command: str | int) -> Any:
+        return await self._base.scripts.transport.sender.send(*command, repeatable=True)
+
+    def _key(self, session_id: str) -> str:
+        return self._base.keys.agent_session(check_session_id(session_id))
+
+    def _index(self, session_id: str) -> str:
+        return self._base.keys.agent_sessions(agent_shard(session_id))
+
+
+def _remembering(session: AgentSession, write: str, parts: PartLists) -> AgentSession:
+    return session.remembering(
+        Image(session.session_id, session.version, write, session.definition, parts)
+    )
+
+
+def _refuse(reply: Reply, session: AgentSession, fence: Fence | None) -> None:
+    session_id, expected = session.session_id, session.version
+    match reply.word:
+        case Word.STALE:
+            raise SessionConflict(session_id, expected=expected, actual=int(reply.facts[0]))
+        case Word.MISSING:
+            raise SessionNotFound(session_id)
+        case Word.AGAIN:
+            raise SessionConflict(session_id, expected=expected, actual=0)
+        case Word.LOST:
+            epoch = fence.epoch if fence else 0
+            raise LeaseLost(f"session {session_id!r}", epoch=epoch, current=int(reply.facts[0]))
+        case _:
+            return
+
+
+def _tags(header: SessionHeader) -> list[str]:
+    status, name = header.status, header.agent_name
+    return [_tag(None, None), _tag(status, None), _tag(None, name), _tag(status, name)]
+
+
+def _tag(status: SessionStatus | None, agent_name: str | None) -> str:
+    """Name one of the lists in which a session stands. Escaped, so that none runs into another."""
+    written = "" if status is None else status.value
+    return f"{written}/" if agent_name is None else f"{written}/{escape('agent_name', agent_name)}"

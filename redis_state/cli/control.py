@@ -1,0 +1,239 @@
+"""The commands that have a say: cancel, steer, approve, reject."""
+
+from __future__ import annotations
+
+import getpass
+import json
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from redis_state.cli.commands import AsJson, Url, app
+from redis_state.cli.ending import NotFound, TooLate, run
+from redis_state.cli.tasks import SessionId, TaskId, client_of, found
+from redis_state.cli.telling import print_json, print_line, task_document
+from redis_state.errors import CallerError, InvalidField
+from redis_state.models import SteeringEventType, TaskState
+
+if TYPE_CHECKING:
+    from redis_state.worker import TaskClient
+
+# What a text on the command line is to an event of each type.
+_TEXT = {
+    SteeringEventType.INJECT_CONTEXT: "text",
+    SteeringEventType.USER_MESSAGE: "text",
+    SteeringEventType.REDIRECT: "instruction",
+    SteeringEventType.CANCEL: "reason",
+    SteeringEventType.PAUSE: "reason",
+    SteeringEventType.RESUME: "reason",
+    SteeringEventType.PRIORITIZE: "priority",
+}
+
+Target = Annotated[
+    str, typer.Argument(metavar="TOKEN|SESSION", help="The pause's token; or a session.")
+]
+OfTask = Annotated[
+    str | None, typer.Argument(metavar="TASK", help="Of a session: the task with one open pause.")
+]
+Value = Annotated[
+    str | None, typer.Option(metavar="JSON", help="What the handler gets as the decision's value.")
+]
+By = Annotated[str | None, typer.Option(help="Who decides. Default: who you are here.")]
+PauseName = Annotated[
+    str | None, typer.Option("--pause", help="Of several open pauses, the one of this name.")
+]
+ClaimId = Annotated[
+    str | None,
+    typer.Option(help="Name of this call: repeated with it, the answer is the same."),
+]
+
+
+@app.command()
+def cancel(
+    session: SessionId,
+    task: TaskId,
+    reason: Annotated[str | None, typer.Option(help="Why; kept as the task's error.")] = None,
+    hard: Annotated[
+        bool, typer.Option("--hard", help="Do not wait for the handler's next checkpoint.")
+    ] = False,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Cancel a task, and with it what it has spawned, unless that is isolated.
+
+    One that waits is cancelled at once, one that runs at its next checkpoint. Status 3 if there is
+    no such task, 4 if it is over.
+    """
+
+    async def do() -> TaskState:
+        async with client_of(url) as client:
+            await _unfinished(client, session, task)
+            if not await client.cancel(session, task, reason=reason, hard=hard):
+                raise TooLate("the task has ended meanwhile")
+            return await found(client, session, task)
+
+    _tell(run(do()), "told to cancel", as_json=as_json)
+
+
+@app.command()
+def steer(
+    session: SessionId,
+    task: TaskId,
+    kind: Annotated[
+        SteeringEventType, typer.Argument(metavar="TYPE", case_sensitive=False, help="What to do.")
+    ],
+    text: Annotated[
+        str | None,
+        typer.Argument(metavar="TEXT", help="The text, instruction, reason or priority of it."),
+    ] = None,
+    payload: Annotated[
+        str | None, typer.Option(metavar="JSON", help="The whole payload, instead of TEXT.")
+    ] = None,
+    event_id: Annotated[
+        str | None, typer.Option("--id", help="Name of the event: repeated with it, it is one.")
+    ] = None,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Steer a task, wherever it runs or waits.
+
+    TYPE is INJECT_CONTEXT, USER_MESSAGE, REDIRECT, PAUSE, RESUME, PRIORITIZE, CANCEL, APPROVE or
+    REJECT. Status 2 if the payload breaks the rules of its type, 3 if there is no such task, 4 if
+    it is over.
+
+    Try: `redis-state steer S T redirect "the short version"`, `redis-state steer S T prioritize 5`,
+    `redis-state steer S T inject_context --payload '{"text": "…", "severity": "correction"}'`.
+    """
+
+    async def do() -> TaskState:
+        content = _payload(kind, text, payload)
+        async with client_of(url) as client:
+            await _unfinished(client, session, task)
+            await client.steer(session, task, kind, content, source=_me(), event_id=event_id)
+            return await found(client, session, task)
+
+    _tell(run(do()), f"told to {kind.value}", as_json=as_json)
+
+
+@app.command()
+def approve(
+    target: Target,
+    task: OfTask = None,
+    value: Value = None,
+    by: By = None,
+    pause: PauseName = None,
+    claim: ClaimId = None,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Decide a pause with yes; its task goes on. Each pause is decided once.
+
+    Status 3 if there is no such pause, 4 if somebody has decided it or its task is over.
+
+    Try: `redis-state tasks --paused`, then `redis-state approve TOKEN --value '{"limit": 3}'` or
+    `redis-state approve SESSION TASK`.
+    """
+    _decide(target, task, pause, value, by, claim, url, approved=True, as_json=as_json)
+
+
+@app.command()
+def reject(
+    target: Target,
+    task: OfTask = None,
+    value: Value = None,
+    by: By = None,
+    pause: PauseName = None,
+    claim: ClaimId = None,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Decide a pause with no; its task goes on and is told so. Like `approve`."""
+    _decide(target, task, pause, value, by, claim, url, approved=False, as_json=as_json)
+
+
+def _decide(
+    target: str,
+    task: str | None,
+    pause: str | None,
+    value: str | None,
+    by: str | None,
+    claim: str | None,
+    url: str | None,
+    *,
+    approved: bool,
+    as_json: bool,
+) -> None:
+    async def do() -> TaskState | None:
+        content = None if value is None else _json("--value", value)
+        async with client_of(url) as client:
+            token = target if task is None else await _token(client, target, task, pause)
+            return await client.resolve(
+                token, approved=approved, value=content, by=by or _me(), claim=claim
+            )
+
+    state = run(do())
+    if state is not None:
+        _tell(state, "approved" if approved else "rejected", as_json=as_json)
+
+
+async def _token(client: TaskClient, session: str, task: str, name: str | None) -> str:
+    """Find the token of a task's one open pause. Errors: NotFound; CallerError if it is not one."""
+    await found(client, session, task)
+    pauses = [one for one in await client.pauses(session) if one.task_id == task]
+    pauses = [one for one in pauses if name in (None, one.name)]
+    if not pauses:
+        raise NotFound("the task has no such open pause")
+    if len(pauses) > 1:
+        names = ", ".join(one.name for one in pauses)
+        raise CallerError(f"the task has {len(pauses)} open pauses ({names}): name one by --pause")
+    if pauses[0].token is None:
+        raise CallerError("the pause is not to be revealed: its token is needed")
+    return pauses[0].token
+
+
+async def _unfinished(client: TaskClient, session: str, task: str) -> None:
+    state = await found(client, session, task)
+    if state.status.is_terminal:
+        raise TooLate(f"the task is {state.status.value}")
+
+
+def _payload(kind: SteeringEventType, text: str | None, payload: str | None) -> dict[str, Any]:
+    if payload is not None:
+        if text is not None:
+            raise CallerError("TEXT and --payload: one of the two")
+        content = _json("--payload", payload)
+        if not isinstance(content, dict):
+            raise InvalidField("--payload", "a JSON object is needed")
+        return {str(name): value for name, value in content.items()}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+    if text is None:
+        return {}
+    name = _TEXT.get(kind)
+    if name is None:
+        raise CallerError(f"{kind.value} takes no TEXT: give --payload, or use approve and reject")
+    if kind is SteeringEventType.PRIORITIZE:
+        try:
+            return {name: int(text)}
+        except ValueError:
+            raise InvalidField("TEXT", "a whole number is needed as priority") from None
+    return {name: text}
+
+
+def _json(option: str, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        raise InvalidField(option, "is not JSON; a text needs quotes of its own") from None
+
+
+def _me() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container's user may have no name
+        return "redis-state"
+
+
+def _tell(state: TaskState, done: str, *, as_json: bool) -> None:
+    if as_json:
+        print_json(task_document(state))
+    else:
+        print_line(f"{done}; the task is {state.status.value}")

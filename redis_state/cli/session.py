@@ -1,0 +1,275 @@
+"""``redis-state session``: look at agents' sessions, copy them, and carry them elsewhere."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, TypeVar, cast
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from redis_state import RedisStateStore, codec
+from redis_state.agents import AgentSession, SessionPage, SessionStatus, SessionStore
+from redis_state.cli.ending import Status, or_exit, run
+from redis_state.cli.tree import differences
+from redis_state.errors import CallerError
+
+T = TypeVar("T")
+
+session: typer.Typer = typer.Typer(
+    name="session",
+    help="Look at agents' sessions, copy them, and carry them elsewhere.\n\n"
+    "A session is what an agent is, all that was said, and how far its execution is. It is stored "
+    "under an id, at a version that each save raises.\n\n"
+    "Try: `redis-state session list --status active`, then `redis-state session show ID`.\n\n"
+    "Exit status: as for all of redis-state.",
+    no_args_is_help=True,
+)
+
+Id = Annotated[str, typer.Argument(metavar="ID", help="A session's id.")]
+Side = Annotated[str, typer.Argument(help="A session's id, or the file of an export.")]
+Url = Annotated[str | None, typer.Option("--url", help="Server address; else REDIS_STATE_URL.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+
+
+@session.command("list")
+def list_(
+    status: Annotated[SessionStatus | None, typer.Option(help="Only those of a status.")] = None,
+    agent: Annotated[str | None, typer.Option(help="Only those of an agent, by its name.")] = None,
+    count: Annotated[int, typer.Option(min=1, max=1000, help="At most so many.")] = 50,
+    after: Annotated[
+        str | None, typer.Option(metavar="CURSOR", help="Go on after an earlier page.")
+    ] = None,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """List sessions, the one created last first; a page costs the same among any number.
+
+    The last line tells how to read on. Try: `redis-state session list --agent coder --count 10`.
+    """
+
+    async def page(store: SessionStore) -> SessionPage:
+        return await store.list_headers(status=status, agent_name=agent, after=after, count=count)
+
+    found = _with_store(url, page)
+    headers = [header.to_dict() for header in found.headers]
+    if as_json:
+        _print_json({"sessions": headers, "cursor": found.cursor, "at_end": found.at_end})
+        return
+    table = Table(box=box.SIMPLE, pad_edge=False, show_edge=False)
+    columns = ("sessionId", "status", "version", "agentName", "updatedAt", "parentId")
+    for name in columns:
+        table.add_column(name, overflow="fold")
+    for header in headers:
+        table.add_row(*(_cell(header[name]) for name in columns))
+    Console().print(table)
+    if not found.at_end and len(headers) == count:
+        print(f"More: --after {found.cursor}")
+
+
+@session.command()
+def show(
+    session_id: Id,
+    messages: Annotated[bool, typer.Option("--messages", help="Print what was said, too.")] = False,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show a session: where it stands, what its execution did and used, how it ended.
+
+    `--json` prints all of it as it is stored, keys of models redacted. What was said is shown only
+    when asked for.
+    """
+    found = _with_store(url, lambda store: store.get(session_id)).redacted()
+    if as_json:
+        _print_json(or_exit(found.to_dict))
+        return
+    table = Table(box=box.SIMPLE, show_header=False, pad_edge=False, show_edge=False)
+    for name, value in or_exit(lambda: _facts(found)).items():
+        if value not in (None, ""):
+            table.add_row(name, _cell(value))
+    Console().print(table)
+    if messages:
+        for section in found.state.store.sections:
+            for message in section.messages:
+                print(f"\n[{_shown(section.name)}] {_shown(message.role)}: {_shown(message.text)}")
+
+
+@session.command()
+def fork(
+    session_id: Id,
+    as_id: Annotated[str | None, typer.Option("--as", help="The new session's id.")] = None,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Create a session that begins with all that another one knows, between executions.
+
+    Prints the new one's id. Its parent is the session that it was made from.
+    """
+    made = _with_store(url, lambda store: store.fork(session_id, as_id=as_id))
+    _tell_stored(made, as_json=as_json)
+
+
+@session.command()
+def export(
+    session_id: Id,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Write to a file. Default: print it.")
+    ] = None,
+    with_keys: Annotated[
+        bool, typer.Option("--with-keys", help="Leave the keys of models in it, as stored.")
+    ] = False,
+    url: Url = None,
+) -> None:
+    """Write a session as one JSON document, in the form that other languages read too.
+
+    The keys of models are redacted unless asked for. Try:
+    `redis-state session export ID | redis-state session import - --as COPY --url OTHER`.
+    """
+    found = _with_store(url, lambda store: store.get(session_id))
+    text = json.dumps(or_exit((found if with_keys else found.redacted()).to_dict), indent=2)
+    if out is None:
+        print(text)
+        return
+    try:
+        out.write_text(text + "\n", encoding="utf-8")
+    except OSError as error:
+        _refuse(f"{out} cannot be written: {error.strerror}")
+
+
+@session.command("import")
+def import_(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="An export; - is standard input.")],
+    as_id: Annotated[str | None, typer.Option("--as", help="Store it under another id.")] = None,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Save it over the session that is there.")
+    ] = False,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Store a session that was exported, here or in another language, as a new one.
+
+    Refused with status 4 if its id is taken. With `--replace` it becomes the next version of what
+    is there.
+    """
+    given = _read(file)
+    header = given.header.changed(version=0, session_id=as_id or given.session_id)
+
+    async def store_it(store: SessionStore) -> AgentSession:
+        known = await store.header(header.session_id) if replace else None
+        if known is None:
+            return await store.create(given.changed(header=header))
+        return await store.save(given.changed(header=header.changed(version=known.version)))
+
+    _tell_stored(_with_store(url, store_it), as_json=as_json)
+
+
+@session.command()
+def diff(
+    one: Side,
+    other: Side,
+    dates: Annotated[bool, typer.Option("--dates", help="Compare dates, too.")] = False,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compare what two sessions are and know: definition and state, not id and version.
+
+    Each side is a session's id or the file of an export. Status 0 if they are the same, 1 if not.
+    Try: `redis-state session export ID -o before.json`, later `redis-state session diff
+    before.json ID`.
+    """
+    first, second = (_side(side, url) for side in (one, other))
+    found = list(differences(first, second, dates=dates))
+    if as_json:
+        written = [each.to_dict() for each in found]
+        _print_json({"same": not found, "differences": written})
+    else:
+        for each in found:
+            print(each)
+        if not found:
+            print("They are the same.")
+    if found:
+        raise typer.Exit(Status.FAILED)
+
+
+def _facts(found: AgentSession) -> dict[str, Any]:
+    state, header = found.state, found.header.to_dict()
+    signal = state.stop_signal()
+    return header | {
+        "agentId": state.agent_id,
+        "executions": state.execution_count,
+        "execution": state.execution.execution_id if state.execution else None,
+        "executionStatus": state.status,
+        "steps": state.step_count,
+        "tokens": state.usage.total,
+        "messages": sum(len(section.messages) for section in state.store.sections),
+        "stopSignal": signal and str(signal),
+        "errors": "; ".join(f"{error.class_}: {error.message}" for error in state.errors),
+        "finalResponse": state.final_response.strip(),
+    }
+
+
+def _side(side: str, url: str | None) -> dict[str, Any]:
+    is_file = Path(side).is_file()
+    found = _read(side) if is_file else _with_store(url, lambda store: store.get(side))
+    return or_exit(found.redacted().to_dict)
+
+
+def _read(file: str) -> AgentSession:
+    """Read an export. Ends the command if it cannot be read."""
+
+    def read() -> AgentSession:
+        name = "standard input" if file == "-" else file
+        try:
+            data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+        except OSError as error:
+            raise CallerError(f"{name} cannot be read: {error.strerror}") from None
+        try:
+            given: Any = codec.decode(data)
+        except codec.Unreadable as error:
+            raise CallerError(f"{name} is not JSON: {error}") from None
+        if not isinstance(given, dict):
+            raise CallerError(f"{name} is no session: an object is needed")
+        return AgentSession.from_dict(cast("Mapping[str, Any]", given))
+
+    return or_exit(read)
+
+
+def _with_store(url: str | None, work: Callable[[SessionStore], Awaitable[T]]) -> T:
+    async def do() -> T:
+        async with RedisStateStore.from_url(url) as store:
+            return await work(SessionStore(store))
+
+    return run(do())
+
+
+def _tell_stored(stored: AgentSession, *, as_json: bool) -> None:
+    if as_json:
+        _print_json(stored.header.to_dict())
+    else:
+        print(f"{stored.session_id} (version {stored.version})")
+
+
+def _refuse(problem: str) -> None:
+    def refuse() -> None:
+        raise CallerError(problem)
+
+    or_exit(refuse)
+
+
+def _cell(value: object) -> Text:
+    return Text("" if value is None else _shown(str(value)))
+
+
+def _shown(text: str) -> str:
+    # What a model or a user wrote does not steer the terminal.
+    return "".join(char if char.isprintable() or char in "\n\t" else "\ufffd" for char in text)
+
+
+def _print_json(value: object) -> None:
+    print(json.dumps(value))

@@ -1,0 +1,337 @@
+"""The commands that look: tasks, show, tree, tail, workers."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing, asynccontextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.text import Text
+from rich.tree import Tree
+
+from redis_state import RedisStateStore
+from redis_state.cli.commands import AsJson, Url, app
+from redis_state.cli.ending import NotFound, Status, or_exit, run
+from redis_state.cli.telling import (
+    age,
+    brief,
+    harmless,
+    parent_of,
+    pause_document,
+    print_json,
+    print_line,
+    print_table,
+    status_of,
+    task_document,
+    update_document,
+    view_document,
+    worker_document,
+)
+from redis_state.errors import CallerError
+from redis_state.models import StateUpdate, TaskState, TaskStatus
+
+if TYPE_CHECKING:
+    from redis_state.worker import OpenPause, TaskClient, TaskView
+
+SessionId = Annotated[str, typer.Argument(metavar="SESSION", help="The task's session.")]
+TaskId = Annotated[str, typer.Argument(metavar="TASK", help="The task's id.")]
+OfSession = Annotated[str | None, typer.Option("--session", "-s", help="Only of this session.")]
+
+
+@asynccontextmanager
+async def client_of(url: str | None) -> AsyncGenerator[TaskClient, None]:
+    """Give a client of the server that a command names."""
+    from redis_state.worker import TaskClient  # noqa: PLC0415 - needs the extra
+
+    async with RedisStateStore.from_url(url) as store, TaskClient(store) as client:
+        yield client
+
+
+async def found(client: TaskClient, session_id: str, task_id: str) -> TaskState:
+    """Return a task. Errors: NotFound."""
+    state = await client.get(session_id, task_id)
+    if state is None:
+        raise NotFound(f"session {harmless(session_id)!r} has no task {harmless(task_id)!r}")
+    return state
+
+
+@app.command()
+def tasks(
+    session: OfSession = None,
+    status: Annotated[
+        list[TaskStatus] | None,
+        typer.Option(case_sensitive=False, help="Only in this state; may be given more than once."),
+    ] = None,
+    dead: Annotated[
+        bool, typer.Option("--dead", help="Those given up because their workers kept dying.")
+    ] = False,
+    paused: Annotated[
+        bool, typer.Option("--paused", help="Open pauses, with the tokens to decide them.")
+    ] = False,
+    limit: Annotated[int, typer.Option(min=1, help="So many at most.")] = 100,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """List tasks: of a session all of them, else those of all sessions that are not over.
+
+    Try: `redis-state tasks`, `redis-state tasks -s SESSION --status FAILED`,
+    `redis-state tasks --paused`, then `redis-state approve TOKEN`.
+    """
+
+    async def look() -> tuple[Sequence[TaskState], Sequence[OpenPause]]:
+        if dead and paused:
+            raise CallerError("--dead and --paused: one of the two")
+        async with client_of(url) as client:
+            if paused:
+                return [], (await client.pauses(session))[:limit]
+            return await _listed(client, session, dead=dead, status=status, limit=limit), []
+
+    states, pauses = run(look())
+    if as_json:
+        print_json([*map(task_document, states), *map(pause_document, pauses)])
+    elif paused:
+        _print_pauses(pauses)
+    else:
+        _print_tasks(states)
+
+
+@app.command()
+def show(session: SessionId, task: TaskId, url: Url = None, as_json: AsJson = False) -> None:
+    """Show one task: how it stands, its steps, its open pauses, its children.
+
+    Status 3 if there is no such task.
+    """
+
+    async def look() -> tuple[TaskView, dict[str, Any]]:
+        async with client_of(url) as client:
+            await found(client, session, task)
+            view = await client.inspect(session, task)
+            if view is None:
+                raise NotFound("the task is gone")
+            pauses = [one for one in await client.pauses(session) if one.task_id == task]
+            children = await client.children(session, task)
+            steps = await client.snapshots(session, task)
+        return view, {
+            "steps": [
+                {"version": step.version, "step": step.step, "epoch": step.epoch, "size": step.size}
+                for step in steps
+            ],
+            "pauses": [pause_document(pause) for pause in pauses],
+            "children": [task_document(child) for child in children],
+        }
+
+    view, more = run(look())
+    document = view_document(view)
+    if as_json:
+        print_json(document | more)
+        return
+    facts = {name: value for name, value in document.items() if value not in (None, False)}
+    for name, value in facts.items():
+        print_line(f"{name:12}  {brief(value)}")
+    for step in more["steps"]:
+        print_line(f"{'step':12}  {step['version']}  {brief(step['step'])}  run {step['epoch']}")
+    for pause in more["pauses"]:
+        print_line(f"{'open pause':12}  {brief(pause['pause'])}  {pause['token'] or '(not shown)'}")
+    for child in more["children"]:
+        print_line(f"{'child':12}  {child['task_id']}  {child['status']}")
+
+
+@app.command()
+def tree(
+    session: SessionId,
+    task: Annotated[
+        str | None, typer.Argument(metavar="TASK", help="Only this task and what it spawned.")
+    ] = None,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show which task of a session has spawned which. Status 3 if there is none."""
+
+    async def look() -> list[TaskState]:
+        async with client_of(url) as client:
+            if task is not None:
+                await found(client, session, task)
+            return await client.store.list_tasks(session)
+
+    states = run(look())
+    known = {state.task_id for state in states}
+    below: dict[str | None, list[TaskState]] = {}
+    for state in states:
+        parent = parent_of(state)
+        below.setdefault(parent if parent in known else None, []).append(state)
+    roots = below.get(None, []) if task is None else [one for one in states if one.task_id == task]
+    if not roots:
+        or_exit(lambda: _nothing(session))
+    if as_json:
+        print_json([_branch(root, below) for root in roots])
+        return
+    top = Tree(Text(harmless(session)))
+    for root in roots:
+        _grow(top, root, below)
+    console = Console(soft_wrap=True)
+    console.print(top)
+
+
+@app.command()
+def tail(
+    session: SessionId,
+    task: Annotated[
+        str | None, typer.Argument(metavar="TASK", help="Only this task, until it is over.")
+    ] = None,
+    after: Annotated[
+        str | None, typer.Option(metavar="CURSOR", help="Go on after this cursor of --json.")
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option(help="Go on with what is still to come, or end with what there is.")
+    ] = True,
+    url: Url = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a document on each line.")] = False,
+) -> None:
+    """Print the updates of a task until it is over, or of a whole session until interrupted.
+
+    Status 0 if the task is COMPLETE, 1 if it is FAILED or CANCELLED, 3 if there is no such task.
+    """
+
+    async def print_all() -> TaskState | None:
+        async with client_of(url) as client:
+            if task is not None:
+                await found(client, session, task)
+            updates = _updates(client, session, task, after, follow=follow)
+            async with aclosing(updates):
+                async for cursor, update in updates:
+                    _print_update(update, cursor, as_json=as_json)
+            return await client.get(session, task) if task is not None and follow else None
+
+    ended = run(print_all())
+    if ended is not None and ended.status is not TaskStatus.COMPLETE:
+        raise typer.Exit(Status.FAILED)
+
+
+@app.command()
+def workers(url: Url = None, as_json: AsJson = False) -> None:
+    """List the worker processes that have been heard of lately, and what they run."""
+
+    async def look() -> list[dict[str, Any]]:
+        async with client_of(url) as client:
+            return [worker_document(info) for info in await client.workers()]
+
+    infos = run(look())
+    if as_json:
+        print_json(infos)
+        return
+    columns = ("worker", "pid", "queues", "running", "of", "heard of", "")
+    rows = [
+        (
+            info["name"],
+            info["pid"],
+            ", ".join(info["queues"]),
+            info["running_count"],
+            info["max_tasks"],
+            f"{info['silent_s']:.0f} s ago",
+            "draining" if info["draining"] else "",
+        )
+        for info in infos
+    ]
+    print_table(columns, rows, none="No worker has been heard of lately.")
+
+
+async def _listed(
+    client: TaskClient,
+    session: str | None,
+    *,
+    dead: bool,
+    status: Sequence[TaskStatus] | None,
+    limit: int,
+) -> Sequence[TaskState]:
+    if dead:
+        listed = await client.dead(limit=limit)
+        listed = [one for one in listed if session in (None, one.session_id)]
+    elif session is not None:
+        listed = await client.store.list_tasks(session)
+    else:
+        listed = await client.unfinished(limit=limit)
+    return [one for one in listed if not status or one.status in status][:limit]
+
+
+async def _updates(
+    client: TaskClient, session: str, task: str | None, after: str | None, *, follow: bool
+) -> AsyncGenerator[tuple[str, StateUpdate], None]:
+    if follow:
+        live = (
+            client.store.watch_updates(session, after=after)
+            if task is None
+            else client.watch(session, task, after=after)
+        )
+        async with aclosing(live):
+            async for entry in live:
+                yield entry.cursor, entry.value
+        return
+    at_end = False
+    while not at_end:
+        page = await client.store.read_updates(session, after=after, task_id=task)
+        for entry in page.entries:
+            yield entry.cursor, entry.value
+        after, at_end = page.cursor, page.at_end
+
+
+def _print_update(update: StateUpdate, cursor: str, *, as_json: bool) -> None:
+    if as_json:
+        print_json(update_document(update, cursor))
+        return
+    when = update.created_at.astimezone().strftime("%H:%M:%S")
+    print_line(
+        f"{when}  {harmless(update.task_id)}  {update.update_type.value:13}  "
+        f"{brief(update.content)}"
+    )
+
+
+def _print_tasks(states: Sequence[TaskState]) -> None:
+    columns = ("session", "task", "status", "priority", "changed", "description", "error")
+    rows = [
+        (
+            state.session_id,
+            state.task_id,
+            status_of(state),
+            state.priority,
+            f"{age(state.updated_at)} ago",
+            brief(state.description or ""),
+            brief(state.error or ""),
+        )
+        for state in states
+    ]
+    print_table(columns, rows, none="No tasks.")
+
+
+def _print_pauses(pauses: Sequence[OpenPause]) -> None:
+    columns = ("session", "task", "pause", "asks", "open for", "until", "token")
+    rows = [
+        (
+            pause.session_id,
+            pause.task_id,
+            pause.name,
+            brief(pause.payload if pause.payload is not None else pause.reason),
+            age(pause.opened_at),
+            f"in {age(pause.expires_at)}: {pause.on_timeout}",
+            pause.token or "(not shown)",
+        )
+        for pause in pauses
+    ]
+    print_table(columns, rows, none="No open pauses.")
+
+
+def _nothing(session: str) -> None:
+    raise NotFound(f"session {harmless(session)!r} has no tasks")
+
+
+def _branch(state: TaskState, below: dict[str | None, list[TaskState]]) -> dict[str, Any]:
+    children = [_branch(child, below) for child in below.get(state.task_id, [])]
+    return task_document(state) | {"children": children}
+
+
+def _grow(top: Tree, state: TaskState, below: dict[str | None, list[TaskState]]) -> None:
+    said = " ".join(filter(None, (brief(state.description or ""), brief(state.error or ""))))
+    branch = top.add(Text.assemble(harmless(state.task_id), "  ", status_of(state), "  ", said))
+    for child in below.get(state.task_id, []):
+        _grow(branch, child, below)

@@ -1,0 +1,143 @@
+"""What the parts of one A2A server share: the connection, the limits, the name it goes by."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, Self
+
+from a2a.server.context import ServerCallContext
+from a2a.server.events.event_queue import Event
+from a2a.server.owner_resolver import OwnerResolver, resolve_user_scope
+
+from redis_state.errors import ConfigError
+from redis_state.integrations.a2a.convert import event_of, failed
+from redis_state.store import RedisStateStore
+from redis_state.stores.a2a_owners import A2AOwner
+from redis_state.stores.a2a_versions import A2ATasks, Draft, Limits, Ref
+from redis_state.stores.base import ms
+from redis_state.transport.keys import a2a_scope
+
+OnOrphan = Callable[[str, Event], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class A2AOptions:
+    """How an A2A server keeps its tasks.
+
+    ``lease_s`` is how long a server may be silent before what it works on is ended as failed;
+    ``on_orphan`` is then called by the one server that ended it (a push sender's
+    ``send_notification`` fits). ``max_events`` of a task can be read back, ``max_bytes`` is the
+    most that a task or an event may have, ``tombstone`` is how long a deleted id stays refused.
+    """
+
+    owner_resolver: OwnerResolver = resolve_user_scope
+    lease_s: float = 15.0
+    max_bytes: int = 8 << 20
+    max_events: int = 1000
+    max_push_configs: int = 100
+    tombstone: timedelta = timedelta(days=1)
+    on_orphan: OnOrphan | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot work. Errors: ConfigError names it."""
+        if not self.lease_s >= _SHORTEST_LEASE_S:
+            raise ConfigError(f"lease_s: at least {_SHORTEST_LEASE_S} is needed")
+        for name in ("max_bytes", "max_events", "max_push_configs"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name}: at least 1 is needed")
+
+
+class A2ABackend:
+    """One A2A server's tasks on Redis. Make one for each process, and close it at the end.
+
+    Making it does no I/O. Once entered, or from the first call on, it renews the leases of what
+    this server works on, and looks after the tasks of servers that have died.
+    """
+
+    def __init__(
+        self,
+        store: RedisStateStore,
+        options: A2AOptions | None = None,
+        *,
+        owns_store: bool = False,
+    ) -> None:
+        self.store: RedisStateStore = store
+        self.options: A2AOptions = options or A2AOptions()
+        limits = Limits(
+            max_bytes=self.options.max_bytes,
+            max_events=self.options.max_events,
+            tombstone_ms=ms(self.options.tombstone),
+            lease_ms=int(self.options.lease_s * 1000),
+        )
+        self.tasks: A2ATasks = A2ATasks(store.base, limits)
+        tell = self._tell if self.options.on_orphan else None
+        self.owner: A2AOwner = A2AOwner(self.tasks, failed, tell)
+        # By task id, which is all that the SDK's queues know: who is read here, and who is fed.
+        self.tapped: Counter[str] = Counter()
+        self.fed: set[str] = set()
+        self._owns_store = owns_store
+
+    async def __aenter__(self) -> Self:
+        self.owner.begin()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    def scope(self, context: ServerCallContext) -> str:
+        """Name the caller's part: tenant and owner. Nothing of another part can be reached."""
+        return a2a_scope(context.tenant, self.options.owner_resolver(context))
+
+    def ref(self, task_id: str, context: ServerCallContext) -> Ref:
+        """Name a task of the caller's."""
+        return Ref(self.scope(context), task_id)
+
+    def only_listens(self, task_id: str) -> bool:
+        """Tell whether a task's queue is fed by another server and read here."""
+        return self.tapped[task_id] > 0 and task_id not in self.fed
+
+    async def aclose(self) -> None:
+        """End what is still worked on here as failed, and disconnect. Safe to repeat.
+
+        Stop the request handler first, so that no agent runs any more.
+        """
+        await self.owner.aclose()
+        if self._owns_store:
+            await self.store.aclose()
+
+    async def _tell(self, ref: Ref, draft: Draft) -> None:
+        if self.options.on_orphan is not None:
+            await self.options.on_orphan(ref.task_id, event_of(draft.event))
+
+
+def connect(
+    at: A2ABackend | RedisStateStore | str | None = None,
+    options: A2AOptions | None = None,
+    **settings: Any,
+) -> A2ABackend:
+    """Make the backend of an A2A server, for a store, a server URL, or ``REDIS_STATE_URL``.
+
+    A store is left open when the backend is closed. ``settings`` are the fields of `Settings`.
+    Errors: ConfigError. No I/O.
+    """
+    if isinstance(at, A2ABackend):
+        if options is not None or settings:
+            raise ConfigError("a backend that is there takes no further options")
+        return at
+    if isinstance(at, RedisStateStore):
+        if settings:
+            raise ConfigError("a store that is there takes no further settings")
+        return A2ABackend(at, options)
+    return A2ABackend(RedisStateStore.from_url(at, **settings), options, owns_store=True)
+
+
+_SHORTEST_LEASE_S = 0.1

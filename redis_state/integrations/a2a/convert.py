@@ -1,0 +1,145 @@
+"""Between the SDK's protobuf messages and what the stores keep as opaque bytes."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Generator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+
+from a2a.server.events.event_queue import Event
+from a2a.types.a2a_pb2 import (
+    Message,
+    Part,
+    Role,
+    StreamResponse,
+    Task,
+    TaskState,
+    TaskStatus,
+    TaskStatusUpdateEvent,
+)
+from a2a.utils.errors import (
+    InternalError,
+    InvalidParamsError,
+    TaskNotFoundError,
+    UnsupportedOperationError,
+)
+from a2a.utils.proto_utils import to_stream_response
+from google.protobuf.message import DecodeError
+
+from redis_state.errors import CursorGap, InvalidField, InvalidTransition
+from redis_state.stores.a2a_versions import Draft, Phase
+
+ENDED_STATES: frozenset[TaskState] = frozenset(
+    {
+        TaskState.TASK_STATE_COMPLETED,
+        TaskState.TASK_STATE_FAILED,
+        TaskState.TASK_STATE_CANCELED,
+        TaskState.TASK_STATE_REJECTED,
+    }
+)
+WAITING_STATES: frozenset[TaskState] = frozenset(
+    {TaskState.TASK_STATE_INPUT_REQUIRED, TaskState.TASK_STATE_AUTH_REQUIRED}
+)
+ORPHANED = "The server that worked on this task is gone."
+
+
+def draft_of(task: Task, event: Event | None) -> Draft:
+    """Make a task ready to be written. One that stops without an event of its own tells itself.
+
+    Errors: InvalidParamsError for a task without an id.
+    """
+    if not task.id:
+        raise InvalidParamsError("task: an id is needed")
+    phase = phase_of(task)
+    if event is None and phase is not Phase.OPEN:
+        event = task
+    timed = task.HasField("status") and task.status.HasField("timestamp")
+    return Draft(
+        state=str(int(task.status.state)),
+        phase=phase,
+        context=task.context_id,
+        when_ns=task.status.timestamp.ToNanoseconds() if timed else None,
+        body=task.SerializeToString(),
+        event=b"" if event is None else event_bytes(event),
+    )
+
+
+def phase_of(task: Task) -> Phase:
+    """Tell what a task's state means for whoever waits for it."""
+    if task.status.state in ENDED_STATES:
+        return Phase.ENDED
+    return Phase.WAITING if task.status.state in WAITING_STATES else Phase.OPEN
+
+
+def task_of(body: bytes) -> Task:
+    """Read a task. Errors: InternalError if it is none."""
+    try:
+        return Task.FromString(body)
+    except DecodeError:
+        raise InternalError("the stored task cannot be read") from None
+
+
+def event_bytes(event: Event) -> bytes:
+    """Write an event as the protocol streams it."""
+    return to_stream_response(event).SerializeToString()
+
+
+def event_of(data: bytes) -> Event:
+    """Read an event. Errors: InternalError if it is none that this version of the SDK knows."""
+    try:
+        response = StreamResponse.FromString(data)
+    except DecodeError:
+        response = StreamResponse()
+    match response.WhichOneof("payload"):
+        case "task":
+            return response.task
+        case "message":
+            return response.message
+        case "status_update":
+            return response.status_update
+        case "artifact_update":
+            return response.artifact_update
+        case _:
+            raise InternalError("a stored event cannot be read")
+
+
+def failed(body: bytes) -> Draft:
+    """Make the draft that ends a task whose server is gone."""
+    task = task_of(body)
+    if task.status.HasField("message"):
+        task.history.append(task.status.message)
+    said = Message(
+        message_id=str(uuid.uuid4()),
+        task_id=task.id,
+        context_id=task.context_id,
+        role=Role.ROLE_AGENT,
+        parts=[Part(text=ORPHANED)],
+    )
+    status = TaskStatus(state=TaskState.TASK_STATE_FAILED, message=said)
+    status.timestamp.FromDatetime(datetime.now(UTC))
+    task.status.CopyFrom(status)
+    event = TaskStatusUpdateEvent(task_id=task.id, context_id=task.context_id, status=status)
+    return draft_of(task, event)
+
+
+@contextmanager
+def protocol_errors() -> Generator[None, None, None]:
+    """Raise the protocol's own errors for what a caller did wrong or came too late for.
+
+    Trouble with the server stays what it is: the SDK answers it as an internal error.
+    """
+    try:
+        yield
+    except InvalidField as error:
+        raise InvalidParamsError(str(error)) from error
+    except InvalidTransition as error:
+        if error.current == "-":
+            raise TaskNotFoundError("Task was deleted") from error
+        state = TaskState.Name(int(error.current))
+        raise UnsupportedOperationError(f"Task is in terminal state: {state}") from error
+    except CursorGap as error:
+        raise UnsupportedOperationError(
+            "Events that were asked for are no longer kept: read the task and subscribe again",
+            {"reason": error.reason, "missed": error.missed},
+        ) from error

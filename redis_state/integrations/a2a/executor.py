@@ -1,0 +1,122 @@
+"""An agent executor that hears of a task's end from other servers and stops the agent at once.
+
+The SDK looks at a task when its agent writes the next event. An agent that writes nothing, waiting
+for a model or a person, would go on for hours after another server cancelled the task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import aclosing
+
+from a2a.server.agent_execution import AgentExecutor, RequestContext
+from a2a.server.events.event_queue import EventQueue
+from a2a.types.a2a_pb2 import Task, TaskStatusUpdateEvent
+from a2a.utils.errors import TaskNotFoundError
+
+from redis_state.errors import CursorGap
+from redis_state.integrations.a2a.backend import A2ABackend
+from redis_state.integrations.a2a.convert import task_of
+from redis_state.stores.a2a_versions import Phase, Ref
+
+log: logging.Logger = logging.getLogger(__name__)
+
+_FINAL = (Phase.ENDED.encode(), Phase.GONE.encode())
+
+
+class InterruptibleExecutor(AgentExecutor):
+    """Run another executor, and stop it when another server ends or deletes its task.
+
+    The inner executor's ``cancel`` is called first, as the SDK does for a cancel on the server that
+    runs it; then its ``execute`` is cancelled, and the task's end is told to this server's own
+    subscribers. ``stop_s`` is how long the inner ``cancel`` may take.
+    """
+
+    def __init__(self, backend: A2ABackend, inner: AgentExecutor, *, stop_s: float = 10.0) -> None:
+        self.backend: A2ABackend = backend
+        self.inner: AgentExecutor = inner
+        self._stop_s = stop_s
+
+    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+        """Run the inner executor for as long as its task has not ended elsewhere.
+
+        Errors: TaskNotFoundError when the task is deleted meanwhile; else those of the inner one.
+        """
+        ref = self.backend.ref(context.task_id or "", context.call_context)
+        # The place before the look: what comes between the two is heard of.
+        cursor = await self.backend.tasks.log(ref).end()
+        found = await self.backend.tasks.read(ref)
+        if found is not None and found.phase is Phase.GONE:
+            raise TaskNotFoundError("Task was deleted")
+        if found is not None and found.phase is Phase.ENDED:
+            await self._tell(task_of(found.body), event_queue)
+            return
+        agent = asyncio.ensure_future(self.inner.execute(context, event_queue))
+        ear = asyncio.ensure_future(self._ended_elsewhere(ref, cursor))
+        try:
+            await asyncio.wait({agent, ear}, return_when=asyncio.FIRST_COMPLETED)
+            if not agent.done() and ear.exception() is not None:
+                log.error("ends from elsewhere are not heard of: %s", ear.exception())
+                await asyncio.wait({agent})
+            if agent.done():
+                await agent
+                return
+            await self._stop(ref, agent, context, event_queue)
+        finally:
+            for task in (agent, ear):
+                task.cancel()
+            await asyncio.gather(agent, ear, return_exceptions=True)
+
+    async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
+        """Ask the inner executor to cancel."""
+        await self.inner.cancel(context, event_queue)
+
+    async def _ended_elsewhere(self, ref: Ref, cursor: str) -> None:
+        """Return once somebody else has ended the task. Its own end is the agent's business."""
+        while True:
+            try:
+                rows = self.backend.tasks.log(ref).follow(after=cursor, patience_s=_PATIENCE_S)
+                async with aclosing(rows):
+                    async for row in rows:
+                        cursor = row.cursor
+                        gone = row.data[:1] == Phase.GONE.encode()
+                        if gone or (row.data[:1] in _FINAL and not self.backend.owner.is_own(row)):
+                            return
+            except CursorGap as gap:
+                found = await self.backend.tasks.read(ref)
+                if found is not None and found.phase in {Phase.ENDED, Phase.GONE}:
+                    return
+                cursor = gap.resume_after
+
+    async def _stop(
+        self,
+        ref: Ref,
+        agent: asyncio.Future[None],
+        context: RequestContext,
+        event_queue: EventQueue,
+    ) -> None:
+        found = await self.backend.tasks.read(ref)
+        task = task_of(found.body) if found is not None and found.body else None
+        if task is not None:
+            context.current_task = task
+        try:
+            async with asyncio.timeout(self._stop_s):
+                await self.inner.cancel(context, event_queue)
+        except Exception:
+            log.exception("the agent of task %r could not be asked to cancel", ref.task_id)
+        agent.cancel()
+        await asyncio.wait({agent})
+        if task is None:
+            raise TaskNotFoundError("Task was deleted")
+        await self._tell(task, event_queue)
+
+    async def _tell(self, task: Task, event_queue: EventQueue) -> None:
+        """Let this server's consumer meet the end: it then reads the task and closes streams."""
+        event = TaskStatusUpdateEvent(
+            task_id=task.id, context_id=task.context_id, status=task.status
+        )
+        await event_queue.enqueue_event(event)
+
+
+_PATIENCE_S = 3600.0

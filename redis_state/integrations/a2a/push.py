@@ -1,0 +1,76 @@
+"""The SDK's PushNotificationConfigStore on Redis."""
+
+from __future__ import annotations
+
+from a2a.server.context import ServerCallContext
+from a2a.server.tasks.push_notification_config_store import PushNotificationConfigStore
+from a2a.types.a2a_pb2 import TaskPushNotificationConfig
+from a2a.utils.errors import InvalidParamsError
+from google.protobuf.message import DecodeError
+
+from redis_state.integrations.a2a.backend import A2ABackend
+from redis_state.integrations.a2a.convert import protocol_errors
+from redis_state.stores.a2a_push import A2AConfigs
+
+
+class RedisPushNotificationConfigStore(PushNotificationConfigStore):
+    """Push configurations, each owner's of each tenant apart; dispatch sees those of all owners.
+
+    Tokens and credentials stand in them as they were given: the server's own protection is theirs.
+    """
+
+    def __init__(self, backend: A2ABackend) -> None:
+        self.backend: A2ABackend = backend
+        self._configs = A2AConfigs(backend.store.base, most=backend.options.max_push_configs)
+
+    async def set_info(
+        self,
+        task_id: str,
+        notification_config: TaskPushNotificationConfig,
+        context: ServerCallContext,
+    ) -> TaskPushNotificationConfig:
+        """Keep a configuration and return it as kept: with the task's id, and an id of its own.
+
+        Errors: InvalidParamsError for one too large, or one too many.
+        """
+        kept = TaskPushNotificationConfig()
+        kept.CopyFrom(notification_config)
+        kept.task_id = task_id
+        kept.id = kept.id or task_id
+        config = kept.SerializeToString()
+        if not task_id or len(config) > self.backend.options.max_bytes:
+            problem = "too large" if task_id else "a task id is needed"
+            raise InvalidParamsError(f"push configuration: {problem}")
+        with protocol_errors():
+            await self._configs.put(self.backend.scope(context), task_id, kept.id, config)
+        return kept
+
+    async def get_info(
+        self, task_id: str, context: ServerCallContext
+    ) -> list[TaskPushNotificationConfig]:
+        """Return the caller's configurations of a task, in the order they were set."""
+        scope = self.backend.scope(context)
+        return self._read(scope, await self._configs.of_owner(scope, task_id))
+
+    async def get_info_for_dispatch(self, task_id: str) -> list[TaskPushNotificationConfig]:
+        """Return the configurations of a task, of all owners."""
+        return self._read("a2a-push", await self._configs.of_all(task_id))
+
+    async def delete_info(
+        self, task_id: str, context: ServerCallContext, config_id: str | None = None
+    ) -> None:
+        """Delete one of the caller's configurations of a task, or all of them."""
+        await self._configs.drop(self.backend.scope(context), task_id, config_id)
+
+    async def aclose(self) -> None:
+        """Close the backend."""
+        await self.backend.aclose()
+
+    def _read(self, scope: str, configs: list[bytes]) -> list[TaskPushNotificationConfig]:
+        found: list[TaskPushNotificationConfig] = []
+        for config in configs:
+            try:
+                found.append(TaskPushNotificationConfig.FromString(config))
+            except DecodeError as error:
+                self.backend.store.base.set_aside(scope, "push configuration", config, error)
+        return found

@@ -1,0 +1,235 @@
+"""The SDK's QueueManager on Redis, for ``LegacyRequestHandler``; the newer handlers take none.
+
+The server that runs an agent feeds its queue: to its own consumer as ever, and to a log. A tap on
+another server reads that log from where it stands. Its end, told or by the feeder's death, closes
+the taps. The SDK names queues by the task's id alone, so here nothing stands under its owner.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Coroutine
+from contextlib import aclosing, suppress
+from typing import Any
+
+from a2a.server.events.event_queue import Event, EventQueueLegacy
+from a2a.server.events.queue_manager import NoTaskQueue, QueueManager, TaskQueueExists
+
+from redis_state.errors import CursorGap, LeaseLost, RedisStateError
+from redis_state.integrations.a2a.backend import A2ABackend
+from redis_state.integrations.a2a.convert import event_bytes, event_of
+from redis_state.primitives.lease import Leases
+from redis_state.primitives.log import Bounds, Log
+from redis_state.primitives.signal import Row
+from redis_state.stores.a2a_versions import new_write
+
+log: logging.Logger = logging.getLogger(__name__)
+
+_TTL_MS = 3_600_000
+_EVENT, _CLOSED = b"e", b"x"
+# A tap that nobody reads any more must not keep its reader for ever.
+_PUT_S = 30.0
+
+
+class _FedQueue(EventQueueLegacy):
+    """A queue whose events and end are told to other servers before they are here."""
+
+    def __init__(self, feed: _Feed) -> None:
+        super().__init__()
+        self._feed = feed
+
+    async def enqueue_event(self, event: Event) -> None:
+        """Tell an event, then queue it."""
+        if not self.is_closed():
+            await self._feed.tell(_EVENT + event_bytes(event))
+        await super().enqueue_event(event)
+
+    async def close(self, immediate: bool = False) -> None:  # noqa: FBT001, FBT002 - the SDK's
+        """Tell the end, once, then close."""
+        await self._feed.end()
+        await super().close(immediate)
+
+
+class _Feed:
+    """The log of one queue, and the lease that says that somebody feeds it."""
+
+    def __init__(self, backend: A2ABackend, task_id: str) -> None:
+        keys = backend.store.base.keys
+        scripts = backend.store.base.scripts
+        self._writer = backend.owner.name
+        self._lease = keys.a2a_queue_lease(task_id)
+        self._lease_ms = backend.tasks.limits.lease_ms
+        self._leases = Leases(scripts, keep_ms=_TTL_MS)
+        self._sender = scripts.transport.sender
+        self._beating: asyncio.Task[None] | None = None
+        self._ended = asyncio.Event()
+        bounds = Bounds(backend.options.max_events, _TTL_MS)
+        self.log: Log = Log(scripts, keys.a2a_queue(task_id), bounds, announce=True)
+
+    async def begin(self) -> None:
+        """Say that the queue is fed here, for as long as this process lives."""
+        held = await self._leases.acquire(self._lease, duration_ms=self._lease_ms)
+
+        async def beat() -> None:
+            if held is None:  # another server feeds the same queue, and says so
+                return
+            lost = self._leases.keeping(held, duration_ms=self._lease_ms, on_lost=_note)
+            async with lost:
+                await self._ended.wait()
+            await self._leases.release(held)
+
+        self._beating = asyncio.create_task(beat(), name="redis_state a2a queue")
+
+    async def tell(self, data: bytes) -> None:
+        """Append to the log."""
+        await self.log.append([(new_write(self._writer).encode(), data)])
+
+    async def end(self) -> None:
+        """Tell the end. Safe to repeat."""
+        if self._ended.is_set():
+            return
+        self._ended.set()
+        await self.tell(_CLOSED)
+        if self._beating is not None:
+            await asyncio.wait({self._beating})
+
+    async def is_fed(self) -> bool:
+        """Tell whether some server feeds the queue."""
+        owner, expires = await self._sender.send(
+            "HMGET", self._lease, "owner", "expires", repeatable=True
+        )
+        seconds, micros = await self._sender.send("TIME", repeatable=True)
+        return bool(owner) and int(expires) > int(seconds) * 1000 + int(micros) // 1000
+
+
+class RedisQueueManager(QueueManager):
+    """Queues that can be tapped on any server."""
+
+    def __init__(self, backend: A2ABackend) -> None:
+        self.backend: A2ABackend = backend
+        self._queues: dict[str, EventQueueLegacy] = {}
+        self._pumps: set[asyncio.Task[None]] = set()
+
+    async def add(self, task_id: str, queue: EventQueueLegacy) -> None:
+        """Take a queue that was made elsewhere in this process. Errors: TaskQueueExists."""
+        if task_id in self._queues:
+            raise TaskQueueExists
+        self._queues[task_id] = queue
+        self.backend.fed.add(task_id)
+        if not isinstance(queue, _FedQueue):
+            feed = _Feed(self.backend, task_id)
+            await feed.begin()
+            self._start(self._feed_from(await queue.tap(), feed))
+
+    async def get(self, task_id: str) -> EventQueueLegacy | None:
+        """Return the queue that this server feeds, or None."""
+        return self._queues.get(task_id)
+
+    async def tap(self, task_id: str) -> EventQueueLegacy | None:
+        """Return a queue that gets all further events, wherever it is fed; None if nowhere."""
+        queue = self._queues.get(task_id)
+        if queue is not None:
+            return await queue.tap()
+        feed = _Feed(self.backend, task_id)
+        cursor = await feed.log.end()
+        if not await feed.is_fed():
+            return None
+        tapped = EventQueueLegacy()
+        self.backend.tapped[task_id] += 1
+        self._start(self._fill(task_id, tapped, feed, cursor))
+        return tapped
+
+    async def close(self, task_id: str) -> None:
+        """Close the queue that this server feeds. Errors: NoTaskQueue."""
+        queue = self._queues.pop(task_id, None)
+        if queue is None:
+            raise NoTaskQueue
+        self.backend.fed.discard(task_id)
+        await queue.close()
+
+    async def create_or_tap(self, task_id: str) -> EventQueueLegacy:
+        """Return a new queue fed by this server, or a tap of the one that there is here."""
+        queue = self._queues.get(task_id)
+        if queue is not None:
+            return await queue.tap()
+        feed = _Feed(self.backend, task_id)
+        made = self._queues[task_id] = _FedQueue(feed)
+        self.backend.fed.add(task_id)
+        await feed.begin()
+        return made
+
+    async def aclose(self) -> None:
+        """Close every queue of this server, and the backend."""
+        for queue in list(self._queues.values()):
+            await queue.close(immediate=True)
+        self._queues.clear()
+        while self._pumps:
+            for pump in self._pumps:
+                pump.cancel()
+            await asyncio.gather(*self._pumps, return_exceptions=True)
+        await self.backend.aclose()
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        pump = asyncio.create_task(work)
+        self._pumps.add(pump)
+        pump.add_done_callback(self._pumps.discard)
+
+    async def _feed_from(self, child: EventQueueLegacy, feed: _Feed) -> None:
+        """Tell what a queue of another make is told."""
+        with suppress(Exception):  # the SDK's QueueShutDown has another home in each version
+            while True:
+                event = await child.dequeue_event()
+                child.task_done()
+                await feed.tell(_EVENT + event_bytes(event))
+        await feed.end()
+
+    async def _fill(self, task_id: str, tapped: EventQueueLegacy, feed: _Feed, cursor: str) -> None:
+        """Fill a tap from the log, until the queue ends or its feeder dies."""
+        reader = asyncio.ensure_future(self._copy(tapped, feed, cursor))
+        try:
+            while not reader.done():
+                await asyncio.wait({reader}, timeout=feed_look_s(self.backend))
+                if not reader.done() and not await feed.is_fed():
+                    break
+        except RedisStateError as error:
+            log.warning("a tap's feeder could not be looked at: %s", error)
+        finally:
+            reader.cancel()
+            await asyncio.gather(reader, return_exceptions=True)
+            self._start(self._end_tap(task_id, tapped))
+
+    async def _end_tap(self, task_id: str, tapped: EventQueueLegacy) -> None:
+        """Close a tap once it is read, and after a while also if nobody is there to read it."""
+        try:
+            async with asyncio.timeout(_PUT_S):
+                await tapped.close()
+        except TimeoutError:
+            await tapped.close(immediate=True)
+        finally:
+            self.backend.tapped -= Counter([task_id])
+
+    async def _copy(self, tapped: EventQueueLegacy, feed: _Feed, cursor: str) -> None:
+        try:
+            async with aclosing(feed.log.follow(after=cursor)) as rows:
+                async for row in rows:
+                    if _is_end(row) or tapped.is_closed():
+                        return
+                    async with asyncio.timeout(_PUT_S):
+                        await tapped.enqueue_event(event_of(row.data[1:]))
+        except CursorGap as gap:
+            log.warning("a tap fell behind what is kept: %s", gap)
+
+
+def feed_look_s(backend: A2ABackend) -> float:
+    """How often a tap looks whether its feeder lives."""
+    return backend.tasks.limits.lease_ms / 3000
+
+
+def _is_end(row: Row) -> bool:
+    return row.data[:1] != _EVENT
+
+
+def _note(error: LeaseLost) -> None:
+    log.warning("a queue is fed elsewhere too: %s", error)

@@ -1,0 +1,67 @@
+"""The SDK's plain TaskStore: for handlers that know no versions (SDK 1.0 and 1.1, the legacy one).
+
+It stands on the same tasks as the versioned store. A plain save knows no version, so the last one
+wins, with one exception: a task that has ended stays in its state, and a deleted one stays deleted.
+"""
+
+from __future__ import annotations
+
+from a2a.server.context import ServerCallContext
+from a2a.server.tasks.task_store import TaskStore
+from a2a.types.a2a_pb2 import ListTasksRequest, ListTasksResponse, Task, TaskState
+
+from redis_state.integrations.a2a.backend import A2ABackend
+from redis_state.integrations.a2a.convert import draft_of, protocol_errors, task_of
+from redis_state.integrations.a2a.pages import list_page
+from redis_state.stores.a2a_versions import UNLESS_REVIVED, Phase, new_write
+
+
+class RedisTaskStore(TaskStore):
+    """Tasks on Redis, each owner's of each tenant apart.
+
+    ``holds_lease`` says that the agents of the tasks saved here run in this process: when it dies,
+    what they worked on is ended as failed.
+    """
+
+    def __init__(self, backend: A2ABackend, *, holds_lease: bool = False) -> None:
+        self.backend: A2ABackend = backend
+        self._holds_lease = holds_lease
+
+    async def save(self, task: Task, context: ServerCallContext) -> None:
+        """Save a task whole. Errors: UnsupportedOperationError for one that has ended in another
+        state, TaskNotFoundError for one that was deleted, InvalidParamsError for one too large.
+
+        On a server that only listens to the task's queue nothing but a cancel is written: there the
+        legacy handler saves what it hears, which is older than what was saved where it was said.
+        """
+        cancels = task.status.state == TaskState.TASK_STATE_CANCELED
+        if self.backend.only_listens(task.id) and not cancels:
+            return
+        ref = self.backend.ref(task.id, context)
+        draft = draft_of(task, None)
+        with protocol_errors():
+            if self._holds_lease:
+                await self.backend.owner.save(ref, draft, UNLESS_REVIVED)
+            else:
+                write = new_write(self.backend.owner.name)
+                await self.backend.tasks.write(ref, draft, UNLESS_REVIVED, write=write)
+
+    async def get(self, task_id: str, context: ServerCallContext) -> Task | None:
+        """Return a copy of the task, or None. One whose server has died is ended first."""
+        found = await self.backend.owner.look(self.backend.ref(task_id, context))
+        if found is None or found.phase is Phase.GONE:
+            return None
+        return task_of(found.body)
+
+    async def list(self, params: ListTasksRequest, context: ServerCallContext) -> ListTasksResponse:
+        """Return a page of the caller's tasks, the last changed first, as of one moment."""
+        with protocol_errors():
+            return await list_page(self.backend, params, self.backend.scope(context))
+
+    async def delete(self, task_id: str, context: ServerCallContext) -> None:
+        """Delete a task with its events. An agent that works on it is stopped."""
+        await self.backend.owner.drop(self.backend.ref(task_id, context))
+
+    async def aclose(self) -> None:
+        """Close the backend."""
+        await self.backend.aclose()

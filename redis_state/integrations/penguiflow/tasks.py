@@ -1,0 +1,142 @@
+"""What flows and planners share that run as tasks of the worker pool. Needs the extra ``worker``.
+
+A tool or a node finds the task that it runs in by its trace, and does in `keyed_step` of it, or
+under `once`, what must not happen twice.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from contextlib import asynccontextmanager, contextmanager
+from datetime import timedelta
+from inspect import isawaitable
+from typing import Any, TypeVar, cast
+
+from penguiflow.types import Message
+
+from redis_state import codec
+from redis_state.errors import BackendError, InvalidField, LostRace
+from redis_state.integrations.penguiflow.state import TYPES, PenguiflowStateStore
+from redis_state.settings import Settings
+from redis_state.worker import TaskContext
+
+T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Awaitable[Any]])
+
+# How long a claimed pause can be resumed again by the task that claimed it, at least.
+_CLAIMED = timedelta(days=1)
+
+_RUNNING: dict[str, TaskContext] = {}
+
+
+class Interrupted(BaseException):
+    """The run cannot go on; ``cause`` says why.
+
+    Not an Exception, so that neither a planner nor a node takes it for a failure of a tool.
+    """
+
+    def __init__(self, cause: Exception) -> None:
+        super().__init__(type(cause).__name__)
+        self.cause: Exception = cause
+
+
+def trace_of(ctx: TaskContext) -> str:
+    """Name a task's trace: the one it was submitted with, else ``job-`` and its id."""
+    return ctx.task.trace_id or f"job-{ctx.task.task_id}"
+
+
+def task_of(where: Any) -> TaskContext:
+    """Return the task that a tool's context, a node's message, or a trace belongs to.
+
+    Errors: InvalidField if no task of this process has that trace.
+    """
+    found = _RUNNING.get(_trace_in(where) or "")
+    if found is None:
+        raise InvalidField("where", "belongs to no task that runs here")
+    return found
+
+
+def once(tool: F) -> F:
+    """Have a tool done once for the same arguments between two pauses of a task.
+
+    Stand it below ``@tool``. A run that begins again, after a crash or a hand-over, gets the noted
+    result. A crash between the work and its note does the work again: what has effects outside is
+    given ``task_of(ctx).effect_id()``, which is the same then. Outside of a task the tool is called
+    as it is.
+    """
+
+    @functools.wraps(tool)
+    async def done_once(arguments: Any, context: Any) -> Any:
+        task = _RUNNING.get(_trace_in(context) or "")
+        if task is None:
+            return await tool(arguments, context)
+        key = codec.fingerprint(arguments)
+        try:
+            return await task.keyed_step(tool.__name__, key, tool, arguments, context)
+        except (BackendError, LostRace) as error:
+            raise Interrupted(error) from error
+
+    return done_once  # type: ignore[return-value]  # pyright: ignore[reportReturnType]
+
+
+@contextmanager
+def running(ctx: TaskContext) -> Generator[str]:
+    """Have `task_of` find a task by its trace for the length of the block.
+
+    Errors: InvalidField if a task of this process has that trace already.
+    """
+    trace_id = trace_of(ctx)
+    if trace_id in _RUNNING:
+        raise InvalidField("trace_id", "another task with it runs here: give each its own")
+    _RUNNING[trace_id] = ctx
+    try:
+        yield trace_id
+    except Interrupted as interrupted:
+        raise interrupted.cause from None
+    finally:
+        del _RUNNING[trace_id]
+
+
+def make_store(settings: Settings, *, pause_lives: timedelta | None = None) -> PenguiflowStateStore:
+    """Make a store of PenguiFlow's classes, of its own connections, for one job or a kept flow.
+
+    A planner's pause lives at least as long as the task may wait for its decision.
+    """
+    longer = {
+        "pause_ttl": max(settings.pause_ttl, pause_lives or settings.pause_ttl),
+        "resolved_token_ttl": max(settings.resolved_token_ttl, _CLAIMED),
+    }
+    return PenguiflowStateStore(settings.model_copy(update=longer), types=TYPES)
+
+
+@asynccontextmanager
+async def job_store(
+    ctx: TaskContext, *, pause_lives: timedelta | None = None
+) -> AsyncGenerator[PenguiflowStateStore]:
+    """Give one job a store. At the end what was saved without waiting has been written."""
+    async with make_store(ctx.store.settings, pause_lives=pause_lives) as store:
+        yield store
+
+
+async def built(made: T | Awaitable[T]) -> T:
+    """Return what a factory made, whether it is a coroutine function or not."""
+    if isawaitable(made):
+        return await cast("Awaitable[T]", made)
+    return made
+
+
+def _trace_in(where: Any) -> str | None:
+    if isinstance(where, str):
+        return where
+    if isinstance(where, Message):
+        trace_id: str = where.trace_id
+        return trace_id
+    try:
+        found = where.tool_context.get("trace_id")
+    except AttributeError:
+        return None
+    return found if isinstance(found, str) else None
+
+
+__all__ = ["Interrupted", "job_store", "once", "running", "task_of", "trace_of"]

@@ -1,0 +1,226 @@
+"""Agents in the pool: a handler that executes a session's agent, a step at a time, durably."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, cast
+
+from redis_state.agents.driver import Scope
+from redis_state.agents.history import ExecutionHistory, summary_of
+from redis_state.agents.ids import derived_id
+from redis_state.agents.loop import AgentLoop
+from redis_state.agents.messages import MESSAGES
+from redis_state.agents.run import run_session
+from redis_state.agents.runtime import SessionRuntime
+from redis_state.agents.session import AgentDefinition, AgentSession
+from redis_state.agents.session_store import SessionStore
+from redis_state.agents.signals import StopReason, StopSignal
+from redis_state.agents.state import AgentState
+from redis_state.errors import InvalidField, LeaseLost, SessionBusy, SessionConflict
+from redis_state.models.steering import SteeringEvent
+from redis_state.store import RedisStateStore
+from redis_state.transport.scripts import Fence
+from redis_state.worker.context import TaskContext
+from redis_state.worker.inbox import Inbox, TaskCancelled
+from redis_state.worker.run import Handler
+
+_WAIT_S = 1.0
+_AGAIN_S = 0.1
+
+Loops = AgentLoop | Callable[[SessionRuntime], AgentLoop]
+
+
+class InboxSteering:
+    """A task's inbox as a loop is steered: CANCEL stops it, PAUSE has it wait."""
+
+    def __init__(self, inbox: Inbox) -> None:
+        self._inbox = inbox
+
+    async def checkpoint(self) -> StopSignal | None:
+        """Wait while told to pause; return a signal after a CANCEL. Errors: LeaseLost."""
+        try:
+            await self._inbox.checkpoint()
+        except TaskCancelled as cancelled:
+            if not self._inbox.cancelled:
+                raise
+            return _user_requested(cancelled.reason)
+        return None
+
+    def take(self) -> Sequence[SteeringEvent]:
+        """Take what was said to the task."""
+        return self._inbox.take()
+
+
+def agent_handler(
+    loop: Loops,
+    *,
+    definition: AgentDefinition | None = None,
+    sessions: Callable[[RedisStateStore], SessionStore] = SessionStore,
+    lease_s: float = 10.0,
+    patience_s: float = 60.0,
+) -> Handler:
+    """Make a handler for `AgentWorker` that executes a session's agent once per task.
+
+    A task's input is the message, or an object with ``message`` and ``session``; the session is
+    else the task's own. With a ``definition`` one that is not there is created. ``loop`` may be a
+    function, for loops that need the runtime, as sub-agents do.
+
+    Killed between any two steps, the task is taken over and goes on from the last completed one.
+    CANCEL stops the execution as ``user_requested`` before the task is CANCELLED; PAUSE waits
+    between steps; INJECT_CONTEXT, REDIRECT and USER_MESSAGE enter the conversation.
+
+    While another task executes the session, this one waits; also, for ``patience_s``, for one that
+    was interrupted and is to go on. After that the other's execution counts as stopped.
+    """
+
+    async def handle(ctx: TaskContext) -> dict[str, Any]:
+        session_id, message = _input(ctx)
+        runtime = SessionRuntime(sessions(ctx.store))
+        chosen = loop if isinstance(loop, AgentLoop) else loop(runtime)
+        run = _AgentRun(ctx, runtime, chosen, patience_s=patience_s)
+        await run.prepare(session_id, definition)
+        session = await run.until_done(session_id, message, lease_s)
+        # The execution is stopped and saved: now the task may end as it was told to.
+        await ctx.checkpoint()
+        return await run.result(session)
+
+    return handle
+
+
+class _AgentRun:
+    def __init__(
+        self, ctx: TaskContext, runtime: SessionRuntime, loop: AgentLoop, *, patience_s: float
+    ) -> None:
+        self._patient_until = time.monotonic() + patience_s
+        self._ctx = ctx
+        self._runtime = runtime
+        self._loop = loop
+        self._steering = InboxSteering(ctx.inbox)
+        self._execution_id = _execution_id(ctx.task.session_id, ctx.task.task_id)
+
+    async def prepare(self, session_id: str, definition: AgentDefinition | None) -> None:
+        if definition is None or await self._runtime.sessions.exists(session_id):
+            return
+        with suppress(SessionConflict):  # somebody else did
+            await self._runtime.create(AgentSession.fresh(definition, session_id=session_id))
+
+    async def until_done(
+        self, session_id: str, message: str | None, lease_s: float
+    ) -> AgentSession:
+        while True:
+            try:
+                async with self._runtime.holding(
+                    session_id, lease_s=lease_s, wait_s=_WAIT_S
+                ) as lease:
+                    return await self._execute(session_id, message, lease.fence)
+            except (SessionBusy, SessionConflict, LeaseLost):
+                # Somebody else executes or has changed the session: wait, then go on from there.
+                await self._ctx.checkpoint()
+                await asyncio.sleep(_AGAIN_S)
+
+    async def result(self, session: AgentSession) -> dict[str, Any]:
+        """Sum up this task's execution, also if another one has followed it."""
+        state = session.state
+        if state.execution and state.execution.execution_id == self._execution_id:
+            return _result(session, summary_of(state), state.final_response)
+        history = ExecutionHistory(self._runtime.sessions)
+        summary = await history.find(state.agent_id, self._execution_id) or {}
+        return _result(session, summary, _answer_of(state, self._execution_id))
+
+    async def _execute(self, session_id: str, message: str | None, fence: Fence) -> AgentSession:
+        try:
+            return await run_session(
+                self._runtime,
+                session_id,
+                self._loop,
+                message=message,
+                execution_id=self._execution_id,
+                scope=Scope(session_id, 0, self._steering),
+                fence=fence,
+                told=self._tell,
+                yields=self._goes_on,
+            )
+        except asyncio.CancelledError:
+            if self._ctx.inbox.cancelled:
+                await self._stop(session_id, fence)
+            raise
+
+    async def _goes_on(self, execution_id: str) -> bool:
+        """Tell whether the task of an execution that was interrupted is to go on with it."""
+        if time.monotonic() >= self._patient_until:
+            return False
+        tasks, session_id = self._ctx.store.tasks, self._ctx.task.session_id
+        for task_id in await tasks.ids(session_id):
+            if _execution_id(session_id, task_id) == execution_id:
+                task = await tasks.load(session_id, task_id)
+                return task is not None and not task.status.is_terminal
+        return False
+
+    async def _tell(self, session: AgentSession) -> None:
+        state = session.state
+        try:
+            await self._ctx.progress(
+                f"step {state.step_count}",
+                step=state.step_count,
+                session=session.session_id,
+                status=state.status,
+            )
+        except TaskCancelled:
+            # The loop finds out too, and then there is something to be saved.
+            if not self._ctx.inbox.cancelled:
+                raise
+
+    async def _stop(self, session_id: str, fence: Fence) -> None:
+        """Write down a hard cancel, which comes in the midst of a step: the step is dropped."""
+        session = await self._runtime.get(session_id)
+        execution = session.state.execution
+        if execution is None or execution.status.is_over:
+            return
+        signal = _user_requested(self._ctx.inbox.cancel_reason)
+        state = session.state.with_stop_signal(signal).with_execution_completed()
+        with suppress(SessionConflict, LeaseLost):
+            await self._runtime.save(session.with_state(state), fence=fence)
+
+
+def _user_requested(reason: str | None) -> StopSignal:
+    return StopSignal(
+        reason=StopReason.USER_REQUESTED, message=reason or "cancelled", source="steering"
+    )
+
+
+def _input(ctx: TaskContext) -> tuple[str, str | None]:
+    given: Any = ctx.input
+    values = cast("Mapping[str, Any]", given if isinstance(given, Mapping) else {"message": given})
+    session_id = values.get("session") or ctx.task.session_id
+    message = values.get("message")
+    if not (message is None or isinstance(message, str)):
+        raise InvalidField("message", "text is needed")
+    return session_id, message
+
+
+def _execution_id(session_id: str, task_id: str) -> str:
+    return derived_id("task", session_id, task_id)
+
+
+def _answer_of(state: AgentState, execution_id: str) -> str:
+    answers = [
+        message.text
+        for message in state.store.section(MESSAGES)
+        if message.metadata.get("execution_id") == execution_id and not message.is_trace
+    ]
+    return answers[-1] if answers else ""
+
+
+def _result(session: AgentSession, summary: Mapping[str, Any], response: str) -> dict[str, Any]:
+    return {
+        "session": session.session_id,
+        "version": session.version,
+        "status": summary.get("status"),
+        "response": response.strip(),
+        "steps": summary.get("stepCount"),
+        "usage": summary.get("usage"),
+        "stopReason": summary.get("stopReason"),
+    }

@@ -1,0 +1,174 @@
+"""Guards: what may end a task at its checkpoints, because it has used enough or somebody says stop.
+
+    AgentWorker({"research": guarded(Budget(steps=20))(research)}, guards=[Budget(seconds=600)])
+
+A guard is asked at every checkpoint of a run, with what the task has used until then. The first
+reason that one gives ends the task as FAILED, whatever its handler does about it.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from functools import update_wrapper
+from inspect import isawaitable
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar
+
+from redis_state.errors import InvalidField
+from redis_state.worker.inbox import Inbox
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class TaskStopped(BaseException):
+    """A guard has ended the task. Raised at the handler's next checkpoint; let it pass.
+
+    Not an Exception, so that a handler that goes on after any error does not go on after this.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What a task has used until a checkpoint; the step or the update that it asks for counts.
+
+    ``seconds`` are those of all its runs, without the time between them; ``steps`` those noted by
+    earlier runs and begun by this one; ``updates`` those that its runs have told. What a run that
+    crashed had used is forgotten, except for its noted steps.
+    """
+
+    session_id: str
+    task_id: str
+    handler: str
+    attempt: int
+    seconds: float
+    steps: int
+    updates: int
+
+
+class Guard(Protocol):
+    """Anything that can say why a task must end. It may be asked by many tasks at once."""
+
+    def check(self, spent: Spent, /) -> str | Awaitable[str | None] | None:
+        """Return the reason why the task must end now, None to let it go on. May be a coroutine.
+
+        An exception is the handler's own, raised at its checkpoint.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """A guard: so many seconds, steps, updates, and no more. Errors: InvalidField."""
+
+    seconds: float | None = None
+    steps: int | None = None
+    updates: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse terms that make no sense, before a task is begun under them."""
+        if self.seconds is not None and not 0 < self.seconds < math.inf:
+            raise InvalidField("seconds", "more than 0 are needed, or None for no limit")
+        for name in ("steps", "updates"):
+            most: Any = getattr(self, name)
+            if most is not None and (type(most) is not int or most < 0):
+                raise InvalidField(name, "a whole number is needed, 0 or more, or None")
+
+    def check(self, spent: Spent, /) -> str | None:
+        """Name what is used up."""
+        if self.seconds is not None and spent.seconds > self.seconds:
+            return f"its budget of {self.seconds:g} seconds is used up"
+        for name in ("steps", "updates"):
+            most: int | None = getattr(self, name)
+            if most is not None and getattr(spent, name) > most:
+                return f"its budget of {most} {name} is used up"
+        return None
+
+
+class Guarded(Generic[P, R]):
+    """A handler and the guards of its tasks. A call is the handler's own."""
+
+    def __init__(self, work: Callable[P, R], guards: Sequence[Guard]) -> None:
+        self.work: Callable[P, R] = work
+        self.guards: tuple[Guard, ...] = tuple(guards)
+        update_wrapper(self, work)
+
+    def __call__(self, *arguments: P.args, **options: P.kwargs) -> R:
+        """Call the handler."""
+        return self.work(*arguments, **options)
+
+
+def guarded(*guards: Guard) -> Callable[[Callable[P, R]], Guarded[P, R]]:
+    """Have guards watch the tasks of a handler, after those of its worker."""
+
+    def guard(work: Callable[P, R]) -> Guarded[P, R]:
+        return Guarded(work, guards)
+
+    return guard
+
+
+def guards_of(handler: object) -> tuple[Guard, ...]:
+    """Name a handler's own guards."""
+    return handler.guards if isinstance(handler, Guarded) else ()
+
+
+class Meter:
+    """What a task uses in one run, on top of what earlier runs have used."""
+
+    def __init__(self, *, spent_ms: int = 0, updates: int = 0, steps: int = 0) -> None:
+        self.steps: int = steps
+        self.updates: int = updates
+        self._spent_ms = spent_ms
+        self._began = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        """The time of all runs, up to now."""
+        return self._spent_ms / 1000 + time.monotonic() - self._began
+
+    def fields(self) -> dict[str, bytes]:
+        """Write it as fields of the task's record, for the next run."""
+        return {
+            "spent_ms": str(round(self.seconds * 1000)).encode(),
+            "spent_updates": str(self.updates).encode(),
+        }
+
+
+class Guarding:
+    """The guards of one run. Called at each checkpoint, with what is about to begin there."""
+
+    def __init__(self, meter: Meter, guards: Sequence[Guard], inbox: Inbox, about: Spent) -> None:
+        self._meter = meter
+        self._guards = guards
+        self._inbox = inbox
+        self._about = about
+
+    async def __call__(self, steps: int, updates: int) -> None:
+        """Count, and ask each guard. Errors: TaskStopped."""
+        meter, about = self._meter, self._about
+        meter.steps += steps
+        meter.updates += updates
+        if not self._guards:
+            return
+        spent = Spent(
+            about.session_id,
+            about.task_id,
+            about.handler,
+            about.attempt,
+            seconds=meter.seconds,
+            steps=meter.steps,
+            updates=meter.updates,
+        )
+        for guard in self._guards:
+            asked = guard.check(spent)
+            reason = await asked if isawaitable(asked) else asked
+            if reason is not None:
+                stopped = TaskStopped(reason)
+                self._inbox.close(stopped)
+                raise stopped

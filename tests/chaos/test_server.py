@@ -1,0 +1,213 @@
+"""A server that is killed under load, and comes back with what it wrote down."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import subprocess
+import time
+from bisect import bisect_left
+from collections import Counter
+from itertools import count
+from pathlib import Path
+
+import pytest
+from pydantic import SecretStr
+
+pytest.importorskip("arq", reason="needs the worker extra")
+
+from redis_state import RedisStateStore, Settings
+from redis_state.models import StateUpdate, TaskStatus, UpdateType
+from redis_state.testing import eventually, leaked_keys
+from redis_state.worker import TaskClient
+from tests.chaos.crew import Crew, ends, statuses_of, trails, worst, wrong_move
+from tests.chaos.trial import Trial
+from tests.faults import own_binary, short_directory
+from tests.looking import clock_ms
+from tests.pools import SESSION, client_of
+
+_WORKERS = 2
+_CALLERS = 4
+_ROWS_PER_SESSION = 5_000
+_SUBMIT_EVERY_S = 0.1
+_AGAIN_S = 2.0
+
+
+class Server:
+    """A server on a socket of its own, with an append-only file. To be killed and started anew."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._socket = directory / "own.sock"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        """Its address, whether it runs or not."""
+        return f"unix://{self._socket}"
+
+    def start(self) -> None:
+        """Start it, without waiting until it answers."""
+        options = ("--port", "0", "--save", "", "--appendonly", "yes", "--appendfsync", "everysec")
+        self._process = subprocess.Popen(
+            [own_binary(), "--unixsocket", str(self._socket), "--dir", self._directory, *options],
+            stdout=subprocess.DEVNULL,
+            cwd=self._directory,
+        )
+
+    def kill(self) -> int:
+        """Kill it with no chance to write anything; return its status."""
+        assert self._process is not None
+        self._process.kill()
+        return self._process.wait()
+
+    async def answers(self) -> bool:
+        """Tell whether it serves: it has read back what it had written."""
+        try:
+            reader, writer = await asyncio.open_unix_connection(str(self._socket))
+        except OSError:
+            return False
+        try:
+            writer.write(b"PING\r\n")
+            return await reader.readline() == b"+PONG\r\n"
+        except OSError:
+            return False
+        finally:
+            writer.close()
+
+
+class Load:
+    """Callers who each append rows, one after the other, and remember which were acknowledged."""
+
+    def __init__(self, trial: Trial, store: RedisStateStore, client: TaskClient) -> None:
+        self.acknowledged: dict[str, list[int]] = {}
+        self.tasks: list[str] = []
+        self._trial = trial
+        self.store = store
+        self._client = client
+
+    async def append(self, caller: int) -> None:
+        """Append rows for ever."""
+        for number in count():
+            session = f"{caller}-{number // _ROWS_PER_SESSION}"
+            update = StateUpdate(
+                session_id=session,
+                task_id="t",
+                trace_id=None,
+                update_type=UpdateType.PROGRESS,
+                content=number,
+            )
+            rows = self.acknowledged.setdefault(session, [])
+            with self._trial.history.doing("append"):
+                await self.store.save_update(update)
+                rows.append(number)
+
+    async def submit(self) -> None:
+        """Submit tasks for ever."""
+        while True:
+            with self._trial.history.doing("submit"):
+                self.tasks.append(await self._client.submit("work", session_id=SESSION))
+            await asyncio.sleep(_SUBMIT_EVERY_S)
+
+    async def lost_and_doubled(self) -> tuple[int, int]:
+        """Count acknowledged rows that are not there, and rows that are there twice."""
+        lost = doubled = 0
+        for session, numbers in self.acknowledged.items():
+            found = Counter[int]()
+            cursor: str | None = None
+            at_end = False
+            while not at_end:
+                page = await self.store.read_updates(session, after=cursor)
+                found.update(update.content for update in page.values)
+                cursor, at_end = page.cursor, page.at_end
+            lost += sum(number not in found for number in numbers)
+            doubled += sum(times > 1 for times in found.values())
+        return lost, doubled
+
+
+async def test_the_server_is_killed_under_load(
+    trial: Trial, settings: Settings, tmp_path: Path
+) -> None:
+    trial.parameters = {
+        "kills": trial.size.of(20, least=3),
+        "workers": _WORKERS,
+        "callers": _CALLERS,
+        "appendfsync": "everysec",
+    }
+    with short_directory() as directory:
+        server = Server(directory)
+        server.start()
+        own = settings.model_copy(update={"url": SecretStr(server.url)})
+        try:
+            await eventually(server.answers, "the server is up")
+            async with (
+                RedisStateStore(own) as store,
+                client_of(store) as client,
+                Crew(own, tmp_path, lease_s=10.0, step_s=0.1) as crew,
+            ):
+                await _under_load(trial, server, Load(trial, store, client), crew)
+            assert await leaked_keys(own) == []
+        finally:
+            server.kill()
+    trial.conclude()
+
+
+async def _under_load(trial: Trial, server: Server, load: Load, crew: Crew) -> None:
+    store = load.store
+    for _ in range(_WORKERS):
+        await crew.start()
+    calling = [asyncio.create_task(load.append(caller)) for caller in range(_CALLERS)]
+    calling.append(asyncio.create_task(load.submit()))
+    opened: list[tuple[float, int]] = []
+    try:
+        await eventually(lambda: _some_are_over(store), "the workers work", timeout_s=90)
+        chance = random.Random(20)
+        for _ in range(trial.parameters["kills"]):
+            await asyncio.sleep(chance.uniform(0.7, 1.7))
+            trial.faults += await asyncio.to_thread(server.kill) == -9
+            server.start()
+            await eventually(server.answers, "the server is up again", timeout_s=60)
+            opened.append((time.monotonic(), await clock_ms(store.base.scripts)))
+        await asyncio.sleep(_AGAIN_S)
+    finally:
+        for task in calling:
+            task.cancel()
+        ended = await asyncio.gather(*calling, return_exceptions=True)
+    for error in ended:
+        trial.expect(isinstance(error, asyncio.CancelledError), f"a caller ended: {error!r}")
+    await eventually(lambda: _all_are_over(store), "all tasks are over", timeout_s=120)
+    await _judge(trial, load, crew, opened)
+
+
+async def _judge(trial: Trial, load: Load, crew: Crew, opened: list[tuple[float, int]]) -> None:
+    found = await trails(load.store)
+    trial.lost, trial.duplicated = await load.lost_and_doubled()
+    for task in load.tasks:
+        trial.lost += ends(found[task]) == 0
+    for task, trail in found.items():
+        trial.duplicated += ends(trail) > 1
+        trial.expect(wrong_move(trail) is None, f"{task}: {wrong_move(trail)}")
+        trial.expect(trail[-1].status == TaskStatus.COMPLETE.value, f"{task}: {trail[-1].status}")
+    trial.expect(len(crew.alive()) == _WORKERS, f"{_WORKERS - len(crew.alive())} workers ended")
+    answered = sorted(ended for _, how, _, ended in trial.history.events if how == "ok")
+    moved = sorted(
+        told.at_ms for trail in found.values() for told in trail if told.status != "PENDING"
+    )
+    callers = [answered[bisect_left(answered, at)] - at for at, _ in opened]
+    workers = [(moved[bisect_left(moved, at)] - at) / 1000 for _, at in opened]
+    trial.figures = {
+        "tasks": statuses_of(found),
+        "callers_again": worst(callers),
+        "workers_again": worst(workers),
+        "promised_s": _AGAIN_S,
+    }
+    slow = max([*callers, *workers]) > _AGAIN_S * trial.size.tolerance
+    trial.expect(not slow, f"again only after {max([*callers, *workers]):.1f} s")
+
+
+async def _some_are_over(store: RedisStateStore) -> bool:
+    return any(task.status.is_terminal for task in await store.list_tasks(SESSION))
+
+
+async def _all_are_over(store: RedisStateStore) -> bool:
+    return all(task.status.is_terminal for task in await store.list_tasks(SESSION))

@@ -1,0 +1,225 @@
+"""Queues of the SDK's legacy handler that can be tapped on any server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from functools import partial
+from typing import Any
+
+import pytest
+from a2a.server.events.event_queue import EventQueueLegacy
+from a2a.server.events.queue_manager import NoTaskQueue, TaskQueueExists
+
+from redis_state import Settings
+from redis_state.integrations.a2a import RedisQueueManager, create_queue_manager, create_task_store
+from redis_state.testing import eventually
+from redis_state.transport.scripts import Scripts
+from tests.a2a_servers import Listener, RpcError, message, pieces, replica, state_of
+from tests.a2a_tasks import CANCELED, COMPLETED, WORKING, caller, piece, server_on, task
+from tests.faults import Proxy
+from tests.looking import lives
+
+ME = caller()
+legacy = partial(replica, options=("--legacy",))
+LEASE_S = 0.3
+
+
+@pytest.fixture
+async def pair(settings: Settings) -> AsyncIterator[tuple[RedisQueueManager, RedisQueueManager]]:
+    """Give the queues of two servers."""
+    made = [create_queue_manager(server_on(settings)) for _ in range(2)]
+    yield made[0], made[1]
+    for one in made:
+        await one.aclose()
+
+
+async def read(queue: EventQueueLegacy | None) -> list[str]:
+    """Read a queue to its end; give what the events brought."""
+    assert queue is not None
+    found: list[str] = []
+    async with asyncio.timeout(20):
+        while True:
+            asking = asyncio.ensure_future(queue.dequeue_event())
+            while not asking.done():
+                await asyncio.wait({asking}, timeout=0.05)
+                if queue.is_closed() and queue.queue.empty() and not asking.done():
+                    asking.cancel()
+            if asking.cancelled() or asking.exception() is not None:
+                return found
+            event: Any = asking.result()
+            queue.task_done()
+            found.append(event.artifact.artifact_id)
+
+
+async def test_every_tap_on_every_server_gets_every_event(
+    pair: tuple[RedisQueueManager, RedisQueueManager],
+) -> None:
+    here, there = pair
+    queue = await here.create_or_tap("t")
+    own = asyncio.create_task(read(queue))
+    taps = [await one.tap("t") for one in (here, there, there, there)]
+    reading = [asyncio.create_task(read(tap)) for tap in taps]
+    for number in range(20):
+        await queue.enqueue_event(piece(str(number)))
+    late = asyncio.create_task(read(await there.tap("t")))
+    await queue.enqueue_event(piece("20"))
+    await queue.close()
+    everything = [str(number) for number in range(21)]
+    assert await own == everything
+    for tap in reading:
+        assert await tap == everything
+    # A tap begins where it is made, as the SDK says.
+    assert await late == ["20"]
+
+
+async def test_a_queue_that_nobody_feeds_cannot_be_tapped(
+    pair: tuple[RedisQueueManager, RedisQueueManager],
+) -> None:
+    here, there = pair
+    for one in pair:
+        assert await one.tap("t") is None
+        assert await one.get("t") is None
+        with pytest.raises(NoTaskQueue):
+            await one.close("t")
+    queue = await here.create_or_tap("t")
+    assert await here.get("t") is queue
+    assert await there.get("t") is None
+    with pytest.raises(TaskQueueExists):
+        await here.add("t", EventQueueLegacy())
+    await here.close("t")
+    assert queue.is_closed()
+    assert await there.tap("t") is None
+    await queue.enqueue_event(piece("late"))
+    again = await here.create_or_tap("t")
+    assert again is not queue
+    tap = await there.tap("t")
+    await again.enqueue_event(piece("new"))
+    again.task_done()
+    await again.close(immediate=True)
+    assert await read(tap) == ["new"]
+
+
+async def test_a_queue_of_another_make_is_fed_too(
+    pair: tuple[RedisQueueManager, RedisQueueManager],
+) -> None:
+    here, there = pair
+    queue = EventQueueLegacy()
+    await here.add("t", queue)
+    tap = await there.tap("t")
+    await queue.enqueue_event(piece("1"))
+    reading = asyncio.create_task(read(queue))
+    await here.close("t")
+    assert await read(tap) == ["1"]
+    assert await reading == ["1"]
+
+
+async def test_taps_of_a_server_that_is_cut_off_end(settings: Settings) -> None:
+    async with Proxy(settings.url.get_secret_value()) as proxy:
+        far = create_queue_manager(server_on(settings, url=proxy.url, lease_s=LEASE_S))
+        near = create_queue_manager(server_on(settings, lease_s=LEASE_S))
+        queue = await far.create_or_tap("t")
+        taps = [await near.tap("t") for _ in range(2)]
+        await queue.enqueue_event(piece("1"))
+        proxy.refuse()
+        proxy.cut()
+        for tap in taps:
+            assert await read(tap) == ["1"]
+        assert proxy.refused > 0
+        assert await near.tap("t") is None
+        proxy.refuse(refusing=False)
+        await queue.close(immediate=True)
+        await far.aclose()
+        await near.aclose()
+
+
+async def test_who_only_listens_writes_nothing_but_a_cancel(
+    pair: tuple[RedisQueueManager, RedisQueueManager],
+) -> None:
+    here, there = pair
+    ours, theirs = (create_task_store(one.backend, holds_lease=True) for one in pair)
+    queue = await here.create_or_tap("t")
+    await ours.save(task(text="newest"), ME)
+    tap = await there.tap("t")
+    # The legacy handler saves on each server what it hears: by then it is old.
+    await theirs.save(task(text="older"), ME)
+    assert await ours.get("t", ME) == task(text="newest")
+    found = await here.backend.tasks.read(here.backend.ref("t", ME))
+    assert found is not None
+    assert found.owner == here.backend.owner.name
+    await theirs.save(task(state=CANCELED), ME)
+    assert await ours.get("t", ME) == task(state=CANCELED)
+    await queue.close(immediate=True)
+    assert await read(tap) == []
+
+    async def forgotten() -> bool:
+        return not there.backend.only_listens("t")
+
+    await eventually(forgotten, "the tap is forgotten")
+    await theirs.save(task("other", WORKING), ME)
+    assert await ours.get("other", ME) == task("other", WORKING)
+    await theirs.save(task("other", COMPLETED), ME)
+
+
+async def test_what_is_told_does_not_stay(
+    pair: tuple[RedisQueueManager, RedisQueueManager], scripts: Scripts
+) -> None:
+    here, _ = pair
+    queue = await here.create_or_tap("t")
+    await queue.enqueue_event(piece("1"))
+    keys = here.backend.store.base.keys
+    log = keys.a2a_queue("t")
+    left = await lives(scripts, log.rows, log.ids, keys.a2a_queue_lease("t"))
+    assert all(0 < one <= 2 * 3_600_000 for one in left)
+    await queue.close(immediate=True)
+
+
+# The legacy handler, as processes
+
+
+async def test_a_legacy_stream_goes_on_at_another_server(settings: Settings) -> None:
+    async with legacy(settings) as a, legacy(settings) as b:
+        first = Listener(a.stream("SendStreamingMessage", message=message("count 25 0.05")))
+        made = (await first.hears(lambda event: "task" in event))["task"]
+        await first.hears_piece("3")
+        second = Listener(b.stream("SubscribeToTask", id=made["id"]))
+        heard = await second.ends()
+        assert state_of(heard[-1]) == "COMPLETED"
+        live = pieces(heard[1:])
+        assert live == [str(number) for number in range(25 - len(live), 25)]
+        assert pieces(await first.ends()) == [str(number) for number in range(25)]
+        found = await b.call("GetTask", id=made["id"])
+        kept = [artifact["parts"][0]["text"] for artifact in found["artifacts"]]
+        assert kept == [str(number) for number in range(25)]
+        assert found["status"]["state"] == "TASK_STATE_COMPLETED"
+
+
+async def test_a_legacy_cancel_stops_the_agent_of_another_server(settings: Settings) -> None:
+    async with legacy(settings) as a, legacy(settings) as b:
+        first = Listener(a.stream("SendStreamingMessage", message=message("wait")))
+        made = (await first.hears(lambda event: "task" in event))["task"]
+        await first.hears(lambda event: state_of(event) == "WORKING")
+        cancelled = await b.call("CancelTask", id=made["id"])
+        assert cancelled["status"]["state"] == "TASK_STATE_CANCELED"
+        await a.says(f"stopped: {made['id']}")
+        assert state_of((await first.ends())[-1]) == "CANCELED"
+        assert [await one.state(made["id"]) for one in (a, b)] == ["CANCELED"] * 2
+
+
+async def test_legacy_subscribers_of_a_killed_server_end(settings: Settings) -> None:
+    async with legacy(settings, lease_s=2) as b, legacy(settings, lease_s=2) as a:
+        first = Listener(a.stream("SendStreamingMessage", message=message("wait")))
+        made = (await first.hears(lambda event: "task" in event))["task"]
+        await first.hears(lambda event: state_of(event) == "WORKING")
+        second = Listener(b.stream("SubscribeToTask", id=made["id"]))
+        await second.hears(lambda event: "task" in event)
+        await a.kill()
+        await second.ends()
+
+        async def failed() -> bool:
+            return await b.state(made["id"]) == "FAILED"
+
+        await eventually(failed, "the task is ended", timeout_s=4)
+        with pytest.raises(RpcError, match="terminal state"):
+            await Listener(b.stream("SubscribeToTask", id=made["id"])).ends()
+        await first.breaks()

@@ -1,0 +1,302 @@
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from typing import Any
+
+import pytest
+
+pytest.importorskip("arq", reason="needs the worker extra")
+
+from redis_state import RedisStateStore, Settings
+from redis_state.agents import (
+    AgentDefinition,
+    AgentLoop,
+    AgentSession,
+    AgentState,
+    ExecutionBudget,
+    ExecutionStatus,
+    FrozenMap,
+    ScriptedDriver,
+    SessionRuntime,
+    SessionStore,
+    StopReason,
+    SubAgents,
+    Tool,
+    ToolCall,
+    ToolRun,
+    derived_id,
+    run_session,
+)
+from redis_state.models import SteeringEventType, TaskStatus
+from redis_state.testing import eventually
+from redis_state.worker import TaskClient, TaskContext
+from redis_state.worker.agents import agent_handler
+from tests.agents import STEPS, same_agent, twenty_steps, undated
+from tests.faults import start_process
+from tests.pools import SESSION, becomes, pool, queue_of, updates_of
+
+DEFINITION = AgentDefinition(name="seeker", budget=ExecutionBudget(max_steps=50))
+
+
+def look(run: ToolRun) -> dict[str, Any]:
+    return {"found": run.arguments["n"]}
+
+
+LOOK = Tool("look", look)
+
+
+class Gate:
+    """A tool that waits to be let through, at each of its calls."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self._open = asyncio.Semaphore(0)
+
+    async def run(self, _: ToolRun) -> str:
+        self.calls += 1
+        await self._open.acquire()
+        return "through"
+
+    def let(self, times: int) -> None:
+        for _ in range(times):
+            self._open.release()
+
+    async def reached(self, calls: int) -> None:
+        await eventually(lambda: self.calls >= calls, f"the tool is called for the {calls}th time")
+
+    def loop(self) -> AgentLoop:
+        return AgentLoop(twenty_steps(), tools=[Tool("look", self.run)])
+
+
+async def state_of(store: RedisStateStore, session_id: str = SESSION) -> AgentState:
+    return (await SessionStore(store).get(session_id)).state
+
+
+async def test_a_task_executes_the_agent_of_its_session(store: RedisStateStore) -> None:
+    loop = AgentLoop(ScriptedDriver(ToolCall(name="look", arguments=FrozenMap(n=1)), "42"))
+    handler = agent_handler(AgentLoop(twenty_steps(), tools=[LOOK]), definition=DEFINITION)
+    async with pool(store, {"agent": handler, "other": agent_handler(loop)}) as client:
+        task = await client.submit("agent", "look for it", session_id=SESSION)
+        ended = await client.wait(SESSION, task, timeout_s=20)
+        result: Any = ended.result
+        assert (result["status"], result["response"]) == ("completed", "found it all")
+        assert (result["steps"], result["session"]) == (STEPS, SESSION)
+        state = await state_of(store)
+        assert state.messages[0].text == "look for it"
+        told = [u for u in await updates_of(store, task) if u.update_type.value == "PROGRESS"]
+        assert len(told) == STEPS + 2
+        # Another task of the session goes on with what the first has said.
+        other = await client.submit("other", {"message": "more"}, session_id=SESSION)
+        await client.wait(SESSION, other, timeout_s=20)
+        state = await state_of(store)
+        assert state.execution_count == 2
+        assert state.status is ExecutionStatus.FAILED  # it has no tool of that name
+        missing = await client.submit("other", {"session": "nobody"}, session_id=SESSION)
+        assert (await client.wait(SESSION, missing)).status is TaskStatus.FAILED
+        wrong = await client.submit("other", {"message": 5}, session_id=SESSION)
+        assert "message: text is needed" in str((await client.wait(SESSION, wrong)).error)
+
+
+async def test_a_cancel_stops_the_execution_as_user_requested(store: RedisStateStore) -> None:
+    gate = Gate()
+    handler = agent_handler(gate.loop(), definition=DEFINITION)
+    async with pool(store, {"agent": handler}) as client:
+        task = await client.submit("agent", "go", session_id=SESSION)
+        gate.let(2)
+        await gate.reached(3)
+        assert await client.cancel(SESSION, task, reason="enough")
+        gate.let(20)
+        await becomes(client, task, TaskStatus.CANCELLED)
+        state = await state_of(store)
+        assert state.status is ExecutionStatus.STOPPED
+        assert state.stop_reason() is StopReason.USER_REQUESTED
+        signal_ = state.stop_signal()
+        assert signal_ is not None
+        assert (signal_.message, signal_.source) == ("enough", "steering")
+        assert state.step_count == 3
+
+
+async def test_a_hard_cancel_drops_the_step_that_runs(store: RedisStateStore) -> None:
+    gate = Gate()
+    handler = agent_handler(gate.loop(), definition=DEFINITION)
+    async with pool(store, {"agent": handler}) as client:
+        task = await client.submit("agent", "go", session_id=SESSION)
+        gate.let(2)
+        await gate.reached(3)
+        await client.steer(SESSION, task, SteeringEventType.CANCEL, {"hard": True})
+        await becomes(client, task, TaskStatus.CANCELLED)
+        state = await state_of(store)
+        assert state.stop_reason() is StopReason.USER_REQUESTED
+        assert (state.status, state.step_count) == (ExecutionStatus.STOPPED, 2)
+
+
+async def test_a_pause_waits_between_steps_and_what_is_said_enters_the_conversation(
+    store: RedisStateStore,
+) -> None:
+    gate = Gate()
+    handler = agent_handler(gate.loop(), definition=DEFINITION)
+    async with pool(store, {"agent": handler}) as client:
+        task = await client.submit("agent", "go", session_id=SESSION)
+        await gate.reached(1)
+        await client.steer(SESSION, task, SteeringEventType.PAUSE, {})
+        await client.steer(SESSION, task, SteeringEventType.USER_MESSAGE, {"text": "hurry"})
+        await client.steer(SESSION, task, SteeringEventType.INJECT_CONTEXT, {"text": "it rains"})
+
+        # A second inbox's worth of time: what was sent has arrived when a later update has.
+        gate.let(20)
+
+        async def one_step() -> bool:
+            return (await state_of(store)).step_count == 1
+
+        await eventually(one_step, "the first step is saved")
+        assert gate.calls == 1
+        await client.steer(SESSION, task, SteeringEventType.RESUME, {})
+        assert (await client.wait(SESSION, task, timeout_s=20)).status is TaskStatus.COMPLETE
+        state = await state_of(store)
+        said = [m.text for m in state.store.section("messages") if m.role in ("user", "system")]
+        assert said == ["go", "hurry", "it rains"]
+        assert state.step_count == STEPS
+
+
+async def test_two_tasks_of_one_session_execute_it_one_after_the_other(
+    store: RedisStateStore,
+) -> None:
+    gate = Gate()
+    handlers = {
+        "slow": agent_handler(gate.loop(), definition=DEFINITION),
+        "quick": agent_handler(AgentLoop(ScriptedDriver("quick")), definition=DEFINITION),
+    }
+    async with pool(store, handlers) as client:
+        slow = await client.submit("slow", "first", session_id=SESSION)
+        await gate.reached(1)
+        quick = await client.submit("quick", "second", session_id=SESSION)
+        await becomes(client, quick, TaskStatus.RUNNING)
+        assert (await state_of(store)).execution_count == 1
+        gate.let(20)
+        for task in (slow, quick):
+            assert (await client.wait(SESSION, task, timeout_s=20)).status is TaskStatus.COMPLETE
+        state = await state_of(store)
+        assert state.execution_count == 2
+        said = [m.text for m in state.store.section("messages") if m.role == "user"]
+        assert said == ["first", "second"]
+
+
+class Crash(BaseException):
+    """A process dies."""
+
+
+async def interrupt(store: RedisStateStore, task_id: str) -> None:
+    """Leave the session's execution by a task as a crash at its second step does."""
+
+    def fragile(run: ToolRun) -> dict[str, Any]:
+        if run.arguments["n"] == 1:
+            raise Crash
+        return look(run)
+
+    runtime = SessionRuntime(SessionStore(store))
+    await runtime.create(AgentSession.fresh(DEFINITION, session_id=SESSION))
+    loop = AgentLoop(twenty_steps(), tools=[Tool("look", fragile)])
+    execution_id = derived_id("task", SESSION, task_id)
+    with pytest.raises(Crash):
+        await run_session(runtime, SESSION, loop, message="first", execution_id=execution_id)
+
+
+@pytest.mark.parametrize("patience_s", [60.0, 0.0])
+async def test_a_task_that_was_interrupted_goes_on_before_another_begins_if_that_is_patient(
+    store: RedisStateStore, patience_s: float
+) -> None:
+    turn = asyncio.Event()
+    again = agent_handler(AgentLoop(twenty_steps(), tools=[LOOK]))
+
+    async def taken_over(ctx: TaskContext) -> Any:
+        await turn.wait()
+        return await again(ctx)
+
+    quick = agent_handler(AgentLoop(ScriptedDriver("quick")), patience_s=patience_s)
+    await interrupt(store, "interrupted")
+    async with pool(store, {"slow": taken_over, "quick": quick}) as client:
+        slow = await client.submit("slow", "first", session_id=SESSION, task_id="interrupted")
+        await becomes(client, slow, TaskStatus.RUNNING)
+        other = await client.submit("quick", "second", session_id=SESSION)
+        if patience_s:
+            lease = store.base.keys.agent_lease(SESSION)
+
+            async def refrained() -> bool:
+                epoch = await store.transport.sender.send("HGET", lease, "epoch", repeatable=True)
+                return int(epoch or 0) >= 2
+
+            await eventually(refrained, "the other task has had the session twice and left it")
+            assert (await state_of(store)).execution_count == 1
+        else:
+            await client.wait(SESSION, other, timeout_s=20)
+        turn.set()
+        first: Any = (await client.wait(SESSION, slow, timeout_s=20)).result
+        second: Any = (await client.wait(SESSION, other, timeout_s=20)).result
+        assert second["response"] == "quick"
+        ended = (first["status"], first["response"], first["steps"])
+        assert ended == (("completed", "found it all", 20) if patience_s else ("stopped", "", 1))
+        state = await state_of(store)
+        assert state.execution_count == 2
+        assert [m.text for m in state.messages if m.role == "user"] == ["first", "second"]
+
+
+async def test_a_loop_may_have_subagents(store: RedisStateStore) -> None:
+    call = ToolCall(name="spawn_subagent", arguments=FrozenMap(subagent="helper", prompt="help me"))
+
+    def loop(runtime: SessionRuntime) -> AgentLoop:
+        definitions = {"helper": AgentDefinition(name="helper")}
+        agents = SubAgents(runtime, definitions, lambda _: ScriptedDriver("helped"))
+        return AgentLoop(ScriptedDriver(call, "thanks"), tools=[agents.tool])
+
+    async with pool(store, {"agent": agent_handler(loop, definition=DEFINITION)}) as client:
+        task = await client.submit("agent", "go", session_id=SESSION)
+        ended: Any = (await client.wait(SESSION, task, timeout_s=20)).result
+        assert ended["response"] == "thanks"
+        [child] = (await SessionStore(store).list_headers(agent_name="helper")).headers
+        assert child.parent_id == SESSION
+
+
+async def test_a_task_whose_workers_are_killed_ends_like_an_undisturbed_one(
+    store: RedisStateStore, settings: Settings
+) -> None:
+    runtime = SessionRuntime(SessionStore(store))
+    task_id = "killed-again-and-again"
+    await runtime.create(same_agent(SESSION))
+    # The same agent and the same execution, in a world of its own.
+    elsewhere = settings.model_copy(update={"namespace": f"{settings.namespace}-undisturbed"})
+    async with RedisStateStore(elsewhere) as other:
+        peaceful = SessionRuntime(SessionStore(other))
+        await peaceful.create(same_agent(SESSION))
+        undisturbed = await run_session(
+            peaceful,
+            SESSION,
+            AgentLoop(twenty_steps(), tools=[LOOK]),
+            message="go",
+            execution_id=derived_id("task", SESSION, task_id),
+        )
+        await other.delete_everything()
+    async with TaskClient(store, queue=queue_of(settings)) as client:
+        await client.submit("agent", "go", session_id=SESSION, task_id=task_id)
+        kills = [0, 7, 18]
+        ends: list[int | None] = []
+        for number in range(len(kills) + 1):
+            argument = {
+                "url": settings.url.get_secret_value(),
+                "namespace": settings.namespace,
+                "task": task_id,
+                "kills": kills,
+                "name": f"w{number}",
+            }
+            process = await start_process("agent_worker", argument)
+            async with asyncio.timeout(60):
+                _, errors = await process.communicate()
+            ends.append(process.returncode)
+            assert b"Traceback" not in errors, errors.decode()
+        assert ends == [-signal.SIGKILL] * len(kills) + [os.EX_OK]
+        ended: Any = (await client.wait(SESSION, task_id)).result
+        assert ended["response"] == "found it all"
+        session: AgentSession = await runtime.get(SESSION)
+        assert undated(session.state.to_dict()) == undated(undisturbed.state.to_dict())
+        assert session.version == undisturbed.version

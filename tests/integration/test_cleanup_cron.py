@@ -1,0 +1,163 @@
+"""The scheduled clean-up: as a cron job of our workers and of arq's own."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+pytest.importorskip("arq", reason="needs the worker extra")
+
+from arq.cron import CronJob, cron
+from arq.worker import Worker
+
+from redis_state import ConfigError, RedisStateStore, Settings
+from redis_state.integrations.task_state_manager import TaskCounts, TaskStateManager
+from redis_state.models import TaskStatus
+from redis_state.testing import eventually
+from redis_state.worker import AgentWorker, TaskContext, cleanup_cron
+from redis_state.worker.queue import connect, queue_settings
+from tests.pools import SESSION, agent, becomes, client_of, queue_of, serving
+from tests.processes.keep_task_states import status
+
+NOW: dict[str, Any] = {"older_than": timedelta(0), "hour": None, "minute": None}
+
+
+class Noting:
+    """Cleans up, and notes what each run dropped. ``failing`` runs fail first."""
+
+    def __init__(self, tasks: TaskStateManager, failing: int = 0) -> None:
+        self._tasks = tasks
+        self._failing = failing
+        self.dropped: list[int] = []
+        self.failed = 0
+
+    async def cleanup_old_tasks(self, older_than: timedelta) -> int:
+        if self.failed < self._failing:
+            self.failed += 1
+            raise ConnectionError("on purpose")
+        self.dropped.append(await self._tasks.cleanup_old_tasks(older_than))
+        return self.dropped[-1]
+
+
+@pytest.fixture
+async def tasks(store: RedisStateStore) -> TaskStateManager:
+    """Give a manager of 200 completed tasks and an active one."""
+    made = TaskStateManager(store)
+    names = [f"t{n}" for n in range(200)]
+    await asyncio.gather(*(made.register_task(name, "c", "s") for name in [*names, "active"]))
+    await asyncio.gather(*(made.record_event(name, status("completed")) for name in names))
+    return made
+
+
+async def noop(_: TaskContext) -> str:
+    return "done"
+
+
+async def test_a_worker_cleans_up_beside_its_tasks(
+    store: RedisStateStore, settings: Settings, tasks: TaskStateManager
+) -> None:
+    crons = [cleanup_cron(tasks, run_at_startup=True, **NOW)]
+    async with serving(agent(settings, {"noop": noop}, crons=crons)), client_of(store) as client:
+        await eventually(lambda: _counts(tasks, TaskCounts(1, 0)), "all that ended is dropped")
+        task = await client.submit("noop", None, session_id=SESSION)
+        assert (await becomes(client, task, TaskStatus.COMPLETE)).result == "done"
+    assert await tasks.is_task_active("active")
+
+
+@pytest.mark.slow
+async def test_a_cron_job_is_run_at_its_times_and_after_a_failure_too(
+    settings: Settings, tasks: TaskStateManager, caplog: pytest.LogCaptureFixture
+) -> None:
+    noting = Noting(tasks, failing=1)
+    each_second = set(range(60))
+    crons = [cleanup_cron(noting, second=each_second, **NOW)]
+    async with serving(agent(settings, {"noop": noop}, crons=crons)):
+        await eventually(lambda: len(noting.dropped) >= 2, "it is run again", timeout_s=30)
+    assert noting.failed == 1
+    assert noting.dropped[:2] == [200, 0]
+    assert "on purpose" in caplog.text
+
+
+async def test_workers_that_all_clean_up_at_once_drop_each_task_once(
+    settings: Settings, tasks: TaskStateManager
+) -> None:
+    async with AsyncExitStack() as stack:
+        noting: list[Noting] = []
+        for n in range(3):
+            store = await stack.enter_async_context(RedisStateStore(settings))
+            one = Noting(TaskStateManager(store))
+            noting.append(one)
+            job = cleanup_cron(one, run_at_startup=True, name=f"clean {n}", **NOW)
+            worker = replace(agent(settings, {"noop": noop}), queue=f"{settings.namespace}-{n}")
+            await stack.enter_async_context(serving(replace(worker, crons=[job])))
+        await eventually(lambda: all(one.dropped for one in noting), "each has cleaned up")
+    assert sum(sum(one.dropped) for one in noting) == 200
+    assert await tasks.count_tasks() == TaskCounts(1, 0)
+
+
+async def test_arqs_own_worker_can_clean_up(settings: Settings, tasks: TaskStateManager) -> None:
+    worker = Worker(
+        cron_jobs=[cleanup_cron(tasks, run_at_startup=True, **NOW)],
+        redis_settings=queue_settings(settings),
+        queue_name=queue_of(settings),
+        handle_signals=False,
+        poll_delay=0.01,
+        keep_result=0,
+        burst=True,
+    )
+    await worker.async_run()
+    # Not by arq: its own close calls what redis-py has deprecated.
+    await worker.pool.aclose(close_connection_pool=True)
+    assert worker.jobs_complete == 1
+    assert await tasks.count_tasks() == TaskCounts(1, 0)
+
+
+async def test_a_worker_that_does_not_know_a_cron_job_goes_on(
+    store: RedisStateStore, settings: Settings, caplog: pytest.LogCaptureFixture
+) -> None:
+    pool = connect(queue_settings(settings))
+    await pool.enqueue_job("cron:other", _queue_name=queue_of(settings))
+    await pool.aclose()
+    async with serving(agent(settings, {"noop": noop})), client_of(store) as client:
+        await eventually(lambda: "'cron:other' not found" in caplog.text, "it was looked at")
+        task = await client.submit("noop", None, session_id=SESSION)
+        assert (await becomes(client, task, TaskStatus.COMPLETE)).result == "done"
+
+
+def test_arqs_settings_have_the_cron_jobs_each_time_their_own() -> None:
+    job = cleanup_cron(Noting.__new__(Noting))
+    worker = AgentWorker({"noop": noop}, crons=[job])
+    (one,), (other,) = (worker.arq_settings().cron_jobs for _ in range(2))  # type: ignore[attr-defined]
+    assert one == other == job
+    assert one is not other
+    assert (job.name, job.hour, job.minute, job.unique) == ("cron:cleanup_old_tasks", 2, 0, True)
+
+
+async def _nothing(ctx: dict[Any, Any]) -> None:
+    del ctx
+
+
+def test_cron_jobs_that_cannot_be_are_refused() -> None:
+    clean = Noting.__new__(Noting)
+    with pytest.raises(ConfigError, match="older_than"):
+        cleanup_cron(clean, older_than=timedelta(seconds=-1))
+    with pytest.raises(ConfigError, match="name"):
+        cleanup_cron(clean, name="")
+    nothing: Any = None
+    job: CronJob = cleanup_cron(clean)
+    for crons, problem in [
+        ([job, cleanup_cron(clean)], "twice"),
+        ([nothing], "cleanup_cron"),
+        ([cron(_nothing, name="nightly")], "'nightly'"),
+    ]:
+        with pytest.raises(ConfigError, match=problem):
+            AgentWorker({"noop": noop}, crons=crons)
+
+
+async def _counts(tasks: TaskStateManager, wanted: TaskCounts) -> bool:
+    return await tasks.count_tasks() == wanted

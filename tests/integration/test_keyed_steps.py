@@ -1,0 +1,92 @@
+"""Steps that are found by a key: in any order, from any asyncio task, once for each key."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+pytest.importorskip("arq", reason="needs the worker extra")
+
+from redis_state import RedisStateStore
+from redis_state.models import TaskStatus
+from redis_state.worker import StepPolicy, TaskContext
+from tests.pools import SESSION, agent, becomes, client_of, open_token, pool, serving
+
+pytestmark = pytest.mark.worker
+
+
+async def test_a_key_is_done_once_in_whatever_order_it_is_asked_for(
+    store: RedisStateStore,
+) -> None:
+    done: list[str] = []
+
+    async def work(text: str) -> str:
+        done.append(text)
+        await asyncio.sleep(0)
+        return text.upper()
+
+    async def handler(ctx: TaskContext) -> list[Any]:
+        keys = ["a", "b", "a", "c"] if ctx.attempt == 1 else ["c", "a", "b"]
+        found = await asyncio.gather(*(ctx.keyed_step("work", key, work, key) for key in keys))
+        await ctx.pause()
+        return list(found)
+
+    async with pool(store, {"work": handler}, steps=StepPolicy(on_changed="fail")) as client:
+        task = await client.submit("work", session_id=SESSION)
+        await client.approve(await open_token(store, task))
+        ended = await becomes(client, task, TaskStatus.COMPLETE)
+    assert ended.result == ["C", "A", "B"]
+    assert sorted(done) == ["a", "b", "c"]
+
+
+async def test_a_keyed_step_that_failed_is_done_when_it_is_asked_for_again(
+    store: RedisStateStore,
+) -> None:
+    keys: list[str] = []
+
+    async def handler(ctx: TaskContext) -> int:
+        def work() -> int:
+            keys.append(ctx.effect_id())
+            if len(keys) == 1:
+                raise ValueError("the first time")
+            return len(keys)
+
+        with pytest.raises(ValueError, match="the first time"):
+            await ctx.keyed_step("work", "key", work)
+        # Another asyncio task, and an ordinary step of that name beside it.
+        again: int = await asyncio.create_task(ctx.keyed_step("work", "key", work))
+        counted: int = await ctx.step("work", lambda: 7)
+        return again + counted
+
+    async with pool(store, {"work": handler}) as client:
+        task = await client.submit("work", session_id=SESSION)
+        ended = await becomes(client, task, TaskStatus.COMPLETE)
+    assert ended.result == 9
+    assert len(set(keys)) == 1
+
+
+async def test_a_handler_that_keeps_something_releases_it_when_its_worker_stops(
+    store: RedisStateStore,
+) -> None:
+    class Keeping:
+        def __init__(self) -> None:
+            self.released: list[bool] = []
+
+        async def __call__(self, ctx: TaskContext) -> str:
+            return ctx.worker
+
+        async def release(self, held: RedisStateStore) -> None:
+            self.released.append((await held.health()).ok)
+            raise RuntimeError("this does not keep the worker from stopping")
+
+    keeping = Keeping()
+    worker = agent(store.settings, {"one": keeping, "two": keeping})
+    async with client_of(store) as client:
+        async with serving(worker):
+            task = await client.submit("one", session_id=SESSION)
+            await becomes(client, task, TaskStatus.COMPLETE)
+            assert keeping.released == []
+        assert keeping.released == [True]
+        assert await client.workers() == []

@@ -1,0 +1,169 @@
+"""A worker that waits is woken by what is put; its polling, made slow here, is only the net."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+pytest.importorskip("arq")
+
+from pydantic import SecretStr
+
+from redis_state import RedisStateStore, Settings
+from redis_state.errors import BackendUnavailable
+from redis_state.models import TaskStatus
+from redis_state.testing import eventually
+from redis_state.worker import AgentWorker, TaskClient, TaskContext
+from redis_state.worker.queue import Job, Mended, Queue, wake_channel
+from tests.pools import SESSION, agent, client_of, queue_of, queued, serving
+
+pytestmark = pytest.mark.worker
+
+# Longer than a test may take: without being woken, none of them ends.
+NEVER_S = 600.0
+
+
+async def work(_context: TaskContext) -> str:
+    return "done"
+
+
+def patient(settings: Settings, **options: Any) -> AgentWorker:
+    return AgentWorker(
+        {"work": work}, settings=settings, queue=queue_of(settings), poll_s=NEVER_S, **options
+    )
+
+
+async def listeners(store: RedisStateStore, *queues: str) -> list[int]:
+    channels = [wake_channel(queue) for queue in queues or (queue_of(store.settings),)]
+    reply: list[Any] = await store.transport.sender.send(
+        "PUBSUB NUMSUB", *channels, repeatable=True
+    )
+    return [int(count) for count in reply[1::2]]
+
+
+async def hears(store: RedisStateStore, *queues: str) -> None:
+    async def all_of_them() -> bool:
+        return min(await listeners(store, *queues)) > 0
+
+    await eventually(all_of_them, "the worker listens to its queues")
+
+
+async def completes(client: TaskClient, task_id: str) -> None:
+    state = await client.wait(SESSION, task_id, timeout_s=30)
+    assert state.status is TaskStatus.COMPLETE
+
+
+async def test_a_task_is_begun_although_the_queue_is_hardly_ever_asked(
+    store: RedisStateStore,
+) -> None:
+    queue = queue_of(store.settings)
+    async with serving(patient(store.settings)), TaskClient(store, queue=queue) as client:
+        await hears(store)
+        for _ in range(5):
+            await completes(client, await client.submit("work", session_id=SESSION))
+
+
+async def test_a_slot_that_becomes_free_is_used_at_once(store: RedisStateStore) -> None:
+    queue = queue_of(store.settings)
+    async with TaskClient(store, queue=queue) as client:
+        tasks = [await client.submit("work", session_id=SESSION) for _ in range(6)]
+        async with serving(patient(store.settings, max_tasks=1)):
+            for task_id in tasks:
+                await completes(client, task_id)
+
+
+async def test_each_queue_of_a_worker_wakes_it(store: RedisStateStore) -> None:
+    queues = [f"{queue_of(store.settings)}-{name}" for name in ("first", "second")]
+    worker = patient(store.settings).with_queues(*queues)
+    async with serving(worker), TaskClient(store, queue=queues[0]) as client:
+        await hears(store, *queues)
+        for queue in queues:
+            async with TaskClient(store, queue=queue) as other:
+                await completes(client, await other.submit("work", session_id=SESSION))
+
+
+async def test_a_worker_whose_subscription_was_cut_listens_again(store: RedisStateStore) -> None:
+    queue = queue_of(store.settings)
+    async with serving(patient(store.settings)), TaskClient(store, queue=queue) as client:
+        await hears(store)
+        killed: int = await store.transport.sender.send(
+            "CLIENT KILL", "TYPE", "pubsub", repeatable=True
+        )
+        assert killed > 0
+        await hears(store)
+        await completes(client, await client.submit("work", session_id=SESSION))
+
+
+@asynccontextmanager
+async def putting_as(store: RedisStateStore, *rules: str) -> AsyncGenerator[Queue]:
+    """Give a queue whose server knows us as a user of so many rights only."""
+    send, user = store.transport.sender.send, f"narrow-{store.settings.namespace}"
+    rights = ["on", ">secret", "~*", "+@all", *rules]
+    await send("ACL", "SETUSER", user, *rights, repeatable=True)
+    scheme, _, place = store.settings.url.get_secret_value().partition("://")
+    url = SecretStr(f"{scheme}://{user}:secret@{place}")
+    queue = Queue(
+        store.settings.model_copy(update={"queue_url": url}), name=queue_of(store.settings)
+    )
+    try:
+        yield queue
+    finally:
+        await queue.aclose()
+        await send("ACL", "DELUSER", user, repeatable=True)
+        await send("DEL", queue_of(store.settings), repeatable=True)
+
+
+async def test_who_must_not_publish_still_puts(store: RedisStateStore) -> None:
+    async with putting_as(store, "resetchannels") as queue:
+        await queue.put(SESSION, "task", epoch=0, priority=0)
+        assert await queue.mend([Job(SESSION, "other", 0, 0)]) == [Mended.QUEUED]
+        assert len(await queued(store)) == 2
+
+
+async def test_who_must_not_write_is_told(store: RedisStateStore) -> None:
+    async with putting_as(store, "allchannels", "-zadd") as queue:
+        with pytest.raises(BackendUnavailable):
+            await queue.put(SESSION, "task", epoch=0, priority=0)
+        with pytest.raises(BackendUnavailable):
+            await queue.mend([Job(SESSION, "task", 0, 0)])
+        assert await queued(store) == []
+
+
+async def test_a_worker_that_nobody_wakes_asks_by_itself(store: RedisStateStore) -> None:
+    async with client_of(store) as client, serving(agent(store.settings, {"work": work})):
+        await hears(store)
+        await completes(client, await client.submit("work", session_id=SESSION))
+        async with putting_as(store, "resetchannels") as queue:
+            task_id = await client.submit("work", session_id=SESSION, queue="elsewhere")
+            await queue.put(SESSION, task_id, epoch=0, priority=0)
+            await completes(client, task_id)
+
+
+async def test_a_job_that_is_put_again_wakes_and_one_that_is_there_does_not(
+    store: RedisStateStore,
+) -> None:
+    name = queue_of(store.settings)
+    queue = Queue(store.settings, name=name)
+    job = Job(SESSION, "task", 0, 0)
+    heard = 0
+
+    async def listen() -> None:
+        nonlocal heard
+        subscription = store.transport.subscriber.subscribe(wake_channel(name))
+        while True:
+            heard += await subscription.next() is not None
+
+    listening = asyncio.create_task(listen())
+    await hears(store)
+    assert await queue.mend([job]) == [Mended.QUEUED]
+    await eventually(lambda: heard == 1, "the queue was told of the job")
+    assert await queue.mend([job]) == [Mended.WAITS]
+    await queue.put_job(job)
+    await eventually(lambda: heard == 2, "the queue was told of the job put again")
+    listening.cancel()
+    await queue.aclose()
+    await store.transport.sender.send("DEL", name, repeatable=True)

@@ -1,0 +1,27 @@
+from __future__ import annotations
+
+from redis_state.transport.keys import Keys
+from redis_state.transport.scripts import Scripts, Word
+from tests.a2a_rows import version_keys, write
+from tests.looking import HOUR, clock_ms, clock_passes, no
+
+
+async def test_what_is_not_there_is_missing(scripts: Scripts, keys: Keys) -> None:
+    assert await scripts.read_a2a_version(version_keys(keys)) == no(Word.MISSING)
+
+
+async def test_a_task_is_read_with_its_owners_time(scripts: Scripts, keys: Keys) -> None:
+    task = version_keys(keys)
+    written = await write(scripts, task)
+    reply = await scripts.read_a2a_version(task)
+    version, at, state, phase, owner, epoch, left_ms, body = reply.facts
+    assert [version, at] == written.facts[:2]
+    assert (state, phase, owner, epoch, body) == (b"2", b"o", b"me", 1, b"body")
+    assert 0 < left_ms <= HOUR
+
+
+async def test_a_lease_that_ran_out_has_no_time_left(scripts: Scripts, keys: Keys) -> None:
+    task = version_keys(keys)
+    await write(scripts, task, lease_ms=1)
+    await clock_passes(scripts, await clock_ms(scripts) + 2)
+    assert (await scripts.read_a2a_version(task)).facts[6] <= 0

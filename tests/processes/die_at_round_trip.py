@@ -1,0 +1,331 @@
+"""Processes that kill themselves at each round trip in turn, and others who find what they left.
+
+This one never runs an event loop. It forks for each part: one prepares a task, one begins a phase
+of it and dies at its n-th round trip, one recovers. Every death has a namespace of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from pydantic import SecretStr
+from redis.asyncio.client import Pipeline
+
+from redis_state import RedisStateStore, Settings
+from redis_state.models import TaskState, TaskStatus
+from redis_state.testing import eventually, leaked_keys
+from redis_state.transport.sender import Sender
+from redis_state.worker import TaskClient, TaskContext, runner
+from tests.chaos.crew import ends, noted, taken_twice, trails, wrong_move
+from tests.pools import SESSION, agent, client_of, serving
+from tests.processes.chaos_worker import note
+
+TASK = "task"
+PHASES = ("submit", "begin", "resolve", "end")
+LEASE_S = 0.5
+_AT_ONCE = 6
+_COUNTED: ContextVar[bool] = ContextVar("counted", default=False)
+
+
+@dataclass
+class Death:
+    """Kill this process at its n-th round trip: before it is sent, or when its reply is in."""
+
+    at: int
+    edge: str
+    said: int
+    seen: int = 0
+
+    def plant(self) -> None:
+        """Count what the sender and the queue's client send for what is counted."""
+        send, execute = Sender.send, Pipeline.execute
+
+        def watched_send(sender: Sender, *command: Any, **options: Any) -> asyncio.Future[Any]:
+            script = options.get("script")
+            name = script.name if script is not None else str(command[0])
+            if not self._reached(name):
+                return send(sender, *command, **options)
+            self._die_if("before")
+            future = send(sender, *command, **options)
+            future.add_done_callback(lambda _: self._die_if("after"))
+            return future
+
+        async def watched_execute(pipe: Any, *arguments: Any, **options: Any) -> Any:
+            if not self._reached("the queue"):
+                return await execute(pipe, *arguments, **options)
+            self._die_if("before")
+            found = await execute(pipe, *arguments, **options)
+            self._die_if("after")
+            return found
+
+        Sender.send = watched_send  # type: ignore[method-assign, assignment]
+        Pipeline.execute = watched_execute  # type: ignore[method-assign, assignment]
+
+    def _reached(self, name: str) -> bool:
+        self.seen += _COUNTED.get()
+        here = _COUNTED.get() and self.seen == self.at
+        if here:
+            os.write(self.said, json.dumps(name).encode())
+        return here
+
+    def _die_if(self, edge: str) -> None:
+        if edge == self.edge:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+@dataclass
+class Case:
+    """One death: in which phase, at which round trip, and what became of the task."""
+
+    settings: Settings
+    folder: Path
+    phase: str
+    edge: str
+    at: int
+    token: str = ""
+    trip: str = ""
+
+    async def prepare(self) -> str:
+        """Bring the task to where the phase begins; return its token, if it has one by then."""
+        if self.phase == "submit":
+            return ""
+        async with RedisStateStore(self.settings) as store, client_of(store) as client:
+            await self._submit(client)
+            if self.phase == "begin":
+                return ""
+            async with self._serving():
+                token = await self._paused(client)
+            if self.phase == "end":
+                await client.approve(token, claim="first")
+            return token
+
+    async def die(self, said: int) -> None:
+        """Go through the phase, and die on the way. To return is to survive."""
+        Death(self.at, self.edge, said).plant()
+        async with RedisStateStore(self.settings) as store, client_of(store) as client:
+            if self.phase in ("submit", "resolve"):
+                _COUNTED.set(True)
+                await (self._submit(client) if self.phase == "submit" else self._approve(client))
+                return
+            over = asyncio.Event()
+            run_task: Any = getattr(runner, "run_task")  # noqa: B009 - it is another module's
+
+            async def counted(*arguments: Any, **options: Any) -> None:
+                _COUNTED.set(True)
+                await run_task(*arguments, **options)
+                over.set()
+
+            setattr(runner, "run_task", counted)  # noqa: B010 - as above
+            async with self._serving(), asyncio.timeout(30):
+                await over.wait()
+                os._exit(0)
+
+    async def recover(self) -> dict[str, Any]:
+        """Have a healthy worker find what is left; tell what is wrong and when it ended."""
+        began = time.monotonic()
+        problems, ended = await self._recover()
+        return {"problems": problems, "began": began, "ended": ended}
+
+    async def _recover(self) -> tuple[list[str], float]:
+        async with RedisStateStore(self.settings) as store, client_of(store) as client:
+            before = await client.get(SESSION, TASK)
+            problems = self._not_left_like_this(before, (await trails(store))[TASK])
+            async with self._serving():
+                if before is None:
+                    # It was never acknowledged, and is not there: its caller asks again.
+                    await self._submit(client)
+                ended = await self._to_the_end(client)
+                ended_s = time.monotonic()
+            trail = (await trails(store))[TASK]
+        problems += [f"wrong move: {move}"] if (move := wrong_move(trail)) else []
+        problems += [] if ends(trail) == 1 else [f"ended {ends(trail)} times"]
+        problems += (
+            [] if ended.status is TaskStatus.COMPLETE else [f"{ended.status}: {ended.error}"]
+        )
+        facts = noted(self.folder, "results")
+        given = {step: result for _, step, result in facts}
+        right = [given.get(0), True, given.get(1)]
+        problems += [] if ended.result == right else [f"result {ended.result}, not {right}"]
+        if taken_twice(facts) or taken_twice(noted(self.folder, "effects")):
+            problems.append("a step was taken for two")
+        problems += [f"no lifetime: {key}" for key in await leaked_keys(self.settings)]
+        return problems, ended_s
+
+    def _not_left_like_this(self, state: TaskState | None, trail: list[Any]) -> list[str]:
+        allowed = {
+            "submit": (None, "PENDING"),
+            "begin": ("PENDING", "RUNNING", "PAUSED"),
+            "resolve": ("PAUSED", "PENDING"),
+            "end": ("PENDING", "RUNNING", "COMPLETE"),
+        }
+        status = None if state is None else state.status.value
+        problems = [] if status in allowed[self.phase] else [f"left {status}"]
+        told = trail[-1].status if trail else None
+        # Whoever creates a task tells of it afterwards; all else is one step with its update.
+        return problems + ([f"left {status}, told {told}"] if told not in (status, None) else [])
+
+    async def _submit(self, client: TaskClient) -> None:
+        await client.submit("ship", session_id=SESSION, task_id=TASK)
+
+    async def _approve(self, client: TaskClient) -> None:
+        await client.approve(self.token, claim="first")
+
+    async def _paused(self, client: TaskClient) -> str:
+        async def found() -> str | None:
+            state = await client.get(SESSION, TASK)
+            waits = state is not None and state.status is TaskStatus.PAUSED
+            pauses = await client.pauses(SESSION) if waits else []
+            return pauses[0].token if pauses else None
+
+        token = await eventually(found, "it is paused", timeout_s=60)
+        assert token is not None
+        return token
+
+    async def _to_the_end(self, client: TaskClient) -> TaskState:
+        """Wait for the end. Decide only what its own caller would: it asks again, or for the
+        first time; once the decision is made nobody does anything.
+        """
+
+        async def over() -> TaskState | None:
+            state = await client.get(SESSION, TASK)
+            assert state is not None
+            if state.status is TaskStatus.PAUSED:
+                for pause in await client.pauses(SESSION):
+                    assert pause.token is not None
+                    await client.approve(pause.token, claim="first")
+            return state if state.status.is_terminal else None
+
+        state = await eventually(over, "it is over", timeout_s=60)
+        assert state is not None
+        return state
+
+    def _serving(self) -> Any:
+        worker = agent(self.settings, {"ship": partial(ship, self.folder)}, lease_s=LEASE_S)
+        return serving(worker)
+
+
+async def ship(folder: Path, ctx: TaskContext) -> list[Any]:
+    """Do a step, ask, and do another one."""
+
+    def effect(number: int, key: str) -> str:
+        note(folder, "effects", TASK, number, key)
+        return f"{number} of {os.getpid()} at {time.monotonic()}"
+
+    async def step(number: int) -> str:
+        name = f"step {number}"
+        found: str = await ctx.step(name, effect, number, ctx.effect_id(name))
+        note(folder, "results", TASK, number, found)
+        return found
+
+    charged = await step(0)
+    decision = await ctx.approval("Ship it?")
+    return [charged, decision.approved, await step(1)]
+
+
+def fork(work: Callable[[int], Coroutine[Any, Any, Any]]) -> tuple[int, int]:
+    """Run a coroutine in a child; return its id, and where it says what it has to say."""
+    heard, said = os.pipe()
+    pid = os.fork()
+    if pid:
+        os.close(said)
+        return pid, heard
+    try:
+        found = asyncio.run(work(said))
+        if found is not None:
+            os.write(said, json.dumps(found).encode())
+        os._exit(0)
+    except BaseException as error:  # noqa: BLE001 - nothing may return from a child
+        os.write(said, json.dumps([f"{type(error).__name__}: {error}"]).encode())
+        os._exit(1)
+
+
+def join(pid: int, heard: int) -> tuple[int, Any]:
+    """Wait for a child; return its status, negative for a signal, and what it said."""
+    said = b""
+    while data := os.read(heard, 1 << 16):
+        said += data
+    os.close(heard)
+    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    return status, json.loads(said) if said else None
+
+
+class Undertaker:
+    """Bring about the deaths of one edge, and have what they leave recovered, some at once."""
+
+    def __init__(self, argument: dict[str, Any]) -> None:
+        self.results: list[dict[str, Any]] = []
+        self._argument = argument
+        self._recovering: list[tuple[Case, int, int]] = []
+
+    def run(self) -> None:
+        """Go through all phases."""
+        for phase in PHASES:
+            survivors = 0
+            for at in self._places():
+                survivors += not self._one(phase, at)
+                # Twice: how many there are may differ by one, as renewals come in.
+                if survivors == 2:
+                    break
+        while self._recovering:
+            self._recovered()
+
+    def _places(self) -> Iterator[int]:
+        yield from range(self._argument["first"], 10_000, self._argument["stride"])
+
+    def _one(self, phase: str, at: int) -> bool:
+        edge = self._argument["edge"]
+        name = f"{self._argument['namespace']}-{phase}-{edge}-{at}"
+        folder = Path(self._argument["folder"]) / name
+        folder.mkdir()
+        url = SecretStr(self._argument["url"])
+        case = Case(Settings(url=url, namespace=name), folder, phase, edge, at)
+        status, token = join(*fork(lambda _: case.prepare()))
+        assert status == 0, token
+        case.token = token or ""
+        status, said = join(*fork(case.die))
+        if status == 0:
+            return False
+        assert status == -signal.SIGKILL, said
+        case.trip = said
+        if len(self._recovering) == _AT_ONCE:
+            self._recovered()
+        self._recovering.append((case, *fork(lambda _: case.recover())))
+        return True
+
+    def _recovered(self) -> None:
+        case, pid, heard = self._recovering.pop(0)
+        status, found = join(pid, heard)
+        told: dict[str, Any] = {"problems": found, "began": 0.0, "ended": 0.0}
+        if status == 0:
+            told = found
+        self.results.append(
+            {
+                "phase": case.phase,
+                "edge": case.edge,
+                "at": case.at,
+                "trip": case.trip,
+                **told,
+            }
+        )
+
+
+def main(argument: dict[str, Any]) -> list[dict[str, Any]]:
+    """Die before, or after, each round trip."""
+    undertaker = Undertaker(argument)
+    undertaker.run()
+    return undertaker.results
+
+
+if __name__ == "__main__":
+    print(json.dumps(main(json.loads(sys.argv[1]))))  # noqa: T201
