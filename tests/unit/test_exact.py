@@ -56,7 +56,7 @@ def back(value: Any) -> Any:
 
 def shape(value: Any) -> Any:
     """Write a value so that equal means: same types, same contents, NaN and -0.0 included."""
-    kind = cast("object", type(value))
+    kind = cast("type[object]", type(value))
     if kind is dict:
         return (kind, [(shape(key), shape(item)) for key, item in value.items()])
     if kind in {set, frozenset}:
