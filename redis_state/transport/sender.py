@@ -378,8 +378,8 @@ class Sender:
             if call.deadline <= now:
                 reason = "sent, not answered by the deadline" if call.sent else self._trouble
                 call.fail(self._outcome(call, reason))
-        self._again = deque(call for call in self._again if call.wanted and call.deadline > now)
-        self._queue = deque(call for call in self._queue if call.wanted and call.deadline > now)
+        self._again = deque(call for call in self._again if call.deadline > now and call.wanted)
+        self._queue = deque(call for call in self._queue if call.deadline > now and call.wanted)
         deadlines = [call.deadline for call in (*self._again, *self._queue, *self._inflight)]
         overdue = self._inflight and self._inflight[0].deadline <= now
         if overdue and self._reader is not None and now - self._heard_at > _GRAIN_S:
