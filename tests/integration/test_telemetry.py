@@ -223,7 +223,7 @@ async def test_a_carrier_that_is_damaged_begins_a_trace_anew(
         async with client_of(store) as client:
             task = await client.submit("answer", session_id=SESSION)
             key = store.base.keys.task(SESSION, task)
-            job = json.dumps({"handler": "answer", "input": None, "trace": damaged})
+            job = json.dumps({"handler": "answer", "input": None, "secret": "s", "trace": damaged})
             await store.transport.sender.send("HSET", key, "job", job, repeatable=True)
             async with serving(agent(store.settings, {"answer": answer})):
                 ended = await client.wait(SESSION, task, timeout_s=10)
