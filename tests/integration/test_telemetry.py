@@ -23,7 +23,7 @@ from redis_state.errors import BackendUnavailable
 from redis_state.models import TaskStatus
 from redis_state.testing import eventually
 from redis_state.worker import Handler, TaskClient, TaskContext, telemetry
-from tests.pools import SESSION, agent, client_of, open_token, pool, serving
+from tests.pools import SESSION, agent, client_of, open_token, pool, queue_of, serving
 
 SECRET = "s3cret"
 
@@ -60,6 +60,11 @@ def said(span: ReadableSpan, name: str) -> Any:
     return span.attributes[f"redis_state.{name}"]
 
 
+async def queue_is_empty(store: RedisStateStore) -> bool:
+    send = store.transport.sender.send
+    return not await send("ZCARD", queue_of(store.settings), repeatable=True)
+
+
 async def review(ctx: TaskContext) -> Any:
     fetched = await ctx.step("fetch", _fetch, ctx.input)
     decision = await ctx.approval("Publish?", {"text": fetched})
@@ -81,6 +86,7 @@ async def test_submit_pause_and_resume_are_one_trace(
             task = await client.submit("review", SECRET, session_id=SESSION)
         async with serving(agent(store.settings, handlers, name="one")):
             token = await open_token(store, task)
+            await eventually(lambda: queue_is_empty(store), "the first run's job is over")
         async with serving(agent(store.settings, handlers, name="two")):
             await client.approve(token, SECRET)
             ended = await client.wait(SESSION, task, timeout_s=10)
