@@ -178,8 +178,10 @@ async def test_a_pause_that_became_a_step_is_missed(store: RedisStateStore) -> N
 
 
 def test_only_what_has_to_be_asked_for_is_missed() -> None:
-    noted = ["step:a#1", "step:a#1/b#1", "step:c#1/d#1", "pause:a#1/e#1", "child:z#1", "pause:p#1"]
-    assert unvisited(noted, []) == ["pause:p#1", "step:a#1", "step:c#1/d#1"]
+    noted = ["step:a#1", "step:a#1/b#1", "step:c#1/d#1", "pause:a#1/e#1", "other:z#1", "pause:p#1"]
+    noted += ["child:a#1/f#1", "child:q#1"]
+    missed = ["child:q#1", "pause:p#1", "step:a#1", "step:c#1/d#1"]
+    assert unvisited(noted, []) == missed
     assert unvisited(noted, noted) == []
     assert unvisited(["step:http://a/b#1"], []) == ["step:http://a/b#1"]
 
