@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
+from collections import Counter
 from functools import partial
 from pathlib import Path
 
@@ -44,19 +45,20 @@ async def test_workers_are_killed(
 ) -> None:
     jobs = trial.size.of(1_000, least=40)
     lease_s = 10.0 if trial.size.full else 2.0
-    step_s = 0.5 if trial.size.full else 0.3
+    step_s, slots = (0.5, 10) if trial.size.full else (0.3, 2)
     trial.parameters = {
         "jobs": jobs,
         "steps": STEPS,
         "workers": _WORKERS,
         "step_s": step_s,
+        "slots": slots,
         "kill_every_s": _KILL_EVERY_S,
         "lease_s": lease_s,
     }
     killed_ms: dict[str, int] = {}
     async with (
         client_of(store) as client,
-        Crew(settings, tmp_path, lease_s=lease_s, step_s=step_s) as crew,
+        Crew(settings, tmp_path, lease_s=lease_s, step_s=step_s, max_tasks=slots) as crew,
     ):
         for _ in range(_WORKERS):
             await crew.start()
@@ -71,10 +73,11 @@ async def test_workers_are_killed(
             over = {one.task_id: one for one in found if one.status.is_terminal}
             # With one or two left, it would be their machine's speed at starting that counts.
             ready = await _arrived(client, crew, _WORKERS - 1)
-            if time.monotonic() > kill_at and ready and len(over) < jobs:
+            victim = await _busiest(store, ready) if time.monotonic() > kill_at else None
+            if victim is not None:
                 kill_at = time.monotonic() + _KILL_EVERY_S
-                killed_ms[ready[0]] = await clock_ms(store.base.scripts)
-                trial.faults += await crew.kill(ready[0]) == -signal.SIGKILL
+                killed_ms[victim] = await clock_ms(store.base.scripts)
+                trial.faults += await crew.kill(victim) == -signal.SIGKILL
                 await crew.start()
         told = await trails(store)
     _judge_ends(trial, told, tasks, over)
@@ -123,6 +126,14 @@ def _judge_effects(trial: Trial, folder: Path, over: dict[str, TaskState]) -> No
         trial.expect(state.result == given, f"{name} has a result that no step gave")
     trial.figures["effects_recorded"] = len(done)
     trial.figures["done_again_under_the_same_key"] = len(effects) - len(done)
+
+
+async def _busiest(store: RedisStateStore, ready: list[str]) -> str | None:
+    """Name the worker that runs most tasks; None if none runs any."""
+    told = await trails(store)
+    running = Counter(trail[-1].worker for trail in told.values() if trail[-1].status == "RUNNING")
+    busy = [name for name in ready if running[name]]
+    return max(busy, key=lambda name: running[name], default=None)
 
 
 async def _arrived(client: TaskClient, crew: Crew, wanted: int) -> list[str]:
