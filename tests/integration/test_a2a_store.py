@@ -13,7 +13,7 @@ from a2a.server.tasks import InMemoryPushNotificationConfigStore, InMemoryTaskSt
 from a2a.types.a2a_pb2 import ListTasksRequest, TaskPushNotificationConfig
 from a2a.utils.errors import InvalidParamsError, TaskNotFoundError, UnsupportedOperationError
 
-from redis_state import ConfigError, RedisStateStore, Settings
+from redis_state import ConfigError, RedisStateError, RedisStateStore, Settings
 from redis_state.integrations import a2a as integration
 from redis_state.integrations.a2a import (
     A2ABackend,
@@ -267,6 +267,16 @@ async def test_a_backend_is_made_of_a_store_a_url_or_the_environment(
         await backend.aclose()
     # A store that was given is not closed with the backend.
     assert await store.base.fetch("nothing") == []
+
+
+@pytest.mark.parametrize(
+    "make", [create_task_store, create_push_config_store, create_queue_manager]
+)
+async def test_closing_a_part_closes_its_backend(settings: Settings, make: Any) -> None:
+    part = make(server_on(settings))
+    await part.aclose()
+    with pytest.raises(RedisStateError, match="closed"):
+        await create_task_store(part.backend).get("t", ME)
 
 
 def test_options_that_cannot_work_are_refused(

@@ -17,7 +17,7 @@ from a2a.server.cluster import (
     TaskVersion,
     VersionedEvent,
 )
-from a2a.types.a2a_pb2 import Task, TaskArtifactUpdateEvent
+from a2a.types.a2a_pb2 import ListTasksRequest, Task, TaskArtifactUpdateEvent
 from a2a.utils.errors import InvalidParamsError, TaskNotFoundError, UnsupportedOperationError
 
 from redis_state import Settings
@@ -451,6 +451,17 @@ async def test_events_that_were_dropped_are_a_gap_and_not_a_silence(settings: Se
             assert said_of_it.data["missed"] >= 20
         await save(tasks, task(state=COMPLETED), version)
         assert names(await hear(stream, late))[:-1] == ["37", "38", "39"]
+
+
+async def test_versioned_tasks_are_listed(tasks: RedisVersionedTaskStore) -> None:
+    for name in ("a", "b"):
+        await save(tasks, task(name))
+    page = await tasks.list(ListTasksRequest(page_size=1), ME)
+    assert [one.id for one in page.tasks] == ["b"]
+    rest = ListTasksRequest(page_size=1, page_token=page.next_page_token)
+    assert [one.id for one in (await tasks.list(rest, ME)).tasks] == ["a"]
+    with pytest.raises(InvalidParamsError, match="page_token"):
+        await tasks.list(rest, caller("bob"))
 
 
 # Deletion and retention
