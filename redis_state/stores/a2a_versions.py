@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Any
 
 from redis_state.errors import InvalidField, InvalidTransition, LeaseLost, VersionConflict
+from redis_state.primitives.lease import new_owner
 from redis_state.primitives.log import Bounds, Log
 from redis_state.stores.base import Base, ms
 from redis_state.transport.keys import escape
@@ -163,6 +164,29 @@ class A2ATasks:
         return Log(self.base.scripts, self.keys(ref).events, bounds, announce=True)
 
     async def write(
+        self, ref: Ref, draft: Draft, rule: Rule, *, write: str, owner: str = ""
+    ) -> tuple[Version, int] | None:
+        """Write a version; return it and the lease's epoch. None: there is no such task.
+
+        ``owner`` takes the lease of a task that is worked on; any other phase gives it back.
+        Errors: VersionConflict; InvalidTransition for a task that has ended or was deleted;
+        InvalidField for what is too large. Nothing is written then.
+        """
+        self._check_size(draft)
+        return await self._write(ref, draft, rule, write=write, owner=owner)
+
+    async def end(self, ref: Ref, draft: Draft, found: Snapshot, *, fenced: bool) -> None:
+        """End a task that nobody works on any more, as it was found.
+
+        It is written by nobody, so that an agent that still works on it hears of it on any server,
+        and is never too large: what is added is little. ``fenced`` if its lease must have run out.
+        Errors: LostRace when it was written or renewed since; nothing is written then.
+        """
+        epoch = found.epoch if fenced else None
+        rule = Rule.at(found.version.n)
+        await self._write(ref, draft, rule, write=new_write(new_owner()), dead_epoch=epoch)
+
+    async def _write(
         self,
         ref: Ref,
         draft: Draft,
@@ -172,14 +196,6 @@ class A2ATasks:
         owner: str = "",
         dead_epoch: int | None = None,
     ) -> tuple[Version, int] | None:
-        """Write a version; return it and the lease's epoch. None: there is no such task.
-
-        ``owner`` takes the lease of a task that is worked on; any other phase gives it back.
-        ``dead_epoch`` is the lease that must have run out. Errors: VersionConflict;
-        InvalidTransition for a task that has ended or was deleted; LeaseLost for a lease that has
-        not run out; InvalidField for what is too large. Nothing is written then.
-        """
-        self._check_size(draft)
         ended = draft.phase is Phase.ENDED
         reply = await self.base.scripts.write_a2a_version(
             self.keys(ref),

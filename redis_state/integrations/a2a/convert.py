@@ -104,9 +104,13 @@ def event_of(data: bytes) -> Event:
             raise InternalError("a stored event cannot be read")
 
 
-def failed(body: bytes) -> Draft:
-    """Make the draft that ends a task whose server is gone."""
-    task = task_of(body)
+def failed(task_id: str, body: bytes) -> Draft:
+    """Make the draft that ends a task whose server is gone; all anew if it cannot be read."""
+    try:
+        task = Task.FromString(body)
+    except DecodeError:
+        task = Task()
+    task.id = task_id
     if task.status.HasField("message"):
         task.history.append(task.status.message)
     said = Message(
