@@ -23,10 +23,19 @@ from redis_state.integrations.a2a import (
 from redis_state.primitives.lease import Leases
 from redis_state.testing import eventually
 from redis_state.transport.scripts import Scripts
-from tests.a2a_servers import Listener, RpcError, message, pieces, replica, state_of
+from tests.a2a_servers import (
+    WAIT_S,
+    Listener,
+    RpcError,
+    ended_within,
+    message,
+    pieces,
+    replica,
+    state_of,
+)
 from tests.a2a_tasks import CANCELED, COMPLETED, WORKING, caller, piece, server_on, task
 from tests.faults import Proxy
-from tests.looking import lives
+from tests.looking import clock_ms, lives
 
 ME = caller()
 legacy = partial(replica, options=("--legacy",))
@@ -281,20 +290,24 @@ async def test_a_legacy_cancel_stops_the_agent_of_another_server(settings: Setti
         assert [await one.state(made["id"]) for one in (a, b)] == ["CANCELED"] * 2
 
 
-async def test_legacy_subscribers_of_a_killed_server_end(settings: Settings) -> None:
+async def test_legacy_subscribers_of_a_killed_server_end(
+    settings: Settings, scripts: Scripts
+) -> None:
     async with legacy(settings, lease_s=2) as b, legacy(settings, lease_s=2) as a:
         first = Listener(a.stream("SendStreamingMessage", message=message("wait")))
         made = (await first.hears(lambda event: "task" in event))["task"]
         await first.hears(lambda event: state_of(event) == "WORKING")
         second = Listener(b.stream("SubscribeToTask", id=made["id"]))
         await second.hears(lambda event: "task" in event)
+        killed_ms = await clock_ms(scripts)
         await a.kill()
         await second.ends()
 
         async def failed() -> bool:
             return await b.state(made["id"]) == "FAILED"
 
-        await eventually(failed, "the task is ended", timeout_s=4)
+        await eventually(failed, "the task is ended", timeout_s=WAIT_S)
+        await ended_within(settings, made["id"], killed_ms, 2 + 2)
         with pytest.raises(RpcError, match="terminal state"):
             await Listener(b.stream("SubscribeToTask", id=made["id"])).ends()
         await first.breaks()
