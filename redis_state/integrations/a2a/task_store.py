@@ -1,4 +1,4 @@
-"""The SDK's plain TaskStore: for handlers that know no versions (SDK 1.0 and 1.1, the legacy one).
+"""The SDK's plain TaskStore: for handlers that know no versions (SDK 1.1, the legacy one).
 
 It stands on the same tasks as the versioned store. A plain save knows no version, so the last one
 wins, with one exception: a task that has ended stays in its state, and a deleted one stays deleted.
