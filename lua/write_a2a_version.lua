@@ -20,7 +20,7 @@
 -- ARGV[10] max_rows of its events
 -- ARGV[11] owner   who works on it, '' for nobody
 -- ARGV[12] lease_ms  until the owner is taken for dead
--- ARGV[13] keep_ms  how long an epoch is remembered
+-- ARGV[13] keep_ms  how long an epoch is remembered after its lease
 -- ARGV[14] epoch   of the lease that must have run out, '' if that does not matter
 -- Returns
 --   {'OK', version, at, epoch}
@@ -59,7 +59,8 @@ if epoch ~= '' then
 end
 a2a_number(log, version, now, phase)
 version = log_append(log, write, row)
-log_trim(log, max_rows, ttl_ms)
+-- At its end no row of a task is too old: they live as long as its end says.
+log_trim(log, max_rows, phase == 'e' and now or ttl_ms)
 log_close(log, ttl_ms)
 redis.call('HSET', task, 'version', version, 'at', string.format('%.0f', now))
 if rule ~= 'told' then redis.call('HSET', task, 'state', state, 'phase', phase, 'body', body) end

@@ -14,7 +14,9 @@ from typing import Any
 import httpx
 
 from redis_state import Settings
+from redis_state.stores.a2a_versions import Phase
 from redis_state.testing import eventually
+from tests.a2a_tasks import caller, server_on
 
 WAIT_S = 60.0
 
@@ -125,6 +127,26 @@ class Listener:
 
 
 @contextlib.asynccontextmanager
+async def command(
+    settings: Settings, *options: str
+) -> AsyncGenerator[asyncio.subprocess.Process, None]:
+    """Run the demo's command on the suite's server, and see to it that it ends."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "redis_state.demo.a2a_server"),
+        *("--url", settings.url.get_secret_value(), "--namespace", settings.namespace, *options),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env={**_untraced(), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )
+    try:
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+
+
+@contextlib.asynccontextmanager
 async def replica(
     settings: Settings, *, lease_s: float = 15.0, options: tuple[str, ...] = ()
 ) -> AsyncGenerator[Replica, None]:
@@ -163,6 +185,56 @@ async def replica(
                 await reading
                 # Shown with a test that fails.
                 sys.stdout.write("\n".join([f"the server at {url} said:", *running.said, ""]))
+
+
+class Hook:
+    """An HTTP server that notes what is pushed to it: the token and the event."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[str, dict[str, Any]]] = []
+        self.url: str = ""
+
+    async def hears(self, state: str) -> None:
+        """Wait for a state."""
+
+        async def told() -> bool:
+            return state in [state_of(event) for _, event in self.heard]
+
+        await eventually(told, f"the hook hears {state}", timeout_s=WAIT_S)
+
+    async def take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer one call and close."""
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        fields = {
+            name.lower(): value.strip()
+            for name, _, value in (line.partition(":") for line in head.splitlines()[1:])
+        }
+        body = await reader.readexactly(int(fields["content-length"]))
+        self.heard.append((fields.get("x-a2a-notification-token", ""), json.loads(body)))
+        writer.write(b"HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+
+@contextlib.asynccontextmanager
+async def hook() -> AsyncGenerator[Hook, None]:
+    """Run a hook."""
+    made = Hook()
+    async with await asyncio.start_server(made.take, "127.0.0.1", 0) as server:
+        made.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+        yield made
+
+
+async def ended_within(
+    settings: Settings, task_id: str, since_ms: int, seconds: float, *, user: str = "ann"
+) -> None:
+    """Check by the clock of the Redis server when a task was ended, without a look at its owner."""
+    backend = server_on(settings)
+    found = await backend.tasks.read(backend.ref(task_id, caller(user)))
+    await backend.aclose()
+    assert found is not None
+    assert found.phase is Phase.ENDED
+    assert found.version.at_ms - since_ms < 1000 * seconds
 
 
 def message(text: str, **more: Any) -> dict[str, Any]:

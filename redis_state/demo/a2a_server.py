@@ -19,11 +19,12 @@ import sys
 from collections.abc import AsyncGenerator
 from contextlib import ExitStack, asynccontextmanager, suppress
 
+import httpx
 import uvicorn
 from a2a.auth.user import UnauthenticatedUser, User
 from a2a.server.agent_execution import AgentExecutor, RequestContext
 from a2a.server.context import ServerCallContext
-from a2a.server.events.event_queue import EventQueue
+from a2a.server.events.event_queue import Event, EventQueue
 from a2a.server.request_handlers import (
     DefaultRequestHandler,
     LegacyRequestHandler,
@@ -34,12 +35,17 @@ from a2a.server.routes import (
     create_agent_card_routes,
     create_jsonrpc_routes,
 )
-from a2a.server.tasks import TaskUpdater
+from a2a.server.tasks import (
+    BasePushNotificationSender,
+    PushNotificationSender,
+    TaskUpdater,
+)
 from a2a.types.a2a_pb2 import (
     AgentCapabilities,
     AgentCard,
     AgentInterface,
     AgentSkill,
+    Message,
     Part,
     Task,
     TaskState,
@@ -61,7 +67,8 @@ from redis_state.integrations.a2a import (
 )
 from redis_state.transport.embedded import start_embedded
 
-_STOP_S = 10.0
+_STOP_S = 5.0
+_PUSH_S = 5.0
 
 
 class DemoAgent(AgentExecutor):
@@ -130,6 +137,7 @@ def make_handler(
     backend: A2ABackend,
     card: AgentCard,
     *,
+    sender: PushNotificationSender | None = None,
     legacy: bool = False,
 ) -> RequestHandler:
     """Make the request handler of a replica; ``legacy`` is the one that knows no versions."""
@@ -142,12 +150,14 @@ def make_handler(
             agent_card=card,
             queue_manager=create_queue_manager(backend),
             push_config_store=push,
+            push_sender=sender,
         )
     return DefaultRequestHandler(
         agent_executor=executor,
         task_store=create_versioned_task_store(backend),
         agent_card=card,
         push_config_store=push,
+        push_sender=sender,
         event_stream=create_event_stream(backend),
     )
 
@@ -169,14 +179,28 @@ def make_card(url: str) -> AgentCard:
     )
 
 
-def make_app(backend: A2ABackend, url: str, *, legacy: bool = False) -> Starlette:
-    """Make a replica's application. At its end tasks in work are ended and told to everybody."""
-    card = make_card(url)
-    handler = make_handler(backend, card, legacy=legacy)
+def make_app(
+    url: str, namespace: str, address: str, *, lease_s: float, legacy: bool = False
+) -> Starlette:
+    """Make a replica's application. At its end tasks in work are ended and told to everybody.
+
+    What happens to a task is pushed to whoever asked for it, also its end when its server has died.
+    """
+
+    async def tell(task_id: str, event: Event) -> None:
+        if not isinstance(event, Message):  # an end is told by the task
+            await sender.send_notification(task_id, event)
+
+    options = A2AOptions(lease_s=lease_s, on_orphan=tell)
+    backend = connect(url, options, namespace=namespace)
+    client = httpx.AsyncClient(timeout=_PUSH_S, trust_env=False)
+    sender = BasePushNotificationSender(client, create_push_config_store(backend))
+    card = make_card(address)
+    handler = make_handler(backend, card, sender=sender, legacy=legacy)
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncGenerator[None, None]:
-        async with backend:
+        async with client, backend:
             yield
             if isinstance(handler, DefaultRequestHandler):
                 await handler.aclose()
@@ -191,9 +215,8 @@ def run_replica(url: str, namespace: str, *, port: int, lease_s: float, legacy: 
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(("127.0.0.1", port))
         address = f"http://127.0.0.1:{listening.getsockname()[1]}/"
-        backend = connect(url, A2AOptions(lease_s=lease_s), namespace=namespace)
         config = uvicorn.Config(
-            make_app(backend, address, legacy=legacy),
+            make_app(url, namespace, address, lease_s=lease_s, legacy=legacy),
             log_level="warning",
             timeout_graceful_shutdown=2,
         )
@@ -202,36 +225,68 @@ def run_replica(url: str, namespace: str, *, port: int, lease_s: float, legacy: 
         uvicorn.Server(config).run(sockets=[listening])
 
 
-async def run_replicas(arguments: argparse.Namespace) -> None:
-    """Start the replicas as processes, print where they are, and stop them at the end."""
+async def run_replicas(arguments: argparse.Namespace) -> int:
+    """Start the replicas as processes, print where they are, and stop them at the end.
+
+    Return what to exit with: the failure of one that could not start ends all.
+    """
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    replicas: list[asyncio.subprocess.Process] = []
     with ExitStack() as ending:
         url = arguments.url or ending.enter_context(start_embedded(None)).url
         options = ["--url", url, "--namespace", arguments.namespace]
         options += ["--lease", str(arguments.lease)] + ["--legacy"] * arguments.legacy
-        command = [sys.executable, "-m", "redis_state.demo.a2a_server", "--replica", *options]
-        replicas = [
-            await asyncio.create_subprocess_exec(
-                *command,
-                stdout=asyncio.subprocess.PIPE,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-            )
-            for _ in range(arguments.replicas)
-        ]
         try:
+            for _ in range(arguments.replicas):
+                # Each by itself: what was started is stopped, also if the next one fails.
+                replicas.append(await _start(options))  # noqa: PERF401
             for place, replica in enumerate(replicas, 1):
-                assert replica.stdout is not None  # noqa: S101 - asked for above
-                line = (await replica.stdout.readline()).decode().strip()
+                line = await _first_line(replica, stop)
+                if not line:
+                    return 0 if stop.is_set() else abs(await replica.wait()) or 1
                 print(f"replica {place} (pid {replica.pid}): {line}", flush=True)
             await stop.wait()
         finally:
-            for replica in replicas:
-                with suppress(ProcessLookupError):
-                    replica.terminate()
-            async with asyncio.timeout(_STOP_S):
-                await asyncio.gather(*(replica.wait() for replica in replicas))
+            await _stop(replicas)
+    return 0
+
+
+async def _start(options: list[str]) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "redis_state.demo.a2a_server", "--replica", *options),
+        stdout=asyncio.subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )
+
+
+async def _first_line(replica: asyncio.subprocess.Process, stop: asyncio.Event) -> str:
+    """Read where a replica is; empty if it ended first, or everything is to stop."""
+    assert replica.stdout is not None  # noqa: S101 - asked for above
+    reading = asyncio.create_task(replica.stdout.readline())
+    stopping = asyncio.create_task(stop.wait())
+    await asyncio.wait({reading, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    line = reading.result().decode().strip() if reading.done() else ""
+    for task in (reading, stopping):
+        task.cancel()
+    await asyncio.gather(reading, stopping, return_exceptions=True)
+    return line
+
+
+async def _stop(replicas: list[asyncio.subprocess.Process]) -> None:
+    """Tell the replicas to stop, and kill those that do not."""
+    for replica in replicas:
+        with suppress(ProcessLookupError):
+            replica.terminate()
+    ends = [asyncio.create_task(replica.wait()) for replica in replicas]
+    if ends:
+        await asyncio.wait(ends, timeout=_STOP_S)
+    for replica in replicas:
+        if replica.returncode is None:
+            with suppress(ProcessLookupError):
+                replica.kill()
+    await asyncio.gather(*ends)
 
 
 def main() -> None:
@@ -246,8 +301,7 @@ def main() -> None:
     said.add_argument("--port", type=int, default=0)
     arguments = said.parse_args()
     if not arguments.replica:
-        asyncio.run(run_replicas(arguments))
-        return
+        sys.exit(asyncio.run(run_replicas(arguments)))
     run_replica(
         arguments.url,
         arguments.namespace,

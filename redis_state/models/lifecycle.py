@@ -149,12 +149,14 @@ def can_transition(current: str | Enum, wanted: str | Enum, *, words: Vocabulary
 def transition(task: TaskState, wanted: str | Enum, *, words: Vocabulary = CORE) -> TaskState:
     """Return a task in its next state; the given one stays as it is.
 
-    For one that only this process knows: `RedisStateStore.transitions` moves stored ones.
+    For one that only this process knows: `RedisStateStore.transitions` moves stored ones. Where
+    ``words`` have several words for the task's status, what any of them allows is allowed.
     Errors: InvalidTransition with the task, the state it has and the one that was wanted.
     """
     phase = words.phase(wanted)
     current = TaskPhase(_value(task.status))
-    if current not in words.sources(phase):
+    said = {meant for meant in words.words.values() if meant.status.value == current.value}
+    if said.isdisjoint(words.sources(phase)):
         raise InvalidTransition(task.task_id, current=words.word(current), wanted=words.word(phase))
     # A host's record has a host's own enum.
     kind = cast("type[Any]", type(task.status))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import zlib
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from redis_state.transport.keys import WATCH_SHARDS, Keys
@@ -26,11 +26,13 @@ class Claim:
 
 
 class WatchList:
-    """A list in shards, so that no one slot carries it all."""
+    """A list in shards, so that no one slot carries it all. ``key_of`` names another list's."""
 
-    def __init__(self, scripts: Scripts, keys: Keys) -> None:
+    def __init__(
+        self, scripts: Scripts, keys: Keys, *, key_of: Callable[[int], str] | None = None
+    ) -> None:
         self._scripts = scripts
-        self._keys = keys
+        self._key_of = key_of or keys.watch
 
     async def put(self, entry: bytes, *, delay_ms: int, sooner: bool = False) -> int:
         """Have an entry looked at after a while; return when, in ms. Of two times the later stands.
@@ -55,7 +57,7 @@ class WatchList:
         """
         replies = await asyncio.gather(
             *(
-                self._scripts.claim_due(self._keys.watch(shard), limit=limit, hold_ms=hold_ms)
+                self._scripts.claim_due(self._key_of(shard), limit=limit, hold_ms=hold_ms)
                 for shard in range(WATCH_SHARDS)
             )
         )
@@ -80,4 +82,4 @@ class WatchList:
         return sum(int(reply.facts[0]) for reply in replies)
 
     def _shard(self, entry: bytes) -> str:
-        return self._keys.watch(zlib.crc32(entry) % WATCH_SHARDS)
+        return self._key_of(zlib.crc32(entry) % WATCH_SHARDS)

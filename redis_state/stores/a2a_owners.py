@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import aclosing, asynccontextmanager, suppress
-from zlib import crc32
+from typing import Any, TypeVar
 
-from redis_state.errors import BackendError, LeaseLost, LostRace, RedisStateError
+from redis_state.errors import LeaseLost, LostRace, RedisStateError
 from redis_state.primitives.lease import Held, Leases, new_owner
 from redis_state.primitives.signal import Row
+from redis_state.primitives.watchlist import Claim, WatchList
 from redis_state.stores.a2a_versions import (
     A2ATasks,
     Draft,
@@ -26,7 +27,6 @@ from redis_state.stores.a2a_versions import (
     Version,
     new_write,
 )
-from redis_state.transport.keys import WATCH_SHARDS
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -34,16 +34,20 @@ log: logging.Logger = logging.getLogger(__name__)
 _GRAIN_MS = 20
 _PARKED_MS = 600_000
 _SWEPT = 100
+_SWEEP_MS = 1000
 
-Ending = Callable[[bytes], Draft]
+T = TypeVar("T")
+
+Ending = Callable[[str, bytes], Draft]
 Told = Callable[[Ref, Draft], Awaitable[None]]
 
 
 class A2AOwner:
     """One server's part in the tasks: what it works on, and its eye on what others do.
 
-    ``ending`` makes of a task's body the draft that ends it. ``on_orphan`` is called by the one
-    server that ended it, once, unless that one dies at this moment.
+    ``ending`` makes of a task's id and body the draft that ends it, also of what cannot be read.
+    ``on_orphan`` is called by the one server that ended it, once, unless that one dies at this
+    moment.
     """
 
     def __init__(self, tasks: A2ATasks, ending: Ending, on_orphan: Told | None = None) -> None:
@@ -52,7 +56,9 @@ class A2AOwner:
         self.held: dict[Ref, Held] = {}
         self._ending = ending
         self._on_orphan = on_orphan
-        self._leases = Leases(tasks.base.scripts, keep_ms=tasks.keep_ms)
+        scripts, keys = tasks.base.scripts, tasks.base.keys
+        self._leases = Leases(scripts, keep_ms=tasks.keep_ms)
+        self._watch = WatchList(scripts, keys, key_of=keys.a2a_watch)
         self._heart: asyncio.Task[None] | None = None
         self._endings: set[asyncio.Future[None]] = set()
         self._closed = False
@@ -72,14 +78,23 @@ class A2AOwner:
     async def save(self, ref: Ref, draft: Draft, rule: Rule) -> Version | None:
         """Write a version, and hold the task's lease while it is worked on. See `A2ATasks.write`.
 
-        A crash after any step leaves a task that somebody will look at.
+        A crash after any step leaves a task that somebody will look at. After a save that failed
+        the lease is renewed no more, unless somebody was only faster: the run may have ended with
+        it. If it has not, its next save goes on.
         """
         self.begin()
-        if draft.phase is Phase.OPEN and ref not in self.held:
-            await self._watch(ref, self._lease_ms + _GRAIN_MS, sooner=True)
-        written = await self.tasks.write(
-            ref, draft, rule, write=new_write(self.name), owner=self.name
-        )
+        held = self.held.get(ref)
+        try:
+            if draft.phase is Phase.OPEN and held is None:
+                await self._watch.put(_entry(ref), delay_ms=self._lease_ms + _GRAIN_MS, sooner=True)
+            written = await self.tasks.write(
+                ref, draft, rule, write=new_write(self.name), owner=self.name
+            )
+        except LostRace:
+            raise
+        except BaseException:
+            self._let_go(ref, held)
+            raise
         if written is None:
             return None
         version, epoch = written
@@ -99,8 +114,8 @@ class A2AOwner:
             if ref in self.held:
                 # Our own, and here we are: a loop that was held up has not renewed it.
                 await self._renew(ref)
-                return found
-            await self._end(ref, found, dead_epoch=found.epoch)
+            else:
+                await self._end(ref, found, fenced=True)
 
     async def drop(self, ref: Ref) -> bool:
         """Delete a task."""
@@ -128,16 +143,16 @@ class A2AOwner:
 
     async def sweep(self) -> int:
         """Look at the tasks whose lease may have run out; return how many there were."""
-        scripts, keys = self.tasks.base.scripts, self.tasks.base.keys
-        replies = await asyncio.gather(
-            *(
-                scripts.claim_due(keys.a2a_watch(shard), limit=_SWEPT, hold_ms=self._lease_ms)
-                for shard in range(WATCH_SHARDS)
+        total = 0
+        while True:
+            # What cannot be looked at, or whose sweeper dies, is due again soon.
+            due = await self._watch.claim_due(limit=_SWEPT, hold_ms=self._pause_ms)
+            await asyncio.gather(
+                *(_tried(self._inspect(claim), "a task could not be looked at") for claim in due)
             )
-        )
-        due: list[bytes] = [entry for reply in replies for entry in reply.facts]
-        await asyncio.gather(*map(self._inspect, due))
-        return len(due)
+            total += len(due)
+            if len(due) < _SWEPT:
+                return total
 
     async def aclose(self) -> None:
         """Stop renewing, and end at once what is still worked on here: nobody else will go on."""
@@ -146,21 +161,22 @@ class A2AOwner:
             self._heart.cancel()
             with suppress(RuntimeError):  # of another loop, which has ended
                 await asyncio.wait({self._heart})
-        for ref in list(self.held):
-            with suppress(BackendError):
-                found = await self.tasks.read(ref)
-                if found is not None and found.owner == self.name:
-                    await self._end(ref, found, dead_epoch=None)
+        await asyncio.gather(
+            *(_tried(self._give_up(ref), "a task could not be ended") for ref in self.held)
+        )
         self.held.clear()
         loop = asyncio.get_running_loop()
-        await asyncio.gather(
-            *(ending for ending in self._endings if ending.get_loop() is loop),
-            return_exceptions=True,
-        )
+        while ours := [ending for ending in self._endings if ending.get_loop() is loop]:
+            await asyncio.wait(ours)
 
     @property
     def _lease_ms(self) -> int:
         return self.tasks.limits.lease_ms
+
+    @property
+    def _pause_ms(self) -> int:
+        """How long between two looks at what others do."""
+        return min(self._lease_ms // 3, _SWEEP_MS)
 
     @asynccontextmanager
     async def _attending(self, ref: Ref) -> AsyncGenerator[None, None]:
@@ -168,14 +184,8 @@ class A2AOwner:
 
         async def attend() -> None:
             while True:
-                wait_ms = self._lease_ms
-                try:
-                    found = await self.look(ref)
-                    if found is not None and found.phase is Phase.OPEN and found.left_ms > 0:
-                        wait_ms = found.left_ms
-                except RedisStateError as error:
-                    log.warning("a task's owner could not be looked at: %s", error)
-                    wait_ms = min(self._lease_ms, 1000)
+                left_ms = await _tried(self._left_ms(ref), "a task's owner is not known")
+                wait_ms = self._pause_ms if left_ms is None else left_ms
                 await asyncio.sleep((wait_ms + _GRAIN_MS) / 1000)
 
         eye = asyncio.create_task(attend(), name="redis_state a2a owner")
@@ -185,45 +195,62 @@ class A2AOwner:
             eye.cancel()
             await asyncio.wait({eye})
 
-    async def _end(self, ref: Ref, found: Snapshot, *, dead_epoch: int | None) -> None:
-        """End a task that nobody works on any more, and tell of it, unless somebody was first.
+    async def _left_ms(self, ref: Ref) -> int:
+        """End a task whose owner is dead; else tell how long that need not be asked again."""
+        found = await self.look(ref)
+        working = found is not None and found.phase is Phase.OPEN and found.left_ms > 0
+        return found.left_ms if found is not None and working else self._lease_ms
+
+    async def _give_up(self, ref: Ref) -> None:
+        found = await self.tasks.read(ref)
+        if found is not None and found.owner == self.name:
+            await self._end(ref, found, fenced=False)
+
+    async def _end(self, ref: Ref, found: Snapshot, *, fenced: bool) -> None:
+        """End a task that nobody works on any more, unless somebody was first.
 
         It is done also if the caller is cancelled, as one is that hears of the end meanwhile.
         """
-        ending = asyncio.ensure_future(self._end_once(ref, found, dead_epoch))
-        self._endings.add(ending)
-        ending.add_done_callback(self._ended)
-        await asyncio.shield(ending)
+        await asyncio.shield(self._start(self._end_once(ref, found, fenced=fenced)))
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        started = asyncio.create_task(work)
+        self._endings.add(started)
+        started.add_done_callback(self._ended)
+        return started
 
     def _ended(self, ending: asyncio.Future[None]) -> None:
         self._endings.discard(ending)
         if not ending.cancelled() and ending.exception() is not None:
             log.warning("a task could not be ended: %s", ending.exception())
 
-    async def _end_once(self, ref: Ref, found: Snapshot, dead_epoch: int | None) -> None:
-        draft = self._ending(found.body)
-        rule = Rule.at(found.version.n)
+    async def _end_once(self, ref: Ref, found: Snapshot, *, fenced: bool) -> None:
+        draft = self._ending(ref.task_id, found.body)
         try:
-            await self.tasks.write(
-                ref, draft, rule, write=new_write(self.name), dead_epoch=dead_epoch
-            )
+            await self.tasks.end(ref, draft, found, fenced=fenced)
         except LostRace:
             return
         log.warning("task %r was ended: its server is gone", ref.task_id)
         if self._on_orphan is not None:
-            try:
-                await self._on_orphan(ref, draft)
-            except Exception:
-                log.exception("telling of the end of task %r failed", ref.task_id)
+            # Nobody waits for it: who is told may be slow, and other tasks wait to be looked at.
+            self._start(self._tell(self._on_orphan(ref, draft), ref.task_id))
+
+    async def _tell(self, telling: Awaitable[None], task_id: str) -> None:
+        try:
+            await telling
+        except Exception:
+            log.exception("telling of the end of task %r failed", task_id)
 
     async def _tend(self) -> None:
-        while True:
-            await asyncio.sleep(self._lease_ms / 3000)
-            try:
-                await asyncio.gather(*map(self._renew, list(self.held)))
-                await self.sweep()
-            except RedisStateError as error:
-                log.warning("the leases of tasks could not be tended: %s", error)
+        """Renew and look, each in its own time: neither waits for the other, nor ends with it."""
+        await asyncio.gather(
+            _each(self._lease_ms / 3, self._renew_all), _each(self._pause_ms, self.sweep)
+        )
+
+    async def _renew_all(self) -> None:
+        await asyncio.gather(
+            *(_tried(self._renew(ref), "a task's lease could not be renewed") for ref in self.held)
+        )
 
     async def _renew(self, ref: Ref) -> None:
         held = self.held.get(ref)
@@ -232,31 +259,46 @@ class A2AOwner:
         try:
             await self._leases.renew(held, duration_ms=self._lease_ms)
         except LeaseLost:
-            # Another server writes it now, or it was ended. A save that came meanwhile counts.
-            if self.held.get(ref) is held:
-                del self.held[ref]
+            # Another server writes it now, or it was ended.
+            self._let_go(ref, held)
 
-    async def _inspect(self, entry: bytes) -> None:
-        scope, _, task_id = entry.decode("utf-8", "surrogatepass").partition("|")
-        ref = Ref(scope, task_id)
-        found = await self.look(ref)
+    def _let_go(self, ref: Ref, held: Held | None) -> None:
+        """Hold a task no more, unless a save that came meanwhile does."""
+        if self.held.get(ref) is held:
+            self.held.pop(ref, None)
+
+    async def _inspect(self, claim: Claim) -> None:
+        scope, _, task_id = claim.entry.decode("utf-8", "surrogatepass").partition("|")
+        found = await self.look(Ref(scope, task_id))
         if found is None or found.phase in _LAST:
-            sender = self.tasks.base.scripts.transport.sender
-            await sender.send("ZREM", self._shard(entry), entry, repeatable=True)
-        elif found.phase is Phase.OPEN:
-            await self._watch(ref, max(found.left_ms, 0) + _GRAIN_MS, sooner=True)
+            delay_ms = None
+        elif found.phase is Phase.OPEN and found.owner:
+            delay_ms = max(found.left_ms, 0) + _GRAIN_MS
         else:
-            # It is worked on by nobody. Taking it out could cross with who begins to.
-            await self._watch(ref, _PARKED_MS, sooner=False)
+            # Nobody works on it. Whoever begins to puts it on the list before.
+            delay_ms = _PARKED_MS
+        await self._watch.settle([(claim, delay_ms)])
 
-    async def _watch(self, ref: Ref, delay_ms: int, *, sooner: bool) -> None:
-        entry = f"{ref.scope}|{ref.task_id}".encode("utf-8", "surrogatepass")
-        await self.tasks.base.scripts.watch_entry(
-            self._shard(entry), entry=entry, delay_ms=delay_ms, sooner=sooner
-        )
 
-    def _shard(self, entry: bytes) -> str:
-        return self.tasks.base.keys.a2a_watch(crc32(entry) % WATCH_SHARDS)
+async def _each(pause_ms: float, do: Callable[[], Coroutine[Any, Any, object]]) -> None:
+    while True:
+        await asyncio.sleep(pause_ms / 1000)
+        await _tried(do(), "the leases of tasks could not be tended")
+
+
+async def _tried(work: Coroutine[Any, Any, T], trouble: str) -> T | None:
+    """Do what must not cost others when it fails. None if it did, which is said."""
+    try:
+        return await work
+    except RedisStateError as error:
+        log.warning("%s: %s", trouble, error)
+    except Exception:
+        log.exception("%s", trouble)
+    return None
+
+
+def _entry(ref: Ref) -> bytes:
+    return f"{ref.scope}|{ref.task_id}".encode("utf-8", "surrogatepass")
 
 
 _LAST = frozenset({Phase.ENDED, Phase.GONE})

@@ -1,4 +1,8 @@
-"""Push configurations of A2A tasks: each owner reads its own, who dispatches reads all."""
+"""Push configurations of A2A tasks: each owner reads its own, who dispatches reads all.
+
+They are in a slot of their own, since who dispatches knows the task's id alone. So their life
+follows the task's a step later: whoever writes the task sees to it.
+"""
 
 from __future__ import annotations
 
@@ -34,12 +38,17 @@ class A2AConfigs:
         """Return an owner's configurations of a task, in the order they were put."""
         return await self._read(task_id, _name(scope, ""))
 
-    async def of_all(self, task_id: str) -> list[bytes]:
-        """Return all owners' configurations of a task, and keep them longer."""
+    async def of_all(self, task_id: str, *, working: bool) -> list[bytes]:
+        """Return all owners' configurations of a task; keep those of one in work longer."""
+        if working:
+            await self.live(task_id, self._ttl_ms)
+        return await self._read(task_id, b"")
+
+    async def live(self, task_id: str, ttl_ms: int) -> None:
+        """Let a task's configurations live so long from now."""
         key = self._base.keys.a2a_configs(task_id)
         sender = self._base.scripts.transport.sender
-        await sender.send("PEXPIRE", key, self._ttl_ms, repeatable=True)
-        return await self._read(task_id, b"")
+        await sender.send("PEXPIRE", key, ttl_ms, repeatable=True)
 
     async def drop(self, scope: str, task_id: str, name: str | None) -> bool:
         """Delete one of an owner's configurations of a task, or all; tell whether there was any."""

@@ -8,12 +8,21 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from redis_state.errors import InvalidField, InvalidTransition, LeaseLost, VersionConflict
+from redis_state.errors import (
+    BackendError,
+    InvalidField,
+    InvalidTransition,
+    LeaseLost,
+    VersionConflict,
+)
+from redis_state.primitives.lease import new_owner
 from redis_state.primitives.log import Bounds, Log
+from redis_state.stores.a2a_push import A2AConfigs
 from redis_state.stores.base import Base, ms
 from redis_state.transport.keys import escape
 from redis_state.transport.scripts import A2AVersionKeys, Word
@@ -41,6 +50,7 @@ class Limits:
 
     max_bytes: int = 8 << 20
     max_events: int = 1000
+    max_configs: int = 100
     tombstone_ms: int = 24 * 3600 * 1000
     lease_ms: int = 15_000
 
@@ -138,6 +148,7 @@ class A2ATasks:
     def __init__(self, base: Base, limits: Limits) -> None:
         self.base: Base = base
         self.limits: Limits = limits
+        self.configs: A2AConfigs = A2AConfigs(base, most=limits.max_configs)
         self._active_ms = ms(base.settings.active_task_ttl)
         self._finished_ms = ms(base.settings.finished_task_ttl)
 
@@ -163,6 +174,29 @@ class A2ATasks:
         return Log(self.base.scripts, self.keys(ref).events, bounds, announce=True)
 
     async def write(
+        self, ref: Ref, draft: Draft, rule: Rule, *, write: str, owner: str = ""
+    ) -> tuple[Version, int] | None:
+        """Write a version; return it and the lease's epoch. None: there is no such task.
+
+        ``owner`` takes the lease of a task that is worked on; any other phase gives it back.
+        Errors: VersionConflict; InvalidTransition for a task that has ended or was deleted;
+        InvalidField for what is too large. Nothing is written then.
+        """
+        self._check_size(draft)
+        return await self._write(ref, draft, rule, write=write, owner=owner)
+
+    async def end(self, ref: Ref, draft: Draft, found: Snapshot, *, fenced: bool) -> None:
+        """End a task that nobody works on any more, as it was found.
+
+        It is written by nobody, so that an agent that still works on it hears of it on any server,
+        and is never too large: what is added is little. ``fenced`` if its lease must have run out.
+        Errors: LostRace when it was written or renewed since; nothing is written then.
+        """
+        epoch = found.epoch if fenced else None
+        rule = Rule.at(found.version.n)
+        await self._write(ref, draft, rule, write=new_write(new_owner()), dead_epoch=epoch)
+
+    async def _write(
         self,
         ref: Ref,
         draft: Draft,
@@ -172,15 +206,7 @@ class A2ATasks:
         owner: str = "",
         dead_epoch: int | None = None,
     ) -> tuple[Version, int] | None:
-        """Write a version; return it and the lease's epoch. None: there is no such task.
-
-        ``owner`` takes the lease of a task that is worked on; any other phase gives it back.
-        ``dead_epoch`` is the lease that must have run out. Errors: VersionConflict;
-        InvalidTransition for a task that has ended or was deleted; LeaseLost for a lease that has
-        not run out; InvalidField for what is too large. Nothing is written then.
-        """
-        self._check_size(draft)
-        ended = draft.phase is Phase.ENDED
+        ttl_ms = self._finished_ms if draft.phase is Phase.ENDED else self._active_ms
         reply = await self.base.scripts.write_a2a_version(
             self.keys(ref),
             rule=rule.rule,
@@ -190,11 +216,11 @@ class A2ATasks:
             phase=draft.phase,
             place=_place(draft),
             body=draft.body,
-            ttl_ms=self._finished_ms if ended else self._active_ms,
+            ttl_ms=ttl_ms,
             max_rows=self.limits.max_events,
             owner=owner if draft.phase is Phase.OPEN else "",
             lease_ms=self.limits.lease_ms,
-            keep_ms=self.keep_ms,
+            keep_ms=ttl_ms,
             epoch=dead_epoch,
         )
         if reply.word is Word.MISSING:
@@ -207,6 +233,10 @@ class A2ATasks:
         if reply.word is Word.HELD:
             current = int(reply.facts[0])
             raise LeaseLost(f"task {ref.task_id!r}", epoch=dead_epoch or 0, current=current)
+        if draft.phase is not Phase.OPEN:
+            # The task is written: this must not fail it. Untouched they end by themselves.
+            with suppress(BackendError):
+                await self.configs.live(ref.task_id, ttl_ms)
         version, at_ms, epoch = map(int, reply.facts)
         return Version(version, at_ms), epoch
 
@@ -236,7 +266,11 @@ class A2ATasks:
         )
 
     async def drop(self, ref: Ref, *, write: str) -> bool:
-        """Delete a task; tell whether there was one. Who watches it is told."""
+        """Delete a task; tell whether there was one. Who watches it is told.
+
+        Its push configurations go first: of a call that broke off nothing outlives its repetition.
+        """
+        await self.configs.drop(ref.scope, ref.task_id, None)
         reply = await self.base.scripts.drop_a2a_version(
             self.keys(ref), write=write, ttl_ms=self.limits.tombstone_ms
         )

@@ -14,10 +14,11 @@ import base64
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from datetime import date, datetime, time, timedelta
+from datetime import date, datetime, time, timedelta, timezone, tzinfo
 from decimal import Decimal
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 from uuid import UUID
+from zoneinfo import ZoneInfo
 
 import orjson
 
@@ -89,7 +90,10 @@ def _tag(value: Any, path: str, depth: int) -> Any:
     if exact is None:
         raise InvalidField(path, f"a {kind.__name__} cannot be stored exactly")
     name, plain = exact
-    return {_TAG: [name, plain(value)]}
+    try:
+        return {_TAG: [name, plain(value)]}
+    except _Inexact as inexact:
+        raise InvalidField(path, f"a {inexact} cannot be stored exactly") from None
 
 
 def _text(value: Any, _path: str, _depth: int) -> Any:
@@ -161,10 +165,47 @@ def _base64(value: bytes | bytearray) -> str:
     return base64.b64encode(value).decode()
 
 
+class _Inexact(Exception):
+    """What a value holds that cannot be written."""
+
+
+def _moment(value: datetime | time) -> list[Any]:
+    return [value.isoformat(), value.fold, *_zone(value.tzinfo)]
+
+
+def _zone(zone: tzinfo | None) -> list[Any]:
+    """Write what the moment's text does not say: the zone whose rules it follows, or a name."""
+    if zone is None:
+        return []
+    if type(zone) is ZoneInfo and zone.key:
+        return [zone.key]
+    if type(zone) is not timezone:
+        raise _Inexact(f"time zone of type {type(zone).__name__} without a key")
+    offset, name = zone.utcoffset(None), zone.tzname(None)
+    return [] if name == timezone(offset).tzname(None) else [None, name]
+
+
+_Moment = TypeVar("_Moment", datetime, time)
+
+
+def _read_moment(read: Callable[[str], _Moment]) -> Callable[[Any], _Moment]:
+    def moment(content: Any) -> _Moment:
+        text, fold, *zone = content
+        found = read(text).replace(fold=fold)
+        if not zone:
+            return found
+        key, *name = zone
+        offset = found.utcoffset()
+        named = ZoneInfo(key) if key else timezone(cast("timedelta", offset), *name)
+        return found.replace(tzinfo=named)
+
+    return moment
+
+
 _EXACT: dict[type[Any], tuple[str, Callable[[Any], Any]]] = {
-    datetime: ("datetime", lambda value: [value.isoformat(), value.fold]),
+    datetime: ("datetime", _moment),
     date: ("date", date.isoformat),
-    time: ("time", lambda value: [value.isoformat(), value.fold]),
+    time: ("time", _moment),
     timedelta: ("timedelta", lambda value: [getattr(value, unit) for unit in _UNITS]),
     bytes: ("bytes", _base64),
     bytearray: ("bytearray", _base64),
@@ -180,9 +221,9 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "tuple": lambda content: tuple(map(_untag, content)),
     "frozenset": lambda content: frozenset(map(_untag, content)),
     "set": lambda content: set(map(_untag, content)),
-    "datetime": lambda content: datetime.fromisoformat(content[0]).replace(fold=content[1]),
+    "datetime": _read_moment(datetime.fromisoformat),
     "date": date.fromisoformat,
-    "time": lambda content: time.fromisoformat(content[0]).replace(fold=content[1]),
+    "time": _read_moment(time.fromisoformat),
     "timedelta": lambda content: timedelta(**dict(zip(_UNITS, content, strict=True))),
     "bytes": base64.b64decode,
     "bytearray": lambda content: bytearray(base64.b64decode(content)),

@@ -13,7 +13,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from redis_state.errors import CorruptState, CursorGap, InvalidTransition, TaskUnknown
+from redis_state.errors import (
+    CorruptState,
+    CursorGap,
+    InvalidField,
+    InvalidTransition,
+    TaskUnknown,
+)
 from redis_state.models.registered_tasks import (
     A2AState,
     Document,
@@ -83,17 +89,19 @@ class RegisteredTaskStore:
     ) -> TaskEvent:
         """Append an event once per id and move the task to the state it says. Atomic.
 
-        Errors: InvalidTransition if the task has ended, TaskUnknown; nothing is written then.
+        Errors: InvalidTransition if the task has ended, TaskUnknown, InvalidField for the id of
+        another event; nothing is written then.
         """
-        name = new_write_id() if event_id is None else event_id
         state = told.state
+        row = pack([told.kind, state, event])
+        name = new_write_id() if event_id is None else event_id
         reply = await self._base.scripts.record_task_event(
             self._keys(task_id),
             task_id=task_id,
             event_id=entry_id("event_id", name),
             state=state,
             ends=state is not None and state.is_terminal,
-            row=pack([told.kind, state, event]),
+            row=row,
             max_rows=self._max_rows,
             active_ms=self._active_ms,
             kept_ms=self._kept_ms,
@@ -103,6 +111,9 @@ class RegisteredTaskStore:
         if reply.word is Word.DENIED:
             wanted = state or A2AState.WORKING
             raise InvalidTransition(task_id, current=reply.text(0), wanted=wanted)
+        # What is told again may have its keys in another order.
+        if reply.word is Word.TAKEN and unpack(reply.facts[1], 3) != unpack(row, 3):
+            raise InvalidField("event_id", "another event was recorded under it")
         return TaskEvent(reply.text(0), told.kind, state, event)
 
     async def load(self, task_id: str, *, events: bool) -> TaskInfo | None:

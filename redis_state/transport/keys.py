@@ -495,14 +495,14 @@ class Keys:
         return LogKeys(rows, f"{rows}:ids", channel, f"{rows}:topic")
 
     def a2a_version_lease(self, scope: str, task_id: str) -> str:
-        """hash: owner, epoch, expires: which server works on an A2A task. As long as an active
-        task may live.
+        """hash: owner, epoch, expires: which server works on an A2A task. A lease longer than the
+        task.
         """
         return f"{self.namespace}:v1:{{{scope}}}:a2a-version-lease:{escape('task_id', task_id)}"
 
     def a2a_configs(self, task_id: str) -> str:
         """hash: owner and name -> number and configuration: an A2A task's push configurations, of
-        all owners. `active_task_ttl` after a save or a dispatch.
+        all owners. Like the task; at most `active_task_ttl` after a save or a dispatch.
         """
         return f"{self.namespace}:v1:{{a2a-configs/{escape('task_id', task_id)}}}:a2a-configs"
 

@@ -222,6 +222,22 @@ async def test_a_forged_token_is_refused(tasks: RedisTaskStore) -> None:
             await tasks.list(asking(page_token=text), ME)
 
 
+async def test_the_longest_id_can_be_paged_over_and_no_longer_token_is_opened(
+    settings: Settings,
+) -> None:
+    async with server_on(settings) as backend:
+        tasks = create_task_store(backend)
+        for first in "ab":
+            await tasks.save(task(first + 2_047 * "x"), ME)
+        page = await tasks.list(asking(page_size=1), ME)
+        rest = await tasks.list(asking(page_size=1, page_token=page.next_page_token), ME)
+        assert [found.id[0] for found in (*page.tasks, *rest.tasks)] == ["b", "a"]
+        with pytest.raises(InvalidParamsError, match="id is too long"):
+            await tasks.save(task(2_049 * "x"), ME)
+        with pytest.raises(InvalidParamsError, match="page_token"):
+            await tasks.list(asking(page_token=page.next_page_token + 4_096 * "="), ME)
+
+
 async def test_a_token_of_a_secret_that_is_gone_is_refused(
     tasks: RedisTaskStore, scripts: Scripts
 ) -> None:

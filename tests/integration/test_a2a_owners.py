@@ -143,10 +143,10 @@ async def test_an_orphan_is_ended_once_and_told_by_one(settings: Settings, proxy
         assert [len(events) for events in heard] == [1] * 5
         assert all(events == heard[0] for events in heard)
         assert heard[0][0].status.state == FAILED
-        assert told == [("t", heard[0][0])]
         proxy.refuse(refusing=False)
         for one in others:
             await one.aclose()
+        assert told == [("t", heard[0][0])]
 
 
 async def test_telling_of_an_orphan_may_fail(

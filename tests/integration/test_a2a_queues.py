@@ -12,13 +12,30 @@ from a2a.server.events.event_queue import EventQueueLegacy
 from a2a.server.events.queue_manager import NoTaskQueue, TaskQueueExists
 
 from redis_state import Settings
-from redis_state.integrations.a2a import RedisQueueManager, create_queue_manager, create_task_store
+from redis_state.errors import BackendError
+from redis_state.integrations.a2a import (
+    A2AOptions,
+    RedisQueueManager,
+    connect,
+    create_queue_manager,
+    create_task_store,
+)
+from redis_state.primitives.lease import Leases
 from redis_state.testing import eventually
 from redis_state.transport.scripts import Scripts
-from tests.a2a_servers import Listener, RpcError, message, pieces, replica, state_of
+from tests.a2a_servers import (
+    WAIT_S,
+    Listener,
+    RpcError,
+    ended_within,
+    message,
+    pieces,
+    replica,
+    state_of,
+)
 from tests.a2a_tasks import CANCELED, COMPLETED, WORKING, caller, piece, server_on, task
 from tests.faults import Proxy
-from tests.looking import lives
+from tests.looking import clock_ms, lives
 
 ME = caller()
 legacy = partial(replica, options=("--legacy",))
@@ -133,6 +150,73 @@ async def test_taps_of_a_server_that_is_cut_off_end(settings: Settings) -> None:
         await near.aclose()
 
 
+@pytest.mark.parametrize("hangs", [False, True])
+async def test_a_queue_whose_end_cannot_be_told_is_closed_all_the_same(
+    settings: Settings,
+    hangs: bool,  # noqa: FBT001
+) -> None:
+    async with Proxy(settings.url.get_secret_value()) as proxy:
+        hurry = {"call_timeout_s": 0.2, "connect_timeout_s": 0.2}
+        options = A2AOptions(lease_s=LEASE_S)
+        backend = connect(proxy.url, options, namespace=settings.namespace, **hurry)
+        far = create_queue_manager(backend)
+        near = create_queue_manager(server_on(settings, lease_s=LEASE_S))
+        queue = await far.create_or_tap("t")
+        own, tap = await queue.tap(), await near.tap("t")
+        proxy.silence(silent=hangs)
+        if not hangs:
+            proxy.refuse()
+            proxy.cut()
+        await far.close("t")
+        assert queue.is_closed()
+        assert await read(own) == []
+        assert await far.get("t") is None
+        assert proxy.swallowed + proxy.refused > 0
+        # Nor was a queue made that nobody hears of.
+        with pytest.raises(BackendError):
+            await far.create_or_tap("u")
+        assert await far.get("u") is None
+        # Whoever listens elsewhere hears it from the lease, which nobody renews.
+        assert await read(tap) == []
+        proxy.silence(silent=False)
+        proxy.refuse(refusing=False)
+        proxy.cut()
+        await far.aclose()
+        await near.aclose()
+
+
+async def test_a_queue_that_is_fed_again_soon_after_its_feeder_died_can_be_tapped(
+    settings: Settings,
+) -> None:
+    async with Proxy(settings.url.get_secret_value()) as proxy:
+        dead = create_queue_manager(server_on(settings, url=proxy.url, lease_s=LEASE_S))
+        here, there = (create_queue_manager(server_on(settings, lease_s=LEASE_S)) for _ in range(2))
+        left = await dead.create_or_tap("t")
+        proxy.refuse()
+        proxy.cut()
+        queue = await here.create_or_tap("t")
+        feeders = Leases(here.backend.store.base.scripts, keep_ms=60_000)
+        lease = here.backend.store.base.keys.a2a_queue_lease("t")
+
+        async def fed_anew() -> bool:
+            held = await here.backend.store.base.scripts.transport.sender.send(
+                "HGET", lease, "epoch", repeatable=True
+            )
+            return int(held) > 1
+
+        await eventually(fed_anew, "the lease is taken")
+        assert await feeders.acquire(lease, duration_ms=1000) is None
+        tap = await there.tap("t")
+        await queue.enqueue_event(piece("1"))
+        await queue.close(immediate=True)
+        assert await read(tap) == ["1"]
+        assert await there.tap("t") is None
+        proxy.refuse(refusing=False)
+        await left.close(immediate=True)
+        for one in (dead, here, there):
+            await one.aclose()
+
+
 async def test_who_only_listens_writes_nothing_but_a_cancel(
     pair: tuple[RedisQueueManager, RedisQueueManager],
 ) -> None:
@@ -206,20 +290,24 @@ async def test_a_legacy_cancel_stops_the_agent_of_another_server(settings: Setti
         assert [await one.state(made["id"]) for one in (a, b)] == ["CANCELED"] * 2
 
 
-async def test_legacy_subscribers_of_a_killed_server_end(settings: Settings) -> None:
+async def test_legacy_subscribers_of_a_killed_server_end(
+    settings: Settings, scripts: Scripts
+) -> None:
     async with legacy(settings, lease_s=2) as b, legacy(settings, lease_s=2) as a:
         first = Listener(a.stream("SendStreamingMessage", message=message("wait")))
         made = (await first.hears(lambda event: "task" in event))["task"]
         await first.hears(lambda event: state_of(event) == "WORKING")
         second = Listener(b.stream("SubscribeToTask", id=made["id"]))
         await second.hears(lambda event: "task" in event)
+        killed_ms = await clock_ms(scripts)
         await a.kill()
         await second.ends()
 
         async def failed() -> bool:
             return await b.state(made["id"]) == "FAILED"
 
-        await eventually(failed, "the task is ended", timeout_s=4)
+        await eventually(failed, "the task is ended", timeout_s=WAIT_S)
+        await ended_within(settings, made["id"], killed_ms, 2 + 2)
         with pytest.raises(RpcError, match="terminal state"):
             await Listener(b.stream("SubscribeToTask", id=made["id"])).ends()
         await first.breaks()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 from collections.abc import AsyncIterator
 
@@ -12,15 +13,21 @@ pytest.importorskip("a2a.server.cluster", reason="needs a2a-sdk 1.2")
 
 from redis_state import Settings
 from redis_state.testing import eventually
+from redis_state.transport.scripts import Scripts
 from tests.a2a_servers import (
+    WAIT_S,
     Listener,
     Replica,
     RpcError,
+    command,
+    ended_within,
+    hook,
     message,
     pieces,
     replica,
     state_of,
 )
+from tests.looking import clock_ms
 
 LEASE_S = 3.0
 WORKING = "WORKING"
@@ -72,18 +79,18 @@ async def test_a_cancel_on_one_server_stops_the_idle_agent_of_another(
     assert refused.value.code == -32002
 
 
-async def test_subscribers_of_a_killed_server_meet_the_end(settings: Settings) -> None:
-    loop = asyncio.get_running_loop()
+async def test_subscribers_of_a_killed_server_meet_the_end(
+    settings: Settings, scripts: Scripts
+) -> None:
     async with replica(settings, lease_s=LEASE_S) as b, replica(settings, lease_s=LEASE_S) as a:
         task = await a.say("wait")
         listeners = [Listener(b.stream("SubscribeToTask", id=task["id"])) for _ in range(3)]
         for listener in listeners:
             await listener.hears(lambda event: "task" in event)
+        killed_ms = await clock_ms(scripts)
         await a.kill()
-        killed = loop.time()
         ended = [await listener.ends() for listener in listeners]
-        # A lease and two seconds are promised; a busy machine gets a little more.
-        assert loop.time() - killed < 2 * LEASE_S
+        await ended_within(settings, task["id"], killed_ms, LEASE_S + 2)
         assert [state_of(events[-1]) for events in ended] == ["FAILED"] * 3
         # It was told once, and what was told is what is read.
         told = {events[-1]["statusUpdate"]["status"]["message"]["messageId"] for events in ended}
@@ -92,10 +99,11 @@ async def test_subscribers_of_a_killed_server_meet_the_end(settings: Settings) -
 
 
 async def test_a_task_of_a_killed_server_is_ended_though_nobody_watches(
-    settings: Settings,
+    settings: Settings, scripts: Scripts
 ) -> None:
     async with replica(settings, lease_s=LEASE_S) as b, replica(settings, lease_s=LEASE_S) as a:
         task = await a.say("wait")
+        killed_ms = await clock_ms(scripts)
         await a.kill()
 
         async def listed() -> bool:
@@ -103,7 +111,8 @@ async def test_a_task_of_a_killed_server_is_ended_though_nobody_watches(
             failed = await b.call("ListTasks", status="TASK_STATE_FAILED")
             return [found["id"] for found in failed["tasks"]] == [task["id"]]
 
-        await eventually(listed, "the task is ended", timeout_s=3 * LEASE_S)
+        await eventually(listed, "the task is ended", timeout_s=WAIT_S)
+        await ended_within(settings, task["id"], killed_ms, LEASE_S + 2)
 
 
 async def test_a_server_that_was_told_to_stop_ends_its_tasks_at_once(settings: Settings) -> None:
@@ -161,7 +170,7 @@ async def test_a_question_that_waits_outlives_the_server_that_asked_it(
         async def ended() -> bool:
             return await b.state(dead["id"]) == "FAILED"
 
-        await eventually(ended, "the other task is ended", timeout_s=3 * LEASE_S)
+        await eventually(ended, "the other task is ended", timeout_s=WAIT_S)
         assert await b.state(task["id"]) == "INPUT_REQUIRED"
         answer = message("thanks", taskId=task["id"], contextId=task["contextId"])
         answered = await b.call("SendMessage", message=answer)
@@ -238,3 +247,54 @@ async def test_push_configurations_are_the_same_on_all_servers(
     with pytest.raises(RpcError):
         await a.call("GetTaskPushNotificationConfig", taskId=task["id"], id="c")
     await b.call("CancelTask", id=task["id"])
+
+
+async def test_what_happens_is_pushed_also_the_end_of_a_killed_servers_task(
+    settings: Settings,
+) -> None:
+    async with (
+        hook() as pushed,
+        replica(settings, lease_s=LEASE_S) as b,
+        replica(settings, lease_s=LEASE_S) as a,
+    ):
+        for server, after in ((b, "CANCELED"), (a, "FAILED")):
+            task = await server.say("wait")
+            await server.call(
+                "CreateTaskPushNotificationConfig", taskId=task["id"], url=pushed.url, token=after
+            )
+            if after == "CANCELED":
+                await server.call("CancelTask", id=task["id"])
+            else:
+                await server.kill()
+            await pushed.hears(after)
+        ends = [(token, state_of(event)) for token, event in pushed.heard]
+        # Each end is told once, and to who asked for it.
+        assert [one for one in ends if one[1] in {"CANCELED", "FAILED"}] == [
+            ("CANCELED", "CANCELED"),
+            ("FAILED", "FAILED"),
+        ]
+
+
+# The command that starts replicas
+
+
+async def test_a_replica_that_cannot_start_ends_the_command_with_its_error(
+    settings: Settings,
+) -> None:
+    async with command(settings, "--lease", "0.01") as running, asyncio.timeout(WAIT_S):
+        _, said = await running.communicate()
+        assert running.returncode == 1
+        assert "lease_s: at least 0.1 is needed" in said.decode()
+
+
+async def test_a_replica_that_does_not_stop_is_killed(settings: Settings) -> None:
+    async with command(settings) as running, asyncio.timeout(WAIT_S):
+        assert running.stdout is not None
+        lines = [(await running.stdout.readline()).decode() for _ in range(2)]
+        pids = [int(line.partition("pid ")[2].partition(")")[0]) for line in lines]
+        os.kill(pids[0], signal.SIGSTOP)
+        running.terminate()
+        assert await running.wait() == 0
+        for pid in pids:
+            with pytest.raises(ProcessLookupError):
+                os.kill(pid, 0)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from a2a.server.context import ServerCallContext
 from a2a.server.tasks import InMemoryPushNotificationConfigStore, InMemoryTaskStore
-from a2a.types.a2a_pb2 import ListTasksRequest, TaskPushNotificationConfig
+from a2a.types.a2a_pb2 import ListTasksRequest, TaskPushNotificationConfig, TaskState
 from a2a.utils.errors import InvalidParamsError, TaskNotFoundError, UnsupportedOperationError
 
 from redis_state import ConfigError, RedisStateError, RedisStateStore, Settings
@@ -132,6 +132,60 @@ async def test_ids_of_every_kind_are_tasks_of_their_own(tasks: RedisTaskStore) -
         assert await tasks.get(name, ME) == await model.get(name, ME)
     with pytest.raises(InvalidParamsError, match="an id is needed"):
         await tasks.save(task(""), ME)
+
+
+async def test_a_state_that_this_sdk_does_not_know_is_a_typed_error(
+    tasks: RedisTaskStore, scripts: Scripts
+) -> None:
+    unknown: Any = 99
+    with pytest.raises(InvalidParamsError, match="no state has the number 99"):
+        await tasks.save(task(state=unknown), ME)
+    # Another server, with a later SDK, may know it.
+    await tasks.save(task(state=COMPLETED), ME)
+    key = tasks.backend.tasks.keys(tasks.backend.ref("t", ME)).task
+    await ask(scripts, "HSET", key, "state", "99")
+    with pytest.raises(UnsupportedOperationError, match="terminal state: 99"):
+        await tasks.save(task(), ME)
+    nobody: Any = 7
+    with pytest.raises(InvalidParamsError, match="task_id"):
+        await tasks.get(nobody, ME)
+
+
+@pytest.mark.parametrize("end", [COMPLETED, CANCELED])
+async def test_nothing_of_a_task_outlives_it(
+    settings: Settings, scripts: Scripts, end: TaskState
+) -> None:
+    finished_ms = settings.finished_task_ttl.total_seconds() * 1000
+    active_ms = settings.active_task_ttl.total_seconds() * 1000
+    assert finished_ms * 2 < active_ms
+    async with server_on(settings) as backend:
+        store = create_task_store(backend, holds_lease=True)
+        configs = create_push_config_store(backend)
+        keys = backend.tasks.keys(backend.ref("t", ME))
+        push = backend.store.base.keys.a2a_configs("t")
+        await store.save(task(), ME)
+        await configs.set_info("t", hook(), ME)
+        # While it is worked on, they live on with what is told of it.
+        await ask(scripts, "PEXPIRE", push, 1_000)
+        await configs.get_info_for_dispatch("t")
+        assert (await lives(scripts, push))[0] > active_ms * 0.9
+        await store.save(task(state=end), ME)
+        assert len(await configs.get_info_for_dispatch("t")) == 1
+        for left in await lives(scripts, keys.task, keys.lease, push):
+            assert 0 < left <= finished_ms + 60_000
+        await store.delete("t", ME)
+        assert await configs.get_info_for_dispatch("t") == []
+        assert await lives(scripts, push) == [-2]
+
+
+async def test_a_deletion_leaves_another_owners_configurations(
+    tasks: RedisTaskStore, configs: RedisPushNotificationConfigStore
+) -> None:
+    for who in (ME, OTHERS[0]):
+        await tasks.save(task(), who)
+        await configs.set_info("t", hook(token=who.user.user_name), who)
+    await tasks.delete("t", ME)
+    assert [one.token for one in await configs.get_info_for_dispatch("t")] == ["bob"]
 
 
 async def test_an_unreadable_task_is_told_and_left_out_of_lists(

@@ -287,6 +287,21 @@ async def test_an_event_of_one_id_is_recorded_once_also_as_the_last(
     assert len(await tasks.get_task_events("t")) == 2
 
 
+async def test_an_id_is_of_one_event_also_if_its_keys_come_in_another_order(
+    tasks: TaskStateManager,
+) -> None:
+    await tasks.register_task("t", "c", "s")
+    event = status("working")
+    first = await tasks.record_event("t", event, event_id="e")
+    turned = dict(reversed(event.items()))
+    assert list(turned) != list(event)
+    assert (await tasks.record_event("t", turned, event_id="e")).cursor == first.cursor
+    with pytest.raises(InvalidField, match="event_id: another event"):
+        await tasks.record_event("t", status("completed"), event_id="e")
+    assert await tasks.is_task_active("t")
+    assert len(await tasks.get_task_events("t")) == 1
+
+
 # Retention
 
 

@@ -153,6 +153,15 @@ async def test_the_events_of_an_ended_task_live_no_longer_than_it_says(
         assert life <= 1.5 * HOUR
 
 
+async def test_an_end_drops_no_event_of_its_task_for_its_age(scripts: Scripts, keys: Keys) -> None:
+    task = version_keys(keys)
+    await write(scripts, task)
+    await clock_passes(scripts, await clock_ms(scripts) + 50)
+    await write(scripts, task, rule="1", write="w2")
+    await write(scripts, task, rule="2", write="e", state="3", phase="e", row=b"e", ttl_ms=40)
+    assert await rows_of(scripts, task.events) == [(1, "w"), (2, "w2"), (3, "e")]
+
+
 async def test_numbers_go_on_after_the_log_was_lost(scripts: Scripts, keys: Keys) -> None:
     task = version_keys(keys)
     await write(scripts, task)

@@ -3,10 +3,11 @@ from __future__ import annotations
 import enum
 import math
 from collections import OrderedDict
-from datetime import UTC, date, datetime, time, timedelta, timezone
+from datetime import UTC, date, datetime, timedelta, timezone, tzinfo
 from decimal import Decimal
 from typing import Any, cast
 from uuid import UUID
+from zoneinfo import ZoneInfo
 
 import pytest
 from hypothesis import given
@@ -19,6 +20,8 @@ _zones = (
     st.none()
     | st.just(UTC)
     | st.timedeltas(timedelta(hours=-23), timedelta(hours=23)).map(timezone)
+    | st.just(timezone(timedelta(hours=1), "winter"))
+    | st.sampled_from(["Europe/Berlin", "America/New_York", "UTC"]).map(ZoneInfo)
 )
 _texts = st.text(st.characters(), max_size=8)
 _hashable = (
@@ -30,7 +33,7 @@ _hashable = (
     | st.binary(max_size=8)
     | st.datetimes(timezones=_zones)
     | st.dates()
-    | st.times()
+    | st.times(timezones=_zones)
     | st.timedeltas()
     | st.decimals(allow_nan=False)
     | st.uuids()
@@ -63,9 +66,36 @@ def shape(value: Any) -> Any:
         return (kind, sorted(repr(shape(item)) for item in value))
     if kind in {list, tuple}:
         return (kind, [shape(item) for item in value])
-    if kind in {datetime, time}:
-        return (kind, value.isoformat(), value.fold)
     return (kind, hex(value) if kind is int else repr(value))
+
+
+def test_a_moment_follows_its_zones_rules_when_it_is_read() -> None:
+    winter = datetime(2026, 10, 25, 2, 30, fold=1, tzinfo=ZoneInfo("Europe/Berlin"))
+    found = back(winter)
+    assert repr(found) == repr(winter)
+    # An offset alone would be that of the day it was written for.
+    assert (found + timedelta(days=-30)).utcoffset() == timedelta(hours=2)
+    # As rows had it that were written before the zone was.
+    row = b'[1,{"$":["datetime",["2026-10-25T02:30:00+01:00",1]]}]'
+    assert repr(unpack_exact(row, 1)[0]) == repr(
+        winter.replace(tzinfo=timezone(timedelta(hours=1)))
+    )
+
+
+class _OwnZone(tzinfo):
+    def utcoffset(self, _: datetime | None) -> timedelta:
+        return timedelta(hours=1)
+
+    def tzname(self, _: datetime | None) -> str:
+        return "own"
+
+    def dst(self, _: datetime | None) -> timedelta:
+        return timedelta(0)
+
+
+def test_a_moment_of_a_zone_without_a_name_to_find_it_by_is_refused() -> None:
+    with pytest.raises(InvalidField, match=r"data\.at: a time zone of type _OwnZone"):
+        pack({"data": {"at": datetime(2026, 1, 1, tzinfo=_OwnZone())}})
 
 
 @given(_values)

@@ -92,6 +92,17 @@ def test_a_move_gives_a_new_task_and_leaves_the_old_one() -> None:
     assert transition(old, "input_required", words=ASAP).status is TaskStatus.PAUSED
 
 
+@pytest.mark.parametrize("words", ALL, ids=lambda words: words.name)
+def test_what_may_move_by_its_word_may_move_as_a_task(words: Vocabulary) -> None:
+    for current, wanted in product(words.words, repeat=2):
+        if can_transition(current, wanted, words=words):
+            moved = transition(task(words.phase(current).status), wanted, words=words)
+            assert moved.status is words.phase(wanted).status
+    if words is not A2A:
+        with pytest.raises(InvalidTransition):
+            transition(task(TaskStatus.PAUSED), words.word(TaskPhase.PAUSED), words=words)
+
+
 def test_a_task_of_a_host_keeps_its_hosts_enum() -> None:
     class Status(str, Enum):  # noqa: UP042 - as hosts have it
         RUNNING = "RUNNING"

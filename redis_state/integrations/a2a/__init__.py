@@ -10,7 +10,7 @@ push configurations and queues.
         agent_card=card,
     )
 
-For SDK 1.0 to 1.3; versions and events need ``a2a.server.cluster``, which came with 1.2.
+For SDK 1.1 to 1.3; versions and events need ``a2a.server.cluster``, which came with 1.2.
 """
 
 from __future__ import annotations

@@ -70,6 +70,7 @@ class A2ABackend:
         limits = Limits(
             max_bytes=self.options.max_bytes,
             max_events=self.options.max_events,
+            max_configs=self.options.max_push_configs,
             tombstone_ms=ms(self.options.tombstone),
             lease_ms=int(self.options.lease_s * 1000),
         )

@@ -41,16 +41,23 @@ ENDED_STATES: frozenset[TaskState] = frozenset(
 WAITING_STATES: frozenset[TaskState] = frozenset(
     {TaskState.TASK_STATE_INPUT_REQUIRED, TaskState.TASK_STATE_AUTH_REQUIRED}
 )
+# A list's page token holds one.
+_LONGEST_ID = 2048
 ORPHANED = "The server that worked on this task is gone."
 
 
 def draft_of(task: Task, event: Event | None) -> Draft:
     """Make a task ready to be written. One that stops without an event of its own tells itself.
 
-    Errors: InvalidParamsError for a task without an id.
+    Errors: InvalidParamsError for a task without an id or with one of more than 2048 bytes, or in
+    no state that this SDK knows.
     """
     if not task.id:
         raise InvalidParamsError("task: an id is needed")
+    if len(task.id.encode()) > _LONGEST_ID:
+        raise InvalidParamsError("task: its id is too long")
+    if task.status.state not in TaskState.values():
+        raise InvalidParamsError(f"task: no state has the number {int(task.status.state)}")
     phase = phase_of(task)
     if event is None and phase is not Phase.OPEN:
         event = task
@@ -104,9 +111,13 @@ def event_of(data: bytes) -> Event:
             raise InternalError("a stored event cannot be read")
 
 
-def failed(body: bytes) -> Draft:
-    """Make the draft that ends a task whose server is gone."""
-    task = task_of(body)
+def failed(task_id: str, body: bytes) -> Draft:
+    """Make the draft that ends a task whose server is gone; all anew if it cannot be read."""
+    try:
+        task = Task.FromString(body)
+    except DecodeError:
+        task = Task()
+    task.id = task_id
     if task.status.HasField("message"):
         task.history.append(task.status.message)
     said = Message(
@@ -136,7 +147,9 @@ def protocol_errors() -> Generator[None, None, None]:
     except InvalidTransition as error:
         if error.current == "-":
             raise TaskNotFoundError("Task was deleted") from error
-        state = TaskState.Name(int(error.current))
+        number = int(error.current)
+        # A later SDK may have written a state that this one has no name for.
+        state = TaskState.Name(number) if number in TaskState.values() else number
         raise UnsupportedOperationError(f"Task is in terminal state: {state}") from error
     except CursorGap as error:
         raise UnsupportedOperationError(

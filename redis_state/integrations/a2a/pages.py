@@ -63,6 +63,8 @@ async def _seal(backend: A2ABackend, place: str, scope: str, asked: Asked) -> st
 
 async def _open(backend: A2ABackend, token: str, scope: str, asked: Asked) -> str:
     refused = InvalidParamsError("page_token: not one of this list, or too old")
+    if len(token) > _LONGEST:
+        raise refused
     try:
         sealed = base64.b64decode(token + "=" * (-len(token) % 4), altchars=b"-_", validate=True)
         place = sealed[_MAC_BYTES:].decode()

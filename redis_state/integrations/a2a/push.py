@@ -10,7 +10,6 @@ from google.protobuf.message import DecodeError
 
 from redis_state.integrations.a2a.backend import A2ABackend
 from redis_state.integrations.a2a.convert import protocol_errors
-from redis_state.stores.a2a_push import A2AConfigs
 
 
 class RedisPushNotificationConfigStore(PushNotificationConfigStore):
@@ -21,7 +20,7 @@ class RedisPushNotificationConfigStore(PushNotificationConfigStore):
 
     def __init__(self, backend: A2ABackend) -> None:
         self.backend: A2ABackend = backend
-        self._configs = A2AConfigs(backend.store.base, most=backend.options.max_push_configs)
+        self._configs = backend.tasks.configs
 
     async def set_info(
         self,
@@ -54,7 +53,8 @@ class RedisPushNotificationConfigStore(PushNotificationConfigStore):
 
     async def get_info_for_dispatch(self, task_id: str) -> list[TaskPushNotificationConfig]:
         """Return the configurations of a task, of all owners."""
-        return self._read("a2a-push", await self._configs.of_all(task_id))
+        working = any(ref.task_id == task_id for ref in self.backend.owner.held)
+        return self._read("a2a-push", await self._configs.of_all(task_id, working=working))
 
     async def delete_info(
         self, task_id: str, context: ServerCallContext, config_id: str | None = None

@@ -17,10 +17,10 @@ from typing import Any
 from a2a.server.events.event_queue import Event, EventQueueLegacy
 from a2a.server.events.queue_manager import NoTaskQueue, QueueManager, TaskQueueExists
 
-from redis_state.errors import CursorGap, LeaseLost, RedisStateError
+from redis_state.errors import BackendError, CursorGap, RedisStateError
 from redis_state.integrations.a2a.backend import A2ABackend
 from redis_state.integrations.a2a.convert import event_bytes, event_of
-from redis_state.primitives.lease import Leases
+from redis_state.primitives.lease import Held, Leases, new_owner
 from redis_state.primitives.log import Bounds, Log
 from redis_state.primitives.signal import Row
 from redis_state.stores.a2a_versions import new_write
@@ -47,9 +47,11 @@ class _FedQueue(EventQueueLegacy):
         await super().enqueue_event(event)
 
     async def close(self, immediate: bool = False) -> None:  # noqa: FBT001, FBT002 - the SDK's
-        """Tell the end, once, then close."""
-        await self._feed.end()
-        await super().close(immediate)
+        """Tell the end, once, then close, also if it could not be told."""
+        try:
+            await self._feed.end()
+        finally:
+            await super().close(immediate)
 
 
 class _Feed:
@@ -59,41 +61,57 @@ class _Feed:
         keys = backend.store.base.keys
         scripts = backend.store.base.scripts
         self._writer = backend.owner.name
+        self._claim = new_owner()
         self._lease = keys.a2a_queue_lease(task_id)
         self._lease_ms = backend.tasks.limits.lease_ms
         self._leases = Leases(scripts, keep_ms=_TTL_MS)
         self._sender = scripts.transport.sender
+        self._held: Held | None = None
         self._beating: asyncio.Task[None] | None = None
-        self._ended = asyncio.Event()
+        self._ended = False
         bounds = Bounds(backend.options.max_events, _TTL_MS)
         self.log: Log = Log(scripts, keys.a2a_queue(task_id), bounds, announce=True)
 
     async def begin(self) -> None:
         """Say that the queue is fed here, for as long as this process lives."""
-        held = await self._leases.acquire(self._lease, duration_ms=self._lease_ms)
+        await self._take()
+        self._beating = asyncio.create_task(self._beat(), name="redis_state a2a queue")
 
-        async def beat() -> None:
-            if held is None:  # another server feeds the same queue, and says so
-                return
-            lost = self._leases.keeping(held, duration_ms=self._lease_ms, on_lost=_note)
-            async with lost:
-                await self._ended.wait()
-            await self._leases.release(held)
+    async def _take(self) -> None:
+        self._held = await self._leases.acquire(
+            self._lease, duration_ms=self._lease_ms, owner=self._claim
+        )
 
-        self._beating = asyncio.create_task(beat(), name="redis_state a2a queue")
+    async def _beat(self) -> None:
+        """Hold the lease, and take it when who had it, perhaps dead by now, has it no more."""
+        while True:
+            if self._held is not None:
+                lost = await self._leases.keep(self._held, duration_ms=self._lease_ms)
+                log.warning("a queue is fed elsewhere too: %s", lost)
+            await asyncio.sleep(self._lease_ms / 10_000)
+            try:
+                await self._take()
+            except BackendError as error:
+                log.warning("a queue's lease could not be taken: %s", error)
 
     async def tell(self, data: bytes) -> None:
         """Append to the log."""
         await self.log.append([(new_write(self._writer).encode(), data)])
 
     async def end(self) -> None:
-        """Tell the end. Safe to repeat."""
-        if self._ended.is_set():
+        """Tell the end. Safe to repeat. Who cannot be told hears it from the lease's end."""
+        if self._ended:
             return
-        self._ended.set()
-        await self.tell(_CLOSED)
+        self._ended = True
         if self._beating is not None:
+            self._beating.cancel()
             await asyncio.wait({self._beating})
+        try:
+            await self.tell(_CLOSED)
+            if self._held is not None:
+                await self._leases.release(self._held)
+        except BackendError as error:
+            log.warning("the end of a queue could not be told: %s", error)
 
     async def is_fed(self) -> bool:
         """Tell whether some server feeds the queue."""
@@ -157,7 +175,12 @@ class RedisQueueManager(QueueManager):
         feed = _Feed(self.backend, task_id)
         made = self._queues[task_id] = _FedQueue(feed)
         self.backend.fed.add(task_id)
-        await feed.begin()
+        try:
+            await feed.begin()
+        except BaseException:
+            del self._queues[task_id]
+            self.backend.fed.discard(task_id)
+            raise
         return made
 
     async def aclose(self) -> None:
@@ -229,7 +252,3 @@ def feed_look_s(backend: A2ABackend) -> float:
 
 def _is_end(row: Row) -> bool:
     return row.data[:1] != _EVENT
-
-
-def _note(error: LeaseLost) -> None:
-    log.warning("a queue is fed elsewhere too: %s", error)

@@ -1,4 +1,4 @@
-"""The SDK's plain TaskStore: for handlers that know no versions (SDK 1.0 and 1.1, the legacy one).
+"""The SDK's plain TaskStore: for handlers that know no versions (SDK 1.1, the legacy one).
 
 It stands on the same tasks as the versioned store. A plain save knows no version, so the last one
 wins, with one exception: a task that has ended stays in its state, and a deleted one stays deleted.
@@ -48,7 +48,8 @@ class RedisTaskStore(TaskStore):
 
     async def get(self, task_id: str, context: ServerCallContext) -> Task | None:
         """Return a copy of the task, or None. One whose server has died is ended first."""
-        found = await self.backend.owner.look(self.backend.ref(task_id, context))
+        with protocol_errors():
+            found = await self.backend.owner.look(self.backend.ref(task_id, context))
         if found is None or found.phase is Phase.GONE:
             return None
         return task_of(found.body)
@@ -60,7 +61,8 @@ class RedisTaskStore(TaskStore):
 
     async def delete(self, task_id: str, context: ServerCallContext) -> None:
         """Delete a task with its events. An agent that works on it is stopped."""
-        await self.backend.owner.drop(self.backend.ref(task_id, context))
+        with protocol_errors():
+            await self.backend.owner.drop(self.backend.ref(task_id, context))
 
     async def aclose(self) -> None:
         """Close the backend."""

@@ -104,7 +104,8 @@ class RedisVersionedTaskStore(VersionedTaskStore):
         One whose server has died is ended first, so a task that is read in work is worked on.
         """
         ref = self.backend.ref(task_id, context)
-        found = await self.backend.owner.look(ref)
+        with protocol_errors():
+            found = await self.backend.owner.look(ref)
         if found is None or found.phase is Phase.GONE:
             return None
         return StoredTask(task_of(found.body), RedisTaskVersion(ref, found.version))
@@ -116,7 +117,8 @@ class RedisVersionedTaskStore(VersionedTaskStore):
 
     async def delete(self, task_id: str, context: ServerCallContext) -> None:
         """Delete a task with its events. Who watches it is told; an agent of it is stopped."""
-        await self.backend.owner.drop(self.backend.ref(task_id, context))
+        with protocol_errors():
+            await self.backend.owner.drop(self.backend.ref(task_id, context))
 
     async def aclose(self) -> None:
         """Close the backend."""
@@ -158,7 +160,8 @@ class RedisTaskEventStream(TaskEventStream):
         if not isinstance(after, RedisTaskVersion) or after.ref.task_id != task_id:
             raise InvalidParamsError("after: a version of this task is needed, as a store gave it")
         ref, n = after.ref, after.place.n
-        found = await self.backend.owner.look(ref)
+        with protocol_errors():
+            found = await self.backend.owner.look(ref)
         if found is None or found.phase is Phase.GONE:
             raise TaskNotFoundError
         try:

@@ -44,7 +44,7 @@ class RegisteredScripts(ScriptRunner):
         active_ms: int,
         kept_ms: int,
     ) -> Reply:
-        """OK entry new | DENIED state | MISSING."""
+        """OK entry | TAKEN entry row | DENIED state | MISSING."""
         log = keys.events
         return await self._run(
             "record_task_event",
