@@ -113,8 +113,9 @@ class AgentWorker:
     def arq_settings(self) -> type:
         """Make the settings class that ``arq`` starts. arq itself exits when Redis restarts.
 
-        arq picks jobs itself: by its own clock, and among the first 10 000 of the queue, which
-        those that run belong to; it looks at each of these by itself, and nobody wakes it.
+        arq picks jobs itself: by this process's clock, and among the first 10 000 of the queue,
+        those that run included; it looks at each of these by itself, and nobody wakes it. It takes
+        other namespaces' jobs too, so the queue must be of one.
         On SIGTERM it lets running tasks go on for ``grace_s``, rounded up to whole seconds, then
         hands them over. Errors: ConfigError for more than one queue or a queue limit, and for
         options of the queue's URL that arq cannot pass on: `run` and `serve` can.
