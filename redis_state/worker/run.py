@@ -300,7 +300,7 @@ class _Run:
         status, result, error = outcome
         try:
             async with self._ending(status):
-                await self._life.leave(self._started, status, result=result, error=error)
+                await self._write_end(status, result, error)
         except LeaseLost as lost:
             log.warning("task %s was taken over, this run is dropped: %s", self._task_id, lost)
             self.ended, self.lost = Ended.DROPPED, True
@@ -318,6 +318,29 @@ class _Run:
             await self._take_off_watch_list()
         finally:
             self._inbox.close(TaskCancelled("the run is over"))
+
+    async def _write_end(self, status: TaskStatus, result: Any, error: str | None) -> None:
+        """End the run. While the server is away this is tried again, for the length of a lease.
+
+        Else all that was done would be done again, and this worker be taken for dead.
+        """
+        clock, again = asyncio.get_running_loop().time, False
+        end = clock() + self._terms.lease_s
+        while True:
+            try:
+                await self._life.leave(self._started, status, result=result, error=error)
+            except BackendUnavailable:
+                if clock() + _AGAIN_S > end:
+                    raise
+                again = True
+                await asyncio.sleep(_AGAIN_S)
+            except InvalidTransition as denied:
+                # The first time it was written, and the reply lost.
+                if not again or denied.current != status.value:
+                    raise
+                return
+            else:
+                return
 
     def _ending(self, status: TaskStatus) -> AbstractAsyncContextManager[None]:
         """Have a parent go on that waits for this task, if it ends here."""

@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from time import time
+from typing import Any
 
 import pytest
 
 pytest.importorskip("arq")
 
 from redis_state import RedisStateStore, Settings
-from redis_state.errors import BackendUnavailable
+from redis_state.errors import BackendUnavailable, OutcomeUnknown
 from redis_state.models import TaskStatus
 from redis_state.testing import eventually
 from redis_state.worker import AgentWorker, TaskClient, TaskContext
 from redis_state.worker.inbox import Inbox
 from redis_state.worker.journal import Journals
+from redis_state.worker.life import TaskLife
 from redis_state.worker.queue import default_queue, is_anothers
 from tests.pools import SESSION, agent, arq_key, client_of, pool, queue_of, serving, statuses
 
@@ -218,6 +220,36 @@ async def test_a_start_that_nobody_was_told_of_is_found_again(
     async with pool(store, {"answer": answer}, lease_s=600) as client:
         task = await client.submit("answer", session_id=SESSION)
         assert (await client.wait(SESSION, task, timeout_s=30)).result == 42
+    assert failed == 2
+    assert await statuses(store, task) == ["PENDING", *_ENDED]
+
+
+@pytest.mark.parametrize("happened", [False, True])
+async def test_what_a_run_found_is_written_once_the_server_is_there_again(
+    store: RedisStateStore, monkeypatch: pytest.MonkeyPatch, *, happened: bool
+) -> None:
+    leave, failed = TaskLife.leave, 0
+
+    async def failing(self: TaskLife, *args: Any, **options: Any) -> None:
+        nonlocal failed
+        failed += 1
+        if failed > 1:
+            await leave(self, *args, **options)
+            return
+        if happened:
+            await leave(self, *args, **options)
+        raise OutcomeUnknown("redis://somewhere", "away")
+
+    monkeypatch.setattr(TaskLife, "leave", failing)
+    async with pool(store, {"answer": answer}, lease_s=600, name="w") as client:
+        task = await client.submit("answer", session_id=SESSION)
+        assert (await client.wait(SESSION, task, timeout_s=30)).result == 42
+
+        async def counted() -> bool:
+            (worker,) = await client.workers()
+            return worker.counters.get("completed") == 1
+
+        await eventually(counted, "the run counts as completed")
     assert failed == 2
     assert await statuses(store, task) == ["PENDING", *_ENDED]
 
