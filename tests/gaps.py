@@ -15,7 +15,7 @@ from redis_state.worker.queue import Queue
 from redis_state.worker.sweeper import Sweeper
 from redis_state.worker.waitpoint import PauseOptions, Question, pause_token
 from tests.looking import clock_ms, clock_passes
-from tests.pools import SESSION, queue_of, queued
+from tests.pools import SESSION, arq_key, queue_of, queued
 
 MARK_MS = 310_000
 _queues: list[Queue] = []
@@ -59,15 +59,17 @@ async def seen(store: RedisStateStore, task: str) -> dict[str, Any]:
     """See all that a sweep could change about a task, but for the time of its entry."""
     keys = store.tasks.keys(SESSION, task)
     record = await store.tasks.load_fields(SESSION, task)
-    names = [f"{SESSION}/{task}:{epoch}" for epoch in range(4)]
+    payloads, marks = (
+        [arq_key(store, kind, task, epoch) for epoch in range(4)] for kind in ("job", "in-progress")
+    )
     return {
         "record": record and record.fields,
         "lease": await send(store, "HGETALL", keys.lease),
         "journal": await send(store, "HGETALL", keys.journal),
         "updates": [update.update_id for update in await store.list_updates(SESSION)],
         "queue": await queued(store),
-        "payloads": [await send(store, "EXISTS", f"arq:job:{name}") for name in names],
-        "marks": [await send(store, "GET", f"arq:in-progress:{name}") for name in names],
+        "payloads": [await send(store, "EXISTS", name) for name in payloads],
+        "marks": [await send(store, "GET", name) for name in marks],
         "watched": await entry_in_ms(store, watch_entry(SESSION, task)) is not None,
         "dead": await send(store, "ZRANGE", store.base.keys.dead_tasks(), 0, -1),
     }
@@ -92,7 +94,7 @@ async def queued_as(store: RedisStateStore, task: str, *, epoch: int = 0) -> Non
 
 async def picked(store: RedisStateStore, task: str, *, epoch: int = 0) -> None:
     """Mark a job as arq does when a worker picks it, which then dies."""
-    await send(store, "SET", f"arq:in-progress:{SESSION}/{task}:{epoch}", "1", "PX", MARK_MS)
+    await send(store, "SET", arq_key(store, "in-progress", task, epoch), "1", "PX", MARK_MS)
 
 
 async def started(store: RedisStateStore, task: str, *, lease_ms: int = 60_000) -> Started:

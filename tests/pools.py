@@ -112,9 +112,14 @@ async def watched(store: RedisStateStore) -> int:
 
 
 async def queued(store: RedisStateStore) -> list[str]:
-    """List what the queue holds, the first to be taken first."""
+    """List what the queue holds, the first to be taken first, without the namespace."""
     sender = store.transport.sender
     found: list[bytes] = await sender.send(
         "ZRANGE", queue_of(store.settings), 0, -1, repeatable=True
     )
-    return [name.decode() for name in found]
+    return [name.decode().removeprefix(f"{store.settings.namespace}/") for name in found]
+
+
+def arq_key(store: RedisStateStore, kind: str, task_id: str, epoch: int = 0) -> str:
+    """Name one of the keys that arq keeps of a task's job."""
+    return f"arq:{kind}:{store.settings.namespace}/{SESSION}/{task_id}:{epoch}"

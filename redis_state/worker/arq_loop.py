@@ -3,6 +3,10 @@
 The queues of a process are polled one after another in one task, the preferred first: so they
 share one number of slots without a lock, and a slot that is free is offered in that order.
 
+Jobs are picked here, not by arq, which looks at the first of a queue only, and at each by itself.
+Jobs that run stay in the queue, so all of the first may be taken; and when a job is due is for the
+server's clock to say, not for each worker's.
+
 arq looks every ``poll_delay``. In between, a round is begun at once when a job is put or ends.
 """
 
@@ -12,6 +16,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from contextlib import suppress
+from time import time
 from typing import Any
 
 from arq.connections import ArqRedis
@@ -19,11 +24,16 @@ from arq.constants import in_progress_key_prefix, job_key_prefix, retry_key_pref
 from arq.worker import Worker
 from redis.exceptions import RedisError, ResponseError
 
-from redis_state.worker.queue import wake_channel
+from redis_state.worker.queue import is_anothers, ms_of, wake_channel
 
 log: logging.Logger = logging.getLogger(__name__)
 
 _LISTEN_AGAIN_S = 1.0
+# How many jobs are read at a time.
+_PAGE = 256
+
+# A job's id, and when it is due, by the server's clock.
+_Due = tuple[str, float]
 
 
 class QueueWorker(Worker):
@@ -36,11 +46,12 @@ class QueueWorker(Worker):
     woken: asyncio.Event
     _picking: asyncio.Task[None] | None = None
 
-    def __init__(self, *, most: int, **options: Any) -> None:
+    def __init__(self, *, most: int, namespace: str, **options: Any) -> None:
         super().__init__(**options)
         self.slots = self.max_jobs
         self.most = most
         self.woken = asyncio.Event()
+        self._namespace = namespace
 
     @property
     def group(self) -> tuple[QueueWorker, ...]:
@@ -66,19 +77,95 @@ class QueueWorker(Worker):
             await worker.poll_once()
 
     async def poll_once(self) -> None:
-        """Poll this queue alone."""
-        await super()._poll_iteration()
-
-    async def start_jobs(self, job_ids: list[bytes]) -> None:
-        """Pick jobs. Not interrupted: a job marked as taken, but not begun, would wait long."""
-        readable = [name for name in job_ids if _is_text(name)]
-        if len(readable) < len(job_ids):
-            log.warning("jobs whose names are no text are dropped")
-            foreign = [name for name in job_ids if not _is_text(name)]
-            await self.pool.zrem(self.queue_name, *foreign)
-        if readable:
-            self._picking = asyncio.create_task(super().start_jobs(readable))
+        """Poll this queue alone. Errors: what ended a job that arq could not end."""
+        for job_id, task in list(self.tasks.items()):
+            if task.done():
+                task.result()
+                del self.tasks[job_id]
+        if self.allow_pick_jobs and self.job_counter < self.max_jobs:
+            # Not interrupted: a job marked as taken, but not begun, would wait long.
+            self._picking = asyncio.create_task(self._pick())
             await asyncio.shield(self._picking)
+        await self.heart_beat()
+
+    async def _pick(self) -> None:
+        """Take jobs in their order, until all slots are taken or the queue is at its end."""
+        begin = 0
+        while self.allow_pick_jobs and self.job_counter < self.max_jobs:
+            now_ms, page = await self._read(begin)
+            due = await self._ours([(name, score) for name, score in page if score <= now_ms])
+            if len(due) > self.max_jobs - self.job_counter:
+                due = await self._not_taken(due)
+            while due and self.job_counter < self.max_jobs:
+                free = self.max_jobs - self.job_counter
+                await self._take(due[:free], now_ms)
+                due = due[free:]
+            if len(page) < _PAGE or page[-1][1] > now_ms:
+                return
+            begin += _PAGE
+
+    async def _read(self, begin: int) -> tuple[int, list[tuple[bytes, float]]]:
+        """Read the server's time and a page of the queue."""
+        async with self.pool.pipeline(transaction=False) as opened:
+            pipe: Any = opened
+            pipe.time()
+            pipe.zrange(self.queue_name, begin, begin + _PAGE - 1, withscores=True)
+            clock, page = await pipe.execute()
+        return ms_of(clock), page
+
+    async def _ours(self, page: list[tuple[bytes, float]]) -> list[_Due]:
+        """Drop what has no readable name; leave out what runs here or is another namespace's."""
+        foreign = [name for name, _ in page if not _is_text(name)]
+        if foreign:
+            log.warning("jobs whose names are no text are dropped")
+            await self.pool.zrem(self.queue_name, *foreign)
+        named = [(name.decode(), score) for name, score in page if _is_text(name)]
+        return [
+            (name, score)
+            for name, score in named
+            if name not in self.tasks and not is_anothers(name, self._namespace)
+        ]
+
+    async def _not_taken(self, due: list[_Due]) -> list[_Due]:
+        """Leave out at once what others run: each attempt to take it would cost a slot's turn."""
+        marks = await self.pool.mget([in_progress_key_prefix + name for name, _ in due])
+        return [one for one, mark in zip(due, marks, strict=True) if mark is None]
+
+    async def _take(self, due: list[_Due], now_ms: int) -> None:
+        """Mark jobs as taken, those that nobody else has, and begin them: one round trip for all.
+
+        A worker that dies in between leaves marks, which the sweeper finds.
+        """
+        life_ms = round(self.in_progress_timeout_s * 1000)
+        async with self.pool.pipeline(transaction=True) as opened:
+            pipe: Any = opened
+            for name, _ in due:
+                pipe.zscore(self.queue_name, name)
+                pipe.set(in_progress_key_prefix + name, b"1", px=life_ms, nx=True)
+            replies = await pipe.execute()
+        # arq tells how long to put off a job by this process's clock.
+        ahead_ms = round(time() * 1000) - now_ms
+        gone: list[str] = []
+        for (name, _), score, taken in zip(due, replies[::2], replies[1::2], strict=True):
+            if taken and score is not None and score <= now_ms:
+                self._begin(name, int(score) + ahead_ms)
+            elif taken:
+                # Since it was read it was done, or put off.
+                gone.append(in_progress_key_prefix + name)
+        if gone:
+            await self.pool.delete(*gone)
+
+    def _begin(self, job_id: str, score: int) -> None:
+        self.tasks[job_id] = task = asyncio.create_task(self.run_job(job_id, score))
+        task.add_done_callback(self._ended)
+        self._count()
+
+    def _ended(self, _: object) -> None:
+        self._count()
+        self.woken.set()
+
+    def _count(self) -> None:
+        self.job_counter = sum(not task.done() for task in self.tasks.values())
 
     async def run_job(self, job_id: str, score: int) -> None:
         """Run a job. One that cannot be run, whatever it is, is dropped: it must not end us."""
@@ -90,10 +177,6 @@ class QueueWorker(Worker):
             await self._drop(job_id, error)
         except Exception as error:  # noqa: BLE001 - arq would end the worker
             await self._drop(job_id, error)
-
-    def _release_sem_dec_counter_on_complete(self) -> None:
-        super()._release_sem_dec_counter_on_complete()
-        self.woken.set()
 
     async def listen(self) -> None:
         """Be woken by whoever puts a job, through lost connections, until cancelled."""
@@ -125,10 +208,7 @@ class QueueWorker(Worker):
                     if task.cancelled() or task.exception() is not None:
                         await worker.pool.delete(in_progress_key_prefix + job_id)
                     del worker.tasks[job_id]
-            worker.job_counter = len(worker.tasks)
-            worker.sem = asyncio.BoundedSemaphore(self.slots + 1)
-            for _ in worker.tasks:
-                await worker.sem.acquire()
+            worker._count()  # noqa: SLF001 - our own kind
 
     def stop_picking(self) -> None:
         """Take no more jobs."""

@@ -30,7 +30,7 @@ from redis_state.worker.family import Family
 from redis_state.worker.life import TaskLife
 from redis_state.worker.open_pauses import OpenPause, list_open_pauses
 from redis_state.worker.pausing import Pausing
-from redis_state.worker.queue import DEFAULT_QUEUE, Job, Queue
+from redis_state.worker.queue import Job, Queue
 from redis_state.worker.sight import look
 from redis_state.worker.snapshots import FullSnapshot, Snapshot, Snapshots
 from redis_state.worker.watching import (
@@ -47,9 +47,12 @@ _LOOK_EVERY_S = 5.0
 
 
 class TaskClient:
-    """Hand tasks to the pool and have a say in them, from any process."""
+    """Hand tasks to the pool and have a say in them, from any process.
 
-    def __init__(self, store: RedisStateStore, *, queue: str = DEFAULT_QUEUE) -> None:
+    ``queue`` is that of its tasks, else ``<namespace>:tasks``, as with workers.
+    """
+
+    def __init__(self, store: RedisStateStore, *, queue: str | None = None) -> None:
         self.store: RedisStateStore = store
         self._life = TaskLife(store)
         self._pausing = Pausing(store)

@@ -6,10 +6,14 @@ record says that the task waits, see `Queue.mend`.
 
 What arq keeps of a job:
 
-    <queue>                zset: job id -> when it was queued; there until the job is over
+    <queue>                zset: job id -> when it was queued, by the clock of the queue's server,
+                           and earlier by its priority; there until the job is over
     arq:job:<id>           its payload; a job without one is dropped by the worker that picks it
     arq:in-progress:<id>   somebody has picked it; nobody else does until this expires, which is
                            long after the picker has died
+
+A job's id is `<namespace>/<session>/<task>:<epoch>`, so that namespaces that share a server, or
+even a queue, leave each other's jobs alone.
 
 Beside that, `<queue>:wake` is a channel: what is put is told there, and who waits looks at once.
 """
@@ -23,7 +27,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import Enum, auto
-from time import time
 from typing import Any, cast
 
 from arq.connections import ArqRedis, RedisSettings
@@ -43,7 +46,6 @@ log: logging.Logger = logging.getLogger(__name__)
 RUN_TASK = "run_task"
 # How arq names cron jobs. They carry no arguments.
 CRON_PREFIX = "cron:"
-DEFAULT_QUEUE = "redis_state:tasks"
 
 # One point of priority is worth as much as having been queued a minute earlier.
 _SENIORITY = timedelta(minutes=1)
@@ -205,11 +207,11 @@ class Job:
         more = {"at": self.at_ms, "trace": self.trace}
         return said | {name: value for name, value in more.items() if value}
 
-    def names(self) -> list[str]:
+    def names(self, namespace: str) -> list[str]:
         """Name its jobs, the newest first: a task that was handed over keeps its earlier one."""
         oldest = max(0, self.epoch - _EPOCHS_BACK)
         epochs = range(self.epoch, oldest - 1, -1)
-        return [_job_id(self.session_id, self.task_id, epoch) for epoch in epochs]
+        return [_job_id(namespace, self.session_id, self.task_id, epoch) for epoch in epochs]
 
 
 class Mended(Enum):
@@ -234,9 +236,9 @@ class _Found:
 class Queue:
     """The queue's client side. Connects at the first use, once per event loop."""
 
-    def __init__(self, settings: Settings, *, name: str = DEFAULT_QUEUE) -> None:
+    def __init__(self, settings: Settings, *, name: str | None = None) -> None:
         self._settings = settings
-        self._name = name
+        self._name = default_queue(settings) if name is None else name
         self._clients: dict[asyncio.AbstractEventLoop, ArqRedis] = {}
 
     @property
@@ -250,9 +252,11 @@ class Queue:
 
     async def put_job(self, job: Job) -> None:
         """Queue a task where it belongs, once per epoch. Errors: BackendUnavailable."""
-        async with self._talking() as client, client.pipeline(transaction=False) as pipe:
-            self._put(pipe, job)
-            await _execute(pipe, waking=[job.queue or self._name])
+        async with self._talking() as client:
+            now_ms = await self._now_ms(client, job)
+            async with client.pipeline(transaction=False) as pipe:
+                self._put(pipe, job, now_ms)
+                await _execute(pipe, waking=[job.queue or self._name])
 
     async def mend(self, jobs: Sequence[Job], *, patience_ms: int = 2_000) -> list[Mended]:
         """Make sure that the queue has these jobs, all of tasks that wait to be run.
@@ -300,7 +304,7 @@ class Queue:
         """
         earlier_ms = (_seniority(after) - _seniority(before)) // timedelta(milliseconds=1)
         async with self._talking() as client:
-            for job_id in Job(session_id, task_id, epoch, after).names():
+            for job_id in self._names(Job(session_id, task_id, epoch, after)):
                 await client.zadd(queue or self._name, {job_id: -earlier_ms}, xx=True, incr=True)
 
     async def clear(self) -> None:
@@ -319,14 +323,24 @@ class Queue:
             pipe: Any = opened
             pipe.time()
             for job in jobs:
-                for name in job.names():
+                for name in self._names(job):
                     pipe.zscore(job.queue or self._name, name)
                     pipe.exists(job_key_prefix + name)
                     pipe.get(in_progress_key_prefix + name)
-            (seconds, micros), *rest = await pipe.execute()
+            clock, *rest = await pipe.execute()
         replies = iter(rest)
-        found = [[_read(name, replies) for name in job.names()] for job in jobs]
-        return seconds * 1000 + micros // 1000, found
+        found = [[_read(name, replies) for name in self._names(job)] for job in jobs]
+        return ms_of(clock), found
+
+    async def _now_ms(self, client: ArqRedis, job: Job) -> int:
+        """Tell the time of the queue's server, by which workers tell whether a job is due."""
+        if job.at_ms is not None and self._settings.queue_url is None:
+            return job.at_ms  # the store's server is the queue's
+        server: Any = client
+        return ms_of(await server.time())
+
+    def _names(self, job: Job) -> list[str]:
+        return job.names(self._settings.namespace)
 
     def _mend(
         self, pipe: Any, job: Job, found: list[_Found], now_ms: int, patience_ms: int
@@ -352,13 +366,12 @@ class Queue:
         for one in found[1:]:
             pipe.zrem(job.queue or self._name, one.name)
             pipe.delete(job_key_prefix + one.name, in_progress_key_prefix + one.name)
-        self._put(pipe, job)
+        self._put(pipe, job, now_ms)
         return Mended.QUEUED
 
-    def _put(self, pipe: Any, job: Job) -> None:
+    def _put(self, pipe: Any, job: Job, now_ms: int) -> None:
         """Write payload and place unless they are there. The payload first: see above."""
-        now_ms = int(time() * 1000)  # never later than what a worker then reads
-        name = _job_id(job.session_id, job.task_id, job.epoch)
+        name = self._names(job)[0]
         payload = serialize_job(
             RUN_TASK,
             (job.ticket(),),
@@ -423,6 +436,24 @@ def connect(server: QueueSettings) -> ArqRedis:
     )
 
 
+def default_queue(settings: Settings) -> str:
+    """Name the queue of whoever names none: one for each namespace."""
+    return f"{settings.namespace}:tasks"
+
+
+def is_anothers(job_id: str, namespace: str) -> bool:
+    """Tell whether a job is one of another namespace's tasks."""
+    owner, slash, task = job_id.partition("/")
+    # Session, task: what looks otherwise is nobody's, or arq's own.
+    return bool(slash) and task.count("/") == 1 and owner != escape("namespace", namespace)
+
+
+def ms_of(clock: tuple[int, int]) -> int:
+    """Read a server's reply to TIME, in milliseconds."""
+    seconds, micros = clock
+    return int(seconds) * 1000 + int(micros) // 1000
+
+
 def wake_channel(queue: str) -> str:
     """Name the channel on which a queue's workers are woken."""
     return f"{queue}:wake"
@@ -441,8 +472,9 @@ async def _execute(pipe: Any, *, waking: Sequence[str]) -> None:
             raise reply
 
 
-def _job_id(session_id: str, task_id: str, epoch: int) -> str:
-    return f"{escape('session_id', session_id)}/{escape('task_id', task_id)}:{epoch}"
+def _job_id(namespace: str, session_id: str, task_id: str, epoch: int) -> str:
+    task = f"{escape('session_id', session_id)}/{escape('task_id', task_id)}"
+    return f"{escape('namespace', namespace)}/{task}:{epoch}"
 
 
 def _read(name: str, replies: Iterator[Any]) -> _Found:

@@ -28,7 +28,7 @@ from redis_state.worker.family import WITH_PARENT, Family
 from redis_state.worker.guards import Guard, Guarding, Spent, TaskStopped, guards_of
 from redis_state.worker.heartbeat import Keeper
 from redis_state.worker.inbox import Inbox, TaskCancelled
-from redis_state.worker.life import MAX_CRASHES, Started, TaskLife, watch_entry
+from redis_state.worker.life import MAX_CRASHES, NotStarted, Started, TaskLife, watch_entry
 from redis_state.worker.queue import Queue, Ticket
 from redis_state.worker.steps import StepPolicy
 from redis_state.worker.tally import Outcome as Ended
@@ -82,14 +82,7 @@ async def run_task(store: RedisStateStore, terms: Terms, job: Ticket, *, queue: 
     """Run a task if it is there to be run. Raises only what arq acts on: Retry, CancelledError."""
     clock = store.transport.sender.send("TIME", repeatable=True)
     try:
-        started = await TaskLife(store).start(
-            job.session_id,
-            job.task_id,
-            owner=new_owner(),
-            lease_ms=terms.lease_ms,
-            worker=terms.worker,
-            max_crashes=terms.max_crashes,
-        )
+        started = await _start(store, terms, job)
         if isinstance(started, Started):
             waited_s = job.waited_s(await _ms_of(clock), epoch=started.held.epoch)
             await _counted(store, terms, started, job, queue=queue, waited_s=waited_s)
@@ -104,6 +97,30 @@ async def run_task(store: RedisStateStore, terms: Terms, job: Ticket, *, queue: 
     except Exception:
         log.exception("task %s is tried again", job.task_id)
         raise Retry(defer=terms.lease_s) from None
+
+
+async def _start(store: RedisStateStore, terms: Terms, job: Ticket) -> Started | NotStarted:
+    """Start a task. While the server is away it is asked again, for the length of a lease.
+
+    Always under the same name: a start that happened and was not told of is found again, and is
+    not taken for the run of somebody who died.
+    """
+    owner, clock = new_owner(), asyncio.get_running_loop().time
+    end = clock() + terms.lease_s
+    while True:
+        try:
+            return await TaskLife(store).start(
+                job.session_id,
+                job.task_id,
+                owner=owner,
+                lease_ms=terms.lease_ms,
+                worker=terms.worker,
+                max_crashes=terms.max_crashes,
+            )
+        except BackendUnavailable:
+            if clock() + _AGAIN_S > end:
+                raise
+            await asyncio.sleep(_AGAIN_S)
 
 
 async def _ms_of(clock: Awaitable[Any]) -> int | None:
@@ -191,13 +208,25 @@ class _Run:
             limit_s=self._terms.keep_s,
         ):
             try:
-                await self._inbox.catch_up()
-                await self._follow_parent()
+                await self._prepare()
                 await self._until_done()
             except asyncio.CancelledError:
                 await _undisturbed(self._hand_over())
                 raise
             await _undisturbed(self._leave())
+
+    async def _prepare(self) -> None:
+        """Learn what the handler must know when it begins. Raises Retry for a server in trouble.
+
+        That is no worker's death, so the task is handed back. If that fails too, it is left to
+        whoever finds that its lease has run out, and is counted as one.
+        """
+        try:
+            await asyncio.gather(self._inbox.catch_up(), self._follow_parent())
+        except BackendError as error:
+            log.warning("task %s is handed back: %s", self._task_id, error)
+            await _undisturbed(self._hand_over())
+            raise Retry(defer=_AGAIN_S) from None
 
     def _guarding(self) -> Guarding:
         started, state = self._started, self._started.state
@@ -271,7 +300,7 @@ class _Run:
         status, result, error = outcome
         try:
             async with self._ending(status):
-                await self._life.leave(self._started, status, result=result, error=error)
+                await self._write_end(status, result, error)
         except LeaseLost as lost:
             log.warning("task %s was taken over, this run is dropped: %s", self._task_id, lost)
             self.ended, self.lost = Ended.DROPPED, True
@@ -289,6 +318,29 @@ class _Run:
             await self._take_off_watch_list()
         finally:
             self._inbox.close(TaskCancelled("the run is over"))
+
+    async def _write_end(self, status: TaskStatus, result: Any, error: str | None) -> None:
+        """End the run. While the server is away this is tried again, for the length of a lease.
+
+        Else all that was done would be done again, and this worker be taken for dead.
+        """
+        clock, again = asyncio.get_running_loop().time, False
+        end = clock() + self._terms.lease_s
+        while True:
+            try:
+                await self._life.leave(self._started, status, result=result, error=error)
+            except BackendUnavailable:
+                if clock() + _AGAIN_S > end:
+                    raise
+                again = True
+                await asyncio.sleep(_AGAIN_S)
+            except InvalidTransition as denied:
+                # The first time it was written, and the reply lost.
+                if not again or denied.current != status.value:
+                    raise
+                return
+            else:
+                return
 
     def _ending(self, status: TaskStatus) -> AbstractAsyncContextManager[None]:
         """Have a parent go on that waits for this task, if it ends here."""

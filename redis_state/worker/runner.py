@@ -23,10 +23,10 @@ from redis_state.worker.guards import Guard
 from redis_state.worker.heartbeat import Heartbeat
 from redis_state.worker.life import MAX_CRASHES
 from redis_state.worker.queue import (
-    DEFAULT_QUEUE,
     RUN_TASK,
     Ticket,
     connect,
+    default_queue,
     deserialize,
     queue_settings,
     serialize,
@@ -40,14 +40,16 @@ log: logging.Logger = logging.getLogger(__name__)
 
 _SERVICES = "redis_state.services"
 _RESTART_S = 0.5
+# arq itself looks at no more of a queue, and jobs that run stay in it.
+_ARQ_READS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class AgentWorker:
     """A worker process of the pool: the handlers it knows and how it runs them.
 
-    ``queues``, the preferred first, are served instead of ``queue``; together they have
-    ``max_tasks`` slots, and ``queue_limits`` is the most of one queue's tasks at a time.
+    It serves ``queue``, else ``<namespace>:tasks``; or ``queues``, the preferred first, which have
+    ``max_tasks`` slots together, and ``queue_limits`` is the most of one queue's tasks at a time.
     ``task_timeout_s`` ends a run as FAILED; the time that a task is told to pause counts.
     ``lease_s`` is how long a task stays with a worker that says nothing; it is renewed each third
     of it, by ``heartbeat``: the event loop, or a thread that a busy loop does not stop.
@@ -65,7 +67,7 @@ class AgentWorker:
 
     handlers: Mapping[str, Handler]
     settings: Settings | None = None
-    queue: str = DEFAULT_QUEUE
+    queue: str | None = None
     max_tasks: int = 10
     task_timeout_s: float = 300.0
     lease_s: float = 10.0
@@ -101,16 +103,19 @@ class AgentWorker:
     @property
     def queue_names(self) -> tuple[str, ...]:
         """The queues that this worker serves, the preferred first."""
-        return tuple(self.queues) if self.queues else (self.queue,)
+        return self._named() or (default_queue(self.settings or Settings()),)
 
     def with_queues(self, *queues: str) -> AgentWorker:
         """Make a worker alike that serves these queues, the preferred first."""
         limits = {name: most for name, most in self.queue_limits.items() if name in queues}
-        return replace(self, queue=DEFAULT_QUEUE, queues=queues, queue_limits=limits)
+        return replace(self, queue=None, queues=queues, queue_limits=limits)
 
     def arq_settings(self) -> type:
         """Make the settings class that ``arq`` starts. arq itself exits when Redis restarts.
 
+        arq picks jobs itself: by this process's clock, and among the first 10 000 of the queue,
+        those that run included; it looks at each of these by itself, and nobody wakes it. It takes
+        other namespaces' jobs too, so the queue must be of one.
         On SIGTERM it lets running tasks go on for ``grace_s``, rounded up to whole seconds, then
         hands them over. Errors: ConfigError for more than one queue or a queue limit, and for
         options of the queue's URL that arq cannot pass on: `run` and `serve` can.
@@ -129,7 +134,11 @@ class AgentWorker:
             "WorkerSettings",
             (),
             self._options(queue)
-            | {"redis_settings": server, "job_completion_wait": math.ceil(self.grace_s)},
+            | {
+                "redis_settings": server,
+                "job_completion_wait": math.ceil(self.grace_s),
+                "queue_read_limit": _ARQ_READS,
+            },
         )
 
     def run(self) -> None:
@@ -186,13 +195,15 @@ class AgentWorker:
 
     def _workers(self) -> QueueWorker:
         """Make one arq worker for each queue; the first leads the others."""
-        pool = connect(queue_settings(self.settings or Settings()))
+        settings = self.settings or Settings()
+        pool = connect(queue_settings(settings))
         made = [
             QueueWorker(
                 **self._options(queue),
                 redis_pool=pool,
                 handle_signals=False,
                 most=min(self.max_tasks, self.queue_limits.get(queue, self.max_tasks)),
+                namespace=settings.namespace,
             )
             for queue in self.queue_names
         ]
@@ -251,16 +262,23 @@ class AgentWorker:
     def _check_queues(self) -> None:
         if isinstance(self.queues, str):
             raise ConfigError("queues: a sequence of names is needed; one alone is queue")
-        names = self.queue_names
+        names = self._named()
         if not all(names):
             raise ConfigError("queues: each needs a name")
         if len(set(names)) < len(names):
             raise ConfigError("queues: one is named twice")
-        if self.queues and self.queue != DEFAULT_QUEUE:
+        if self.queues and self.queue is not None:
             raise ConfigError("queue and queues cannot both be given")
-        strangers = sorted(set(self.queue_limits) - set(names))
+        # The settings are not read for nothing.
+        served = self.queue_names if self.queue_limits else ()
+        strangers = sorted(set(self.queue_limits) - set(served))
         if strangers:
             raise ConfigError(f"queue_limits names no queue of this worker: {strangers[0]!r}")
+
+    def _named(self) -> tuple[str, ...]:
+        if self.queues:
+            return tuple(self.queues)
+        return () if self.queue is None else (self.queue,)
 
     def _plan(self) -> Plan:
         if self.metrics_port is not None or self.metrics_registry is not None:

@@ -219,7 +219,7 @@ async def test_priority_moves_a_task_in_whichever_queue_it_waits(store: RedisSta
         found: list[bytes] = await store.transport.sender.send(
             "ZRANGE", queue, 0, 0, repeatable=True
         )
-        return found[0].decode().split("/")[1].partition(":")[0]
+        return found[0].decode().rsplit("/", 1)[1].partition(":")[0]
 
     async with client_of(store) as client:
         for queue in queues:

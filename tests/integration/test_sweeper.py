@@ -50,6 +50,7 @@ from tests.looking import clock_ms, clock_passes
 from tests.pools import (
     SESSION,
     agent,
+    arq_key,
     becomes,
     client_of,
     pool,
@@ -98,7 +99,7 @@ async def _queue_flushed(store: RedisStateStore) -> str:
 async def _payload_gone(store: RedisStateStore) -> str:
     task = await submitted(store)
     await queued_as(store, task)
-    await send(store, "DEL", f"arq:job:{SESSION}/{task}:0")
+    await send(store, "DEL", arq_key(store, "job", task))
     return task
 
 
@@ -203,7 +204,7 @@ async def test_what_a_worker_picked_and_never_started_is_given_to_another(
     task = await submitted(store)
     await queued_as(store, task)
     await picked(store, task)
-    mark = f"arq:in-progress:{SESSION}/{task}:0"
+    mark = arq_key(store, "in-progress", task)
     sweeper = sweeper_of(store)
     reports: list[SweepReport] = []
 
@@ -235,7 +236,7 @@ async def test_the_patience_begins_anew_with_each_pick_and_each_version(
     await picked(store, task)
     # A patience that the two looks of a sweep do not use up by themselves.
     await sweep(store, task, lease_ms=8_000)
-    mark = f"arq:in-progress:{SESSION}/{task}:0"
+    mark = arq_key(store, "in-progress", task)
     first = await send(store, "GET", mark)
     await clock_passes(store.base.scripts, await clock_ms(store.base.scripts) + 2_000)
     if change == "picked anew":
@@ -252,7 +253,7 @@ async def test_a_job_in_a_live_workers_hands_is_left_alone(store: RedisStateStor
     await picked(store, task)
     await started(store, task)
     assert await sweep(store, task) == SweepReport(looked=1)
-    assert await send(store, "GET", f"arq:in-progress:{SESSION}/{task}:0") == b"1"
+    assert await send(store, "GET", arq_key(store, "in-progress", task)) == b"1"
 
 
 @pytest.mark.parametrize("lost", ["place", "payload"])
@@ -262,8 +263,8 @@ async def test_what_was_picked_and_then_lost_is_queued_anew(
     task = await submitted(store)
     await queued_as(store, task)
     await picked(store, task)
-    await send(store, "SET", f"arq:in-progress:{SESSION}/{task}:0", "1 1", "PX", MARK_MS)
-    gone = queue_of(store.settings) if lost == "place" else f"arq:job:{SESSION}/{task}:0"
+    await send(store, "SET", arq_key(store, "in-progress", task), "1 1", "PX", MARK_MS)
+    gone = queue_of(store.settings) if lost == "place" else arq_key(store, "job", task)
     await send(store, "DEL", gone)
     assert await sweep(store, task) == SweepReport(looked=1, requeued=1)
     after = await seen(store, task)
@@ -297,7 +298,7 @@ async def test_what_the_one_who_takes_over_picked_and_never_started_is_revived(
     await queued_as(store, task, epoch=1)
     record = await store.tasks.load_fields(SESSION, task)
     assert record is not None
-    mark = f"arq:in-progress:{SESSION}/{task}:1"
+    mark = arq_key(store, "in-progress", task, 1)
     await send(store, "SET", mark, f"{record.version} 1", "PX", MARK_MS)
     assert await sweep(store, task) == SweepReport(looked=1, revived=1)
     assert await send(store, "EXISTS", mark) == 0

@@ -17,7 +17,7 @@ from redis_state.worker import TaskClient, TaskContext
 from tests.gaps import send
 from tests.integration.test_worker_pool import progress_of, stop, worker
 from tests.looking import clock_ms
-from tests.pools import SESSION, becomes, client_of, pool, queued, statuses
+from tests.pools import SESSION, arq_key, becomes, client_of, pool, queued, statuses
 
 pytestmark = pytest.mark.slow
 
@@ -84,7 +84,7 @@ async def test_a_task_that_a_killed_process_had_picked_and_not_started_is_soon_w
                 assert await one.wait() == -signal.SIGKILL
         killed_ms = await clock_ms(store.base.scripts)
         # It died in between: the job is marked as running, for minutes, and the task waits.
-        assert await send(store, "PTTL", f"arq:in-progress:{SESSION}/{task}:0") > 300_000
+        assert await send(store, "PTTL", arq_key(store, "in-progress", task)) > 300_000
         assert await queued(store) == [f"{SESSION}/{task}:0"]
         await becomes(client, task, TaskStatus.PENDING)
 

@@ -254,14 +254,15 @@ async def test_a_task_waits_in_its_own_queue_whoever_has_it_wait(store: RedisSta
     send = store.transport.sender.send
     async with TaskClient(store, queue=high) as one, TaskClient(store, queue=low) as other:
         task = await one.submit("ask", session_id=SESSION)
-        before = await send("ZSCORE", high, f"s/{task}:0", repeatable=True)
+        job = f"{store.settings.namespace}/{SESSION}/{task}:0"
+        before = await send("ZSCORE", high, job, repeatable=True)
         await other.steer(SESSION, task, SteeringEventType.PRIORITIZE, {"priority": 5})
-        assert float(await send("ZSCORE", high, f"s/{task}:0", repeatable=True)) < float(before)
+        assert float(await send("ZSCORE", high, job, repeatable=True)) < float(before)
         async with serving(_serving_both(store.settings, {"ask": ask})):
             token = await open_token(store, task)
         await other.approve(token)
         await other.submit("ask", session_id=SESSION, task_id=task)
-        assert f"s/{task}:1".encode() in await send("ZRANGE", high, 0, -1, repeatable=True)
+        assert f"{job[:-1]}1".encode() in await send("ZRANGE", high, 0, -1, repeatable=True)
         assert await send("ZCARD", low, repeatable=True) == 0
         async with serving(_serving_both(store.settings, {"ask": ask})):
             assert (await one.wait(SESSION, task, timeout_s=10)).result is True
