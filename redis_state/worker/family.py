@@ -139,6 +139,8 @@ class Family:
         """
         parent = started.state
         child_id = _child_id(started.secret, entry)
+        # One of its own: two children with their parent's would write one trajectory.
+        trace_id = None if parent.trace_id is None else f"{parent.trace_id}/{child_id}"
         state = TaskState(
             task_id=child_id,
             session_id=parent.session_id,
@@ -148,11 +150,11 @@ class Family:
             context_snapshot=TaskContextSnapshot(
                 session_id=parent.session_id,
                 task_id=child_id,
-                trace_id=parent.trace_id,
+                trace_id=trace_id,
                 spawned_from_task_id=parent.task_id,
                 propagate_on_cancel="isolate" if asked.isolate else "cascade",
             ),
-            trace_id=parent.trace_id,
+            trace_id=trace_id,
             description=asked.description,
         )
         queue = asked.queue or (self._queue.name if self._queue else None)
