@@ -96,6 +96,11 @@ class Spawning:
     task_type: TaskType
     description: str | None
 
+    @property
+    def asks(self) -> str:
+        """What is asked of the child, to tell it from others."""
+        return codec.fingerprint("asks", self.handler, self.task_input)
+
     @classmethod
     def read(
         cls, started: Started, handler: str, task_input: Any, options: SpawnOptions
@@ -167,7 +172,8 @@ class Family:
                 trace=span.carrier,
             )
             fields |= {"parent": raw(parent.task_id), "isolate": b"1" if asked.isolate else b"0"}
-            if await self._write(started, entry, state, fields):
+            note = codec.encode({"task": child_id, "asks": asked.asks})
+            if await self._write(started, entry, state, fields, note):
                 await self._put(Job(parent.session_id, child_id, 0, asked.priority, queue))
         place = entry.partition(":")[2]
         return ChildTask(parent.session_id, child_id, parent.task_id, place)
@@ -313,7 +319,12 @@ class Family:
         return [topic_text(member) or "" for member in found]
 
     async def _write(
-        self, started: Started, entry: str, state: TaskState, fields: dict[str, bytes]
+        self,
+        started: Started,
+        entry: str,
+        state: TaskState,
+        fields: dict[str, bytes],
+        note: bytes,
     ) -> bool:
         """Write a child; tell whether it was new."""
         parent, ttl_ms = started.state, self._store.tasks.ttl_ms(TaskStatus.RUNNING.value)
@@ -332,7 +343,7 @@ class Family:
                 children=self._store.base.keys.children(parent.session_id, parent.task_id),
                 epoch=started.held.epoch,
                 entry=entry,
-                note=codec.encode({"task": state.task_id}),
+                note=note,
                 before=due_ms - SKEW_MS,
                 write=write,
                 ttl_ms=ttl_ms,

@@ -22,7 +22,7 @@ from redis_state.worker.life import TaskLife, watch_entry
 from redis_state.worker.sweeper import SweepReport
 from tests.gaps import close_queues, make_due, sweeper_of
 from tests.pools import SESSION, becomes, client_of, pool, queue_of, queued, statuses
-from tests.runs import TASK, make, run_once, run_to_the_end, take
+from tests.runs import TASK, begin_again, make, run_once, run_to_the_end, take
 from tests.supervised import worker_process
 
 
@@ -456,3 +456,44 @@ async def test_a_tree_is_cancelled_whole_though_the_worker_of_its_root_is_killed
             return {state.status for state in states} == {TaskStatus.CANCELLED}
 
         await eventually(all_cancelled, "nothing is left of the trees", timeout_s=60)
+
+
+async def swapped_children(store: RedisStateStore) -> str:
+    """Have the parts of a handler come in another order in its second run; return its error."""
+
+    async def part(ctx: TaskContext, number: int) -> Any:
+        return await ctx.spawn("double", number)
+
+    async def handler(ctx: TaskContext) -> Any:
+        await asyncio.gather(part(ctx, ctx.attempt))
+        if ctx.attempt == 1:
+            begin_again()
+        return "over"
+
+    await make(store)
+    await run_once(store, handler)
+    return str((await run_once(store, handler)).error)
+
+
+async def test_a_childs_name_belongs_to_the_asyncio_task_that_first_uses_it(
+    store: RedisStateStore,
+) -> None:
+    async def part(ctx: TaskContext, number: int) -> Any:
+        return await ctx.join(await ctx.spawn("double", number))
+
+    async def plain(ctx: TaskContext) -> Any:
+        return await asyncio.gather(part(ctx, 1), part(ctx, 2))
+
+    async def branched(ctx: TaskContext) -> Any:
+        return await asyncio.gather(part(ctx.branch("a"), 1), part(ctx.branch("b"), 2))
+
+    handlers: dict[str, Handler] = {"plain": plain, "branched": branched, "double": double}
+    swapped = await swapped_children(store)
+    assert swapped.startswith("InvalidField: name: 'child:double#1' was another question")
+    async with pool(store, handlers) as client:
+        task = await client.submit("plain", session_id=SESSION)
+        ended = await client.wait(SESSION, task, timeout_s=10)
+        assert ended.error is not None
+        assert ended.error.startswith("InvalidField: name: 'double' is used by two asyncio tasks")
+        task = await client.submit("branched", session_id=SESSION)
+        assert await client.result(SESSION, task, timeout_s=10) == [2, 4]
