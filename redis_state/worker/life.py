@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from redis_state import codec
-from redis_state.errors import InvalidTransition, LeaseLost, VersionConflict
+from redis_state.errors import InvalidTransition, LeaseLost
 from redis_state.models import (
     StateUpdate,
     TaskContextSnapshot,
@@ -31,7 +31,7 @@ from redis_state.models import (
     UpdateType,
 )
 from redis_state.primitives.lease import Held, Leases, new_owner
-from redis_state.primitives.record import Place, new_write_id, stored
+from redis_state.primitives.record import new_write_id, stored
 from redis_state.primitives.watchlist import WatchList
 from redis_state.store import RedisStateStore
 from redis_state.stores.base import ms
@@ -286,32 +286,26 @@ class TaskLife:
                 return None
             sender = self._store.transport.sender
             epoch: bytes | None = await sender.send("HGET", keys.lease, "epoch", repeatable=True)
-            try:
-                await self._store.base.records.save(
-                    keys.task,
-                    {"priority": str(priority).encode()},
-                    ttl_ms=self._store.tasks.ttl_ms(status.value),
-                    expected=record.version,
-                    place=Place(keys.tasks, task_id),
-                )
-            except VersionConflict:
-                continue
-            return Waiting(
-                epoch=int(epoch or 0),
-                priority=int(record.fields["priority"]),
-                queue=record.fields.get("queue", b"").decode() or None,
+            reply = await self._scripts.prioritize_task(
+                keys, priority=priority, write=new_write_id(), expected=record.version
             )
+            if reply.word is Word.OK:
+                return Waiting(
+                    epoch=int(epoch or 0),
+                    priority=int(record.fields["priority"]),
+                    queue=record.fields.get("queue", b"").decode() or None,
+                )
 
     async def set_priority(self, started: Started, priority: int) -> None:
-        """Change a running task's priority, for the next time it waits. Errors: LeaseLost."""
-        keys = self._keys(started.state)
-        await self._store.base.records.save(
-            keys.task,
-            {"priority": str(priority).encode()},
-            ttl_ms=self._store.tasks.ttl_ms(TaskStatus.RUNNING.value),
-            place=Place(keys.tasks, started.state.task_id),
-            fence=started.held.fence,
+        """Change a running task's priority, for the next time it waits.
+
+        Errors: LeaseLost; InvalidTransition if it is over.
+        """
+        epoch = started.held.epoch
+        reply = await self._scripts.prioritize_task(
+            self._keys(started.state), priority=priority, write=new_write_id(), epoch=epoch
         )
+        raise_refused(reply, started.state, epoch=epoch, wanted="prioritized")
 
     async def _read_started(
         self, session_id: str, task_id: str, held: Held, flat: list[Any]

@@ -286,6 +286,24 @@ async def test_a_token_that_this_task_has_not_opened_is_not_waited_for(
         await client.approve(token)
 
 
+async def test_a_paused_task_that_gets_another_priority_lives_as_long_as_before(
+    store: RedisStateStore,
+) -> None:
+    async def life_ms() -> int:
+        key = store.base.keys.task(SESSION, task)
+        return int(await store.transport.sender.send("PTTL", key, repeatable=True))
+
+    async with pool(store, {"ask": ask}) as client:
+        task = await client.submit("ask", session_id=SESSION)
+        await becomes(client, task, TaskStatus.PAUSED)
+        before = await life_ms()
+        await client.steer(SESSION, task, SteeringEventType.PRIORITIZE, {"priority": 3})
+        assert await life_ms() > 0.99 * before
+        state = await client.get(SESSION, task)
+        assert state is not None
+        assert state.priority == 3
+
+
 # Crashes
 
 

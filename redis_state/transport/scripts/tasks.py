@@ -130,6 +130,27 @@ class TaskScripts(ScriptRunner):
             ),
         )
 
+    async def prioritize_task(
+        self,
+        keys: TaskKeys,
+        *,
+        priority: int,
+        write: str,
+        epoch: int | None = None,
+        expected: int | None = None,
+    ) -> Reply:
+        """OK version | STALE version | DENIED status | LOST epoch | MISSING."""
+        return await self._run(
+            "prioritize_task",
+            (keys.task, keys.lease),
+            (
+                "" if epoch is None else epoch,
+                "" if expected is None else expected,
+                write,
+                priority,
+            ),
+        )
+
     async def open_pause(
         self,
         keys: TaskKeys,
