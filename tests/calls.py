@@ -338,6 +338,7 @@ CALLS: dict[str, Call] = {
         {"status": b"PENDING"},
         steering=keys.steering(SESSION),
         updates=keys.updates(SESSION),
+        children=keys.children(SESSION, "t"),
         write="w",
         ttl_ms=HOUR,
     ),

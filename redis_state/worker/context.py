@@ -17,7 +17,6 @@ from redis_state.worker.family import (
     Family,
     Spawning,
     SpawnOptions,
-    noted_end,
     result_of,
 )
 from redis_state.worker.inbox import Inbox
@@ -336,7 +335,7 @@ class TaskContext:
             ended = await self._family.join(self._started, child.task_id)
         if ended is None:
             raise self._end_paused()
-        return noted_end(ended)
+        return ended
 
     def _token(self, entry: str) -> str:
         token = pause_token(self._started, entry)

@@ -77,6 +77,7 @@ class Started:
     secret: str = field(repr=False)
     queue: str | None = None
     parent: str | None = None
+    parent_order: int = 0
     isolated: bool = False
     meter: Meter = field(default_factory=Meter, repr=False)
 
@@ -133,6 +134,7 @@ class TaskLife:
                 fields,
                 steering=self._store.steering.keys(state.session_id),
                 updates=self._store.updates.keys(state.session_id),
+                children=self._store.base.keys.children(state.session_id, state.task_id),
                 write=write,
                 ttl_ms=self._store.tasks.ttl_ms(state.status.value),
                 before=due_ms - SKEW_MS,
@@ -219,17 +221,26 @@ class TaskLife:
     ) -> None:
         """End a run: finish the task, or hand it over by setting it pending.
 
-        One step: state, result, lease and the update that tells. Errors: LeaseLost if the task
-        was taken over: what this run found is then dropped.
+        One step: state, result, lease, the update that tells, and a child's end in its parent's
+        journal. Errors: LeaseLost if the task was taken over: what this run found is then dropped.
         """
         content = {"status": status.value} | ({"error": error} if error else {})
         fields = move_fields(status, result=result, error=error) | started.meter.fields()
         await self._move(
-            started.state, status, fields, content, epoch=started.held.epoch, release=True
+            started.state,
+            status,
+            fields,
+            content,
+            epoch=started.held.epoch,
+            release=True,
+            parent=started.parent,
+            ended=_end(status, result, error),
         )
 
-    async def cancel(self, state: TaskState, reason: str | None) -> bool:
-        """Cancel a task that no worker runs; tell whether that was so.
+    async def cancel(
+        self, state: TaskState, reason: str | None, *, parent: str | None = None
+    ) -> bool:
+        """Cancel a task that no worker runs, a child of ``parent``; tell whether that was so.
 
         Errors: InvalidTransition if it is over.
         """
@@ -242,6 +253,8 @@ class TaskLife:
                 fields,
                 content,
                 from_states=(TaskStatus.PENDING, TaskStatus.PAUSED),
+                parent=parent,
+                ended=_end(TaskStatus.CANCELLED, None, reason),
             )
         except InvalidTransition as denied:
             if denied.current == TaskStatus.RUNNING.value:
@@ -329,6 +342,7 @@ class TaskLife:
             trace=carried(job.get("trace")),
             queue=record.fields.get("queue", b"").decode() or None,
             parent=_parent(record.fields),
+            parent_order=int(record.fields.get("parent_order") or 0),
             isolated=record.fields.get("isolate") == b"1",
             meter=Meter(
                 spent_ms=int(record.fields.get("spent_ms", 0)),
@@ -369,7 +383,14 @@ class TaskLife:
         fields = move_fields(TaskStatus.FAILED, error=reason) | {"crashes": str(crashes).encode()}
         with suppress(LeaseLost, InvalidTransition):
             await self._move(
-                state, TaskStatus.FAILED, fields, content, epoch=held.epoch, release=True
+                state,
+                TaskStatus.FAILED,
+                fields,
+                content,
+                epoch=held.epoch,
+                release=True,
+                parent=parent,
+                ended=_end(TaskStatus.FAILED, None, reason),
             )
 
     async def _move(
@@ -382,7 +403,10 @@ class TaskLife:
         epoch: int | None = None,
         release: bool = False,
         from_states: Iterable[TaskStatus] = (TaskStatus.RUNNING,),
+        parent: str | None = None,
+        ended: Mapping[str, Any] | None = None,
     ) -> None:
+        of_child = parent is not None and status.is_terminal
         update = status_update(state, status)
         update.content = content
         reply = await self._scripts.move_task(
@@ -394,6 +418,8 @@ class TaskLife:
             write=new_write_id(),
             ttl_ms=self._store.tasks.ttl_ms(status.value),
             announcement=self._announce(update),
+            parent=self._store.tasks.keys(state.session_id, parent) if parent else None,
+            ended=codec.encode(ended) if of_child else b"",
         )
         raise_refused(reply, state, epoch=epoch or 0, wanted=status.value)
 
@@ -420,6 +446,11 @@ def new_fields(
         "finished": b"0",
         "updated_at": str(microseconds(state.updated_at)).encode(),
     }
+
+
+def _end(status: TaskStatus, result: Any, error: str | None) -> dict[str, Any]:
+    """Write a task's end as its parent's journal keeps it."""
+    return {"status": status.value, "result": result, "error": error}
 
 
 def _parent(fields: Mapping[str, bytes]) -> str | None:

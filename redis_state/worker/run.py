@@ -209,7 +209,9 @@ class _Run:
         """Cancel a child that starts after its parent was cancelled."""
         parent = None if self._started.isolated else self._started.parent
         session_id = self._started.state.session_id
-        if parent is not None and await self._family.bereft(session_id, parent):
+        if parent is not None and await self._family.bereft(
+            session_id, parent, order=self._started.parent_order
+        ):
             self._inbox.cancel(WITH_PARENT)
 
     async def _until_done(self) -> None:
