@@ -1,5 +1,7 @@
--- Move a task from one state to another and say so in its session's updates, in one step.
--- KEYS[1] task     hash: version, write, order, status, finished, crashes and the fields given
+-- Move a task from one state to another and say so in its session's updates, in one step. The end of
+-- a child is noted in its parent's journal: there it stands for as long as that may ask for it.
+-- KEYS[1] task     hash: version, write, order, status, finished, crashes, parent_order and the fields
+--   given
 -- KEYS[2] tasks    zset: task_id -> expiry in us
 -- KEYS[3] lease    hash: owner, epoch, expires
 -- KEYS[4] rows     stream of the session's updates
@@ -7,6 +9,8 @@
 -- KEYS[6] topic_rows  list: the task's index in it
 -- KEYS[7] channel  pub/sub
 -- KEYS[8] journal  hash: entry -> JSON; lives as long as the task
+-- KEYS[9] parent   hash: order, finished; the task's own for one without a parent
+-- KEYS[10] parent_journal  hash: end:<child> -> JSON; likewise
 -- ARGV[1] epoch    of the mover's lease, '' for none
 -- ARGV[2] from     the states it may be in, each between spaces
 -- ARGV[3] release  1 to give the lease back
@@ -17,7 +21,8 @@
 -- ARGV[8] log_ttl_ms  of the updates
 -- ARGV[9] row_id   update id
 -- ARGV[10] row     the update that tells of the move
--- ARGV[11..] fields names and values, in turn
+-- ARGV[11] ended    JSON: the end of a child, for its parent; '' for none
+-- ARGV[12..] fields names and values, in turn
 -- Returns
 --   {'OK', version, epoch}  it is moved
 --   {'DENIED', status}      it is in another state; nothing was written
@@ -29,14 +34,15 @@
 -- @include record_write
 -- @include log_write
 local task, tasks, lease, journal = KEYS[1], KEYS[2], KEYS[3], KEYS[8]
+local parent, parent_journal = KEYS[9], KEYS[10]
 local log = { rows = KEYS[4], ids = KEYS[5], topic_rows = KEYS[6], channel = KEYS[7] }
 local epoch, from, release, write, ttl_ms = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
 local member, row_id, row = ARGV[6], ARGV[9], ARGV[10]
 log.topic, log.max_rows, log.ttl_ms = ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8])
-local fields = { unpack(ARGV, 11) }
+local ended, fields = ARGV[11], { unpack(ARGV, 12) }
 
 local current = tonumber(redis.call('HGET', lease, 'epoch') or 0)
-local was = redis.call('HMGET', task, 'status', 'write', 'version')
+local was = redis.call('HMGET', task, 'status', 'write', 'version', 'parent_order')
 if not was[1] then return { 'MISSING' } end
 if was[2] == write then return { 'OK', tonumber(was[3]), current } end
 local lost = fence(lease, epoch)
@@ -48,4 +54,10 @@ if release == '1' then redis.call('HSET', task, 'crashes', 0) end
 local version = record_write(task, { key = tasks, member = member }, write, ttl_ms, fields)
 redis.call('PEXPIRE', journal, ttl_ms)
 if release == '1' and current > 0 then redis.call('HSET', lease, 'owner', '', 'expires', 0) end
+local is = ended ~= '' and redis.call('HMGET', parent, 'order', 'finished') or {}
+if is[1] and is[1] == was[4] and is[2] ~= '1' then
+  local life_ms = redis.call('PTTL', parent)
+  redis.call('HSET', parent_journal, 'end:' .. member, ended)
+  if redis.call('PTTL', parent_journal) < life_ms then redis.call('PEXPIRE', parent_journal, life_ms) end
+end
 return { 'OK', version, current }

@@ -1,5 +1,7 @@
--- Read a task's journal without the chunks of large results, and have it live as long as the task.
--- KEYS[1] journal  hash: entry -> JSON, part:<number>:<entry> -> bytes, versions
+-- Read a task's journal without the chunks of large results and the ends of children, and have it
+-- live as long as the task.
+-- KEYS[1] journal  hash: entry -> JSON, part:<number>:<entry> -> bytes,
+--   end:<child> -> JSON, versions
 -- KEYS[2] task     hash
 -- ARGV[1] slice    how many entries are fetched at a time
 -- Returns
@@ -9,7 +11,8 @@ local slice = tonumber(ARGV[1])
 
 local entries, notes = {}, {}
 for _, name in ipairs(redis.call('HKEYS', journal)) do
-  if name ~= 'versions' and string.sub(name, 1, 5) ~= 'part:' then entries[#entries + 1] = name end
+  local kind = string.match(name, '^[^:]*')
+  if kind ~= 'versions' and kind ~= 'part' and kind ~= 'end' then entries[#entries + 1] = name end
 end
 for first = 1, #entries, slice do
   local last = math.min(first + slice - 1, #entries)

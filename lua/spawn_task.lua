@@ -1,11 +1,11 @@
 -- Write a child of a running task down, once per entry of that task's journal, and tell of it.
--- KEYS[1] task     hash: version, write, order, status and the fields given: the child
+-- KEYS[1] task     hash: version, write, order, status, parent_order and the fields given: the child
 -- KEYS[2] tasks    zset: task_id -> expiry in us
 -- KEYS[3] rows     stream of the session's updates
 -- KEYS[4] ids      hash: its ids
 -- KEYS[5] topic_rows  list: the child's index in it
 -- KEYS[6] channel  pub/sub
--- KEYS[7] parent   hash: status
+-- KEYS[7] parent   hash: status, order
 -- KEYS[8] lease    hash: epoch: the parent's
 -- KEYS[9] journal  hash: entry -> JSON: the parent's
 -- KEYS[10] children  zset: task_id -> expiry in us: the parent's
@@ -46,9 +46,12 @@ if lost then return lost end
 local now, noted = now_ms(), redis.call('HGET', journal, entry)
 local is_new = not noted
 if is_new then
-  local status = redis.call('HGET', parent, 'status')
-  if status ~= 'RUNNING' then return { 'DENIED', status or '' } end
+  local is = redis.call('HMGET', parent, 'status', 'order')
+  if is[1] ~= 'RUNNING' then return { 'DENIED', is[1] or '' } end
   if now > before then return { 'EXPIRED' } end
+  -- It is this task's child, and not that of a later task of the same id.
+  fields[#fields + 1] = 'parent_order'
+  fields[#fields + 1] = is[2] or ''
 end
 -- A run that comes here again keeps the index alive for as long as the next pause may last.
 redis.call('ZADD', children, string.format('%.0f', (now + index_ttl_ms) * 1000), member)

@@ -273,6 +273,9 @@ CALLS: dict[str, Call] = {
         keys.watch(0), mark=b"1.5", entries=[(b"e", HOUR), (b"f", None)]
     ),
     "look_task": lambda scripts, keys: scripts.look_task(task_keys(keys, SESSION)),
+    "prioritize_task": lambda scripts, keys: scripts.prioritize_task(
+        task_keys(keys, SESSION), priority=3, write="w", epoch=1, expected=2
+    ),
     "clear_log": lambda scripts, keys: scripts.clear_log(keys.updates(SESSION), topics=["t", ""]),
     "commit_blob": _commit,
     "decide_pause": lambda scripts, keys: decide(scripts, keys, task_keys(keys), token_key(keys)),
@@ -335,6 +338,7 @@ CALLS: dict[str, Call] = {
         {"status": b"PENDING"},
         steering=keys.steering(SESSION),
         updates=keys.updates(SESSION),
+        children=keys.children(SESSION, "t"),
         write="w",
         ttl_ms=HOUR,
     ),

@@ -230,7 +230,7 @@ class Keys:
     def task(self, session_id: str, task_id: str) -> str:
         """hash: version, write, order, status, document, priority, result, error, progress,
         updated_at, job, queue, attempts, crashes, pause_entry, pause_token, pause_write, parent,
-        isolate, waits_for, spent_ms, spent_updates: one task.
+        parent_order, isolate, waits_for, spent_ms, spent_updates: one task.
         `active_task_ttl`, while paused after the pause's deadline; `finished_task_ttl` once over.
         """
         return self._key("session_id", session_id, f"task:{escape('task_id', task_id)}")
@@ -241,13 +241,15 @@ class Keys:
 
     def children(self, session_id: str, task_id: str) -> str:
         """zset: task_id -> expiry in us: the tasks that a task has spawned. Twice
-        `active_task_ttl` after each run of the task comes to spawn them.
+        `active_task_ttl` after each run of the task comes to spawn them; until a later task of
+        its id is made.
         """
         return self._key("session_id", session_id, f"children:{escape('task_id', task_id)}")
 
     def journal(self, session_id: str, task_id: str) -> str:
-        """hash: <kind>:<name>#<n> -> JSON, part:<number>:<entry> -> bytes, versions: a task's
-        finished steps, in chunks if large, and its pauses. Like the task.
+        """hash: <kind>:<name>#<n> -> JSON, part:<number>:<entry> -> bytes, end:<child> -> JSON,
+        versions: a task's finished steps, in chunks if large, its pauses, and the ends of its
+        children. Like the task.
         """
         return self._key("session_id", session_id, f"journal:{escape('task_id', task_id)}")
 

@@ -295,7 +295,8 @@ class TaskClient:
         """List the tasks that a task has spawned, the first spawned first."""
         names = await self._family.children(session_id, task_id)
         loads = [self.get(session_id, name) for name in names]
-        return [state for state in await asyncio.gather(*loads) if state is not None]
+        found = [state for state in await asyncio.gather(*loads) if state is not None]
+        return sorted(found, key=lambda state: state.created_at)
 
     async def unfinished(self, *, limit: int = 100) -> Sequence[TaskState]:
         """List tasks of all sessions that are not over, the next to be looked at first."""

@@ -2,7 +2,8 @@
 
     spawn    the child, the parent's note of it and its place in the parent's index are one step
     join     the parent waits for a child in the same step that finds it unfinished
-    end      whoever ends a child wakes the parent that waits for it
+    end      a child's end and the parent's note of it are one step; whoever ends a child wakes
+             the parent that waits for it
     cancel   whoever cancels a task cancels its children, unless they are isolated
 
 A crash after an end, or between a task's cancelling and that of its children, is put right by a
@@ -39,6 +40,7 @@ from redis_state.models import (
 from redis_state.primitives.record import new_write_id
 from redis_state.primitives.watchlist import WatchList
 from redis_state.store import RedisStateStore
+from redis_state.stores.base import as_object
 from redis_state.stores.tasks import move_fields
 from redis_state.transport.scripts import TaskKeys, Word, raw, topic_text
 from redis_state.worker import telemetry
@@ -96,6 +98,11 @@ class Spawning:
     task_type: TaskType
     description: str | None
 
+    @property
+    def asks(self) -> str:
+        """What is asked of the child, to tell it from others."""
+        return codec.fingerprint("asks", self.handler, self.task_input)
+
     @classmethod
     def read(
         cls, started: Started, handler: str, task_input: Any, options: SpawnOptions
@@ -139,6 +146,8 @@ class Family:
         """
         parent = started.state
         child_id = _child_id(started.secret, entry)
+        # One of its own: two children with their parent's would write one trajectory.
+        trace_id = None if parent.trace_id is None else f"{parent.trace_id}/{child_id}"
         state = TaskState(
             task_id=child_id,
             session_id=parent.session_id,
@@ -148,11 +157,11 @@ class Family:
             context_snapshot=TaskContextSnapshot(
                 session_id=parent.session_id,
                 task_id=child_id,
-                trace_id=parent.trace_id,
+                trace_id=trace_id,
                 spawned_from_task_id=parent.task_id,
                 propagate_on_cancel="isolate" if asked.isolate else "cascade",
             ),
-            trace_id=parent.trace_id,
+            trace_id=trace_id,
             description=asked.description,
         )
         queue = asked.queue or (self._queue.name if self._queue else None)
@@ -165,25 +174,27 @@ class Family:
                 trace=span.carrier,
             )
             fields |= {"parent": raw(parent.task_id), "isolate": b"1" if asked.isolate else b"0"}
-            if await self._write(started, entry, state, fields):
+            note = codec.encode({"task": child_id, "asks": asked.asks})
+            if await self._write(started, entry, state, fields, note):
                 await self._put(Job(parent.session_id, child_id, 0, asked.priority, queue))
         place = entry.partition(":")[2]
         return ChildTask(parent.session_id, child_id, parent.task_id, place)
 
-    async def join(self, started: Started, child_id: str) -> TaskState | None:
-        """Return a child that is over; else have the task wait for its end, and return None.
+    async def join(self, started: Started, child_id: str) -> dict[str, Any] | None:
+        """Return the end of a child that is over; else have the task wait for it, and return None.
 
-        That it is not over and that the task waits are one step. Errors: TaskFailed if nothing is
-        kept of the child; LeaseLost, InvalidTransition.
+        That it is not over and that the task waits are one step. The child may be gone by now: its
+        end stands in the parent's journal. Errors: TaskFailed if nothing is kept of the child, one
+        that was deleted say; LeaseLost, InvalidTransition.
         """
         parent = started.state
         session_id, task_id = parent.session_id, parent.task_id
         while True:
             child = await self._store.tasks.load(session_id, child_id)
             if child is None:
-                raise TaskFailed(session_id, child_id, "nothing is kept of it any more")
+                return await self._end_noted(session_id, task_id, child_id)
             if child.status.is_terminal:
-                return child
+                return noted_end(child)
             await self._life.look_soon(session_id, task_id)
             reply = await self._scripts.join_task(
                 self._keys(session_id, task_id),
@@ -242,10 +253,13 @@ class Family:
         await self._put(sight.job)
         return True
 
-    async def bereft(self, session_id: str, parent: str) -> bool:
-        """Tell whether a task's parent was cancelled, so that it is to be cancelled too."""
+    async def bereft(self, session_id: str, parent: str, *, order: int) -> bool:
+        """Tell whether a task's parent was cancelled, so that it is to be cancelled too.
+
+        ``order`` is the parent's: a later task of its id is none.
+        """
         sight = await look(self._store, session_id, parent)
-        return sight is not None and sight.status is TaskStatus.CANCELLED
+        return sight is not None and sight.order == order and sight.status is TaskStatus.CANCELLED
 
     async def cancel_with(
         self, session_id: str, task_id: str, parent: str, *, reason: str, hard: bool = False
@@ -272,9 +286,10 @@ class Family:
         state = await self._store.tasks.load(session_id, task_id)
         if state is None or state.status.is_terminal:
             return
+        parent = await self._parent(session_id, task_id)
         with suppress(InvalidTransition):
-            async with self.ending(session_id, task_id, await self._parent(session_id, task_id)):
-                cancelled = await self._life.cancel(state, reason)
+            async with self.ending(session_id, task_id, parent):
+                cancelled = await self._life.cancel(state, reason, parent=parent)
             if cancelled:
                 await self._watch.take_out(watch_entry(session_id, task_id))
                 await self.cancel_children(session_id, task_id, reason, hard=hard)
@@ -289,6 +304,9 @@ class Family:
         why = reason or WITH_PARENT
         if not why.startswith(WITH_PARENT):
             why = f"{WITH_PARENT}: {why}"
+        parent = await look(self._store, session_id, task_id)
+        if parent is None:
+            return
         names = await self.children(session_id, task_id)
         for start in range(0, len(names), _AT_ONCE):
             some = names[start : start + _AT_ONCE]
@@ -298,20 +316,25 @@ class Family:
                     self.cancel_with(session_id, name, task_id, reason=why, hard=hard)
                     for name, sight in zip(some, sights, strict=True)
                     if sight is not None
-                    and sight.parent == task_id
+                    and (sight.parent, sight.parent_order) == (task_id, parent.order)
                     and not sight.status.is_terminal
                 )
             )
 
     async def children(self, session_id: str, task_id: str) -> Sequence[str]:
-        """Name the children of a task, the first spawned first."""
+        """Name the children of a task."""
         index = self._store.base.keys.children(session_id, task_id)
         sender = self._store.transport.sender
         found: list[bytes] = await sender.send("ZRANGE", index, 0, -1, repeatable=True)
         return [topic_text(member) or "" for member in found]
 
     async def _write(
-        self, started: Started, entry: str, state: TaskState, fields: dict[str, bytes]
+        self,
+        started: Started,
+        entry: str,
+        state: TaskState,
+        fields: dict[str, bytes],
+        note: bytes,
     ) -> bool:
         """Write a child; tell whether it was new."""
         parent, ttl_ms = started.state, self._store.tasks.ttl_ms(TaskStatus.RUNNING.value)
@@ -330,7 +353,7 @@ class Family:
                 children=self._store.base.keys.children(parent.session_id, parent.task_id),
                 epoch=started.held.epoch,
                 entry=entry,
-                note=codec.encode({"task": state.task_id}),
+                note=note,
                 before=due_ms - SKEW_MS,
                 write=write,
                 ttl_ms=ttl_ms,
@@ -353,6 +376,15 @@ class Family:
             await self._queue.put_job(replace(job, at_ms=at_ms))
         except BackendError as error:
             log.warning("task %s is left to a sweeper: %s", job.task_id, error)
+
+    async def _end_noted(self, session_id: str, task_id: str, child_id: str) -> dict[str, Any]:
+        journal = self._keys(session_id, task_id).journal
+        found: bytes | None = await self._store.transport.sender.send(
+            "HGET", journal, b"end:" + raw(child_id), repeatable=True
+        )
+        if found is None:
+            raise TaskFailed(session_id, child_id, "nothing is kept of it any more")
+        return as_object(found)
 
     async def _parent(self, session_id: str, task_id: str) -> str | None:
         key = self._store.base.keys.task(session_id, task_id)

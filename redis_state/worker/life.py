@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from redis_state import codec
-from redis_state.errors import InvalidTransition, LeaseLost, VersionConflict
+from redis_state.errors import InvalidTransition, LeaseLost
 from redis_state.models import (
     StateUpdate,
     TaskContextSnapshot,
@@ -31,7 +31,7 @@ from redis_state.models import (
     UpdateType,
 )
 from redis_state.primitives.lease import Held, Leases, new_owner
-from redis_state.primitives.record import Place, new_write_id, stored
+from redis_state.primitives.record import new_write_id, stored
 from redis_state.primitives.watchlist import WatchList
 from redis_state.store import RedisStateStore
 from redis_state.stores.base import ms
@@ -77,6 +77,7 @@ class Started:
     secret: str = field(repr=False)
     queue: str | None = None
     parent: str | None = None
+    parent_order: int = 0
     isolated: bool = False
     meter: Meter = field(default_factory=Meter, repr=False)
 
@@ -133,6 +134,7 @@ class TaskLife:
                 fields,
                 steering=self._store.steering.keys(state.session_id),
                 updates=self._store.updates.keys(state.session_id),
+                children=self._store.base.keys.children(state.session_id, state.task_id),
                 write=write,
                 ttl_ms=self._store.tasks.ttl_ms(state.status.value),
                 before=due_ms - SKEW_MS,
@@ -219,17 +221,26 @@ class TaskLife:
     ) -> None:
         """End a run: finish the task, or hand it over by setting it pending.
 
-        One step: state, result, lease and the update that tells. Errors: LeaseLost if the task
-        was taken over: what this run found is then dropped.
+        One step: state, result, lease, the update that tells, and a child's end in its parent's
+        journal. Errors: LeaseLost if the task was taken over: what this run found is then dropped.
         """
         content = {"status": status.value} | ({"error": error} if error else {})
         fields = move_fields(status, result=result, error=error) | started.meter.fields()
         await self._move(
-            started.state, status, fields, content, epoch=started.held.epoch, release=True
+            started.state,
+            status,
+            fields,
+            content,
+            epoch=started.held.epoch,
+            release=True,
+            parent=started.parent,
+            ended=_end(status, result, error),
         )
 
-    async def cancel(self, state: TaskState, reason: str | None) -> bool:
-        """Cancel a task that no worker runs; tell whether that was so.
+    async def cancel(
+        self, state: TaskState, reason: str | None, *, parent: str | None = None
+    ) -> bool:
+        """Cancel a task that no worker runs, a child of ``parent``; tell whether that was so.
 
         Errors: InvalidTransition if it is over.
         """
@@ -242,6 +253,8 @@ class TaskLife:
                 fields,
                 content,
                 from_states=(TaskStatus.PENDING, TaskStatus.PAUSED),
+                parent=parent,
+                ended=_end(TaskStatus.CANCELLED, None, reason),
             )
         except InvalidTransition as denied:
             if denied.current == TaskStatus.RUNNING.value:
@@ -286,32 +299,26 @@ class TaskLife:
                 return None
             sender = self._store.transport.sender
             epoch: bytes | None = await sender.send("HGET", keys.lease, "epoch", repeatable=True)
-            try:
-                await self._store.base.records.save(
-                    keys.task,
-                    {"priority": str(priority).encode()},
-                    ttl_ms=self._store.tasks.ttl_ms(status.value),
-                    expected=record.version,
-                    place=Place(keys.tasks, task_id),
-                )
-            except VersionConflict:
-                continue
-            return Waiting(
-                epoch=int(epoch or 0),
-                priority=int(record.fields["priority"]),
-                queue=record.fields.get("queue", b"").decode() or None,
+            reply = await self._scripts.prioritize_task(
+                keys, priority=priority, write=new_write_id(), expected=record.version
             )
+            if reply.word is Word.OK:
+                return Waiting(
+                    epoch=int(epoch or 0),
+                    priority=int(record.fields["priority"]),
+                    queue=record.fields.get("queue", b"").decode() or None,
+                )
 
     async def set_priority(self, started: Started, priority: int) -> None:
-        """Change a running task's priority, for the next time it waits. Errors: LeaseLost."""
-        keys = self._keys(started.state)
-        await self._store.base.records.save(
-            keys.task,
-            {"priority": str(priority).encode()},
-            ttl_ms=self._store.tasks.ttl_ms(TaskStatus.RUNNING.value),
-            place=Place(keys.tasks, started.state.task_id),
-            fence=started.held.fence,
+        """Change a running task's priority, for the next time it waits.
+
+        Errors: LeaseLost; InvalidTransition if it is over.
+        """
+        epoch = started.held.epoch
+        reply = await self._scripts.prioritize_task(
+            self._keys(started.state), priority=priority, write=new_write_id(), epoch=epoch
         )
+        raise_refused(reply, started.state, epoch=epoch, wanted="prioritized")
 
     async def _read_started(
         self, session_id: str, task_id: str, held: Held, flat: list[Any]
@@ -335,6 +342,7 @@ class TaskLife:
             trace=carried(job.get("trace")),
             queue=record.fields.get("queue", b"").decode() or None,
             parent=_parent(record.fields),
+            parent_order=int(record.fields.get("parent_order") or 0),
             isolated=record.fields.get("isolate") == b"1",
             meter=Meter(
                 spent_ms=int(record.fields.get("spent_ms", 0)),
@@ -375,7 +383,14 @@ class TaskLife:
         fields = move_fields(TaskStatus.FAILED, error=reason) | {"crashes": str(crashes).encode()}
         with suppress(LeaseLost, InvalidTransition):
             await self._move(
-                state, TaskStatus.FAILED, fields, content, epoch=held.epoch, release=True
+                state,
+                TaskStatus.FAILED,
+                fields,
+                content,
+                epoch=held.epoch,
+                release=True,
+                parent=parent,
+                ended=_end(TaskStatus.FAILED, None, reason),
             )
 
     async def _move(
@@ -388,7 +403,10 @@ class TaskLife:
         epoch: int | None = None,
         release: bool = False,
         from_states: Iterable[TaskStatus] = (TaskStatus.RUNNING,),
+        parent: str | None = None,
+        ended: Mapping[str, Any] | None = None,
     ) -> None:
+        of_child = parent is not None and status.is_terminal
         update = status_update(state, status)
         update.content = content
         reply = await self._scripts.move_task(
@@ -400,6 +418,8 @@ class TaskLife:
             write=new_write_id(),
             ttl_ms=self._store.tasks.ttl_ms(status.value),
             announcement=self._announce(update),
+            parent=self._store.tasks.keys(state.session_id, parent) if parent else None,
+            ended=codec.encode(ended) if of_child else b"",
         )
         raise_refused(reply, state, epoch=epoch or 0, wanted=status.value)
 
@@ -426,6 +446,11 @@ def new_fields(
         "finished": b"0",
         "updated_at": str(microseconds(state.updated_at)).encode(),
     }
+
+
+def _end(status: TaskStatus, result: Any, error: str | None) -> dict[str, Any]:
+    """Write a task's end as its parent's journal keeps it."""
+    return {"status": status.value, "result": result, "error": error}
 
 
 def _parent(fields: Mapping[str, bytes]) -> str | None:

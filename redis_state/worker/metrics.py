@@ -23,11 +23,9 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from redis_state import codec
 from redis_state.errors import BackendError
-from redis_state.models import TaskStatus
 from redis_state.store import RedisStateStore
-from redis_state.transport.keys import WATCH_SHARDS
+from redis_state.worker.open_pauses import ages_of_open_pauses
 from redis_state.worker.tally import Histogram, Tally
 from redis_state.worker.telemetry import dropped
 
@@ -184,36 +182,13 @@ async def count_regularly(
 
 
 async def pauses_older_than(store: RedisStateStore, ages: Sequence[float]) -> Sequence[int]:
-    """Count the paused tasks by how long they have been so; looks at 10,000 tasks at most.
+    """Count the open pauses by how long they are so; looks at 10,000 of them at most.
 
-    Every unfinished task stands on the watch list. When it was paused is what the clock of its
-    worker said.
+    One that a task has opened and does not wait for is open too; a task that waits for its
+    children has none. All by the server's clock.
     """
-    send = store.transport.sender.send
-    clock = send("TIME", repeatable=True)
-    entries: list[bytes] = []
-    for shard in range(WATCH_SHARDS):
-        most = _MOST_LOOKED_AT - len(entries) - 1
-        if most < 0:
-            break
-        entries += await send("ZRANGE", store.base.keys.watch(shard), 0, most, repeatable=True)
-    now_us = int((await clock)[0]) * 1_000_000
-    since: list[float] = []
-    keys = list(_task_keys(store, entries))
-    asked = [send("HMGET", key, "status", "updated_at", repeatable=True) for key in keys]
-    for reply in asked:
-        status, updated_at = await reply
-        if status == TaskStatus.PAUSED.value.encode() and updated_at:
-            since.append((now_us - int(updated_at)) / 1e6)
-    return [sum(1 for age in since if age > limit or limit == 0) for limit in ages]
-
-
-def _task_keys(store: RedisStateStore, entries: Sequence[bytes]) -> Iterator[str]:
-    for entry in entries:
-        with suppress(ValueError, TypeError):
-            kind, session_id, task_id = codec.decode(entry)
-            if kind == "task":
-                yield store.base.keys.task(session_id, task_id)
+    found = await ages_of_open_pauses(store, most=_MOST_LOOKED_AT)
+    return [sum(1 for age in found if age > limit or limit == 0) for limit in ages]
 
 
 def _text(part: Any) -> str:

@@ -6,7 +6,7 @@ pause is listed after it was opened and is opened once, so what is found closed 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, TypeAlias
@@ -19,8 +19,9 @@ from redis_state.worker.waitpoint import token_of
 Fields: TypeAlias = dict[str, Any]
 
 _SLICE = 500
-_TOKEN_FIELDS = ("state", "task", "order", "opened", "expires", "payload")
-_TASK_FIELDS = ("finished", "order", "job")
+# What tells whether a pause is open; then what it asks.
+_TOKEN_FIELDS = ("state", "task", "order", "opened", "expires")
+_TASK_FIELDS = ("finished", "order")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,11 @@ async def list_open_pauses(
     return await _Reading(store, session_id).read(tag)
 
 
+async def ages_of_open_pauses(store: RedisStateStore, *, most: int) -> list[float]:
+    """Tell for how many seconds each pause is open by now; looks at ``most`` of them."""
+    return await _Reading(store, None).ages(most)
+
+
 class _Reading:
     def __init__(self, store: RedisStateStore, session_id: str | None) -> None:
         keys = store.base.keys
@@ -58,39 +64,59 @@ class _Reading:
         self._index = keys.open_pauses() if session_id is None else keys.pauses(session_id)
 
     async def read(self, tag: str | None) -> list[OpenPause]:
-        members: list[bytes] = await self._send("ZRANGE", self._index, b"0", b"-1")
         found: list[OpenPause] = []
-        for start in range(0, len(members), _SLICE):
-            found += await self._read_some(members[start : start + _SLICE])
+        async for _, token, task in self._open(-1, "payload", "job"):
+            pause = self._pause(token, task)
+            found += [] if pause is None else [pause]
         wanted = [pause for pause in found if tag is None or tag in pause.tags]
         return sorted(wanted, key=lambda pause: (pause.opened_at, pause.task_id, pause.name))
 
-    async def _read_some(self, members: Sequence[bytes]) -> list[OpenPause]:
+    async def ages(self, most: int) -> list[float]:
+        return [(now - int(token["opened"])) / 1000 async for now, token, _ in self._open(most - 1)]
+
+    async def _open(
+        self, last: int, *more: str
+    ) -> AsyncGenerator[tuple[int, Fields, Fields], None]:
+        """Yield the time in ms, the token and the task of each open pause, up to the ``last``.
+
+        ``more`` fields, one of the token and one of the task, are read too.
+        """
+        members: list[bytes] = await self._send("ZRANGE", self._index, b"0", str(last))
+        for start in range(0, len(members), _SLICE):
+            for found in await self._open_of(members[start : start + _SLICE], more):
+                yield found
+
+    async def _open_of(
+        self, members: Sequence[bytes], more: Sequence[str]
+    ) -> list[tuple[int, Fields, Fields]]:
         seconds, micros = await self._send("TIME")
         now = int(seconds) * 1000 + int(micros) // 1000
-        asked = [self._send("HMGET", key, *_TOKEN_FIELDS) for key in members]
-        tokens = [_fields(_TOKEN_FIELDS, await answer) for answer in asked]
-        tasks = await self._tasks([token["task"] for token in tokens if token["task"]])
-        found: list[OpenPause] = []
+        names = (*_TOKEN_FIELDS, *more[:1])
+        asked = [self._send("HMGET", key, *names) for key in members]
+        tokens = [_fields(names, await answer) for answer in asked]
+        owners = [token["task"] for token in tokens if token["task"]]
+        tasks = await self._tasks(owners, (*_TASK_FIELDS, *more[1:]))
+        found: list[tuple[int, Fields, Fields]] = []
         closed: list[bytes] = []
         for key, token in zip(members, tokens, strict=True):
             task = tasks.get(_owner(token["task"])) if token["task"] else None
             if task is None or not _is_open(token, task):
                 closed.append(key)
             elif int(token["expires"]) > now:
-                pause = self._pause(token, task)
-                found += [] if pause is None else [pause]
+                found.append((now, token, task))
         if closed:
             await self._send("ZREM", self._index, *closed)
         return found
 
-    async def _tasks(self, owners: Sequence[bytes]) -> dict[tuple[str, str], Fields]:
+    async def _tasks(
+        self, owners: Sequence[bytes], names: Sequence[str]
+    ) -> dict[tuple[str, str], Fields]:
         keys = self._store.base.keys
         asked = {
-            task: self._send("HMGET", keys.task(*task), *_TASK_FIELDS)
+            task: self._send("HMGET", keys.task(*task), *names)
             for task in {_owner(owner) for owner in owners}
         }
-        return {task: _fields(_TASK_FIELDS, await answer) for task, answer in asked.items()}
+        return {task: _fields(names, await answer) for task, answer in asked.items()}
 
     def _pause(self, token: Fields, task: Fields) -> OpenPause | None:
         session_id, task_id, entry = codec.decode(token["task"])

@@ -32,6 +32,8 @@ from redis_state.worker.life import (
 from redis_state.worker.waitpoint import (
     BY_TIMEOUT,
     Question,
+    asks,
+    asks_of,
     decided_note,
     entry_name,
     name_of,
@@ -74,6 +76,7 @@ class Pausing:
             "name": question.name,
             "on_timeout": question.on_timeout,
             "default": question.default,
+            "asks": asks(question.reason, question.payload),
         }
         about = {
             "name": question.name,
@@ -169,7 +172,7 @@ class Pausing:
             entry,
             key,
             {"approved": approved, "value": codec.plain(value)},
-            name=name_of(entry, about),
+            noted={"name": name_of(entry, about), "asks": asks_of(about)},
             by=by,
             claim=claim or new_claim(),
         )
@@ -234,7 +237,7 @@ class Pausing:
             entry,
             key,
             policy_of(note),
-            name=note.get("name", entry_name(entry)),
+            noted={"name": note.get("name", entry_name(entry)), "asks": note.get("asks")},
             by=BY_TIMEOUT,
             claim=BY_TIMEOUT,
             overdue=True,
@@ -248,13 +251,13 @@ class Pausing:
         key: str,
         decision: dict[str, Any],
         *,
-        name: str,
+        noted: dict[str, Any],
         by: str,
         claim: str,
         overdue: bool = False,
         epoch: int | None = None,
     ) -> Reply:
-        content = {"pause": name, "approved": decision["approved"], "by": by}
+        content = {"pause": noted["name"], "approved": decision["approved"], "by": by}
         if overdue:
             content["timed_out"] = True
         decided = StateUpdate(
@@ -275,7 +278,7 @@ class Pausing:
             by=by,
             # Alike for everything that is stored alike: a claim is bound to its decision.
             decision=codec.canonical(decision),
-            note=codec.encode({**decided_note(decision, by=by), "name": name}),
+            note=codec.encode(decided_note(decision, by=by) | noted),
             keep_ms=self._keep_ms,
             ttl_ms=self._store.tasks.ttl_ms(TaskStatus.PENDING.value),
             announcement=announcement(self._store, resumed, decided),

@@ -238,7 +238,9 @@ class _Run:
         """Cancel a child that starts after its parent was cancelled."""
         parent = None if self._started.isolated else self._started.parent
         session_id = self._started.state.session_id
-        if parent is not None and await self._family.bereft(session_id, parent):
+        if parent is not None and await self._family.bereft(
+            session_id, parent, order=self._started.parent_order
+        ):
             self._inbox.cancel(WITH_PARENT)
 
     async def _until_done(self) -> None:
@@ -427,6 +429,9 @@ class _Run:
             await watch.take_out(watch_entry(self._started.state.session_id, self._task_id))
 
     def _lose(self, error: LeaseLost) -> None:
+        # A run that waits has given its lease back: it may clean up, whoever goes on meanwhile.
+        if error.current == error.epoch or isinstance(self._inbox.over, TaskPaused):
+            return
         self._lost = error
         self._inbox.close(error)
         if self._handling is not None:
@@ -439,7 +444,7 @@ class _Run:
 
     def _set_priority(self, priority: int) -> None:
         async def save() -> None:
-            with suppress(BackendError, LeaseLost):
+            with suppress(BackendError, LeaseLost, InvalidTransition):
                 await self._life.set_priority(self._started, priority)
 
         chore = asyncio.create_task(save())

@@ -16,7 +16,8 @@ class Sight:
     """A task at one moment. ``left_ms`` is how long its holder's lease runs, 0 if nobody's does.
 
     ``ours`` tells a worker's task from one that a host has saved. ``parent`` is the task with which
-    it is cancelled, ``waits_for`` the child whose end it waits for.
+    it is cancelled, ``waits_for`` the child whose end it waits for. ``order`` tells a task from
+    later ones of its id, ``parent_order`` its parent from later ones of that id.
     """
 
     status: TaskStatus
@@ -25,7 +26,9 @@ class Sight:
     crashes: int
     ours: bool
     job: Job
+    order: int = 0
     parent: str | None = None
+    parent_order: int = 0
     waits_for: str | None = None
 
     @property
@@ -47,6 +50,7 @@ async def look(store: RedisStateStore, session_id: str, task_id: str) -> Sight |
         status = TaskStatus(reply.text(0))
         version, epoch, left_ms = map(int, reply.facts[1:4])
         order_us, priority, crashes, ours = (int(reply.facts[place]) for place in (4, 5, 6, 8))
+        parent_order_us = int(reply.facts[11] or 0)
     except (ValueError, TypeError, IndexError) as error:
         raise CorruptState(keys.task, "not a task's record") from error
     job = Job(
@@ -67,6 +71,8 @@ async def look(store: RedisStateStore, session_id: str, task_id: str) -> Sight |
         crashes,
         bool(ours),
         job,
+        order=order_us,
         parent=reply.text(9) or None,
+        parent_order=parent_order_us,
         waits_for=(reply.text(10) or None) if paused else None,
     )

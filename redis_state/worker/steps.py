@@ -3,7 +3,7 @@
 A name that is asked for several times is counted where it is asked for: in the handler, in a
 `branch` of it, or in the work of another step. So the second "fetch" of a loop is ``fetch#2`` in
 every run. Counting needs an order, and asyncio tasks that go on at once have none: a name belongs
-to the first of them that asks for it.
+to the first of them that asks for it. So it is with pauses and children, which are named here too.
 """
 
 from __future__ import annotations
@@ -71,8 +71,7 @@ class Scope:
     def ask(self, kind: str, name: str) -> str:
         """Count a name, and return its place. Errors: InvalidField."""
         place = self.peek(kind, name)
-        if kind == "step":
-            self._check_caller(name)
+        self._check_caller(kind, name)
         self._counts[f"{kind}:{name}"] += 1
         return place
 
@@ -89,9 +88,9 @@ class Scope:
         place = self.peek(kind, name).rpartition("#")[0]
         return f"{place}#={key}"
 
-    def _check_caller(self, name: str) -> None:
+    def _check_caller(self, kind: str, name: str) -> None:
         caller = _caller()
-        if self._callers.setdefault(name, caller) is not caller:
+        if self._callers.setdefault(f"{kind}:{name}", caller) is not caller:
             raise InvalidField(
                 "name",
                 f"{name!r} is used by two asyncio tasks at once, whose order may be another in the "
@@ -119,6 +118,8 @@ class Steps:
         self._doing: dict[str, asyncio.Lock] = {}
         self._scope = Scope()
         self._made_in: Scope | None = None
+        # The handler's own asyncio task, which makes the context.
+        self._home = _caller()
 
     def branch(self, name: str) -> Steps:
         """Make a part of the handler that counts names for itself."""
@@ -130,9 +131,27 @@ class Steps:
 
     def ask(self, kind: str, name: str) -> str:
         """Return the entry of what is asked for now, and count it as asked for."""
-        entry = f"{kind}:{self._here.ask(kind, name)}"
+        return self.ask_keyed(f"{kind}:{self._here.ask(kind, name)}")
+
+    def ask_keyed(self, entry: str) -> str:
+        """Return an entry that is found without counting, and count it as asked for."""
         self._asked.add(entry)
         return entry
+
+    def check_same(self, entry: str, asks: str) -> None:
+        """Refuse another asyncio task than the handler's own what an earlier run did not ask so.
+
+        That run may have ended before a second task came to use the name: its note may be the
+        other's. The handler's own task always comes in one order. Errors: InvalidField.
+        """
+        note = self._started.journal.get(entry)
+        if note is None or _caller() is self._home or note.get("asks", asks) == asks:
+            return
+        raise InvalidField(
+            "name",
+            f"{entry!r} was another question in an earlier run, maybe another asyncio task's: give "
+            "each its own names, or its own ctx.branch(...)",
+        )
 
     def effect_id(self, name: str | None) -> str:
         """Return the key of a step's effects. See `TaskContext.effect_id`."""
@@ -169,8 +188,7 @@ class Steps:
         options: dict[str, Any],
     ) -> Any:
         """Do a step that is found by its key; who asks for it meanwhile waits for its result."""
-        entry = f"step:{self._here.keyed('step', name, key)}"
-        self._asked.add(entry)
+        entry = self.ask_keyed(f"step:{self._here.keyed('step', name, key)}")
         policy = work.policy if isinstance(work, Retried) else self._policy.retry
         async with self._doing.setdefault(entry, asyncio.Lock()):
             once = partial(work, *arguments, **options)

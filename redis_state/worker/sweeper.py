@@ -192,7 +192,9 @@ class Sweeper:
         if sight is None or not sight.ours or sight.status.is_terminal:
             return sight
         session_id, task_id = task
-        if sight.parent is not None and await self._family.bereft(session_id, sight.parent):
+        if sight.parent is not None and await self._family.bereft(
+            session_id, sight.parent, order=sight.parent_order
+        ):
             report.bereft += 1
             await self._family.cancel_with(session_id, task_id, sight.parent, reason=WITH_PARENT)
         elif sight.waits_for is not None:

@@ -100,6 +100,19 @@ class Question:
         )
 
 
+def asks(reason: str, payload: Any) -> str:
+    """Tell what a pause asks from what others do, as its notes keep it."""
+    return codec.fingerprint("asks", reason, payload)
+
+
+def asks_of(about: bytes | None) -> str | None:
+    """Tell what a pause asks from what its token says; None if that cannot be read."""
+    with suppress(codec.Unreadable, KeyError):
+        told = as_object(about or b"")
+        return asks(told["reason"], told["payload"])
+    return None
+
+
 def pause_token(started: Started, entry: str) -> str:
     """Make the token of a task's pause: 192 bits, after its session's part of the key."""
     return token_of(started.state.session_id, started.secret, entry)

@@ -22,7 +22,7 @@ from redis_state.worker.life import TaskLife, watch_entry
 from redis_state.worker.sweeper import SweepReport
 from tests.gaps import close_queues, make_due, sweeper_of
 from tests.pools import SESSION, becomes, client_of, pool, queue_of, queued, statuses
-from tests.runs import TASK, make, run_once, run_to_the_end, take
+from tests.runs import TASK, begin_again, make, run_once, run_to_the_end, take
 from tests.supervised import worker_process
 
 
@@ -456,3 +456,129 @@ async def test_a_tree_is_cancelled_whole_though_the_worker_of_its_root_is_killed
             return {state.status for state in states} == {TaskStatus.CANCELLED}
 
         await eventually(all_cancelled, "nothing is left of the trees", timeout_s=60)
+
+
+@pytest.mark.parametrize("how", ["complete", "failed", "cancelled", "given up"])
+async def test_a_parent_that_joins_late_finds_the_end_of_a_child_that_is_gone(
+    store: RedisStateStore, how: str
+) -> None:
+    async def child_handler(_: TaskContext) -> str:
+        if how == "failed":
+            raise ValueError("broken")
+        return "done"
+
+    async def parent(ctx: TaskContext) -> str:
+        child = await ctx.spawn("h")
+        if ctx.attempt == 1:
+            begin_again()
+        try:
+            return str(await ctx.join(child))
+        except (TaskFailed, TaskWasCancelled) as ended:
+            return f"{type(ended).__name__}: {ended.reason}"
+
+    await make(store)
+    await run_once(store, parent)
+    async with client_of(store) as client:
+        (child,) = await client.children(SESSION, TASK)
+        if how == "cancelled":
+            assert await client.cancel(SESSION, child.task_id, reason="enough")
+        elif how == "given up":
+            await take(store, child.task_id)
+            key = store.base.keys.lease(SESSION, child.task_id)
+            await store.transport.sender.send("HSET", key, "expires", 0, repeatable=True)
+            assert await TaskLife(store).bury(SESSION, child.task_id, died=4)
+        else:
+            await run_once(store, child_handler, task_id=child.task_id)
+    key = store.base.keys.task(SESSION, child.task_id)
+    assert await store.transport.sender.send("DEL", key, repeatable=True) == 1
+    ended = await run_once(store, parent)
+    assert ended.status is TaskStatus.COMPLETE, ended.error
+    given_up = "TaskFailed: given up: 4 workers in a row died, or stalled, while they ran it"
+    assert (
+        ended.result
+        == {
+            "complete": "done",
+            "failed": "TaskFailed: ValueError: broken",
+            "cancelled": "TaskWasCancelled: enough",
+            "given up": given_up,
+        }[how]
+    )
+
+
+async def test_a_task_of_an_earlier_ones_id_has_none_of_its_children(
+    store: RedisStateStore,
+) -> None:
+    child = await spawn_one(store)
+    key = store.base.keys.task(SESSION, TASK)
+    await store.transport.sender.send("DEL", key, repeatable=True)
+    await make(store)
+    async with client_of(store) as client:
+        assert await client.children(SESSION, TASK) == []
+        assert await client.cancel(SESSION, TASK, reason="enough")
+    # Told by the index no more; and found by the child itself no more.
+    await sweep(store, child.task_id)
+    state = await run_once(store, double_of(3), task_id=child.task_id)
+    assert (state.status, state.result) == (TaskStatus.COMPLETE, 6)
+
+
+async def test_what_is_left_in_an_index_is_cancelled_with_its_own_parent_only(
+    store: RedisStateStore,
+) -> None:
+    child = await spawn_one(store)
+    key = store.base.keys.task(SESSION, TASK)
+    order = await store.transport.sender.send("HGET", key, "order", repeatable=True)
+    await store.transport.sender.send("HSET", key, "order", int(order) + 1, repeatable=True)
+    family = Family(store)
+    await family.cancel_children(SESSION, TASK, "enough")
+    assert (await state_of(store, child.task_id)).status is TaskStatus.PENDING
+    await store.transport.sender.send("HSET", key, "order", order, repeatable=True)
+    await family.cancel_children(SESSION, TASK, "enough")
+    assert (await state_of(store, child.task_id)).status is TaskStatus.CANCELLED
+
+
+def double_of(number: int) -> Handler:
+    async def handler(_: TaskContext) -> int:
+        return 2 * number
+
+    return handler
+
+
+async def swapped_children(store: RedisStateStore) -> str:
+    """Have the parts of a handler come in another order in its second run; return its error."""
+
+    async def part(ctx: TaskContext, number: int) -> Any:
+        return await ctx.spawn("double", number)
+
+    async def handler(ctx: TaskContext) -> Any:
+        await asyncio.gather(part(ctx, ctx.attempt))
+        if ctx.attempt == 1:
+            begin_again()
+        return "over"
+
+    await make(store)
+    await run_once(store, handler)
+    return str((await run_once(store, handler)).error)
+
+
+async def test_a_childs_name_belongs_to_the_asyncio_task_that_first_uses_it(
+    store: RedisStateStore,
+) -> None:
+    async def part(ctx: TaskContext, number: int) -> Any:
+        return await ctx.join(await ctx.spawn("double", number))
+
+    async def plain(ctx: TaskContext) -> Any:
+        return await asyncio.gather(part(ctx, 1), part(ctx, 2))
+
+    async def branched(ctx: TaskContext) -> Any:
+        return await asyncio.gather(part(ctx.branch("a"), 1), part(ctx.branch("b"), 2))
+
+    handlers: dict[str, Handler] = {"plain": plain, "branched": branched, "double": double}
+    swapped = await swapped_children(store)
+    assert swapped.startswith("InvalidField: name: 'child:double#1' was another question")
+    async with pool(store, handlers) as client:
+        task = await client.submit("plain", session_id=SESSION)
+        ended = await client.wait(SESSION, task, timeout_s=10)
+        assert ended.error is not None
+        assert ended.error.startswith("InvalidField: name: 'double' is used by two asyncio tasks")
+        task = await client.submit("branched", session_id=SESSION)
+        assert await client.result(SESSION, task, timeout_s=10) == [2, 4]

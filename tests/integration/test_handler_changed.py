@@ -121,6 +121,24 @@ async def test_what_an_unfinished_step_noted_inside_is_missed_if_it_is_gone(
     assert await missed(store) == [["step:outer#1/inner#1"]]
 
 
+async def test_a_pause_with_a_key_is_asked_for_like_any_other(store: RedisStateStore) -> None:
+    async def handler(ctx: TaskContext) -> str:
+        first = await ctx.pause("a", key="same")
+        if ctx.attempt > 2:
+            return f"{first.value}, and the other not asked for"
+        return f"{first.value}, {(await ctx.pause('b', key='other')).value}"
+
+    async with pool(store, {"h": handler}, steps=FAIL) as client:
+        await client.submit("h", session_id=SESSION, task_id=TASK)
+        await client.approve(await open_token(store, TASK), 1)
+        await client.approve(await open_token(store, TASK, after=1), 2)
+        ended = await client.wait(SESSION, TASK, timeout_s=10)
+        # What was asked for is not missed; what was not, is.
+        assert ended.error is not None
+        assert "pause:other#key" in ended.error
+        assert "pause:same#key" not in ended.error
+
+
 async def test_a_run_that_is_not_over_or_does_not_complete_says_nothing(
     store: RedisStateStore,
 ) -> None:

@@ -254,9 +254,10 @@ async def test_pauses_are_counted_by_their_age(store: RedisStateStore) -> None:
         for task in tasks:
             await becomes(client, task, TaskStatus.PAUSED)
         sender = store.transport.sender
-        key = store.base.keys.task(SESSION, tasks[0])
-        hour_ago = -3600 * 1_000_000
-        await sender.send("HINCRBY", key, "updated_at", hour_ago, repeatable=False)
+        pause = (await client.pauses(SESSION))[0]
+        key = store.base.keys.session_token(str(pause.token))
+        assert key is not None
+        await sender.send("HINCRBY", key, "opened", -3600 * 1000, repeatable=False)
         assert await pauses_older_than(store, [0, 60, 1800, 86_400]) == [3, 1, 1, 0]
         for task in tasks:
             await client.cancel(SESSION, task)
@@ -358,7 +359,34 @@ async def test_counting_pauses_goes_on_whatever_goes_wrong(
     await asyncio.wait({counting})
 
 
-async def test_no_more_tasks_are_looked_at_than_the_limit(
+async def test_who_waits_for_a_child_has_no_open_pause_and_who_still_works_may_have_some(
+    store: RedisStateStore,
+) -> None:
+    go = asyncio.Event()
+
+    async def working(ctx: TaskContext) -> None:
+        await ctx.open_pause("a")
+        await ctx.open_pause("b")
+        await go.wait()
+
+    async def parent(ctx: TaskContext) -> None:
+        await ctx.join(await ctx.spawn("working"))
+
+    async with pool(store, {"parent": parent, "working": working}) as client:
+        task = await client.submit("parent", session_id=SESSION)
+        await becomes(client, task, TaskStatus.PAUSED)
+
+        async def both() -> bool:
+            return len(await client.pauses(SESSION)) == 2
+
+        await eventually(both, "two pauses are open")
+        assert await pauses_older_than(store, [0, 60]) == [2, 0]
+        go.set()
+        await client.wait(SESSION, task, timeout_s=10)
+    assert await pauses_older_than(store, [0]) == [0]
+
+
+async def test_no_more_pauses_are_looked_at_than_the_limit(
     store: RedisStateStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with pool(store, {"works": works}) as client:

@@ -127,6 +127,103 @@ async def test_pauses_opened_in_one_turn_are_decided_last_first(store: RedisStat
         assert ended.result == ["for a", "for b", "for c"]
 
 
+async def test_pauses_of_one_name_in_one_turn_are_numbered_as_written(
+    store: RedisStateStore,
+) -> None:
+    async def both(ctx: TaskContext) -> list[Any]:
+        found = await asyncio.gather(ctx.pause("x", 1), ctx.pause("x", 2), ctx.approval("sure?"))
+        return [decision.value for decision in found]
+
+    async with pool(store, {"both": both}) as client:
+        task = await client.submit("both", session_id=SESSION)
+        await becomes(client, task, TaskStatus.PAUSED)
+        tokens = {repr(pause.payload): pause.token for pause in await client.pauses(SESSION)}
+        assert len(tokens) == 3
+        for payload, token in tokens.items():
+            assert token is not None
+            await client.approve(token, payload)
+        ended = await client.wait(SESSION, task, timeout_s=10)
+        asked = repr({"question": "sure?", "details": None})
+        assert ended.result == ["1", "2", asked]
+
+
+@pytest.mark.parametrize("apart", ["by nothing", "by a name", "by a key", "by a branch"])
+async def test_an_approval_never_reaches_the_question_of_another_asyncio_task(
+    store: RedisStateStore, apart: str
+) -> None:
+    noted = asyncio.Event()
+    paid: list[str] = []
+
+    async def pay(ctx: TaskContext, who: str) -> bool:
+        if who == "Ann":
+            # In the first run she comes after the end, in the second one first.
+            await ctx.step("prepare", asyncio.sleep, 0.1)
+            noted.set()
+        elif noted.is_set():
+            await asyncio.sleep(0.1)
+        options: dict[str, Any] = {"by a name": {"name": who}, "by a key": {"key": who}}
+        inner = ctx.branch(who) if apart == "by a branch" else ctx
+        decision = await inner.approval(who, **options.get(apart, {}))
+        if decision.approved:
+            paid.append(who)
+        return decision.approved
+
+    async def both(ctx: TaskContext) -> dict[str, bool]:
+        ann, bob = await asyncio.gather(pay(ctx, "Ann"), pay(ctx, "Bob"))
+        return {"Ann": ann, "Bob": bob}
+
+    async with pool(store, {"both": both}) as client:
+        task = await client.submit("both", session_id=SESSION)
+        decided: set[str] = set()
+
+        async def is_over() -> bool:
+            for pause in await client.pauses(SESSION):
+                who = pause.payload["question"]
+                if noted.is_set() and pause.token is not None and who not in decided:
+                    decided.add(who)
+                    await client.resolve(pause.token, approved=who == "Bob")
+            state = await client.get(SESSION, task)
+            return state is not None and state.status.is_terminal
+
+        await eventually(is_over, "the task is over")
+        ended = await client.wait(SESSION, task)
+        assert "Ann" not in paid
+        if apart == "by nothing":
+            assert ended.error is not None
+            assert ended.error.startswith("InvalidField: name: 'pause:await_approval#1' was ano")
+        else:
+            assert ended.result == {"Ann": False, "Bob": True}
+
+
+async def test_two_asyncio_tasks_that_come_to_one_name_in_one_run_are_refused(
+    store: RedisStateStore,
+) -> None:
+    async def part(ctx: TaskContext) -> Pause:
+        return await ctx.open_pause("x")
+
+    async def both(ctx: TaskContext) -> None:
+        await asyncio.gather(part(ctx), part(ctx))
+
+    async with pool(store, {"both": both}) as client:
+        task = await client.submit("both", session_id=SESSION)
+        ended = await client.wait(SESSION, task, timeout_s=10)
+        assert ended.error is not None
+        assert ended.error.startswith("InvalidField: name: 'x' is used by two asyncio tasks")
+
+
+async def test_what_a_pause_asks_may_change_in_the_handlers_own_asyncio_task(
+    store: RedisStateStore,
+) -> None:
+    async def handler(ctx: TaskContext) -> int:
+        await ctx.pause("x", {"attempt": ctx.attempt})
+        return ctx.attempt
+
+    async with pool(store, {"h": handler}) as client:
+        task = await client.submit("h", session_id=SESSION)
+        await client.approve(await open_token(store, task))
+        assert await client.result(SESSION, task, timeout_s=10) == 2
+
+
 async def test_what_is_decided_before_it_is_waited_for_does_not_end_the_run(
     store: RedisStateStore,
 ) -> None:
@@ -187,6 +284,24 @@ async def test_a_token_that_this_task_has_not_opened_is_not_waited_for(
         ended = await client.wait(SESSION, task, timeout_s=10)
         assert ended.result == ["no such token"] * 4
         await client.approve(token)
+
+
+async def test_a_paused_task_that_gets_another_priority_lives_as_long_as_before(
+    store: RedisStateStore,
+) -> None:
+    async def life_ms() -> int:
+        key = store.base.keys.task(SESSION, task)
+        return int(await store.transport.sender.send("PTTL", key, repeatable=True))
+
+    async with pool(store, {"ask": ask}) as client:
+        task = await client.submit("ask", session_id=SESSION)
+        await becomes(client, task, TaskStatus.PAUSED)
+        before = await life_ms()
+        await client.steer(SESSION, task, SteeringEventType.PRIORITIZE, {"priority": 3})
+        assert await life_ms() > 0.99 * before
+        state = await client.get(SESSION, task)
+        assert state is not None
+        assert state.priority == 3
 
 
 # Crashes

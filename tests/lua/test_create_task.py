@@ -13,6 +13,7 @@ async def create(
         {"status": b"PENDING"},
         steering=keys.steering("s"),
         updates=keys.updates("s"),
+        children=keys.children("s", "t"),
         write=write,
         ttl_ms=HOUR,
         before=before,
@@ -52,7 +53,9 @@ async def test_what_an_earlier_task_of_the_id_noted_and_was_told_is_left_out(
     await ask(scripts, "HSET", task.journal, "step:a#1", "1")
     await ask(scripts, "HSET", task.lease, "epoch", "1")
     await ask(scripts, "PEXPIRE", task.lease, HOUR)
+    await ask(scripts, "ZADD", children := keys.children("s", "t"), 1, "c")
     await ask(scripts, "DEL", task.task)
     await create(scripts, keys, task, "two")
+    assert await lives(scripts, children) == [-2]
     assert (await fields(scripts, task.task))["inbox"].startswith(b"1-")
     assert await lives(scripts, task.journal) == [-2]

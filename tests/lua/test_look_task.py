@@ -11,12 +11,12 @@ async def test_a_task_is_seen_with_its_lease(scripts: Scripts, keys: Keys) -> No
     await make_task(scripts, task, "PENDING")
     order = (await fields(scripts, task.task))["order"]
     looked = await scripts.look_task(task)
-    assert looked.facts == [b"PENDING", 1, 0, 0, order, b"0", 0, b"", 0, b"", b""]
+    assert looked.facts == [b"PENDING", 1, 0, 0, order, b"0", 0, b"", 0, b"", b"", b""]
     await ask(scripts, "HSET", task.task, "priority", 3, "crashes", 2, "queue", "q", "job", "{}")
-    await ask(scripts, "HSET", task.task, "parent", "p", "waits_for", "c")
+    await ask(scripts, "HSET", task.task, "parent", "p", "waits_for", "c", "parent_order", 7)
     await start(scripts, keys, task)
     left_ms = (looked := await scripts.look_task(task)).facts.pop(3)
-    assert looked.facts == [b"RUNNING", 2, 1, order, b"3", 2, b"q", 1, b"p", b"c"]
+    assert looked.facts == [b"RUNNING", 2, 1, order, b"3", 2, b"q", 1, b"p", b"c", b"7"]
     await ask(scripts, "HSET", task.task, "isolate", 1)
     assert (await scripts.look_task(task)).facts[9] == b""
     assert HOUR / 2 < left_ms <= HOUR
@@ -53,6 +53,7 @@ async def test_looking_writes_nothing_and_bears_what_cannot_be_a_task(
         0,
         b"",
         0,
+        b"",
         b"",
         b"",
     ]

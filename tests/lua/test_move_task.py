@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pytest
+
 from redis_state.transport.keys import Keys
 from redis_state.transport.scripts import Reply, Scripts, TaskKeys, Word
 from tests.looking import (
@@ -12,6 +14,7 @@ from tests.looking import (
     ok,
     rows_of,
     saying,
+    spawn,
     start,
     task_keys,
 )
@@ -68,6 +71,57 @@ async def test_who_gives_a_lease_back_forgets_those_that_died_before(
     await make_task(scripts, task, "RUNNING")
     assert (await finish(scripts, keys, task, epoch=None)).word is Word.OK
     assert (await fields(scripts, task.task))["crashes"] == b"0"
+
+
+async def end_child(scripts: Scripts, keys: Keys, parent: TaskKeys, write: str) -> Reply:
+    return await scripts.move_task(
+        task_keys(keys, task="c"),
+        {"status": b"COMPLETE", "finished": b"1"},
+        epoch=None,
+        from_states=["PENDING"],
+        release=False,
+        write=write,
+        ttl_ms=HOUR,
+        announcement=saying(keys, f"finished-{write}"),
+        parent=parent,
+        ended=write.encode(),
+    )
+
+
+async def test_a_childs_end_is_noted_once_with_its_parent_and_lives_as_long(
+    scripts: Scripts, keys: Keys
+) -> None:
+    parent = task_keys(keys)
+    await make_task(scripts, parent, "PENDING")
+    await start(scripts, keys, parent)
+    await spawn(scripts, keys, parent)
+    await ask(scripts, "PEXPIRE", parent.task, 9 * HOUR)
+    for _ in range(2):
+        assert await end_child(scripts, keys, parent, "one") == ok(2, 0)
+    denied = await end_child(scripts, keys, parent, "two")
+    assert denied == no(Word.DENIED, b"COMPLETE")
+    journal = await fields(scripts, parent.journal)
+    assert sorted(journal) == ["child:c#1", "end:c"]
+    assert journal["end:c"] == b"one"
+    assert 8 * HOUR < (await lives(scripts, parent.journal))[0] <= 9 * HOUR
+
+
+@pytest.mark.parametrize("parent_is", ["over", "gone", "a later one"])
+async def test_the_end_of_a_child_is_noted_for_nobody_else(
+    scripts: Scripts, keys: Keys, parent_is: str
+) -> None:
+    parent = task_keys(keys)
+    await make_task(scripts, parent, "PENDING")
+    await start(scripts, keys, parent)
+    await spawn(scripts, keys, parent)
+    if parent_is == "over":
+        await ask(scripts, "HSET", parent.task, "finished", 1)
+    else:
+        await ask(scripts, "DEL", parent.task, parent.journal)
+        if parent_is == "a later one":
+            await make_task(scripts, parent, "PENDING")
+    assert await end_child(scripts, keys, parent, "one") == ok(2, 0)
+    assert "end:c" not in await fields(scripts, parent.journal)
 
 
 async def test_what_the_mover_says_of_the_dead_stands(scripts: Scripts, keys: Keys) -> None:

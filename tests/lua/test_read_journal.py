@@ -10,12 +10,12 @@ async def test_an_empty_journal_has_no_notes(scripts: Scripts, keys: Keys) -> No
     assert await scripts.read_journal(task_keys(keys)) == ok([])
 
 
-async def test_a_journal_is_read_whole_without_its_chunks(scripts: Scripts, keys: Keys) -> None:
+async def test_a_journal_is_read_without_chunks_and_ends(scripts: Scripts, keys: Keys) -> None:
     task = task_keys(keys)
     await make_task(scripts, task, "PENDING")
     count = 2 * _SLICE + 1
     notes = {b"step:%d#1" % n: b"%d" % n for n in range(count)}
-    others = {b"versions": b"9", b"part:0:step:1#1": b"x" * 1000}
+    others = {b"versions": b"9", b"part:0:step:1#1": b"x" * 1000, b"end:c": b"{}"}
     flat = [part for named in (notes | others).items() for part in named]
     await ask(scripts, "HSET", task.journal, *flat)
     found: list[bytes] = (await scripts.read_journal(task)).facts[0]

@@ -40,6 +40,7 @@ class TaskScripts(ScriptRunner):
         *,
         steering: LogKeys,
         updates: LogKeys,
+        children: str,
         write: str,
         ttl_ms: int,
         before: int | None = None,
@@ -54,6 +55,7 @@ class TaskScripts(ScriptRunner):
                 steering.ids,
                 keys.lease,
                 updates.topic(keys.task_id),
+                children,
             ),
             (
                 write,
@@ -65,8 +67,8 @@ class TaskScripts(ScriptRunner):
         )
 
     async def look_task(self, keys: TaskKeys) -> Reply:
-        """OK status version epoch left_ms order priority crashes queue ours parent waits_for |
-        MISSING.
+        """OK status version epoch left_ms order priority crashes queue ours parent waits_for
+        parent_order | MISSING.
         """
         return await self._run("look_task", (keys.task, keys.lease), ())
 
@@ -110,12 +112,20 @@ class TaskScripts(ScriptRunner):
         write: str,
         ttl_ms: int,
         announcement: Announcement,
+        parent: TaskKeys | None = None,
+        ended: bytes = b"",
     ) -> Reply:
-        """OK version epoch | DENIED status | LOST epoch | MISSING."""
-        said = announcement
+        """OK version epoch | DENIED status | LOST epoch | MISSING.
+
+        ``ended`` is a child's end, as its ``parent`` notes it.
+        """
+        said, of_parent = announcement, parent or keys
         return await self._run(
             "move_task",
-            (keys.task, keys.tasks, keys.lease, *said.keys(keys.task_id), keys.journal),
+            (
+                *(keys.task, keys.tasks, keys.lease, *said.keys(keys.task_id), keys.journal),
+                *(of_parent.task, of_parent.journal),
+            ),
             (
                 "" if epoch is None else epoch,
                 f" {' '.join(from_states)} ",
@@ -126,7 +136,29 @@ class TaskScripts(ScriptRunner):
                 said.max_rows,
                 said.ttl_ms,
                 *pairs(said.rows),
+                ended if parent is not None else b"",
                 *flat(fields),
+            ),
+        )
+
+    async def prioritize_task(
+        self,
+        keys: TaskKeys,
+        *,
+        priority: int,
+        write: str,
+        epoch: int | None = None,
+        expected: int | None = None,
+    ) -> Reply:
+        """OK version | STALE version | DENIED status | LOST epoch | MISSING."""
+        return await self._run(
+            "prioritize_task",
+            (keys.task, keys.lease),
+            (
+                "" if epoch is None else epoch,
+                "" if expected is None else expected,
+                write,
+                priority,
             ),
         )
 
