@@ -22,7 +22,9 @@ def new_id() -> str:
 
 def derived_id(*parts: str) -> str:
     """Make an id of what it belongs to: the same parts give the same id in every process."""
-    return str(uuid.uuid5(_OURS, "\x1f".join(parts)))
+    # A lone surrogate, which JSON may hold, has no UTF-8.
+    name = "\x1f".join(parts).encode("utf-8", "backslashreplace").decode()
+    return str(uuid.uuid5(_OURS, name))
 
 
 def check_uuid(value: object, place: str) -> str:

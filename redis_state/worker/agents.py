@@ -161,6 +161,8 @@ class _AgentRun:
 
     async def _tell(self, session: AgentSession) -> None:
         state = session.state
+        if state.current_step is not None:
+            return  # answered: it is told when its tools have run
         try:
             await self._ctx.progress(
                 f"step {state.step_count}",
@@ -174,11 +176,13 @@ class _AgentRun:
                 raise
 
     async def _stop(self, session_id: str, fence: Fence) -> None:
-        """Write down a hard cancel, which comes in the midst of a step: the step is dropped."""
+        """Write down a hard cancel, which comes in the midst of a step: its tools are not in it."""
         session = await self._runtime.get(session_id)
         execution = session.state.execution
         if execution is None or execution.status.is_over:
             return
+        if execution.execution_id != self._execution_id:
+            return  # somebody else's, for which this task was waiting
         signal = _user_requested(self._ctx.inbox.cancel_reason)
         state = session.state.with_stop_signal(signal).with_execution_completed()
         with suppress(SessionConflict, LeaseLost):

@@ -118,7 +118,9 @@ async def test_a_cancel_stops_the_execution_as_user_requested(store: RedisStateS
         assert state.step_count == 3
 
 
-async def test_a_hard_cancel_drops_the_step_that_runs(store: RedisStateStore) -> None:
+async def test_a_hard_cancel_ends_the_step_that_runs_without_its_tools(
+    store: RedisStateStore,
+) -> None:
     gate = Gate()
     handler = agent_handler(gate.loop(), definition=DEFINITION)
     async with pool(store, {"agent": handler}) as client:
@@ -129,7 +131,8 @@ async def test_a_hard_cancel_drops_the_step_that_runs(store: RedisStateStore) ->
         await becomes(client, task, TaskStatus.CANCELLED)
         state = await state_of(store)
         assert state.stop_reason() is StopReason.USER_REQUESTED
-        assert (state.status, state.step_count) == (ExecutionStatus.STOPPED, 2)
+        assert (state.status, state.step_count) == (ExecutionStatus.STOPPED, 3)
+        assert [len(step.tool_executions) for step in state.steps] == [1, 1, 0]
 
 
 async def test_a_pause_waits_between_steps_and_what_is_said_enters_the_conversation(
@@ -148,7 +151,7 @@ async def test_a_pause_waits_between_steps_and_what_is_said_enters_the_conversat
         gate.let(20)
 
         async def one_step() -> bool:
-            return (await state_of(store)).step_count == 1
+            return len((await state_of(store)).steps) == 1
 
         await eventually(one_step, "the first step is saved")
         assert gate.calls == 1
@@ -236,7 +239,7 @@ async def test_a_task_that_was_interrupted_goes_on_before_another_begins_if_that
         second: Any = (await client.wait(SESSION, other, timeout_s=20)).result
         assert second["response"] == "quick"
         ended = (first["status"], first["response"], first["steps"])
-        assert ended == (("completed", "found it all", 20) if patience_s else ("stopped", "", 1))
+        assert ended == (("completed", "found it all", 20) if patience_s else ("stopped", "", 2))
         state = await state_of(store)
         assert state.execution_count == 2
         assert [m.text for m in state.messages if m.role == "user"] == ["first", "second"]
