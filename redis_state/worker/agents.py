@@ -23,7 +23,7 @@ from redis_state.errors import InvalidField, LeaseLost, SessionBusy, SessionConf
 from redis_state.models.steering import SteeringEvent
 from redis_state.store import RedisStateStore
 from redis_state.transport.scripts import Fence
-from redis_state.worker.context import TaskContext
+from redis_state.worker.context import TaskContext, TaskHandedBack
 from redis_state.worker.inbox import Inbox, TaskCancelled
 from redis_state.worker.run import Handler
 
@@ -72,8 +72,10 @@ def agent_handler(
     CANCEL stops the execution as ``user_requested`` before the task is CANCELLED; PAUSE waits
     between steps; INJECT_CONTEXT, REDIRECT and USER_MESSAGE enter the conversation.
 
-    While another task executes the session, this one waits; also, for ``patience_s``, for one that
-    was interrupted and is to go on. After that the other's execution counts as stopped.
+    While another task executes the session, this one waits. Before one that was interrupted it
+    steps back, for ``patience_s`` since it first found it so: it is PENDING meanwhile, for the
+    other may need its slot. It does so unless the other is known to be over. After that the other's
+    execution counts as stopped.
     """
 
     async def handle(ctx: TaskContext) -> dict[str, Any]:
@@ -90,11 +92,15 @@ def agent_handler(
     return handle
 
 
+class _Yielding(Exception):
+    """An execution that was interrupted goes on before this task's begins."""
+
+
 class _AgentRun:
     def __init__(
         self, ctx: TaskContext, runtime: SessionRuntime, loop: AgentLoop, *, patience_s: float
     ) -> None:
-        self._patient_until = time.monotonic() + patience_s
+        self._patience_s = patience_s
         self._ctx = ctx
         self._runtime = runtime
         self._loop = loop
@@ -116,6 +122,8 @@ class _AgentRun:
                     session_id, lease_s=lease_s, wait_s=_WAIT_S
                 ) as lease:
                     return await self._execute(session_id, message, lease.fence)
+            except _Yielding:
+                raise TaskHandedBack(f"session {session_id} is another task's") from None
             except (SessionBusy, SessionConflict, LeaseLost):
                 # Somebody else executes or has changed the session: wait, then go on from there.
                 await self._ctx.checkpoint()
@@ -149,14 +157,25 @@ class _AgentRun:
             raise
 
     async def _goes_on(self, execution_id: str) -> bool:
-        """Tell whether the task of an execution that was interrupted is to go on with it."""
-        if time.monotonic() >= self._patient_until:
+        """Step back while the task of an execution that was interrupted may go on with it.
+
+        Errors: _Yielding.
+        """
+        if await self._is_over(execution_id):
             return False
+        # Noted with the task: each run of it steps back for the rest of the time only.
+        since: float = await self._ctx.keyed_step("found interrupted", execution_id, time.time)
+        if time.time() - since >= self._patience_s:
+            return False
+        raise _Yielding
+
+    async def _is_over(self, execution_id: str) -> bool:
+        """Tell whether a task of this session is over; those of others cannot be found."""
         tasks, session_id = self._ctx.store.tasks, self._ctx.task.session_id
         for task_id in await tasks.ids(session_id):
             if _execution_id(session_id, task_id) == execution_id:
                 task = await tasks.load(session_id, task_id)
-                return task is not None and not task.status.is_terminal
+                return task is not None and task.status.is_terminal
         return False
 
     async def _tell(self, session: AgentSession) -> None:

@@ -35,7 +35,17 @@ from redis_state.worker import TaskClient, TaskContext
 from redis_state.worker.agents import agent_handler
 from tests.agents import STEPS, same_agent, twenty_steps, undated
 from tests.faults import start_process
-from tests.pools import SESSION, becomes, pool, queue_of, updates_of
+from tests.pools import (
+    SESSION,
+    agent,
+    becomes,
+    client_of,
+    pool,
+    queue_of,
+    serving,
+    statuses,
+    updates_of,
+)
 
 DEFINITION = AgentDefinition(name="seeker", budget=ExecutionBudget(max_steps=50))
 
@@ -303,3 +313,78 @@ async def test_a_task_whose_workers_are_killed_ends_like_an_undisturbed_one(
         session: AgentSession = await runtime.get(SESSION)
         assert undated(session.state.to_dict()) == undated(undisturbed.state.to_dict())
         assert session.version == undisturbed.version
+
+
+async def test_a_task_that_steps_back_leaves_its_slot_to_the_task_that_it_waits_for(
+    store: RedisStateStore,
+) -> None:
+    await interrupt(store, "interrupted")
+    quick = agent_handler(AgentLoop(ScriptedDriver("quick")))
+    slow = agent_handler(AgentLoop(twenty_steps(), tools=[LOOK]))
+    # Another's job is before that of the task that was interrupted, and there is one slot.
+    async with client_of(store) as client:
+        other = await client.submit("quick", "second", session_id=SESSION)
+        first = await client.submit("slow", "first", session_id=SESSION, task_id="interrupted")
+        worker = agent(store.settings, {"slow": slow, "quick": quick}, max_tasks=1)
+        async with serving(worker):
+            for task in (first, other):
+                ended = await client.wait(SESSION, task, timeout_s=20)
+                result: Any = ended.result
+                assert (ended.status, result["status"]) == (TaskStatus.COMPLETE, "completed")
+    assert (await state_of(store)).execution_count == 2
+
+
+async def test_patience_is_for_all_runs_of_a_task_together(store: RedisStateStore) -> None:
+    await interrupt(store, "interrupted")
+    quick = agent_handler(AgentLoop(ScriptedDriver("quick")), patience_s=2.5)
+    async with pool(store, {"quick": quick}) as client:
+        task = await client.submit("quick", "second", session_id=SESSION)
+        ended = await client.wait(SESSION, task, timeout_s=20)
+        assert ended.status is TaskStatus.COMPLETE
+        # It was handed back, and each run took up the patience that the others had left.
+        assert (await statuses(store, task)).count("RUNNING") >= 3
+
+
+async def test_a_task_of_another_session_is_stepped_back_for(store: RedisStateStore) -> None:
+    await interrupt(store, "interrupted")
+    quick = agent_handler(AgentLoop(ScriptedDriver("quick")))
+    slow = agent_handler(AgentLoop(twenty_steps(), tools=[LOOK]))
+    async with pool(store, {"slow": slow, "quick": quick}) as client:
+        task = await client.submit("quick", {"session": SESSION}, session_id="elsewhere")
+
+        async def stepped_back() -> bool:
+            state = await client.get("elsewhere", task)
+            return state is not None and state.status is TaskStatus.PENDING
+
+        await eventually(stepped_back, "the task has stepped back")
+        first = await client.submit("slow", "first", session_id=SESSION, task_id="interrupted")
+        result: Any = (await client.wait(SESSION, first, timeout_s=20)).result
+        assert (result["status"], result["steps"]) == ("completed", STEPS)
+        ended = await client.wait("elsewhere", task, timeout_s=20)
+        assert ended.status is TaskStatus.COMPLETE
+
+
+async def test_a_hard_cancel_of_a_task_that_waits_leaves_anothers_execution(
+    store: RedisStateStore,
+) -> None:
+    await interrupt(store, "interrupted")
+    entered = asyncio.Event()
+
+    class Slow(SessionStore):
+        """The read after which a task sees that the session is another's takes its time."""
+
+        async def load(self, session_id: str) -> AgentSession | None:
+            if not entered.is_set():
+                entered.set()
+                await asyncio.Event().wait()
+            return await super().load(session_id)
+
+    quick = agent_handler(AgentLoop(ScriptedDriver("quick")), sessions=Slow)
+    async with pool(store, {"quick": quick}) as client:
+        task = await client.submit("quick", "second", session_id=SESSION)
+        await asyncio.wait_for(entered.wait(), 20)
+        await client.steer(SESSION, task, SteeringEventType.CANCEL, {"hard": True})
+        await becomes(client, task, TaskStatus.CANCELLED)
+    state = await state_of(store)
+    assert state.status is ExecutionStatus.IN_PROGRESS
+    assert state.stop_signal() is None
