@@ -164,7 +164,8 @@ def import_(
         known = await store.header(header.session_id) if replace else None
         if known is None:
             return await store.create(given.changed(header=header))
-        return await store.save(given.changed(header=header.changed(version=known.version)))
+        known_as = header.changed(version=known.version, created_at=known.created_at)
+        return await store.save(given.changed(header=known_as))
 
     _tell_stored(_with_store(url, store_it), as_json=as_json)
 

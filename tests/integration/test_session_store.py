@@ -122,6 +122,27 @@ async def test_an_id_that_was_created_anew_refuses_a_session_of_its_former_life(
     assert (await sessions.get("a")).definition.name == "later"
 
 
+async def test_a_session_made_by_hand_is_not_saved_over_another_life(
+    sessions: SessionStore,
+) -> None:
+    former = await sessions.create(fresh("a", name="former"))
+    earlier = former.header.changed(created_at=former.header.created_at - timedelta(seconds=5))
+    await sessions.delete("a")
+    await sessions.create(fresh("a", name="later"))
+    by_hand = AgentSession.from_dict(former.changed(header=earlier).to_dict())
+    with pytest.raises(SessionConflict):
+        await sessions.save(by_hand)
+    assert (await sessions.get("a")).definition.name == "later"
+
+
+@pytest.mark.parametrize("write", ["a:1", "a b", ""])
+async def test_a_write_whose_name_could_be_taken_for_another_is_refused(
+    sessions: SessionStore, write: str
+) -> None:
+    with pytest.raises(InvalidField, match="write"):
+        await sessions.create(fresh("a"), write=write)
+
+
 async def test_a_write_that_is_repeated_recognises_itself(sessions: SessionStore) -> None:
     created = await sessions.create(fresh("a"), write="mine")
     assert (await sessions.create(fresh("a"), write="mine")).version == 1
@@ -338,8 +359,44 @@ async def test_a_listing_follows_a_changed_status_and_forgets_what_is_gone(
     sender = store.transport.sender
     found = [await sender.send("ZRANGE", key, 0, -1, repeatable=True) for key in indexes]
     names = Counter(member.rpartition(b":")[2] for members in found for member in members)
-    # Two lists were looked at; the other two of the expired one go when they are.
+    # Two lists were looked at; the other two of the expired one go when they are, or at a save.
     assert names == {b"a": 4, b"b": 4, gone.encode(): 2}
+    await sessions.save((await sessions.get("a")).resumed())
+    left = await sender.send(
+        "ZRANGE", store.base.keys.agent_sessions(agent_shard("a")), 0, -1, repeatable=True
+    )
+    assert not [member for member in left if member.endswith(gone.encode())]
+
+
+async def test_an_expired_session_that_is_created_anew_is_listed_once_and_as_it_is(
+    store: RedisStateStore,
+) -> None:
+    sessions = SessionStore(store)
+    # Places of a former life that no save has swept yet.
+    index, sender = store.base.keys.agent_sessions(agent_shard("a")), store.transport.sender
+    places = [f"{tag}:0000000000000001:a" for tag in ("/", "suspended/")]
+    await sessions.create(fresh("a"))
+    for place in places:
+        await sender.send("ZADD", index, 0, place, repeatable=True)
+    assert (await ids(sessions)).count("a") == 1
+    assert await ids(sessions, status=SessionStatus.SUSPENDED) == []
+
+
+async def test_a_page_among_many_that_have_expired_costs_a_few_round_trips_to_find(
+    store: RedisStateStore,
+) -> None:
+    sessions = SessionStore(store)
+    await sessions.create(fresh("kept", name="kept"))
+    index, sender = store.base.keys.agent_sessions(agent_shard("kept")), store.transport.sender
+    for n in range(900):
+        # Of other lives of one id: what is listed is there, and is none of them.
+        place = f"/:{n + 10**15:016d}:kept"
+        await sender.send("ZADD", index, 0, place, repeatable=True)
+    asked = await info(store, "total_commands_processed")
+    assert await ids(sessions, count=1) == ["kept"]
+    spent = await info(store, "total_commands_processed") - asked
+    # A look into each place, and sixteen lists for each hundred.
+    assert spent < 900 + 16 * 12 + 50, spent
 
 
 @pytest.mark.parametrize("options", [{"count": 0}, {"count": 1_001}, {"after": "x"}])
@@ -361,7 +418,9 @@ async def plant(store: RedisStateStore, start: int, end: int) -> None:
             keys.agent_session(session),
             {"header": header, "head": b"x" * 2_000},
             index=keys.agent_sessions(agent_shard(session)),
+            expiries=keys.agent_expiries(agent_shard(session)),
             session_id=session,
+            born="1",
             tags="/ active/ /a active/a",
             expected=0,
             base="",
