@@ -124,14 +124,15 @@ class SessionStore:
             return None
         fields = dict(zip(flat[::2], flat[1::2], strict=True))
         try:
-            session, parts = read_session(fields, self._protection)
+            found = read_session(fields, self._protection)
             write = fields[b"write"].decode()
         except KeyError as missing:
             raise CorruptState(key, f"{missing.args[0].decode()} is missing") from None
         except (InvalidField, codec.Unreadable) as error:
             # Their texts name a place, never what stands there.
             raise CorruptState(key, str(error)) from None
-        return _remembering(session, write, parts)
+        # One that was stored under less protection is written again by the next save.
+        return _remembering(found.session, write, found.parts, sealed=found.sealed)
 
     async def get(self, session_id: str) -> AgentSession:
         """Return a session. Errors: SessionNotFound; else as `load`."""
@@ -287,10 +288,11 @@ class SessionStore:
         return self._base.keys.agent_expiries(agent_shard(session_id))
 
 
-def _remembering(session: AgentSession, write: str, parts: PartLists) -> AgentSession:
-    return session.remembering(
-        Image(session.session_id, session.version, write, session.definition, parts)
-    )
+def _remembering(
+    session: AgentSession, write: str, parts: PartLists, *, sealed: bool = True
+) -> AgentSession:
+    definition = session.definition if sealed else None
+    return session.remembering(Image(session.session_id, session.version, write, definition, parts))
 
 
 def _refuse(reply: Reply, session: AgentSession, fence: Fence | None) -> None:

@@ -15,7 +15,14 @@ from rich.table import Table
 from rich.text import Text
 
 from redis_state import RedisStateStore, codec
-from redis_state.agents import AgentSession, SessionPage, SessionStatus, SessionStore
+from redis_state.agents import (
+    AgentSession,
+    LlmConfig,
+    SessionPage,
+    SessionStatus,
+    SessionStore,
+)
+from redis_state.agents.protection import is_sealed
 from redis_state.cli.ending import Status, or_exit, run
 from redis_state.cli.tree import differences
 from redis_state.errors import CallerError
@@ -155,18 +162,21 @@ def import_(
     """Store a session that was exported, here or in another language, as a new one.
 
     Refused with status 4 if its id is taken. With `--replace` it becomes the next version of what
-    is there.
+    is there; where it is redacted the keys of models that are there stay.
     """
     given = _read(file)
     header = given.header.changed(version=0, session_id=as_id or given.session_id)
 
     async def store_it(store: SessionStore) -> AgentSession:
-        known = await store.header(header.session_id) if replace else None
+        known = await store.load(header.session_id) if replace else None
         if known is None:
             return await store.create(given.changed(header=header))
-        known_as = header.changed(version=known.version, created_at=known.created_at)
-        return await store.save(given.changed(header=known_as))
+        its = known.header
+        known_as = header.changed(version=its.version, created_at=its.created_at)
+        return await store.save(given.with_keys_of(known).changed(header=known_as))
 
+    if _has_clear_keys(given):
+        print("redis-state: the keys of models are stored in clear", file=sys.stderr)
     _tell_stored(_with_store(url, store_it), as_json=as_json)
 
 
@@ -196,6 +206,12 @@ def diff(
             print("They are the same.")
     if found:
         raise typer.Exit(Status.FAILED)
+
+
+def _has_clear_keys(given: AgentSession) -> bool:
+    configs = given.definition.llm_config, given.state.llm_config
+    keys = [key for each in configs if isinstance(each, LlmConfig) for key in each.secrets]
+    return not all(is_sealed(key) for key in keys)
 
 
 def _facts(found: AgentSession) -> dict[str, Any]:

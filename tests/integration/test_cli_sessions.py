@@ -131,11 +131,22 @@ async def test_an_export_is_imported_as_it_was(
     taken = await cli("import", "a.json")
     assert (taken.returncode, taken.stdout) == (4, "")
     assert (await cli("import", "-", "--as", "b", stdin=printed.stdout)).stdout == "b (version 1)\n"
+    told = await cli("import", "-", "--as", "c", stdin=printed.stdout)
+    assert told.stderr == "redis-state: the keys of models are stored in clear\n"
     copied = await sessions.get("b")
     assert copied.to_dict()["state"] == session.to_dict()["state"]
     assert copied.to_dict()["definition"] == session.to_dict()["definition"]
     replaced = await cli("import", "a.json", "--replace", "--json")
     assert json.loads(replaced.stdout)["version"] == 2
+    assert replaced.stderr == ""
+    # It was redacted: the keys that are there stay, but for another address.
+    kept = await sessions.get("a")
+    assert (kept.definition, kept.state.llm_config) == (
+        session.definition,
+        session.state.llm_config,
+    )
+    exported["definition"]["llmConfig"]["apiUrl"] = "https://elsewhere"
+    await cli("import", "-", "--replace", stdin=json.dumps(exported))
     assert (await sessions.get("a")).definition.redacted() == (await sessions.get("a")).definition
     assert (await cli("import", "a.json", "--replace", "--as", "new")).returncode == 0
     assert (await cli("export", "a", "-o", "no/such/folder.json")).returncode == 2
