@@ -35,6 +35,20 @@ def check_uuid(value: object, place: str) -> str:
     return str(found)
 
 
+def is_session_id(text_: str) -> bool:
+    """Tell whether a text may be a session's id."""
+    return _SESSION.fullmatch(text_) is not None
+
+
+def session_id_for(name: str) -> str:
+    """Return a name as a session's id: itself if it may be one, else one of its own made of it."""
+    if is_session_id(name):
+        return name
+    words = "-".join(re.findall(r"[a-zA-Z0-9]+", name))[:40]
+    made = derived_id("session of", name)
+    return f"{words}-{made}" if words else made
+
+
 def check_session_id(value: object, place: str = "session_id") -> str:
     """Return a session's id. Errors: InvalidField unless letters, digits, ``_`` and ``-``."""
     found = text.read(value, place)

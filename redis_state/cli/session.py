@@ -22,6 +22,7 @@ from redis_state.agents import (
     SessionStatus,
     SessionStore,
 )
+from redis_state.agents.ids import is_session_id
 from redis_state.agents.protection import is_sealed
 from redis_state.cli.ending import Status, or_exit, run
 from redis_state.cli.tree import differences
@@ -40,7 +41,7 @@ session: typer.Typer = typer.Typer(
 )
 
 Id = Annotated[str, typer.Argument(metavar="ID", help="A session's id.")]
-Side = Annotated[str, typer.Argument(help="A session's id, or the file of an export.")]
+Side = Annotated[str, typer.Argument(help="A session's id, or the file of an export: ./NAME.")]
 Url = Annotated[str | None, typer.Option("--url", help="Server address; else REDIS_STATE_URL.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
@@ -190,7 +191,8 @@ def diff(
 ) -> None:
     """Compare what two sessions are and know: definition and state, not id and version.
 
-    Each side is a session's id or the file of an export. Status 0 if they are the same, 1 if not.
+    Each side is a session's id or the file of an export; what could be an id is one, so write
+    ./NAME for a file without a dot. Status 0 if they are the same, 1 if not.
     Try: `redis-state session export ID -o before.json`, later `redis-state session diff
     before.json ID`.
     """
@@ -232,8 +234,8 @@ def _facts(found: AgentSession) -> dict[str, Any]:
 
 
 def _side(side: str, url: str | None) -> dict[str, Any]:
-    is_file = Path(side).is_file()
-    found = _read(side) if is_file else _with_store(url, lambda store: store.get(side))
+    is_id = side == "" or is_session_id(side)
+    found = _with_store(url, lambda store: store.get(side)) if is_id else _read(side)
     return or_exit(found.redacted().to_dict)
 
 

@@ -6,11 +6,12 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from redis_state.agents.driver import Scope
+from redis_state.agents.execution import ExecutionStatus
 from redis_state.agents.history import ExecutionHistory, summary_of
-from redis_state.agents.ids import derived_id
+from redis_state.agents.ids import derived_id, session_id_for
 from redis_state.agents.loop import AgentLoop
 from redis_state.agents.messages import MESSAGES
 from redis_state.agents.run import run_session
@@ -54,6 +55,10 @@ class InboxSteering:
         return self._inbox.take()
 
 
+class AgentFailed(Exception):
+    """An agent's execution failed. Its session tells why."""
+
+
 def agent_handler(
     loop: Loops,
     *,
@@ -61,12 +66,14 @@ def agent_handler(
     sessions: Callable[[RedisStateStore], SessionStore] = SessionStore,
     lease_s: float = 10.0,
     patience_s: float = 60.0,
+    on_failure: Literal["result", "fail"] = "result",
 ) -> Handler:
     """Make a handler for `AgentWorker` that executes a session's agent once per task.
 
     A task's input is the message, or an object with ``message`` and ``session``; the session is
-    else the task's own. With a ``definition`` one that is not there is created. ``loop`` may be a
-    function, for loops that need the runtime, as sub-agents do.
+    else the task's own (`session_id_for`). With a ``definition`` one that is not there is created.
+    ``loop`` may be a function, for loops that need the runtime, as sub-agents do. An agent that
+    failed is a result of status ``failed``; with ``on_failure="fail"`` the task fails too.
 
     Killed between any two steps, the task is taken over and goes on from the last completed one.
     CANCEL stops the execution as ``user_requested`` before the task is CANCELLED; PAUSE waits
@@ -87,7 +94,10 @@ def agent_handler(
         session = await run.until_done(session_id, message, lease_s)
         # The execution is stopped and saved: now the task may end as it was told to.
         await ctx.checkpoint()
-        return await run.result(session)
+        result = await run.result(session)
+        if on_failure == "fail" and result["status"] == ExecutionStatus.FAILED:
+            raise AgentFailed(f"after {result['steps']} steps, in session {session.session_id}")
+        return result
 
     return handle
 
@@ -217,7 +227,7 @@ def _user_requested(reason: str | None) -> StopSignal:
 def _input(ctx: TaskContext) -> tuple[str, str | None]:
     given: Any = ctx.input
     values = cast("Mapping[str, Any]", given if isinstance(given, Mapping) else {"message": given})
-    session_id = values.get("session") or ctx.task.session_id
+    session_id = values.get("session") or session_id_for(ctx.task.session_id)
     message = values.get("message")
     if not (message is None or isinstance(message, str)):
         raise InvalidField("message", "text is needed")

@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -28,6 +28,7 @@ from redis_state.agents import (
     ToolRun,
     derived_id,
     run_session,
+    session_id_for,
 )
 from redis_state.models import SteeringEventType, TaskStatus
 from redis_state.testing import eventually
@@ -388,3 +389,31 @@ async def test_a_hard_cancel_of_a_task_that_waits_leaves_anothers_execution(
     state = await state_of(store)
     assert state.status is ExecutionStatus.IN_PROGRESS
     assert state.stop_signal() is None
+
+
+@pytest.mark.parametrize("on_failure", ["result", "fail"])
+async def test_an_agent_that_failed_is_a_result_or_a_failure(
+    on_failure: Literal["result", "fail"], store: RedisStateStore
+) -> None:
+    loop = AgentLoop(ScriptedDriver(RuntimeError("s3cr3t")))
+    handler = agent_handler(loop, definition=DEFINITION, on_failure=on_failure)
+    async with pool(store, {"agent": handler}) as client:
+        task = await client.submit("agent", "go", session_id=SESSION)
+        ended: Any = await client.wait(SESSION, task, timeout_s=20)
+        if on_failure == "result":
+            assert (ended.status, ended.result["status"]) == (TaskStatus.COMPLETE, "failed")
+        else:
+            assert ended.status is TaskStatus.FAILED
+            assert ended.error == "AgentFailed: after 1 steps, in session s"
+    assert (await state_of(store)).status is ExecutionStatus.FAILED
+
+
+@pytest.mark.parametrize("name", ["user:42", "::", "-x", "a/b c"])
+async def test_a_task_session_of_any_name_has_an_agent(name: str, store: RedisStateStore) -> None:
+    handler = agent_handler(AgentLoop(ScriptedDriver("hi")), definition=DEFINITION)
+    async with pool(store, {"agent": handler}) as client:
+        task = await client.submit("agent", "go", session_id=name)
+        result: Any = (await client.wait(name, task, timeout_s=20)).result
+    assert result["response"] == "hi"
+    assert result["session"] == session_id_for(name)
+    assert len({session_id_for(each) for each in (name, "user:42", "user-42", "a/b/c")}) >= 3
