@@ -1,15 +1,13 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 from typing import Any, Literal
 
 import pytest
 
 pytest.importorskip("arq", reason="needs the worker extra")
 
-from redis_state import RedisStateStore, Settings
+from redis_state import RedisStateStore
 from redis_state.agents import (
     AgentDefinition,
     AgentLoop,
@@ -32,17 +30,15 @@ from redis_state.agents import (
 )
 from redis_state.models import SteeringEventType, TaskStatus
 from redis_state.testing import eventually
-from redis_state.worker import TaskClient, TaskContext
+from redis_state.worker import TaskContext
 from redis_state.worker.agents import agent_handler
-from tests.agents import STEPS, same_agent, twenty_steps, undated
-from tests.faults import start_process
+from tests.agents import STEPS, twenty_steps
 from tests.pools import (
     SESSION,
     agent,
     becomes,
     client_of,
     pool,
-    queue_of,
     serving,
     statuses,
     updates_of,
@@ -272,50 +268,6 @@ async def test_a_loop_may_have_subagents(store: RedisStateStore) -> None:
         assert child.parent_id == SESSION
 
 
-async def test_a_task_whose_workers_are_killed_ends_like_an_undisturbed_one(
-    store: RedisStateStore, settings: Settings
-) -> None:
-    runtime = SessionRuntime(SessionStore(store))
-    task_id = "killed-again-and-again"
-    await runtime.create(same_agent(SESSION))
-    # The same agent and the same execution, in a world of its own.
-    elsewhere = settings.model_copy(update={"namespace": f"{settings.namespace}-undisturbed"})
-    async with RedisStateStore(elsewhere) as other:
-        peaceful = SessionRuntime(SessionStore(other))
-        await peaceful.create(same_agent(SESSION))
-        undisturbed = await run_session(
-            peaceful,
-            SESSION,
-            AgentLoop(twenty_steps(), tools=[LOOK]),
-            message="go",
-            execution_id=derived_id("task", SESSION, task_id),
-        )
-        await other.delete_everything()
-    async with TaskClient(store, queue=queue_of(settings)) as client:
-        await client.submit("agent", "go", session_id=SESSION, task_id=task_id)
-        kills = [0, 7, 18]
-        ends: list[int | None] = []
-        for number in range(len(kills) + 1):
-            argument = {
-                "url": settings.url.get_secret_value(),
-                "namespace": settings.namespace,
-                "task": task_id,
-                "kills": kills,
-                "name": f"w{number}",
-            }
-            process = await start_process("agent_worker", argument)
-            async with asyncio.timeout(60):
-                _, errors = await process.communicate()
-            ends.append(process.returncode)
-            assert b"Traceback" not in errors, errors.decode()
-        assert ends == [-signal.SIGKILL] * len(kills) + [os.EX_OK]
-        ended: Any = (await client.wait(SESSION, task_id)).result
-        assert ended["response"] == "found it all"
-        session: AgentSession = await runtime.get(SESSION)
-        assert undated(session.state.to_dict()) == undated(undisturbed.state.to_dict())
-        assert session.version == undisturbed.version
-
-
 async def test_a_task_that_steps_back_leaves_its_slot_to_the_task_that_it_waits_for(
     store: RedisStateStore,
 ) -> None:
@@ -417,61 +369,3 @@ async def test_a_task_session_of_any_name_has_an_agent(name: str, store: RedisSt
     assert result["response"] == "hi"
     assert result["session"] == session_id_for(name)
     assert len({session_id_for(each) for each in (name, "user:42", "user-42", "a/b/c")}) >= 3
-
-
-async def killed_and_gone_on(
-    settings: Settings, task_id: str, number: int, kills: list[int], **options: Any
-) -> int | None:
-    """Run a task in a process of its own; tell how that ended."""
-    argument = {
-        "url": settings.url.get_secret_value(),
-        "namespace": settings.namespace,
-        "task": task_id,
-        "kills": kills,
-        "name": f"w{number}",
-    }
-    process = await start_process("agent_worker", argument | options)
-    async with asyncio.timeout(60):
-        _, errors = await process.communicate()
-    assert b"Traceback" not in errors, errors.decode()
-    return process.returncode
-
-
-async def test_what_is_said_while_no_worker_is_there_enters_the_conversation_once(
-    store: RedisStateStore, settings: Settings
-) -> None:
-    await SessionRuntime(SessionStore(store)).create(same_agent(SESSION))
-    kills = [3, 4]
-    async with TaskClient(store, queue=queue_of(settings)) as client:
-        task = await client.submit("agent", "go", session_id=SESSION)
-        for number in range(len(kills) + 1):
-            ended = await killed_and_gone_on(settings, task, number, kills)
-            assert ended == (os.EX_OK if number == len(kills) else -signal.SIGKILL)
-            if number < len(kills):
-                said = {"text": f"after kill {number}"}
-                await client.steer(SESSION, task, SteeringEventType.USER_MESSAGE, said)
-        result: Any = (await client.wait(SESSION, task)).result
-        assert (result["response"], result["steps"]) == ("found it all", STEPS)
-    state = await state_of(store)
-    said_by_users = [m.text for m in state.store.section("messages") if m.role == "user"]
-    assert said_by_users == ["look for it", "go", "after kill 0", "after kill 1"]
-
-
-async def test_a_worker_killed_while_a_subagent_works_has_the_same_one_gone_on_with(
-    store: RedisStateStore, settings: Settings
-) -> None:
-    runtime = SessionRuntime(SessionStore(store))
-    await runtime.create(same_agent(SESSION))
-    kills = [0, 9]
-    async with TaskClient(store, queue=queue_of(settings)) as client:
-        task = await client.submit("agent", "go", session_id=SESSION)
-        for number in range(len(kills) + 1):
-            ended = await killed_and_gone_on(settings, task, number, kills, below=True)
-            assert ended == (os.EX_OK if number == len(kills) else -signal.SIGKILL)
-        result: Any = (await client.wait(SESSION, task)).result
-        assert (result["response"], result["steps"]) == ("thanks", 2)
-    [header] = (await runtime.sessions.list_headers(agent_name="helper")).headers
-    child = await runtime.get(header.session_id)
-    assert (child.state.execution_count, child.state.step_count) == (1, STEPS)
-    # Created, begun, each answer but the last, each step, over: no save was done twice.
-    assert child.version == 1 + 2 * STEPS + 1
