@@ -369,8 +369,10 @@ CALLS: dict[str, Call] = {
         k.agent_session("s"),
         {"head": b"{}"},
         index=k.agent_sessions(agent_shard("s")),
+        expiries=k.agent_expiries(agent_shard("s")),
         session_id="s",
         tags="/ active/",
+        born="1",
         expected=1,
         base="",
         dropped=("s:1",),
@@ -379,7 +381,10 @@ CALLS: dict[str, Call] = {
         fence=Fence(k.agent_lease("s"), 1),
     ),
     "delete_session": lambda s, k: s.delete_session(
-        k.agent_session("s"), index=k.agent_sessions(agent_shard("s")), session_id="s"
+        k.agent_session("s"),
+        index=k.agent_sessions(agent_shard("s")),
+        expiries=k.agent_expiries(agent_shard("s")),
+        session_id="s",
     ),
     "transition_task": _transition,
     "save_oauth_token": lambda scripts, keys: scripts.save_oauth_token(

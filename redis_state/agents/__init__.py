@@ -6,7 +6,7 @@ from redis_state.agents.driver import Driver, Scope, ScriptedDriver, Steering, T
 from redis_state.agents.execution import ExecutionState, ExecutionStatus
 from redis_state.agents.guards import DEFAULT_BUDGET
 from redis_state.agents.history import ExecutionHistory, summary_of
-from redis_state.agents.ids import derived_id, new_id
+from redis_state.agents.ids import derived_id, new_id, session_id_for
 from redis_state.agents.inference import (
     InferenceResponse,
     LlmConfig,
@@ -108,5 +108,6 @@ __all__ = [
     "derived_id",
     "new_id",
     "run_session",
+    "session_id_for",
     "summary_of",
 ]

@@ -22,7 +22,9 @@ def new_id() -> str:
 
 def derived_id(*parts: str) -> str:
     """Make an id of what it belongs to: the same parts give the same id in every process."""
-    return str(uuid.uuid5(_OURS, "\x1f".join(parts)))
+    # A lone surrogate, which JSON may hold, has no UTF-8.
+    name = "\x1f".join(parts).encode("utf-8", "backslashreplace").decode()
+    return str(uuid.uuid5(_OURS, name))
 
 
 def check_uuid(value: object, place: str) -> str:
@@ -31,6 +33,20 @@ def check_uuid(value: object, place: str) -> str:
     if not _UUID.fullmatch(found):
         raise InvalidField(place, "a UUID of version 1 to 5 is needed")
     return str(found)
+
+
+def is_session_id(text_: str) -> bool:
+    """Tell whether a text may be a session's id."""
+    return _SESSION.fullmatch(text_) is not None
+
+
+def session_id_for(name: str) -> str:
+    """Return a name as a session's id: itself if it may be one, else one of its own made of it."""
+    if is_session_id(name):
+        return name
+    words = "-".join(re.findall(r"[a-zA-Z0-9]+", name))[:40]
+    made = derived_id("session of", name)
+    return f"{words}-{made}" if words else made
 
 
 def check_session_id(value: object, place: str = "session_id") -> str:

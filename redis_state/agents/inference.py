@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, ClassVar, cast
@@ -29,6 +30,7 @@ from redis_state.agents.wire import (
 from redis_state.errors import InvalidField
 
 REDACTED = "[redacted]"
+_SECRET = re.compile(r"key$|token$|secret|^sig$|signature|passw|^auth|credential", re.IGNORECASE)
 
 
 class Usage(Wire):
@@ -137,15 +139,20 @@ def _llm_slot(field: str, key: str) -> Slot:
     return Slot(field, key, text, str)
 
 
+def is_secret(name: str) -> bool:
+    """Tell whether a parameter of an address is a secret, by its name."""
+    return _SECRET.search(name) is not None
+
+
 class LlmConfig(Wire):
-    """How a model is asked. ``api_key`` is never shown by ``repr``."""
+    """How a model is asked. ``api_key`` and ``query_params`` are never shown by ``repr``."""
 
     slots: ClassVar[tuple[Slot, ...]] = tuple(_llm_slot(*pair) for pair in _LLM_KEYS.items())
 
     api_url: str = ""
     api_key: str = Field(default="", repr=False)
     endpoint: str = ""
-    query_params: FrozenMap = EMPTY
+    query_params: FrozenMap = Field(default=EMPTY, repr=False)
     metadata: FrozenMap = EMPTY
     model: str = ""
     max_tokens: int = 0
@@ -156,8 +163,29 @@ class LlmConfig(Wire):
     pricing: FrozenMap = EMPTY
 
     def redacted(self) -> LlmConfig:
-        """Return it without its key."""
-        return self.changed(api_key=REDACTED) if self.api_key else self
+        """Return it without its key, and without those among the parameters of its address."""
+        params = {n: REDACTED if v and is_secret(n) else v for n, v in self.query_params.items()}
+        api_key = REDACTED if self.api_key else ""
+        if (api_key, params) == (self.api_key, self.query_params):
+            return self
+        return self.replaced(api_key=api_key, query_params=FrozenMap(params))
+
+    def with_keys_of(self, other: LlmConfig) -> LlmConfig:
+        """Return it with another's keys where its own are redacted. Not for another address."""
+        if (self.api_url, self.endpoint) != (other.api_url, other.endpoint):
+            return self
+        params = {
+            name: other.query_params.get(name, value) if value == REDACTED else value
+            for name, value in self.query_params.items()
+        }
+        api_key = other.api_key if self.api_key == REDACTED else self.api_key
+        return self.changed(api_key=api_key, query_params=FrozenMap(params))
+
+    @property
+    def secrets(self) -> list[str]:
+        """Its keys that are there: not empty, and not redacted."""
+        params = [str(v) for n, v in self.query_params.items() if v and is_secret(n)]
+        return [key for key in (self.api_key, *params) if key and key != REDACTED]
 
 
 class ResponseFormat(Wire):

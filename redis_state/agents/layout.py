@@ -30,17 +30,29 @@ PartLists: TypeAlias = Mapping[str, Sequence[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """What the store holds of a session: of which write, and which objects its parts are."""
+    """What the store holds of a session: of which write, and which objects its parts are.
+
+    ``definition`` is None if it is to be written again whatever it is.
+    """
 
     session_id: str
     version: int
     write: str
-    definition: AgentDefinition
+    definition: AgentDefinition | None
     parts: PartLists
 
     def is_base_of(self, session: AgentSession) -> bool:
         """Whether this is the very version that the session was made from."""
         return (self.session_id, self.version) == (session.session_id, session.version)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A session as it was read. ``sealed``: its definition stands as a save would write it."""
+
+    session: AgentSession
+    parts: PartLists
+    sealed: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,27 +85,24 @@ def change_of(
     return Change(fields, list(_gone(known, parts)), parts)
 
 
-def read_session(
-    fields: Mapping[bytes, bytes], protection: Protection
-) -> tuple[AgentSession, PartLists]:
+def read_session(fields: Mapping[bytes, bytes], protection: Protection) -> Found:
     """Read a session; its parts are not looked into.
 
     Errors: InvalidField, codec.Unreadable, KeyError for a part that is missing.
     """
     parts = {
-        name: [fields[b"%s:%d" % (name.encode(), place)] for place in range(count)]
+        name: [fields[b"%s:%d" % (name.encode(), place)] for place in range(_count(name, count))]
         for name, count in _object("parts", fields).items()
     }
+    definition = _object("definition", fields)
     session = AgentSession(
         header=read_header(fields[b"header"]),
-        definition=AgentDefinition.from_dict(
-            protection.open(_object("definition", fields)), place="definition"
-        ),
+        definition=AgentDefinition.from_dict(protection.open(definition), place="definition"),
         state=_with_parts(
             AgentState.from_dict(protection.open(_object("head", fields)), place="state"), parts
         ),
     )
-    return session, _parts_of(session.state)
+    return Found(session, _parts_of(session.state), protection.seal(definition) == definition)
 
 
 def read_header(data: bytes) -> SessionHeader:
@@ -140,6 +149,12 @@ def _replaced(state: AgentState, lists: Sequence[Messages], steps: StepExecution
     if state.execution is None:
         return state
     return state.changed(execution=state.execution.changed(step_executions=steps))
+
+
+def _count(name: str, count: Any) -> int:
+    if not isinstance(count, int) or isinstance(count, bool) or count < 0:
+        raise InvalidField(f"parts.{name}", "a number from 0 is needed")
+    return count
 
 
 def _object(name: str, fields: Mapping[bytes, bytes]) -> dict[str, Any]:

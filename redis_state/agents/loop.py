@@ -1,12 +1,15 @@
 """The loop: ask the model, run the tools that it asks for, and again, until it is to stop.
 
 Every id is derived from what it belongs to, so that a step that a crash has done again is the same
-step. The loop keeps nothing: each state that it gives is all there is to go on from.
+step. The loop keeps nothing: each state that it gives is all there is to go on from. An answer that
+asks for tools is given before they run: whoever goes on has them run, and does not ask again.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
 from inspect import isawaitable
 from itertools import takewhile
 from typing import Any
@@ -21,7 +24,7 @@ from redis_state.agents.messages import MESSAGES, Message, ToolCall, ToolResult
 from redis_state.agents.session import AgentDefinition
 from redis_state.agents.signals import StopReason, StopSignal
 from redis_state.agents.state import AgentState
-from redis_state.agents.steps import AgentStep, ToolExecution
+from redis_state.agents.steps import AgentStep, StepExecution, ToolExecution
 from redis_state.agents.wire import FrozenMap, now
 from redis_state.errors import BackendError, LostRace
 from redis_state.models.steering import SteeringEvent, SteeringEventType
@@ -58,38 +61,45 @@ class AgentLoop:
         definition: AgentDefinition | None = None,
         execution_id: str | None = None,
         scope: Scope | None = None,
-    ) -> AsyncGenerator[AgentState, None]:
-        """Execute, and give each state that is to be kept: begun, after each step, over.
+    ) -> AsyncGenerator[AgentState, AgentState | None]:
+        """Execute, and give each state that is to be kept: begun, answered, done, over.
 
-        An execution that is not over is gone on with. ``execution_id`` names the one that is
-        wanted: if it is over nothing is done, and one of another id makes room for it.
+        A state that is sent back in its place is gone on from. An execution that is not over is
+        gone on with, also from the midst of a step. ``execution_id`` names the one that is wanted:
+        if it is over nothing is done, and one of another id makes room for it.
         """
         where = scope or Scope()
         begun = begin(state, execution_id)
         if begun is None:
             return
-        yield begun
+        current = (yield begun) or begun
         budget = self._budget or (definition and definition.budget) or DEFAULT_BUDGET
         tools = tuple(
             tool for tool in self._tools if definition is None or definition.allows(tool.name)
         )
-        used = begun.usage
-        current = begun
-        while True:
-            current = await _steered(current, where)
-            current = _guarded(current, budget, used)
-            if not goes_on(current):
-                yield current.with_execution_completed()
-                return
-            current = await self._step(current, tools, where)
-            yield current
-            if current.status is not None and current.status.is_over:
-                return
-            used += _last_step(current).usage
+        work = _Work.of(current)
+        current = await _going_on(current, where)
+        if current.execution is not None and not _is_open(current):
+            yield current  # stopped in the midst of a step
+        while _is_open(current):
+            if current.current_step is None:
+                current = _guarded(await _steered(current, where), budget, work)
+                if not goes_on(current):
+                    yield current.with_execution_completed()
+                    return
+                current = await self._asked(current, tools)
+                if current.current_step is not None and current.current_step.requested_calls:
+                    current = (yield current) or current
+            if _is_open(current) and current.current_step is not None:
+                current = await self._acted(current, tools, where)
+            work = work.and_last(current)
+            current = (yield current) or current
 
-    async def _step(self, state: AgentState, tools: tuple[Tool, ...], scope: Scope) -> AgentState:
+    async def _asked(self, state: AgentState, tools: tuple[Tool, ...]) -> AgentState:
+        """Return a state with the model's answer as the step that runs; or failed."""
         execution = state.execution
         assert execution is not None  # noqa: S101 - the loop has begun it
+        state = state.with_execution(execution.changed(current_step_started_at=now()))
         number = len(execution.step_executions)
         step_id = derived_id(execution.execution_id, "step", str(number))
         step = AgentStep(id=step_id, input_messages=_unanswered(state))
@@ -101,17 +111,26 @@ class AgentLoop:
             raise
         except Exception as error:  # noqa: BLE001 - a driver may raise anything
             return state.with_current_step(step).with_failure(error)
-        runs: list[ToolExecution] = []
-        for at, call in enumerate(response.tool_calls):
-            run_id = derived_id(step_id, "tool", str(at))
-            runs.append(await _run_tool(ToolRun(run_id, call, state, scope), tools))
-        done = state.with_current_step(
-            step.changed(
-                output_messages=_said(step_id, response, runs),
-                tool_executions=tuple(runs),
-                inference_response=response,
-            )
+        return state.with_current_step(step.changed(inference_response=response))
+
+    async def _acted(self, state: AgentState, tools: tuple[Tool, ...], scope: Scope) -> AgentState:
+        """Return a state with the step that runs over, its tools run but those that have."""
+        step = state.current_step
+        assert step is not None  # noqa: S101 - the caller has seen it
+        had = step.tool_executions
+        runs: list[ToolExecution] = list(had)
+        for at, call in enumerate(step.requested_calls[len(had) :], start=len(had)):
+            run = ToolRun(_run_id(step.id, at, call), call, state, scope)
+            runs.append(await _run_tool(run, tools))
+        said = _said(step.id, step.inference_response, runs)
+        # The original puts what a step says into it at once: of that only the results are new.
+        new = said[1 + len(had) :] if step.output_messages else said
+        over = step.changed(
+            output_messages=(*step.output_messages, *new), tool_executions=tuple(runs)
         )
+        done = state.with_current_step(over.changed(output_messages=new))
+        assert done.execution is not None  # noqa: S101 - it has a step
+        done = done.with_execution(done.execution.with_current_step(over))
         if self._stop_on_tool_error and any(run.has_failed for run in runs):
             signal = StopSignal(reason=StopReason.ERROR, message="a tool failed", source="loop")
             done = done.with_stop_signal(signal)
@@ -166,6 +185,57 @@ def message_of(event: SteeringEvent) -> Message | None:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What the steps that are over have used. The time between them is nobody's work."""
+
+    usage: Usage
+    seconds: float
+
+    @classmethod
+    def of(cls, state: AgentState) -> _Work:
+        steps = state.execution.step_executions if state.execution else ()
+        return cls(
+            sum((done.step.usage for done in steps), Usage()), sum(_seconds(done) for done in steps)
+        )
+
+    def and_last(self, state: AgentState) -> _Work:
+        steps = state.execution.step_executions if state.execution else ()
+        if not steps:
+            return self
+        last = steps[-1]
+        return _Work(self.usage + last.step.usage, self.seconds + _seconds(last))
+
+
+def _seconds(done: StepExecution) -> float:
+    return max(0.0, (done.completed_at - done.started_at).total_seconds())
+
+
+def _is_open(state: AgentState) -> bool:
+    return state.status is not None and not state.status.is_over
+
+
+async def _going_on(state: AgentState, scope: Scope) -> AgentState:
+    """Take up a step that was left in its midst, unless told to stop; drop one without an answer.
+
+    The time for which nobody was at it is not the step's: it counts as begun so much later.
+    """
+    step, execution = state.current_step, state.execution
+    if step is None or execution is None or not _is_open(state):
+        return state
+    answer = step.inference_response
+    if not (answer.tool_calls or answer.content or step.output_messages or step.has_errors):
+        return state.with_execution(execution.changed(current_step=None))
+    signal = await scope.steering.checkpoint()
+    if signal is not None:
+        state = state.with_stop_signal(signal)
+    if state.execution is None or state.execution.continuation.should_stop:
+        return state.with_execution_completed()
+    begun = execution.current_step_started_at or state.updated_at
+    begun += max(timedelta(0), now() - state.updated_at)
+    return state.with_execution(execution.changed(current_step_started_at=begun))
+
+
 async def _steered(state: AgentState, scope: Scope) -> AgentState:
     signal = await scope.steering.checkpoint()
     said = [message_of(event) for event in scope.steering.take()]
@@ -177,20 +247,25 @@ async def _steered(state: AgentState, scope: Scope) -> AgentState:
     return state if signal is None else state.with_stop_signal(signal)
 
 
-def _guarded(state: AgentState, budget: ExecutionBudget, used: Usage) -> AgentState:
+def _guarded(state: AgentState, budget: ExecutionBudget, work: _Work) -> AgentState:
     execution = state.execution
     if budget.is_empty or execution is None or not goes_on(state):
         return state
     config = state.llm_config
-    moment = now()
     spent = Spent(
         len(execution.step_executions),
-        used,
-        (moment - execution.started_at).total_seconds(),
-        cost_of(used, config.pricing) if config else 0.0,
+        work.usage,
+        work.seconds,
+        cost_of(work.usage, config.pricing) if config else 0.0,
     )
-    signal = reached(budget, spent, at=moment)
+    signal = reached(budget, spent, at=now())
     return state if signal is None else state.with_stop_signal(signal)
+
+
+def _run_id(step_id: str, at: int, call: ToolCall) -> str:
+    """Name a call of a tool, also by what it asks for: another call never has its id."""
+    arguments = codec.canonical(dict(call.arguments)).decode("utf-8", "backslashreplace")
+    return derived_id(step_id, "tool", str(at), call.name, arguments)
 
 
 async def _run_tool(run: ToolRun, tools: Sequence[Tool]) -> ToolExecution:
@@ -246,9 +321,3 @@ def _unanswered(state: AgentState) -> tuple[Message, ...]:
     """List what was said since the last step: a step's input, without what others have already."""
     last = reversed(state.store.section(MESSAGES))
     return tuple(takewhile(lambda message: "step_id" not in message.metadata, last))[::-1]
-
-
-def _last_step(state: AgentState) -> AgentStep:
-    step = state.last_step
-    assert step is not None  # noqa: S101 - one has just been done
-    return step

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import logging
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast
@@ -23,6 +26,9 @@ if TYPE_CHECKING:
 _TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504, 529})
 _OK = 200
 _LONGEST_WAIT_S = 30.0
+
+
+_IS_ASKING: ContextVar[bool] = ContextVar("redis_state_asking", default=False)
 
 
 class ModelError(Exception):
@@ -96,13 +102,18 @@ class ChatDriver:
         endpoint = self._endpoint(config)
         options = {**self._options, **config.options}
         body = codec.encode(request_of(turn, model=endpoint.model, config=config, options=options))
-        params = {name: str(value) for name, value in config.query_params.items()}
+        params = {
+            name: str(value)
+            for name, value in config.query_params.items()
+            if value != REDACTED and not is_sealed(str(value))
+        }
         for attempt in range(1, self._attempts + 1):
             wait_s = self._wait_s * 2 ** (attempt - 1)
             try:
-                answer = await self._client.post(
-                    endpoint.url, content=body, params=params, headers=_headers(endpoint.key)
-                )
+                with _asking():
+                    answer = await self._client.post(
+                        endpoint.url, content=body, params=params, headers=_headers(endpoint.key)
+                    )
                 if answer.status_code == _OK:
                     return read_answer(answer.content, turn)
                 problem = ModelError(_refusal(answer), status=answer.status_code)
@@ -130,6 +141,30 @@ class ChatDriver:
         if not model:
             raise ModelError("no model is named, neither by the driver nor by the session")
         return _Endpoint(f"{base}/{path.lstrip('/')}", own, model)
+
+
+class _WithoutQuery(logging.Filter):
+    """Leaves an address's parameters, which may hold a key, out of what httpx logs for us."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if _IS_ASKING.get() and isinstance(record.args, tuple):
+            record.args = tuple(
+                str(each).partition("?")[0] if "?" in str(each) else each for each in record.args
+            )
+        return True
+
+
+_WITHOUT_QUERY = _WithoutQuery()
+
+
+@contextmanager
+def _asking() -> Generator[None, None, None]:
+    logging.getLogger("httpx").addFilter(_WITHOUT_QUERY)  # once, however often
+    token = _IS_ASKING.set(True)
+    try:
+        yield
+    finally:
+        _IS_ASKING.reset(token)
 
 
 def _headers(key: str) -> dict[str, str]:

@@ -1,18 +1,19 @@
 """What becomes of a model's key when its session is stored. Encryption needs the extra ``crypto``.
 
 The key of a model stands in two places of a session: ``llmConfig.apiKey`` of the definition and of
-the state. In memory it is what it is; this is about what the server gets to see.
+the state; ``queryParams`` beside it may hold others, known by their names. In memory a key is what
+it is; this is about what the server gets to see.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 from pydantic import SecretStr
 
-from redis_state.agents.inference import REDACTED
+from redis_state.agents.inference import REDACTED, is_secret
 from redis_state.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -112,12 +113,22 @@ def protection_for(protect: str, encryption_key: SecretStr | None) -> Protection
     return Keep() if protect == "keep" else Redact()
 
 
-def _with_key(data: dict[str, Any], change: Any) -> dict[str, Any]:
+def _with_key(data: dict[str, Any], change: Callable[[str], str]) -> dict[str, Any]:
     config = data.get("llmConfig")
     if not isinstance(config, Mapping):
         return data
     values = cast("Mapping[str, Any]", config)
-    key = values.get("apiKey")
-    if not isinstance(key, str) or not key:
-        return data
-    return {**data, "llmConfig": {**values, "apiKey": change(key)}}
+    changed = _changed(values, lambda name: name == "apiKey", change)
+    params = values.get("queryParams")
+    if isinstance(params, Mapping):
+        changed |= {"queryParams": _changed(cast("Mapping[str, Any]", params), is_secret, change)}
+    return data if changed == values else {**data, "llmConfig": changed}
+
+
+def _changed(
+    values: Mapping[str, Any], is_key: Callable[[str], bool], change: Callable[[str], str]
+) -> dict[str, Any]:
+    return {
+        name: change(value) if is_key(name) and isinstance(value, str) and value else value
+        for name, value in values.items()
+    }

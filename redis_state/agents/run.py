@@ -1,13 +1,13 @@
 """Running a session's agent durably: each state that its loop gives is saved before the next.
 
-A process that dies anywhere leaves the last completed step. Whoever goes on begins there, and the
-ids of what is done again are the same.
+A process that dies anywhere leaves the last step that is over, or one that is answered and whose
+tools are to run. Whoever goes on begins there, and the ids of what is done again are the same.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 
 from redis_state.agents.driver import Scope, Unsteered
 from redis_state.agents.history import ExecutionHistory, summary_of
@@ -65,12 +65,18 @@ async def run_session(
         scope=scope or Scope(session_id, 0, Unsteered()),
     )
     async with aclosing(states):
-        async for each in states:
-            if each is session.state:
-                continue  # gone on with: it is saved already
-            session = await runtime.save(session.with_state(each), fence=fence)
-            if told is not None:
-                await told(session)
+        kept: AgentState | None = None
+        with suppress(StopAsyncIteration):
+            while True:
+                # Gone on from as it was saved: hooks may have made something else of it.
+                each = await states.asend(kept)
+                kept = session.state
+                if each is kept:
+                    continue  # gone on with: it is saved already
+                session = await runtime.save(session.with_state(each), fence=fence)
+                kept = session.state
+                if told is not None:
+                    await told(session)
     await _record(history, session.state)
     return session
 
@@ -79,9 +85,10 @@ def _begun(session: AgentSession, execution_id: str | None) -> AgentState:
     """Begin; or return the state as it is if its execution goes on, or is over by this name."""
     state = session.state
     if execution_id is None and not _is_open(state):
-        # By the session: a fork has the same agent, and executions of its own.
-        number = str(state.execution_count + 1)
-        return begin(state, derived_id(session.session_id, "execution", number)) or state
+        # By the session: a fork has the same agent, and executions of its own. By the version:
+        # whoever goes back to an older state counts its executions once more.
+        numbers = str(state.execution_count + 1), str(session.version)
+        return begin(state, derived_id(session.session_id, "execution", *numbers)) or state
     return begin(state, execution_id) or state
 
 

@@ -138,7 +138,9 @@ class AgentDefinition(Wire):
     def redacted(self) -> AgentDefinition:
         """Return it without the key of its model."""
         config = self.llm_config
-        return self.changed(llm_config=config.redacted()) if isinstance(config, LlmConfig) else self
+        if not isinstance(config, LlmConfig):
+            return self
+        return self.replaced(llm_config=config.redacted())
 
 
 class AgentSession(Wire):
@@ -244,5 +246,17 @@ class AgentSession(Wire):
         )
 
     def redacted(self) -> AgentSession:
-        """Return it without the keys of its models."""
-        return self.changed(definition=self.definition.redacted(), state=self.state.redacted())
+        """Return it without the keys of its models, and without what a store noted of it."""
+        redacted = {"definition": self.definition.redacted(), "state": self.state.redacted()}
+        return self.replaced(**redacted).remembering(None)
+
+    def with_keys_of(self, other: AgentSession) -> AgentSession:
+        """Return it with the keys of another's models where its own are redacted."""
+        definition, state = self.definition, self.state
+        mine, others = definition.llm_config, other.definition.llm_config
+        if isinstance(mine, LlmConfig) and isinstance(others, LlmConfig):
+            definition = definition.changed(llm_config=mine.with_keys_of(others))
+        if state.llm_config is not None and other.state.llm_config is not None:
+            config = state.llm_config.with_keys_of(other.state.llm_config)
+            state = state.changed(llm_config=config)
+        return self.changed(definition=definition, state=state)

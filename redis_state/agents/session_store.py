@@ -33,8 +33,9 @@ from redis_state.transport.keys import AGENT_SHARDS, agent_shard, escape
 from redis_state.transport.scripts import Fence, Reply, Word
 
 _CURSOR = re.compile(r"[0-9]{16}:[a-zA-Z0-9][a-zA-Z0-9_-]*")
-_WRITE = re.compile(r"\S+")
+_WRITE = re.compile(r"[^\s:]+")
 _MOST = 1_000
+_AT_ONCE = 100
 
 
 class HasBase(Protocol):
@@ -123,14 +124,15 @@ class SessionStore:
             return None
         fields = dict(zip(flat[::2], flat[1::2], strict=True))
         try:
-            session, parts = read_session(fields, self._protection)
+            found = read_session(fields, self._protection)
             write = fields[b"write"].decode()
         except KeyError as missing:
             raise CorruptState(key, f"{missing.args[0].decode()} is missing") from None
         except (InvalidField, codec.Unreadable) as error:
             # Their texts name a place, never what stands there.
             raise CorruptState(key, str(error)) from None
-        return _remembering(session, write, parts)
+        # One that was stored under less protection is written again by the next save.
+        return _remembering(found.session, write, found.parts, sealed=found.sealed)
 
     async def get(self, session_id: str) -> AgentSession:
         """Return a session. Errors: SessionNotFound; else as `load`."""
@@ -161,7 +163,10 @@ class SessionStore:
         from then on, and its id can be created anew.
         """
         reply = await self._base.scripts.delete_session(
-            self._key(session_id), index=self._index(session_id), session_id=session_id
+            self._key(session_id),
+            index=self._index(session_id),
+            expiries=self._expiries(session_id),
+            session_id=session_id,
         )
         return int(reply.facts[0]) == 1
 
@@ -193,12 +198,18 @@ class SessionStore:
             raise InvalidField("after", "is no cursor of a listing")
         tag = _tag(status, agent_name)
         headers: list[SessionHeader] = []
+        wanted = count
         while True:
-            places = await self._places(tag, after, count - len(headers))
-            headers += await self._headers(tag, places)
-            after = places[-1] if places else after
-            if not places or len(headers) >= count:
-                return SessionPage(tuple(headers), after, at_end=not places)
+            places = await self._places(tag, after, wanted)
+            for place, header in zip(places, await self._headers(tag, places), strict=True):
+                after = place
+                headers += [header] if header else []
+                if len(headers) == count:
+                    return SessionPage(tuple(headers), after, at_end=False)
+            if not places:
+                return SessionPage(tuple(headers), after, at_end=True)
+            # Some have expired, and where there are some there are many.
+            wanted = max(count - len(headers), _AT_ONCE)
 
     async def _write(
         self, session: AgentSession, known: Image | None, write: str | None, fence: Fence | None
@@ -207,13 +218,16 @@ class SessionStore:
         change = change_of(session, header, known, self._protection)
         write = new_write_id() if write is None else write
         if not _WRITE.fullmatch(write):
-            raise InvalidField("write", "text without spaces is needed")
+            raise InvalidField("write", "text without spaces and colons is needed")
         reply = await self._base.scripts.save_session(
             self._key(session.session_id),
             change.fields,
             index=self._index(session.session_id),
+            expiries=self._expiries(session.session_id),
             session_id=session.session_id,
             tags=" ".join(_tags(header)),
+            # In seconds: some languages write no more of a date.
+            born=str(int(header.created_at.timestamp())),
             expected=session.version,
             base=known.write if known else "",
             dropped=change.dropped,
@@ -236,18 +250,26 @@ class SessionStore:
         found = merge(*replies, reverse=True)
         return [member.decode()[len(tag) + 1 :] for member in islice(found, count)]
 
-    async def _headers(self, tag: str, places: Sequence[str]) -> list[SessionHeader]:
+    async def _headers(self, tag: str, places: Sequence[str]) -> list[SessionHeader | None]:
+        """Read headers by their places; None for one that has expired, or is damaged."""
         ids = [place.partition(":")[2] for place in places]
-        found = await asyncio.gather(*(self._send("HGET", self._key(i), "header") for i in ids))
-        headers: list[SessionHeader] = []
-        for session_id, place, data in zip(ids, places, found, strict=True):
+        found = await asyncio.gather(
+            *(self._send("HMGET", self._key(i), "header", "created") for i in ids)
+        )
+        headers: list[SessionHeader | None] = []
+        gone: list[tuple[str, Place]] = []
+        for session_id, place, (data, created) in zip(ids, places, found, strict=True):
             if data is None:
                 # It has expired: its place in the listing goes when somebody comes by.
-                place_of_it = Place(self._index(session_id), f"{tag}:{place}")
-                await self._base.records.forget(self._key(session_id), place=place_of_it)
+                gone.append((session_id, Place(self._index(session_id), f"{tag}:{place}")))
+            if data is None or created.decode() != place.partition(":")[0]:
+                headers.append(None)  # what is there now stands elsewhere
                 continue
-            header = self._base.attempt(session_id, "header", data, partial(read_header, data))
-            headers += [header] if header else []
+            read = partial(read_header, data)
+            headers.append(self._base.attempt(session_id, "header", data, read))
+        await asyncio.gather(
+            *(self._base.records.forget(self._key(i), place=place) for i, place in gone)
+        )
         return headers
 
     async def _version(self, session_id: str) -> int:
@@ -262,11 +284,15 @@ class SessionStore:
     def _index(self, session_id: str) -> str:
         return self._base.keys.agent_sessions(agent_shard(session_id))
 
+    def _expiries(self, session_id: str) -> str:
+        return self._base.keys.agent_expiries(agent_shard(session_id))
 
-def _remembering(session: AgentSession, write: str, parts: PartLists) -> AgentSession:
-    return session.remembering(
-        Image(session.session_id, session.version, write, session.definition, parts)
-    )
+
+def _remembering(
+    session: AgentSession, write: str, parts: PartLists, *, sealed: bool = True
+) -> AgentSession:
+    definition = session.definition if sealed else None
+    return session.remembering(Image(session.session_id, session.version, write, definition, parts))
 
 
 def _refuse(reply: Reply, session: AgentSession, fence: Fence | None) -> None:

@@ -260,7 +260,7 @@ class AgentState(Wire):
     def redacted(self) -> AgentState:
         """Return it without the key of its model. Its date stays: nothing else has changed."""
         config = self.llm_config
-        return self if config is None else self.changed(llm_config=config.redacted())
+        return self if config is None else self.replaced(llm_config=config.redacted())
 
     def _begun(self) -> ExecutionState:
         return self.execution or ExecutionState.fresh()

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from redis_state import codec
 from redis_state.agents.context import AgentContext
 from redis_state.agents.driver import Driver, Scope, Steering, Tool, ToolRun
 from redis_state.agents.execution import ExecutionStatus
@@ -68,8 +67,7 @@ class SubAgents:
         depth = run.scope.depth + 1
         if depth > self.max_depth:
             raise SubAgentError(f"no agent may be called below depth {self.max_depth}")
-        # By what it was asked too: done again, a model may ask for something else.
-        child_id = derived_id(run.id, codec.canonical(dict(run.arguments)).decode())
+        child_id = derived_id(run.id, "session")
         with suppress(SessionConflict):  # from before a crash
             await self.runtime.create(_child(run, definition, child_id))
         loop = AgentLoop(self.drivers(definition), tools=(*self.tools, self.tool))

@@ -161,6 +161,18 @@ class Wire(BaseModel):
         """Return a copy with other values. They are not checked."""
         return self.model_copy(update=values)
 
+    def replaced(self, **values: Any) -> Self:
+        """Return a copy with other values, which holds nothing of what it was read as for them."""
+        made: Any = self.changed(**values)
+        gone = {
+            key for slot in self.slots if slot.field in values for key in (slot.key, *slot.legacy)
+        }
+        # The keys stay for their order; without its value in _values a field is written anew.
+        source = {key: None if key in gone else value for key, value in self._source.items()}
+        kept = {name: value for name, value in self._values.items() if name not in values}
+        made._values, made._source = kept, source  # noqa: SLF001 - its own class
+        return cast("Self", made)
+
 
 def _read(slot: Slot, data: Mapping[str, Any], older: Mapping[str, Any], place: str) -> Any:
     name = f"{place}.{slot.key}" if place else slot.key

@@ -15,7 +15,15 @@ from rich.table import Table
 from rich.text import Text
 
 from redis_state import RedisStateStore, codec
-from redis_state.agents import AgentSession, SessionPage, SessionStatus, SessionStore
+from redis_state.agents import (
+    AgentSession,
+    LlmConfig,
+    SessionPage,
+    SessionStatus,
+    SessionStore,
+)
+from redis_state.agents.ids import is_session_id
+from redis_state.agents.protection import is_sealed
 from redis_state.cli.ending import Status, or_exit, run
 from redis_state.cli.tree import differences
 from redis_state.errors import CallerError
@@ -33,7 +41,7 @@ session: typer.Typer = typer.Typer(
 )
 
 Id = Annotated[str, typer.Argument(metavar="ID", help="A session's id.")]
-Side = Annotated[str, typer.Argument(help="A session's id, or the file of an export.")]
+Side = Annotated[str, typer.Argument(help="A session's id, or the file of an export: ./NAME.")]
 Url = Annotated[str | None, typer.Option("--url", help="Server address; else REDIS_STATE_URL.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
@@ -155,17 +163,21 @@ def import_(
     """Store a session that was exported, here or in another language, as a new one.
 
     Refused with status 4 if its id is taken. With `--replace` it becomes the next version of what
-    is there.
+    is there; where it is redacted the keys of models that are there stay.
     """
     given = _read(file)
     header = given.header.changed(version=0, session_id=as_id or given.session_id)
 
     async def store_it(store: SessionStore) -> AgentSession:
-        known = await store.header(header.session_id) if replace else None
+        known = await store.load(header.session_id) if replace else None
         if known is None:
             return await store.create(given.changed(header=header))
-        return await store.save(given.changed(header=header.changed(version=known.version)))
+        its = known.header
+        known_as = header.changed(version=its.version, created_at=its.created_at)
+        return await store.save(given.with_keys_of(known).changed(header=known_as))
 
+    if _has_clear_keys(given):
+        print("redis-state: the keys of models are stored in clear", file=sys.stderr)
     _tell_stored(_with_store(url, store_it), as_json=as_json)
 
 
@@ -179,7 +191,8 @@ def diff(
 ) -> None:
     """Compare what two sessions are and know: definition and state, not id and version.
 
-    Each side is a session's id or the file of an export. Status 0 if they are the same, 1 if not.
+    Each side is a session's id or the file of an export; what could be an id is one, so write
+    ./NAME for a file without a dot. Status 0 if they are the same, 1 if not.
     Try: `redis-state session export ID -o before.json`, later `redis-state session diff
     before.json ID`.
     """
@@ -195,6 +208,12 @@ def diff(
             print("They are the same.")
     if found:
         raise typer.Exit(Status.FAILED)
+
+
+def _has_clear_keys(given: AgentSession) -> bool:
+    configs = given.definition.llm_config, given.state.llm_config
+    keys = [key for each in configs if isinstance(each, LlmConfig) for key in each.secrets]
+    return not all(is_sealed(key) for key in keys)
 
 
 def _facts(found: AgentSession) -> dict[str, Any]:
@@ -215,8 +234,8 @@ def _facts(found: AgentSession) -> dict[str, Any]:
 
 
 def _side(side: str, url: str | None) -> dict[str, Any]:
-    is_file = Path(side).is_file()
-    found = _read(side) if is_file else _with_store(url, lambda store: store.get(side))
+    is_id = side == "" or is_session_id(side)
+    found = _with_store(url, lambda store: store.get(side)) if is_id else _read(side)
     return or_exit(found.redacted().to_dict)
 
 

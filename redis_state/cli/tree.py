@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any, cast
 
-# When something happened, not what.
-_DATES = frozenset(
-    {"createdAt", "updatedAt", "startedAt", "completedAt", "currentStepStartedAt", "duration"}
+# When something happened, not what. Only where a state has dates of its own: what a tool was given
+# or somebody noted may have the same names.
+_AT = r"(\[\d+\]|\.\d+)"
+_STEP = rf"state\.execution\.(currentStep|stepExecutions{_AT}\.step)"
+_DATES = re.compile(
+    "|".join(
+        (
+            r"state\.(createdAt|updatedAt)",
+            r"state\.execution\.(startedAt|completedAt|currentStepStartedAt)",
+            rf"state\.execution\.stepExecutions{_AT}\.(startedAt|completedAt|endedAt|duration)",
+            rf"{_STEP}\.toolExecutions{_AT}\.(startedAt|completedAt|endedAt)",
+            rf"{_STEP}\.inferenceResponse\.(createdAt|updatedAt)",
+            rf"{_STEP}\.(inputMessages|outputMessages){_AT}\.createdAt",
+            rf"state\.context\.messageStore\.sections{_AT}\.messages{_AT}\.createdAt",
+        )
+    )
 )
 _COMPARED = ("definition", "state")
 _SHOWN = 60
@@ -39,7 +53,9 @@ class Difference:
         }
 
     def __str__(self) -> str:
-        return f"{self.place}: {_short(self.one)} -> {_short(self.other)}"
+        # Keys are what somebody wrote: they do not steer the terminal.
+        place = "".join(char if char.isprintable() else "\ufffd" for char in self.place)
+        return f"{place}: {_short(self.one)} -> {_short(self.other)}"
 
 
 def differences(
@@ -57,7 +73,7 @@ def _compare(place: str, one: Any, other: Any, *, dates: bool) -> Iterator[Diffe
             yield Difference(place, one, other)
         return
     for name, ones, others in inside:
-        if dates or name.removeprefix(".") not in _DATES:
+        if dates or not _DATES.fullmatch(place + name):
             yield from _compare(place + name, ones, others, dates=dates)
 
 

@@ -318,7 +318,7 @@ class Keys:
         return f"{self.namespace}:v1:{{artifacts}}:artifact-sessions"
 
     def agent_session(self, session_id: str) -> str:
-        """hash: version, write, writes, created, tags, header, definition, head, parts,
+        """hash: version, write, writes, created, born, tags, header, definition, head, parts,
         ``s:<n>``, ``m<k>:<n>``: an agent's session. `agent_sessions_ttl` after a save.
         """
         return f"{self._agents(session_id)}:session:{escape('session_id', session_id)}"
@@ -328,6 +328,12 @@ class Keys:
         agent. As long as the last one saved.
         """
         return f"{self.namespace}:v1:{{agents-{shard:02d}}}:sessions"
+
+    def agent_expiries(self, shard: int) -> str:
+        """zset: ``<created>:<id> <tags>`` -> expiry in ms: where a shard's sessions are listed,
+        and until when. As long as the last one saved.
+        """
+        return f"{self.namespace}:v1:{{agents-{shard:02d}}}:expiries"
 
     def agent_lease(self, session_id: str) -> str:
         """hash: owner, epoch, expires: who executes an agent's session. `agent_sessions_ttl`."""

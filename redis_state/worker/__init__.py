@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from redis_state.worker.cleanup import cleanup_cron
 from redis_state.worker.client import TaskClient
-from redis_state.worker.context import TaskContext
+from redis_state.worker.context import TaskContext, TaskHandedBack
 from redis_state.worker.family import ChildTask
 from redis_state.worker.guards import Budget, Guard, Spent, TaskStopped, guarded
 from redis_state.worker.inbox import TaskCancelled
@@ -35,6 +35,7 @@ __all__ = [
     "TaskCancelled",
     "TaskClient",
     "TaskContext",
+    "TaskHandedBack",
     "TaskStopped",
     "TaskView",
     "WorkerInfo",

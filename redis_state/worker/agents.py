@@ -6,11 +6,12 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from redis_state.agents.driver import Scope
+from redis_state.agents.execution import ExecutionStatus
 from redis_state.agents.history import ExecutionHistory, summary_of
-from redis_state.agents.ids import derived_id
+from redis_state.agents.ids import derived_id, session_id_for
 from redis_state.agents.loop import AgentLoop
 from redis_state.agents.messages import MESSAGES
 from redis_state.agents.run import run_session
@@ -23,7 +24,7 @@ from redis_state.errors import InvalidField, LeaseLost, SessionBusy, SessionConf
 from redis_state.models.steering import SteeringEvent
 from redis_state.store import RedisStateStore
 from redis_state.transport.scripts import Fence
-from redis_state.worker.context import TaskContext
+from redis_state.worker.context import TaskContext, TaskHandedBack
 from redis_state.worker.inbox import Inbox, TaskCancelled
 from redis_state.worker.run import Handler
 
@@ -54,6 +55,10 @@ class InboxSteering:
         return self._inbox.take()
 
 
+class AgentFailed(Exception):
+    """An agent's execution failed. Its session tells why."""
+
+
 def agent_handler(
     loop: Loops,
     *,
@@ -61,19 +66,23 @@ def agent_handler(
     sessions: Callable[[RedisStateStore], SessionStore] = SessionStore,
     lease_s: float = 10.0,
     patience_s: float = 60.0,
+    on_failure: Literal["result", "fail"] = "result",
 ) -> Handler:
     """Make a handler for `AgentWorker` that executes a session's agent once per task.
 
     A task's input is the message, or an object with ``message`` and ``session``; the session is
-    else the task's own. With a ``definition`` one that is not there is created. ``loop`` may be a
-    function, for loops that need the runtime, as sub-agents do.
+    else the task's own (`session_id_for`). With a ``definition`` one that is not there is created.
+    ``loop`` may be a function, for loops that need the runtime, as sub-agents do. An agent that
+    failed is a result of status ``failed``; with ``on_failure="fail"`` the task fails too.
 
     Killed between any two steps, the task is taken over and goes on from the last completed one.
     CANCEL stops the execution as ``user_requested`` before the task is CANCELLED; PAUSE waits
     between steps; INJECT_CONTEXT, REDIRECT and USER_MESSAGE enter the conversation.
 
-    While another task executes the session, this one waits; also, for ``patience_s``, for one that
-    was interrupted and is to go on. After that the other's execution counts as stopped.
+    While another task executes the session, this one waits. Before one that was interrupted it
+    steps back, for ``patience_s`` since it first found it so: it is PENDING meanwhile, for the
+    other may need its slot. It does so unless the other is known to be over. After that the other's
+    execution counts as stopped.
     """
 
     async def handle(ctx: TaskContext) -> dict[str, Any]:
@@ -85,16 +94,23 @@ def agent_handler(
         session = await run.until_done(session_id, message, lease_s)
         # The execution is stopped and saved: now the task may end as it was told to.
         await ctx.checkpoint()
-        return await run.result(session)
+        result = await run.result(session)
+        if on_failure == "fail" and result["status"] == ExecutionStatus.FAILED:
+            raise AgentFailed(f"after {result['steps']} steps, in session {session.session_id}")
+        return result
 
     return handle
+
+
+class _Yielding(Exception):
+    """An execution that was interrupted goes on before this task's begins."""
 
 
 class _AgentRun:
     def __init__(
         self, ctx: TaskContext, runtime: SessionRuntime, loop: AgentLoop, *, patience_s: float
     ) -> None:
-        self._patient_until = time.monotonic() + patience_s
+        self._patience_s = patience_s
         self._ctx = ctx
         self._runtime = runtime
         self._loop = loop
@@ -116,6 +132,8 @@ class _AgentRun:
                     session_id, lease_s=lease_s, wait_s=_WAIT_S
                 ) as lease:
                     return await self._execute(session_id, message, lease.fence)
+            except _Yielding:
+                raise TaskHandedBack(f"session {session_id} is another task's") from None
             except (SessionBusy, SessionConflict, LeaseLost):
                 # Somebody else executes or has changed the session: wait, then go on from there.
                 await self._ctx.checkpoint()
@@ -149,18 +167,31 @@ class _AgentRun:
             raise
 
     async def _goes_on(self, execution_id: str) -> bool:
-        """Tell whether the task of an execution that was interrupted is to go on with it."""
-        if time.monotonic() >= self._patient_until:
+        """Step back while the task of an execution that was interrupted may go on with it.
+
+        Errors: _Yielding.
+        """
+        if await self._is_over(execution_id):
             return False
+        # Noted with the task: each run of it steps back for the rest of the time only.
+        since: float = await self._ctx.keyed_step("found interrupted", execution_id, time.time)
+        if time.time() - since >= self._patience_s:
+            return False
+        raise _Yielding
+
+    async def _is_over(self, execution_id: str) -> bool:
+        """Tell whether a task of this session is over; those of others cannot be found."""
         tasks, session_id = self._ctx.store.tasks, self._ctx.task.session_id
         for task_id in await tasks.ids(session_id):
             if _execution_id(session_id, task_id) == execution_id:
                 task = await tasks.load(session_id, task_id)
-                return task is not None and not task.status.is_terminal
+                return task is not None and task.status.is_terminal
         return False
 
     async def _tell(self, session: AgentSession) -> None:
         state = session.state
+        if state.current_step is not None:
+            return  # answered: it is told when its tools have run
         try:
             await self._ctx.progress(
                 f"step {state.step_count}",
@@ -174,11 +205,13 @@ class _AgentRun:
                 raise
 
     async def _stop(self, session_id: str, fence: Fence) -> None:
-        """Write down a hard cancel, which comes in the midst of a step: the step is dropped."""
+        """Write down a hard cancel, which comes in the midst of a step: its tools are not in it."""
         session = await self._runtime.get(session_id)
         execution = session.state.execution
         if execution is None or execution.status.is_over:
             return
+        if execution.execution_id != self._execution_id:
+            return  # somebody else's, for which this task was waiting
         signal = _user_requested(self._ctx.inbox.cancel_reason)
         state = session.state.with_stop_signal(signal).with_execution_completed()
         with suppress(SessionConflict, LeaseLost):
@@ -194,7 +227,7 @@ def _user_requested(reason: str | None) -> StopSignal:
 def _input(ctx: TaskContext) -> tuple[str, str | None]:
     given: Any = ctx.input
     values = cast("Mapping[str, Any]", given if isinstance(given, Mapping) else {"message": given})
-    session_id = values.get("session") or ctx.task.session_id
+    session_id = values.get("session") or session_id_for(ctx.task.session_id)
     message = values.get("message")
     if not (message is None or isinstance(message, str)):
         raise InvalidField("message", "text is needed")

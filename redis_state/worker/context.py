@@ -41,6 +41,12 @@ class TaskPaused(BaseException):
     """The task is paused: the run ends here, and a later one begins at the handler's start."""
 
 
+class TaskHandedBack(Exception):
+    """A handler gives its task back, for what it needs is not there: it is PENDING again, its slot
+    is another task's, and a later run begins at the handler's start.
+    """
+
+
 class TaskContext:
     """One run of a task. After a pause or a crash a handler is run again from its start.
 

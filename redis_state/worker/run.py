@@ -23,7 +23,7 @@ from redis_state.primitives.lease import new_owner
 from redis_state.primitives.watchlist import WatchList
 from redis_state.store import RedisStateStore
 from redis_state.worker import telemetry
-from redis_state.worker.context import TaskContext, TaskPaused
+from redis_state.worker.context import TaskContext, TaskHandedBack, TaskPaused
 from redis_state.worker.family import WITH_PARENT, Family
 from redis_state.worker.guards import Guard, Guarding, Spent, TaskStopped, guards_of
 from redis_state.worker.heartbeat import Keeper
@@ -402,6 +402,9 @@ class _Run:
                 # The server was away, which is not the handler's failure: it begins again.
                 log.warning("task %s is handed back: %s", self._task_id, error)
                 return TaskStatus.PENDING, None, None
+            case TaskHandedBack():
+                log.debug("task %s is handed back by its handler: %s", self._task_id, error)
+                return TaskStatus.PENDING, None, None
             case _Exited():
                 return TaskStatus.FAILED, None, str(error)
             case _:
@@ -459,7 +462,7 @@ class _Exited(Exception):
 def _cause(error: BaseException) -> BaseException:
     """Look into a group: a handler's own tasks may have been paused or cancelled."""
     leaves = list(_leaves(error))
-    for kind in (TaskPaused, TaskCancelled, BackendUnavailable):
+    for kind in (TaskPaused, TaskCancelled, BackendUnavailable, TaskHandedBack):
         for leaf in leaves:
             if isinstance(leaf, kind):
                 return leaf

@@ -233,8 +233,8 @@ async def test_an_execution_is_done_once_by_its_name(runtime: SessionRuntime) ->
     await runtime.create(fresh("a"))
     loop = AgentLoop(ScriptedDriver(call(), "done"), tools=[LOOK])
     first = await run_session(runtime, "a", loop, message="go", execution_id=EXECUTION)
-    # Begun, two steps, over: the message is saved with the first of them.
-    assert first.version == 5
+    # Begun, answered, two steps, over: the message is saved with the first of them.
+    assert first.version == 6
     again = await run_session(runtime, "a", loop, message="go", execution_id=EXECUTION)
     assert again == first
     other = await run_session(runtime, "a", loop, message="go")
@@ -272,7 +272,7 @@ async def test_an_agent_killed_at_every_save_ends_like_an_undisturbed_one(
     loop = AgentLoop(twenty_steps(), tools=[LOOK])
     undisturbed = await run_session(runtime, "a", loop, execution_id=EXECUTION)
     assert (undisturbed.state.status, undisturbed.state.step_count) == ("completed", STEPS)
-    saves = STEPS + 2  # begun, each step, over
+    saves = 2 * STEPS + 1  # begun, each answer but the last, each step, over
     assert undisturbed.version == saves + 1
     # The same agent and the same execution, each time in a world of its own.
     points = [
@@ -355,7 +355,7 @@ async def test_a_call_that_is_done_again_goes_on_with_the_same_subagent(
     with pytest.raises(Crash):
         await run_session(runtime, "a", loop)
     [before] = await children(runtime, "helper")
-    assert before.state.step_count == 1
+    assert len(before.state.steps) == 1
     session = await run_session(runtime, "a", loop)
     assert session.state.final_response == "thanks\n"
     [after] = await children(runtime, "helper")

@@ -1,15 +1,13 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
 pytest.importorskip("arq", reason="needs the worker extra")
 
-from redis_state import RedisStateStore, Settings
+from redis_state import RedisStateStore
 from redis_state.agents import (
     AgentDefinition,
     AgentLoop,
@@ -28,14 +26,23 @@ from redis_state.agents import (
     ToolRun,
     derived_id,
     run_session,
+    session_id_for,
 )
 from redis_state.models import SteeringEventType, TaskStatus
 from redis_state.testing import eventually
-from redis_state.worker import TaskClient, TaskContext
+from redis_state.worker import TaskContext
 from redis_state.worker.agents import agent_handler
-from tests.agents import STEPS, same_agent, twenty_steps, undated
-from tests.faults import start_process
-from tests.pools import SESSION, becomes, pool, queue_of, updates_of
+from tests.agents import STEPS, twenty_steps
+from tests.pools import (
+    SESSION,
+    agent,
+    becomes,
+    client_of,
+    pool,
+    serving,
+    statuses,
+    updates_of,
+)
 
 DEFINITION = AgentDefinition(name="seeker", budget=ExecutionBudget(max_steps=50))
 
@@ -118,7 +125,9 @@ async def test_a_cancel_stops_the_execution_as_user_requested(store: RedisStateS
         assert state.step_count == 3
 
 
-async def test_a_hard_cancel_drops_the_step_that_runs(store: RedisStateStore) -> None:
+async def test_a_hard_cancel_ends_the_step_that_runs_without_its_tools(
+    store: RedisStateStore,
+) -> None:
     gate = Gate()
     handler = agent_handler(gate.loop(), definition=DEFINITION)
     async with pool(store, {"agent": handler}) as client:
@@ -129,7 +138,8 @@ async def test_a_hard_cancel_drops_the_step_that_runs(store: RedisStateStore) ->
         await becomes(client, task, TaskStatus.CANCELLED)
         state = await state_of(store)
         assert state.stop_reason() is StopReason.USER_REQUESTED
-        assert (state.status, state.step_count) == (ExecutionStatus.STOPPED, 2)
+        assert (state.status, state.step_count) == (ExecutionStatus.STOPPED, 3)
+        assert [len(step.tool_executions) for step in state.steps] == [1, 1, 0]
 
 
 async def test_a_pause_waits_between_steps_and_what_is_said_enters_the_conversation(
@@ -148,7 +158,7 @@ async def test_a_pause_waits_between_steps_and_what_is_said_enters_the_conversat
         gate.let(20)
 
         async def one_step() -> bool:
-            return (await state_of(store)).step_count == 1
+            return len((await state_of(store)).steps) == 1
 
         await eventually(one_step, "the first step is saved")
         assert gate.calls == 1
@@ -236,7 +246,7 @@ async def test_a_task_that_was_interrupted_goes_on_before_another_begins_if_that
         second: Any = (await client.wait(SESSION, other, timeout_s=20)).result
         assert second["response"] == "quick"
         ended = (first["status"], first["response"], first["steps"])
-        assert ended == (("completed", "found it all", 20) if patience_s else ("stopped", "", 1))
+        assert ended == (("completed", "found it all", 20) if patience_s else ("stopped", "", 2))
         state = await state_of(store)
         assert state.execution_count == 2
         assert [m.text for m in state.messages if m.role == "user"] == ["first", "second"]
@@ -258,45 +268,104 @@ async def test_a_loop_may_have_subagents(store: RedisStateStore) -> None:
         assert child.parent_id == SESSION
 
 
-async def test_a_task_whose_workers_are_killed_ends_like_an_undisturbed_one(
-    store: RedisStateStore, settings: Settings
+async def test_a_task_that_steps_back_leaves_its_slot_to_the_task_that_it_waits_for(
+    store: RedisStateStore,
 ) -> None:
-    runtime = SessionRuntime(SessionStore(store))
-    task_id = "killed-again-and-again"
-    await runtime.create(same_agent(SESSION))
-    # The same agent and the same execution, in a world of its own.
-    elsewhere = settings.model_copy(update={"namespace": f"{settings.namespace}-undisturbed"})
-    async with RedisStateStore(elsewhere) as other:
-        peaceful = SessionRuntime(SessionStore(other))
-        await peaceful.create(same_agent(SESSION))
-        undisturbed = await run_session(
-            peaceful,
-            SESSION,
-            AgentLoop(twenty_steps(), tools=[LOOK]),
-            message="go",
-            execution_id=derived_id("task", SESSION, task_id),
-        )
-        await other.delete_everything()
-    async with TaskClient(store, queue=queue_of(settings)) as client:
-        await client.submit("agent", "go", session_id=SESSION, task_id=task_id)
-        kills = [0, 7, 18]
-        ends: list[int | None] = []
-        for number in range(len(kills) + 1):
-            argument = {
-                "url": settings.url.get_secret_value(),
-                "namespace": settings.namespace,
-                "task": task_id,
-                "kills": kills,
-                "name": f"w{number}",
-            }
-            process = await start_process("agent_worker", argument)
-            async with asyncio.timeout(60):
-                _, errors = await process.communicate()
-            ends.append(process.returncode)
-            assert b"Traceback" not in errors, errors.decode()
-        assert ends == [-signal.SIGKILL] * len(kills) + [os.EX_OK]
-        ended: Any = (await client.wait(SESSION, task_id)).result
-        assert ended["response"] == "found it all"
-        session: AgentSession = await runtime.get(SESSION)
-        assert undated(session.state.to_dict()) == undated(undisturbed.state.to_dict())
-        assert session.version == undisturbed.version
+    await interrupt(store, "interrupted")
+    quick = agent_handler(AgentLoop(ScriptedDriver("quick")))
+    slow = agent_handler(AgentLoop(twenty_steps(), tools=[LOOK]))
+    # Another's job is before that of the task that was interrupted, and there is one slot.
+    async with client_of(store) as client:
+        other = await client.submit("quick", "second", session_id=SESSION)
+        first = await client.submit("slow", "first", session_id=SESSION, task_id="interrupted")
+        worker = agent(store.settings, {"slow": slow, "quick": quick}, max_tasks=1)
+        async with serving(worker):
+            for task in (first, other):
+                ended = await client.wait(SESSION, task, timeout_s=20)
+                result: Any = ended.result
+                assert (ended.status, result["status"]) == (TaskStatus.COMPLETE, "completed")
+    assert (await state_of(store)).execution_count == 2
+
+
+async def test_patience_is_for_all_runs_of_a_task_together(store: RedisStateStore) -> None:
+    await interrupt(store, "interrupted")
+    quick = agent_handler(AgentLoop(ScriptedDriver("quick")), patience_s=2.5)
+    async with pool(store, {"quick": quick}) as client:
+        task = await client.submit("quick", "second", session_id=SESSION)
+        ended = await client.wait(SESSION, task, timeout_s=20)
+        assert ended.status is TaskStatus.COMPLETE
+        # It was handed back, and each run took up the patience that the others had left.
+        assert (await statuses(store, task)).count("RUNNING") >= 3
+
+
+async def test_a_task_of_another_session_is_stepped_back_for(store: RedisStateStore) -> None:
+    await interrupt(store, "interrupted")
+    quick = agent_handler(AgentLoop(ScriptedDriver("quick")))
+    slow = agent_handler(AgentLoop(twenty_steps(), tools=[LOOK]))
+    async with pool(store, {"slow": slow, "quick": quick}) as client:
+        task = await client.submit("quick", {"session": SESSION}, session_id="elsewhere")
+
+        async def stepped_back() -> bool:
+            state = await client.get("elsewhere", task)
+            return state is not None and state.status is TaskStatus.PENDING
+
+        await eventually(stepped_back, "the task has stepped back")
+        first = await client.submit("slow", "first", session_id=SESSION, task_id="interrupted")
+        result: Any = (await client.wait(SESSION, first, timeout_s=20)).result
+        assert (result["status"], result["steps"]) == ("completed", STEPS)
+        ended = await client.wait("elsewhere", task, timeout_s=20)
+        assert ended.status is TaskStatus.COMPLETE
+
+
+async def test_a_hard_cancel_of_a_task_that_waits_leaves_anothers_execution(
+    store: RedisStateStore,
+) -> None:
+    await interrupt(store, "interrupted")
+    entered = asyncio.Event()
+
+    class Slow(SessionStore):
+        """The read after which a task sees that the session is another's takes its time."""
+
+        async def load(self, session_id: str) -> AgentSession | None:
+            if not entered.is_set():
+                entered.set()
+                await asyncio.Event().wait()
+            return await super().load(session_id)
+
+    quick = agent_handler(AgentLoop(ScriptedDriver("quick")), sessions=Slow)
+    async with pool(store, {"quick": quick}) as client:
+        task = await client.submit("quick", "second", session_id=SESSION)
+        await asyncio.wait_for(entered.wait(), 20)
+        await client.steer(SESSION, task, SteeringEventType.CANCEL, {"hard": True})
+        await becomes(client, task, TaskStatus.CANCELLED)
+    state = await state_of(store)
+    assert state.status is ExecutionStatus.IN_PROGRESS
+    assert state.stop_signal() is None
+
+
+@pytest.mark.parametrize("on_failure", ["result", "fail"])
+async def test_an_agent_that_failed_is_a_result_or_a_failure(
+    on_failure: Literal["result", "fail"], store: RedisStateStore
+) -> None:
+    loop = AgentLoop(ScriptedDriver(RuntimeError("s3cr3t")))
+    handler = agent_handler(loop, definition=DEFINITION, on_failure=on_failure)
+    async with pool(store, {"agent": handler}) as client:
+        task = await client.submit("agent", "go", session_id=SESSION)
+        ended: Any = await client.wait(SESSION, task, timeout_s=20)
+        if on_failure == "result":
+            assert (ended.status, ended.result["status"]) == (TaskStatus.COMPLETE, "failed")
+        else:
+            assert ended.status is TaskStatus.FAILED
+            assert ended.error == "AgentFailed: after 1 steps, in session s"
+    assert (await state_of(store)).status is ExecutionStatus.FAILED
+
+
+@pytest.mark.parametrize("name", ["user:42", "::", "-x", "a/b c"])
+async def test_a_task_session_of_any_name_has_an_agent(name: str, store: RedisStateStore) -> None:
+    handler = agent_handler(AgentLoop(ScriptedDriver("hi")), definition=DEFINITION)
+    async with pool(store, {"agent": handler}) as client:
+        task = await client.submit("agent", "go", session_id=name)
+        result: Any = (await client.wait(name, task, timeout_s=20)).result
+    assert result["response"] == "hi"
+    assert result["session"] == session_id_for(name)
+    assert len({session_id_for(each) for each in (name, "user:42", "user-42", "a/b/c")}) >= 3

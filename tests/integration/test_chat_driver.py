@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -121,6 +122,22 @@ async def test_what_the_session_says_of_its_model_counts_before_what_the_driver_
             "json_schema": {"name": "it", "schema": dict(SCHEMA), "strict": True},
         },
     }
+
+
+async def test_a_key_among_the_parameters_is_sent_and_not_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    params = FrozenMap({"key": "s3cr3t", "old-key": "[redacted]", "api-token": "fernet:x", "v": 2})
+    with caplog.at_level(logging.INFO):
+        async with endpoint(answer("{}")) as served, ChatDriver("small") as driver:
+            config = LlmConfig(api_url=served.url, query_params=params)
+            await driver.respond(turn(AgentState(llm_config=config)))
+    [asked] = served.asked
+    assert asked.path == "/v1/chat/completions?key=s3cr3t&v=2"
+    lines = [record.getMessage() for record in caplog.records if record.name == "httpx"]
+    assert len(lines) == 1
+    assert "/v1/chat/completions" in lines[0]
+    assert "s3cr3t" not in caplog.text
 
 
 @pytest.mark.parametrize("own", ["", "[redacted]", "fernet:abc"])

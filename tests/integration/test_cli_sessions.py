@@ -15,6 +15,7 @@ pytest.importorskip("typer", reason="needs the cli extra")
 
 from redis_state import RedisStateStore
 from redis_state.agents import AgentDefinition, AgentSession, LlmConfig, SessionStore
+from redis_state.cli.tree import differences
 from tests.agents import fresh, stepped
 
 Ran: TypeAlias = subprocess.CompletedProcess[str]
@@ -131,11 +132,22 @@ async def test_an_export_is_imported_as_it_was(
     taken = await cli("import", "a.json")
     assert (taken.returncode, taken.stdout) == (4, "")
     assert (await cli("import", "-", "--as", "b", stdin=printed.stdout)).stdout == "b (version 1)\n"
+    told = await cli("import", "-", "--as", "c", stdin=printed.stdout)
+    assert told.stderr == "redis-state: the keys of models are stored in clear\n"
     copied = await sessions.get("b")
     assert copied.to_dict()["state"] == session.to_dict()["state"]
     assert copied.to_dict()["definition"] == session.to_dict()["definition"]
     replaced = await cli("import", "a.json", "--replace", "--json")
     assert json.loads(replaced.stdout)["version"] == 2
+    assert replaced.stderr == ""
+    # It was redacted: the keys that are there stay, but for another address.
+    kept = await sessions.get("a")
+    assert (kept.definition, kept.state.llm_config) == (
+        session.definition,
+        session.state.llm_config,
+    )
+    exported["definition"]["llmConfig"]["apiUrl"] = "https://elsewhere"
+    await cli("import", "-", "--replace", stdin=json.dumps(exported))
     assert (await sessions.get("a")).definition.redacted() == (await sessions.get("a")).definition
     assert (await cli("import", "a.json", "--replace", "--as", "new")).returncode == 0
     assert (await cli("export", "a", "-o", "no/such/folder.json")).returncode == 2
@@ -160,6 +172,36 @@ async def test_what_is_no_session_is_refused_without_what_stands_in_it(
     assert "Traceback" not in ran.stderr
     assert said in ran.stderr
     assert (await cli("import", "nowhere.json")).returncode == 2
+
+
+async def test_only_a_states_own_dates_are_left_out_of_a_comparison() -> None:
+    def session(moment: str, *, of_a_tool: str = "x", key: str = "k") -> dict[str, Any]:
+        given = {"duration": of_a_tool, "startedAt": of_a_tool}
+        run = {"tool_call": {"arguments": given}, "startedAt": moment, "completedAt": moment}
+        response = {"createdAt": moment}
+        step = {"toolExecutions": [run], "inferenceResponse": response}
+        execution = {"startedAt": moment, "stepExecutions": [{"step": step, "duration": moment}]}
+        context = {"metadata": {"completedAt": of_a_tool, key: 1}}
+        state = {"createdAt": moment, "execution": execution, "context": context}
+        return {"definition": {"metadata": {"createdAt": of_a_tool}}, "state": state}
+
+    assert list(differences(session("1"), session("2"), dates=False)) == []
+    assert len(list(differences(session("1"), session("2"), dates=True))) == 6
+    found = list(differences(session("1"), session("1", of_a_tool="y"), dates=False))
+    assert len(found) == 4
+    odd = differences(session("1"), session("1", key="\x1b[2J"), dates=False)
+    assert all("\x1b" not in str(each) for each in odd)
+
+
+async def test_a_name_is_a_session_before_it_is_a_file(
+    cli: Cli, sessions: SessionStore, tmp_path: Path
+) -> None:
+    await sessions.create(keyed("a"))
+    (tmp_path / "a").write_text("{}", encoding="utf-8")
+    assert (await cli("diff", "a", "a")).returncode == 0
+    assert (await cli("diff", "a", "./a")).returncode == 2
+    assert (await cli("diff", "a", "n" * 300)).returncode == 3
+    assert (await cli("diff", "a", "n" * 300 + ".json")).returncode == 2
 
 
 async def test_sessions_are_compared_place_by_place(cli: Cli, sessions: SessionStore) -> None:

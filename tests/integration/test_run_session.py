@@ -148,7 +148,7 @@ async def test_another_execution_stops_what_was_interrupted_or_yields_to_it(
     assert after == second
     stopped = await ExecutionHistory(runtime.sessions).find(after.state.agent_id, EXECUTION)
     assert stopped is not None
-    assert (stopped["status"], stopped["stepCount"]) == ("stopped", 1)
+    assert (stopped["status"], stopped["stepCount"]) == ("stopped", 2)
     assert stopped["stopReason"] == StopReason.STOP_REQUESTED.value
     assert said_by_users(after.state) == ["go", "now"]
 

@@ -15,7 +15,17 @@ from arq.worker import Retry
 from pydantic import SecretStr
 
 from redis_state import RedisStateStore, Settings
-from redis_state.agents import AgentLoop, SessionRuntime, Tool, ToolRun
+from redis_state.agents import (
+    AgentDefinition,
+    AgentLoop,
+    FrozenMap,
+    ScriptedDriver,
+    SessionRuntime,
+    SubAgents,
+    Tool,
+    ToolCall,
+    ToolRun,
+)
 from redis_state.primitives.lease import Leases
 from redis_state.worker.agents import agent_handler
 from redis_state.worker.queue import Ticket
@@ -41,7 +51,16 @@ def main(argument: dict[str, Any]) -> None:
                 os.kill(os.getpid(), signal.SIGKILL)
             return {"found": number}
 
-        return AgentLoop(twenty_steps(), tools=[Tool("look", look)])
+        tools = [Tool("look", look)]
+        if not argument.get("below"):
+            return AgentLoop(twenty_steps(), tools=tools)
+        helper = AgentDefinition(name="helper")
+        agents = SubAgents(
+            runtime, {"helper": helper}, lambda _: twenty_steps(), tools=tools, lease_s=0.5
+        )
+        asks = FrozenMap(subagent="helper", prompt="look for it")
+        call = ToolCall(id="h", name="spawn_subagent", arguments=asks)
+        return AgentLoop(ScriptedDriver(call, "thanks"), tools=[agents.tool])
 
     asyncio.run(take_over(settings, agent_handler(loop, lease_s=0.5), argument))
 

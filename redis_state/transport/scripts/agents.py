@@ -22,8 +22,10 @@ class AgentScripts(ScriptRunner):
         fields: Mapping[str, bytes],
         *,
         index: str,
+        expiries: str,
         session_id: str,
         tags: str,
+        born: str,
         expected: int,
         base: str,
         dropped: Sequence[str],
@@ -34,7 +36,7 @@ class AgentScripts(ScriptRunner):
         """OK version | STALE version | MISSING | AGAIN | LOST epoch."""
         return await self._run(
             "save_session",
-            (session, index, fence.lease if fence else session),
+            (session, index, expiries, fence.lease if fence else session),
             (
                 fence.epoch if fence else "",
                 expected,
@@ -43,12 +45,15 @@ class AgentScripts(ScriptRunner):
                 ttl_ms,
                 session_id,
                 tags,
+                born,
                 len(dropped),
                 *dropped,
                 *flat(fields),
             ),
         )
 
-    async def delete_session(self, session: str, *, index: str, session_id: str) -> Reply:
+    async def delete_session(
+        self, session: str, *, index: str, expiries: str, session_id: str
+    ) -> Reply:
         """OK deleted."""
-        return await self._run("delete_session", (session, index), (session_id,))
+        return await self._run("delete_session", (session, index, expiries), (session_id,))
