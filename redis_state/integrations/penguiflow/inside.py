@@ -1,5 +1,5 @@
 """What PenguiFlow has no public name for: a session's inboxes, a planner's copies of its pauses,
-what a flow keeps of its traces.
+its memory, what a flow keeps of its traces.
 
 Where another version has none of these names, its inboxes are not found, and the rest is let be.
 """
@@ -53,6 +53,11 @@ def drop_copies(planner: ReactPlanner, token: str) -> None:
         getattr(each, "_pause_records", {}).pop(token, None)
 
 
+def memory_of(planner: ReactPlanner) -> Any:
+    """Return the memory object that a planner was made with, or None."""
+    return getattr(planner, "_memory_singleton", None)
+
+
 async def forget_trace(flow: PenguiFlow, trace_id: str) -> None:
     """Have a flow keep nothing of a trace that is over: it would keep a lock of each for ever.
 
@@ -71,4 +76,12 @@ def when_a_node_ends(flow: PenguiFlow, call: Callable[[], None]) -> None:
         node.add_done_callback(lambda _: call())
 
 
-__all__ = ["drop_copies", "forget", "forget_trace", "has_room", "inbox_of", "when_a_node_ends"]
+__all__ = [
+    "drop_copies",
+    "forget",
+    "forget_trace",
+    "has_room",
+    "inbox_of",
+    "memory_of",
+    "when_a_node_ends",
+]
