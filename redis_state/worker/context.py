@@ -210,35 +210,28 @@ class TaskContext:
         """
         await self._steps.check_changed()
 
-    async def open_pause(
+    def open_pause(
         self,
         reason: str = "await_input",
         payload: Any = None,
         *,
         reveal: bool = True,
         **options: Unpack[PauseOptions],
-    ) -> Pause:
+    ) -> Coroutine[Any, Any, Pause]:
         """Open a pause without waiting for it: somebody may decide it from now on.
 
         A later run gets the same pause, found by its ``key``, else by its ``name`` (the reason by
-        default) and its order among those of that name; what it asks stands as first asked. The
+        default) and its order among those of that name; what it asks stands as first asked. A name
+        is counted by this call, and belongs to the asyncio task that makes it, as in `step`. The
         CHECKPOINT update carries the token, unless not to ``reveal`` it: then the handler sends
         ``pause.token`` itself, and no text of it is stored.
 
         ``timeout`` is `task_pause_ttl` by default, `active_task_ttl` at most. Nobody having
         decided by then, ``on_timeout`` does: ``"fail"`` raises PauseTimeout where the pause is
         waited for, ``"reject"`` is a no, ``"resume"`` a yes with ``default``. A checkpoint.
-        Errors: InvalidField, TaskCancelled, LeaseLost.
+        Errors: InvalidField, also for a name that two asyncio tasks use; TaskCancelled, LeaseLost.
         """
-        asked = Question.read(self.store.settings, reason, payload, options, reveal=reveal)
-        key = options.get("key")
-        entry = self._entry("pause", asked.name) if key is None else f"pause:{key}#key"
-        await self.checkpoint()
-        note = self._pauses.get(entry)
-        if note is None or note["state"] != "decided":
-            with self._ending_if_paused():
-                self._pauses[entry] = await self._pausing.open(self._started, entry, asked)
-        return Pause(asked.name, self._token(entry))
+        return self._open_pause(*self._ask_pause(reason, payload, options, reveal=reveal))
 
     async def wait_for(self, pause: Pause | str) -> Decision:
         """Return a pause's decision; end the run and wait for it if there is none yet.
@@ -259,18 +252,18 @@ class TaskContext:
             self._pauses[entry] |= note
         return decision_of(entry, self._pauses[entry])
 
-    async def pause(
+    def pause(
         self, reason: str = "await_input", payload: Any = None, **options: Unpack[PauseOptions]
-    ) -> Decision:
+    ) -> Coroutine[Any, Any, Decision]:
         """Open a pause and wait for its decision. See `open_pause` and `wait_for`."""
-        return await self.wait_for(await self.open_pause(reason, payload, **options))
+        return self._pause(*self._ask_pause(reason, payload, options))
 
-    async def approval(
+    def approval(
         self, question: str, payload: Any = None, **options: Unpack[PauseOptions]
-    ) -> Decision:
+    ) -> Coroutine[Any, Any, Decision]:
         """Pause until somebody approves or rejects. Like `pause`."""
         content = {"question": question, "details": codec.plain(payload)}
-        return await self.pause("await_approval", content, **options)
+        return self.pause("await_approval", content, **options)
 
     def spawn(
         self,
@@ -286,10 +279,12 @@ class TaskContext:
         default) and its order among those of that name. The name is counted by this call, before
         it is awaited. It waits in this task's queue, with its priority, unless told otherwise, and
         is cancelled with this task unless to ``isolate`` it. A task may end before its children,
-        which then go on. A checkpoint. Errors: InvalidField, TaskCancelled, LeaseLost.
+        which then go on. A checkpoint. Errors: InvalidField, also for a name that two asyncio
+        tasks use; TaskCancelled, LeaseLost.
         """
         asked = Spawning.read(self._started, handler, task_input, options)
-        return self._spawn(self._entry("child", handler if name is None else name), asked)
+        entry = self._steps.ask("child", handler if name is None else name)
+        return self._spawn(entry, asked)
 
     def join(self, child: ChildTask) -> Coroutine[Any, Any, Any]:
         """Return a child's result; end the run and wait for it if the child is not over yet.
@@ -302,6 +297,27 @@ class TaskContext:
         if child.parent_id != self.task.task_id or child.session_id != self.task.session_id:
             raise InvalidField("child", "is no child of this task")
         return self._join(child, self._steps.do(f"join {child.place}", self._end_of, (child,), {}))
+
+    def _ask_pause(
+        self, reason: str, payload: Any, options: PauseOptions, *, reveal: bool = True
+    ) -> tuple[str, Question]:
+        """Name a pause now, in the order of the calls."""
+        asked = Question.read(self.store.settings, reason, payload, options, reveal=reveal)
+        key = options.get("key")
+        if key is None:
+            return self._steps.ask("pause", asked.name), asked
+        return self._steps.ask_keyed(f"pause:{key}#key"), asked
+
+    async def _open_pause(self, entry: str, asked: Question) -> Pause:
+        await self.checkpoint()
+        note = self._pauses.get(entry)
+        if note is None or note["state"] != "decided":
+            with self._ending_if_paused():
+                self._pauses[entry] = await self._pausing.open(self._started, entry, asked)
+        return Pause(asked.name, self._token(entry))
+
+    async def _pause(self, entry: str, asked: Question) -> Decision:
+        return await self.wait_for(await self._open_pause(entry, asked))
 
     async def _spawn(self, entry: str, asked: Spawning) -> ChildTask:
         await self.checkpoint()
@@ -346,6 +362,3 @@ class TaskContext:
         paused = TaskPaused()
         self.inbox.close(paused)
         return paused
-
-    def _entry(self, kind: str, name: str) -> str:
-        return self._steps.ask(kind, name)

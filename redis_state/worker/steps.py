@@ -3,7 +3,7 @@
 A name that is asked for several times is counted where it is asked for: in the handler, in a
 `branch` of it, or in the work of another step. So the second "fetch" of a loop is ``fetch#2`` in
 every run. Counting needs an order, and asyncio tasks that go on at once have none: a name belongs
-to the first of them that asks for it.
+to the first of them that asks for it. So it is with pauses and children, which are named here too.
 """
 
 from __future__ import annotations
@@ -71,8 +71,7 @@ class Scope:
     def ask(self, kind: str, name: str) -> str:
         """Count a name, and return its place. Errors: InvalidField."""
         place = self.peek(kind, name)
-        if kind == "step":
-            self._check_caller(name)
+        self._check_caller(kind, name)
         self._counts[f"{kind}:{name}"] += 1
         return place
 
@@ -89,9 +88,9 @@ class Scope:
         place = self.peek(kind, name).rpartition("#")[0]
         return f"{place}#={key}"
 
-    def _check_caller(self, name: str) -> None:
+    def _check_caller(self, kind: str, name: str) -> None:
         caller = _caller()
-        if self._callers.setdefault(name, caller) is not caller:
+        if self._callers.setdefault(f"{kind}:{name}", caller) is not caller:
             raise InvalidField(
                 "name",
                 f"{name!r} is used by two asyncio tasks at once, whose order may be another in the "
@@ -130,7 +129,10 @@ class Steps:
 
     def ask(self, kind: str, name: str) -> str:
         """Return the entry of what is asked for now, and count it as asked for."""
-        entry = f"{kind}:{self._here.ask(kind, name)}"
+        return self.ask_keyed(f"{kind}:{self._here.ask(kind, name)}")
+
+    def ask_keyed(self, entry: str) -> str:
+        """Return an entry that is found without counting, and count it as asked for."""
         self._asked.add(entry)
         return entry
 
@@ -169,8 +171,7 @@ class Steps:
         options: dict[str, Any],
     ) -> Any:
         """Do a step that is found by its key; who asks for it meanwhile waits for its result."""
-        entry = f"step:{self._here.keyed('step', name, key)}"
-        self._asked.add(entry)
+        entry = self.ask_keyed(f"step:{self._here.keyed('step', name, key)}")
         policy = work.policy if isinstance(work, Retried) else self._policy.retry
         async with self._doing.setdefault(entry, asyncio.Lock()):
             once = partial(work, *arguments, **options)
