@@ -314,6 +314,31 @@ async def test_a_kept_flow_keeps_nothing_of_the_traces_behind_it(
     assert shown == []
 
 
+async def test_a_stopped_flow_leaves_no_task_behind(
+    store: RedisStateStore, effects: Effects
+) -> None:
+    handlers: dict[str, Handler] = {
+        "flow": flow_handler(flow_of(effects)),
+        "kept": kept_flow_handler(flow_of(effects)),
+    }
+    before = asyncio.all_tasks()
+    async with pool(store, handlers) as client:
+        tasks = [await client.submit(kind, "text", session_id=SESSION) for kind in handlers]
+        assert await ended(client, *tasks) == ["charged text"] * 2
+    left = asyncio.all_tasks() - before
+    assert not [task for task in left if "Queue.get" in repr(task)]
+
+
+async def test_the_deployed_pool_has_a_flow_of_each_kind(store: RedisStateStore) -> None:
+    jobs = pytest.importorskip("workers.jobs", reason="the deployed pool is not beside the tests")
+    async with pool(store, jobs.HANDLERS) as client:
+        tasks = [
+            await client.submit(kind, "three small words", session_id=SESSION)
+            for kind in ("count_words", "count_words_kept", "count_words_kept")
+        ]
+        assert await ended(client, *tasks) == [{"words": 3}] * 3
+
+
 def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(ConfigError, match="restart_after"):
         kept_flow_handler(lambda _: create(), restart_after=0)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from penguiflow import PenguiFlow
+from penguiflow import PenguiFlow, core
 from penguiflow.planner import ReactPlanner
 from penguiflow.sessions import StreamingSession
 from penguiflow.state import SteeringEvent, SteeringEventType
@@ -69,6 +69,18 @@ async def forget_trace(flow: PenguiFlow, trace_id: str) -> None:
     getattr(flow, "_trace_roundtrip_locks", {}).pop(trace_id, None)
 
 
+def let_go(flow: PenguiFlow) -> None:
+    """Have a stopped flow wait no more for what its nodes let out: nothing will come.
+
+    Its own stop leaves these tasks waiting for ever.
+    """
+    contexts: dict[Any, Any] = getattr(flow, "_contexts", {})
+    edges: dict[Any, Any] = getattr(contexts.get(core.ROOKERY), "_incoming", {})
+    for edge in edges.values():
+        for waiting in list(getattr(edge.queue, "_getters", ())):
+            waiting.cancel()
+
+
 def when_a_node_ends(flow: PenguiFlow, call: Callable[[], None]) -> None:
     """Call something when a node of a running flow ends: what is sent to it waits for ever."""
     nodes: list[asyncio.Task[Any]] = getattr(flow, "_tasks", [])
@@ -82,6 +94,7 @@ __all__ = [
     "forget_trace",
     "has_room",
     "inbox_of",
+    "let_go",
     "memory_of",
     "when_a_node_ends",
 ]
