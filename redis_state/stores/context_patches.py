@@ -31,7 +31,7 @@ from redis_state.models.session_context import (
 )
 from redis_state.models.steering import SteeringEvent, SteeringEventType
 from redis_state.models.tasks import StateUpdate, UpdateType
-from redis_state.primitives.record import Stored
+from redis_state.primitives.record import Stored, new_write_id
 from redis_state.primitives.token import new_claim, raise_unless_won
 from redis_state.stores.base import Base, Flat, as_object, ms
 from redis_state.stores.retrying import until_set
@@ -46,7 +46,7 @@ _Content = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class PatchOutcome:
-    """What became of a patch. ``first``: this very call did it; a repeated one finds it done.
+    """What became of a patch. ``first``: this very call did it; the next one finds it done.
 
     ``revision`` counts every change of the context, results included: each applied patch has one
     of its own. ``updates`` are those that this call has saved.
@@ -122,6 +122,7 @@ class ContextPatches:
         keys = self._keys(session_id, patch_id or secrets.token_hex(8), patch.task_id)
         settings = self._base.settings
         updates: list[StateUpdate] = []
+        call = new_write_id()
 
         async def attempt() -> Reply:
             version, context_hash = await self._basis(session_id)
@@ -148,6 +149,7 @@ class ContextPatches:
                     keep_ms=ms(settings.resolved_token_ttl),
                     limit=settings.max_pending_patches,
                     ttl_ms=ms(settings.contexts_ttl),
+                    call=call,
                     announcement=self._announce(session_id, updates),
                 ),
                 keys,
@@ -273,6 +275,7 @@ class ContextPatches:
         claim = claim or new_claim()
         settings = self._base.settings
         updates: list[StateUpdate] = []
+        call = new_write_id()
 
         async def attempt() -> Reply:
             waiting = await self._load(session_id, patch_id)
@@ -301,6 +304,7 @@ class ContextPatches:
                     basis=(version, context_hash or ""),
                     result=result,
                     ttl_ms=ms(settings.contexts_ttl),
+                    call=call,
                     announcement=self._announce(session_id, updates),
                 ),
                 keys,
