@@ -1,6 +1,6 @@
 -- Bring a patch into a session's context, or keep it for a decision, once per patch, and say so.
 -- KEYS[1] context  hash: version, write, order, number, hash; =<task> -> place and result
--- KEYS[2] patch    hash: state, payload, expires, claim, by, at, decision, task, order
+-- KEYS[2] patch    hash: state, payload, expires, claim, by, at, decision, task, order, call
 -- KEYS[3] patches  zset: patch_id -> expiry in us: those that wait
 -- KEYS[4] rows     stream of the session's updates
 -- KEYS[5] ids      hash: its ids
@@ -20,9 +20,10 @@
 -- ARGV[12] ttl_ms  of the context
 -- ARGV[13] max_rows of the updates
 -- ARGV[14] log_ttl_ms  of the updates
--- ARGV[15..] rows_in  update id and row, in turn
+-- ARGV[15] call    id of this call
+-- ARGV[16..] rows_in  update id and row, in turn
 -- Returns
---   {'OK', new, decision, version}  new is 0 if the patch was there; the context's version
+--   {'OK', new, decision, version}  new is 0 if another call's patch was there; the context's version
 --   {'STALE', number}               the context has another number or hash; nothing was written
 --   {'DENIED', waiting}             as many wait as may; nothing was written
 -- Emits the updates on channel
@@ -37,11 +38,11 @@ local number, hash, patch_id, task, payload = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local result, decision, by, wait_ms = ARGV[6], ARGV[7], ARGV[8], tonumber(ARGV[9])
 local keep_ms, limit, ttl_ms = tonumber(ARGV[10]), tonumber(ARGV[11]), tonumber(ARGV[12])
 log.topic, log.max_rows, log.ttl_ms = ARGV[4], tonumber(ARGV[13]), tonumber(ARGV[14])
-local rows_in = { unpack(ARGV, 15) }
+local call, rows_in = ARGV[15], { unpack(ARGV, 16) }
 
-local known = redis.call('HGET', patch, 'decision')
+local known, by_call = unpack(redis.call('HMGET', patch, 'decision', 'call'))
 local version = tonumber(redis.call('HGET', context, 'version') or 0)
-if known then return { 'OK', 0, known, version } end
+if known then return { 'OK', by_call == call and 1 or 0, known, version } end
 local stale = context_basis(context, number, hash)
 if stale then return stale end
 local now = now_ms()
@@ -66,5 +67,5 @@ else
   context_result(context, task, result)
 end
 local order = redis.call('TIME')
-redis.call('HSET', patch, 'order', string.format('%.0f', order[1] * 1000000 + order[2]))
+redis.call('HSET', patch, 'call', call, 'order', string.format('%.0f', order[1] * 1000000 + order[2]))
 return { 'OK', 1, decision, version }

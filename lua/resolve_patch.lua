@@ -1,12 +1,12 @@
 -- Decide on a patch that waits, bring it into the context if it is approved, and say so.
 -- KEYS[1] context  hash: version, write, order, number, hash; =<task> -> place and result
--- KEYS[2] patch    hash: state, payload, expires, claim, by, at, decision, task
+-- KEYS[2] patch    hash: state, payload, expires, claim, by, at, decision, task, resolver
 -- KEYS[3] patches  zset: patch_id -> expiry in us: those that wait
 -- KEYS[4] rows     stream of the session's updates
 -- KEYS[5] ids      hash: its ids
 -- KEYS[6] topic_rows  list: the task's index in it
 -- KEYS[7] channel  pub/sub
--- ARGV[1] claim    id of this call, and whether it approves
+-- ARGV[1] claim    who may repeat it, and whether it approves
 -- ARGV[2] by       who decides
 -- ARGV[3] decision JSON
 -- ARGV[4] keep_ms  how long the answer is kept for repeated and late calls
@@ -18,9 +18,10 @@
 -- ARGV[10] ttl_ms  of the context
 -- ARGV[11] max_rows of the updates
 -- ARGV[12] log_ttl_ms  of the updates
--- ARGV[13..] rows_in  update id and row, in turn
+-- ARGV[13] call    id of this call
+-- ARGV[14..] rows_in  update id and row, in turn
 -- Returns
---   {'OK', won, decision, version}  this claim's decision stands; won is 0 for a repeated call
+--   {'OK', won, decision, version}  this claim's decision stands; won is 0 if another call of it was first
 --   {'TAKEN', by, at, decision}     another claim has decided
 --   {'EXPIRED'}                     nobody decided in time
 --   {'MISSING'}                     no such patch, or its trace is gone
@@ -38,7 +39,7 @@ local use = { claim = ARGV[1], by = ARGV[2], decision = ARGV[3], keep_ms = tonum
 local patch_id = ARGV[5]
 local task, number, hash, result, ttl_ms = ARGV[6], ARGV[7], ARGV[8], ARGV[9], tonumber(ARGV[10])
 log.topic, log.max_rows, log.ttl_ms = ARGV[6], tonumber(ARGV[11]), tonumber(ARGV[12])
-local rows_in = { unpack(ARGV, 13) }
+local call, rows_in = ARGV[13], { unpack(ARGV, 14) }
 
 local was = redis.call('HMGET', patch, 'state', 'claim', 'decision')
 local open = was[1] == 'open'
@@ -52,10 +53,12 @@ if reply[1] ~= 'OK' then return reply end
 if won then
   log_write(log, rows_in, now)
   redis.call('ZREM', patches, patch_id)
+  redis.call('HSET', patch, 'resolver', call)
 end
 if won and result ~= '' then
   record_write(context, { key = '' }, string.format('patch %s %.0f', patch_id, now), ttl_ms, {})
   context_result(context, task, result)
 end
 local version = tonumber(redis.call('HGET', context, 'version') or 0)
-return { 'OK', won and 1 or 0, redis.call('HGET', patch, 'decision'), version }
+local is = redis.call('HMGET', patch, 'decision', 'resolver')
+return { 'OK', is[2] == call and 1 or 0, is[1], version }

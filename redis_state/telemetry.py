@@ -92,12 +92,22 @@ class LoggingSink:
 class PrometheusSink:
     """Count events and time tasks in a Prometheus registry; by default the process's own.
 
-    Errors: ConfigError without the package ``prometheus-client``.
+    One for each registry. Errors: ConfigError if it has one, and without the package
+    ``prometheus-client``.
     """
 
     def __init__(self, registry: Any = None) -> None:
         client = _prometheus()
         registry = client.REGISTRY if registry is None else registry
+        try:
+            self._register(client, registry)
+        except ValueError:
+            # What the registry says to a name that it has.
+            raise ConfigError(
+                "the registry has a PrometheusSink: share that one, or give this its own registry"
+            ) from None
+
+    def _register(self, client: Any, registry: Any) -> None:
         self._tasks = client.Counter(
             "redis_state_task_events",
             "Events of tasks",

@@ -113,6 +113,7 @@ def _resolve_patch(scripts: Scripts, keys: Keys) -> Awaitable[Reply]:
         basis=(0, ""),
         result=b"result",
         ttl_ms=HOUR,
+        call="w",
         announcement=saying(keys, "resolved"),
     )
 

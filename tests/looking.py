@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import uuid
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, TypeVar
@@ -355,6 +356,7 @@ async def apply(
         "keep_ms": HOUR,
         "limit": 2,
         "ttl_ms": HOUR,
+        "call": uuid.uuid4().hex,
         "announcement": saying(keys, "told"),
     }
     return await scripts.apply_patch(patch, **{**given, **more})

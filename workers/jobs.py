@@ -21,7 +21,8 @@ PENGUIFLOW: dict[str, Handler] = {}
 if find_spec("penguiflow") is not None:
     from redis_state.demo import penguin
 
-    # A planner that pauses in one worker and is resumed in whichever, and a flow.
+    # A planner that pauses in one worker and is resumed in whichever; a flow for each task, and one
+    # that is kept.
     PENGUIFLOW.update(penguin.HANDLERS)
 
 HANDLERS: dict[str, Handler] = {"ask": ask, "review_document": review_document, **PENGUIFLOW}

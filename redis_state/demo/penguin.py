@@ -20,7 +20,7 @@ from penguiflow.registry import ModelRegistry
 from pydantic import BaseModel
 
 from redis_state.integrations.penguiflow import PenguiflowStateStore
-from redis_state.integrations.penguiflow.flows import flow_handler
+from redis_state.integrations.penguiflow.flows import flow_handler, kept_flow_handler
 from redis_state.integrations.penguiflow.planners import noted_model, planner_handler
 from redis_state.integrations.penguiflow.tasks import once, task_of
 from redis_state.worker import AgentWorker, Handler, TaskContext
@@ -119,5 +119,6 @@ def build_flow(store: PenguiflowStateStore) -> PenguiFlow:
 HANDLERS: dict[str, Handler] = {
     "outline_document": planner_handler(build_planner),
     "count_words": flow_handler(build_flow),
+    "count_words_kept": kept_flow_handler(build_flow),
 }
 worker: AgentWorker = AgentWorker(HANDLERS, max_tasks=4, grace_s=2.0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from redis_state.memory.keys import CompositeKey, MemoryKey, resolve_key
-from redis_state.memory.planner import PlannerMemory
+from redis_state.memory.planner import PlannerMemory, turns_named
 from redis_state.memory.session import SessionMemory
 from redis_state.memory.types import (
     ConversationTurn,
@@ -30,4 +30,5 @@ __all__ = [
     "TrajectoryDigest",
     "default_token_estimator",
     "resolve_key",
+    "turns_named",
 ]

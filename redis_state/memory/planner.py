@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import logging
 import secrets
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from redis_state.errors import InvalidField
+from redis_state.errors import BackendError, InvalidField
 from redis_state.memory.keys import CompositeKey, MemoryKey, read_composite, resolve_key
 from redis_state.memory.session import SessionMemory, check_summarizer
 from redis_state.memory.types import MemoryHealth, MemoryTypes, Summarizer
 
 log: logging.Logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Open:
+    """A session and its store, which is kept so that no other one can come to have its id."""
+
+    store: Any
+    session: SessionMemory
 
 
 class PlannerMemory:
@@ -43,7 +55,7 @@ class PlannerMemory:
         self._time_source = time_source
         self._types = types or MemoryTypes()
         self._max_sessions = max_sessions
-        self._sessions: OrderedDict[tuple[int, str], SessionMemory] = OrderedDict()
+        self._sessions: OrderedDict[tuple[int, str], _Open] = OrderedDict()
         self._ephemeral = MemoryKey("default", "anonymous", secrets.token_hex(16))
 
     @property
@@ -71,10 +83,10 @@ class PlannerMemory:
         place = (id(store), composite)
         found = self._sessions.get(place)
         if found is None:
-            found = self._sessions[place] = self._open(store, composite)
+            found = self._sessions[place] = _Open(store, self._open(store, composite))
             self._drop_idle()
         self._sessions.move_to_end(place)
-        return found
+        return found.session
 
     async def hydrate(self, store: Any, key: Any) -> None:
         """Turn to a session and read what others have saved of it.
@@ -92,12 +104,12 @@ class PlannerMemory:
         await self.session(store, key).persist()
 
     async def add_turn(self, turn: Any, *, turn_id: str | None = None) -> None:
-        """Add a turn to the session at hand. See `SessionMemory.add_turn`."""
+        """Add a turn to the session at hand. See `SessionMemory.add_turn` and `turns_named`."""
         session = self._current()
         if session is None:
             log.warning("a turn of no known session is not remembered")
             return
-        await session.add_turn(turn, turn_id=turn_id)
+        await session.add_turn(turn, turn_id=turn_id or _next_name())
 
     async def get_llm_context(self) -> Mapping[str, Any]:
         """Return what a model is shown of the session at hand; nothing without one."""
@@ -111,8 +123,29 @@ class PlannerMemory:
 
     async def flush(self) -> None:
         """Wait until what waits is summarised and saved, of every session."""
-        for session in list(self._sessions.values()):
-            await session.flush()
+        for each in list(self._sessions.values()):
+            await each.session.flush()
+
+    async def leave(self, store: Any, *, timeout_s: float) -> None:
+        """Forget the sessions of a store that is about to be closed; what they hold is saved.
+
+        What waits is summarised first, if that takes no longer than ``timeout_s``; else it is
+        stored as waiting, for whoever has the session next. Errors: BackendError if something
+        could not be saved, which is lost then.
+        """
+        places = [place for place, each in self._sessions.items() if each.store is store]
+        sessions = [self._sessions.pop(place).session for place in places]
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                # What cannot be saved is tried again below.
+                flushed = (session.flush() for session in sessions)
+                await asyncio.gather(*flushed, return_exceptions=True)
+        closed = (session.aclose() for session in sessions)
+        for error in await asyncio.gather(*closed, return_exceptions=True):
+            if isinstance(error, BackendError):
+                raise error
+            if error is not None:
+                log.warning("a memory could not be saved: %s", type(error).__name__)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the session at hand as it is stored. Errors: InvalidField without one."""
@@ -129,8 +162,8 @@ class PlannerMemory:
 
     async def aclose(self) -> None:
         """Stop summarising and save, every session."""
-        for session in list(self._sessions.values()):
-            await session.aclose()
+        for each in list(self._sessions.values()):
+            await each.session.aclose()
 
     def _open(self, store: Any, key: CompositeKey) -> SessionMemory:
         return SessionMemory(
@@ -146,7 +179,7 @@ class PlannerMemory:
         """Forget sessions with nothing left to save, the longest unused first."""
         extra = len(self._sessions) - self._max_sessions
         if extra > 0:
-            idle = [place for place, session in self._sessions.items() if session.idle]
+            idle = [place for place, each in self._sessions.items() if each.session.idle]
             for place in idle[:extra]:
                 del self._sessions[place]
 
@@ -162,6 +195,26 @@ class PlannerMemory:
             raise InvalidField("session", "there is none at hand: hydrate first")
         return session
 
+
+@contextmanager
+def turns_named(name: str) -> Generator[None]:
+    """Name the turns that are added in this block, in order, here and in tasks started here.
+
+    So a job that begins again adds none a second time.
+    """
+    token = _names.set(f"{name}-{number}" for number in itertools.count(1))
+    try:
+        yield
+    finally:
+        _names.reset(token)
+
+
+def _next_name() -> str | None:
+    names = _names.get()
+    return None if names is None else next(names)
+
+
+_names: ContextVar[Iterator[str] | None] = ContextVar("names of turns", default=None)
 
 # Copied whenever it is changed: a task's sessions are its own.
 _at_hand: ContextVar[WeakKeyDictionary[PlannerMemory, SessionMemory]] = ContextVar(

@@ -8,7 +8,8 @@ patches come at once, they do not hold each other up.
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, cast
 
@@ -30,7 +31,7 @@ from redis_state.models.session_context import (
 )
 from redis_state.models.steering import SteeringEvent, SteeringEventType
 from redis_state.models.tasks import StateUpdate, UpdateType
-from redis_state.primitives.record import Stored
+from redis_state.primitives.record import Stored, new_write_id
 from redis_state.primitives.token import new_claim, raise_unless_won
 from redis_state.stores.base import Base, Flat, as_object, ms
 from redis_state.stores.retrying import until_set
@@ -45,10 +46,10 @@ _Content = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class PatchOutcome:
-    """What became of a patch. ``first``: this very call did it; a repeated one finds it done.
+    """What became of a patch. ``first``: this very call did it; the next one finds it done.
 
     ``revision`` counts every change of the context, results included: each applied patch has one
-    of its own.
+    of its own. ``updates`` are those that this call has saved.
     """
 
     patch_id: str
@@ -56,6 +57,7 @@ class PatchOutcome:
     diverged: bool
     first: bool
     revision: int
+    updates: Sequence[StateUpdate] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +121,8 @@ class ContextPatches:
         optional_text("group_id", group_id)
         keys = self._keys(session_id, patch_id or secrets.token_hex(8), patch.task_id)
         settings = self._base.settings
+        updates: list[StateUpdate] = []
+        call = new_write_id()
 
         async def attempt() -> Reply:
             version, context_hash = await self._basis(session_id)
@@ -132,6 +136,7 @@ class ContextPatches:
             else:
                 result = codec.encode(result_of_patch(seen, payload=payload, group_id=group_id))
             status = "pending" if gated else "applied"
+            updates[:] = self._say(session_id, patch.task_id, said)
             return _unless_stale(
                 await self._base.scripts.apply_patch(
                     keys,
@@ -144,7 +149,8 @@ class ContextPatches:
                     keep_ms=ms(settings.resolved_token_ttl),
                     limit=settings.max_pending_patches,
                     ttl_ms=ms(settings.contexts_ttl),
-                    announcement=self._say(session_id, patch.task_id, said),
+                    call=call,
+                    announcement=self._announce(session_id, updates),
                 ),
                 keys,
                 version,
@@ -153,7 +159,7 @@ class ContextPatches:
         reply = await until_set(attempt, timeout_s=self._patience(timeout_s))
         if reply.word is Word.DENIED:
             raise LimitReached("context patches", limit=settings.max_pending_patches)
-        return _outcome(keys.patch_id, reply)
+        return _outcome(keys.patch_id, reply, updates)
 
     async def pending_patches(self, session_id: str) -> dict[str, PendingContextPatch]:
         """Return the patches that wait for a decision, the oldest first."""
@@ -268,6 +274,8 @@ class ContextPatches:
     ) -> PatchOutcome:
         claim = claim or new_claim()
         settings = self._base.settings
+        updates: list[StateUpdate] = []
+        call = new_write_id()
 
         async def attempt() -> Reply:
             waiting = await self._load(session_id, patch_id)
@@ -283,6 +291,7 @@ class ContextPatches:
                     )
                 )
             status = "applied" if approve else "rejected"
+            updates[:] = self._say(session_id, keys.task_id, said, trace_id)
             decision = {**(about or {}), "status": status, "diverged": diverged}
             return _unless_stale(
                 await self._base.scripts.resolve_patch(
@@ -295,14 +304,15 @@ class ContextPatches:
                     basis=(version, context_hash or ""),
                     result=result,
                     ttl_ms=ms(settings.contexts_ttl),
-                    announcement=self._say(session_id, keys.task_id, said, trace_id),
+                    call=call,
+                    announcement=self._announce(session_id, updates),
                 ),
                 keys,
                 version,
             )
 
         reply = await until_set(attempt, timeout_s=self._patience(timeout_s))
-        return _outcome(patch_id, raise_unless_won(reply))
+        return _outcome(patch_id, raise_unless_won(reply), updates)
 
     def _patience(self, timeout_s: float | None) -> float:
         return self._base.settings.call_timeout_s if timeout_s is None else timeout_s
@@ -364,8 +374,8 @@ class ContextPatches:
         task_id: str,
         said: list[tuple[UpdateType, _Content]],
         trace_id: str | None = None,
-    ) -> Announcement:
-        updates = [
+    ) -> list[StateUpdate]:
+        return [
             StateUpdate(
                 session_id=session_id,
                 task_id=task_id,
@@ -375,6 +385,8 @@ class ContextPatches:
             )
             for kind, content in said
         ]
+
+    def _announce(self, session_id: str, updates: Sequence[StateUpdate]) -> Announcement:
         bounds = self._updates.bounds
         return Announcement(
             self._updates.keys(session_id),
@@ -401,11 +413,16 @@ def _unless_stale(reply: Reply, keys: PatchKeys, version: int) -> Reply:
     return reply
 
 
-def _outcome(patch_id: str, reply: Reply) -> PatchOutcome:
+def _outcome(patch_id: str, reply: Reply, updates: Sequence[StateUpdate]) -> PatchOutcome:
     first, decision, revision = reply.facts
     told: _Content = codec.decode(decision)
     return PatchOutcome(
-        patch_id, told["status"], told["diverged"], first=bool(first), revision=int(revision)
+        patch_id,
+        told["status"],
+        told["diverged"],
+        first=bool(first),
+        revision=int(revision),
+        updates=tuple(updates) if first else (),
     )
 
 

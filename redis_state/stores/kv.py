@@ -9,11 +9,19 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
 from redis_state import codec
-from redis_state.errors import CorruptState, InvalidField, VersionConflict
+from redis_state.errors import (
+    BackendError,
+    CorruptState,
+    InvalidField,
+    OutcomeUnknown,
+    RedisStateError,
+    VersionConflict,
+)
 from redis_state.primitives.blob import Blobs, Quota
 from redis_state.primitives.record import stored
 from redis_state.stores.artifacts import ArtifactStore
@@ -278,7 +286,9 @@ class SessionKV:
             found["artifact_ref"] = await self._keep(place, entry["etag"], written, scope)
         try:
             await self._memory.save(place, entry, expected_version=version)
-        except VersionConflict:
+        except OutcomeUnknown:
+            raise  # its entry may be there
+        except RedisStateError:
             await self._drop(entry)
             raise
         await self._drop(old)
@@ -347,12 +357,16 @@ class SessionKV:
         return ref
 
     async def _drop(self, entry: Entry | None) -> None:
-        """Delete the large value that only this entry names. PenguiFlow's own may be shared."""
+        """Delete the large value that only this entry names. PenguiFlow's own may be shared.
+
+        What was done to the entry stands: one that cannot be deleted now goes when it expires.
+        """
         ref = _part(_part(entry, "value"), "artifact_ref")
         etag = _part(ref, "source").get("kv_etag")
         if entry is not None and etag is not None and etag == entry.get("etag"):
             artifact_id = str(ref.get("id"))
-            await self._blobs(artifact_id[-16:], _MARGIN_MS).delete(artifact_id)
+            with suppress(BackendError):
+                await self._blobs(artifact_id[-16:], _MARGIN_MS).delete(artifact_id)
 
     def _blobs(self, at: str, ttl_ms: int) -> Blobs:
         quota = Quota(

@@ -48,9 +48,13 @@ class Owner:
 
     @classmethod
     def of(cls, tool_context: Mapping[str, Any]) -> Owner:
-        """Read a tool context. Errors: InvalidField names what is missing."""
+        """Read a tool context. Errors: InvalidField names what is missing or cannot be used."""
         names = ("tenant_id", "user_id", "session_id", "task_id", "trace_id")
         values = {name: _needed(name, tool_context.get(name)) for name in names}
+        for name in ("tenant_id", "user_id"):
+            # PenguiFlow's keys join them unescaped: these could be another tenant's.
+            if ":" in values[name]:
+                raise InvalidField(name, "must not contain a colon")
         tool = tool_context.get("_current_tool_name")
         named = isinstance(tool, str) and tool.strip()
         return cls(**values, tool_name=str(tool).strip() if named else None)

@@ -163,6 +163,8 @@ class Keeper:
             [
                 *(self._binary, "--port", "0", "--save", "", "--dir", ".", "--daemonize", "no"),
                 *("--unixsocket", str(socket_path), "--unixsocketperm", "700", *options),
+                # A large value that expires would hold up all calls.
+                *("--lazyfree-lazy-expire", "yes"),
             ],
             stdin=subprocess.DEVNULL,
             # Redis 7.2 and later refuse to start in a locale that is not installed.

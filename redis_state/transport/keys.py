@@ -362,8 +362,8 @@ class Keys:
         return self._key("session_id", session_id, "context")
 
     def patch(self, session_id: str, patch_id: str) -> str:
-        """hash: state, payload, expires, claim, by, at, decision, task, order: a patch of a
-        session's context. `pending_patch_ttl`, then `resolved_token_ttl`.
+        """hash: state, payload, expires, claim, by, at, decision, task, order, call, resolver: a
+        patch of a session's context. `pending_patch_ttl`, then `resolved_token_ttl`.
         """
         return self._key("session_id", session_id, f"patch:{escape('patch_id', patch_id)}")
 

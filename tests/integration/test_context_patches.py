@@ -315,8 +315,9 @@ async def test_a_lost_reply_changes_nothing_twice(settings: Settings) -> None:
         approved = await _losing_its_reply(
             store, beside, proxy, contexts.apply_pending_patch("s", asked.patch_id)
         )
-        assert (applied.status, applied.revision) == ("applied", 1)
-        assert (approved.status, approved.revision) == ("applied", 2)
+        assert (applied.status, applied.first, applied.revision) == ("applied", True, 1)
+        assert (approved.status, approved.first, approved.revision) == ("applied", True, 2)
+        assert [update.content["title"] for update in approved.updates] == ["Context updated"]
         assert proxy.cuts == 2
         found = await beside.contexts.load("s")
         assert found is not None

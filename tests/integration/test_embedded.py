@@ -188,6 +188,12 @@ def test_it_answers_on_a_unix_socket_and_on_no_port(binary: Path) -> None:
         assert redis.info("server")["process_id"] == server.pid
 
 
+def test_what_expires_is_freed_beside_the_calls(binary: Path) -> None:
+    with start_embedded(None, binary=binary) as server, client_of(server.url) as redis:
+        found = redis.config_get("lazyfree-lazy-expire")
+        assert found == {"lazyfree-lazy-expire": "yes"}
+
+
 def test_private_directory_is_closed_to_others_and_removed_after_stop(
     binary: Path, short_temporary_root: Path
 ) -> None:

@@ -5,19 +5,24 @@ from __future__ import annotations
 import asyncio
 import uuid
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
 from redis_state import (
+    BackendUnavailable,
     CorruptState,
     InvalidField,
+    OutcomeUnknown,
     RedisStateStore,
     Settings,
     VersionConflict,
 )
 from redis_state.models import ArtifactRetentionConfig
 from redis_state.models.session_context import ContextPatch
+from redis_state.primitives.blob import Blobs
 from redis_state.stores.kv import SessionKV
+from redis_state.stores.memory import MemoryStore
 from redis_state.testing import eventually
 from tests.faults import run_processes, start_process
 from tests.processes.use_session import OWNER
@@ -264,6 +269,49 @@ def test_a_context_without_an_owner_is_refused_by_name(
         with pytest.raises(InvalidField) as caught:
             store.kv.bind({**OWNER, missing: bad})
         assert caught.value.field == missing
+
+
+@pytest.mark.parametrize("name", ["tenant_id", "user_id"])
+def test_an_owner_who_could_be_another_tenants_is_refused(
+    store: RedisStateStore, name: str
+) -> None:
+    with pytest.raises(InvalidField, match="colon") as caught:
+        store.kv.bind({**OWNER, name: "acme:eu"})
+    assert caught.value.field == name
+
+
+async def test_a_write_that_took_effect_is_told_although_the_old_value_could_not_be_dropped(
+    store: RedisStateStore, kv: SessionKV, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    away = AsyncMock(side_effect=BackendUnavailable("server", "not sent by the deadline"))
+    await kv.set("k", ["x" * 9000])
+    monkeypatch.setattr(Blobs, "delete", away)
+    changed = await kv.change("k", lambda value: [*value, "entry"])
+    assert changed.value[1:] == ["entry"]
+    assert await kv.get("k") == changed.value
+    assert await kv.delete("k")
+    assert away.await_count == 2
+    assert await kv.get("k") is None
+
+
+@pytest.mark.parametrize("happened", [False, True])
+async def test_the_large_value_of_a_write_that_did_not_happen_is_dropped(
+    store: RedisStateStore, kv: SessionKV, monkeypatch: pytest.MonkeyPatch, *, happened: bool
+) -> None:
+    save = MemoryStore.save
+    kind = OutcomeUnknown if happened else BackendUnavailable
+
+    async def lost(*given: Any, **options: Any) -> int:
+        if happened:
+            await save(*given, **options)
+        raise kind("server", "no reply")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(MemoryStore, "save", lost)
+        with pytest.raises(kind):
+            await kv.set("k", "x" * 9000)
+    assert len(await blobs_of(store)) == (1 if happened else 0)
+    assert await kv.get("k") == ("x" * 9000 if happened else None)
 
 
 async def test_bad_input_is_refused_by_name(store: RedisStateStore, kv: SessionKV) -> None:

@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("penguiflow.state", reason="needs the published package")
 pytest.importorskip("arq", reason="needs the worker extra")
 
-from penguiflow import FlowError, Message, Node, NodePolicy, create
+from penguiflow import FlowError, Message, Node, NodePolicy, PenguiFlow, create
 
 from redis_state import BackendUnavailable, ConfigError, InvalidField, RedisStateStore, Settings
 from redis_state.integrations.penguiflow import create_store
@@ -93,6 +93,35 @@ async def test_a_task_has_its_result_and_its_trace_whichever_worker_runs_it(
     assert len(effects.read("built")) == (20 if kind == "flow" else 2)
     for task in tasks:
         assert sorted(await kinds(host, task)) == sorted(WHOLE)
+
+
+@pytest.mark.parametrize("trace_id", [None, "trace-1"])
+async def test_children_run_at_once_in_one_worker_each_with_a_trace_of_its_own(
+    store: RedisStateStore, host: Any, trace_id: str | None
+) -> None:
+    begun: list[str] = []
+
+    def build(own: Any) -> PenguiFlow:
+        async def shout(message: Message, _: Any) -> Message:
+            begun.append(message.trace_id)
+            await eventually(lambda: len(begun) == 2, "both are at work")
+            return message.model_copy(update={"payload": message.payload.upper()})
+
+        return create(Node(shout, name="shout", policy=POLICY).to(), state_store=own)
+
+    async def parent(ctx: TaskContext) -> list[Any]:
+        children = [await ctx.spawn("shout", word) for word in ("a", "b")]
+        return [await ctx.join(child) for child in children]
+
+    async with pool(store, {"parent": parent, "shout": flow_handler(build)}) as client:
+        task = await client.submit("parent", session_id=SESSION, trace_id=trace_id)
+        assert await ended(client, task) == [["A", "B"]]
+        names = [child.task_id for child in await client.children(SESSION, task)]
+    given = "job-" if trace_id is None else f"{trace_id}/"
+    assert sorted(begun) == sorted(f"{given}{name}" for name in names)
+    for trace in begun:
+        history = await host.load_history(trace)
+        assert sorted(event.kind for event in history) == ["node_start", "node_success"]
 
 
 @pytest.mark.parametrize("kind", ["flow", "kept"])
@@ -283,6 +312,31 @@ async def test_a_kept_flow_keeps_nothing_of_the_traces_behind_it(
         kept: dict[str, Any] = flow.__dict__
         shown = [name for name, value in kept.items() if "job-" in str(value)]
     assert shown == []
+
+
+async def test_a_stopped_flow_leaves_no_task_behind(
+    store: RedisStateStore, effects: Effects
+) -> None:
+    handlers: dict[str, Handler] = {
+        "flow": flow_handler(flow_of(effects)),
+        "kept": kept_flow_handler(flow_of(effects)),
+    }
+    before = asyncio.all_tasks()
+    async with pool(store, handlers) as client:
+        tasks = [await client.submit(kind, "text", session_id=SESSION) for kind in handlers]
+        assert await ended(client, *tasks) == ["charged text"] * 2
+    left = asyncio.all_tasks() - before
+    assert not [task for task in left if "Queue.get" in repr(task)]
+
+
+async def test_the_deployed_pool_has_a_flow_of_each_kind(store: RedisStateStore) -> None:
+    jobs = pytest.importorskip("workers.jobs", reason="the deployed pool is not beside the tests")
+    async with pool(store, jobs.HANDLERS) as client:
+        tasks = [
+            await client.submit(kind, "three small words", session_id=SESSION)
+            for kind in ("count_words", "count_words_kept", "count_words_kept")
+        ]
+        assert await ended(client, *tasks) == [{"words": 3}] * 3
 
 
 def test_what_cannot_be_is_refused() -> None:

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from redis_state.transport.keys import Keys
 from redis_state.transport.scripts import Scripts, Word
 from tests.looking import (
@@ -33,6 +35,19 @@ async def test_a_patch_is_applied_once_with_all_that_goes_with_it(
     made = (patch.context, patch.patch, log.rows, log.ids, log.topic("t"))
     assert all(0 < life <= 1.5 * HOUR for life in await lives(scripts, *made))
     assert await ask(scripts, "EXISTS", patch.patches) == 0
+
+
+@pytest.mark.parametrize("gated", [False, True])
+async def test_a_call_sent_again_is_told_again_that_it_was_the_first(
+    scripts: Scripts, keys: Keys, *, gated: bool
+) -> None:
+    patch = patch_keys(keys)
+    [first, again, other] = [
+        await apply(scripts, keys, patch, gated=gated, call=call) for call in ("a", "a", "b")
+    ]
+    assert first == again
+    assert [reply.facts[0] for reply in (first, again, other)] == [1, 1, 0]
+    assert len(await rows_of(scripts, keys.updates("s"))) == 1
 
 
 async def test_a_patch_whose_trace_is_gone_is_a_new_one(scripts: Scripts, keys: Keys) -> None:

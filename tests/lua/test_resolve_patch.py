@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from typing import Any
 
 import pytest
@@ -39,6 +40,7 @@ async def resolve(
         "basis": (0, ""),
         "result": b"result",
         "ttl_ms": HOUR,
+        "call": uuid.uuid4().hex,
         "announcement": saying(keys, f"said-{claim}"),
     }
     return await scripts.resolve_patch(patch, claim=claim, **{**given, **more})
@@ -55,6 +57,15 @@ async def test_the_first_claim_decides_and_its_repetition_does_nothing(
     assert (await fields(scripts, patch.context))["=t"] == b"1 result"
     assert await ask(scripts, "EXISTS", patch.patches) == 0
     assert [row for _, row in await rows_of(scripts, keys.updates("s"))] == ["told", "said-c"]
+
+
+async def test_a_call_sent_again_is_told_again_that_it_was_the_first(
+    scripts: Scripts, keys: Keys, patch: PatchKeys
+) -> None:
+    for _ in range(2):
+        assert await resolve(scripts, keys, patch, call="a") == ok(1, b"yes", 1)
+    assert await resolve(scripts, keys, patch, call="b") == ok(0, b"yes", 1)
+    assert len(await rows_of(scripts, keys.updates("s"))) == 2
 
 
 async def test_a_rejected_patch_leaves_the_context_alone(

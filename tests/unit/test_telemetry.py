@@ -401,6 +401,15 @@ async def test_importing_the_package_and_the_sinks_loads_no_prometheus() -> None
     assert await process.wait() == 0
 
 
+def test_a_registry_takes_one_sink() -> None:
+    client = pytest.importorskip("prometheus_client", reason="needs the prometheus extra")
+    own = client.CollectorRegistry()
+    PrometheusSink(own)
+    with pytest.raises(ConfigError, match="share that one"):
+        PrometheusSink(own)
+    PrometheusSink(client.CollectorRegistry())
+
+
 def test_the_default_registry_is_the_processes_own(monkeypatch: pytest.MonkeyPatch) -> None:
     client = pytest.importorskip("prometheus_client", reason="needs the prometheus extra")
     own = client.CollectorRegistry()

@@ -23,7 +23,7 @@ from penguiflow.metrics import FlowEvent
 from penguiflow.registry import ModelRegistry
 
 from redis_state.errors import BackendUnavailable, ConfigError, LeaseLost, RedisStateError
-from redis_state.integrations.penguiflow.inside import forget_trace, when_a_node_ends
+from redis_state.integrations.penguiflow.inside import forget_trace, let_go, when_a_node_ends
 from redis_state.integrations.penguiflow.state import PenguiflowStateStore
 from redis_state.integrations.penguiflow.tasks import built, job_store, make_store, running
 from redis_state.store import RedisStateStore
@@ -250,6 +250,9 @@ class Live:
             self._strays.cancel()
             await asyncio.wait({self._strays})
         await self._flow.stop()
+        let_go(self._flow)
+        # What was let go ends in the loop's next turn, before the loop itself may.
+        await asyncio.sleep(0)
 
     def _give_up(self) -> None:
         self.broken = True

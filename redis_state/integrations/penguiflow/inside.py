@@ -1,5 +1,5 @@
 """What PenguiFlow has no public name for: a session's inboxes, a planner's copies of its pauses,
-what a flow keeps of its traces.
+its memory, what a flow keeps of its traces.
 
 Where another version has none of these names, its inboxes are not found, and the rest is let be.
 """
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from penguiflow import PenguiFlow
+from penguiflow import PenguiFlow, core
 from penguiflow.planner import ReactPlanner
 from penguiflow.sessions import StreamingSession
 from penguiflow.state import SteeringEvent, SteeringEventType
@@ -53,6 +53,11 @@ def drop_copies(planner: ReactPlanner, token: str) -> None:
         getattr(each, "_pause_records", {}).pop(token, None)
 
 
+def memory_of(planner: ReactPlanner) -> Any:
+    """Return the memory object that a planner was made with, or None."""
+    return getattr(planner, "_memory_singleton", None)
+
+
 async def forget_trace(flow: PenguiFlow, trace_id: str) -> None:
     """Have a flow keep nothing of a trace that is over: it would keep a lock of each for ever.
 
@@ -64,6 +69,18 @@ async def forget_trace(flow: PenguiFlow, trace_id: str) -> None:
     getattr(flow, "_trace_roundtrip_locks", {}).pop(trace_id, None)
 
 
+def let_go(flow: PenguiFlow) -> None:
+    """Have a stopped flow wait no more for what its nodes let out: nothing will come.
+
+    Its own stop leaves these tasks waiting for ever.
+    """
+    contexts: dict[Any, Any] = getattr(flow, "_contexts", {})
+    edges: dict[Any, Any] = getattr(contexts.get(core.ROOKERY), "_incoming", {})
+    for edge in edges.values():
+        for waiting in list(getattr(edge.queue, "_getters", ())):
+            waiting.cancel()
+
+
 def when_a_node_ends(flow: PenguiFlow, call: Callable[[], None]) -> None:
     """Call something when a node of a running flow ends: what is sent to it waits for ever."""
     nodes: list[asyncio.Task[Any]] = getattr(flow, "_tasks", [])
@@ -71,4 +88,13 @@ def when_a_node_ends(flow: PenguiFlow, call: Callable[[], None]) -> None:
         node.add_done_callback(lambda _: call())
 
 
-__all__ = ["drop_copies", "forget", "forget_trace", "has_room", "inbox_of", "when_a_node_ends"]
+__all__ = [
+    "drop_copies",
+    "forget",
+    "forget_trace",
+    "has_room",
+    "inbox_of",
+    "let_go",
+    "memory_of",
+    "when_a_node_ends",
+]

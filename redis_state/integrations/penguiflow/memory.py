@@ -7,15 +7,17 @@ planner = ReactPlanner(..., state_store=create_store(), short_term_memory=memory
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
-from penguiflow.planner import prompts
+from penguiflow.planner import ReactPlanner, prompts
 from penguiflow.planner.memory import MemoryBudgetExceeded as TheirMemoryBudgetExceeded
 from penguiflow.planner.memory import MemoryHealth, ShortTermMemoryConfig
 
-from redis_state.errors import MemoryBudgetExceeded
-from redis_state.memory import MemoryTypes, PlannerMemory
+from redis_state.errors import BackendError, MemoryBudgetExceeded
+from redis_state.integrations.penguiflow.inside import memory_of
+from redis_state.memory import MemoryTypes, PlannerMemory, turns_named
 from redis_state.memory.types import Summarizer
 
 _SCHEMA: dict[str, Any] = {
@@ -64,6 +66,29 @@ def summarizer_of(client: Any) -> Summarizer:
     return summarize
 
 
+@asynccontextmanager
+async def remembering(
+    planner: ReactPlanner, store: Any, *, name: str, summary_s: float
+) -> AsyncGenerator[None]:
+    """Run a planner in this block, before its store is closed: what it remembers is saved.
+
+    PenguiFlow ends a run when its turn is saved; the summary is only begun then. It is waited for
+    ``summary_s``, after a failure not at all. A run of the same ``name`` adds its turn once.
+    """
+    memory = memory_of(planner)
+    if not isinstance(memory, PlannerMemory):
+        yield
+        return
+    with turns_named(name):
+        try:
+            yield
+        except BaseException:
+            with suppress(BackendError):
+                await memory.leave(store, timeout_s=0)
+            raise
+        await memory.leave(store, timeout_s=summary_s)
+
+
 def _summary(text: str) -> str:
     """Read a model's answer, whatever stands around its JSON. Errors: ValueError, KeyError."""
     summary = str(json.loads(text[text.find("{") : text.rfind("}") + 1])["summary"]).strip()
@@ -73,4 +98,4 @@ def _summary(text: str) -> str:
     return f"<session_summary>{inner}</session_summary>"
 
 
-__all__ = ["TYPES", "BudgetExceeded", "create_memory", "summarizer_of"]
+__all__ = ["TYPES", "BudgetExceeded", "create_memory", "remembering", "summarizer_of"]

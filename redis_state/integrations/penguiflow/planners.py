@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, cast
@@ -23,6 +24,7 @@ from penguiflow.steering import SteeringCancelled, SteeringInbox
 
 from redis_state import codec
 from redis_state.errors import BackendError, BackendUnavailable, InvalidField, LostRace
+from redis_state.integrations.penguiflow.memory import remembering
 from redis_state.integrations.penguiflow.pauses import resume_once
 from redis_state.integrations.penguiflow.state import PenguiflowStateStore
 from redis_state.integrations.penguiflow.tasks import (
@@ -45,7 +47,11 @@ _MARGIN = timedelta(days=1)
 
 
 def planner_handler(
-    build: PlannerFactory, *, pause: PauseOptions | None = None, answer: Answer | None = None
+    build: PlannerFactory,
+    *,
+    pause: PauseOptions | None = None,
+    answer: Answer | None = None,
+    summary_s: float = 30.0,
 ) -> Handler:
     """Make a handler that runs a planner until it has finished, through all of its pauses.
 
@@ -55,7 +61,9 @@ def planner_handler(
     ``tool_context``; the latter gets ``session_id``, ``trace_id`` and ``task_id``. ``pause`` are
     the options of the task's pauses, see `TaskContext.open_pause`. ``answer`` says what the planner
     is told of a decision; by default the value that came with it, or that it was approved or
-    rejected.
+    rejected. A planner that has one of our memories adds its turn once, however often the run
+    begins again; the task is over when the summary is made too, or after ``summary_s``: then the
+    next task of the session makes it.
 
     The task's result is ``reason``, ``payload`` and ``metadata`` of PlannerFinish, and the
     ``trace_id``; the steps are in the trajectory. Errors, which fail the task: InvalidField for an
@@ -68,7 +76,7 @@ def planner_handler(
 
     async def plan(ctx: TaskContext) -> dict[str, Any]:
         timeout = options.get("timeout") or ctx.store.settings.task_pause_ttl
-        plan = _Plan(build, ctx, Asked.read(ctx), timeout + _MARGIN)
+        plan = _Plan(build, ctx, Asked.read(ctx), timeout + _MARGIN, summary_s)
         stretch: dict[str, Any] = await ctx.step("run", plan.begin)
         while "token" in stretch:
             named: PauseOptions = {"name": stretch["reason"], **options}
@@ -238,6 +246,7 @@ class _Plan:
     ctx: TaskContext
     asked: Asked
     pause_lives: timedelta
+    summary_s: float
 
     async def begin(self) -> dict[str, Any]:
         """Run a planner from its start."""
@@ -250,7 +259,7 @@ class _Plan:
                 steering=inbox,
             )
 
-        return await self._stretch(run)
+        return await self._stretch("run", run)
 
     async def resume(self, token: str, user_input: str, told: Sequence[str]) -> dict[str, Any]:
         """Run a planner from a pause on."""
@@ -272,10 +281,11 @@ class _Plan:
                 steering=inbox,
             )
 
-        return await self._stretch(resume, told)
+        return await self._stretch(token, resume, told)
 
     async def _stretch(
         self,
+        name: str,
         go: Callable[[ReactPlanner, PenguiflowStateStore, TaskInbox], Awaitable[Any]],
         told: Sequence[str] = (),
     ) -> dict[str, Any]:
@@ -285,7 +295,7 @@ class _Plan:
             async with job_store(self.ctx, pause_lives=self.pause_lives) as store:
                 planner = await built(self.build(store, self.ctx))
                 try:
-                    async with _Ending(self.ctx, inbox):
+                    async with self._remembering(planner, store, name), _Ending(self.ctx, inbox):
                         outcome = await go(planner, store, inbox)
                 except SteeringCancelled:
                     self.ctx.inbox.raise_if_over()
@@ -299,6 +309,15 @@ class _Plan:
                     "payload": codec.plain(outcome.payload),
                     "told": [*told, *inbox.told],
                 }
+
+    def _remembering(
+        self, planner: ReactPlanner, store: PenguiflowStateStore, name: str
+    ) -> AbstractAsyncContextManager[None]:
+        task = self.ctx.task
+        # An id may be that of an earlier task which is no longer kept.
+        made = task.created_at.isoformat()
+        turn = codec.fingerprint("task", task.session_id, task.task_id, made, name)
+        return remembering(planner, store, name=turn, summary_s=self.summary_s)
 
 
 class _Ending:

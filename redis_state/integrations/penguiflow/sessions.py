@@ -30,6 +30,7 @@ from penguiflow.sessions import StreamingSession
 from penguiflow.state import StateUpdate, SteeringEvent, SteeringEventType, TaskState, TaskStatus
 
 from redis_state.errors import BackendError, CursorGap, InvalidField
+from redis_state.integrations.penguiflow.durable import DurableSession
 from redis_state.integrations.penguiflow.inside import forget, has_room, inbox_of
 from redis_state.store import RedisStateStore
 from redis_state.stores.session_log import Entry
@@ -195,6 +196,9 @@ class SteeringBridge:
                 await self._turn(task.task_id, _ALL)
             elif self.owner and task.status not in _ENDED:
                 await self._turn(task.task_id, _OF_OWNERS)
+        for patch in self.session.pending_patches.values():
+            if patch.task_id not in self._readers:
+                await self._turn(patch.task_id, _APPROVALS)
 
     async def aclose(self) -> None:
         """Stop at once. What was not fed is fed by the next reader of its task."""
@@ -369,15 +373,15 @@ async def open_session(
     owner: bool = False,
     retell: bool = False,
     **options: Any,
-) -> AsyncGenerator[StreamingSession]:
-    """Give a session with its stored tasks, steered from anywhere while the block runs.
+) -> AsyncGenerator[DurableSession]:
+    """Give a session with all that is stored of it, steered from anywhere while the block runs.
 
     At the end the session is closed, as PenguiFlow does it: what still runs is CANCELLED. Then its
     updates, which PenguiFlow saves without waiting, are waited for. Options are those of
     StreamingSession.
     """
     kept = SessionStore(store)
-    session = StreamingSession(session_id, state_store=kept, **options)
+    session = DurableSession(session_id, state_store=kept, **options)
     await session.hydrate()
     async with following(kept, session, owner=owner, retell=retell):
         try:

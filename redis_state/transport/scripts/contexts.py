@@ -76,6 +76,7 @@ class ContextScripts(ScriptRunner):
         keep_ms: int,
         limit: int,
         ttl_ms: int,
+        call: str,
         announcement: Announcement,
     ) -> Reply:
         """OK new decision version | STALE number | DENIED waiting."""
@@ -97,6 +98,7 @@ class ContextScripts(ScriptRunner):
                 ttl_ms,
                 said.max_rows,
                 said.ttl_ms,
+                call,
                 *pairs(said.rows),
             ),
         )
@@ -112,6 +114,7 @@ class ContextScripts(ScriptRunner):
         basis: tuple[int, str],
         result: bytes,
         ttl_ms: int,
+        call: str,
         announcement: Announcement,
     ) -> Reply:
         """OK won decision version | TAKEN by at decision | EXPIRED | MISSING | STALE number."""
@@ -131,6 +134,7 @@ class ContextScripts(ScriptRunner):
                 ttl_ms,
                 said.max_rows,
                 said.ttl_ms,
+                call,
                 *pairs(said.rows),
             ),
         )

@@ -1,0 +1,229 @@
+"""A session's context, patches and groups outlive its process and are one for all processes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("penguiflow.state", reason="needs the published package")
+
+from penguiflow.sessions import ContextPatch, MergeStrategy
+from penguiflow.state import SteeringEvent, SteeringEventType
+
+from redis_state import BackendUnavailable, Settings
+from redis_state.integrations.penguiflow import PenguiflowStateStore, create_store
+from redis_state.integrations.penguiflow.sessions import open_session
+from redis_state.testing import eventually
+from tests.faults import Proxy, run_processes
+
+GATED = MergeStrategy.HUMAN_GATED
+
+
+def make_store(settings: Settings, url: str | None = None, **options: Any) -> PenguiflowStateStore:
+    return create_store(
+        url=url or settings.url.get_secret_value(), namespace=settings.namespace, **options
+    )
+
+
+@pytest.fixture
+async def host(settings: Settings) -> AsyncIterator[Any]:
+    made = make_store(settings)
+    yield made
+    await made.aclose()
+
+
+@pytest.fixture
+async def elsewhere(settings: Settings) -> AsyncIterator[Any]:
+    """Give the store as another process has it."""
+    made = make_store(settings)
+    yield made
+    await made.aclose()
+
+
+def patch(task_id: str = "task", **more: Any) -> ContextPatch:
+    return ContextPatch(task_id=task_id, digest=["found"], **more)
+
+
+async def told(store: Any) -> list[str]:
+    updates = await store.list_updates("session")
+    return [update.content.get("title") or update.content.get("kind") for update in updates]
+
+
+async def test_what_a_killed_process_left_is_approved_once_by_others(settings: Settings) -> None:
+    common = {"url": settings.url.get_secret_value(), "namespace": settings.namespace}
+    [left] = await run_processes("durable_session", [{**common, "does": "leave"}])
+    decide = {**common, "does": "decide", **left}
+    found = await run_processes("durable_session", [decide] * 3)
+    for each in found:
+        assert each["context"] == [{"goal": "report"}, {"n": 1}]
+        assert each["version"] == 1
+        assert each["pending"] in ([left["patch_id"]], [])
+        assert each["results"] == {"task": {"hits": 3}}
+        assert each["left"] == []
+        assert each["group"] == "complete"
+    assert [each["won"] for each in found].count(True) == 1
+    assert [each["sealed"] for each in found].count(True) == 1
+
+
+async def test_updates_of_the_context_are_saved_in_order_and_waited_for(
+    host: Any, elsewhere: Any
+) -> None:
+    async with open_session(host, "session") as session:
+        for number in range(20):
+            session.update_context(llm_context={"n": number})
+        session.update_context(tool_context={"tool": 1})
+        assert session.get_context() == ({"n": 19}, {"tool": 1})
+        await host.drain()
+        context = await elsewhere.contexts.load("session")
+        assert (context.llm_context, context.tool_context) == ({"n": 19}, {"tool": 1})
+        assert (context.version, context.context_hash) == (21, session.context_hash)
+        assert session.context_version == 21
+        session.update_context(llm_context={"n": "last"})
+    async with open_session(elsewhere, "session") as session:
+        assert session.get_context() == ({"n": "last"}, {"tool": 1})
+
+
+async def test_what_json_cannot_hold_stays_with_the_session_that_was_given_it(host: Any) -> None:
+    callback = object()
+    async with open_session(host, "session") as session:
+        session.update_context(tool_context={"callback": callback})
+        await session.apply_context_patch(patch=patch())
+        assert session.get_context()[1]["callback"] is callback
+        assert list(session.get_background_results()) == ["task"]
+
+
+async def test_a_patch_is_decided_in_one_of_two_sessions(host: Any, elsewhere: Any) -> None:
+    async with open_session(host, "session") as here, open_session(elsewhere, "session") as there:
+        patch_id = await here.apply_context_patch(patch=patch(), strategy=GATED, payload=1)
+        assert patch_id is not None
+        async with asyncio.timeout(10):
+            first = await asyncio.gather(
+                here.apply_pending_patch(patch_id=patch_id),
+                there.reject_pending_patch(patch_id),
+            )
+        assert sorted(first) == [False, True]
+        assert not await here.apply_pending_patch(patch_id=patch_id)
+        assert not await there.apply_pending_patch(patch_id="of nobody")
+        applied = {"task"} if first[0] else set[str]()
+        for session in (here, there):
+            await session.refresh()
+            assert set(session.get_background_results()) == applied
+            assert session.pending_patches == {}
+        title = "Context updated" if first[0] else "Context patch rejected"
+        assert await told(host) == ["context_patch", title]
+        taken = [
+            await each.mark_background_consumed(task_ids=["task", ""]) for each in (here, there)
+        ]
+        assert taken == [len(applied), 0]
+        assert here.get_background_results() == {}
+
+
+async def test_a_listener_hears_what_was_stored(host: Any) -> None:
+    async with open_session(host, "session") as session:
+        heard: list[Any] = []
+        updates = await session.subscribe()
+
+        async def listen() -> None:
+            heard.extend([await anext(updates) for _ in range(3)])
+
+        listening = asyncio.create_task(listen())
+        await session.apply_context_patch(patch=patch(source_context_version=9))
+        patch_id = await session.apply_context_patch(patch=patch(), strategy=GATED)
+        assert patch_id is not None
+        await session.apply_pending_patch(patch_id=patch_id)
+        async with asyncio.timeout(10):
+            await listening
+        stored = await host.list_updates("session")
+        assert [each.update_id for each in heard] == [each.update_id for each in stored]
+        assert {type(each) for each in heard} == {type(each) for each in stored}
+
+
+@pytest.mark.parametrize("kind", [SteeringEventType.APPROVE, SteeringEventType.REJECT])
+async def test_a_patch_left_behind_is_decided_by_steering_from_elsewhere(
+    host: Any, elsewhere: Any, kind: SteeringEventType
+) -> None:
+    async with open_session(host, "session") as session:
+        patch_id = await session.apply_context_patch(patch=patch(), strategy=GATED)
+    event = SteeringEvent(
+        session_id="session", task_id="task", event_type=kind, payload={"patch_id": patch_id}
+    )
+    async with open_session(host, "session") as session:
+        assert list(session.pending_patches) == [patch_id]
+        await elsewhere.save_steering(event)
+        await eventually(lambda: not session.pending_patches, "it is decided")
+        assert bool(session.get_background_results()) == (kind is SteeringEventType.APPROVE)
+
+
+async def test_a_group_is_one_for_two_sessions_and_ended_by_one(host: Any, elsewhere: Any) -> None:
+    async with open_session(host, "session") as here, open_session(elsewhere, "session") as there:
+        group = await here.resolve_or_create_group(group_name="crew", turn_id="turn")
+        other = await there.resolve_or_create_group(group_name="crew", turn_id="turn")
+        assert other.group_id == group.group_id
+        assert await here.add_task_to_group(group.group_id, "a")
+        assert await there.add_task_to_group(group.group_id, "b")
+        same = await there.resolve_or_create_group(group_id=group.group_id)
+        assert same.task_ids == ["a", "b"]
+        waiting = asyncio.create_task(there.wait_for_group_completion(group.group_id, timeout_s=20))
+        assert await there.auto_seal_open_groups("turn") == 1
+        assert await here.auto_seal_open_groups("turn") == 0
+        with pytest.raises(RuntimeError, match="group_not_joinable"):
+            await here.resolve_or_create_group(group_id=group.group_id)
+        with pytest.raises(RuntimeError, match="group_not_found"):
+            await here.resolve_or_create_group(group_id="grp_none")
+        await there.mark_task_complete_in_group(group.group_id, "stranger", success=True)
+        await there.mark_task_complete_in_group(group.group_id, "b", success=False)
+        assert await there.wait_for_group_completion(group.group_id, timeout_s=0.01) == (same, True)
+        await here.mark_task_complete_in_group(group.group_id, "a", success=True)
+        ended, late = await waiting
+        assert ended is not None
+        assert (ended.status, late) == ("failed", False)
+        assert group.status == "failed"
+        assert not await here.cancel_group(group.group_id)
+        assert await here.get_group_results(group.group_id) == []
+        assert [each.status for each in await there.list_groups()] == ["failed"]
+    async with open_session(host, "session") as later:
+        found = await later.get_group(group_name="crew", turn_id="turn")
+        assert found is not None
+        assert found.group_id == group.group_id
+
+
+@pytest.mark.parametrize("action", ["apply", "reject"])
+async def test_the_patches_of_a_group_are_decided_on_after_a_restart(
+    host: Any, action: Any
+) -> None:
+    async with open_session(host, "session") as session:
+        group = await session.resolve_or_create_group(group_name="crew", merge_strategy=GATED)
+        for name in ("a", "b"):
+            await session.add_task_to_group(group.group_id, name)
+            patch_id = await session.apply_context_patch(patch=patch(name), strategy=GATED)
+            await session.mark_task_complete_in_group(
+                group.group_id, name, success=True, patch_id=patch_id
+            )
+    async with open_session(host, "session") as session:
+        assert await session.apply_group_patches(group.group_id, action=action)
+        assert not await session.apply_group_patches("grp_none")
+        assert session.pending_patches == {}
+        expected = ["a", "b"] if action == "apply" else []
+        assert list(session.get_background_results()) == expected
+        assert await session.cancel_group(group.group_id)
+
+
+async def test_an_update_of_the_context_waits_for_the_server(settings: Settings) -> None:
+    async with Proxy(settings.url.get_secret_value()) as proxy:
+        store: Any = make_store(settings, url=proxy.url, call_timeout_s=0.5)
+        async with store, open_session(store, "session") as session:
+            session.update_context(llm_context={"n": 1})
+            await session.save_context()
+            proxy.refuse()
+            proxy.cut()
+            session.update_context(llm_context={"n": 2})
+            with pytest.raises(BackendUnavailable):
+                await session.save_context()
+            proxy.refuse(refusing=False)
+            session.update_context(tool_context={"n": 3})
+            await session.save_context()
+            context = await store.contexts.load("session")
+            assert (context.llm_context, context.tool_context) == ({"n": 2}, {"n": 3})

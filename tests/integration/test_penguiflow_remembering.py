@@ -1,0 +1,166 @@
+"""Planners of the pool with a memory: what they remember is there when their task is over."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import weakref
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("penguiflow.state", reason="needs the published package")
+pytest.importorskip("arq", reason="needs the worker extra")
+
+from penguiflow.planner.memory import MemoryBudget, ShortTermMemoryConfig
+
+from redis_state import BackendUnavailable, RedisStateStore, Settings
+from redis_state.integrations.penguiflow import create_memory, create_store
+from redis_state.integrations.penguiflow.planners import planner_handler
+from redis_state.memory import PlannerMemory
+from redis_state.models import TaskStatus
+from redis_state.testing import eventually
+from tests.planning import Model, planner_of
+from tests.pools import SESSION, becomes, pool
+from tests.remembering import Summarizer, names_in, turn
+
+pytestmark = pytest.mark.worker
+OF = {"tenant_id": "acme", "user_id": "ana"}
+KEY = f"acme:ana:{SESSION}"
+
+
+def memory_of(summarizer: Any) -> PlannerMemory:
+    budget = MemoryBudget(full_zone_turns=1, summary_max_tokens=10**6, total_max_tokens=0)
+    config = ShortTermMemoryConfig(strategy="rolling_summary", budget=budget)
+    return create_memory(config, summarizer=summarizer)
+
+
+def asked(name: str) -> dict[str, Any]:
+    return {"query": name, "tool_context": OF}
+
+
+async def document(store: RedisStateStore) -> dict[str, Any]:
+    found = await store.load_memory_state(KEY)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("shared", [True, False])
+async def test_a_slow_summary_is_in_the_store_when_the_task_is_over(
+    store: RedisStateStore, *, shared: bool
+) -> None:
+    summarizer = Summarizer()
+    summarizer.gate = asyncio.Event()
+    one = memory_of(summarizer)
+    stores: list[weakref.ref[Any]] = []
+
+    def build(own: Any, _: Any) -> Any:
+        stores.append(weakref.ref(own))
+        return planner_of(own, one if shared else memory_of(summarizer), Model())
+
+    async with pool(store, {"plan": planner_handler(build)}) as client:
+        first = await client.submit("plan", asked("q0"), session_id=SESSION)
+        await becomes(client, first, TaskStatus.COMPLETE)
+        second = await client.submit("plan", asked("q1"), session_id=SESSION)
+        await eventually(lambda: bool(summarizer.asked), "a summary is being made")
+        state = await client.get(SESSION, second)
+        assert state is not None
+        assert state.status is TaskStatus.RUNNING
+        summarizer.gate.set()
+        await becomes(client, second, TaskStatus.COMPLETE)
+        found = await document(store)
+        assert found["summary"] == "q0"
+        assert [each["user_message"] for each in found["turns"]] == ["q1"]
+        assert found["pending"] == []
+
+        def gone() -> bool:
+            gc.collect()
+            return all(ref() is None for ref in stores)
+
+        await eventually(gone, "nothing keeps the stores of what is over")
+
+
+async def test_a_summary_that_takes_too_long_is_left_to_the_next_task(
+    store: RedisStateStore,
+) -> None:
+    summarizer = Summarizer()
+    summarizer.gate = asyncio.Event()
+
+    def build(own: Any, _: Any) -> Any:
+        return planner_of(own, memory_of(summarizer), Model())
+
+    async with pool(store, {"plan": planner_handler(build, summary_s=0.1)}) as client:
+        for name in ("q0", "q1"):
+            task = await client.submit("plan", asked(name), session_id=SESSION)
+            await becomes(client, task, TaskStatus.COMPLETE)
+        found = await document(store)
+        assert found["summary"] == ""
+        assert [each["user_message"] for each in found["pending"]] == ["q0"]
+        summarizer.gate.set()
+        task = await client.submit("plan", asked("q2"), session_id=SESSION)
+        await becomes(client, task, TaskStatus.COMPLETE)
+    found = await document(store)
+    assert found["summary"] == "q0 q1"
+    assert names_in(found) == ["q0", "q1", "q2"]
+
+
+async def test_a_run_that_begins_again_adds_its_turn_once(store: RedisStateStore) -> None:
+    runs: list[str] = []
+
+    def build(own: Any, _: Any) -> Any:
+        planner = planner_of(own, memory_of(Summarizer()), Model())
+        run = planner.run
+
+        async def run_and_die(*given: Any, **options: Any) -> Any:
+            outcome = await run(*given, **options)
+            runs.append(given[0])
+            if len(runs) == 1:
+                raise BackendUnavailable("server", "the run ends before its step is noted")
+            return outcome
+
+        planner.__dict__["run"] = run_and_die
+        return planner
+
+    async with pool(store, {"plan": planner_handler(build)}) as client:
+        for name in ("q0", "q1"):
+            task = await client.submit("plan", asked(name), session_id=SESSION)
+            await becomes(client, task, TaskStatus.COMPLETE, timeout_s=30)
+    assert runs == ["q0", "q0", "q1"]
+    assert names_in(await document(store)) == ["q0", "q1"]
+
+
+@pytest.fixture
+async def stores(settings: Settings) -> AsyncIterator[list[Any]]:
+    made: list[Any] = []
+    yield made
+    for each in made:
+        await each.aclose()
+
+
+def test_a_store_at_the_address_of_an_earlier_one_has_sessions_of_its_own() -> None:
+    memory = memory_of(Summarizer())
+    for _ in range(50):
+        store = create_store(url="redis://localhost:1/0")
+        session = memory.session(store, KEY)
+        assert session._document.__dict__["_store"] is store.memory
+        del store, session
+        gc.collect(0)
+
+
+async def test_a_memory_leaves_one_store_and_keeps_the_others(
+    settings: Settings, stores: list[Any]
+) -> None:
+    url = settings.url.get_secret_value()
+    stores += [create_store(url=url, namespace=settings.namespace) for _ in range(2)]
+    memory = memory_of(Summarizer())
+    first, second = (memory.session(store, KEY) for store in stores)
+    await first.add_turn(turn("a"))
+    await first.add_turn(turn("b"))
+    await memory.leave(stores[0], timeout_s=5)
+    assert first.unsaved == 0
+    assert memory.session(stores[1], KEY) is second
+    assert memory.session(stores[0], KEY) is not first
+    await second.hydrate()
+    assert names_in(second.to_dict()) == ["a", "b"]
+    assert second.to_dict()["summary"] == "a"
