@@ -74,7 +74,7 @@ class Decider:
             "pause:x#1",
             key,
             {"approved": self._role == "approve", "value": None},
-            name="x",
+            noted={"name": "x"},
             by=self._role,
             claim=new_claim(),
         )
