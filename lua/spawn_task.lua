@@ -54,7 +54,10 @@ if is_new then
   fields[#fields + 1] = is[2] or ''
 end
 -- A run that comes here again keeps the index alive for as long as the next pause may last.
-redis.call('ZADD', children, string.format('%.0f', (now + index_ttl_ms) * 1000), member)
+-- By the microsecond: children are listed in the order in which they were spawned.
+local time = redis.call('TIME')
+local ends_us = time[1] * 1000000 + time[2] + index_ttl_ms * 1000
+redis.call('ZADD', children, string.format('%.0f', ends_us), member)
 redis.call('PEXPIRE', children, index_ttl_ms)
 local was = redis.call('HMGET', task, 'version', 'write')
 if was[2] == write then return { 'OK', tonumber(was[1]) } end

@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
 pytest.importorskip("penguiflow.state", reason="needs the published package")
 
-from penguiflow.sessions import ContextPatch, MergeStrategy
+from penguiflow.sessions import ContextPatch, MergeStrategy, SessionLimits
 from penguiflow.state import SteeringEvent, SteeringEventType
 
-from redis_state import BackendUnavailable, Settings
+from redis_state import BackendUnavailable, InvalidField, Settings
 from redis_state.integrations.penguiflow import PenguiflowStateStore, create_store
 from redis_state.integrations.penguiflow.sessions import open_session
 from redis_state.testing import eventually
@@ -119,6 +120,36 @@ async def test_a_patch_is_decided_in_one_of_two_sessions(host: Any, elsewhere: A
         ]
         assert taken == [len(applied), 0]
         assert here.get_background_results() == {}
+
+
+async def test_a_sessions_own_limit_of_waiting_patches_holds(host: Any, elsewhere: Any) -> None:
+    limits = SessionLimits(max_pending_patches=1)
+    async with (
+        open_session(host, "session", limits=limits) as here,
+        open_session(elsewhere, "session") as there,
+    ):
+        patch_id = await here.apply_context_patch(patch=patch("a"), strategy=GATED)
+        assert patch_id is not None
+        with pytest.raises(RuntimeError, match="pending_patch_limit_exceeded"):
+            await here.apply_context_patch(patch=patch("b"), strategy=GATED)
+        assert await there.reject_pending_patch(patch_id)
+        assert await here.apply_context_patch(patch=patch("b"), strategy=GATED) is not None
+
+
+async def test_an_update_that_cannot_be_saved_does_not_hold_up_the_next(
+    host: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_session(host, "session") as session:
+        refused = AsyncMock(side_effect=InvalidField("llm_context", "too large"))
+        with monkeypatch.context() as patched:
+            patched.setattr(host.contexts, "update_context", refused)
+            session.update_context(llm_context={"n": 1})
+            with pytest.raises(InvalidField):
+                await session.save_context()
+        session.update_context(llm_context={"n": 2})
+        await session.save_context()
+        context = await host.contexts.load("session")
+        assert (context.llm_context, context.version) == ({"n": 2}, 1)
 
 
 async def test_a_listener_hears_what_was_stored(host: Any) -> None:

@@ -18,7 +18,13 @@ from penguiflow.sessions.models import ContextPatch, MergeStrategy, TaskGroup
 from penguiflow.state import StateUpdate, SteeringEvent, TaskStatus
 
 from redis_state import codec
-from redis_state.errors import BackendError, InvalidField, TokenResolved, TokenUnknown
+from redis_state.errors import (
+    CallerError,
+    InvalidField,
+    RedisStateError,
+    TokenResolved,
+    TokenUnknown,
+)
 from redis_state.stores.context_patches import PatchOutcome
 from redis_state.stores.groups import GroupStep
 
@@ -43,6 +49,7 @@ class DurableSession(StreamingSession):  # type: ignore[misc]  # penguiflow has 
         self._kept: Any = state_store.store
         self._context: Any
         self._unsaved: deque[dict[str, Any]] = deque()
+        self._given = 0
         self._saving = asyncio.Lock()
         self._loaded = False
 
@@ -62,8 +69,7 @@ class DurableSession(StreamingSession):  # type: ignore[misc]  # penguiflow has 
     async def close(self) -> None:
         """End what runs, and save what is not saved yet of the context."""
         await super().close()
-        with suppress(BackendError):
-            await self.save_context()
+        await self._save_quietly()
 
     # The context
 
@@ -82,17 +88,25 @@ class DurableSession(StreamingSession):  # type: ignore[misc]  # penguiflow has 
         # A copy: the caller may change its own before it is saved.
         parts = {"llm_context": llm_context, "tool_context": tool_context}
         self._unsaved.append(codec.plain(parts))
+        self._given += 1
         task = asyncio.get_running_loop().create_task(self._save_quietly())
         self._kept.base.background.add(task)
         task.add_done_callback(self._kept.base.background.discard)
 
     async def save_context(self) -> None:
-        """Wait until what `update_context` was given is saved. Errors: BackendError."""
+        """Wait until what `update_context` was given is saved. Errors: BackendError.
+
+        CallerError for what cannot be saved at all; it stays in this process.
+        """
         async with self._saving:
             while self._unsaved:
-                saved = await self._kept.contexts.update_context(
-                    self.session_id, **self._unsaved[0]
-                )
+                try:
+                    saved = await self._kept.contexts.update_context(
+                        self.session_id, **self._unsaved[0]
+                    )
+                except CallerError:
+                    self._unsaved.popleft()
+                    raise
                 self._unsaved.popleft()
                 if not self._unsaved:
                     self._context.version, self._context.context_hash = saved
@@ -118,9 +132,12 @@ class DurableSession(StreamingSession):  # type: ignore[misc]  # penguiflow has 
     ) -> str | None:
         """Bring a patch into the context, or keep it for a decision and return its id.
 
-        Whether it diverged is told by the store's context. Errors: LimitReached, a RuntimeError.
+        Whether it diverged is told by the store's context. Errors: RuntimeError if as many wait as
+        this session's limits or `max_pending_patches` allow.
         """
         await self.save_context()
+        if strategy == MergeStrategy.HUMAN_GATED:
+            await self._check_room()
         outcome: PatchOutcome = await self._kept.contexts.apply_context_patch(
             self.session_id, patch, strategy=strategy, payload=payload, group_id=group_id
         )
@@ -305,8 +322,15 @@ class DurableSession(StreamingSession):  # type: ignore[misc]  # penguiflow has 
     async def _save_quietly(self) -> None:
         try:
             await self.save_context()
-        except BackendError as error:
-            log.warning("a context is not saved yet: %s", error)
+        except RedisStateError as error:
+            log.warning("a context is not saved: %s", error)
+
+    async def _check_room(self) -> None:
+        limit: int = self.limits.max_pending_patches
+        if len(self._pending_patches) >= limit:
+            await self._read_context()  # others may have decided on some
+            if len(self._pending_patches) >= limit:
+                raise RuntimeError("pending_patch_limit_exceeded")
 
     async def _listen(self, task_id: str) -> None:
         """Have somebody's decision heard on the patch of a task that is over."""
@@ -317,12 +341,12 @@ class DurableSession(StreamingSession):  # type: ignore[misc]  # penguiflow has 
             bridge.look_at(task_id, ended=True)
 
     async def _read_context(self) -> None:
-        contexts = self._kept.contexts
+        contexts, given = self._kept.contexts, self._given
         context = await contexts.load(self.session_id)
         self._pending_patches = await contexts.pending_patches(self.session_id)
         if context is None:
             self._context.background_results = {}
-        elif self._unsaved or context.version == self._context.version:
+        elif self._unsaved or given != self._given or context.version == self._context.version:
             # What was given here may hold what JSON cannot: a tool's callbacks.
             self._context.background_results = context.background_results
         else:
