@@ -156,9 +156,9 @@ async def test_the_events_of_an_ended_task_live_no_longer_than_it_says(
 async def test_an_end_drops_no_event_of_its_task_for_its_age(scripts: Scripts, keys: Keys) -> None:
     task = version_keys(keys)
     await write(scripts, task)
-    await clock_passes(scripts, await clock_ms(scripts) + 50)
+    await clock_passes(scripts, await clock_ms(scripts) + 1_100)
     await write(scripts, task, rule="1", write="w2")
-    await write(scripts, task, rule="2", write="e", state="3", phase="e", row=b"e", ttl_ms=40)
+    await write(scripts, task, rule="2", write="e", state="3", phase="e", row=b"e", ttl_ms=1_000)
     assert await rows_of(scripts, task.events) == [(1, "w"), (2, "w2"), (3, "e")]
 
 
