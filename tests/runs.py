@@ -39,10 +39,11 @@ async def run_once(
     *,
     steps: StepPolicy | None = None,
     task_id: str = TASK,
+    lease_s: float = 60.0,
 ) -> TaskState:
     """Run a task once; return it as it then is."""
     leases = Leases(store.base.scripts, keep_ms=60_000)
-    terms = Terms({"h": handler}, "worker", 60.0, 60.0, 70.0, leases, steps=steps)
+    terms = Terms({"h": handler}, "worker", lease_s, 60.0, 70.0, leases, steps=steps)
     with suppress(Retry):
         await run_task(store, terms, Ticket(SESSION, task_id), queue="q")
     state = await store.tasks.load(SESSION, task_id)

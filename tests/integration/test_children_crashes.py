@@ -25,6 +25,9 @@ from tests.runs import TASK, make, run_once
 When = Literal["before", "after"]
 Act = Callable[[RedisStateStore], Awaitable[object]]
 
+# A worker asks a server that is away again, for the length of a lease. A dead one does not.
+_DOOMED_S = 0.9
+
 pytestmark = [pytest.mark.slow, pytest.mark.chaos]
 
 
@@ -149,7 +152,7 @@ async def test_a_worker_that_dies_anywhere_changes_nothing_about_the_outcome(
     async def act(doomed: RedisStateStore) -> None:
         await prepared(store, before)
         task = (await states_of(store))[runs].task_id
-        await run_once(doomed, handler, task_id=task)
+        await run_once(doomed, handler, task_id=task, lease_s=_DOOMED_S)
 
     async for _ in until_it_lives(settings, act, when):
         deaths += 1
@@ -212,7 +215,7 @@ async def test_a_worker_that_dies_anywhere_while_its_task_is_cancelled_leaves_no
         await forget(store)
         await store.steering.clear(SESSION)
         await make(store)
-        await run_once(doomed, told_to_cancel)
+        await run_once(doomed, told_to_cancel, lease_s=_DOOMED_S)
 
     async for _ in until_it_lives(settings, act, when):
         deaths += 1
