@@ -81,7 +81,7 @@ sys.exit(not counts["withKnownType"] or counts["withAmbiguousType"] + counts["wi
 endef
 export verify_types
 
-.PHONY: help demo test chaos check types coverage wheel test-wheel test-redis8 test-redis-server \
+.PHONY: help demo test test-full chaos check types coverage wheel test-wheel test-redis8 test-redis-server \
 	test-asap test-a2a compose-check bench bench-quick clean
 
 help: ## show this list
@@ -96,6 +96,9 @@ test: $(VENV)/.dev ## run the whole suite (PYTEST_ARGS=..., JOBS=0 for one proce
 chaos: $(VENV)/.dev ## kill, stop and cut off everything; writes chaos-report.json (SIZE=0.1 for a tenth)
 	@REDIS_STATE_CHAOS_SIZE=$(SIZE) REDIS_STATE_CHAOS_REPORT=chaos-report.json \
 		$(BIN)/python -m pytest -q -n 0 -p no:randomly tests/chaos $(PYTEST_ARGS)
+
+test-full: $(VENV)/.dev ## run the tests at the sizes that are promised and take long
+	@REDIS_STATE_FULL=1 $(BIN)/python -m pytest -n 0 -m full $(PYTEST_ARGS)
 
 check: $(VENV)/.dev ## lint, formatting, types and the headers of the Lua scripts
 	$(BIN)/ruff check

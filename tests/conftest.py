@@ -32,6 +32,15 @@ hypothesis_settings.load_profile("suite")
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave the sizes that take long to `make test-full`."""
+    if os.environ.get("REDIS_STATE_FULL"):
+        return
+    for item in items:
+        if item.get_closest_marker("full"):
+            item.add_marker(pytest.mark.skip(reason="make test-full"))
+
+
 def pytest_report_header() -> str:
     """Name the server that the tests run on."""
     return f"redis_state server: {describe()}"

@@ -283,12 +283,15 @@ async def test_of_4_processes_with_16_callers_all_get_one_artifact(
 
 
 @pytest.mark.slow
-async def test_64_mb_go_through_a_process_that_hardly_grows(settings: Settings) -> None:
+@pytest.mark.parametrize("size", [64_000_000, pytest.param(512_000_000, marks=pytest.mark.full)])
+async def test_large_artifacts_go_through_a_process_that_hardly_grows(
+    settings: Settings, size: int
+) -> None:
     shared = {"url": settings.url.get_secret_value(), "namespace": settings.namespace}
-    limits = {"max_artifact_bytes": 64_000_000}
-    argument = {**shared, "does": "stream", "bytes": 64_000_000, "retention": limits}
+    limits = {"max_artifact_bytes": size, "max_session_bytes": size}
+    argument = {**shared, "does": "stream", "bytes": size, "retention": limits}
     [ran] = await run_processes("use_artifacts", [argument])
-    assert ran["size"] == 64_000_000
+    assert ran["size"] == size
     assert ran["grown"] < 16 * 1024, ran
 
 

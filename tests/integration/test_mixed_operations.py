@@ -118,6 +118,7 @@ async def test_3_processes_on_8_sessions_leave_what_the_model_has(
     await mix(settings, kind, sessions=8, workers=3, operations=1_000)
 
 
+@pytest.mark.full
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 async def test_8_processes_on_64_sessions_leave_what_the_model_has(settings: Settings) -> None:

@@ -26,10 +26,12 @@ async def main(argument: dict[str, Any]) -> dict[str, list[list[str]]]:
             else:
                 said["won"].append([task, word])
 
+        tasks, words = argument["tasks"], argument["words"]
         for _ in range(argument["rounds"]):
-            chance.shuffle(argument["words"])
-            for word in argument["words"]:
-                await asyncio.gather(*(move(task, word) for task in argument["tasks"]))
+            # Each task in an order of its own: not all may be rejected by the first word of all.
+            orders = [chance.sample(words, len(words)) for _ in tasks]
+            for step in zip(*orders, strict=True):
+                await asyncio.gather(*map(move, tasks, step))
     return said
 
 
