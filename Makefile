@@ -73,11 +73,17 @@ define verify_types
 import json, sys
 found = json.load(open(sys.argv[1]))["typeCompleteness"]
 counts = found["exportedSymbolCounts"]
-for symbol in found["symbols"]:
-    if symbol["isExported"] and not symbol["isTypeKnown"]:
-        print("type not fully known:", symbol["name"])
+# PenguiFlow has no types: that a class of ours extends one of its classes is all that is let pass.
+theirs = ("Type of metaclass unknown", "Type of base class unknown")
+unknown = [
+    symbol["name"] for symbol in found["symbols"]
+    if symbol["isExported"] and not symbol["isTypeKnown"]
+    and any(told["message"] not in theirs for told in symbol["diagnostics"])
+]
+for name in unknown:
+    print("type not fully known:", name)
 print("exported symbols with known types:", counts)
-sys.exit(not counts["withKnownType"] or counts["withAmbiguousType"] + counts["withUnknownType"] > 0)
+sys.exit(not counts["withKnownType"] or len(unknown) > 0)
 endef
 export verify_types
 

@@ -98,7 +98,9 @@ class Slot:
 class Wire(BaseModel):
     """A frozen part of an agent's state, with its form on the wire."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(
+        frozen=True, extra="forbid", arbitrary_types_allowed=True
+    )
 
     slots: ClassVar[tuple[Slot, ...]] = ()
 
@@ -221,11 +223,11 @@ def _scalar(kinds: type | tuple[type, ...], wanted: str) -> Kind:
     return Kind(read, _same)
 
 
-text = _scalar(str, "text")
-integer = _scalar(int, "a whole number")
-number = _scalar((int, float), "a number")
-boolean = _scalar(bool, "true or false")
-anything = Kind(lambda value, _: value, _same)
+text: Kind = _scalar(str, "text")
+integer: Kind = _scalar(int, "a whole number")
+number: Kind = _scalar((int, float), "a number")
+boolean: Kind = _scalar(bool, "true or false")
+anything: Kind = Kind(lambda value, _: value, _same)
 
 
 def optional(kind: Kind) -> Kind:
@@ -241,7 +243,7 @@ def _read_text_or_none(value: Any, place: str) -> str | None:
 
 
 # Text of which the empty one means that there is none.
-text_or_none = Kind(_read_text_or_none, _same)
+text_or_none: Kind = Kind(_read_text_or_none, _same)
 
 
 def _read_moment(value: Any, place: str) -> datetime:
@@ -258,7 +260,7 @@ def write_moment(moment: datetime) -> str:
     return aware.isoformat()
 
 
-moment = Kind(_read_moment, write_moment)
+moment: Kind = Kind(_read_moment, write_moment)
 
 
 def _read_lenient_moment(value: Any, place: str) -> datetime | None:
@@ -269,7 +271,7 @@ def _read_lenient_moment(value: Any, place: str) -> datetime | None:
 
 
 # One of which the original reads a bad value as none.
-lenient_moment = Kind(
+lenient_moment: Kind = Kind(
     _read_lenient_moment, lambda value: None if value is None else write_moment(value)
 )
 
@@ -283,7 +285,7 @@ def _read_map(value: Any, place: str) -> FrozenMap:
 
 
 # An empty map is [] on the wire, as the original's language writes it.
-mapping = Kind(_read_map, lambda value: dict(value) if value else [])
+mapping: Kind = Kind(_read_map, lambda value: dict(value) if value else [])
 
 
 def model(kind: type[W]) -> Kind:

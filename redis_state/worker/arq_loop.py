@@ -165,7 +165,7 @@ class QueueWorker(Worker):
         self.woken.set()
 
     def _count(self) -> None:
-        self.job_counter = sum(not task.done() for task in self.tasks.values())
+        self.job_counter: int = sum(not task.done() for task in self.tasks.values())
 
     async def run_job(self, job_id: str, score: int) -> None:
         """Run a job. One that cannot be run, whatever it is, is dropped: it must not end us."""

@@ -66,7 +66,7 @@ class Batch:
         return self.task is None or self.task.done()
 
 
-class DueJobs(list[JobDefinition]):
+class DueJobs(list[Any]):
     """Claimed jobs. A loop over them tells the store of each one whose turn has ended well."""
 
     def __init__(
