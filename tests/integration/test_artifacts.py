@@ -288,7 +288,7 @@ async def test_large_artifacts_go_through_a_process_that_hardly_grows(
     settings: Settings, size: int
 ) -> None:
     shared = {"url": settings.url.get_secret_value(), "namespace": settings.namespace}
-    limits = {"max_artifact_bytes": size, "max_session_bytes": size}
+    limits = dict.fromkeys(("max_artifact_bytes", "max_session_bytes", "max_trace_bytes"), size)
     argument = {**shared, "does": "stream", "bytes": size, "retention": limits}
     [ran] = await run_processes("use_artifacts", [argument])
     assert ran["size"] == size
