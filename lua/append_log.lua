@@ -16,27 +16,13 @@
 -- Emits one message per new row on channel
 -- @include now_ms
 -- @include fence
--- @include log_head
 -- @include log_append
--- @include log_trim
--- @include log_close
-local rows, ids, topic_rows, channel, lease = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local epoch, topic, max_rows, ttl_ms, announce = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
-local rows_in = { unpack(ARGV, 6) }
+local log = { rows = KEYS[1], ids = KEYS[2], topic_rows = KEYS[3], channel = KEYS[4] }
+local lease, epoch = KEYS[5], ARGV[1]
+log.topic, log.max_rows, log.ttl_ms, log.announce = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
+local rows_in, from = ARGV, 6
 
 local lost = fence(lease, epoch)
 if lost then return lost end
-local log = log_head(ids)
-log.rows, log.ids, log.topic_rows, log.channel = rows, ids, topic_rows, channel
-log.topic, log.announce, log.now = topic, announce, now_ms()
-local reply = { 'OK', 0 }
-for i = 1, #rows_in, 2 do
-  local n, new = log_append(log, rows_in[i], rows_in[i + 1])
-  reply[2] = reply[2] + new
-  reply[#reply + 1] = n
-end
-if reply[2] > 0 then
-  log_trim(log, max_rows, ttl_ms)
-  log_close(log, ttl_ms)
-end
-return reply
+local numbers, new = log_append(log, rows_in, from, now_ms())
+return { 'OK', new, unpack(numbers) }

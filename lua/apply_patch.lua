@@ -31,7 +31,7 @@
 -- @include context_basis
 -- @include context_result
 -- @include record_write
--- @include log_write
+-- @include log_append
 local context, patch, patches = KEYS[1], KEYS[2], KEYS[3]
 local log = { rows = KEYS[4], ids = KEYS[5], topic_rows = KEYS[6], channel = KEYS[7] }
 local number, hash, patch_id, task, payload = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
@@ -50,7 +50,7 @@ if result == '' and limit > 0 then
   local waiting = redis.call('ZCOUNT', patches, string.format('%.0f', now * 1000), '+inf')
   if waiting >= limit then return { 'DENIED', waiting } end
 end
-if #rows_in > 0 then log_write(log, rows_in, now) end
+if #rows_in > 0 then log_append(log, rows_in, 1, now) end
 if result == '' then
   -- A token as token_resolve knows it: open from the start, and there only once.
   redis.call('HSET', patch, 'state', 'open', 'payload', payload, 'task', task, 'decision', decision,

@@ -7,11 +7,12 @@
 -- @include log_head
 local rows, ids = KEYS[1], KEYS[2]
 
-local head, dropped = log_head(ids), redis.call('XLEN', rows)
+local head, dropped = log_head(redis.call('HGET', ids, '')), redis.call('XLEN', rows)
 local expires = redis.call('PEXPIRETIME', ids)
 for _, key in ipairs(KEYS) do redis.call('UNLINK', key) end
 if head.last == 0 then return { 'OK', dropped } end
 -- As expired at once: the next append then gives the new stream its lifetime.
-redis.call('HSET', ids, '', string.format('%.0f:0:%.0f:%.0f:0:%.0f', head.last + 1, head.last, head.last_ms, head.last_ms))
+head.first, head.first_ms, head.expires, head.before_ms = head.last + 1, 0, 0, head.last_ms
+redis.call('HSET', ids, '', log_text(head))
 redis.call('PEXPIREAT', ids, string.format('%.0f', expires))
 return { 'OK', dropped }

@@ -31,7 +31,7 @@ if was[1] then return { 'OK', tonumber(was[1]) } end
 if before and now_ms() > before then return { 'EXPIRED' } end
 -- Of the first task of an id, what was said of it before it was made counts too.
 if redis.call('EXISTS', lease, updates_topic) > 0 then
-  local told = log_head(steering_ids)
+  local told = log_head(redis.call('HGET', steering_ids, ''))
   fields[#fields + 1] = 'inbox'
   fields[#fields + 1] = string.format('%.0f-%.0f', told.last, told.last_ms)
 end

@@ -40,7 +40,7 @@
 -- @include fence
 -- @include token_resolve
 -- @include record_write
--- @include log_write
+-- @include log_append
 local task, tasks, lease, token, journal, pauses = KEYS[1], KEYS[2], KEYS[3], KEYS[8], KEYS[9], KEYS[10]
 local log = { rows = KEYS[4], ids = KEYS[5], topic_rows = KEYS[6], channel = KEYS[7] }
 local epoch, overdue = ARGV[1], ARGV[2] == '1'
@@ -66,7 +66,7 @@ local reply, won = token_resolve(token, use, now)
 if reply[1] == 'MISSING' and overdue and (waits or epoch ~= '') then reply, won = { 'OK' }, true end
 if reply[1] ~= 'OK' then return reply end
 if won then
-  log_write(log, waits and resumed or decided, now)
+  log_append(log, waits and resumed or decided, 1, now)
   redis.call('HSET', journal, entry, note)
   if redis.call('PTTL', journal) < ttl_ms then redis.call('PEXPIRE', journal, ttl_ms) end
   redis.call('ZREM', pauses, token)

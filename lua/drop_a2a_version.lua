@@ -16,15 +16,13 @@
 --   {'MISSING'}       there was none
 -- Emits the row 'g' on channel
 -- @include now_ms
--- @include log_head
 -- @include log_append
--- @include log_close
 -- @include a2a_books
 -- @include a2a_done
 -- @include a2a_lease
 -- @include a2a_number
 local task, index, places, expiry, channel, lease = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[7], KEYS[8]
-local log = { rows = KEYS[5], ids = KEYS[6], topic_rows = KEYS[5], channel = channel, topic = '', announce = '1' }
+local log = { rows = KEYS[5], ids = KEYS[6], topic_rows = KEYS[5], channel = channel, topic = '', max_rows = 1 }
 local write, id, ttl_ms = ARGV[1], ARGV[2], tonumber(ARGV[3])
 
 local now = now_ms()
@@ -33,12 +31,14 @@ local done = a2a_done(log, write)
 if done then return { 'OK', done } end
 if not was[1] or was[2] == 'g' then return { 'MISSING' } end
 a2a_number(log, tonumber(was[1]), now, 'e')
-local version = log_append(log, write, 'g')
+log.ttl_ms = ttl_ms
+local version = log_append(log, { write, 'g' }, 1, now)[1]
+-- Its earlier events go, however many there are.
+log.head.first, log.head.first_ms, log.head.before_ms = version, now, tonumber(was[3])
 redis.call('XTRIM', log.rows, 'MINID', string.format('%.0f', version))
 redis.call('DEL', log.ids)
-redis.call('HSET', log.ids, write, version)
-log.first, log.first_ms, log.before_ms = version, now, tonumber(was[3])
-log_close(log, ttl_ms)
+redis.call('HSET', log.ids, '', log_text(log.head), write, version)
+redis.call('PEXPIREAT', log.ids, string.format('%.0f', log.head.expires))
 redis.call('HDEL', task, 'body')
 redis.call('HSET', task, 'state', '-', 'phase', 'g', 'version', version, 'at', string.format('%.0f', now))
 redis.call('PEXPIRE', task, ttl_ms)

@@ -10,7 +10,7 @@ local rows, ids = KEYS[1], KEYS[2]
 local id = ARGV[1]
 
 if id == '' then
-  local head = log_head(ids)
+  local head = log_head(redis.call('HGET', ids, ''))
   return { 'OK', head.last, head.last_ms }
 end
 local n = redis.call('HGET', ids, id)

@@ -30,7 +30,7 @@
 -- @include now_ms
 -- @include fence
 -- @include record_write
--- @include log_write
+-- @include log_append
 local task, tasks, lease, child, journal = KEYS[1], KEYS[2], KEYS[3], KEYS[8], KEYS[9]
 local log = { rows = KEYS[4], ids = KEYS[5], topic_rows = KEYS[6], channel = KEYS[7] }
 local epoch, child_id, write, ttl_ms, member = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5]
@@ -47,7 +47,7 @@ if was[1] ~= 'RUNNING' then return { 'DENIED', was[1] or '' } end
 local finished = redis.call('HGET', child, 'finished')
 if not finished then return { 'MISSING' } end
 if finished == '1' then return { 'AGAIN' } end
-log_write(log, { row_id, row }, now_ms())
+log_append(log, { row_id, row }, 1, now_ms())
 -- No decision of an earlier pause, nor its deadline, is what the task waits for now.
 local waits = { 'waits_for', child_id, 'pause_entry', '', 'pause_token', '', 'pause_write', write }
 for _, field in ipairs(waits) do fields[#fields + 1] = field end

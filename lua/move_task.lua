@@ -32,7 +32,7 @@
 -- @include now_ms
 -- @include fence
 -- @include record_write
--- @include log_write
+-- @include log_append
 local task, tasks, lease, journal = KEYS[1], KEYS[2], KEYS[3], KEYS[8]
 local parent, parent_journal = KEYS[9], KEYS[10]
 local log = { rows = KEYS[4], ids = KEYS[5], topic_rows = KEYS[6], channel = KEYS[7] }
@@ -48,7 +48,7 @@ if was[2] == write then return { 'OK', tonumber(was[3]), current } end
 local lost = fence(lease, epoch)
 if lost then return lost end
 if not string.find(from, ' ' .. was[1] .. ' ', 1, true) then return { 'DENIED', was[1] } end
-log_write(log, { row_id, row }, now_ms())
+log_append(log, { row_id, row }, 1, now_ms())
 -- Its worker lives, so those that died before are forgotten, unless the fields say otherwise.
 if release == '1' then redis.call('HSET', task, 'crashes', 0) end
 local version = record_write(task, { key = tasks, member = member }, write, ttl_ms, fields)

@@ -28,7 +28,7 @@
 -- Emits the update on channel
 -- @include now_ms
 -- @include fence
--- @include log_write
+-- @include log_append
 local task, lease, token, journal, pauses = KEYS[1], KEYS[2], KEYS[7], KEYS[8], KEYS[9]
 local log = { rows = KEYS[3], ids = KEYS[4], topic_rows = KEYS[5], channel = KEYS[6] }
 local epoch, entry, note, owner, about = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
@@ -47,7 +47,7 @@ if noted then
 end
 local found = redis.call('HMGET', task, 'status', 'order')
 if found[1] ~= 'RUNNING' then return { 'DENIED', found[1] or '' } end
-log_write(log, { row_id, row }, now)
+log_append(log, { row_id, row }, 1, now)
 local expires = string.format('%.0f', now + token_ttl_ms)
 redis.call('HSET', token, 'state', 'open', 'payload', about, 'task', owner, 'order', found[2],
   'opened', string.format('%.0f', now), 'expires', expires)

@@ -30,7 +30,7 @@
 -- @include now_ms
 -- @include fence
 -- @include record_write
--- @include log_write
+-- @include log_append
 local task, tasks, lease, token, journal = KEYS[1], KEYS[2], KEYS[3], KEYS[8], KEYS[9]
 local log = { rows = KEYS[4], ids = KEYS[5], topic_rows = KEYS[6], channel = KEYS[7] }
 local epoch, entry, write, ttl_ms, member = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5]
@@ -50,7 +50,7 @@ if held[1] == 'resolved' then return { 'TAKEN', held[3], tonumber(held[4]), held
 local now = now_ms()
 local left_ms = tonumber(held[2]) - now
 if left_ms <= 0 then return { 'EXPIRED' } end
-log_write(log, { row_id, row }, now)
+log_append(log, { row_id, row }, 1, now)
 for _, field in ipairs({ 'pause_entry', entry, 'pause_token', token, 'pause_write', write }) do
   fields[#fields + 1] = field
 end

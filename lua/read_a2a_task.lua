@@ -16,5 +16,5 @@ local fields = redis.call('HGETALL', task)
 if #fields == 0 then return { 'MISSING' } end
 local said = messages == 0 and {} or redis.call('LRANGE', history, messages < 0 and 0 or -messages, -1)
 local added = whole == '1' and redis.call('LRANGE', artifacts, 0, -1) or {}
-local head = log_head(ids)
+local head = log_head(redis.call('HGET', ids, ''))
 return { 'OK', fields, said, added, head.last, head.last_ms }

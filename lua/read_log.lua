@@ -17,7 +17,7 @@
 local rows, ids, topic_rows = KEYS[1], KEYS[2], KEYS[3]
 local after, after_ms, count, topic = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
 
-local head = log_head(ids)
+local head = log_head(redis.call('HGET', ids, ''))
 local from = after == '' and head.first - 1 or tonumber(after)
 if from == head.last and after_ms == head.last_ms then
   return { 'OK', head.first, head.last, head.last_ms, {} }

@@ -9,5 +9,5 @@ local task, ids = KEYS[1], KEYS[2]
 
 local fields = redis.call('HGETALL', task)
 if #fields == 0 then return { 'MISSING' } end
-local head = log_head(ids)
+local head = log_head(redis.call('HGET', ids, ''))
 return { 'OK', fields, head.last, head.last_ms }

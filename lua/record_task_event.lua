@@ -21,7 +21,7 @@
 --   {'DENIED', state}   the task ended before, in this state; nothing was written
 --   {'MISSING'}         no such task
 -- Emits one message on channel
--- @include log_write
+-- @include log_append
 -- @include keep_state
 local task, active, completed, kept, rows, ids, channel = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
 local event_id, member, state, ends, row = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
@@ -39,11 +39,11 @@ local time = redis.call('TIME')
 local now_us = time[1] * 1000000 + time[2]
 local now, ttl_ms = math.floor(now_us / 1000), ends == '1' and kept_ms or active_ms
 -- No row is too old: how long the log lives is for keep_state to say.
-local log = { rows = rows, ids = ids, topic_rows = rows, channel = channel, topic = '', max_rows = max_rows, ttl_ms = now }
-log_write(log, { event_id, row }, now)
+local log = { rows = rows, ids = ids, topic_rows = rows, channel = channel, topic = '', max_rows = max_rows, ttl_ms = ttl_ms, keeps_old = true }
+local n = log_append(log, { event_id, row }, 1, now)[1]
 if state ~= '' then redis.call('HSET', task, 'state', state) end
 local ended = ends == '1' and string.format('%.0f', now_us)
 if ended then redis.call('HSET', task, 'completed', ended) end
 local keys = { task = task, rows = rows, ids = ids, active = active, completed = completed, kept = kept }
 keep_state(keys, member, now, ttl_ms, ended)
-return { 'OK', string.format('%.0f-%.0f', log.last, log.last_ms) }
+return { 'OK', string.format('%.0f-%.0f', n, now) }

@@ -22,7 +22,7 @@ local context, stream, state = ARGV[4], ARGV[5], ARGV[6]
 
 local by = redis.call('HGET', task, 'write')
 if by and by ~= write then
-  local head = log_head(ids)
+  local head = log_head(redis.call('HGET', ids, ''))
   return { 'TAKEN', redis.call('HGETALL', task), head.last, head.last_ms }
 end
 if not by then
@@ -35,5 +35,5 @@ if not by then
   local keys = { task = task, rows = rows, ids = ids, active = active, completed = completed, kept = kept }
   keep_state(keys, member, math.floor(created / 1000), ttl_ms)
 end
-local head = log_head(ids)
+local head = log_head(redis.call('HGET', ids, ''))
 return { 'OK', redis.call('HGETALL', task), head.last, head.last_ms }

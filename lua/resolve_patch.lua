@@ -32,7 +32,7 @@
 -- @include context_result
 -- @include record_write
 -- @include token_resolve
--- @include log_write
+-- @include log_append
 local context, patch, patches = KEYS[1], KEYS[2], KEYS[3]
 local log = { rows = KEYS[4], ids = KEYS[5], topic_rows = KEYS[6], channel = KEYS[7] }
 local use = { claim = ARGV[1], by = ARGV[2], decision = ARGV[3], keep_ms = tonumber(ARGV[4]) }
@@ -51,7 +51,7 @@ local now = now_ms()
 local reply, won = token_resolve(patch, use, now)
 if reply[1] ~= 'OK' then return reply end
 if won then
-  log_write(log, rows_in, now)
+  log_append(log, rows_in, 1, now)
   redis.call('ZREM', patches, patch_id)
   redis.call('HSET', patch, 'resolver', call)
 end

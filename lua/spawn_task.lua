@@ -32,7 +32,7 @@
 -- @include now_ms
 -- @include fence
 -- @include record_write
--- @include log_write
+-- @include log_append
 local task, tasks, parent, lease, journal, children = KEYS[1], KEYS[2], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
 local log = { rows = KEYS[3], ids = KEYS[4], topic_rows = KEYS[5], channel = KEYS[6] }
 local epoch, entry, note, before, write = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5]
@@ -64,5 +64,5 @@ if was[2] == write then return { 'OK', tonumber(was[1]) } end
 if not is_new then return { 'STALE', noted } end
 redis.call('HSET', journal, entry, note)
 redis.call('PEXPIRE', journal, redis.call('PTTL', parent))
-log_write(log, { row_id, row }, now)
+log_append(log, { row_id, row }, 1, now)
 return { 'OK', record_write(task, { key = tasks, member = member }, write, ttl_ms, fields) }

@@ -26,7 +26,7 @@
 -- @include now_ms
 -- @include lease_take
 -- @include record_write
--- @include log_write
+-- @include log_append
 local task, tasks, lease = KEYS[1], KEYS[2], KEYS[3]
 local log = { rows = KEYS[4], ids = KEYS[5], topic_rows = KEYS[6], channel = KEYS[7] }
 local owner, lease_ms, write, ttl_ms = ARGV[1], tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])
@@ -43,7 +43,7 @@ local now = now_ms()
 local epoch, left_ms = lease_take(lease, owner, lease_ms, ttl_ms, now)
 if not epoch then return { 'HELD', left_ms } end
 if not again then
-  log_write(log, { row_id, row }, now)
+  log_append(log, { row_id, row }, 1, now)
   redis.call('HINCRBY', task, 'attempts', 1)
   if was[1] == 'RUNNING' and holder ~= '' then redis.call('HINCRBY', task, 'crashes', 1) end
   record_write(task, { key = tasks, member = member }, write, ttl_ms, fields)

@@ -28,7 +28,7 @@
 -- Emits the update on channel
 -- @include now_ms
 -- @include record_write
--- @include log_write
+-- @include log_append
 local task, tasks, lease, journal = KEYS[1], KEYS[2], KEYS[3], KEYS[8]
 local log = { rows = KEYS[4], ids = KEYS[5], topic_rows = KEYS[6], channel = KEYS[7] }
 local epoch, from, write, ttl_ms = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
@@ -52,7 +52,7 @@ if not string.find(from, ' ' .. current_phase .. ' ', 1, true) then return { 'DE
 for _, field in ipairs({ 'status', status, 'phase', status .. run .. phase }) do
   fields[#fields + 1] = field
 end
-log_write(log, { row_id, row }, now)
+log_append(log, { row_id, row }, 1, now)
 record_write(task, { key = tasks, member = member }, write, ttl_ms, fields)
 redis.call('PEXPIRE', journal, ttl_ms)
 return { 'OK', redis.call('HGETALL', task) }

@@ -20,7 +20,7 @@
 --   {'MISSING'}  no such task
 -- Emits one message on channel
 -- @include now_ms
--- @include log_write
+-- @include log_append
 -- @include a2a_touch
 local task, tasks, history, artifacts, push, rows, ids, channel = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local write, ttl_ms, member, max_rows, row, place, item = ARGV[1], tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4]), ARGV[5], ARGV[6], ARGV[7]
@@ -30,9 +30,9 @@ local known = redis.call('HGET', ids, write)
 if known then return { 'OK', tonumber(known) } end
 if redis.call('EXISTS', task) == 0 then return { 'MISSING' } end
 local log = { rows = rows, ids = ids, topic_rows = rows, channel = channel, topic = '', max_rows = max_rows, ttl_ms = ttl_ms }
-log_write(log, { write, row }, now_ms())
+local n = log_append(log, { write, row }, 1, now_ms())[1]
 if place ~= '' then redis.call('RPUSH', place == 'history' and history or artifacts, item) end
 if #fields > 0 then redis.call('HSET', task, unpack(fields)) end
 local keys = { task = task, tasks = tasks, history = history, artifacts = artifacts, push = push }
 a2a_touch(keys, member, ttl_ms)
-return { 'OK', log.last }
+return { 'OK', n }

@@ -26,7 +26,7 @@
 -- Emits the update on channel
 -- @include now_ms
 -- @include record_write
--- @include log_write
+-- @include log_append
 local task, tasks, lease, child, journal = KEYS[1], KEYS[2], KEYS[3], KEYS[8], KEYS[9]
 local log = { rows = KEYS[4], ids = KEYS[5], topic_rows = KEYS[6], channel = KEYS[7] }
 local child_id, write, ttl_ms, member = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
@@ -46,5 +46,5 @@ if not over then
   redis.call('ZADD', tasks, 'GT', string.format('%.0f', (now + ttl_ms) * 1000), member)
   return { 'HELD' }
 end
-log_write(log, { row_id, row }, now)
+log_append(log, { row_id, row }, 1, now)
 return { 'OK', record_write(task, { key = tasks, member = member }, write, ttl_ms, fields) }

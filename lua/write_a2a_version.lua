@@ -30,16 +30,13 @@
 --   {'MISSING'}              there is no such task
 -- Emits the row on channel
 -- @include now_ms
--- @include log_head
 -- @include log_append
--- @include log_trim
--- @include log_close
 -- @include a2a_books
 -- @include a2a_done
 -- @include a2a_lease
 -- @include a2a_number
 local task, index, places, expiry, channel, lease = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[7], KEYS[8]
-local log = { rows = KEYS[5], ids = KEYS[6], topic_rows = KEYS[5], channel = channel, topic = '', announce = '1' }
+local log = { rows = KEYS[5], ids = KEYS[6], topic_rows = KEYS[5], channel = channel, topic = '' }
 local rule, write, id, row, state, phase = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
 local place, body, ttl_ms, max_rows = ARGV[7], ARGV[8], tonumber(ARGV[9]), tonumber(ARGV[10])
 local owner, lease_ms, keep_ms, epoch = ARGV[11], tonumber(ARGV[12]), tonumber(ARGV[13]), ARGV[14]
@@ -58,10 +55,9 @@ if epoch ~= '' then
   if current ~= epoch then return { 'HELD', tonumber(current or 0) } end
 end
 a2a_number(log, version, now, phase)
-version = log_append(log, write, row)
 -- At its end no row of a task is too old: they live as long as its end says.
-log_trim(log, max_rows, phase == 'e' and now or ttl_ms)
-log_close(log, ttl_ms)
+log.max_rows, log.ttl_ms, log.keeps_old = max_rows, ttl_ms, phase == 'e'
+version = log_append(log, { write, row }, 1, now)[1]
 redis.call('HSET', task, 'version', version, 'at', string.format('%.0f', now))
 if rule ~= 'told' then redis.call('HSET', task, 'state', state, 'phase', phase, 'body', body) end
 local ends = now + ttl_ms

@@ -3,11 +3,11 @@
 -- if the log was lost.
 -- @include log_head
 local function a2a_number(log, version, now, phase)
-  for name, value in pairs(log_head(log.ids)) do log[name] = value end
-  log.now = now
-  if log.last < version then
+  log.head = log_head(redis.call('HGET', log.ids, ''))
+  if log.head.last < version then
     redis.call('UNLINK', log.rows, log.ids)
-    log.first, log.first_ms, log.last, log.last_ms, log.expires, log.text = version + 1, now, version, 0, 0, ''
+    log.head = { first = version + 1, first_ms = now, last = version, last_ms = 0, expires = 0, before_ms = 0 }
+    log_text(log.head)
   end
-  if phase == 'e' then log.expires = 0 end
+  if phase == 'e' then log.head.expires = 0 end
 end

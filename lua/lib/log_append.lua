@@ -1,23 +1,27 @@
--- Add one row unless its id is there; return its number and 1 if it is new. `log` is a log_head
--- with rows, ids, topic_rows, channel, topic, announce and now.
-local function log_append(log, id, row)
-  local known = redis.call('HGET', log.ids, id)
-  if known then return tonumber(known), 0 end
-  local n = string.format('%.0f', log.last + 1)
-  local entry = n .. string.format('-%.0f', log.now)
-  -- First what the server may refuse: writing, when it is full, and then telling, for want of rights.
-  -- So nothing is left half written, and nothing is told that was not.
-  if log.announce == '1' then
-    if log.last == 0 then redis.call('HSETNX', log.ids, '', '') redis.call('PEXPIRE', log.ids, 60000)
-    else redis.call('HSET', log.ids, '', log.text) end
-    redis.call('PUBLISH', log.channel, string.format('%s %d %d ', entry, #id, #log.topic) .. id .. log.topic .. row)
+-- Append rows to a log: once per id, in the given order, told, trimmed and kept alive in the same step.
+-- `log` names rows, ids, topic_rows and channel, and has topic, max_rows and ttl_ms; announce is '0'
+-- to tell nobody; keeps_old says that no row is too old; head is there if the caller has read it.
+-- `rows_in` holds id and row in turn, from a place on. Returns each row's number, and how many are new.
+-- @include log_head
+-- @include log_row
+-- @include log_trim
+-- @include log_topic
+local function log_append(log, rows_in, from, now)
+  if #rows_in < from then return {}, 0 end
+  local found = redis.call('HMGET', log.ids, '', rows_in[from])
+  local was, known, numbers, new = found[1], found[2], {}, 0
+  local head = log.head or log_head(was)
+  local prolonged = head.expires - now < log.ttl_ms
+  if prolonged then head.expires = now + log.ttl_ms + math.floor(log.ttl_ms / 2) log_text(head) end
+  for i = from, #rows_in, 2 do
+    if i > from then known = redis.call('HGET', log.ids, rows_in[i]) end
+    if not known then was, new = log_row(log, head, was, rows_in[i], rows_in[i + 1], now), new + 1 end
+    numbers[#numbers + 1] = tonumber(known) or head.last
   end
-  -- A log without a head has no rows. Those of one whose head was evicted would refuse the number.
-  if log.last == 0 then redis.call('UNLINK', log.rows, log.topic_rows) end
-  if log.topic ~= '' then redis.call('RPUSH', log.topic_rows, n) end
-  redis.call('XADD', log.rows, entry, 'id', id, 'topic', log.topic, 'row', row)
-  redis.call('HSET', log.ids, id, n)
-  log.last, log.last_ms = log.last + 1, log.now
-  if log.last == log.first then log.first_ms = log.now end
-  return log.last, 1
+  if new == 0 then return numbers, 0 end
+  if log_trim(log, head, now) then redis.call('HSET', log.ids, '', log_text(head)) end
+  local expires = string.format('%.0f', head.expires)
+  if prolonged then for _, key in ipairs({ log.rows, log.ids }) do redis.call('PEXPIREAT', key, expires) end end
+  if log.topic ~= '' then log_topic(log, head, expires) end
+  return numbers, new
 end

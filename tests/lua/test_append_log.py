@@ -129,7 +129,7 @@ async def test_numbers_beyond_32_bits_are_written_whole(scripts: Scripts, keys: 
     log = keys.updates("s")
     last = 3_000_000_000_000
     await append(scripts, log, "a", topic="t")
-    head = f"{last + 1}:0:{last}:0:0:0"
+    head = f"{last}-0 {last + 1} 0 0 0"
     await ask(scripts, "DEL", log.rows, log.topic("t"))
     await ask(scripts, "HSET", log.ids, "", head)
     assert await append(scripts, log, "b", "c", topic="t") == ok(2, last + 1, last + 2)
@@ -168,9 +168,12 @@ async def test_a_writer_without_a_right_to_the_channel_leaves_nothing_half_writt
     await ask(scripts, "AUTH", user, "any")
     with pytest.raises(CommandRefused):
         await append(scripts, log, "a", "b", topic="t", announce=True)
-    rows, ids, topic = await lives(scripts, log.rows, log.ids, log.topic("t"))
-    assert (rows, topic) == (-2, -2)
-    assert 0 < ids <= 60_000  # an empty head, which the next append takes over
+    assert await lives(scripts, log.rows, log.ids, log.topic("t")) == [-2, -2, -2]
     assert await append(scripts, log, "a", "b", topic="t") == ok(2, 1, 2)
+    with pytest.raises(CommandRefused):
+        await append(scripts, log, "b", "c", topic="t", announce=True)
+    assert await topic_of(scripts, log, "t") == [1, 2]
+    assert await append(scripts, log, "c", topic="t") == ok(1, 3)
+    assert await rows_of(scripts, log) == [(1, "a"), (2, "b"), (3, "c")]
     await ask(scripts, "AUTH", "default", "any")
     await ask(scripts, "ACL", "DELUSER", user)
