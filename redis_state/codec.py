@@ -32,6 +32,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from datetime import date, datetime, time
 from decimal import Decimal
 from enum import Enum
+from functools import lru_cache
 from pathlib import PurePath
 from typing import Any, Final, NoReturn, cast
 from uuid import UUID
@@ -65,6 +66,7 @@ _LEAVES: Final = frozenset({str, int, float, bool, type(None)})
 # Compact JSON holds no raw tab, so one tab anywhere says: written by the standard library,
 # and only that reads it exactly. It survives being embedded in a larger document.
 _EXACT: Final = b"\t"
+_NULL: Final = b"null"
 
 _OPTIONS: Final = (
     orjson.OPT_PASSTHROUGH_DATACLASS  # orjson drops fields with a leading underscore
@@ -95,6 +97,8 @@ class Change:
 
 def encode(value: Any) -> bytes:
     """Write ``value`` as compact JSON. Never raises; see the module for the nearest forms."""
+    if value is None:
+        return _NULL
     written = _write_fast(value, _OPTIONS)
     return _write_tree(plain(value)) if written is None else written
 
@@ -115,6 +119,8 @@ def decode(data: bytes | str) -> Any:
     Integers beyond 64 bits are exact in documents of ``encode``; in documents of other writers
     they may come back as floats.
     """
+    if data == _NULL:
+        return None
     exact = ("\t" in data) if isinstance(data, str) else (_EXACT in data)
     if not exact:
         try:
@@ -158,13 +164,23 @@ def fields_of(model: BaseModel) -> Any:
 
     A model inside of other values is walked in Python; plain fields are written in C.
     """
-    dumped = _model_fields(model)
+    values = model.__dict__
+    kind = type(model)
+    if (
+        _is_transparent(kind)
+        and values.keys() == kind.model_fields.keys()
+        and not model.model_extra
+    ):
+        dumped: Any = values.copy()
+    else:
+        dumped = _model_fields(model)
     if type(dumped) is not dict:  # its own serialiser's
         return dumped
     own = cast("dict[str, Any]", dumped)
-    return {
-        name: value.isoformat() if type(value) is datetime else value for name, value in own.items()
-    }
+    for name, value in own.items():
+        if type(value) is datetime:
+            own[name] = value.isoformat()
+    return own
 
 
 def text_of(value: object) -> str:
@@ -358,6 +374,35 @@ def _model_fields(value: BaseModel) -> Any:
         return {**value.__dict__, **(value.model_extra or {})}
 
 
+# Fields that pydantic gives as they are; what they hold is walked in C, or here if it must be.
+_TRANSPARENT: Final[frozenset[Any]] = frozenset(
+    {
+        *(str, int, bool, float, datetime, Any, dict[str, Any], list[dict[str, Any]], list[str]),
+        *(str | None, int | None, bool | None, float | None, datetime | None),
+        *(dict[str, Any] | None, list[str] | None),
+    }
+)
+
+
+@lru_cache(maxsize=256)
+def _is_transparent(kind: type[BaseModel]) -> bool:
+    """Tell whether dumping a model of this class gives its fields' values as they are."""
+    own = kind.__pydantic_decorators__
+    return not (
+        own.field_serializers
+        or own.model_serializers
+        or own.computed_fields
+        or kind.__pydantic_root_model__
+        or kind.model_dump is not BaseModel.model_dump
+        or kind.__get_pydantic_core_schema__.__func__  # type: ignore[attr-defined]
+        is not BaseModel.__get_pydantic_core_schema__.__func__  # type: ignore[attr-defined]
+        or any(
+            field.annotation not in _TRANSPARENT or field.metadata or field.exclude
+            for field in kind.model_fields.values()
+        )
+    )
+
+
 def _dataclass_fields(value: Any) -> dict[str, Any]:
     names = [field.name for field in fields(value)]
     return {name: getattr(value, name) for name in names if hasattr(value, name)}
@@ -393,9 +438,27 @@ def _write_fast(value: Any, options: int) -> bytes | None:
     except TypeError:
         return None
     # orjson writes NaN as null without a word.
-    if b"null" in written and not _reads_back(written, value) and _hides_non_finite(value):
-        return None
-    return written
+    nulls = written.count(_NULL)
+    if nulls == 0 or nulls == _count_none(value):
+        return written
+    return written if _reads_back(written, value) or not _hides_non_finite(value) else None
+
+
+def _count_none(value: Any) -> int:
+    """Count the None in a list or dict, and in dicts in it: where most of them are."""
+    items: Sequence[Any] = ()
+    if type(value) is list:
+        items = cast("Sequence[Any]", value)
+    elif type(value) is dict:
+        items = list(cast("dict[str, Any]", value).values())
+    try:
+        found = items.count(None)
+        for item in items:
+            if type(item) is dict:
+                found += list(cast("dict[str, Any]", item).values()).count(None)
+    except Exception:  # noqa: BLE001 - a foreign comparison, any failure
+        return -1
+    return found
 
 
 def _reads_back(written: bytes, value: Any) -> bool:

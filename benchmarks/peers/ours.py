@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -35,9 +36,14 @@ async def prepare(url: str) -> dict[str, Operation]:
 
 def operations(store: RedisStateStore) -> dict[str, Operation]:
     """Give the operations on a store."""
+    made = task(0)
 
     async def save(number: int) -> None:
-        await store.save_task(task(number))
+        # Ready made but for its names, as the peers' tasks are.
+        place = number % TASKS
+        await store.save_task(
+            replace(made, session_id=session_name(place), task_id=task_name(place))
+        )
 
     async def load(number: int) -> None:
         place = number % LOADED

@@ -13,7 +13,13 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from redis_state.errors import BackendUnavailable, CursorGap, InvalidField, LeaseLost
+from redis_state.errors import (
+    BackendUnavailable,
+    CommandRefused,
+    CursorGap,
+    InvalidField,
+    LeaseLost,
+)
 from redis_state.primitives.signal import Row, Signal, Signals
 from redis_state.transport.keys import LogKeys
 from redis_state.transport.scripts import Fence, Reply, Scripts, Word, topic_text
@@ -80,8 +86,9 @@ class Log:
         repeating the call completes them. Errors: LeaseLost under a stale fence; InvalidField for
         an empty id.
         """
-        if not all(row_id for row_id, _ in rows):
-            raise InvalidField("row_id", "must not be empty")
+        for row_id, _ in rows:
+            if not row_id:
+                raise InvalidField("row_id", "must not be empty")
         # A slice longer than the log could not be repeated: its first ids would be trimmed by then.
         max_rows = self.bounds.max_rows
         size = min(_APPEND_SLICE, max_rows) if max_rows > 0 else _APPEND_SLICE
@@ -115,6 +122,10 @@ class Log:
         if count < 1:
             raise InvalidField("count", "must be at least 1")
         n, ms = (None, 0) if after is None else _position(after)
+        if after is not None and topic is None and ms:
+            page = await self._read_on(after, count)
+            if page is not None:
+                return page
         reply = await self.scripts.read_log(
             self.keys, after=n, after_ms=ms, count=min(count, _MOST), topic=topic
         )
@@ -126,6 +137,22 @@ class Log:
         if len(rows) >= count:
             return Page(rows, rows[-1].cursor, at_end=rows[-1].n == last)
         return Page(rows, f"{last}-{last_ms}", at_end=True)
+
+    async def _read_on(self, after: str, count: int) -> Page | None:
+        """Read on after a row that is there, with one command and no script.
+
+        None if that row is not there: then only the log's head tells whether rows were dropped.
+        """
+        end = min(count, _MOST) + 2  # the row itself, and one more to tell whether there is more
+        send = self.scripts.transport.sender.send
+        try:
+            found = await send("XRANGE", self.keys.rows, after, "+", "COUNT", end, repeatable=True)
+        except CommandRefused:
+            return None  # the script says what is wrong with the key
+        if not found or found[0][0] != after.encode():
+            return None
+        rows = [_row(entry) for entry in found[1 : count + 1]]
+        return Page(rows, rows[-1].cursor if rows else after, at_end=len(found) < count + 2)
 
     async def tail(
         self, *, after_id: bytes = b"", count: int, topic: str | None = None

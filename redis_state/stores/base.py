@@ -68,7 +68,11 @@ class Base:
 
     def read_row(self, scope: str, kind: str, row: Row, read: Callable[[Row], T]) -> T | None:
         """Read one row of a log, or count it, keep it aside with its reason, and return None."""
-        return self.attempt(scope, f"{kind} {row.cursor}", row.data, lambda: read(row))
+        try:
+            return read(row)
+        except Exception as error:  # noqa: BLE001 - as in attempt
+            self.set_aside(scope, f"{kind} {row.cursor}", row.data, error)
+            return None
 
     def fetch(self, key: str) -> Flat:
         """Ask for a record, without waiting, for `read_record`."""
@@ -87,12 +91,12 @@ class Base:
             return None
         if not fields:
             return None
-        data = dict(zip(fields[::2], fields[1::2], strict=True)).get(b"document", b"")
-
-        def parse() -> T:
+        try:
             return read(cast("Stored", stored(fields)))
-
-        return self.attempt(scope, place, data, parse)
+        except Exception as error:  # noqa: BLE001 - as in attempt
+            document = dict(zip(fields[::2], fields[1::2], strict=False)).get(b"document", b"")
+            self.set_aside(scope, place, document, error)
+            return None
 
     def attempt(self, scope: str, place: str, data: bytes, read: Callable[[], T]) -> T | None:
         """Read something, or set it aside and return None."""

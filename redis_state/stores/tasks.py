@@ -9,6 +9,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Any, cast
 
 from pydantic import BaseModel
@@ -19,9 +20,12 @@ from redis_state.models import TaskContextSnapshot, TaskState, TaskStatus, TaskT
 from redis_state.primitives.record import Place, Stored, new_write_id
 from redis_state.stores.base import Base, Flat, as_object, ms
 from redis_state.stores.values import choice, moment
+from redis_state.transport.keys import Keys
 from redis_state.transport.scripts import TaskKeys, Word
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+# Names that are longer are not remembered.
+_LONGEST = 240
 _ACTIVE = TaskStatus.RUNNING.value
 _ENDED = frozenset(status.value for status in TaskStatus if status.is_terminal)
 
@@ -45,14 +49,9 @@ class TaskStore:
 
     def keys(self, session_id: str, task_id: str) -> TaskKeys:
         """Name a task's keys."""
-        keys = self._base.keys
-        return TaskKeys(
-            task_id=task_id,
-            task=keys.task(session_id, task_id),
-            tasks=keys.tasks(session_id),
-            lease=keys.lease(session_id, task_id),
-            journal=keys.journal(session_id, task_id),
-        )
+        known = type(session_id) is str and type(task_id) is str
+        make = _keys if known and len(session_id) + len(task_id) <= _LONGEST else _keys.__wrapped__
+        return make(self._base.keys, session_id, task_id)
 
     def ttl_ms(self, status: str) -> int:
         """Tell how long a task in this state is kept after its last change."""
@@ -148,6 +147,18 @@ class TaskStore:
             return record.order, self.read(session_id, task_id, record)
 
         return await self._base.read_record(session_id, f"task {task_id}", flat, read)
+
+
+# Remembered: a task that is at work is named again and again.
+@lru_cache(maxsize=1024)
+def _keys(keys: Keys, session_id: str, task_id: str) -> TaskKeys:
+    return TaskKeys(
+        task_id=task_id,
+        task=keys.task(session_id, task_id),
+        tasks=keys.tasks(session_id),
+        lease=keys.lease(session_id, task_id),
+        journal=keys.journal(session_id, task_id),
+    )
 
 
 def task_fields(state: TaskState) -> dict[str, bytes]:

@@ -19,12 +19,7 @@ _PLANNED = ("redis+sentinel", "redis+cluster")
 
 
 class Wire(Protocol):
-    """All that is used of a redis-py connection: alike in 5.3 and in 8."""
-
-    @property
-    def is_connected(self) -> bool:
-        """Tell whether it was neither lost nor given up."""
-        ...
+    """What connecting uses of a redis-py connection: alike in 5.3 and in 8."""
 
     async def connect(self) -> None:
         """Connect, authenticate, select the database."""
@@ -34,10 +29,6 @@ class Wire(Protocol):
 
     def pack_command(self, *args: str | bytes | int) -> list[bytes]:
         """Write a command as bytes."""
-        ...
-
-    def pack_commands(self, commands: Iterable[Iterable[str | bytes | int]]) -> list[bytes]:
-        """Write commands as bytes."""
         ...
 
     async def send_packed_command(

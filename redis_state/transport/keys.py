@@ -83,6 +83,12 @@ class LogKeys:
         return self.topics if topic is None else f"{self.topics}:{escape('task_id', topic)}"
 
 
+@lru_cache(maxsize=1024)
+def _log_keys(rows: str, database: int) -> LogKeys:
+    channel = f"{rows}:live" if database == 0 else f"{rows}:live:{database}"
+    return LogKeys(rows, f"{rows}:ids", channel, f"{rows}:topic")
+
+
 @dataclass(frozen=True, slots=True)
 class BlobKeys:
     """The keys of one scope's blobs, all in one slot: the blobs themselves and the books."""
@@ -184,8 +190,7 @@ class Keys:
         return self._log_at(self._key(field, scope, kind))
 
     def _log_at(self, rows: str) -> LogKeys:
-        channel = f"{rows}:live" if self.database == 0 else f"{rows}:live:{self.database}"
-        return LogKeys(rows, f"{rows}:ids", channel, f"{rows}:topic")
+        return _log_keys(rows, self.database)
 
     def events(self, trace_id: str) -> LogKeys:
         """stream: events of a trace; ``:ids`` hash: fingerprint -> n. `events_ttl`, trimmed."""

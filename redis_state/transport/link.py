@@ -1,20 +1,117 @@
-"""One connection: made by a deadline, used by a reader and a writer, ended without a trace."""
+"""One connection: made and signed in by redis-py, then used without it, and ended without a trace.
+
+redis-py reads one reply at a time, through three coroutines. Here replies go from the socket to the
+parser, in C, to whoever waits for them, and what is written goes to the socket as it is.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from operator import attrgetter
 from typing import Any, cast
 
+import hiredis
 from redis.exceptions import RedisError, ResponseError
 
 from redis_state.errors import BackendUnavailable
 from redis_state.transport.address import Address, Wire
 from redis_state.transport.failures import connect_error
 
+Heard = Callable[[Any], None]
 
-async def open_link(locate: Callable[[], Awaitable[Address]], *, timeout_s: float) -> Wire:
+# How redis-py 5.3 and 8 name what it reads from and writes to.
+_STREAMS = ("_reader", "_writer")
+
+
+class Link(asyncio.Protocol):
+    """A connection in use: ``write`` bytes, hear each reply in order, await ``lost``.
+
+    What a reply's taker raises ends the connection, and is raised by ``lost``.
+    """
+
+    def __init__(
+        self, connection: Wire, transport: asyncio.WriteTransport, parser: Any, hear: Heard
+    ) -> None:
+        # Kept until the end: what redis-py and asyncio hold of it closes itself when forgotten.
+        self._connection = connection
+        self._transport = transport
+        self._parser = parser
+        self._hear = hear
+        # Why it ended; set once, by whatever comes first.
+        loop = asyncio.get_running_loop()
+        self._ended: asyncio.Future[str] = loop.create_future()
+        self.opened_at: float = loop.time()
+        # When something was heard last; ``opened_at`` until then.
+        self.heard_at: float = self.opened_at
+        self.on_writable: Callable[[], None] | None = None
+        self.writable: bool = True
+
+    async def lost(self) -> str:
+        """Wait until the connection has ended; return why."""
+        return await asyncio.shield(self._ended)
+
+    def write(self, data: bytes) -> None:
+        """Send bytes, unless the connection has ended. Does not wait.
+
+        asyncio (3.12 and later) would watch the descriptor of a lost connection, which the next
+        one may get.
+        """
+        if not self._transport.is_closing():
+            self._transport.write(data)
+
+    def abort(self, reason: str) -> None:
+        """End it at once; nothing more is heard."""
+        self._transport.abort()
+        self._end(reason)
+
+    def data_received(self, data: bytes) -> None:
+        """Hear what has come."""
+        if self._ended.done():
+            return
+        self.heard_at = self._ended.get_loop().time()
+        next_reply, hear = self._parser.gets, self._hear
+        self._parser.feed(data)
+        try:
+            while (reply := next_reply()) is not False:
+                # What redis-py counts as the end of a connection, such as a server that loads data.
+                if isinstance(reply, RedisError) and not isinstance(reply, ResponseError):
+                    self.abort(str(reply))
+                    return
+                hear(reply)
+        except Exception as error:  # noqa: BLE001 - whoever waits for its end is told
+            self._transport.abort()
+            self._end(error)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Take note of the end."""
+        self._end(str(exc) if exc else "the server closed the connection")
+
+    def pause_writing(self) -> None:
+        """Take note that the server reads more slowly than we write."""
+        self.writable = False
+
+    def resume_writing(self) -> None:
+        """Let what was held back be written."""
+        self.writable = True
+        if self.on_writable is not None:
+            self.on_writable()
+
+    def _end(self, how: str | Exception) -> None:
+        for name in _STREAMS:
+            setattr(self._connection, name, None)
+        if self._ended.done():
+            return
+        if isinstance(how, Exception):
+            self._ended.set_exception(how)
+        else:
+            self._ended.set_result(how)
+
+
+async def open_link(
+    locate: Callable[[], Awaitable[Address]], hear: Heard, *, timeout_s: float
+) -> Link:
     """Connect to a server that is ready to serve.
 
     Errors: BackendUnavailable; Rejected, if it would be in vain to try again; what ``locate``
@@ -32,53 +129,27 @@ async def open_link(locate: Callable[[], Awaitable[Address]], *, timeout_s: floa
             # Any other refusal (a full disk, narrow rights) says nothing about the calls.
             with suppress(ResponseError):
                 await connection.read_response()
+        return _take_over(connection, hear)
     except (RedisError, OSError, TimeoutError) as error:
         failure = connect_error(error, str(address))
     except BaseException:
         await _disconnect(connection)
         raise
-    else:
-        return connection
     await _disconnect(connection)
     # Not from the cause: the frames of redis-py, which some tools print, hold the password.
     raise failure
 
 
-def is_writable(connection: Wire) -> bool:
-    """Tell whether writing is of use. Ask right before it, with no await in between.
-
-    redis-py would connect anew by itself; and asyncio (3.12 and later) would watch the descriptor
-    of a lost connection, which the next one may get.
-    """
-    writer = cast("asyncio.StreamWriter | None", getattr(connection, "_writer", None))
-    return writer is not None and not writer.transport.is_closing()
-
-
-async def use_link(connection: Wire, *jobs: Coroutine[Any, Any, None]) -> str:
-    """Run the jobs until one of them ends, then disconnect. Return what broke the connection.
-
-    Any other error of a job is raised.
-    """
-    # Taken now: redis-py forgets it when a read is cancelled, with asyncio still flushing. That
-    # would keep the socket until a dead server reads.
-    writer = cast("asyncio.StreamWriter", getattr(connection, "_writer", None))
-    tasks = [asyncio.ensure_future(job) for job in jobs]
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()
-        writer.transport.abort()
-        try:
-            # Gathered, so that the error of each is looked at: both may have met the same end.
-            ended = await asyncio.gather(*tasks, return_exceptions=True)
-        finally:
-            await _disconnect(connection)
-    errors = [error for error in ended if isinstance(error, Exception)]
-    for error in errors:
-        if not isinstance(error, RedisError | OSError):
-            raise error
-    return str(errors[0]) if errors else "the connection was given up"
+def _take_over(connection: Wire, hear: Heard) -> Link:
+    """Put ourselves in the place of redis-py's reader. Every reply has been read by now."""
+    streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] = attrgetter(*_STREAMS)(connection)
+    reader, transport = streams[0], streams[1].transport
+    if transport.is_closing() or reader.at_eof():
+        raise ConnectionError("the server closed the connection")
+    as_error: Any = attrgetter("_parser.parse_error")(connection)
+    link = Link(connection, transport, cast("Any", hiredis).Reader(replyError=as_error), hear)
+    transport.set_protocol(link)
+    return link
 
 
 async def _disconnect(connection: Wire) -> None:

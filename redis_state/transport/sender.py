@@ -1,6 +1,6 @@
 """One connection that carries every short command of an event loop, many in each write.
 
-What callers queue in one turn of the loop leaves in one write; a reader resolves the futures in
+What callers queue in one turn of the loop leaves in one write; replies resolve the futures in
 order while further writes are on their way. Commands take effect in the order of the calls, even
 when nobody awaits them.
 
@@ -35,9 +35,9 @@ from redis_state.errors import (
     OutcomeUnknown,
     RedisStateError,
 )
-from redis_state.transport.address import Address, Wire
+from redis_state.transport.address import Address
 from redis_state.transport.failures import Rejected, reply_error
-from redis_state.transport.link import is_writable, open_link, use_link
+from redis_state.transport.link import Link, open_link
 from redis_state.transport.lua import Script
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -73,23 +73,15 @@ class _Call:
     )
 
     def __init__(
-        self,
-        number: int,
-        command: Command,
-        future: asyncio.Future[Any],
-        deadline: float,
-        *,
-        repeatable: bool,
-        lasting: bool,
-        script: Script | None,
+        self, number: int, command: Command, future: asyncio.Future[Any], deadline: float
     ) -> None:
         self.number = number
         self.command = command
         self.future = future
         self.deadline = deadline
-        self.repeatable = repeatable
-        self.lasting = lasting
-        self.script = script
+        self.repeatable = False
+        self.lasting = False
+        self.script: Script | None = None
         # It may have happened: a reply is outstanding, or one was lost with its connection.
         self.sent = False
         self.lost = False
@@ -130,7 +122,9 @@ class Sender:
         self._idle = asyncio.Event()
         self._idle.set()
         self._serving: asyncio.Task[None] | None = None
-        self._reader: asyncio.Task[Any] | None = None
+        self._link: Link | None = None
+        # Whether what is queued will be written at the end of this turn of the loop.
+        self._flushing = False
         self._alarm: asyncio.TimerHandle | None = None
         self._trouble = "no connection within the deadline"
         self._closed = False
@@ -138,8 +132,6 @@ class Sender:
         self._loaded: set[str] = set()
         # A script was forgotten: nothing is sent until it is known which calls must be repeated.
         self._holding = False
-        self._opened_at = 0.0
-        self._heard_at = 0.0
         self.connections: int = 0
         self.batches: int = 0
 
@@ -168,24 +160,16 @@ class Sender:
             # A server that was never there is told as soon as connecting has taken its time.
             timeout_s = min(timeout_s, self._connect_timeout_s)
         deadline = self._loop.time() + timeout_s
-        call = _Call(
-            next(self._numbers),
-            command,
-            future,
-            deadline,
-            repeatable=repeatable,
-            lasting=lasting,
-            script=script,
-        )
+        call = _Call(next(self._numbers), command, future, deadline)
+        call.repeatable, call.lasting, call.script = repeatable, lasting, script
         if self._closed:
             call.fail(BackendUnavailable(self._shown_as, "the store is closed"))
             return future
         self._queue.append(call)
         self._idle.clear()
-        self._wake.set()
-        if self._serving is None or self._serving.done():
-            self._start()
-        self._arm(deadline)
+        self._flush_soon()
+        if self._alarm is None or deadline < self._alarm.when():
+            self._arm(deadline)
         return future
 
     @property
@@ -225,26 +209,29 @@ class Sender:
             while not (self._queue or self._again):
                 self._wake.clear()
                 await self._wake.wait()
-            await self._connect_and_use()
-            if self._heard_at > self._opened_at:
+            if await self._connect_and_use():
                 backoff_s = _FIRST_BACKOFF_S
                 continue
             # Also after a connection that broke at once: what broke it may be sent again.
             await asyncio.sleep(backoff_s * random.uniform(0.5, 1))
             backoff_s = min(backoff_s * 2, _LONGEST_BACKOFF_S)
 
-    async def _connect_and_use(self) -> None:
-        self._opened_at = self._heard_at = self._loop.time()
+    async def _connect_and_use(self) -> bool:
+        """Use a connection until it ends; tell whether anything was heard on it."""
+        heard = False
         try:
-            connection = await open_link(self._locate, timeout_s=self._connect_timeout_s)
-            self._opened_at = self._heard_at = self._loop.time()
+            link = await open_link(self._locate, self._hear, timeout_s=self._connect_timeout_s)
             self.connections += 1
             self._loaded.clear()
+            link.on_writable = self._flush
             try:
-                self._trouble = await use_link(
-                    connection, self._read(connection), self._write(connection)
-                )
+                self._link = link
+                self._flush()
+                self._trouble = await link.lost()
             finally:
+                self._link = None
+                heard = link.heard_at > link.opened_at
+                link.abort("the connection was given up")
                 self._sort_inflight()
         except ConfigError as error:
             self._fail_waiting(str(error), configuration=True)
@@ -255,18 +242,29 @@ class Sender:
         except Exception as error:
             log.exception("the sender failed; so do its calls")
             self._fail_waiting(f"the sender failed: {type(error).__name__}")
+        return heard
 
-    async def _write(self, connection: Wire) -> None:
-        while is_writable(connection):
-            batch = [] if self._holding else self._next_batch()
+    def _flush_soon(self) -> None:
+        """Write what is queued at the end of this turn of the loop, and all of the turn at once."""
+        if self._link is None:
+            self._wake.set()
+            if self._serving is None or self._serving.done():
+                self._start()
+        elif not self._flushing:
+            self._flushing = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flushing = False
+        link = self._link
+        while link is not None and link.writable and not self._holding:
+            batch = self._next_batch()
             if not batch:
-                self._wake.clear()
-                await self._wake.wait()
-                continue
+                return
             packed = self._pack(batch)
             self._inflight.extend(batch)
             self.batches += 1
-            await connection.send_packed_command(packed, check_health=False)
+            link.write(b"".join(packed))
 
     def _next_batch(self) -> list[_Call]:
         batch: list[_Call] = []
@@ -277,7 +275,9 @@ class Sender:
                 if not call.wanted:
                     continue
                 batch.append(call)
-                size += len(call.command[-1]) if isinstance(call.command[-1], bytes) else 0
+                last = call.command[-1]
+                if type(last) is bytes:
+                    size += len(last)
         if not batch:
             self._note_idle()
         return batch
@@ -307,25 +307,17 @@ class Sender:
         self._loaded.add(script.digest)
         return ("EVAL", script.text, *call.command[2:])
 
-    async def _read(self, connection: Wire) -> None:
-        self._reader = asyncio.current_task()
-        read = connection.read_response
-        now = self._loop.time
+    def _hear(self, reply: Any) -> None:
         inflight = self._inflight
-        while True:
-            try:
-                reply: Any = await read()
-            except ResponseError as error:
-                self._refused(inflight.popleft(), error)
-            else:
-                call = inflight.popleft()
-                if not call.future.done():
-                    call.future.set_result(reply)
-            self._heard_at = now()
-            if not inflight:
-                if self._holding:
-                    self._resume()
-                self._note_idle()
+        call = inflight.popleft()
+        if isinstance(reply, ResponseError):
+            self._refused(call, reply)
+        elif not call.future.done():
+            call.future.set_result(reply)
+        if not inflight:
+            if self._holding:
+                self._resume()
+            self._note_idle()
 
     def _refused(self, call: _Call, error: ResponseError) -> None:
         if isinstance(error, NoScriptError) and call.script is not None:
@@ -344,7 +336,6 @@ class Sender:
         call.fail(failure)
 
     def _sort_inflight(self) -> None:
-        self._reader = None
         for call in self._inflight:
             if call.repeatable:
                 call.lost = True
@@ -358,7 +349,8 @@ class Sender:
     def _resume(self) -> None:
         self._holding = False
         self._again = deque(sorted(self._again, key=lambda call: call.number))
-        self._wake.set()
+        if self._again or self._queue:
+            self._flush_soon()
 
     def _note_idle(self) -> None:
         if not self.pending:
@@ -366,10 +358,9 @@ class Sender:
 
     def _arm(self, deadline: float) -> None:
         """Keep one timer for all calls: it fires at the earliest deadline seen since it was set."""
-        if self._alarm is None or deadline < self._alarm.when():
-            if self._alarm is not None:
-                self._alarm.cancel()
-            self._alarm = self._loop.call_at(deadline, self._expire)
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._alarm = self._loop.call_at(deadline, self._expire)
 
     def _expire(self) -> None:
         self._alarm = None
@@ -382,9 +373,10 @@ class Sender:
         self._queue = deque(call for call in self._queue if call.deadline > now and call.wanted)
         deadlines = [call.deadline for call in (*self._again, *self._queue, *self._inflight)]
         overdue = self._inflight and self._inflight[0].deadline <= now
-        if overdue and self._reader is not None and now - self._heard_at > _GRAIN_S:
+        link = self._link
+        if overdue and link is not None and now - link.heard_at > _GRAIN_S:
             # The oldest reply is overdue: nothing behind it can be heard on this connection.
-            self._reader.cancel()
+            link.abort("a reply is overdue")
         if deadlines:
             self._arm(max(min(deadlines), now + _GRAIN_S))
         self._note_idle()

@@ -13,14 +13,15 @@ import random
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, cast
 
+import hiredis
 from redis.exceptions import ResponseError
 
 from redis_state.errors import BackendUnavailable, ConfigError, RedisStateError
-from redis_state.transport.address import Address, Wire
+from redis_state.transport.address import Address
 from redis_state.transport.failures import Rejected, reply_error
-from redis_state.transport.link import is_writable, open_link, use_link
+from redis_state.transport.link import Link, open_link
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -28,6 +29,7 @@ _QUEUE_LIMIT = 1000
 _PING_EVERY_S = 10.0
 _FIRST_BACKOFF_S = 0.02
 _LONGEST_BACKOFF_S = 1.0
+_pack: Callable[[tuple[str, bytes]], bytes] = cast("Any", hiredis).pack_command
 
 
 class Subscription:
@@ -76,11 +78,10 @@ class Subscriber:
         self._connect_timeout_s = connect_timeout_s
         self._followers: dict[bytes, set[Subscription]] = {}
         self._confirmed: set[bytes] = set()
-        self._outbox: asyncio.Queue[tuple[str, bytes]] = asyncio.Queue()
         # What was sent and not answered. Every command here gets one answer, in order.
         self._asked: deque[tuple[str, bytes]] = deque()
+        self._link: Link | None = None
         self._task: asyncio.Task[None] | None = None
-        self._heard_at = 0.0
         self._closed = False
         self.connections: int = 0
 
@@ -98,7 +99,7 @@ class Subscriber:
         if subscription.channel in self._confirmed:
             subscription.deliver(None)
         elif len(followers) == 1:
-            self._outbox.put_nowait(("SUBSCRIBE", subscription.channel))
+            self._ask("SUBSCRIBE", subscription.channel)
         if self._task is None or self._task.done():
             self._start()
         return subscription
@@ -109,7 +110,7 @@ class Subscriber:
         followers.discard(subscription)
         if not followers and self._followers.pop(subscription.channel, None) is not None:
             self._confirmed.discard(subscription.channel)
-            self._outbox.put_nowait(("UNSUBSCRIBE", subscription.channel))
+            self._ask("UNSUBSCRIBE", subscription.channel)
 
     async def aclose(self) -> None:
         """Disconnect. Safe to repeat. Who still waits for a message gets BackendUnavailable."""
@@ -131,23 +132,26 @@ class Subscriber:
     async def _run(self) -> None:
         backoff_s = _FIRST_BACKOFF_S
         while True:
-            self._heard_at = 0.0
-            await self._connect_and_use()
-            if self._heard_at:
+            if await self._connect_and_use():
                 backoff_s = _FIRST_BACKOFF_S
             await asyncio.sleep(backoff_s * random.uniform(0.5, 1))
             backoff_s = min(backoff_s * 2, _LONGEST_BACKOFF_S)
 
-    async def _connect_and_use(self) -> None:
+    async def _connect_and_use(self) -> bool:
+        """Use a connection until it ends; tell whether anything was heard on it."""
+        heard = False
         try:
-            connection = await open_link(self._locate, timeout_s=self._connect_timeout_s)
+            link = await open_link(self._locate, self._hear, timeout_s=self._connect_timeout_s)
             self.connections += 1
-            self._outbox = asyncio.Queue()
-            for channel in self._followers:
-                self._outbox.put_nowait(("SUBSCRIBE", channel))
             try:
-                await use_link(connection, self._read(connection), self._write(connection))
+                self._link = link
+                for channel in self._followers:
+                    self._ask("SUBSCRIBE", channel)
+                await self._keep(link)
             finally:
+                self._link = None
+                heard = link.heard_at > link.opened_at
+                link.abort("the connection was given up")
                 self._confirmed.clear()
                 self._asked.clear()
         except ConfigError as error:
@@ -158,47 +162,38 @@ class Subscriber:
             log.debug("the subscription connection could not be made: %s", error)
         except Exception:
             log.exception("the subscription connection failed; it is made anew")
+        return heard
 
-    async def _write(self, connection: Wire) -> None:
+    async def _keep(self, link: Link) -> None:
+        """Return when the connection has ended, or nothing was heard for two pings."""
         loop = asyncio.get_running_loop()
-        asked_at = loop.time()
-        while is_writable(connection):
-            command = ("PING", b"")
+        while loop.time() - link.heard_at <= 2 * _PING_EVERY_S:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_PING_EVERY_S):
-                    command = await self._outbox.get()
-            if not is_writable(connection):
-                return
-            now = loop.time()
-            if self._asked and now - max(self._heard_at, asked_at) > 2 * _PING_EVERY_S:
-                return
-            if not self._asked:
-                asked_at = now
-            self._asked.append(command)
-            packed = connection.pack_command(*command)
-            await connection.send_packed_command(packed, check_health=False)
+                    await link.lost()
+                    return
+            self._ask("PING", b"")
 
-    async def _read(self, connection: Wire) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            try:
-                reply: Any = await connection.read_response()
-            except ResponseError as error:
-                self._refused(self._asked.popleft(), error)
-                reply = None
-            self._heard_at = loop.time()
-            match reply:
-                case None:
-                    pass
-                case [b"message", channel, message]:
-                    self._deliver(channel, message)
-                case [b"subscribe", channel, _]:
-                    self._asked.popleft()
-                    if channel in self._followers:
-                        self._confirmed.add(channel)
-                        self._deliver(channel, None)
-                case _:
-                    self._asked.popleft()
+    def _ask(self, verb: str, channel: bytes) -> None:
+        """Send a command, if there is a connection; a later one will begin with all channels."""
+        if self._link is not None:
+            self._asked.append((verb, channel))
+            self._link.write(_pack((verb, channel)))
+
+    def _hear(self, reply: Any) -> None:
+        if isinstance(reply, ResponseError):
+            self._refused(self._asked.popleft(), reply)
+            return
+        match reply:
+            case [b"message", channel, message]:
+                self._deliver(channel, message)
+            case [b"subscribe", channel, _]:
+                self._asked.popleft()
+                if channel in self._followers:
+                    self._confirmed.add(channel)
+                    self._deliver(channel, None)
+            case _:
+                self._asked.popleft()
 
     def _refused(self, command: tuple[str, bytes], error: ResponseError) -> None:
         verb, channel = command

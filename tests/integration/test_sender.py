@@ -17,6 +17,7 @@ from redis_state.errors import (
     BackendUnavailable,
     CallerError,
     CommandRefused,
+    OutcomeUnknown,
     RedisStateError,
     StoreFull,
 )
@@ -24,7 +25,7 @@ from redis_state.settings import Settings
 from redis_state.testing import eventually
 from redis_state.transport.lua import Script, load_script
 from redis_state.transport.sender import Sender
-from tests.faults import run_server, sender_to, short_directory
+from tests.faults import Proxy, run_server, sender_to, short_directory
 
 
 @pytest.fixture
@@ -322,12 +323,18 @@ async def test_close_lets_queued_calls_finish(sender: Sender, key: str, settings
         assert await other.send("LLEN", key, repeatable=True) == 500
 
 
-async def test_close_without_patience_gives_every_call_an_outcome(sender: Sender) -> None:
-    await sender.send("PING", repeatable=True)
-    calls = [sender.send("PING", repeatable=True) for _ in range(10)]
-    await sender.aclose(drain_s=0)
-    outcomes = await asyncio.gather(*calls, return_exceptions=True)
-    assert all(isinstance(outcome, BackendUnavailable) for outcome in outcomes)
+async def test_close_without_patience_gives_every_call_an_outcome(settings: Settings) -> None:
+    url = settings.url.get_secret_value()
+    async with Proxy(url) as proxy, sender_to(proxy.url) as sender:
+        await sender.send("PING", repeatable=True)
+        proxy.deafen()
+        sent = [sender.send("PING", repeatable=True) for _ in range(10)]
+        await eventually(lambda: proxy.swallowed > 0, "they are in flight")
+        queued = [sender.send("PING", repeatable=True) for _ in range(10)]
+        await sender.aclose(drain_s=0)
+        outcomes = await asyncio.gather(*sent, *queued, return_exceptions=True)
+    assert all(isinstance(outcome, OutcomeUnknown) for outcome in outcomes[:10])
+    assert all(isinstance(outcome, BackendError) for outcome in outcomes[10:])
 
 
 async def test_close_that_is_cancelled_still_disconnects(own_url: str) -> None:

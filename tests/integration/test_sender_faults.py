@@ -28,6 +28,7 @@ from redis_state.settings import Settings
 from redis_state.testing import eventually
 from redis_state.transport.address import Address
 from redis_state.transport.embedded import start_embedded
+from redis_state.transport.link import open_link
 from redis_state.transport.sender import Sender
 from tests.faults import Proxy, own_binary, run_server, sender_to, short_directory
 
@@ -479,10 +480,19 @@ async def test_unexpected_error_of_the_reader_leaves_no_caller_hanging(
 
 
 async def test_nothing_is_written_to_a_connection_that_has_ended(url: str) -> None:
-    async with sender_to(url) as sender:
-        ended = Address.parse(url).connection(connect_timeout_s=1)
-        await asyncio.wait_for(sender._write(ended), 5)
-        assert not ended.is_connected
+    address = Address.parse(url)
+
+    async def locate() -> Address:
+        return address
+
+    heard: list[Any] = []
+    link = await open_link(locate, heard.append, timeout_s=5)
+    link.write(b"*1\r\n$4\r\nPING\r\n")
+    await eventually(lambda: heard == [b"PONG"], "it is heard")
+    link.abort("enough")
+    link.write(b"*1\r\n$4\r\nPING\r\n")
+    assert await link.lost() == "enough"
+    assert heard == [b"PONG"]
 
 
 async def test_sender_whose_task_was_cancelled_starts_again(url: str) -> None:

@@ -212,13 +212,6 @@ async def test_channel_that_is_left_before_its_confirmation_is_heard_by_nobody(
         assert brief._queue.empty()
 
 
-async def test_nothing_is_written_to_a_connection_that_has_ended(url: str) -> None:
-    async with subscriber_to(url) as subscriber:
-        ended = Address.parse(url).connection(connect_timeout_s=1)
-        await asyncio.wait_for(subscriber._write(ended), SOON_S)
-        assert not ended.is_connected
-
-
 async def test_follower_that_is_too_slow_gets_none_in_place_of_all(
     url: str, channel: str, sender: Sender
 ) -> None:

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import chain
 from typing import Any
 
 from redis_state.errors import CommandRefused, CorruptState
@@ -63,7 +64,7 @@ class Word(StrEnum):
 _WORDS = {word.value.encode(): word for word in Word}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Reply:
     """What a script answered: its word, then its facts as the header lists them."""
 
@@ -119,16 +120,12 @@ def topic_text(topic: bytes) -> str | None:
 
 def flat(fields: Mapping[str, bytes]) -> Iterable[Argument]:
     """List the names and values of fields."""
-    for name, value in fields.items():
-        yield name
-        yield value
+    return chain.from_iterable(fields.items())
 
 
 def pairs(rows: Sequence[tuple[bytes, bytes]]) -> Iterable[Argument]:
     """List the ids and rows."""
-    for row_id, row in rows:
-        yield row_id
-        yield row
+    return chain.from_iterable(rows)
 
 
 class ScriptRunner:
