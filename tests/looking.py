@@ -86,6 +86,12 @@ async def clock_passes(scripts: Scripts, moment_ms: int) -> None:
     await eventually(passed, "the server's clock moves on")
 
 
+async def end_of(scripts: Scripts, log: LogKeys) -> list[int]:
+    """Return the number and the time of a log's newest row."""
+    head = await scripts.ask("HGET", log.ids, "")
+    return [int(part) for part in head.split(b" ")[0].split(b"-")]
+
+
 async def append(
     scripts: Scripts,
     log: LogKeys,

@@ -15,7 +15,6 @@ from typing import Any
 
 from redis_state.errors import (
     BackendUnavailable,
-    CommandRefused,
     CursorGap,
     InvalidField,
     LeaseLost,
@@ -144,11 +143,7 @@ class Log:
         None if that row is not there: then only the log's head tells whether rows were dropped.
         """
         end = min(count, _MOST) + 2  # the row itself, and one more to tell whether there is more
-        send = self.scripts.transport.sender.send
-        try:
-            found = await send("XRANGE", self.keys.rows, after, "+", "COUNT", end, repeatable=True)
-        except CommandRefused:
-            return None  # the script says what is wrong with the key
+        found = await self.scripts.ask("XRANGE", self.keys.rows, after, "+", "COUNT", end)
         if not found or found[0][0] != after.encode():
             return None
         rows = [_row(entry) for entry in found[1 : count + 1]]
@@ -196,8 +191,9 @@ class Log:
 
     async def end(self) -> str:
         """Return the cursor after the newest row: what comes later is what a watcher gets."""
-        reply = await self.scripts.find_row(self.keys, row_id=b"")
-        return f"{reply.facts[0]}-{reply.facts[1]}"
+        # See lua/lib/log_head: it begins with the place of the newest row.
+        head: bytes | None = await self.scripts.ask("HGET", self.keys.ids, "")
+        return "0-0" if head is None else head.partition(b" ")[0].decode()
 
     async def clear(self, *, topics: Sequence[str] = ()) -> int:
         """Drop all rows; return how many. Numbers go on, so older cursors give a CursorGap."""
@@ -236,7 +232,8 @@ class _Follower:
             page = await self._read()
             self._cursor, self._behind = page.cursor, not page.at_end
             return page.rows
-        row = await self._told(signals)
+        # Silence may also be a subscription that cannot be made: then the log is asked.
+        row = await signals.next(within_s=min(self._patience_s, _LOOK_AGAIN_S))
         seen, _, seen_ms = (self._cursor or "0-0").partition("-")
         if row is not None and row.n <= int(seen) and row.ms <= int(seen_ms):
             return []
@@ -246,14 +243,6 @@ class _Follower:
             return []
         self._cursor = row.cursor
         return [row] if self._topic is None or row.topic == self._topic else []
-
-    async def _told(self, signals: Signal) -> Row | None:
-        try:
-            # Silence may also be a subscription that cannot be made: then the log is asked.
-            async with asyncio.timeout(min(self._patience_s, _LOOK_AGAIN_S)):
-                return await signals.next()
-        except TimeoutError:
-            return None
 
     async def _read(self) -> Page:
         loop = asyncio.get_running_loop()

@@ -37,12 +37,13 @@ class Signal:
     def __init__(self, subscription: Subscription) -> None:
         self._subscription = subscription
 
-    async def next(self) -> Row | None:
+    async def next(self, *, within_s: float | None = None) -> Row | None:
         """Return the next row told, or None when some may have been missed: read the log.
 
-        None comes first of all, once the server has confirmed that it will tell.
+        None comes first of all, once the server has confirmed that it will tell, and after
+        ``within_s`` of silence.
         """
-        message = await self._subscription.next()
+        message = await self._subscription.next(within_s=within_s)
         return None if message is None else read_message(message)
 
 

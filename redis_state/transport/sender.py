@@ -1,8 +1,8 @@
 """One connection that carries every short command of an event loop, many in each write.
 
-What callers queue in one turn of the loop leaves in one write; replies resolve the futures in
-order while further writes are on their way. Commands take effect in the order of the calls, even
-when nobody awaits them.
+What callers queue in one turn of the loop leaves in one write; a call that finds nothing on its way
+leaves at once. Replies resolve the futures in order while further writes are on their way. Commands
+take effect in the order of the calls, even when nobody awaits them.
 
 A call is in one of three places, and the order within them is the order of the calls:
 
@@ -245,11 +245,16 @@ class Sender:
         return heard
 
     def _flush_soon(self) -> None:
-        """Write what is queued at the end of this turn of the loop, and all of the turn at once."""
+        """Write what is queued at the end of this turn of the loop, together with what follows.
+
+        A call alone is written now: waiting would cost it a tenth of its time.
+        """
         if self._link is None:
             self._wake.set()
             if self._serving is None or self._serving.done():
                 self._start()
+        elif not self._inflight and len(self._queue) == 1:
+            self._flush()
         elif not self._flushing:
             self._flushing = True
             self._loop.call_soon(self._flush)

@@ -37,30 +37,68 @@ class Subscription:
 
     def __init__(self, channel: bytes) -> None:
         self.channel = channel
-        self._queue: asyncio.Queue[bytes | RedisStateError | None] = asyncio.Queue()
+        self._messages: deque[bytes | RedisStateError | None] = deque()
+        self._waiting: asyncio.Future[None] | None = None
+        self._alarm: asyncio.TimerHandle | None = None
+        self._silent_at = 0.0
 
     def deliver(self, message: bytes | RedisStateError | None) -> None:
         """Queue a message. None and errors take the place of all before them.
 
         A subscriber that is too slow gets ``None`` in place of all.
         """
-        if not isinstance(message, bytes) or self._queue.qsize() >= _QUEUE_LIMIT:
-            while not self._queue.empty():
-                self._queue.get_nowait()
-            self._queue.put_nowait(None if isinstance(message, bytes) else message)
-        else:
-            self._queue.put_nowait(message)
+        if not isinstance(message, bytes) or len(self._messages) >= _QUEUE_LIMIT:
+            self._messages.clear()
+            message = None if isinstance(message, bytes) else message
+        self._messages.append(message)
+        self._wake()
 
-    async def next(self) -> bytes | None:
+    async def next(self, *, within_s: float | None = None) -> bytes | None:
         """Return the next message, or None: messages may be missing, read the log.
 
-        Errors: what keeps messages from ever coming. BackendUnavailable if the store is closed
-        or the server refuses to know us, CommandRefused if it refuses the channel, ConfigError.
+        None also after ``within_s`` of silence. Errors: what keeps messages from ever coming.
+        BackendUnavailable if the store is closed or the server refuses to know us,
+        CommandRefused if it refuses the channel, ConfigError.
         """
-        message = await self._queue.get()
+        if not self._messages:
+            await self._wait(within_s)
+        message = self._messages.popleft() if self._messages else None
         if isinstance(message, RedisStateError):
             raise message
         return message
+
+    def close(self) -> None:
+        """Forget the alarm."""
+        if self._alarm is not None:
+            self._alarm.cancel()
+
+    async def _wait(self, within_s: float | None) -> None:
+        loop = asyncio.get_running_loop()
+        self._waiting = loop.create_future()
+        if within_s is not None:
+            # One alarm outlives many messages: it looks how long the silence is when it rings.
+            self._silent_at = loop.time() + within_s
+            if self._alarm is None or self._alarm.when() > self._silent_at:
+                self.close()
+                self._alarm = loop.call_at(self._silent_at, self._ring)
+        try:
+            await self._waiting
+        finally:
+            self._waiting = None
+
+    def _ring(self) -> None:
+        self._alarm = None
+        if self._waiting is None:
+            return
+        loop = self._waiting.get_loop()
+        if loop.time() < self._silent_at:
+            self._alarm = loop.call_at(self._silent_at, self._ring)
+        else:
+            self._wake()
+
+    def _wake(self) -> None:
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
 
 
 class Subscriber:
@@ -106,6 +144,7 @@ class Subscriber:
 
     def unsubscribe(self, subscription: Subscription) -> None:
         """Stop following. The channel itself is left when nobody else follows it."""
+        subscription.close()
         followers = self._followers.get(subscription.channel, set())
         followers.discard(subscription)
         if not followers and self._followers.pop(subscription.channel, None) is not None:

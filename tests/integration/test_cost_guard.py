@@ -64,12 +64,12 @@ async def newest(store: RedisStateStore, _: int) -> None:
 
 
 BOUNDS: dict[str, tuple[Operation, Cost]] = {
-    "append": (append, Cost(265, 18, 700)),
-    "event": (event, Cost(270, 11, 600)),
-    "save": (save, Cost(360, 17, 1370)),
-    "load": (load, Cost(245, 1.6, 90)),
-    "idle poll": (idle_poll, Cost(320, 6, 600)),
-    "newest": (newest, Cost(385, 3, 325)),
+    "append": (append, Cost(230, 12, 665)),
+    "event": (event, Cost(235, 8, 600)),
+    "save": (save, Cost(265, 14, 1370)),
+    "load": (load, Cost(190, 1.6, 90)),
+    "idle poll": (idle_poll, Cost(220, 3, 300)),
+    "newest": (newest, Cost(340, 3, 325)),
 }
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import redis_state.primitives.log as log_module
 from redis_state import Settings
-from redis_state.errors import BackendUnavailable, CursorGap, InvalidField, LeaseLost
+from redis_state.errors import BackendUnavailable, CorruptState, CursorGap, InvalidField, LeaseLost
 from redis_state.primitives.lease import Leases
 from redis_state.primitives.log import Bounds, Log
 from redis_state.primitives.signal import Row
@@ -607,3 +607,13 @@ async def test_cut_connections_lose_no_row_and_a_server_that_stays_away_is_told(
                     await take(rows, 1)
         finally:
             await transport.aclose(drain_s=0)
+
+
+async def test_a_key_of_another_type_is_told(scripts: Scripts, keys: Keys) -> None:
+    log = Log(scripts, keys.updates("s"), Bounds(0, HOUR))
+    for key in (log.keys.rows, log.keys.ids):
+        await ask(scripts, "SET", key, "x", "PX", HOUR)
+    with pytest.raises(CorruptState, match="HGET found a key of another type"):
+        await log.end()
+    with pytest.raises(CorruptState, match="XRANGE found a key of another type"):
+        await log.read(after="1-1")

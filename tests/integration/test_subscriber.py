@@ -209,7 +209,7 @@ async def test_channel_that_is_left_before_its_confirmation_is_heard_by_nobody(
         last = subscriber.subscribe(f"{channel}:last")
         assert await heard(last) is None
         assert await sender.send("PUBLISH", channel, "nobody", repeatable=False) == 0
-        assert brief._queue.empty()
+        assert not brief._messages
 
 
 async def test_follower_that_is_too_slow_gets_none_in_place_of_all(

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from redis_state.transport.keys import Keys
 from redis_state.transport.scripts import Scripts, Word
-from tests.looking import HOUR, append, ask, lives, no, ok, rows_of, topic_of
+from tests.looking import HOUR, append, ask, end_of, lives, no, ok, rows_of, topic_of
 
 
 async def test_rows_go_and_numbers_go_on(scripts: Scripts, keys: Keys) -> None:
@@ -47,7 +47,7 @@ async def test_a_cursor_at_the_end_stays_good_and_a_foreign_one_does_not(
 ) -> None:
     log = keys.updates("s")
     await append(scripts, log, "a", "b")
-    n, ms = (await scripts.find_row(log, row_id=b"")).facts
+    n, ms = await end_of(scripts, log)
     await scripts.clear_log(log, topics=())
     await append(scripts, log, "c")
     read = await scripts.read_log(log, after=n, after_ms=ms, count=9, topic=None)

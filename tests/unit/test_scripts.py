@@ -56,7 +56,7 @@ def test_each_script_has_a_method_and_each_method_a_script() -> None:
     methods = {
         name
         for name, _ in inspect.getmembers(Scripts, inspect.iscoroutinefunction)
-        if not name.startswith("_")
+        if not name.startswith("_") and name != "ask"  # which runs none
     }
     assert methods == set(script_names()) == set(SCRIPTS) == set(CALLS)
 

@@ -64,7 +64,7 @@ class LogScripts(ScriptRunner):
         )
 
     async def find_row(self, log: LogKeys, *, row_id: bytes) -> Reply:
-        """OK n ms | MISSING."""
+        """OK n ms | MISSING. The id must not be empty."""
         return await self._run("find_row", (log.rows, log.ids), (row_id,))
 
     async def clear_log(self, log: LogKeys, *, topics: Sequence[str]) -> Reply:

@@ -10,7 +10,7 @@ from enum import StrEnum
 from itertools import chain
 from typing import Any
 
-from redis_state.errors import CommandRefused, CorruptState
+from redis_state.errors import CommandRefused, CorruptState, RedisStateError
 from redis_state.transport.connect import Transport
 from redis_state.transport.keys import LogKeys
 from redis_state.transport.lua import Script, load_script, script_names
@@ -151,13 +151,18 @@ class ScriptRunner:
             script=script,
         )
 
+    async def ask(self, verb: str, key: str, *arguments: Argument) -> Any:
+        """Send a command that reads a key, where one is enough: a script would cost twice of it."""
+        try:
+            return await self.transport.sender.send(verb, key, *arguments, repeatable=True)
+        except CommandRefused as error:
+            raise _corrupt(error, key, verb) from error
+
     async def _run(self, name: str, keys: Sequence[str], arguments: Iterable[Argument]) -> Reply:
         try:
             reply: Any = await self._begin(name, keys, arguments)
         except CommandRefused as error:
-            if "WRONGTYPE" not in str(error):
-                raise
-            raise CorruptState(keys[0], f"{name} found a key of another type") from error
+            raise _corrupt(error, keys[0], name) from error
         try:
             word = _WORDS[reply[0]]
             if word is Word.LOST:
@@ -165,3 +170,9 @@ class ScriptRunner:
             return Reply(word, reply[1:])
         except (KeyError, IndexError, TypeError) as error:
             raise CorruptState(keys[0], f"{name} gave an unknown reply") from error
+
+
+def _corrupt(error: CommandRefused, key: str, name: str) -> RedisStateError:
+    if "WRONGTYPE" not in str(error):
+        return error
+    return CorruptState(key, f"{name} found a key of another type")
