@@ -1,21 +1,6 @@
 """Tolerant JSON for storage: everything can be written, plain JSON comes back exactly.
 
-What JSON cannot hold is stored as its nearest form, decided here and nowhere else:
-
-    datetime, date, time        ISO 8601 text
-    UUID, Decimal, path         text
-    Enum                        its value
-    pydantic model, dataclass   an object of its fields
-    tuple, deque, array         a list
-    set, frozenset              a list, sorted by the canonical form of its items
-    bytes                       their UTF-8 text, else base64
-    NaN, Infinity, -Infinity    text of that name
-    integer above 2048 bits     hexadecimal text
-    key that is not text        text; a taken name gets ``~2``, ``~3``, ...
-    a container inside itself   "<cycle>"
-    more than 254 levels        "<too deep>"
-    anything else               ``str()`` of it without addresses in memory, or "<ClassName>" where
-                                that fails
+What JSON cannot hold is stored as its nearest form, see `redis_state.nearest`.
 """
 
 from __future__ import annotations
@@ -24,21 +9,22 @@ import base64
 import hashlib
 import json
 import math
-import re
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, fields, is_dataclass
-from datetime import date, datetime, time
-from decimal import Decimal
+from collections.abc import Sequence
 from enum import Enum
-from functools import lru_cache
-from pathlib import PurePath
 from typing import Any, Final, NoReturn, cast
-from uuid import UUID
 
 import orjson
-from pydantic import BaseModel
+
+from redis_state.nearest import (
+    EXACT,
+    MAX_DEPTH,
+    Change,
+    Cleaner,
+    fields_of,
+    plain,
+    text_of,
+    write_tree,
+)
 
 __all__ = [
     "MAX_DEPTH",
@@ -54,18 +40,7 @@ __all__ = [
     "text_of",
 ]
 
-MAX_DEPTH: Final = 254  # the most that orjson writes
 
-_MAX_INTEGER_BITS: Final = 2048  # no interpreter setting forbids reading that many digits
-_CYCLE: Final = "<cycle>"
-_TOO_DEEP: Final = "<too deep>"
-# An object without a text of its own tells its address, which would make equal values differ.
-_ADDRESS: Final = re.compile(r" at 0x[0-9A-Fa-f]+(?=>)")
-_LEAVES: Final = frozenset({str, int, float, bool, type(None)})
-
-# Compact JSON holds no raw tab, so one tab anywhere says: written by the standard library,
-# and only that reads it exactly. It survives being embedded in a larger document.
-_EXACT: Final = b"\t"
 _NULL: Final = b"null"
 
 _OPTIONS: Final = (
@@ -83,24 +58,12 @@ class Unreadable(ValueError):
         self.reason = reason
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
-    """One place where ``encode`` stored the nearest form. It never carries the value.
-
-    ``kind`` is one of: array, bytes, cycle, dataclass, datetime, decimal, depth, enum, int, key,
-    model, nan, object, path, set, surrogate, tuple, uuid.
-    """
-
-    path: str
-    kind: str
-
-
 def encode(value: Any) -> bytes:
-    """Write ``value`` as compact JSON. Never raises; see the module for the nearest forms."""
+    """Write ``value`` as compact JSON. Never raises; see `redis_state.nearest`."""
     if value is None:
         return _NULL
     written = _write_fast(value, _OPTIONS)
-    return _write_tree(plain(value)) if written is None else written
+    return write_tree(plain(value)) if written is None else written
 
 
 def encode_reporting(value: Any) -> tuple[bytes, list[Change]]:
@@ -108,9 +71,9 @@ def encode_reporting(value: Any) -> tuple[bytes, list[Change]]:
     written = _write_fast(value, _OPTIONS)
     if written is not None and _is_plain(value):
         return written, []
-    cleaner = _Cleaner()
+    cleaner = Cleaner()
     tree = cleaner.clean(value)
-    return (_write_tree(tree) if written is None else written), cleaner.changes
+    return (write_tree(tree) if written is None else written), cleaner.changes
 
 
 def decode(data: bytes | str) -> Any:
@@ -121,7 +84,7 @@ def decode(data: bytes | str) -> Any:
     """
     if data == _NULL:
         return None
-    exact = ("\t" in data) if isinstance(data, str) else (_EXACT in data)
+    exact = ("\t" in data) if isinstance(data, str) else (EXACT in data)
     if not exact:
         try:
             return orjson.loads(data)
@@ -145,291 +108,13 @@ def decode(data: bytes | str) -> Any:
 def canonical(value: Any) -> bytes:
     """Write ``value`` with sorted keys: equal for everything that is stored alike."""
     written = _write_fast(value, _OPTIONS | orjson.OPT_SORT_KEYS)
-    return _write_tree(plain(value), sort_keys=True) if written is None else written
+    return write_tree(plain(value), sort_keys=True) if written is None else written
 
 
 def fingerprint(*parts: Any) -> str:
     """Name ``parts`` by their content: 22 URL-safe characters, 128 bits of SHA-256."""
     digest = hashlib.sha256(canonical(list(parts))).digest()
     return base64.urlsafe_b64encode(digest[:16]).rstrip(b"=").decode()
-
-
-def plain(value: Any) -> Any:
-    """Return the plain JSON tree that ``encode`` writes; nothing is shared with it."""
-    return _Cleaner().clean(value)
-
-
-def fields_of(model: BaseModel) -> Any:
-    """Return a model's fields, to be written in its place: alike, and in a fraction of the time.
-
-    A model inside of other values is walked in Python; plain fields are written in C.
-    """
-    values = model.__dict__
-    kind = type(model)
-    if (
-        _is_transparent(kind)
-        and values.keys() == kind.model_fields.keys()
-        and not model.model_extra
-    ):
-        dumped: Any = values.copy()
-    else:
-        dumped = _model_fields(model)
-    if type(dumped) is not dict:  # its own serialiser's
-        return dumped
-    own = cast("dict[str, Any]", dumped)
-    for name, value in own.items():
-        if type(value) is datetime:
-            own[name] = value.isoformat()
-    return own
-
-
-def text_of(value: object) -> str:
-    """Return ``str(value)``, or ``<ClassName>`` for an object that cannot say it."""
-    try:
-        return str.__str__(str(value))
-    except Exception:  # noqa: BLE001 - foreign code, any failure
-        return f"<{type(value).__name__}>"
-
-
-class _Cleaner:
-    """Builds the plain tree for one value and notes what had to give way."""
-
-    def __init__(self) -> None:
-        self.changes: list[Change] = []
-        self.capped = False
-        self._trail: list[str | int] = []
-        self._ancestors: set[int] = set()
-        self._depth = 0
-
-    def clean(self, value: Any) -> Any:
-        original = value
-        trail, noted, depth = len(self._trail), len(self.changes), self._depth
-        opened: list[Any] = []  # keeps them alive too: a reused id would look like a cycle
-        try:
-            while type(value) not in _LEAVES:
-                if id(value) in self._ancestors:
-                    return self._cap("cycle", _CYCLE)
-                self._ancestors.add(id(value))
-                opened.append(value)
-                build = self._builder(value)
-                if build is not None:
-                    return build(value)
-                value = self._simplify(value, steps=len(opened))
-            return self._leaf(value)
-        except RecursionError:
-            self._return_to(trail, noted, depth)
-            return self._cap("depth", _TOO_DEEP)
-        except Exception:  # noqa: BLE001 - foreign code, any failure
-            self._return_to(trail, noted, depth)
-            return self._note("object", f"<{type(original).__name__}>")
-        finally:
-            self._ancestors.difference_update(map(id, opened))
-
-    def _return_to(self, trail: int, noted: int, depth: int) -> None:
-        del self._trail[trail:], self.changes[noted:]
-        self._depth = depth
-
-    def _builder(self, value: Any) -> Callable[[Any], Any] | None:
-        kind = cast("type[object]", type(value))
-        if kind is dict:
-            return self._object
-        if kind is list:
-            return self._array
-        return self._set if issubclass(kind, AbstractSet) else None
-
-    def _leaf(self, value: Any) -> Any:
-        kind = cast("type[object]", type(value))
-        if kind is str:
-            return self._string(value)
-        if kind is int:
-            return self._integer(value)
-        return self._float(value) if kind is float else value
-
-    def _note(self, kind: str, stored: Any) -> Any:
-        self.changes.append(Change(_path(self._trail), kind))
-        return stored
-
-    def _cap(self, kind: str, stored: str) -> Any:
-        self.capped = True
-        return self._note(kind, stored)
-
-    def _string(self, value: str) -> str:
-        if value.isascii():
-            return value
-        whole = value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
-        if whole == value:
-            return value
-        return cast("str", self._note("surrogate", whole))  # two halves will be read as one
-
-    def _integer(self, value: int) -> int | str:
-        if value.bit_length() <= _MAX_INTEGER_BITS:
-            return value
-        return cast("str", self._note("int", hex(value)))
-
-    def _float(self, value: float) -> float | str:
-        if math.isfinite(value):
-            return value
-        name = "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-        return cast("str", self._note("nan", name))
-
-    def _array(self, items: Sequence[Any]) -> Any:
-        if self._depth >= MAX_DEPTH:
-            return self._cap("depth", _TOO_DEEP)
-        self._depth += 1
-        result: list[Any] = []
-        for index, item in enumerate(list(items)):
-            self._trail.append(index)
-            result.append(self.clean(item))
-            self._trail.pop()
-        self._depth -= 1
-        return result
-
-    def _object(self, value: Mapping[Any, Any]) -> Any:
-        if self._depth >= MAX_DEPTH:
-            return self._cap("depth", _TOO_DEEP)
-        self._depth += 1
-        result: dict[str, Any] = {}
-        entries = list(value.items())
-        # Keys that are text already keep their names, wherever in the mapping they stand.
-        taken = {key for key, _ in entries if type(key) is str}
-        for key, item in entries:
-            name = self._string(key) if type(key) is str else _key_text(key)
-            if name is not key:
-                name = _free_name(name, taken)
-            self._trail.append(name)
-            if not issubclass(type(key), str) or str.__str__(key) != name:
-                self._note("key", None)
-            result[name] = self.clean(item)
-            self._trail.pop()
-        self._depth -= 1
-        return result
-
-    def _set(self, value: AbstractSet[Any]) -> Any:
-        self._note("set", None)
-        cleaned = self._array(list(value))
-        return cleaned if cleaned == _TOO_DEEP else sorted(cleaned, key=canonical)
-
-    def _simplify(self, value: Any, *, steps: int) -> Any:
-        if steps > MAX_DEPTH:
-            return self._cap("depth", _TOO_DEEP)
-        kind = cast("type[object]", type(value))
-        change, simpler = (
-            _scalar(value, kind)
-            or _basic(value, kind)
-            or _unfold(value, kind)
-            or ("object", _ADDRESS.sub("", text_of(value)))
-        )
-        return self._note(change, simpler) if change else simpler
-
-
-def _scalar(value: Any, kind: type[object]) -> tuple[str, Any] | None:
-    """Return the change and the text of a value that is best told by text."""
-    if issubclass(kind, date | time):
-        return "datetime", value.isoformat()
-    if issubclass(kind, bytes | bytearray | memoryview):
-        raw = bytes(value)
-        try:
-            return "bytes", raw.decode()
-        except UnicodeDecodeError:
-            return "bytes", base64.b64encode(raw).decode()
-    for family, name in ((UUID, "uuid"), (Decimal, "decimal"), (PurePath, "path")):
-        if issubclass(kind, family):
-            return name, str(value)
-    return None
-
-
-def _basic(value: Any, kind: type[object]) -> tuple[str, Any] | None:
-    """Return the change, if any, and the value of an enum or of a built-in's subclass."""
-    if issubclass(kind, Enum):
-        return "enum", value.value
-    if issubclass(kind, str):
-        return "", str.__str__(value)
-    if issubclass(kind, int):
-        return "", int.__index__(value)
-    if issubclass(kind, float):
-        return "", float.__float__(value)
-    return None
-
-
-def _unfold(value: Any, kind: type[object]) -> tuple[str, Any] | None:
-    """Return the change, if any, and the content, one level, of what holds other values."""
-    if issubclass(kind, BaseModel):
-        return "model", _model_fields(value)
-    if is_dataclass(kind):
-        return "dataclass", _dataclass_fields(value)
-    if issubclass(kind, Mapping):
-        return "", dict(value.items())
-    if issubclass(kind, list):
-        return "", list(value)
-    if issubclass(kind, deque | Sequence):
-        return "tuple", list(value)
-    unwrap = getattr(kind, "tolist", None)  # numpy and its kin
-    return ("array", unwrap(value)) if callable(unwrap) else None
-
-
-def _model_fields(value: BaseModel) -> Any:
-    try:
-        return value.model_dump(mode="python", warnings=False, serialize_as_any=True)
-    except Exception:  # noqa: BLE001 - a foreign serialiser failed, or the model holds itself
-        return {**value.__dict__, **(value.model_extra or {})}
-
-
-# Fields that pydantic gives as they are; what they hold is walked in C, or here if it must be.
-_TRANSPARENT: Final[frozenset[Any]] = frozenset(
-    {
-        *(str, int, bool, float, datetime, Any, dict[str, Any], list[dict[str, Any]], list[str]),
-        *(str | None, int | None, bool | None, float | None, datetime | None),
-        *(dict[str, Any] | None, list[str] | None),
-    }
-)
-
-
-@lru_cache(maxsize=256)
-def _is_transparent(kind: type[BaseModel]) -> bool:
-    """Tell whether dumping a model of this class gives its fields' values as they are."""
-    own = kind.__pydantic_decorators__
-    return not (
-        own.field_serializers
-        or own.model_serializers
-        or own.computed_fields
-        or kind.__pydantic_root_model__
-        or kind.model_dump is not BaseModel.model_dump
-        or kind.__get_pydantic_core_schema__.__func__  # type: ignore[attr-defined]
-        is not BaseModel.__get_pydantic_core_schema__.__func__  # type: ignore[attr-defined]
-        or any(
-            field.annotation not in _TRANSPARENT or field.metadata or field.exclude
-            for field in kind.model_fields.values()
-        )
-    )
-
-
-def _dataclass_fields(value: Any) -> dict[str, Any]:
-    names = [field.name for field in fields(value)]
-    return {name: getattr(value, name) for name in names if hasattr(value, name)}
-
-
-def _key_text(key: Any) -> str:
-    stored = plain(key)
-    return stored if isinstance(stored, str) else text_of(key)
-
-
-def _free_name(name: str, taken: set[str]) -> str:
-    free, number = name, 1
-    while free in taken:
-        number += 1
-        free = f"{name}~{number}"
-    taken.add(free)
-    return free
-
-
-def _path(trail: Sequence[str | int]) -> str:
-    parts = ["$"]
-    for step in trail:
-        if isinstance(step, int):
-            parts.append(f"[{step}]")
-        else:
-            parts.append(f".{step}" if step.isidentifier() else f"[{json.dumps(step)}]")
-    return "".join(parts)
 
 
 def _write_fast(value: Any, options: int) -> bytes | None:
@@ -470,7 +155,7 @@ def _reads_back(written: bytes, value: Any) -> bool:
 
 
 def _clean_foreign(value: Any) -> Any:
-    cleaner = _Cleaner()
+    cleaner = Cleaner()
     tree = cleaner.clean(value)
     if cleaner.capped:
         msg = "a cycle or a limit, which only the walk from the top places rightly"
@@ -509,14 +194,6 @@ def _is_plain(value: Any) -> bool:
         elif item is not None and kind not in (str, int, float, bool):
             return False
     return True
-
-
-def _write_tree(tree: Any, *, sort_keys: bool = False) -> bytes:
-    try:
-        return orjson.dumps(tree, option=orjson.OPT_SORT_KEYS if sort_keys else None)
-    except TypeError:  # an integer beyond 64 bits or a lone surrogate
-        text = json.dumps(tree, separators=(",", ":"), sort_keys=sort_keys, allow_nan=False)
-        return _EXACT + text.encode()
 
 
 def _read_exact(data: bytes | str) -> Any:

@@ -9,7 +9,8 @@ from uuid import uuid4
 from redis_state import RedisStateStore
 from redis_state.models import TaskContextSnapshot, TaskState, TaskStatus, TaskType
 from redis_state.transport.keys import WATCH_SHARDS
-from redis_state.worker.life import Started, TaskLife, watch_entry
+from redis_state.worker.life import Started, TaskLife
+from redis_state.worker.moves import watch_entry
 from redis_state.worker.pausing import Pausing
 from redis_state.worker.queue import Queue
 from redis_state.worker.sweeper import Sweeper

@@ -12,8 +12,9 @@ from redis_state.errors import BackendUnavailable
 from redis_state.models import TaskContextSnapshot, TaskState, TaskStatus, TaskType
 from redis_state.primitives.lease import Leases, new_owner
 from redis_state.worker import Handler, StepPolicy
+from redis_state.worker.jobs import Ticket
+from redis_state.worker.journal import Journals
 from redis_state.worker.life import Started, TaskLife
-from redis_state.worker.queue import Ticket
 from redis_state.worker.run import Terms, run_task
 from tests.pools import SESSION
 
@@ -31,6 +32,13 @@ async def make(store: RedisStateStore, task_id: str = TASK) -> None:
         context_snapshot=TaskContextSnapshot(session_id=SESSION, task_id=task_id),
     )
     assert await TaskLife(store).create(state, handler="h", task_input=None)
+
+
+async def note_step(store: RedisStateStore, started: Started, entry: str, result: Any) -> Any:
+    """Note a step's result below the context, which is polite; return what the journal holds."""
+    keys = store.tasks.keys(started.state.session_id, started.state.task_id)
+    journals, epoch = Journals(store.base.scripts), started.held.epoch
+    return (await journals.note(keys, entry, result, epoch=epoch))[1]
 
 
 async def run_once(

@@ -13,8 +13,11 @@ async def prepare(url: str) -> dict[str, Operation]:
     """Give the operations; plain objects, without the models that the store reads and writes."""
     redis = connect(url)
 
+    made = [plain_task(number) for number in range(TASKS)]
+
     async def save(number: int) -> None:
-        await redis.set(f"naive:task:{number % TASKS}", json.dumps(plain_task(number)))
+        place = number % TASKS
+        await redis.set(f"naive:task:{place}", json.dumps(made[place]))
         await append(number)
 
     async def load(number: int) -> None:

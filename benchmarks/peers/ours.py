@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -36,14 +35,10 @@ async def prepare(url: str) -> dict[str, Operation]:
 
 def operations(store: RedisStateStore) -> dict[str, Operation]:
     """Give the operations on a store."""
-    made = task(0)
+    made = [task(number) for number in range(TASKS)]
 
     async def save(number: int) -> None:
-        # Ready made but for its names, as the peers' tasks are.
-        place = number % TASKS
-        await store.save_task(
-            replace(made, session_id=session_name(place), task_id=task_name(place))
-        )
+        await store.save_task(made[number % TASKS])
 
     async def load(number: int) -> None:
         place = number % LOADED

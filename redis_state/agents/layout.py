@@ -90,10 +90,10 @@ def read_session(fields: Mapping[bytes, bytes], protection: Protection) -> Found
 
     Errors: InvalidField, codec.Unreadable, KeyError for a part that is missing.
     """
-    parts = {
-        name: [fields[b"%s:%d" % (name.encode(), place)] for place in range(_count(name, count))]
-        for name, count in _object("parts", fields).items()
-    }
+    parts: dict[str, list[bytes]] = {}
+    for name, count in _object("parts", fields).items():
+        prefix = name.encode() + b":"
+        parts[name] = [fields[prefix + b"%d" % place] for place in range(_count(name, count))]
     definition = _object("definition", fields)
     session = AgentSession(
         header=read_header(fields[b"header"]),

@@ -15,6 +15,7 @@ import signal
 import sys
 import threading
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -159,6 +160,9 @@ def worker(
     stop_with_stdin: Annotated[
         bool, typer.Option(help="End when standard input does, as if told by SIGTERM.")
     ] = False,
+    uvloop: Annotated[
+        bool, typer.Option("--uvloop", help="Use uvloop's event loop; needs the extra of its name.")
+    ] = False,
 ) -> None:
     """Run a worker process until SIGTERM, through restarts of the server.
 
@@ -178,7 +182,7 @@ def worker(
     if stop_with_stdin:
         threading.Thread(target=_stop_with_stdin, daemon=True).start()
     chosen = or_exit(lambda: found.with_queues(*queue)) if queue else found
-    or_exit(chosen.run)
+    or_exit(partial(chosen.run, uvloop=uvloop))
 
 
 @app.command()

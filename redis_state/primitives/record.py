@@ -10,14 +10,15 @@ import os
 from binascii import b2a_base64
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 from redis_state.errors import LeaseLost, VersionConflict
 from redis_state.transport.scripts import Fence, Scripts, Word, topic_text
 
+_REMEMBERED = 500
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(slots=True)
 class Stored:
     """A record as it was read: its version, when it was first saved, and its fields."""
 
@@ -117,9 +118,17 @@ def stored(flat: list[Any]) -> Stored | None:
     return Stored(int(fields.get("version", 0)), int(fields.get("order", 0)), fields)
 
 
-@lru_cache(maxsize=256)
-def _name(field: bytes) -> str:
-    return field.decode("utf-8", "surrogatepass")
+class _Names(dict[bytes, str]):
+    """The names of fields as text. They are few; should they be many, they are forgotten."""
+
+    def __missing__(self, raw: bytes) -> str:
+        if len(self) >= _REMEMBERED:
+            self.clear()
+        name = self[raw] = raw.decode("utf-8", "surrogatepass")
+        return name
+
+
+_name = _Names().__getitem__
 
 
 def new_write_id() -> str:

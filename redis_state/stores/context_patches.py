@@ -37,6 +37,7 @@ from redis_state.stores.base import Base, Flat, as_object, ms
 from redis_state.stores.retrying import until_set
 from redis_state.stores.updates import UpdateStore
 from redis_state.stores.values import choice, moment, optional_text, text
+from redis_state.transport.clock import ask_time, ms_of
 from redis_state.transport.scripts import Announcement, PatchKeys, Reply, Word
 
 PatchStatus = Literal["applied", "pending", "rejected"]
@@ -164,12 +165,10 @@ class ContextPatches:
     async def pending_patches(self, session_id: str) -> dict[str, PendingContextPatch]:
         """Return the patches that wait for a decision, the oldest first."""
         base = self._base
-        send = base.scripts.transport.sender.send
         names = await base.records.members(base.keys.patches(session_id))
-        clock = send("TIME", repeatable=True)
+        clock = ask_time(base.scripts.transport.sender)
         flats = [(name, base.fetch(base.keys.patch(session_id, name))) for name in names]
-        seconds, micros = await clock
-        now_ms = int(seconds) * 1000 + int(micros) // 1000
+        now_ms = ms_of(await clock)
         found: list[_Waiting] = []
         for name, flat in flats:
             waiting = await self._waiting(session_id, name, flat)

@@ -95,7 +95,8 @@ class SessionLog(ABC, Generic[M]):
         self, session_id: str, *, after: str | None, count: int, task_id: str | None
     ) -> EntryPage[M]:
         """Return up to ``count`` models after a cursor, oldest first. Errors: CursorGap."""
-        page = await self._log(session_id).read(after=after, count=count, topic=task_id)
+        log = self._log(session_id)
+        page = await log.read(after=after, count=count, topic=task_id, look=True)
         entries = [
             Entry(row.cursor, value)
             for row in page.rows

@@ -7,7 +7,7 @@ reading JSON; the rest is one document.
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any, cast
@@ -44,8 +44,10 @@ class TaskStore:
         self._base = base
         self._state_type = state_type
         self._snapshot_type = snapshot_type
-        self._status_type = status_type
-        self._kind_type = kind_type
+        # Members of the host's own enums, by what is stored of them.
+        statuses, kinds = cast("Iterable[Any]", status_type), cast("Iterable[Any]", kind_type)
+        self._statuses: dict[bytes, Any] = {member.value.encode(): member for member in statuses}
+        self._kinds: dict[str, Any] = {member.value: member for member in kinds}
 
     def keys(self, session_id: str, task_id: str) -> TaskKeys:
         """Name a task's keys."""
@@ -116,7 +118,7 @@ class TaskStore:
         await send("DEL", keys.journal, repeatable=True)
 
     def read(self, session_id: str, task_id: str, record: Stored) -> TaskState:
-        """Build a task from its record. Errors: ValueError and its like."""
+        """Build a task from its record. Errors: ValueError, KeyError and their like."""
         fields = record.fields
         document = as_object(fields["document"])
         snapshot: dict[str, Any] = document["context_snapshot"]
@@ -126,8 +128,8 @@ class TaskStore:
         state: TaskState = self._state_type(
             task_id=task_id,
             session_id=session_id,
-            status=self._status_type(fields["status"].decode()),
-            task_type=self._kind_type(document["task_type"]),
+            status=self._statuses[fields["status"]],
+            task_type=self._kinds[document["task_type"]],
             priority=int(fields["priority"]),
             context_snapshot=self._snapshot_type.model_validate(snapshot),
             trace_id=document["trace_id"],
@@ -140,13 +142,13 @@ class TaskStore:
         )
         return state
 
-    async def _read(
+    def _read(
         self, session_id: str, task_id: str, flat: Flat
-    ) -> tuple[int, TaskState] | None:
+    ) -> Awaitable[tuple[int, TaskState] | None]:
         def read(record: Stored) -> tuple[int, TaskState]:
             return record.order, self.read(session_id, task_id, record)
 
-        return await self._base.read_record(session_id, f"task {task_id}", flat, read)
+        return self._base.read_record(session_id, f"task {task_id}", flat, read)
 
 
 # Remembered: a task that is at work is named again and again.

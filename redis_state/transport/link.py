@@ -21,24 +21,27 @@ from redis_state.transport.failures import connect_error
 
 Heard = Callable[[Any], None]
 
+_BUFFER_BYTES = 1 << 16
 # How redis-py 5.3 and 8 name what it reads from and writes to.
 _STREAMS = ("_reader", "_writer")
 
 
-class Link(asyncio.Protocol):
+class Link(asyncio.BufferedProtocol):
     """A connection in use: ``write`` bytes, hear each reply in order, await ``lost``.
 
     What a reply's taker raises ends the connection, and is raised by ``lost``.
     """
 
     def __init__(
-        self, connection: Wire, transport: asyncio.WriteTransport, parser: Any, hear: Heard
+        self, connection: Wire, transport: asyncio.Transport, parser: Any, hear: Heard
     ) -> None:
         # Kept until the end: what redis-py and asyncio hold of it closes itself when forgotten.
         self._connection = connection
         self._transport = transport
         self._parser = parser
         self._hear = hear
+        # One buffer for all that comes: the parser copies what it keeps.
+        self._buffer = bytearray(_BUFFER_BYTES)
         # Why it ended; set once, by whatever comes first.
         loop = asyncio.get_running_loop()
         self._ended: asyncio.Future[str] = loop.create_future()
@@ -66,13 +69,18 @@ class Link(asyncio.Protocol):
         self._transport.abort()
         self._end(reason)
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> bytearray:
+        """Say where to put what comes."""
+        del sizehint
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
         """Hear what has come."""
         if self._ended.done():
             return
         self.heard_at = self._ended.get_loop().time()
         next_reply, hear = self._parser.gets, self._hear
-        self._parser.feed(data)
+        self._parser.feed(self._buffer, 0, nbytes)
         try:
             while (reply := next_reply()) is not False:
                 # What redis-py counts as the end of a connection, such as a server that loads data.
@@ -143,12 +151,15 @@ async def open_link(
 def _take_over(connection: Wire, hear: Heard) -> Link:
     """Put ourselves in the place of redis-py's reader. Every reply has been read by now."""
     streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] = attrgetter(*_STREAMS)(connection)
-    reader, transport = streams[0], streams[1].transport
+    reader, transport = streams[0], cast("asyncio.Transport", streams[1].transport)
     if transport.is_closing() or reader.at_eof():
         raise ConnectionError("the server closed the connection")
     as_error: Any = attrgetter("_parser.parse_error")(connection)
     link = Link(connection, transport, cast("Any", hiredis).Reader(replyError=as_error), hear)
+    # uvloop decides when it begins to read how it gives what it has read.
+    transport.pause_reading()
     transport.set_protocol(link)
+    transport.resume_reading()
     return link
 
 

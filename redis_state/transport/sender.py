@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -37,7 +36,8 @@ from redis_state.errors import (
 )
 from redis_state.transport.address import Address
 from redis_state.transport.failures import Rejected, reply_error
-from redis_state.transport.link import Link, open_link
+from redis_state.transport.line import Line
+from redis_state.transport.link import Link
 from redis_state.transport.lua import Script
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -47,7 +47,6 @@ Command = tuple[Argument, ...]
 
 _BATCH_COMMANDS = 128
 _BATCH_BYTES = 1 << 18
-_FIRST_BACKOFF_S = 0.01
 _LONGEST_BACKOFF_S = 0.5
 # How late a deadline may be noticed: looking at every call for each of them would be quadratic.
 # Also how long a connection must be silent before an overdue reply ends it.
@@ -109,20 +108,23 @@ class Sender:
         call_timeout_s: float = 5.0,
         connect_timeout_s: float = 5.0,
     ) -> None:
-        self._locate = locate
         self._shown_as = shown_as
         self._call_timeout_s = call_timeout_s
         self._connect_timeout_s = connect_timeout_s
+        self._line = Line(
+            self,
+            locate,
+            name="redis_state sender",
+            connect_timeout_s=connect_timeout_s,
+            longest_backoff_s=_LONGEST_BACKOFF_S,
+        )
         self._loop = asyncio.get_running_loop()
         self._numbers = count()
         self._again: deque[_Call] = deque()
         self._queue: deque[_Call] = deque()
         self._inflight: deque[_Call] = deque()
-        self._wake = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
-        self._serving: asyncio.Task[None] | None = None
-        self._link: Link | None = None
         # Whether what is queued will be written at the end of this turn of the loop.
         self._flushing = False
         self._alarm: asyncio.TimerHandle | None = None
@@ -132,7 +134,6 @@ class Sender:
         self._loaded: set[str] = set()
         # A script was forgotten: nothing is sent until it is known which calls must be repeated.
         self._holding = False
-        self.connections: int = 0
         self.batches: int = 0
 
     def send(
@@ -156,7 +157,7 @@ class Sender:
         """
         future: asyncio.Future[Any] = self._loop.create_future()
         timeout_s = self._call_timeout_s if timeout_s is None else timeout_s
-        if not self.connections:
+        if not self._line.connections:
             # A server that was never there is told as soon as connecting has taken its time.
             timeout_s = min(timeout_s, self._connect_timeout_s)
         deadline = self._loop.time() + timeout_s
@@ -171,6 +172,11 @@ class Sender:
         if self._alarm is None or deadline < self._alarm.when():
             self._arm(deadline)
         return future
+
+    @property
+    def connections(self) -> int:
+        """Count the connections made so far."""
+        return self._line.connections
 
     @property
     def pending(self) -> int:
@@ -189,70 +195,51 @@ class Sender:
             with suppress(TimeoutError):
                 await self.drain(drain_s)
         finally:
-            if self._serving is not None:
-                self._serving.cancel()
-                await asyncio.wait({self._serving})
+            await self._line.aclose()
             self._abandon()
 
-    def _start(self) -> None:
-        self._serving = self._loop.create_task(self._serve(), name="redis_state sender")
-        self._serving.add_done_callback(self._start_again)
+    def wanted(self) -> bool:
+        """Tell whether a connection is needed now."""
+        return bool(self._queue or self._again)
 
-    def _start_again(self, ended: asyncio.Task[None]) -> None:
-        # A loop that ends cancels its tasks, this one too, but lets them call in `finally`.
-        if ended is self._serving and self.pending and not self._closed:
-            self._start()
+    async def use(self, link: Link) -> None:
+        """Send what waits, and what comes, until the connection ends."""
+        self._loaded.clear()
+        link.on_writable = self._flush
+        self._flush()
+        self._trouble = await link.lost()
 
-    async def _serve(self) -> None:
-        backoff_s = _FIRST_BACKOFF_S
-        while True:
-            while not (self._queue or self._again):
-                self._wake.clear()
-                await self._wake.wait()
-            if await self._connect_and_use():
-                backoff_s = _FIRST_BACKOFF_S
-                continue
-            # Also after a connection that broke at once: what broke it may be sent again.
-            await asyncio.sleep(backoff_s * random.uniform(0.5, 1))
-            backoff_s = min(backoff_s * 2, _LONGEST_BACKOFF_S)
+    def ended(self) -> None:
+        """Put back what may be repeated, and fail the rest of what is in flight."""
+        for call in self._inflight:
+            if call.repeatable:
+                call.lost = True
+                self._again.append(call)
+            else:
+                call.fail(OutcomeUnknown(self._shown_as, f"sent, then {self._trouble}"))
+        self._inflight.clear()
+        self._resume()
+        self._note_idle()
 
-    async def _connect_and_use(self) -> bool:
-        """Use a connection until it ends; tell whether anything was heard on it."""
-        heard = False
-        try:
-            link = await open_link(self._locate, self._hear, timeout_s=self._connect_timeout_s)
-            self.connections += 1
-            self._loaded.clear()
-            link.on_writable = self._flush
-            try:
-                self._link = link
-                self._flush()
-                self._trouble = await link.lost()
-            finally:
-                self._link = None
-                heard = link.heard_at > link.opened_at
-                link.abort("the connection was given up")
-                self._sort_inflight()
-        except ConfigError as error:
+    def failed(self, error: Exception) -> None:
+        """Keep the reason for whoever waits, or tell it at once if waiting is in vain."""
+        if isinstance(error, ConfigError):
             self._fail_waiting(str(error), configuration=True)
-        except Rejected as error:
+        elif isinstance(error, Rejected):
             self._fail_waiting(error.reason)
-        except BackendUnavailable as error:
+        elif isinstance(error, BackendUnavailable):
             self._trouble = error.reason
-        except Exception as error:
-            log.exception("the sender failed; so do its calls")
+        else:
+            log.error("the sender failed; so do its calls", exc_info=error)
             self._fail_waiting(f"the sender failed: {type(error).__name__}")
-        return heard
 
     def _flush_soon(self) -> None:
         """Write what is queued at the end of this turn of the loop, together with what follows.
 
         A call alone is written now: waiting would cost it a tenth of its time.
         """
-        if self._link is None:
-            self._wake.set()
-            if self._serving is None or self._serving.done():
-                self._start()
+        if self._line.link is None:
+            self._line.need()
         elif not self._inflight and len(self._queue) == 1:
             self._flush()
         elif not self._flushing:
@@ -261,7 +248,7 @@ class Sender:
 
     def _flush(self) -> None:
         self._flushing = False
-        link = self._link
+        link = self._line.link
         while link is not None and link.writable and not self._holding:
             batch = self._next_batch()
             if not batch:
@@ -312,7 +299,8 @@ class Sender:
         self._loaded.add(script.digest)
         return ("EVAL", script.text, *call.command[2:])
 
-    def _hear(self, reply: Any) -> None:
+    def hear(self, reply: Any) -> None:
+        """Give a reply to whoever waits for it: the oldest call in flight."""
         inflight = self._inflight
         call = inflight.popleft()
         if isinstance(reply, ResponseError):
@@ -339,17 +327,6 @@ class Sender:
                 self._shown_as, f"sent, the reply lost, and refused when repeated: {failure}"
             )
         call.fail(failure)
-
-    def _sort_inflight(self) -> None:
-        for call in self._inflight:
-            if call.repeatable:
-                call.lost = True
-                self._again.append(call)
-            else:
-                call.fail(OutcomeUnknown(self._shown_as, f"sent, then {self._trouble}"))
-        self._inflight.clear()
-        self._resume()
-        self._note_idle()
 
     def _resume(self) -> None:
         self._holding = False
@@ -378,7 +355,7 @@ class Sender:
         self._queue = deque(call for call in self._queue if call.deadline > now and call.wanted)
         deadlines = [call.deadline for call in (*self._again, *self._queue, *self._inflight)]
         overdue = self._inflight and self._inflight[0].deadline <= now
-        link = self._link
+        link = self._line.link
         if overdue and link is not None and now - link.heard_at > _GRAIN_S:
             # The oldest reply is overdue: nothing behind it can be heard on this connection.
             link.abort("a reply is overdue")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -21,13 +20,13 @@ from redis.exceptions import ResponseError
 from redis_state.errors import BackendUnavailable, ConfigError, RedisStateError
 from redis_state.transport.address import Address
 from redis_state.transport.failures import Rejected, reply_error
-from redis_state.transport.link import Link, open_link
+from redis_state.transport.line import Line
+from redis_state.transport.link import Link
 
 log: logging.Logger = logging.getLogger(__name__)
 
 _QUEUE_LIMIT = 1000
 _PING_EVERY_S = 10.0
-_FIRST_BACKOFF_S = 0.02
 _LONGEST_BACKOFF_S = 1.0
 _pack: Callable[[tuple[str, bytes]], bytes] = cast("Any", hiredis).pack_command
 
@@ -111,17 +110,19 @@ class Subscriber:
         shown_as: str,
         connect_timeout_s: float = 5.0,
     ) -> None:
-        self._locate = locate
         self._shown_as = shown_as
-        self._connect_timeout_s = connect_timeout_s
+        self._line = Line(
+            self,
+            locate,
+            name="redis_state subscriber",
+            connect_timeout_s=connect_timeout_s,
+            longest_backoff_s=_LONGEST_BACKOFF_S,
+        )
         self._followers: dict[bytes, set[Subscription]] = {}
         self._confirmed: set[bytes] = set()
         # What was sent and not answered. Every command here gets one answer, in order.
         self._asked: deque[tuple[str, bytes]] = deque()
-        self._link: Link | None = None
-        self._task: asyncio.Task[None] | None = None
         self._closed = False
-        self.connections: int = 0
 
     def subscribe(self, channel: str) -> Subscription:
         """Begin to follow a channel. Does not wait. Errors: BackendUnavailable when closed.
@@ -138,8 +139,7 @@ class Subscriber:
             subscription.deliver(None)
         elif len(followers) == 1:
             self._ask("SUBSCRIBE", subscription.channel)
-        if self._task is None or self._task.done():
-            self._start()
+        self._line.need()
         return subscription
 
     def unsubscribe(self, subscription: Subscription) -> None:
@@ -154,57 +154,22 @@ class Subscriber:
     async def aclose(self) -> None:
         """Disconnect. Safe to repeat. Who still waits for a message gets BackendUnavailable."""
         self._closed = True
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait({self._task})
+        await self._line.aclose()
         self._tell_all("the store is closed")
 
-    def _start(self) -> None:
-        self._task = asyncio.create_task(self._run(), name="redis_state subscriber")
-        self._task.add_done_callback(self._start_again)
+    @property
+    def connections(self) -> int:
+        """Count the connections made so far."""
+        return self._line.connections
 
-    def _start_again(self, ended: asyncio.Task[None]) -> None:
-        # A loop that ends cancels its tasks, this one too, but lets them wait in `finally`.
-        if ended is self._task and self._followers and not self._closed:
-            self._start()
+    def wanted(self) -> bool:
+        """Tell whether anybody follows a channel."""
+        return bool(self._followers)
 
-    async def _run(self) -> None:
-        backoff_s = _FIRST_BACKOFF_S
-        while True:
-            if await self._connect_and_use():
-                backoff_s = _FIRST_BACKOFF_S
-            await asyncio.sleep(backoff_s * random.uniform(0.5, 1))
-            backoff_s = min(backoff_s * 2, _LONGEST_BACKOFF_S)
-
-    async def _connect_and_use(self) -> bool:
-        """Use a connection until it ends; tell whether anything was heard on it."""
-        heard = False
-        try:
-            link = await open_link(self._locate, self._hear, timeout_s=self._connect_timeout_s)
-            self.connections += 1
-            try:
-                self._link = link
-                for channel in self._followers:
-                    self._ask("SUBSCRIBE", channel)
-                await self._keep(link)
-            finally:
-                self._link = None
-                heard = link.heard_at > link.opened_at
-                link.abort("the connection was given up")
-                self._confirmed.clear()
-                self._asked.clear()
-        except ConfigError as error:
-            self._tell_all(str(error), configuration=True)
-        except Rejected as error:
-            self._tell_all(error.reason)
-        except BackendUnavailable as error:
-            log.debug("the subscription connection could not be made: %s", error)
-        except Exception:
-            log.exception("the subscription connection failed; it is made anew")
-        return heard
-
-    async def _keep(self, link: Link) -> None:
-        """Return when the connection has ended, or nothing was heard for two pings."""
+    async def use(self, link: Link) -> None:
+        """Follow all channels until the connection ends, or nothing was heard for two pings."""
+        for channel in self._followers:
+            self._ask("SUBSCRIBE", channel)
         loop = asyncio.get_running_loop()
         while loop.time() - link.heard_at <= 2 * _PING_EVERY_S:
             with suppress(TimeoutError):
@@ -213,13 +178,31 @@ class Subscriber:
                     return
             self._ask("PING", b"")
 
+    def ended(self) -> None:
+        """Forget what was confirmed."""
+        self._confirmed.clear()
+        self._asked.clear()
+
+    def failed(self, error: Exception) -> None:
+        """Tell the followers, if waiting is in vain."""
+        if isinstance(error, ConfigError):
+            self._tell_all(str(error), configuration=True)
+        elif isinstance(error, Rejected):
+            self._tell_all(error.reason)
+        elif isinstance(error, BackendUnavailable):
+            log.debug("the subscription connection could not be made: %s", error)
+        else:
+            log.error("the subscription connection failed; it is made anew", exc_info=error)
+
     def _ask(self, verb: str, channel: bytes) -> None:
         """Send a command, if there is a connection; a later one will begin with all channels."""
-        if self._link is not None:
+        link = self._line.link
+        if link is not None:
             self._asked.append((verb, channel))
-            self._link.write(_pack((verb, channel)))
+            link.write(_pack((verb, channel)))
 
-    def _hear(self, reply: Any) -> None:
+    def hear(self, reply: Any) -> None:
+        """Take an answer, or a message to its subscribers."""
         if isinstance(reply, ResponseError):
             self._refused(self._asked.popleft(), reply)
             return

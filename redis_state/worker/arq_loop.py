@@ -24,7 +24,9 @@ from arq.constants import in_progress_key_prefix, job_key_prefix, retry_key_pref
 from arq.worker import Worker
 from redis.exceptions import RedisError, ResponseError
 
-from redis_state.worker.queue import is_anothers, ms_of, wake_channel
+from redis_state.transport.clock import ms_of
+from redis_state.worker.jobs import is_anothers
+from redis_state.worker.queue import wake_channel
 
 log: logging.Logger = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from arq.cron import CronJob, cron
 
 from redis_state.errors import ConfigError
-from redis_state.worker.queue import CRON_PREFIX
+from redis_state.worker.jobs import CRON_PREFIX
 
 log: logging.Logger = logging.getLogger(__name__)
 

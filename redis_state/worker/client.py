@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import replace
 from typing import Any, Self
 
-from redis_state.errors import CommandRefused, CursorGap, InvalidField
+from redis_state.errors import CursorGap, InvalidField
 from redis_state.models import (
     StateUpdate,
     SteeringEvent,
@@ -23,14 +23,16 @@ from redis_state.models import (
 from redis_state.models.tasks import new_id
 from redis_state.store import RedisStateStore, process_name
 from redis_state.stores.session_log import Entry
+from redis_state.transport.clock import ask_time
 from redis_state.transport.keys import token_digest
 from redis_state.worker import telemetry
 from redis_state.worker.dead import list_dead
 from redis_state.worker.family import Family
+from redis_state.worker.jobs import Job
 from redis_state.worker.life import TaskLife
 from redis_state.worker.open_pauses import OpenPause, list_open_pauses
 from redis_state.worker.pausing import Pausing
-from redis_state.worker.queue import Job, Queue
+from redis_state.worker.queue import Queue, put_now
 from redis_state.worker.sight import look
 from redis_state.worker.snapshots import FullSnapshot, Snapshot, Snapshots
 from redis_state.worker.watching import (
@@ -113,12 +115,12 @@ class TaskClient:
         )
         queue = queue or self._queue.name
         with telemetry.submitting(handler, session_id, task_id, queue) as span:
-            clock = self._clock()
+            clock = ask_time(self.store.transport.sender)
             new = await self._life.create(
                 state, handler=handler, task_input=task_input, queue=queue, trace=span.carrier
             )
             if new:
-                await self._put(Job(session_id, task_id, 0, priority, queue), clock)
+                await put_now(self._queue, Job(session_id, task_id, 0, priority, queue), clock)
             else:
                 await self._still_there(session_id, task_id)
         return task_id
@@ -244,11 +246,11 @@ class TaskClient:
                 token, approved=approved, value=value, by=by, claim=claim, task=task
             )
             session_id, task_id = decided.session_id, decided.task_id
-            clock = self._clock()
+            clock = ask_time(self.store.transport.sender)
             sight = await look(self.store, session_id, task_id)
             if sight is not None and sight.status is TaskStatus.PENDING:
                 # Not mended: the job of the run that paused may still be in its worker's hands.
-                await self._put(sight.job, clock, trace=span.carrier)
+                await put_now(self._queue, replace(sight.job, trace=span.carrier or {}), clock)
             span.note(session_id=session_id, task_id=task_id)
         return await self.get(session_id, task_id)
 
@@ -355,19 +357,6 @@ class TaskClient:
                 after=priority,
                 queue=waiting.queue,
             )
-
-    async def _put(
-        self, job: Job, clock: Awaitable[Any], *, trace: Mapping[str, str] | None = None
-    ) -> None:
-        """Queue a task, and say when by the server's clock."""
-        at_ms: int | None = None
-        with suppress(CommandRefused):  # it is for telemetry only
-            seconds, micros = await clock
-            at_ms = int(seconds) * 1000 + int(micros) // 1000
-        await self._queue.put_job(replace(job, at_ms=at_ms, trace=trace or {}))
-
-    def _clock(self) -> asyncio.Future[Any]:
-        return self.store.transport.sender.send("TIME", repeatable=True)
 
     async def _look(self, session_id: str, task_id: str) -> TaskState | None:
         state = await self.get(session_id, task_id)

@@ -18,7 +18,7 @@ import hmac
 import logging
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, TypedDict
 
 from redis_state import codec
@@ -42,19 +42,19 @@ from redis_state.primitives.watchlist import WatchList
 from redis_state.store import RedisStateStore
 from redis_state.stores.base import as_object
 from redis_state.stores.tasks import move_fields
+from redis_state.transport.clock import ask_time
 from redis_state.transport.scripts import TaskKeys, Word, raw, topic_text
 from redis_state.worker import telemetry
-from redis_state.worker.life import (
-    SKEW_MS,
-    Started,
-    TaskLife,
+from redis_state.worker.jobs import Job
+from redis_state.worker.life import SKEW_MS, Started, TaskLife
+from redis_state.worker.moves import (
     announcement,
     new_fields,
     raise_refused,
     status_update,
     watch_entry,
 )
-from redis_state.worker.queue import Job, Queue
+from redis_state.worker.queue import Queue, put_now
 from redis_state.worker.sight import look
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -371,9 +371,7 @@ class Family:
         if self._queue is None:
             return
         try:
-            seconds, micros = await self._store.transport.sender.send("TIME", repeatable=True)
-            at_ms = int(seconds) * 1000 + int(micros) // 1000
-            await self._queue.put_job(replace(job, at_ms=at_ms))
+            await put_now(self._queue, job, ask_time(self._store.transport.sender))
         except BackendError as error:
             log.warning("task %s is left to a sweeper: %s", job.task_id, error)
 

@@ -1,20 +1,20 @@
 """The life of a task: every move from one state to another, each one script.
 
-    PENDING ──start──▶ RUNNING ──finish──▶ COMPLETE | FAILED | CANCELLED
+    PENDING ──start──▶ RUNNING ──leave──▶ COMPLETE | FAILED | CANCELLED
        ▲                 │ │
-       │◀────hand over───┘ └──pause──▶ PAUSED
-       │◀────────────resume──────────────┘
-       └──cancel──▶ CANCELLED ◀──cancel──┘
+       │◀─────leave──────┘ └──wait, join──▶ PAUSED
+       │◀────────decide, wake────────────────┘
+       └──cancel──▶ CANCELLED ◀───cancel─────┘
 
 A move checks the state it starts from and, for a worker, the epoch of its lease; it changes the
-record and tells the session in the same step.
+record and tells the session in the same step. Waiting for a decision is in `pausing`, for a child
+in `family`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -35,11 +35,18 @@ from redis_state.primitives.record import new_write_id, stored
 from redis_state.primitives.watchlist import WatchList
 from redis_state.store import RedisStateStore
 from redis_state.stores.base import ms
-from redis_state.stores.tasks import microseconds, move_fields, task_fields
-from redis_state.transport.scripts import Announcement, Reply, TaskKeys, Word, raw
+from redis_state.stores.tasks import move_fields
+from redis_state.transport.scripts import Announcement, TaskKeys, Word
 from redis_state.worker.dead import note_dead
 from redis_state.worker.guards import Meter
 from redis_state.worker.journal import Journals, steps_of
+from redis_state.worker.moves import (
+    announcement,
+    new_fields,
+    raise_refused,
+    status_update,
+    watch_entry,
+)
 from redis_state.worker.telemetry import carried
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -281,12 +288,6 @@ class TaskLife:
         await leases.release(held)
         return running
 
-    async def note_step(self, started: Started, entry: str, result: Any) -> Any:
-        """Note a finished step's result; return what the journal holds. Errors: LeaseLost."""
-        keys = self._keys(started.state)
-        noted = await Journals(self._scripts).note(keys, entry, result, epoch=started.held.epoch)
-        return noted[1]
-
     async def prioritize(self, session_id: str, task_id: str, priority: int) -> Waiting | None:
         """Change the priority of a task that waits; tell what it was, or None if none waits."""
         keys = self._store.tasks.keys(session_id, task_id)
@@ -430,24 +431,6 @@ class TaskLife:
         return self._store.tasks.keys(state.session_id, state.task_id)
 
 
-def new_fields(
-    state: TaskState,
-    *,
-    handler: str,
-    task_input: Any,
-    queue: str | None,
-    trace: Mapping[str, str] | None,
-) -> dict[str, bytes]:
-    """Write a new task as its record's fields, with a secret of its own."""
-    job = {"handler": handler, "input": task_input, "secret": secrets.token_urlsafe(32)}
-    fields = task_fields(state) | ({"queue": raw(queue)} if queue else {})
-    return fields | {
-        "job": codec.encode(job | ({"trace": trace} if trace else {})),
-        "finished": b"0",
-        "updated_at": str(microseconds(state.updated_at)).encode(),
-    }
-
-
 def _end(status: TaskStatus, result: Any, error: str | None) -> dict[str, Any]:
     """Write a task's end as its parent's journal keeps it."""
     return {"status": status.value, "result": result, "error": error}
@@ -460,37 +443,3 @@ def _parent(fields: Mapping[str, bytes]) -> str | None:
 def _crashes(flat: list[Any]) -> int:
     fields = dict(zip(flat[::2], flat[1::2], strict=True))
     return int(fields.get(b"crashes", 0))
-
-
-def watch_entry(session_id: str, task_id: str) -> bytes:
-    """Name a task on the watch list."""
-    return codec.encode(["task", session_id, task_id])
-
-
-def announcement(store: RedisStateStore, *updates: StateUpdate) -> Announcement:
-    """Write updates of one session for the script that moves their task."""
-    updates_of = store.updates
-    rows = [updates_of.write(update) for update in updates]
-    log = updates_of.keys(updates[0].session_id)
-    return Announcement(log, updates_of.bounds.max_rows, updates_of.bounds.ttl_ms, rows)
-
-
-def raise_refused(reply: Reply, state: TaskState, *, epoch: int, wanted: str) -> None:
-    """Errors: LeaseLost, InvalidTransition, if that is what a script answered."""
-    if reply.word is Word.LOST:
-        raise LeaseLost(f"task {state.task_id!r}", epoch=epoch, current=int(reply.facts[0]))
-    if reply.word is Word.DENIED:
-        raise InvalidTransition(state.task_id, current=reply.text(0), wanted=wanted)
-    if reply.word is Word.MISSING:
-        raise InvalidTransition(state.task_id, current="missing", wanted=wanted)
-
-
-def status_update(state: TaskState, status: TaskStatus, **details: Any) -> StateUpdate:
-    """Make the update that tells of a task's new state."""
-    return StateUpdate(
-        session_id=state.session_id,
-        task_id=state.task_id,
-        trace_id=state.trace_id,
-        update_type=UpdateType.STATUS_CHANGE,
-        content={"status": status.value, **details},
-    )

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 from redis_state import codec
 from redis_state.store import RedisStateStore
 from redis_state.stores.base import as_object
+from redis_state.transport.clock import ms_of
 from redis_state.worker.waitpoint import token_of
 
 Fields: TypeAlias = dict[str, Any]
@@ -89,8 +90,7 @@ class _Reading:
     async def _open_of(
         self, members: Sequence[bytes], more: Sequence[str]
     ) -> list[tuple[int, Fields, Fields]]:
-        seconds, micros = await self._send("TIME")
-        now = int(seconds) * 1000 + int(micros) // 1000
+        now = ms_of(await self._send("TIME"))
         names = (*_TOKEN_FIELDS, *more[:1])
         asked = [self._send("HMGET", key, *names) for key in members]
         tokens = [_fields(names, await answer) for answer in asked]

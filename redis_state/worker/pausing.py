@@ -21,14 +21,10 @@ from redis_state.primitives.token import new_claim, raise_unless_won
 from redis_state.store import RedisStateStore
 from redis_state.stores.base import as_object, ms
 from redis_state.stores.tasks import move_fields
+from redis_state.transport.clock import ms_of
 from redis_state.transport.scripts import Reply, TaskKeys, Word, raw
-from redis_state.worker.life import (
-    Started,
-    TaskLife,
-    announcement,
-    raise_refused,
-    status_update,
-)
+from redis_state.worker.life import Started, TaskLife
+from redis_state.worker.moves import announcement, raise_refused, status_update
 from redis_state.worker.waitpoint import (
     BY_TIMEOUT,
     Question,
@@ -297,8 +293,7 @@ class Pausing:
     async def _left_ms(self, key: str) -> int:
         """Tell how long a pause may still be decided, 0 if no longer."""
         expires = await self._send("HGET", key, "expires")
-        seconds, micros = await self._send("TIME")
-        return max(0, int(expires or 0) - int(seconds) * 1000 - int(micros) // 1000)
+        return max(0, int(expires or 0) - ms_of(await self._send("TIME")))
 
     async def _note(self, state: TaskState, entry: str) -> dict[str, Any]:
         noted: bytes | None = await self._send("HGET", self._keys(state).journal, raw(entry))

@@ -22,196 +22,31 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from collections.abc import AsyncGenerator, Awaitable, Iterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import Enum, auto
-from typing import Any, cast
+from typing import Any
 
-from arq.connections import ArqRedis, RedisSettings
+from arq.connections import ArqRedis
 from arq.constants import in_progress_key_prefix, job_key_prefix
 from arq.jobs import serialize_job
 from redis.exceptions import RedisError
 
-from redis_state import codec
-from redis_state.errors import BackendUnavailable, ConfigError
+from redis_state.errors import BackendUnavailable, CommandRefused
 from redis_state.settings import Settings
 from redis_state.transport.address import Address
-from redis_state.transport.keys import escape
-from redis_state.worker.telemetry import carried
+from redis_state.transport.clock import ms_of
+from redis_state.worker.jobs import RUN_TASK, Job, serialize
+from redis_state.worker.queue_server import connect, queue_settings
 
 log: logging.Logger = logging.getLogger(__name__)
 
-RUN_TASK = "run_task"
-# How arq names cron jobs. They carry no arguments.
-CRON_PREFIX = "cron:"
 
 # One point of priority is worth as much as having been queued a minute earlier.
 _SENIORITY = timedelta(minutes=1)
 _HIGHEST_PRIORITY = 100_000
-_EPOCHS_BACK = 10
-
-_BEYOND = ("ssl_min_version", "ssl_ciphers", "client_name")
-_NO_JOB: Mapping[str, Any] = {"t": None, "f": RUN_TASK, "a": [None], "k": {}, "et": 0}
-# What datetime still reads.
-_END_OF_TIME_MS = 253_402_300_799_000
-
-
-@dataclass(repr=False)
-class QueueSettings(RedisSettings):
-    """The queue's server, as arq wants it. ``repr()`` does not show its password.
-
-    ``beyond`` are options that redis-py knows and arq's own settings have no place for.
-    """
-
-    beyond: dict[str, Any] = field(default_factory=dict[str, Any])
-
-    def __repr__(self) -> str:
-        return f"<QueueSettings {self.unix_socket_path or f'{self.host}:{self.port}'}>"
-
-
-def queue_settings(settings: Settings) -> QueueSettings:
-    """Read the queue's server from the settings, as arq wants it.
-
-    Errors: ConfigError for an address that arq cannot use.
-    """
-    url = (settings.queue_url or settings.url).get_secret_value()
-    address = Address.parse(url)
-    if address.scheme == "embedded":
-        raise ConfigError(
-            "a worker needs a server it can share: start the embedded one with a directory and "
-            "give its unix:// address, or name a redis:// server"
-        )
-    options = address.options
-    encrypted = address.scheme == "rediss"
-    return QueueSettings(
-        host=options.get("host", "localhost"),
-        port=options.get("port", 6379),
-        unix_socket_path=options.get("path"),
-        database=options.get("db", 0),
-        username=options.get("username"),
-        password=options.get("password"),
-        ssl=encrypted,
-        ssl_keyfile=options.get("ssl_keyfile"),
-        ssl_certfile=options.get("ssl_certfile"),
-        ssl_ca_certs=options.get("ssl_ca_certs"),
-        ssl_ca_data=options.get("ssl_ca_data"),
-        ssl_cert_reqs=options.get("ssl_cert_reqs", "required"),
-        ssl_check_hostname=options.get("ssl_check_hostname", encrypted),
-        conn_timeout=max(1, round(settings.connect_timeout_s)),
-        conn_retries=3,
-        beyond={name: options[name] for name in _BEYOND if name in options},
-    )
-
-
-def serialize(job: dict[str, Any]) -> bytes:
-    """Write a job as JSON. What is not JSON, an exception say, is its text: nothing to execute."""
-    return codec.encode(job)
-
-
-def deserialize(data: bytes) -> dict[str, Any]:
-    """Read a job. What is none becomes one that names no task, and is dropped by its worker.
-
-    arq itself would end the worker for some of them.
-    """
-    try:
-        job: Any = codec.decode(data)
-    except ValueError:
-        job = None
-    return cast("dict[str, Any]", job) if _is_job(job) else dict(_NO_JOB)
-
-
-def _is_job(job: Any) -> bool:
-    if not isinstance(job, dict):
-        return False
-    parts = cast("dict[str, Any]", job)
-    arguments, made, tries = parts.get("a"), parts.get("et"), parts.get("t")
-    called = parts.get("f")
-    is_cron = isinstance(called, str) and called.startswith(CRON_PREFIX)
-    return (
-        (called == RUN_TASK or is_cron)
-        and type(arguments) is list
-        and len(arguments) == int(not is_cron)  # pyright: ignore[reportUnknownArgumentType]
-        and parts.get("k") == {}
-        and type(made) is int
-        and 0 <= made < _END_OF_TIME_MS
-        and (tries is None or type(tries) is int)
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class Ticket:
-    """What a job in the queue says: which task, after which epoch it was queued, and when.
-
-    ``at_ms`` is by the store's clock, ``trace`` the context of the span that queued it.
-    """
-
-    session_id: str
-    task_id: str
-    epoch: int = 0
-    at_ms: int | None = None
-    trace: Mapping[str, str] = field(default_factory=dict[str, str])
-
-    @classmethod
-    def read(cls, said: Any) -> Ticket | None:
-        """Read a job's argument; None if it names no task."""
-        if not isinstance(said, dict):
-            return None
-        parts = cast("dict[str, Any]", said)
-        session_id, task_id = parts.get("session_id"), parts.get("task_id")
-        if not isinstance(session_id, str) or not isinstance(task_id, str):
-            return None
-        epoch, at_ms = parts.get("epoch"), parts.get("at")
-        return cls(
-            session_id,
-            task_id,
-            epoch if type(epoch) is int else 0,
-            at_ms if type(at_ms) is int else None,
-            carried(parts.get("trace")),
-        )
-
-    def waited_s(self, now_ms: int | None, *, epoch: int) -> float | None:
-        """Tell how long the task waited for the run of this epoch.
-
-        None if that is not known: another run came in between, and it waited for that one.
-        """
-        if now_ms is None or self.at_ms is None or epoch != self.epoch + 1:
-            return None
-        return (now_ms - self.at_ms) / 1000
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """What the record says of a task that is to be run: under which epoch, how urgent, where.
-
-    ``version`` is that of the record, ``since_ms`` when the task was made. ``orphan`` tells that
-    the run of this epoch is dead, and so is whoever has picked an earlier job. ``at_ms`` is when
-    it is queued, by the store's clock, and ``trace`` the context of the span that does so.
-    """
-
-    session_id: str
-    task_id: str
-    epoch: int
-    priority: int
-    queue: str | None = None
-    version: int = 0
-    orphan: bool = False
-    since_ms: int | None = None
-    at_ms: int | None = None
-    trace: Mapping[str, str] = field(default_factory=dict[str, str])
-
-    def ticket(self) -> dict[str, Any]:
-        """Write what its job in the queue says."""
-        said = {"session_id": self.session_id, "task_id": self.task_id, "epoch": self.epoch}
-        more = {"at": self.at_ms, "trace": self.trace}
-        return said | {name: value for name, value in more.items() if value}
-
-    def names(self, namespace: str) -> list[str]:
-        """Name its jobs, the newest first: a task that was handed over keeps its earlier one."""
-        oldest = max(0, self.epoch - _EPOCHS_BACK)
-        epochs = range(self.epoch, oldest - 1, -1)
-        return [_job_id(namespace, self.session_id, self.task_id, epoch) for epoch in epochs]
 
 
 class Mended(Enum):
@@ -407,51 +242,20 @@ class Queue:
         return self._clients[loop]
 
 
-def connect(server: QueueSettings) -> ArqRedis:
-    """Make a client of the queue's server, with every option of its address. No I/O."""
-    # arq's own create_pool connects at once, and again and again while the server is away.
-    encryption: dict[str, Any] = {}
-    if server.ssl:
-        encryption = {
-            "ssl": True,
-            "ssl_keyfile": server.ssl_keyfile,
-            "ssl_certfile": server.ssl_certfile,
-            "ssl_ca_certs": server.ssl_ca_certs,
-            "ssl_ca_data": server.ssl_ca_data,
-            "ssl_cert_reqs": server.ssl_cert_reqs,
-            "ssl_check_hostname": server.ssl_check_hostname,
-        }
-    return ArqRedis(
-        host=server.host,
-        port=server.port,
-        unix_socket_path=server.unix_socket_path,
-        db=server.database,
-        username=server.username,
-        password=server.password,
-        socket_connect_timeout=server.conn_timeout,
-        job_serializer=serialize,
-        job_deserializer=deserialize,
-        **encryption,
-        **server.beyond,
-    )
+async def put_now(queue: Queue, job: Job, clock: Awaitable[Any]) -> None:
+    """Queue a task as of now, by the store's clock: a reply to TIME.
+
+    Without a right to ask for it, the queue's own clock will do.
+    """
+    at_ms: int | None = None
+    with suppress(CommandRefused):
+        at_ms = ms_of(await clock)
+    await queue.put_job(replace(job, at_ms=at_ms))
 
 
 def default_queue(settings: Settings) -> str:
     """Name the queue of whoever names none: one for each namespace."""
     return f"{settings.namespace}:tasks"
-
-
-def is_anothers(job_id: str, namespace: str) -> bool:
-    """Tell whether a job is one of another namespace's tasks."""
-    owner, slash, task = job_id.partition("/")
-    # Session, task: what looks otherwise is nobody's, or arq's own.
-    return bool(slash) and task.count("/") == 1 and owner != escape("namespace", namespace)
-
-
-def ms_of(clock: tuple[int, int]) -> int:
-    """Read a server's reply to TIME, in milliseconds."""
-    seconds, micros = clock
-    return int(seconds) * 1000 + int(micros) // 1000
 
 
 def wake_channel(queue: str) -> str:
@@ -470,11 +274,6 @@ async def _execute(pipe: Any, *, waking: Sequence[str]) -> None:
     for reply in (await pipe.execute(raise_on_error=False))[:written]:
         if isinstance(reply, Exception):
             raise reply
-
-
-def _job_id(namespace: str, session_id: str, task_id: str, epoch: int) -> str:
-    task = f"{escape('session_id', session_id)}/{escape('task_id', task_id)}"
-    return f"{escape('namespace', namespace)}/{task}:{epoch}"
 
 
 def _read(name: str, replies: Iterator[Any]) -> _Found:

@@ -22,14 +22,17 @@ from redis_state.models import TaskStatus
 from redis_state.primitives.lease import new_owner
 from redis_state.primitives.watchlist import WatchList
 from redis_state.store import RedisStateStore
+from redis_state.transport.clock import ask_time, ms_of
 from redis_state.worker import telemetry
 from redis_state.worker.context import TaskContext, TaskHandedBack, TaskPaused
 from redis_state.worker.family import WITH_PARENT, Family
 from redis_state.worker.guards import Guard, Guarding, Spent, TaskStopped, guards_of
 from redis_state.worker.heartbeat import Keeper
 from redis_state.worker.inbox import Inbox, TaskCancelled
-from redis_state.worker.life import MAX_CRASHES, NotStarted, Started, TaskLife, watch_entry
-from redis_state.worker.queue import Queue, Ticket
+from redis_state.worker.jobs import Ticket
+from redis_state.worker.life import MAX_CRASHES, NotStarted, Started, TaskLife
+from redis_state.worker.moves import watch_entry
+from redis_state.worker.queue import Queue
 from redis_state.worker.steps import StepPolicy
 from redis_state.worker.tally import Outcome as Ended
 from redis_state.worker.tally import Tally
@@ -80,11 +83,13 @@ class Terms:
 
 async def run_task(store: RedisStateStore, terms: Terms, job: Ticket, *, queue: str) -> None:
     """Run a task if it is there to be run. Raises only what arq acts on: Retry, CancelledError."""
-    clock = store.transport.sender.send("TIME", repeatable=True)
+    clock = ask_time(store.transport.sender)
     try:
         started = await _start(store, terms, job)
         if isinstance(started, Started):
-            waited_s = job.waited_s(await _ms_of(clock), epoch=started.held.epoch)
+            waited_s = None
+            with suppress(BackendError):  # no run depends on it
+                waited_s = job.waited_s(ms_of(await clock), epoch=started.held.epoch)
             await _counted(store, terms, started, job, queue=queue, waited_s=waited_s)
         else:
             # Its job is dropped. Should whoever holds the task die, the sweeper sees to it.
@@ -121,15 +126,6 @@ async def _start(store: RedisStateStore, terms: Terms, job: Ticket) -> Started |
             if clock() + _AGAIN_S > end:
                 raise
             await asyncio.sleep(_AGAIN_S)
-
-
-async def _ms_of(clock: Awaitable[Any]) -> int | None:
-    """Read the server's clock; None if it does not say: no run depends on it."""
-    try:
-        seconds, micros = await clock
-    except BackendError:
-        return None
-    return int(seconds) * 1000 + int(micros) // 1000
 
 
 async def _counted(

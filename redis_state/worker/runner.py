@@ -6,9 +6,10 @@ import asyncio
 import logging
 import math
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from typing import Any
 
 from arq.cron import CronJob
@@ -21,16 +22,10 @@ from redis_state.worker.arq_loop import QueueWorker
 from redis_state.worker.cleanup import copies
 from redis_state.worker.guards import Guard
 from redis_state.worker.heartbeat import Heartbeat
+from redis_state.worker.jobs import RUN_TASK, Ticket, deserialize, serialize
 from redis_state.worker.life import MAX_CRASHES
-from redis_state.worker.queue import (
-    RUN_TASK,
-    Ticket,
-    connect,
-    default_queue,
-    deserialize,
-    queue_settings,
-    serialize,
-)
+from redis_state.worker.queue import default_queue
+from redis_state.worker.queue_server import connect, queue_settings
 from redis_state.worker.run import Handler, run_task
 from redis_state.worker.services import Plan, Services, need_prometheus
 from redis_state.worker.steps import StepPolicy
@@ -141,9 +136,13 @@ class AgentWorker:
             },
         )
 
-    def run(self) -> None:
-        """Run until SIGTERM or SIGINT, through server restarts. Returns after draining."""
-        asyncio.run(self.serve())
+    def run(self, *, uvloop: bool = False) -> None:
+        """Run until SIGTERM or SIGINT, through server restarts. Returns after draining.
+
+        Errors: ConfigError if ``uvloop`` is wanted and not installed.
+        """
+        with asyncio.Runner(loop_factory=_uvloop_factory() if uvloop else None) as runner:
+            runner.run(self.serve())
 
     async def serve(self, *, handle_signals: bool = True) -> None:
         """Run until SIGTERM or SIGINT, or until cancelled, through server restarts.
@@ -319,3 +318,12 @@ def _off_signals() -> None:
     for name in (signal.SIGTERM, signal.SIGINT):
         with suppress(NotImplementedError, RuntimeError, ValueError):
             loop.remove_signal_handler(name)
+
+
+def _uvloop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
+    try:
+        module: Any = import_module("uvloop")
+    except ImportError:
+        raise ConfigError("uvloop is an extra: pip install redis_state[uvloop]") from None
+    factory: Callable[[], asyncio.AbstractEventLoop] = module.new_event_loop
+    return factory

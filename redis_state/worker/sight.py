@@ -8,7 +8,7 @@ from redis_state.errors import CorruptState
 from redis_state.models import TaskStatus
 from redis_state.store import RedisStateStore
 from redis_state.transport.scripts import Word
-from redis_state.worker.queue import Job
+from redis_state.worker.jobs import Job
 
 
 @dataclass(frozen=True, slots=True)

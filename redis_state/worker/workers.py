@@ -22,6 +22,7 @@ from redis_state.errors import BackendError
 from redis_state.primitives.record import Place, Stored
 from redis_state.store import RedisStateStore
 from redis_state.stores.base import as_object
+from redis_state.transport.clock import ask_time, ms_of
 from redis_state.transport.scripts import topic_text
 from redis_state.worker.tally import Tally, stale_writes_refused
 
@@ -149,10 +150,9 @@ class WorkerRegistry:
         base = self._store.base
         send = base.scripts.transport.sender.send
         index = base.keys.workers()
-        clock = send("TIME", repeatable=True)
+        clock = ask_time(base.scripts.transport.sender)
         flat: Sequence[bytes] = await send("ZRANGE", index, 0, -1, "WITHSCORES", repeatable=True)
-        seconds, micros = await clock
-        now_ms = int(seconds) * 1000 + int(micros) // 1000
+        now_ms = ms_of(await clock)
         members = [(topic_text(name) or "", float(until)) for name, until in _pairs(flat)]
         records = [(name, until, base.fetch(base.keys.worker(name))) for name, until in members]
         found: dict[str, WorkerInfo] = {}

@@ -18,7 +18,8 @@ from redis_state.models import TaskState, TaskStatus
 from redis_state.testing import eventually
 from redis_state.worker import ChildTask, Handler, TaskClient, TaskContext
 from redis_state.worker.family import WITH_PARENT, Family, Spawning
-from redis_state.worker.life import TaskLife, watch_entry
+from redis_state.worker.life import TaskLife
+from redis_state.worker.moves import watch_entry
 from redis_state.worker.sweeper import SweepReport
 from tests.gaps import close_queues, make_due, sweeper_of
 from tests.pools import SESSION, becomes, client_of, pool, queue_of, queued, statuses

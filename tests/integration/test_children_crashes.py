@@ -17,7 +17,7 @@ pytest.importorskip("arq", reason="needs the worker extra")
 from redis_state import BackendUnavailable, RedisStateStore, Settings
 from redis_state.models import SteeringEvent, SteeringEventType, TaskState, TaskStatus
 from redis_state.worker import TaskClient, TaskContext
-from redis_state.worker.life import watch_entry
+from redis_state.worker.moves import watch_entry
 from tests.gaps import close_queues, make_due, sweeper_of
 from tests.pools import SESSION
 from tests.runs import TASK, make, run_once

@@ -20,7 +20,7 @@ from redis_state.integrations.task_state_manager import TaskCounts, TaskStateMan
 from redis_state.models import TaskStatus
 from redis_state.testing import eventually
 from redis_state.worker import AgentWorker, TaskContext, cleanup_cron
-from redis_state.worker.queue import connect, queue_settings
+from redis_state.worker.queue_server import connect, queue_settings
 from tests.pools import SESSION, agent, becomes, client_of, queue_of, serving
 from tests.processes.keep_task_states import status
 

@@ -106,10 +106,12 @@ def test_a_worker_that_cannot_be_loaded_is_named(target: str, said: str) -> None
     assert "Traceback" not in ran.stderr
 
 
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
 async def test_a_worker_is_found_in_the_current_folder_and_ends_with_its_input(
-    settings: Settings, tmp_path: Path
+    settings: Settings, tmp_path: Path, loop: str
 ) -> None:
     pytest.importorskip("arq", reason="needs the worker extra")
+    pytest.importorskip(loop, reason="needs the uvloop extra")
     text = "from redis_state.worker import AgentWorker\nmine = AgentWorker({}, grace_s=0)\n"
     (tmp_path / "my_pool.py").write_text(text, encoding="utf-8")
     url = settings.url.get_secret_value()
@@ -119,6 +121,7 @@ async def test_a_worker_is_found_in_the_current_folder_and_ends_with_its_input(
         *arguments,
         "--stop-with-stdin",
         "-v",
+        *(("--uvloop",) if loop == "uvloop" else ()),
         cwd=tmp_path,
         environment={"REDIS_STATE_URL": url},
     )
@@ -137,7 +140,18 @@ def test_a_worker_cannot_share_a_server_of_its_own(tmp_path: Path) -> None:
     assert "a server it can share" in ran.stderr
 
 
-def without(missing: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+def test_uvloop_that_is_not_there_is_named(tmp_path: Path) -> None:
+    pytest.importorskip("arq", reason="needs the worker extra")
+    text = "from redis_state.worker import AgentWorker\nmine = AgentWorker({})\n"
+    (tmp_path / "my_pool.py").write_text(text, encoding="utf-8")
+    ran = without("uvloop", "worker", "my_pool:mine", "--uvloop", folder=tmp_path)
+    assert ran.returncode == 2
+    assert "pip install redis_state[uvloop]" in ran.stderr.replace("\n", " ")
+
+
+def without(
+    missing: str, *arguments: str, folder: Path | None = None
+) -> subprocess.CompletedProcess[str]:
     """Run the command where a module is not installed."""
     program = f"""import sys
 sys.modules[{missing!r}] = None
@@ -151,6 +165,7 @@ main()
         text=True,
         check=False,
         timeout=60,
+        cwd=folder,
         env={**os.environ, "PYTHONPATH": path},
     )
 

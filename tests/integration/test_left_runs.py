@@ -16,8 +16,8 @@ from redis_state.primitives.lease import Leases
 from redis_state.testing import eventually
 from redis_state.worker import Handler, TaskContext
 from redis_state.worker.family import Family
+from redis_state.worker.jobs import Ticket
 from redis_state.worker.pausing import Pausing
-from redis_state.worker.queue import Ticket
 from redis_state.worker.run import Terms, run_task
 from redis_state.worker.tally import Tally
 from tests.pools import SESSION, client_of

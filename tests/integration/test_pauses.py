@@ -26,7 +26,8 @@ from redis_state.primitives.watchlist import WatchList
 from redis_state.testing import eventually
 from redis_state.transport.keys import token_digest
 from redis_state.worker import Pause, TaskClient, TaskContext
-from redis_state.worker.life import NotStarted, Started, TaskLife, watch_entry
+from redis_state.worker.life import NotStarted, Started, TaskLife
+from redis_state.worker.moves import watch_entry
 from redis_state.worker.pausing import Pausing
 from redis_state.worker.waitpoint import Question, decision_of, pause_token
 from tests.faults import run_processes

@@ -17,9 +17,10 @@ from redis_state.models import TaskStatus
 from redis_state.testing import eventually
 from redis_state.worker import AgentWorker, TaskClient, TaskContext
 from redis_state.worker.inbox import Inbox
+from redis_state.worker.jobs import is_anothers
 from redis_state.worker.journal import Journals
 from redis_state.worker.life import TaskLife
-from redis_state.worker.queue import default_queue, is_anothers
+from redis_state.worker.queue import default_queue
 from tests.pools import SESSION, agent, arq_key, client_of, pool, queue_of, serving, statuses
 
 pytestmark = pytest.mark.worker

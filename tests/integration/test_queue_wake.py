@@ -18,7 +18,8 @@ from redis_state.errors import BackendUnavailable
 from redis_state.models import TaskStatus
 from redis_state.testing import eventually
 from redis_state.worker import AgentWorker, TaskClient, TaskContext
-from redis_state.worker.queue import Job, Mended, Queue, wake_channel
+from redis_state.worker.jobs import Job
+from redis_state.worker.queue import Mended, Queue, wake_channel
 from tests.pools import SESSION, agent, client_of, queue_of, queued, serving
 
 pytestmark = pytest.mark.worker

@@ -16,9 +16,17 @@ from redis_state.errors import InvalidField, InvalidTransition, LeaseLost
 from redis_state.models import TaskStatus
 from redis_state.worker import StepPolicy, TaskContext
 from redis_state.worker.journal import PART_BYTES, Journals, StepNote, part_name
-from redis_state.worker.life import TaskLife
 from tests.pools import SESSION
-from tests.runs import TASK, begin_again, make, parts_left, run_once, run_to_the_end, take
+from tests.runs import (
+    TASK,
+    begin_again,
+    make,
+    note_step,
+    parts_left,
+    run_once,
+    run_to_the_end,
+    take,
+)
 
 Work = Callable[..., Awaitable[Any]]
 
@@ -352,7 +360,7 @@ async def test_a_task_that_has_gone_takes_no_more_notes(store: RedisStateStore) 
     started = await take(store)
     await store.tasks.clear(SESSION, TASK)
     with pytest.raises(LeaseLost):
-        await TaskLife(store).note_step(started, "step:x#1", 1)
+        await note_step(store, started, "step:x#1", 1)
     assert await parts_left(store) == []
 
 
@@ -363,7 +371,7 @@ async def test_a_task_that_has_expired_takes_no_more_notes(store: RedisStateStor
     await store.transport.sender.send("DEL", task, repeatable=True)
     for size in (1, PART_BYTES * 2):
         with pytest.raises(InvalidTransition) as caught:
-            await TaskLife(store).note_step(started, "step:x#1", "x" * size)
+            await note_step(store, started, "step:x#1", "x" * size)
         assert caught.value.current == "missing"
     assert await parts_left(store) == []
 
@@ -373,7 +381,7 @@ async def test_a_note_that_is_under_way_arrives_though_its_run_is_cancelled(
 ) -> None:
     await make(store)
     started = await take(store)
-    noting = asyncio.create_task(TaskLife(store).note_step(started, "step:x#1", "done"))
+    noting = asyncio.create_task(note_step(store, started, "step:x#1", "done"))
     await asyncio.sleep(0)
     noting.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -21,7 +21,8 @@ from redis_state.models import TaskStatus
 from redis_state.testing import eventually
 from redis_state.transport.embedded import start_embedded
 from redis_state.worker import AgentWorker, TaskClient, TaskContext, services
-from redis_state.worker.queue import Queue, serialize
+from redis_state.worker.jobs import serialize
+from redis_state.worker.queue import Queue
 from tests.faults import Proxy
 from tests.integration.test_connect import certificate
 from tests.pools import (

@@ -20,6 +20,7 @@ from redis_state.worker.pausing import Decided, Pausing
 from redis_state.worker.waitpoint import Decision, Question, decision_of, pause_token
 from tests.faults import run_processes
 from tests.pools import SESSION, statuses, updates_of
+from tests.runs import note_step
 
 ENDS = (TaskStatus.COMPLETE, TaskStatus.FAILED, TaskStatus.CANCELLED)
 
@@ -139,7 +140,7 @@ async def test_a_task_handed_over_is_started_under_the_next_epoch(
         await life.leave(first, TaskStatus.COMPLETE, result="stale")
     assert (caught.value.epoch, caught.value.current) == (1, 2)
     with pytest.raises(LeaseLost):
-        await life.note_step(first, "step:x#1", "stale")
+        await note_step(store, first, "step:x#1", "stale")
     with pytest.raises(LeaseLost):
         await life.set_priority(first, 9)
     with pytest.raises(LeaseLost):
@@ -147,7 +148,7 @@ async def test_a_task_handed_over_is_started_under_the_next_epoch(
     with pytest.raises(LeaseLost):
         await Pausing(store).wait(first, "pause:x#1")
     assert await status(store) == "RUNNING"
-    assert await life.note_step(second, "step:x#1", (1, 2)) == [1, 2]
+    assert await note_step(store, second, "step:x#1", (1, 2)) == [1, 2]
 
 
 @pytest.mark.parametrize("waiting", [TaskStatus.PENDING, TaskStatus.PAUSED])

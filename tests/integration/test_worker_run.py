@@ -30,8 +30,9 @@ from redis_state.models import (
 )
 from redis_state.testing import eventually
 from redis_state.worker import TaskCancelled, TaskClient, TaskContext, run
+from redis_state.worker.jobs import serialize
 from redis_state.worker.life import Started, TaskLife
-from redis_state.worker.queue import queue_settings, serialize
+from redis_state.worker.queue_server import queue_settings
 from tests.faults import Proxy
 from tests.pools import (
     SESSION,

@@ -28,7 +28,7 @@ from redis_state.agents import (
 )
 from redis_state.primitives.lease import Leases
 from redis_state.worker.agents import agent_handler
-from redis_state.worker.queue import Ticket
+from redis_state.worker.jobs import Ticket
 from redis_state.worker.run import Handler, Terms, run_task
 from tests.agents import twenty_steps
 

@@ -22,6 +22,7 @@ from redis_state.worker import AgentWorker, Handler, TaskContext
 from redis_state.worker.life import TaskLife
 from redis_state.worker.pausing import Pausing
 from redis_state.worker.waitpoint import PauseOptions, Question
+from tests.runs import note_step
 
 STEPS = 3
 
@@ -103,7 +104,7 @@ async def _tell(ctx: TaskContext) -> None:
 
 
 async def _step(ctx: TaskContext) -> None:
-    await TaskLife(ctx.store).note_step(ctx._started, "step:zombie#1", "a zombie's")
+    await note_step(ctx.store, ctx._started, "step:zombie#1", "a zombie's")
 
 
 async def _pause(ctx: TaskContext) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 LAYERS = (
-    ("errors", "models", "codec", "settings"),
+    ("errors", "models", "codec", "nearest", "settings"),
     ("transport",),
     ("primitives",),
     ("stores", "agents"),

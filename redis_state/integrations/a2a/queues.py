@@ -24,6 +24,7 @@ from redis_state.primitives.lease import Held, Leases, new_owner
 from redis_state.primitives.log import Bounds, Log
 from redis_state.primitives.signal import Row
 from redis_state.stores.a2a_versions import new_write
+from redis_state.transport.clock import now_ms
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -118,8 +119,7 @@ class _Feed:
         owner, expires = await self._sender.send(
             "HMGET", self._lease, "owner", "expires", repeatable=True
         )
-        seconds, micros = await self._sender.send("TIME", repeatable=True)
-        return bool(owner) and int(expires) > int(seconds) * 1000 + int(micros) // 1000
+        return bool(owner) and int(expires) > await now_ms(self._sender)
 
 
 class RedisQueueManager(QueueManager):

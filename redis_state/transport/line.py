@@ -1,0 +1,109 @@
+"""One connection of an event loop, made anew as long as it is wanted."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
+
+from redis_state.transport.address import Address
+from redis_state.transport.link import Link, open_link
+
+_FIRST_BACKOFF_S = 0.01
+
+
+class User(Protocol):
+    """Whose connection it is."""
+
+    def wanted(self) -> bool:
+        """Tell whether a connection is needed now."""
+        ...
+
+    async def use(self, link: Link) -> None:
+        """Use a new connection until it has ended, or is of no use any more."""
+
+    def hear(self, reply: Any) -> None:
+        """Take the next reply."""
+
+    def ended(self) -> None:
+        """Take note that the connection has ended. There is none now."""
+
+    def failed(self, error: Exception) -> None:
+        """Take note of why there is none: what `open_link`, ``use`` or ``hear`` raised."""
+
+
+class Line:
+    """Keep a connection. Nothing is done before `need` is called."""
+
+    def __init__(
+        self,
+        user: User,
+        locate: Callable[[], Awaitable[Address]],
+        *,
+        name: str,
+        connect_timeout_s: float,
+        longest_backoff_s: float,
+    ) -> None:
+        self._user = user
+        self._locate = locate
+        self._name = name
+        self._connect_timeout_s = connect_timeout_s
+        self._longest_backoff_s = longest_backoff_s
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._closed = False
+        self.link: Link | None = None
+        self.connections: int = 0
+
+    def need(self) -> None:
+        """Have a connection made, if there is none."""
+        self._wake.set()
+        if not self._closed and (self._task is None or self._task.done()):
+            self._start()
+
+    async def aclose(self) -> None:
+        """Disconnect for good. Safe to repeat."""
+        self._closed = True
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task})
+
+    def _start(self) -> None:
+        self._task = asyncio.create_task(self._keep(), name=self._name)
+        self._task.add_done_callback(self._start_again)
+
+    def _start_again(self, over: asyncio.Task[None]) -> None:
+        # A loop that ends cancels its tasks, this one too, but lets them call in `finally`.
+        if over is self._task and self._user.wanted() and not self._closed:
+            self._start()
+
+    async def _keep(self) -> None:
+        backoff_s = _FIRST_BACKOFF_S
+        while True:
+            while not self._user.wanted():
+                self._wake.clear()
+                await self._wake.wait()
+            if await self._connect_and_use():
+                backoff_s = _FIRST_BACKOFF_S
+            # Also after a connection that broke at once: what broke it may be sent again.
+            await asyncio.sleep(backoff_s * random.uniform(0.5, 1))
+            backoff_s = min(backoff_s * 2, self._longest_backoff_s)
+
+    async def _connect_and_use(self) -> bool:
+        """Use a connection until it ends; tell whether anything was heard on it."""
+        heard, user = False, self._user
+        try:
+            link = await open_link(self._locate, user.hear, timeout_s=self._connect_timeout_s)
+            self.connections += 1
+            self.link = link
+            try:
+                await user.use(link)
+            finally:
+                heard = link.heard_at > link.opened_at
+                self.link = None
+                link.abort("the connection was given up")
+                user.ended()
+        except Exception as error:  # noqa: BLE001 - the user tells whoever waits
+            user.failed(error)
+        return heard

@@ -1,0 +1,66 @@
+"""What the moves of a task share: what they write, what they tell, and how a refusal is raised."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from typing import Any
+
+from redis_state import codec
+from redis_state.errors import InvalidTransition, LeaseLost
+from redis_state.models import StateUpdate, TaskState, TaskStatus, UpdateType
+from redis_state.store import RedisStateStore
+from redis_state.stores.tasks import microseconds, task_fields
+from redis_state.transport.scripts import Announcement, Reply, Word, raw
+
+
+def new_fields(
+    state: TaskState,
+    *,
+    handler: str,
+    task_input: Any,
+    queue: str | None,
+    trace: Mapping[str, str] | None,
+) -> dict[str, bytes]:
+    """Write a new task as its record's fields, with a secret of its own."""
+    job = {"handler": handler, "input": task_input, "secret": secrets.token_urlsafe(32)}
+    fields = task_fields(state) | ({"queue": raw(queue)} if queue else {})
+    return fields | {
+        "job": codec.encode(job | ({"trace": trace} if trace else {})),
+        "finished": b"0",
+        "updated_at": str(microseconds(state.updated_at)).encode(),
+    }
+
+
+def watch_entry(session_id: str, task_id: str) -> bytes:
+    """Name a task on the watch list."""
+    return codec.encode(["task", session_id, task_id])
+
+
+def announcement(store: RedisStateStore, *updates: StateUpdate) -> Announcement:
+    """Write updates of one session for the script that moves their task."""
+    updates_of = store.updates
+    rows = [updates_of.write(update) for update in updates]
+    log = updates_of.keys(updates[0].session_id)
+    return Announcement(log, updates_of.bounds.max_rows, updates_of.bounds.ttl_ms, rows)
+
+
+def raise_refused(reply: Reply, state: TaskState, *, epoch: int, wanted: str) -> None:
+    """Errors: LeaseLost, InvalidTransition, if that is what a script answered."""
+    if reply.word is Word.LOST:
+        raise LeaseLost(f"task {state.task_id!r}", epoch=epoch, current=int(reply.facts[0]))
+    if reply.word is Word.DENIED:
+        raise InvalidTransition(state.task_id, current=reply.text(0), wanted=wanted)
+    if reply.word is Word.MISSING:
+        raise InvalidTransition(state.task_id, current="missing", wanted=wanted)
+
+
+def status_update(state: TaskState, status: TaskStatus, **details: Any) -> StateUpdate:
+    """Make the update that tells of a task's new state."""
+    return StateUpdate(
+        session_id=state.session_id,
+        task_id=state.task_id,
+        trace_id=state.trace_id,
+        update_type=UpdateType.STATUS_CHANGE,
+        content={"status": status.value, **details},
+    )
