@@ -42,18 +42,23 @@ class Link(asyncio.BufferedProtocol):
         self._hear = hear
         # One buffer for all that comes: the parser copies what it keeps.
         self._buffer = bytearray(_BUFFER_BYTES)
-        # Why it ended; set once, by whatever comes first.
         loop = asyncio.get_running_loop()
+        # Why it ended; set once, by whatever comes first.
         self._ended: asyncio.Future[str] = loop.create_future()
         self.opened_at: float = loop.time()
         # When something was heard last; ``opened_at`` until then.
         self.heard_at: float = self.opened_at
         self.on_writable: Callable[[], None] | None = None
-        self.writable: bool = True
+        self._paused = False
 
     async def lost(self) -> str:
         """Wait until the connection has ended; return why."""
         return await asyncio.shield(self._ended)
+
+    @property
+    def writable(self) -> bool:
+        """Whether writing is of use now: it has not ended, and the server keeps up."""
+        return not (self._paused or self._transport.is_closing())
 
     def write(self, data: bytes) -> None:
         """Send bytes, unless the connection has ended. Does not wait.
@@ -98,11 +103,11 @@ class Link(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         """Take note that the server reads more slowly than we write."""
-        self.writable = False
+        self._paused = True
 
     def resume_writing(self) -> None:
         """Let what was held back be written."""
-        self.writable = True
+        self._paused = False
         if self.on_writable is not None:
             self.on_writable()
 

@@ -495,6 +495,29 @@ async def test_nothing_is_written_to_a_connection_that_has_ended(url: str) -> No
     assert heard == [b"PONG"]
 
 
+async def test_server_that_hangs_up_after_the_handshake_is_not_waited_for(
+    unused_tcp_port: int,
+) -> None:
+    left = 0
+
+    async def greet_and_leave(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal left
+        said = b" "
+        while said and b"PING" not in said:
+            said = await reader.read(1 << 16)
+            writer.write(b"+OK\r\n" * said.count(b"*"))
+        left += 1
+        writer.close()
+
+    server = await asyncio.start_server(greet_and_leave, "127.0.0.1", unused_tcp_port)
+    async with server, sender_to(f"redis://127.0.0.1:{unused_tcp_port}/0") as sender:
+        for _ in range(5):
+            error, _ = await outcome(sender.send("PING", repeatable=True, timeout_s=0.3))
+            assert isinstance(error, BackendError)
+        # It was not the first connection that was waited for.
+        assert left > 3
+
+
 async def test_sender_whose_task_was_cancelled_starts_again(url: str) -> None:
     async with sender_to(url) as sender:
         await sender.send("PING", repeatable=True)
