@@ -3,7 +3,7 @@
 -- KEYS[2] ids      hash: entry id -> n; '' -> head
 -- KEYS[3] topic_rows  list: n of the rows of this topic; untouched without a topic
 -- KEYS[4] channel  pub/sub: <entry> <id length> <topic length> <id><topic><row>
--- KEYS[5] lease    hash: epoch
+-- KEYS[5] lease    hash: epoch; absent without one
 -- ARGV[1] epoch    of the writer's lease, '' for none
 -- ARGV[2] topic    text, '' for none
 -- ARGV[3] max_rows count, 0 for no limit

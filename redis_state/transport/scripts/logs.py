@@ -30,9 +30,12 @@ class LogScripts(ScriptRunner):
         fence: Fence | None = None,
     ) -> Reply:
         """OK new n... | LOST epoch."""
+        keys = [log.rows, log.ids, log.topic(topic), log.channel]
+        if fence:
+            keys.append(fence.lease)
         return await self._run(
             "append_log",
-            (log.rows, log.ids, log.topic(topic), log.channel, fence.lease if fence else log.ids),
+            keys,
             (
                 fence.epoch if fence else "",
                 topic_bytes(topic),
