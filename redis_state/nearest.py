@@ -112,7 +112,7 @@ class Cleaner:
 
     def __init__(self) -> None:
         self.changes: list[Change] = []
-        self.capped = False
+        self.capped: bool = False
         self._trail: list[str | int] = []
         self._ancestors: set[int] = set()
         self._depth = 0
