@@ -64,7 +64,7 @@ async def newest(store: RedisStateStore, _: int) -> None:
 
 
 BOUNDS: dict[str, tuple[Operation, Cost]] = {
-    "append": (append, Cost(230, 12, 665)),
+    "append": (append, Cost(230, 12, 600)),
     "event": (event, Cost(235, 8, 600)),
     "save": (save, Cost(265, 14, 1370)),
     "load": (load, Cost(190, 1.6, 90)),
