@@ -16,8 +16,9 @@ local function log_row(log, head, was, id, row, now)
   end
   if type(done) ~= 'table' then done = redis.pcall('XADD', log.rows, entry, 'id', id, 'topic', topic, 'row', row) end
   if type(done) ~= 'table' then return entry .. head.rest end
-  redis.call('HDEL', log.ids, id, '')
+  -- The old head first: a hash that is empty in between would lose its lifetime.
   if was then redis.call('HSET', log.ids, '', was) end
+  redis.call('HDEL', log.ids, id, was and id or '')
   if topic ~= '' then redis.pcall('LREM', log.topic_rows, -1, n) end
   error(done)
 end

@@ -13,12 +13,7 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from redis_state.errors import (
-    BackendUnavailable,
-    CursorGap,
-    InvalidField,
-    LeaseLost,
-)
+from redis_state.errors import BackendUnavailable, CursorGap, InvalidField, LeaseLost
 from redis_state.primitives.signal import Row, Signal, Signals
 from redis_state.transport.keys import LogKeys
 from redis_state.transport.scripts import Fence, Reply, Scripts, Word, topic_text
@@ -155,7 +150,7 @@ class Log:
         if not found or found[0][0] != after.encode():
             return None
         rows = [_row(entry) for entry in found[1 : count + 1]]
-        return Page(rows, rows[-1].cursor if rows else after, at_end=len(found) < count + 2)
+        return Page(rows, rows[-1].cursor if rows else after, at_end=len(found) < end)
 
     async def tail(
         self, *, after_id: bytes = b"", count: int, topic: str | None = None

@@ -16,6 +16,7 @@ from redis_state.errors import LeaseLost, VersionConflict
 from redis_state.transport.scripts import Fence, Scripts, Word, topic_text
 
 _REMEMBERED = 500
+_URL_SAFE = bytes.maketrans(b"+/", b"-_")
 
 
 @dataclass(slots=True)
@@ -132,5 +133,5 @@ _name = _Names().__getitem__
 
 
 def new_write_id() -> str:
-    """Name one call, so that its repetition is recognised: 72 random bits."""
-    return b2a_base64(os.urandom(9), newline=False).decode()
+    """Name one call, so that its repetition is recognised: 72 random bits, safe in URLs."""
+    return b2a_base64(os.urandom(9), newline=False).translate(_URL_SAFE).decode()

@@ -68,11 +68,7 @@ class Base:
 
     def read_row(self, scope: str, kind: str, row: Row, read: Callable[[Row], T]) -> T | None:
         """Read one row of a log, or count it, keep it aside with its reason, and return None."""
-        try:
-            return read(row)
-        except Exception as error:  # noqa: BLE001 - as in attempt
-            self.set_aside(scope, f"{kind} {row.cursor}", row.data, error)
-            return None
+        return self.attempt(scope, f"{kind} {row.cursor}", row.data, lambda: read(row))
 
     def fetch(self, key: str) -> Flat:
         """Ask for a record, without waiting, for `read_record`."""
@@ -93,7 +89,7 @@ class Base:
             return None
         try:
             return read(cast("Stored", stored(fields)))
-        except Exception as error:  # noqa: BLE001 - as in attempt
+        except Exception as error:  # noqa: BLE001 - as in attempt; the document is looked for only now
             document = dict(zip(fields[::2], fields[1::2], strict=False)).get(b"document", b"")
             self.set_aside(scope, place, document, error)
             return None

@@ -51,6 +51,7 @@ class TaskStore:
 
     def keys(self, session_id: str, task_id: str) -> TaskKeys:
         """Name a task's keys."""
+        # What is no text is no key of a cache either: named anew, it is refused by its field.
         known = type(session_id) is str and type(task_id) is str
         make = _keys if known and len(session_id) + len(task_id) <= _LONGEST else _keys.__wrapped__
         return make(self._base.keys, session_id, task_id)

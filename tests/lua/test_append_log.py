@@ -175,5 +175,13 @@ async def test_a_writer_without_a_right_to_the_channel_leaves_nothing_half_writt
     assert await topic_of(scripts, log, "t") == [1, 2]
     assert await append(scripts, log, "c", topic="t") == ok(1, 3)
     assert await rows_of(scripts, log) == [(1, "a"), (2, "b"), (3, "c")]
+    # A cleared log is nothing but its head, which must not lose its lifetime either.
+    await scripts.clear_log(log, topics=("t",))
+    with pytest.raises(CommandRefused):
+        await append(scripts, log, "d", topic="t", announce=True)
+    rows, ids, topic = await lives(scripts, log.rows, log.ids, log.topic("t"))
+    assert (rows, topic) == (-2, -2)
+    assert 0 < ids <= 1.5 * HOUR
+    assert await append(scripts, log, "d", topic="t") == ok(1, 4)
     await ask(scripts, "AUTH", "default", "any")
     await ask(scripts, "ACL", "DELUSER", user)
