@@ -14,6 +14,7 @@ import os
 import signal
 import sys
 import threading
+from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -176,8 +177,7 @@ def worker(
         level=logging.INFO if verbose else logging.WARNING,
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
-    # Until the worker runs, and knows better what to do, nothing is there to be handed over.
-    signal.signal(signal.SIGTERM, _end)
+    signal.signal(signal.SIGTERM, _end_at_once)
     found = or_exit(lambda: _load_worker(target, AgentWorker))
     if stop_with_stdin:
         threading.Thread(target=_stop_with_stdin, daemon=True).start()
@@ -286,8 +286,16 @@ def _load_worker(target: str, kind: type[AgentWorker]) -> AgentWorker:
     return found
 
 
-def _end(*_: object) -> None:
-    sys.exit(0)
+def _end_at_once(*_: object) -> None:
+    """End a worker that does not run yet: there is nothing to hand over.
+
+    Not by an exception: it would break off whatever is just being made, such as the event loop.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        # It may be what was interrupted.
+        with suppress(Exception):
+            stream.flush()
+    os._exit(0)
 
 
 def _stop_with_stdin() -> None:

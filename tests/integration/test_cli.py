@@ -129,6 +129,35 @@ async def test_a_worker_is_found_in_the_current_folder_and_ends_with_its_input(
     assert "Traceback" not in ran.stderr
 
 
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_a_worker_told_to_end_while_its_loop_is_made_ends_quietly(
+    tmp_path: Path, loop: str
+) -> None:
+    pytest.importorskip("arq", reason="needs the worker extra")
+    pytest.importorskip(loop, reason="needs the uvloop extra")
+    # Any loop makes itself a pair of sockets.
+    text = """
+import os, signal, socket
+from redis_state.worker import AgentWorker
+
+mine = AgentWorker({})
+make = socket.socketpair
+
+def told_meanwhile(*arguments):
+    print("told")
+    os.kill(os.getpid(), signal.SIGTERM)
+    return make(*arguments)
+
+socket.socketpair = told_meanwhile
+"""
+    (tmp_path / "my_pool.py").write_text(text, encoding="utf-8")
+    environment = {"REDIS_STATE_URL": "redis://127.0.0.1:1"}
+    flags = ("--uvloop",) if loop == "uvloop" else ()
+    ran = cli("worker", "my_pool:mine", *flags, cwd=tmp_path, environment=environment)
+    assert "told" in ran.stdout
+    assert (ran.returncode, ran.stderr) == (0, "")
+
+
 def test_a_worker_cannot_share_a_server_of_its_own(tmp_path: Path) -> None:
     pytest.importorskip("arq", reason="needs the worker extra")
     text = "from redis_state.worker import AgentWorker\nmine = AgentWorker({})\n"
