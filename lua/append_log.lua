@@ -14,15 +14,23 @@
 --   {'OK', new, n, ...}  how many rows are new, then each row's number
 --   {'LOST', epoch}      the lease is at a later epoch; this call wrote nothing
 -- Emits one message per new row on channel
--- @include now_ms
+-- @include now_text
 -- @include fence
 -- @include log_append
-local log = { rows = KEYS[1], ids = KEYS[2], topic_rows = KEYS[3], channel = KEYS[4] }
+local log = {
+  rows = KEYS[1], ids = KEYS[2], topic_rows = KEYS[3], channel = KEYS[4],
+  topic = ARGV[2], max_rows = tonumber(ARGV[3]), ttl_ms = tonumber(ARGV[4]), announce = ARGV[5], more = false,
+}
 local lease, epoch = KEYS[5], ARGV[1]
-log.topic, log.max_rows, log.ttl_ms, log.announce = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
 local rows_in, from = ARGV, 6
 
 local lost = fence(lease, epoch)
 if lost then return lost end
-local numbers, new = log_append(log, rows_in, from, now_ms())
-return { 'OK', new, unpack(numbers) }
+local reply, now = { 'OK', 0 }, now_text()
+for i = from, #rows_in, 2 do
+  -- Trimmed at the end: an id that is there must not be gone by the time it is looked for.
+  log.more = i + 2 < #rows_in
+  local n, new = log_append(log, rows_in[i], rows_in[i + 1], now)
+  reply[2], reply[#reply + 1] = reply[2] + new, n
+end
+return reply

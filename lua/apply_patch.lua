@@ -50,7 +50,7 @@ if result == '' and limit > 0 then
   local waiting = redis.call('ZCOUNT', patches, string.format('%.0f', now * 1000), '+inf')
   if waiting >= limit then return { 'DENIED', waiting } end
 end
-if #rows_in > 0 then log_append(log, rows_in, 1, now) end
+for i = 1, #rows_in, 2 do log_append(log, rows_in[i], rows_in[i + 1], now) end
 if result == '' then
   -- A token as token_resolve knows it: open from the start, and there only once.
   redis.call('HSET', patch, 'state', 'open', 'payload', payload, 'task', task, 'decision', decision,

@@ -37,7 +37,7 @@ local ids = { unpack(ARGV, 12) }
 
 local portion = 200
 local books = { expiry = expiry, use = use, about = about }
-local now = string.format('%d', now_ms())
+local now = string.format('%.0f', now_ms())
 local expired = redis.call('ZRANGEBYSCORE', expiry, '-inf', now, 'LIMIT', 0, portion)
 for _, gone in ipairs(expired) do blob_forget(books, gone) end
 if #expired == portion then return { 'AGAIN' } end

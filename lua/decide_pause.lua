@@ -66,7 +66,8 @@ local reply, won = token_resolve(token, use, now)
 if reply[1] == 'MISSING' and overdue and (waits or epoch ~= '') then reply, won = { 'OK' }, true end
 if reply[1] ~= 'OK' then return reply end
 if won then
-  log_append(log, waits and resumed or decided, 1, now)
+  local told = waits and resumed or decided
+  log_append(log, told[1], told[2], now)
   redis.call('HSET', journal, entry, note)
   if redis.call('PTTL', journal) < ttl_ms then redis.call('PEXPIRE', journal, ttl_ms) end
   redis.call('ZREM', pauses, token)

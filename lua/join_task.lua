@@ -47,7 +47,7 @@ if was[1] ~= 'RUNNING' then return { 'DENIED', was[1] or '' } end
 local finished = redis.call('HGET', child, 'finished')
 if not finished then return { 'MISSING' } end
 if finished == '1' then return { 'AGAIN' } end
-log_append(log, { row_id, row }, 1, now_ms())
+log_append(log, row_id, row, now_ms())
 -- No decision of an earlier pause, nor its deadline, is what the task waits for now.
 local waits = { 'waits_for', child_id, 'pause_entry', '', 'pause_token', '', 'pause_write', write }
 for _, field in ipairs(waits) do fields[#fields + 1] = field end

@@ -5,4 +5,4 @@
 -- @include now_ms
 local expiry = KEYS[1]
 
-return { 'OK', redis.call('ZRANGEBYSCORE', expiry, string.format('(%d', now_ms()), '+inf') }
+return { 'OK', redis.call('ZRANGEBYSCORE', expiry, string.format('(%.0f', now_ms()), '+inf') }

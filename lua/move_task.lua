@@ -48,7 +48,7 @@ if was[2] == write then return { 'OK', tonumber(was[3]), current } end
 local lost = fence(lease, epoch)
 if lost then return lost end
 if not string.find(from, ' ' .. was[1] .. ' ', 1, true) then return { 'DENIED', was[1] } end
-log_append(log, { row_id, row }, 1, now_ms())
+log_append(log, row_id, row, now_ms())
 -- Its worker lives, so those that died before are forgotten, unless the fields say otherwise.
 if release == '1' then redis.call('HSET', task, 'crashes', 0) end
 local version = record_write(task, { key = tasks, member = member }, write, ttl_ms, fields)

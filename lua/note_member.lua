@@ -9,13 +9,13 @@ local member, ttl_ms = ARGV[1], tonumber(ARGV[2])
 
 local time = redis.call('TIME')
 local now_us = time[1] * 1000000 + time[2]
-redis.call('ZREMRANGEBYSCORE', index, '-inf', string.format('(%d', now_us))
-local score = ttl_ms > 0 and string.format('%d', now_us + ttl_ms * 1000) or '+inf'
+redis.call('ZREMRANGEBYSCORE', index, '-inf', string.format('(%.0f', now_us))
+local score = ttl_ms > 0 and string.format('%.0f', now_us + ttl_ms * 1000) or '+inf'
 local noted = redis.call('ZADD', index, 'GT', score, member)
 local last = redis.call('ZRANGE', index, -1, -1, 'WITHSCORES')[2]
 if last == 'inf' then
   redis.call('PERSIST', index)
 else
-  redis.call('PEXPIREAT', index, string.format('%d', math.ceil(tonumber(last) / 1000)))
+  redis.call('PEXPIREAT', index, string.format('%.0f', math.ceil(tonumber(last) / 1000)))
 end
 return { 'OK', noted }

@@ -47,7 +47,7 @@ if noted then
 end
 local found = redis.call('HMGET', task, 'status', 'order')
 if found[1] ~= 'RUNNING' then return { 'DENIED', found[1] or '' } end
-log_append(log, { row_id, row }, 1, now)
+log_append(log, row_id, row, now)
 local expires = string.format('%.0f', now + token_ttl_ms)
 redis.call('HSET', token, 'state', 'open', 'payload', about, 'task', owner, 'order', found[2],
   'opened', string.format('%.0f', now), 'expires', expires)

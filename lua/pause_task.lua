@@ -50,7 +50,7 @@ if held[1] == 'resolved' then return { 'TAKEN', held[3], tonumber(held[4]), held
 local now = now_ms()
 local left_ms = tonumber(held[2]) - now
 if left_ms <= 0 then return { 'EXPIRED' } end
-log_append(log, { row_id, row }, 1, now)
+log_append(log, row_id, row, now)
 for _, field in ipairs({ 'pause_entry', entry, 'pause_token', token, 'pause_write', write }) do
   fields[#fields + 1] = field
 end

@@ -40,7 +40,7 @@ local now_us = time[1] * 1000000 + time[2]
 local now, ttl_ms = math.floor(now_us / 1000), ends == '1' and kept_ms or active_ms
 -- No row is too old: how long the log lives is for keep_state to say.
 local log = { rows = rows, ids = ids, topic_rows = rows, channel = channel, topic = '', max_rows = max_rows, ttl_ms = ttl_ms, keeps_old = true }
-local n = log_append(log, { event_id, row }, 1, now)[1]
+local n = log_append(log, event_id, row, now)
 if state ~= '' then redis.call('HSET', task, 'state', state) end
 local ended = ends == '1' and string.format('%.0f', now_us)
 if ended then redis.call('HSET', task, 'completed', ended) end

@@ -51,7 +51,7 @@ local now = now_ms()
 local reply, won = token_resolve(patch, use, now)
 if reply[1] ~= 'OK' then return reply end
 if won then
-  log_append(log, rows_in, 1, now)
+  for i = 1, #rows_in, 2 do log_append(log, rows_in[i], rows_in[i + 1], now) end
   redis.call('ZREM', patches, patch_id)
   redis.call('HSET', patch, 'resolver', call)
 end

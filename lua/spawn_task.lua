@@ -64,5 +64,5 @@ if was[2] == write then return { 'OK', tonumber(was[1]) } end
 if not is_new then return { 'STALE', noted } end
 redis.call('HSET', journal, entry, note)
 redis.call('PEXPIRE', journal, redis.call('PTTL', parent))
-log_append(log, { row_id, row }, 1, now)
+log_append(log, row_id, row, now)
 return { 'OK', record_write(task, { key = tasks, member = member }, write, ttl_ms, fields) }

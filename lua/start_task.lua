@@ -43,7 +43,7 @@ local now = now_ms()
 local epoch, left_ms = lease_take(lease, owner, lease_ms, ttl_ms, now)
 if not epoch then return { 'HELD', left_ms } end
 if not again then
-  log_append(log, { row_id, row }, 1, now)
+  log_append(log, row_id, row, now)
   redis.call('HINCRBY', task, 'attempts', 1)
   if was[1] == 'RUNNING' and holder ~= '' then redis.call('HINCRBY', task, 'crashes', 1) end
   record_write(task, { key = tasks, member = member }, write, ttl_ms, fields)

@@ -52,7 +52,7 @@ if not string.find(from, ' ' .. current_phase .. ' ', 1, true) then return { 'DE
 for _, field in ipairs({ 'status', status, 'phase', status .. run .. phase }) do
   fields[#fields + 1] = field
 end
-log_append(log, { row_id, row }, 1, now)
+log_append(log, row_id, row, now)
 record_write(task, { key = tasks, member = member }, write, ttl_ms, fields)
 redis.call('PEXPIRE', journal, ttl_ms)
 return { 'OK', redis.call('HGETALL', task) }

@@ -30,7 +30,7 @@ local known = redis.call('HGET', ids, write)
 if known then return { 'OK', tonumber(known) } end
 if redis.call('EXISTS', task) == 0 then return { 'MISSING' } end
 local log = { rows = rows, ids = ids, topic_rows = rows, channel = channel, topic = '', max_rows = max_rows, ttl_ms = ttl_ms }
-local n = log_append(log, { write, row }, 1, now_ms())[1]
+local n = log_append(log, write, row, now_ms())
 if place ~= '' then redis.call('RPUSH', place == 'history' and history or artifacts, item) end
 if #fields > 0 then redis.call('HSET', task, unpack(fields)) end
 local keys = { task = task, tasks = tasks, history = history, artifacts = artifacts, push = push }

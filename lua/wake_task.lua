@@ -46,5 +46,5 @@ if not over then
   redis.call('ZADD', tasks, 'GT', string.format('%.0f', (now + ttl_ms) * 1000), member)
   return { 'HELD' }
 end
-log_append(log, { row_id, row }, 1, now)
+log_append(log, row_id, row, now)
 return { 'OK', record_write(task, { key = tasks, member = member }, write, ttl_ms, fields) }

@@ -57,7 +57,7 @@ end
 a2a_number(log, version, now, phase)
 -- At its end no row of a task is too old: they live as long as its end says.
 log.max_rows, log.ttl_ms, log.keeps_old = max_rows, ttl_ms, phase == 'e'
-version = log_append(log, { write, row }, 1, now)[1]
+version = log_append(log, write, row, now)
 redis.call('HSET', task, 'version', version, 'at', string.format('%.0f', now))
 if rule ~= 'told' then redis.call('HSET', task, 'state', state, 'phase', phase, 'body', body) end
 local ends = now + ttl_ms

@@ -3,11 +3,11 @@
 -- if the log was lost.
 -- @include log_head
 local function a2a_number(log, version, now, phase)
-  log.head = log_head(redis.call('HGET', log.ids, ''))
-  if log.head.last < version then
+  local head = log_head(redis.call('HGET', log.ids, ''))
+  if head.last < version then
     redis.call('UNLINK', log.rows, log.ids)
-    log.head = { first = version + 1, first_ms = now, last = version, last_ms = 0, expires = 0, before_ms = 0 }
-    log_text(log.head)
+    head = { first = version + 1, first_ms = now, last = version, last_ms = 0, expires = 0, before_ms = 0 }
   end
-  if phase == 'e' then log.head.expires = 0 end
+  if phase == 'e' then head.expires = 0 end
+  log.head = log_text(head)
 end

@@ -6,7 +6,7 @@ local function blob_lives(books)
     if last == 'inf' then
       redis.call('PERSIST', book)
     else
-      redis.call('PEXPIREAT', book, string.format('%d', last))
+      redis.call('PEXPIREAT', book, string.format('%.0f', last))
     end
   end
 end

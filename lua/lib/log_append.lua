@@ -1,27 +1,30 @@
--- Append rows to a log: once per id, in the given order, told, trimmed and kept alive in the same step.
--- `log` names rows, ids, topic_rows and channel, and has topic, max_rows and ttl_ms; announce is '0'
--- to tell nobody; keeps_old says that no row is too old; head is there if the caller has read it.
--- `rows_in` holds id and row in turn, from a place on. Returns each row's number, and how many are new.
--- @include log_head
+-- Append a row to a log: once per id, told, trimmed and kept alive in the same step. `log` names rows,
+-- ids, topic_rows and channel, and has topic, max_rows and ttl_ms; announce is '0' to tell nobody;
+-- keeps_old says that no row is too old, more that further rows come before any is dropped; head is
+-- there if the log's is another than it has kept. `now` is in ms, a number or text. Returns the row's
+-- number, and 1 if it is new, else 0.
+-- Every append runs this: no table is made and nothing called that most rows can do without.
 -- @include log_row
 -- @include log_trim
 -- @include log_topic
-local function log_append(log, rows_in, from, now)
-  if #rows_in < from then return {}, 0 end
-  local found = redis.call('HMGET', log.ids, '', rows_in[from])
-  local was, known, numbers, new = found[1], found[2], {}, 0
-  local head = log.head or log_head(was)
-  local prolonged = head.expires - now < log.ttl_ms
-  if prolonged then head.expires = now + log.ttl_ms + math.floor(log.ttl_ms / 2) log_text(head) end
-  for i = from, #rows_in, 2 do
-    if i > from then known = redis.call('HGET', log.ids, rows_in[i]) end
-    if not known then was, new = log_row(log, head, was, rows_in[i], rows_in[i + 1], now), new + 1 end
-    numbers[#numbers + 1] = tonumber(known) or head.last
-  end
-  if new == 0 then return numbers, 0 end
-  if log_trim(log, head, now) then redis.call('HSET', log.ids, '', log_text(head)) end
-  local expires = string.format('%.0f', head.expires)
+local function log_append(log, id, row, now)
+  local found, ttl_ms = redis.call('HMGET', log.ids, '', id), log.ttl_ms
+  local was, known = found[1], found[2]
+  if known then return tonumber(known), 0 end
+  if type(now) == 'number' then now = string.format('%.0f', now) end
+  local last, rest, first, first_ms, expires, before_ms =
+    string.match(log.head or was or '0-0 1 0 0 0', '^(%d+)-%d+( (%d+) (%d+) (%d+) (%d+))$')
+  local number, prolonged = last + 1, expires - now < ttl_ms
+  local n = string.format('%.0f', number)
+  if n == first then first_ms = now end
+  if prolonged then expires = string.format('%.0f', now + ttl_ms + math.floor(ttl_ms / 2)) end
+  if n == first or prolonged then rest = string.format(' %s %s %s %s', first, first_ms, expires, before_ms) end
+  log_row(log, was, rest, n, now, id, row)
   if prolonged then for _, key in ipairs({ log.rows, log.ids }) do redis.call('PEXPIREAT', key, expires) end end
-  if log.topic ~= '' then log_topic(log, head, expires) end
-  return numbers, new
+  local held, most, late = number - first + 1, log.max_rows, now - first_ms > ttl_ms and not log.keeps_old
+  -- A little slack above the limit lets one trim serve many appends.
+  local over = held > most and most > 0 and held > most + math.min(64, math.floor(most / 16))
+  if (over or late) and not log.more then first = log_trim(log, n .. '-' .. now .. rest, over) end
+  if log.topic ~= '' then log_topic(log, expires, first) end
+  return number, 1
 end

@@ -2,16 +2,16 @@
 -- <expires> <before_ms>'. Rows first..last are there; all of them expire at `expires`; row first-1
 -- was dropped and had the time `before_ms`. An absent log is an empty one that gave no number yet.
 local function log_head(text)
-  local last, last_ms, rest, first, first_ms, expires, before_ms =
-    string.match(text or '0-0 1 0 0 0', '^(%d+)-(%d+)( (%d+) (%d+) (%d+) (%d+))$')
+  local last, last_ms, first, first_ms, expires, before_ms =
+    string.match(text or '0-0 1 0 0 0', '^(%d+)-(%d+) (%d+) (%d+) (%d+) (%d+)$')
   return {
-    last = tonumber(last), last_ms = tonumber(last_ms), rest = rest, first = tonumber(first),
+    last = tonumber(last), last_ms = tonumber(last_ms), first = tonumber(first),
     first_ms = tonumber(first_ms), expires = tonumber(expires), before_ms = tonumber(before_ms),
   }
 end
 
--- The same as it is kept, after a change of what few rows change.
+-- The same as it is kept.
 local function log_text(head)
-  head.rest = string.format(' %.0f %.0f %.0f %.0f', head.first, head.first_ms, head.expires, head.before_ms)
-  return string.format('%.0f-%.0f', head.last, head.last_ms) .. head.rest
+  return string.format('%.0f-%.0f %.0f %.0f %.0f %.0f',
+    head.last, head.last_ms, head.first, head.first_ms, head.expires, head.before_ms)
 end

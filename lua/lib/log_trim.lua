@@ -1,12 +1,11 @@
--- Drop the oldest rows, a bounded slice at a time, that are too many or too old, with their ids.
--- A little slack above the limit lets one trim serve many appends. The last row read is kept.
--- Tells whether it dropped any.
-local function log_trim(log, head, now)
-  local max_rows = log.max_rows
-  local over = max_rows > 0 and head.last - head.first + 1 > max_rows + math.min(64, math.floor(max_rows / 16))
-  local horizon = log.keeps_old and 0 or now - log.ttl_ms
-  if not over and head.first_ms >= horizon then return false end
-  local keep_from = over and head.last - max_rows + 1 or 0
+-- Drop the oldest rows, a bounded slice at a time, that are too many, if they are over the limit, or
+-- too old, with their ids. The last row read is kept. `text` is the log's head, of this moment.
+-- Returns the number, as text, of the row that is the first then.
+-- @include log_head
+local function log_trim(log, text, over)
+  local head = log_head(text)
+  local horizon = log.keeps_old and 0 or head.last_ms - log.ttl_ms
+  local keep_from = over and head.last - log.max_rows + 1 or 0
   local slice = over and math.min(256, keep_from - head.first + 1) or 64
   local gone, entries = {}, redis.call('XRANGE', log.rows, '-', '+', 'COUNT', slice)
   for i, entry in ipairs(entries) do
@@ -16,8 +15,10 @@ local function log_trim(log, head, now)
     if i == #entries or (head.first >= keep_from and head.first_ms >= horizon) then break end
     gone[#gone + 1] = entry[2][2]
   end
-  if #gone == 0 then return false end
-  redis.call('XTRIM', log.rows, 'MINID', string.format('%.0f', head.first))
+  local first = string.format('%.0f', head.first)
+  if #gone == 0 then return first end
+  redis.call('XTRIM', log.rows, 'MINID', first)
   redis.call('HDEL', log.ids, unpack(gone))
-  return true
+  redis.call('HSET', log.ids, '', log_text(head))
+  return first
 end

@@ -13,7 +13,9 @@ local function record_write(record, index, write, ttl_ms, fields)
   if index.key ~= '' then
     redis.call('ZADD', index.key, string.format('%.0f', now_us + ttl_ms * 1000), index.member)
     redis.call('ZREMRANGEBYSCORE', index.key, '-inf', string.format('(%.0f', now_us))
-    if redis.call('PTTL', index.key) < ttl_ms then redis.call('PEXPIRE', index.key, ttl_ms) end
+    -- GT takes a key without a lifetime, as a new one is, for one that lives longest.
+    local longer = redis.call('PEXPIRE', index.key, ttl_ms, 'GT')
+    if longer == 0 and redis.call('PTTL', index.key) < 0 then redis.call('PEXPIRE', index.key, ttl_ms) end
   end
   return version
 end
