@@ -37,7 +37,7 @@ class Page:
     at_end: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Appended:
     """The rows' numbers in the order given, and how many of them were not there before."""
 
@@ -49,7 +49,8 @@ class Appended:
 class Bounds:
     """How long a log grows: rows at most (0: no limit) and how long a row lives at least.
 
-    Up to a sixteenth more rows than ``max_rows``, 64 at most, may stand before they are dropped.
+    Up to a sixteenth more rows than ``max_rows``, 64 at most, may stand before they are dropped;
+    and those of a call whose last row was there already, until the next one.
     """
 
     max_rows: int
@@ -224,7 +225,9 @@ class _Follower:
 
     def __init__(self, log: Log, after: str | None, topic: str | None, patience_s: float) -> None:
         self._log = log
+        # Where to read on, and the number and time of the row seen last while it is not behind.
         self._cursor = after
+        self._seen = (0, 0)
         self._topic = topic
         self._patience_s = patience_s
         self._behind = True
@@ -234,18 +237,18 @@ class _Follower:
         if self._behind:
             page = await self._read()
             self._cursor, self._behind = page.cursor, not page.at_end
+            self._seen = _position(page.cursor)
             return page.rows
         # Silence may also be a subscription that cannot be made: then the log is asked.
         row = await signals.next(within_s=min(self._patience_s, _LOOK_AGAIN_S))
-        seen, _, seen_ms = (self._cursor or "0-0").partition("-")
-        if row is not None and row.n <= int(seen) and row.ms <= int(seen_ms):
-            return []
-        if row is None or row.n != int(seen) + 1:
+        if row is not None and row.n == self._seen[0] + 1:
+            self._seen = (row.n, row.ms)
+            return [row] if self._topic is None or row.topic == self._topic else []
+        seen, seen_ms = self._seen
+        if row is None or row.n > seen or row.ms > seen_ms:
             # Rows may be missing in between, or the log began anew: reading it tells which.
-            self._behind = True
-            return []
-        self._cursor = row.cursor
-        return [row] if self._topic is None or row.topic == self._topic else []
+            self._cursor, self._behind = f"{seen}-{seen_ms}", True
+        return []
 
     async def _read(self) -> Page:
         loop = asyncio.get_running_loop()

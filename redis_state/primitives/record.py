@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from binascii import b2a_base64
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -116,6 +116,16 @@ def stored(flat: list[Any]) -> Stored | None:
     if not flat:
         return None
     fields: dict[str, bytes] = dict(zip(map(_name, flat[::2]), flat[1::2], strict=True))
+    return Stored(int(fields.get("version", 0)), int(fields.get("order", 0)), fields)
+
+
+def picked(names: Sequence[str], values: Sequence[Any]) -> Stored | None:
+    """Read the reply for some fields as a record without others; None if there are none."""
+    fields = dict(zip(names, values, strict=True))
+    if None in values:
+        fields = {name: value for name, value in fields.items() if value is not None}
+    if not fields:
+        return None
     return Stored(int(fields.get("version", 0)), int(fields.get("order", 0)), fields)
 
 

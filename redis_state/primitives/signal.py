@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from redis_state.transport.connect import Transport
 from redis_state.transport.scripts import topic_text
 from redis_state.transport.subscriber import Subscription
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """One row as it is stored. ``id`` is the entry id, ``data`` the bytes that were appended."""
 
     n: int
@@ -71,8 +70,7 @@ def read_message(message: bytes) -> Row | None:
         n, ms = entry.split(b"-")
         id_end = int(id_size)
         topic_end = id_end + int(topic_size)
-        return Row(
-            int(n), int(ms), rest[:id_end], topic_text(rest[id_end:topic_end]), rest[topic_end:]
-        )
+        topic = topic_text(rest[id_end:topic_end])
+        return Row(int(n), int(ms), rest[:id_end], topic, rest[topic_end:])
     except ValueError:
         return None

@@ -49,7 +49,8 @@ class Transport:
     @property
     def sender(self) -> Sender:
         """The running loop's sender."""
-        return self._of_this_loop().sender
+        links = self._links.get(asyncio.get_running_loop()) or self._of_this_loop()
+        return links.sender
 
     @property
     def subscriber(self) -> Subscriber:

@@ -1,8 +1,9 @@
 """One connection that carries every short command of an event loop, many in each write.
 
-What callers queue in one turn of the loop leaves in one write; a call that finds nothing on its way
-leaves at once. Replies resolve the futures in order while further writes are on their way. Commands
-take effect in the order of the calls, even when nobody awaits them.
+What callers queue in one turn of the loop leaves together, a full batch as soon as it is full; a
+call that finds nothing on its way leaves at once. Replies resolve the futures in order while
+further writes are on their way. Commands take effect in the order of the calls, even when nobody
+awaits them.
 
 A call is in one of three places, and the order within them is the order of the calls:
 
@@ -35,6 +36,7 @@ from redis_state.errors import (
     RedisStateError,
 )
 from redis_state.transport.address import Address
+from redis_state.transport.answer import Answer
 from redis_state.transport.failures import Rejected, reply_error
 from redis_state.transport.line import Line
 from redis_state.transport.link import Link
@@ -45,7 +47,9 @@ log: logging.Logger = logging.getLogger(__name__)
 Argument = str | bytes | int
 Command = tuple[Argument, ...]
 
-_BATCH_COMMANDS = 128
+# Enough that a write costs little, and few enough that the server works on one batch while the next
+# is being made: with all of 64 callers in one write each side would wait for the other.
+_BATCH_COMMANDS = 24
 _BATCH_BYTES = 1 << 18
 _LONGEST_BACKOFF_S = 0.5
 # How late a deadline may be noticed: looking at every call for each of them would be quadratic.
@@ -56,45 +60,31 @@ _GRAIN_S = 0.1
 _pack: Callable[[Command], bytes] = cast("Any", hiredis).pack_command
 
 
-class _Call:
-    """A command on its way, and whoever waits for its reply."""
+class _Call(Answer):
+    """A command on its way, and the future of its reply."""
 
-    __slots__ = (
-        "command",
-        "deadline",
-        "future",
-        "lasting",
-        "lost",
-        "number",
-        "repeatable",
-        "script",
-        "sent",
-    )
+    __slots__ = ("deadline", "lasting", "lost", "number", "packed", "repeatable", "script", "sent")
 
-    def __init__(
-        self, number: int, command: Command, future: asyncio.Future[Any], deadline: float
-    ) -> None:
-        self.number = number
-        self.command = command
-        self.future = future
-        self.deadline = deadline
-        self.repeatable = False
-        self.lasting = False
-        self.script: Script | None = None
-        # It may have happened: a reply is outstanding, or one was lost with its connection.
-        self.sent = False
-        self.lost = False
+    number: int
+    packed: bytes
+    deadline: float
+    repeatable: bool
+    lasting: bool
+    script: Script | None
+    # It may have happened: a reply is outstanding, or one was lost with its connection.
+    sent: bool
+    lost: bool
 
-    @property
     def wanted(self) -> bool:
-        """Whether it has no outcome yet, and somebody waits for it or it lasts all the same."""
-        return not self.future.done() or (self.lasting and self.future.cancelled())
+        """Tell whether it has no outcome yet, and is waited for or lasts all the same."""
+        return not self.done() or (self.lasting and self.cancelled())
 
     def fail(self, error: Exception) -> None:
-        if not self.future.done():
-            self.future.set_exception(error)
+        """Give it this outcome, if it has none."""
+        if not self.done():
+            self.set_exception(error)
             # Unawaited calls are part of the contract: nobody may be there to look.
-            self.future.exception()
+            self.exception()
 
 
 class Sender:
@@ -123,8 +113,8 @@ class Sender:
         self._again: deque[_Call] = deque()
         self._queue: deque[_Call] = deque()
         self._inflight: deque[_Call] = deque()
-        self._idle = asyncio.Event()
-        self._idle.set()
+        # Set when nothing is left to wait for; made by whoever waits for that.
+        self._idle: asyncio.Event | None = None
         # Whether what is queued will be written at the end of this turn of the loop.
         self._flushing = False
         self._alarm: asyncio.TimerHandle | None = None
@@ -155,23 +145,29 @@ class Sender:
         it passes later, StoreFull, CommandRefused; CallerError for what cannot be sent;
         ConfigError if there is no server to start.
         """
-        future: asyncio.Future[Any] = self._loop.create_future()
         timeout_s = self._call_timeout_s if timeout_s is None else timeout_s
         if not self._line.connections:
             # A server that was never there is told as soon as connecting has taken its time.
             timeout_s = min(timeout_s, self._connect_timeout_s)
-        deadline = self._loop.time() + timeout_s
-        call = _Call(next(self._numbers), command, future, deadline)
+        call = _Call(loop=self._loop)
+        call.number = next(self._numbers)
+        call.deadline = deadline = self._loop.time() + timeout_s
         call.repeatable, call.lasting, call.script = repeatable, lasting, script
+        call.sent = call.lost = False
+        call.waiter = None
         if self._closed:
             call.fail(BackendUnavailable(self._shown_as, "the store is closed"))
-            return future
+            return call
+        try:
+            call.packed = _pack(command)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is the caller's to know
+            call.fail(CallerError(f"{command[0]!s} cannot be sent: {error}"))
+            return call
         self._queue.append(call)
-        self._idle.clear()
         self._flush_soon()
         if self._alarm is None or deadline < self._alarm.when():
             self._arm(deadline)
-        return future
+        return call
 
     @property
     def connections(self) -> int:
@@ -185,8 +181,11 @@ class Sender:
 
     async def drain(self, timeout_s: float | None = None) -> None:
         """Wait until every queued call has its outcome. Errors: TimeoutError."""
-        async with asyncio.timeout(timeout_s):
-            await self._idle.wait()
+        if self.pending:
+            if self._idle is None:
+                self._idle = asyncio.Event()
+            async with asyncio.timeout(timeout_s):
+                await self._idle.wait()
 
     async def aclose(self, *, drain_s: float = 5.0) -> None:
         """Let queued calls finish for at most ``drain_s``, then disconnect. Safe to repeat."""
@@ -236,58 +235,48 @@ class Sender:
     def _flush_soon(self) -> None:
         """Write what is queued at the end of this turn of the loop, together with what follows.
 
-        A call alone is written now: waiting would cost it a tenth of its time.
+        A call alone is written now: waiting would cost it a tenth of its time. So is a full batch:
+        the server can begin.
         """
+        waiting = len(self._queue)
         if self._line.link is None:
             self._line.need()
-        elif not self._inflight and len(self._queue) == 1:
+        elif waiting >= _BATCH_COMMANDS or (waiting == 1 and not self._inflight):
             self._flush()
         elif not self._flushing:
             self._flushing = True
-            self._loop.call_soon(self._flush)
+            self._loop.call_soon(self._flush_at_end_of_turn)
+
+    def _flush_at_end_of_turn(self) -> None:
+        self._flushing = False
+        self._flush()
 
     def _flush(self) -> None:
-        self._flushing = False
         link = self._line.link
         while link is not None and link.writable and not self._holding:
             batch = self._next_batch()
             if not batch:
+                self._note_idle()
                 return
-            packed = self._pack(batch)
-            self._inflight.extend(batch)
             self.batches += 1
-            link.write(b"".join(packed))
+            link.write(b"".join(batch))
 
-    def _next_batch(self) -> list[_Call]:
-        batch: list[_Call] = []
+    def _next_batch(self) -> list[bytes]:
+        """Take the next calls into flight."""
+        batch: list[bytes] = []
         size = 0
         for source in (self._again, self._queue):
             while source and len(batch) < _BATCH_COMMANDS and size < _BATCH_BYTES:
                 call = source.popleft()
-                if not call.wanted:
-                    continue
-                batch.append(call)
-                last = call.command[-1]
-                if type(last) is bytes:
-                    size += len(last)
-        if not batch:
-            self._note_idle()
+                if call.wanted():
+                    call.sent = True
+                    self._inflight.append(call)
+                    packed = self._to_send(call)
+                    batch.append(packed)
+                    size += len(packed)
         return batch
 
-    def _pack(self, batch: list[_Call]) -> list[bytes]:
-        """Write the batch as bytes. A call that cannot be written fails and leaves the batch."""
-        packed: list[bytes] = []
-        for call in list(batch):
-            command = self._to_send(call)
-            try:
-                packed.append(_written(command))
-            except Exception as error:  # noqa: BLE001 - whatever it is, it must not harm the others
-                batch.remove(call)
-                call.fail(CallerError(f"{command[0]!s} cannot be sent: {error}"))
-            call.sent = True
-        return packed
-
-    def _to_send(self, call: _Call) -> Command:
+    def _to_send(self, call: _Call) -> bytes:
         """Name a script by its digest once this connection has sent its text.
 
         By the digest alone the first call after a restart would be refused, and be repeated
@@ -295,9 +284,9 @@ class Sender:
         """
         script = call.script
         if script is None or script.digest in self._loaded:
-            return call.command
+            return call.packed
         self._loaded.add(script.digest)
-        return ("EVAL", script.text, *call.command[2:])
+        return _with_text(call.packed, script)
 
     def hear(self, reply: Any) -> None:
         """Give a reply to whoever waits for it: the oldest call in flight."""
@@ -305,8 +294,8 @@ class Sender:
         call = inflight.popleft()
         if isinstance(reply, ResponseError):
             self._refused(call, reply)
-        elif not call.future.done():
-            call.future.set_result(reply)
+        elif not call.done():
+            call.tell(reply)
         if not inflight:
             if self._holding:
                 self._resume()
@@ -335,8 +324,9 @@ class Sender:
             self._flush_soon()
 
     def _note_idle(self) -> None:
-        if not self.pending:
+        if self._idle is not None and not self.pending:
             self._idle.set()
+            self._idle = None
 
     def _arm(self, deadline: float) -> None:
         """Keep one timer for all calls: it fires at the earliest deadline seen since it was set."""
@@ -351,8 +341,8 @@ class Sender:
             if call.deadline <= now:
                 reason = "sent, not answered by the deadline" if call.sent else self._trouble
                 call.fail(self._outcome(call, reason))
-        self._again = deque(call for call in self._again if call.deadline > now and call.wanted)
-        self._queue = deque(call for call in self._queue if call.deadline > now and call.wanted)
+        self._again = deque(call for call in self._again if call.deadline > now and call.wanted())
+        self._queue = deque(call for call in self._queue if call.deadline > now and call.wanted())
         deadlines = [call.deadline for call in (*self._again, *self._queue, *self._inflight)]
         overdue = self._inflight and self._inflight[0].deadline <= now
         link = self._line.link
@@ -387,9 +377,9 @@ class Sender:
             self._alarm = None
 
 
-def _written(command: Command) -> bytes:
-    """Write a command; its name may be two words."""
-    name = command[0]
-    if isinstance(name, str) and " " in name:
-        command = (*name.split(), *command[1:])
-    return _pack(command)
+def _with_text(packed: bytes, script: Script) -> bytes:
+    """Turn the EVALSHA of a script into an EVAL."""
+    before, _, after = packed.partition(script.digest.encode() + b"\r\n")
+    count = before.partition(b"\r\n")[0]
+    text = script.text.encode()
+    return b"%b\r\n$4\r\nEVAL\r\n$%d\r\n%b\r\n%b" % (count, len(text), text, after)

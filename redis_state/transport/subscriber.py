@@ -19,6 +19,7 @@ from redis.exceptions import ResponseError
 
 from redis_state.errors import BackendUnavailable, ConfigError, RedisStateError
 from redis_state.transport.address import Address
+from redis_state.transport.answer import Answer
 from redis_state.transport.failures import Rejected, reply_error
 from redis_state.transport.line import Line
 from redis_state.transport.link import Link
@@ -37,7 +38,7 @@ class Subscription:
     def __init__(self, channel: bytes) -> None:
         self.channel = channel
         self._messages: deque[bytes | RedisStateError | None] = deque()
-        self._waiting: asyncio.Future[None] | None = None
+        self._waiting: Answer | None = None
         self._alarm: asyncio.TimerHandle | None = None
         self._silent_at = 0.0
 
@@ -60,7 +61,15 @@ class Subscription:
         CommandRefused if it refuses the channel, ConfigError.
         """
         if not self._messages:
-            await self._wait(within_s)
+            loop = asyncio.get_running_loop()
+            self._waiting = waiting = Answer(loop=loop)
+            waiting.waiter = None
+            if within_s is not None:
+                self._ring_after(within_s, loop)
+            try:
+                await waiting
+            finally:
+                self._waiting = None
         message = self._messages.popleft() if self._messages else None
         if isinstance(message, RedisStateError):
             raise message
@@ -71,19 +80,12 @@ class Subscription:
         if self._alarm is not None:
             self._alarm.cancel()
 
-    async def _wait(self, within_s: float | None) -> None:
-        loop = asyncio.get_running_loop()
-        self._waiting = loop.create_future()
-        if within_s is not None:
-            # One alarm outlives many messages: it looks how long the silence is when it rings.
-            self._silent_at = loop.time() + within_s
-            if self._alarm is None or self._alarm.when() > self._silent_at:
-                self.close()
-                self._alarm = loop.call_at(self._silent_at, self._ring)
-        try:
-            await self._waiting
-        finally:
-            self._waiting = None
+    def _ring_after(self, silence_s: float, loop: asyncio.AbstractEventLoop) -> None:
+        # One alarm outlives many messages: it looks how long the silence is when it rings.
+        self._silent_at = loop.time() + silence_s
+        if self._alarm is None or self._alarm.when() > self._silent_at:
+            self.close()
+            self._alarm = loop.call_at(self._silent_at, self._ring)
 
     def _ring(self) -> None:
         self._alarm = None
@@ -97,7 +99,7 @@ class Subscription:
 
     def _wake(self) -> None:
         if self._waiting is not None and not self._waiting.done():
-            self._waiting.set_result(None)
+            self._waiting.tell(None)
 
 
 class Subscriber:
@@ -221,11 +223,12 @@ class Subscriber:
         verb, channel = command
         if verb != "SUBSCRIBE":
             return
-        for subscription in self._followers.get(channel, ()):
+        for subscription in tuple(self._followers.get(channel, ())):
             subscription.deliver(reply_error(error, self._shown_as))
 
     def _deliver(self, channel: bytes, message: bytes | None) -> None:
-        for subscription in self._followers.get(channel, ()):
+        # Whoever is told goes on at once, and may stop to follow.
+        for subscription in tuple(self._followers.get(channel, ())):
             subscription.deliver(message)
 
     def _tell_all(self, reason: str, *, configuration: bool = False) -> None:

@@ -41,7 +41,7 @@ def patient(settings: Settings, **options: Any) -> AgentWorker:
 async def listeners(store: RedisStateStore, *queues: str) -> list[int]:
     channels = [wake_channel(queue) for queue in queues or (queue_of(store.settings),)]
     reply: list[Any] = await store.transport.sender.send(
-        "PUBSUB NUMSUB", *channels, repeatable=True
+        "PUBSUB", "NUMSUB", *channels, repeatable=True
     )
     return [int(count) for count in reply[1::2]]
 
@@ -92,7 +92,7 @@ async def test_a_worker_whose_subscription_was_cut_listens_again(store: RedisSta
     async with serving(patient(store.settings)), TaskClient(store, queue=queue) as client:
         await hears(store)
         killed: int = await store.transport.sender.send(
-            "CLIENT KILL", "TYPE", "pubsub", repeatable=True
+            "CLIENT", "KILL", "TYPE", "pubsub", repeatable=True
         )
         assert killed > 0
         await hears(store)

@@ -138,10 +138,10 @@ async def test_calls_queue_in_order_while_the_server_refuses(url: str, key: str)
 
 async def test_killed_client_connects_again(url: str) -> None:
     async with sender_to(url) as sender, sender_to(url) as killer:
-        client = await sender.send("CLIENT ID", repeatable=True)
+        client = await sender.send("CLIENT", "ID", repeatable=True)
         assert await killer.send("CLIENT", "KILL", "ID", client, repeatable=True) == 1
         assert await sender.send("ECHO", "x", repeatable=True) == b"x"
-        assert await sender.send("CLIENT ID", repeatable=True) != client
+        assert await sender.send("CLIENT", "ID", repeatable=True) != client
 
 
 async def test_nobody_listening_is_unavailable_at_the_deadline() -> None:
@@ -317,7 +317,7 @@ async def login_problem(url: str) -> str:
 
 async def test_wrong_password_fails_at_once_and_is_not_shown(own_url: str) -> None:
     async with sender_to(own_url) as sender:
-        await sender.send("CONFIG SET", "requirepass", "right", repeatable=True)
+        await sender.send("CONFIG", "SET", "requirepass", "right", repeatable=True)
     async with AsyncExitStack() as stack:
         proxy = await stack.enter_async_context(Proxy(own_url))
         for server in (own_url, proxy.url):
@@ -338,10 +338,10 @@ async def test_unknown_database_fails_at_once(own_url: str) -> None:
 
 async def test_sender_recovers_when_the_password_is_put_right(own_url: str) -> None:
     async with sender_to(own_url) as admin, sender_to(own_url) as sender:
-        await admin.send("CONFIG SET", "requirepass", "right", repeatable=True)
+        await admin.send("CONFIG", "SET", "requirepass", "right", repeatable=True)
         with pytest.raises(BackendUnavailable):
             await sender.send("PING", repeatable=True)
-        await admin.send("CONFIG SET", "requirepass", "", repeatable=True)
+        await admin.send("CONFIG", "SET", "requirepass", "", repeatable=True)
         assert await sender.send("ECHO", "in", repeatable=True) == b"in"
 
 
@@ -380,7 +380,7 @@ async def test_refusal_of_a_repeated_call_is_outcome_unknown(own_url: str) -> No
         proxy.silence()
         call = sender.send("RPUSH", "list", "x", repeatable=True)
         await eventually(lambda: has(admin, "list", 1), "the server has executed the call")
-        await admin.send("CONFIG SET", "maxmemory", 1, repeatable=True)
+        await admin.send("CONFIG", "SET", "maxmemory", 1, repeatable=True)
         proxy.silence(silent=False)
         assert proxy.cut()
         with pytest.raises(OutcomeUnknown, match="refused when repeated"):
@@ -395,7 +395,7 @@ async def test_waiting_call_that_was_sent_before_is_outcome_unknown_when_login_f
         proxy.silence()
         sent = sender.send("RPUSH", "list", "x", repeatable=True)
         await eventually(lambda: has(admin, "list", 1), "the server has executed the call")
-        await admin.send("CONFIG SET", "requirepass", "right", repeatable=True)
+        await admin.send("CONFIG", "SET", "requirepass", "right", repeatable=True)
         proxy.silence(silent=False)
         assert proxy.cut()
         assert type((await outcome(sent))[0]) is OutcomeUnknown
@@ -405,7 +405,7 @@ async def test_waiting_call_that_was_sent_before_is_outcome_unknown_when_login_f
 
 async def test_command_that_makes_the_server_hang_up_neither_loops_nor_harms(own_url: str) -> None:
     async with sender_to(own_url) as sender:
-        await sender.send("CONFIG SET", "proto-max-bulk-len", 1 << 20, repeatable=True)
+        await sender.send("CONFIG", "SET", "proto-max-bulk-len", 1 << 20, repeatable=True)
         bad = sender.send("ECHO", bytes(2 << 20), repeatable=True, timeout_s=1)
         after = sender.send("ECHO", "after", repeatable=True)
         error, _ = await outcome(bad)

@@ -166,7 +166,7 @@ async def test_idle_connection_is_kept(
         assert await heard(subscription) is None
 
         async def pinged() -> bool:
-            listed = await sender.send("CLIENT LIST", "TYPE", "pubsub", repeatable=True)
+            listed = await sender.send("CLIENT", "LIST", "TYPE", "pubsub", repeatable=True)
             return b"cmd=ping" in listed
 
         await eventually(pinged, "the subscriber has sent a ping")
@@ -245,12 +245,12 @@ async def test_refused_channel_is_an_error_for_its_followers_only(own_url: str) 
 
 async def test_wrong_password_is_an_error_until_it_is_put_right(own_url: str) -> None:
     async with sender_to(own_url) as admin, subscriber_to(own_url) as subscriber:
-        await admin.send("CONFIG SET", "requirepass", "right", repeatable=True)
+        await admin.send("CONFIG", "SET", "requirepass", "right", repeatable=True)
         subscription = subscriber.subscribe("channel")
         for _ in range(2):
             with pytest.raises(BackendUnavailable, match="Authentication required"):
                 await heard(subscription)
-        await admin.send("CONFIG SET", "requirepass", "", repeatable=True)
+        await admin.send("CONFIG", "SET", "requirepass", "", repeatable=True)
 
         async def confirmed() -> bool:
             try:

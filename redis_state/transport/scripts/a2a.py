@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from redis_state.transport.keys import A2AKeys
 from redis_state.transport.scripts.run import (
-    Reply,
+    Asked,
     ScriptRunner,
     flat,
     raw,
@@ -16,7 +16,7 @@ from redis_state.transport.scripts.run import (
 class A2AScripts(ScriptRunner):
     """Tasks of PenguiFlow's A2A server."""
 
-    async def create_a2a_task(
+    def create_a2a_task(
         self,
         keys: A2AKeys,
         fields: Mapping[str, bytes],
@@ -26,9 +26,9 @@ class A2AScripts(ScriptRunner):
         artifacts: Sequence[bytes],
         write: str,
         ttl_ms: int,
-    ) -> Reply:
+    ) -> Asked:
         """OK | TAKEN."""
-        return await self._run(
+        return self._run(
             "create_a2a_task",
             (keys.task, keys.tasks, keys.history, keys.artifacts, keys.push),
             (
@@ -43,7 +43,7 @@ class A2AScripts(ScriptRunner):
             ),
         )
 
-    async def update_a2a_task(
+    def update_a2a_task(
         self,
         keys: A2AKeys,
         fields: Mapping[str, bytes],
@@ -55,10 +55,10 @@ class A2AScripts(ScriptRunner):
         max_rows: int,
         write: str,
         ttl_ms: int,
-    ) -> Reply:
+    ) -> Asked:
         """OK n | MISSING. ``place``: history, artifacts, or nothing."""
         log = keys.updates
-        return await self._run(
+        return self._run(
             "update_a2a_task",
             (
                 keys.task,
@@ -73,14 +73,14 @@ class A2AScripts(ScriptRunner):
             (write, ttl_ms, raw(task_id), max_rows, row, place, item, *flat(fields)),
         )
 
-    async def read_a2a_task(self, keys: A2AKeys, *, messages: int, artifacts: bool) -> Reply:
+    def read_a2a_task(self, keys: A2AKeys, *, messages: int, artifacts: bool) -> Asked:
         """OK fields history artifacts last last_ms | MISSING."""
-        return await self._run(
+        return self._run(
             "read_a2a_task",
             (keys.task, keys.history, keys.artifacts, keys.updates.ids),
             (messages, int(artifacts)),
         )
 
-    async def save_a2a_push(self, keys: A2AKeys, *, config_id: str, config: bytes) -> Reply:
+    def save_a2a_push(self, keys: A2AKeys, *, config_id: str, config: bytes) -> Asked:
         """OK | MISSING. An empty ``config`` deletes it."""
-        return await self._run("save_a2a_push", (keys.task, keys.push), (raw(config_id), config))
+        return self._run("save_a2a_push", (keys.task, keys.push), (raw(config_id), config))

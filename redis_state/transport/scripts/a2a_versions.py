@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from redis_state.transport.keys import A2ABooks, LogKeys
 from redis_state.transport.scripts.run import (
-    Reply,
+    Asked,
     ScriptRunner,
     raw,
 )
@@ -34,7 +34,7 @@ class A2AVersionKeys:
 class A2AVersionScripts(ScriptRunner):
     """Tasks of servers on the A2A SDK: versioned, with their events."""
 
-    async def write_a2a_version(
+    def write_a2a_version(
         self,
         keys: A2AVersionKeys,
         *,
@@ -51,9 +51,9 @@ class A2AVersionScripts(ScriptRunner):
         lease_ms: int,
         keep_ms: int,
         epoch: int | None,
-    ) -> Reply:
+    ) -> Asked:
         """OK version at epoch | STALE version | DENIED state | HELD epoch | MISSING."""
-        return await self._run(
+        return self._run(
             "write_a2a_version",
             keys.all,
             (
@@ -74,11 +74,11 @@ class A2AVersionScripts(ScriptRunner):
             ),
         )
 
-    async def read_a2a_version(self, keys: A2AVersionKeys) -> Reply:
+    def read_a2a_version(self, keys: A2AVersionKeys) -> Asked:
         """OK version at state phase owner epoch left_ms body | MISSING."""
-        return await self._run("read_a2a_version", (keys.task, keys.lease), ())
+        return self._run("read_a2a_version", (keys.task, keys.lease), ())
 
-    async def list_a2a_versions(
+    def list_a2a_versions(
         self,
         books: A2ABooks,
         tasks: Sequence[str],
@@ -89,24 +89,24 @@ class A2AVersionScripts(ScriptRunner):
         size: int,
         settle: bool,
         known: Sequence[bytes],
-    ) -> Reply:
+    ) -> Asked:
         """OK total more task... | AGAIN id..."""
-        return await self._run(
+        return self._run(
             "list_a2a_versions",
             (books.index, books.places, books.expiry, *tasks),
             (asked, since, after, size, int(settle), *known),
         )
 
-    async def drop_a2a_version(self, keys: A2AVersionKeys, *, write: str, ttl_ms: int) -> Reply:
+    def drop_a2a_version(self, keys: A2AVersionKeys, *, write: str, ttl_ms: int) -> Asked:
         """OK version | MISSING."""
-        return await self._run("drop_a2a_version", keys.all, (write, raw(keys.task_id), ttl_ms))
+        return self._run("drop_a2a_version", keys.all, (write, raw(keys.task_id), ttl_ms))
 
-    async def put_a2a_config(
+    def put_a2a_config(
         self, push: str, *, name: bytes, config: bytes, most: int, ttl_ms: int
-    ) -> Reply:
+    ) -> Asked:
         """OK number | DENIED count."""
-        return await self._run("put_a2a_config", (push,), (name, config, most, ttl_ms))
+        return self._run("put_a2a_config", (push,), (name, config, most, ttl_ms))
 
-    async def drop_a2a_configs(self, push: str, *, owner: bytes, name: bytes) -> Reply:
+    def drop_a2a_configs(self, push: str, *, owner: bytes, name: bytes) -> Asked:
         """OK deleted."""
-        return await self._run("drop_a2a_configs", (push,), (owner, name))
+        return self._run("drop_a2a_configs", (push,), (owner, name))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from redis_state.transport.scripts.run import (
+    Asked,
     Fence,
-    Reply,
     ScriptRunner,
     flat,
     raw,
@@ -16,7 +16,7 @@ from redis_state.transport.scripts.run import (
 class AgentScripts(ScriptRunner):
     """Agents' sessions."""
 
-    async def save_session(
+    def save_session(
         self,
         session: str,
         fields: Mapping[str, bytes],
@@ -32,9 +32,9 @@ class AgentScripts(ScriptRunner):
         write: str,
         ttl_ms: int,
         fence: Fence | None = None,
-    ) -> Reply:
+    ) -> Asked:
         """OK version | STALE version | MISSING | AGAIN | LOST epoch."""
-        return await self._run(
+        return self._run(
             "save_session",
             (session, index, expiries, fence.lease if fence else session),
             (
@@ -52,8 +52,6 @@ class AgentScripts(ScriptRunner):
             ),
         )
 
-    async def delete_session(
-        self, session: str, *, index: str, expiries: str, session_id: str
-    ) -> Reply:
+    def delete_session(self, session: str, *, index: str, expiries: str, session_id: str) -> Asked:
         """OK deleted."""
-        return await self._run("delete_session", (session, index, expiries), (session_id,))
+        return self._run("delete_session", (session, index, expiries), (session_id,))

@@ -8,7 +8,7 @@ from typing import Any
 
 from redis_state.transport.keys import BlobKeys
 from redis_state.transport.scripts.run import (
-    Reply,
+    Asked,
     ScriptRunner,
     raw,
     topic_bytes,
@@ -18,11 +18,11 @@ from redis_state.transport.scripts.run import (
 class BlobScripts(ScriptRunner):
     """Blobs: upload in chunks, commit within limits, read, delete."""
 
-    async def stage_chunk(self, upload: str, *, number: int, data: bytes, ttl_ms: int) -> Reply:
+    def stage_chunk(self, upload: str, *, number: int, data: bytes, ttl_ms: int) -> Asked:
         """OK chunks."""
-        return await self._run("stage_chunk", (upload,), (number, data, ttl_ms))
+        return self._run("stage_chunk", (upload,), (number, data, ttl_ms))
 
-    async def commit_blob(
+    def commit_blob(
         self,
         keys: BlobKeys,
         upload: str,
@@ -36,10 +36,10 @@ class BlobScripts(ScriptRunner):
         strategy: str,
         limits: tuple[int, int, int, int],
         victims: Sequence[str],
-    ) -> Reply:
+    ) -> Asked:
         """OK ref | AGAIN id... | MISSING. ``limits``: count, bytes, a trace's count, bytes."""
         places = [keys.blob(victim) for victim in victims]
-        return await self._run(
+        return self._run(
             "commit_blob",
             (upload, keys.blob(blob_id), keys.expiry, keys.use, keys.about, *places),
             (
@@ -55,23 +55,23 @@ class BlobScripts(ScriptRunner):
             ),
         )
 
-    async def touch_blob(self, keys: BlobKeys, *, blob_id: str) -> Reply:
+    def touch_blob(self, keys: BlobKeys, *, blob_id: str) -> Asked:
         """OK noted."""
-        return await self._run("touch_blob", (keys.use,), (raw(blob_id),))
+        return self._run("touch_blob", (keys.use,), (raw(blob_id),))
 
-    async def list_blobs(self, keys: BlobKeys) -> Reply:
+    def list_blobs(self, keys: BlobKeys) -> Asked:
         """OK ids."""
-        return await self._run("list_blobs", (keys.expiry,), ())
+        return self._run("list_blobs", (keys.expiry,), ())
 
-    async def delete_blob(self, keys: BlobKeys, *, blob_id: str) -> Reply:
+    def delete_blob(self, keys: BlobKeys, *, blob_id: str) -> Asked:
         """OK deleted left."""
-        return await self._run(
+        return self._run(
             "delete_blob", (keys.blob(blob_id), keys.expiry, keys.use, keys.about), (raw(blob_id),)
         )
 
-    async def note_member(self, index: str, *, member: str, ttl_ms: int) -> Reply:
+    def note_member(self, index: str, *, member: str, ttl_ms: int) -> Asked:
         """OK noted."""
-        return await self._run("note_member", (index,), (raw(member), ttl_ms))
+        return self._run("note_member", (index,), (raw(member), ttl_ms))
 
     def begin_note_member(self, index: str, *, member: str, ttl_ms: int) -> asyncio.Future[Any]:
         """Queue `note_member` at once, before whatever the caller sends next."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from redis_state.transport.scripts.run import (
     Announcement,
-    Reply,
+    Asked,
     ScriptRunner,
     flat,
     pairs,
@@ -19,7 +19,7 @@ from redis_state.transport.scripts.tasks import TaskKeys
 class ChildrenScripts(ScriptRunner):
     """Children of a task: spawn, wait for, look at."""
 
-    async def spawn_task(
+    def spawn_task(
         self,
         child: TaskKeys,
         fields: Mapping[str, bytes],
@@ -34,11 +34,11 @@ class ChildrenScripts(ScriptRunner):
         ttl_ms: int,
         index_ttl_ms: int,
         announcement: Announcement,
-    ) -> Reply:
+    ) -> Asked:
         """OK version | STALE note | EXPIRED | DENIED status | LOST epoch."""
         said = announcement
         of_parent = (parent.task, parent.lease, parent.journal, children)
-        return await self._run(
+        return self._run(
             "spawn_task",
             (child.task, child.tasks, *said.keys(child.task_id), *of_parent),
             (
@@ -57,7 +57,7 @@ class ChildrenScripts(ScriptRunner):
             ),
         )
 
-    async def join_task(
+    def join_task(
         self,
         keys: TaskKeys,
         fields: Mapping[str, bytes],
@@ -67,10 +67,10 @@ class ChildrenScripts(ScriptRunner):
         write: str,
         ttl_ms: int,
         announcement: Announcement,
-    ) -> Reply:
+    ) -> Asked:
         """OK version | AGAIN | MISSING | DENIED status | LOST epoch."""
         said = announcement
-        return await self._run(
+        return self._run(
             "join_task",
             (keys.task, keys.tasks, keys.lease, *said.keys(keys.task_id), child.task, keys.journal),
             (
@@ -86,7 +86,7 @@ class ChildrenScripts(ScriptRunner):
             ),
         )
 
-    async def wake_task(
+    def wake_task(
         self,
         keys: TaskKeys,
         fields: Mapping[str, bytes],
@@ -95,10 +95,10 @@ class ChildrenScripts(ScriptRunner):
         write: str,
         ttl_ms: int,
         announcement: Announcement,
-    ) -> Reply:
+    ) -> Asked:
         """OK version | HELD | DENIED status | MISSING."""
         said = announcement
-        return await self._run(
+        return self._run(
             "wake_task",
             (keys.task, keys.tasks, keys.lease, *said.keys(keys.task_id), child.task, keys.journal),
             (

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from redis_state.transport.keys import LogKeys
 from redis_state.transport.scripts.run import (
     Announcement,
-    Reply,
+    Asked,
     ScriptRunner,
     flat,
     pairs,
@@ -35,7 +35,7 @@ class PatchKeys:
 class ContextScripts(ScriptRunner):
     """A session's context and its patches."""
 
-    async def update_context(
+    def update_context(
         self,
         context: str,
         fields: Mapping[str, bytes],
@@ -46,9 +46,9 @@ class ContextScripts(ScriptRunner):
         expected: int | None,
         call: str,
         ttl_ms: int,
-    ) -> Reply:
+    ) -> Asked:
         """OK number hash | STALE number."""
-        return await self._run(
+        return self._run(
             "update_context",
             (context,),
             (
@@ -63,7 +63,7 @@ class ContextScripts(ScriptRunner):
             ),
         )
 
-    async def apply_patch(
+    def apply_patch(
         self,
         keys: PatchKeys,
         *,
@@ -78,10 +78,10 @@ class ContextScripts(ScriptRunner):
         ttl_ms: int,
         call: str,
         announcement: Announcement,
-    ) -> Reply:
+    ) -> Asked:
         """OK new decision version | STALE number | DENIED waiting."""
         said = announcement
-        return await self._run(
+        return self._run(
             "apply_patch",
             keys.with_log(said.log),
             (
@@ -103,7 +103,7 @@ class ContextScripts(ScriptRunner):
             ),
         )
 
-    async def resolve_patch(
+    def resolve_patch(
         self,
         keys: PatchKeys,
         *,
@@ -116,10 +116,10 @@ class ContextScripts(ScriptRunner):
         ttl_ms: int,
         call: str,
         announcement: Announcement,
-    ) -> Reply:
+    ) -> Asked:
         """OK won decision version | TAKEN by at decision | EXPIRED | MISSING | STALE number."""
         said = announcement
-        return await self._run(
+        return self._run(
             "resolve_patch",
             keys.with_log(said.log),
             (

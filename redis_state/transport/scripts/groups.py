@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from redis_state.transport.scripts.run import (
-    Reply,
+    Asked,
     ScriptRunner,
     flat,
     raw,
@@ -31,7 +31,7 @@ class GroupKeys:
 class GroupScripts(ScriptRunner):
     """Groups of tasks."""
 
-    async def create_group(
+    def create_group(
         self,
         keys: GroupKeys,
         fields: Mapping[str, bytes],
@@ -40,9 +40,9 @@ class GroupScripts(ScriptRunner):
         instead_of: str | None,
         write: str,
         ttl_ms: int,
-    ) -> Reply:
+    ) -> Asked:
         """OK group_id new."""
-        return await self._run(
+        return self._run(
             "create_group",
             keys.all,
             (
@@ -56,15 +56,15 @@ class GroupScripts(ScriptRunner):
             ),
         )
 
-    async def join_group(self, keys: GroupKeys, *, task_id: str, write: str, ttl_ms: int) -> Reply:
+    def join_group(self, keys: GroupKeys, *, task_id: str, write: str, ttl_ms: int) -> Asked:
         """OK new | DENIED status | MISSING."""
-        return await self._run(
+        return self._run(
             "join_group",
             (keys.group, keys.groups),
             (raw(keys.group_id), raw(task_id), write, ttl_ms),
         )
 
-    async def finish_member(
+    def finish_member(
         self,
         keys: GroupKeys,
         *,
@@ -74,9 +74,9 @@ class GroupScripts(ScriptRunner):
         call: str,
         ttl_ms: int,
         ended_ttl_ms: int,
-    ) -> Reply:
+    ) -> Asked:
         """OK status completed | DENIED status | MISSING."""
-        return await self._run(
+        return self._run(
             "finish_member",
             (keys.group, keys.groups),
             (
@@ -91,7 +91,7 @@ class GroupScripts(ScriptRunner):
             ),
         )
 
-    async def close_group(
+    def close_group(
         self,
         keys: GroupKeys,
         *,
@@ -100,9 +100,9 @@ class GroupScripts(ScriptRunner):
         call: str,
         ttl_ms: int,
         ended_ttl_ms: int,
-    ) -> Reply:
+    ) -> Asked:
         """OK status completed | DENIED status | MISSING."""
-        return await self._run(
+        return self._run(
             "close_group",
             keys.all,
             (raw(keys.group_id), target, alias, raw(call), ttl_ms, ended_ttl_ms),

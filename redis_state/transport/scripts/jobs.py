@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from redis_state.transport.keys import JobKeys
 from redis_state.transport.scripts.run import (
-    Reply,
+    Asked,
     ScriptRunner,
     flat,
     raw,
@@ -18,16 +18,16 @@ class JobScripts(ScriptRunner):
 
     # OAuth tokens
 
-    async def save_oauth_token(
+    def save_oauth_token(
         self, token: str, *, value: bytes, expires_ms: int | None, ttl_ms: int
-    ) -> Reply:
+    ) -> Asked:
         """OK kept."""
         expires = "" if expires_ms is None else expires_ms
-        return await self._run("save_oauth_token", (token,), (value, expires, ttl_ms))
+        return self._run("save_oauth_token", (token,), (value, expires, ttl_ms))
 
     # Scheduled jobs
 
-    async def save_job(
+    def save_job(
         self,
         keys: JobKeys,
         fields: Mapping[str, bytes],
@@ -38,9 +38,9 @@ class JobScripts(ScriptRunner):
         next_us: int | None,
         interval_us: int | None,
         enabled: bool,
-    ) -> Reply:
+    ) -> Asked:
         """OK version."""
-        return await self._run(
+        return self._run(
             "save_job",
             (keys.job, keys.jobs, keys.jobs_of, keys.due),
             (
@@ -54,19 +54,19 @@ class JobScripts(ScriptRunner):
             ),
         )
 
-    async def claim_job(
+    def claim_job(
         self, job: str, due: str, *, owner: str, lease_ms: int, job_id: str, asked_us: int
-    ) -> Reply:
+    ) -> Asked:
         """OK document next attempts | HELD left_ms | DENIED | MISSING."""
-        return await self._run("claim_job", (job, due), (owner, lease_ms, raw(job_id), asked_us))
+        return self._run("claim_job", (job, due), (owner, lease_ms, raw(job_id), asked_us))
 
-    async def hold_job(self, job: str, *, owner: str, lease_ms: int, begins: bool) -> Reply:
+    def hold_job(self, job: str, *, owner: str, lease_ms: int, begins: bool) -> Asked:
         """OK attempts | LOST."""
-        return await self._run("hold_job", (job,), (owner, lease_ms, int(begins)))
+        return self._run("hold_job", (job,), (owner, lease_ms, int(begins)))
 
-    async def end_job(self, keys: JobKeys, *, owner: str, job_id: str, ttl_ms: int) -> Reply:
+    def end_job(self, keys: JobKeys, *, owner: str, job_id: str, ttl_ms: int) -> Asked:
         """OK next_us | LOST."""
-        return await self._run(
+        return self._run(
             "end_job",
             (keys.job, keys.jobs, keys.jobs_of, keys.due),
             (owner, raw(job_id), ttl_ms),

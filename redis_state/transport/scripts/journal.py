@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from redis_state.transport.scripts.run import (
-    Reply,
+    Asked,
     ScriptRunner,
     raw,
 )
@@ -16,7 +16,7 @@ _SLICE = 1000
 class JournalScripts(ScriptRunner):
     """A task's journal: notes of steps, parts of large results."""
 
-    async def note_step(
+    def note_step(
         self,
         keys: TaskKeys,
         *,
@@ -26,24 +26,24 @@ class JournalScripts(ScriptRunner):
         chunks: int,
         about: bytes,
         result: bytes,
-    ) -> Reply:
+    ) -> Asked:
         """OK note | LOST epoch | MISSING."""
-        return await self._run(
+        return self._run(
             "note_step",
             (keys.journal, keys.lease, keys.task),
             (epoch, raw(entry), "true" if checkpoint else "false", chunks, about, result),
         )
 
-    async def keep_part(
+    def keep_part(
         self, keys: TaskKeys, *, epoch: int, entry: str, number: int, data: bytes
-    ) -> Reply:
+    ) -> Asked:
         """OK number | STALE | LOST epoch | MISSING."""
-        return await self._run(
+        return self._run(
             "keep_part",
             (keys.journal, keys.lease, keys.task),
             (epoch, raw(entry), number, data),
         )
 
-    async def read_journal(self, keys: TaskKeys) -> Reply:
+    def read_journal(self, keys: TaskKeys) -> Asked:
         """OK notes."""
-        return await self._run("read_journal", (keys.journal, keys.task), (_SLICE,))
+        return self._run("read_journal", (keys.journal, keys.task), (_SLICE,))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from redis_state.transport.scripts.run import (
-    Reply,
+    Asked,
     ScriptRunner,
     raw,
 )
@@ -12,18 +12,16 @@ from redis_state.transport.scripts.run import (
 class LeaseScripts(ScriptRunner):
     """Leases: one owner, an epoch that only grows."""
 
-    async def acquire_lease(
-        self, lease: str, *, owner: str, duration_ms: int, keep_ms: int
-    ) -> Reply:
+    def acquire_lease(self, lease: str, *, owner: str, duration_ms: int, keep_ms: int) -> Asked:
         """OK epoch | HELD left_ms."""
-        return await self._run("acquire_lease", (lease,), (raw(owner), duration_ms, keep_ms))
+        return self._run("acquire_lease", (lease,), (raw(owner), duration_ms, keep_ms))
 
-    async def renew_lease(
+    def renew_lease(
         self, lease: str, *, owner: str, epoch: int, duration_ms: int, keep_ms: int
-    ) -> Reply:
+    ) -> Asked:
         """OK epoch | LOST epoch."""
-        return await self._run("renew_lease", (lease,), (raw(owner), epoch, duration_ms, keep_ms))
+        return self._run("renew_lease", (lease,), (raw(owner), epoch, duration_ms, keep_ms))
 
-    async def release_lease(self, lease: str, *, owner: str, epoch: int) -> Reply:
+    def release_lease(self, lease: str, *, owner: str, epoch: int) -> Asked:
         """OK epoch | LOST epoch."""
-        return await self._run("release_lease", (lease,), (raw(owner), epoch))
+        return self._run("release_lease", (lease,), (raw(owner), epoch))

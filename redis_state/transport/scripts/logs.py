@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from redis_state.transport.keys import LogKeys
 from redis_state.transport.scripts.run import (
+    Asked,
     Fence,
-    Reply,
     ScriptRunner,
     pairs,
     raw,
@@ -18,7 +18,7 @@ from redis_state.transport.scripts.run import (
 class LogScripts(ScriptRunner):
     """Logs: append once, read after a cursor, find, clear."""
 
-    async def append_log(
+    def append_log(
         self,
         log: LogKeys,
         rows: Sequence[tuple[bytes, bytes]],
@@ -28,55 +28,45 @@ class LogScripts(ScriptRunner):
         ttl_ms: int,
         announce: bool,
         fence: Fence | None = None,
-    ) -> Reply:
+    ) -> Asked:
         """OK new n... | LOST epoch."""
-        keys = [log.rows, log.ids, log.topic(topic), log.channel]
-        if fence:
-            keys.append(fence.lease)
-        return await self._run(
+        keys = (log.rows, log.ids, log.topic(topic), log.channel)
+        told, epoch = 1 if announce else 0, fence.epoch if fence else ""
+        return self._run(
             "append_log",
-            keys,
-            (
-                fence.epoch if fence else "",
-                topic_bytes(topic),
-                max(max_rows, 0),
-                ttl_ms,
-                int(announce),
-                *pairs(rows),
-            ),
+            (*keys, fence.lease) if fence else keys,
+            (epoch, topic_bytes(topic), max(max_rows, 0), ttl_ms, told, *pairs(rows)),
         )
 
-    async def read_log(
+    def read_log(
         self, log: LogKeys, *, after: int | None, after_ms: int, count: int, topic: str | None
-    ) -> Reply:
+    ) -> Asked:
         """OK first last last_ms rows | GAP reason first before_ms last last_ms."""
-        return await self._run(
+        return self._run(
             "read_log",
             (log.rows, log.ids, log.topic(topic)),
             ("" if after is None else after, after_ms, count, topic_bytes(topic)),
         )
 
-    async def tail_log(
-        self, log: LogKeys, *, after_id: bytes, count: int, topic: str | None
-    ) -> Reply:
+    def tail_log(self, log: LogKeys, *, after_id: bytes, count: int, topic: str | None) -> Asked:
         """OK rows."""
-        return await self._run(
+        return self._run(
             "tail_log",
             (log.rows, log.ids, log.topic(topic)),
             (after_id, count, topic_bytes(topic)),
         )
 
-    async def find_row(self, log: LogKeys, *, row_id: bytes) -> Reply:
+    def find_row(self, log: LogKeys, *, row_id: bytes) -> Asked:
         """OK n ms | MISSING. The id must not be empty."""
-        return await self._run("find_row", (log.rows, log.ids), (row_id,))
+        return self._run("find_row", (log.rows, log.ids), (row_id,))
 
-    async def clear_log(self, log: LogKeys, *, topics: Sequence[str]) -> Reply:
+    def clear_log(self, log: LogKeys, *, topics: Sequence[str]) -> Asked:
         """OK dropped."""
         keys = [log.rows, log.ids, *(log.topic(topic) for topic in topics)]
-        return await self._run("clear_log", keys, ())
+        return self._run("clear_log", keys, ())
 
-    async def set_aside(
+    def set_aside(
         self, unreadable: str, *, place: str, note: bytes, most: int, ttl_ms: int
-    ) -> Reply:
+    ) -> Asked:
         """OK new."""
-        return await self._run("set_aside", (unreadable,), (raw(place), note, most, ttl_ms))
+        return self._run("set_aside", (unreadable,), (raw(place), note, most, ttl_ms))

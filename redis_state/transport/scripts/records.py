@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Literal
 
 from redis_state.transport.scripts.run import (
+    Asked,
     Fence,
-    Reply,
     ScriptRunner,
     flat,
     topic_bytes,
@@ -18,7 +18,7 @@ from redis_state.transport.scripts.tasks import TaskKeys
 class RecordScripts(ScriptRunner):
     """Records: versioned sets of fields, and a host's saves of tasks."""
 
-    async def save_record(
+    def save_record(
         self,
         record: str,
         fields: Mapping[str, bytes],
@@ -29,9 +29,9 @@ class RecordScripts(ScriptRunner):
         index: str | None = None,
         member: str | None = None,
         fence: Fence | None = None,
-    ) -> Reply:
+    ) -> Asked:
         """OK version | STALE version | LOST epoch."""
-        return await self._run(
+        return self._run(
             "save_record",
             (record, index or record, fence.lease if fence else record),
             (
@@ -44,7 +44,7 @@ class RecordScripts(ScriptRunner):
             ),
         )
 
-    async def save_task(
+    def save_task(
         self,
         keys: TaskKeys,
         fields: Mapping[str, bytes],
@@ -53,9 +53,9 @@ class RecordScripts(ScriptRunner):
         ttl_ms: int,
         finished: bool,
         updated_at_us: int,
-    ) -> Reply:
+    ) -> Asked:
         """OK version | STALE version."""
-        return await self._run(
+        return self._run(
             "save_task",
             (keys.task, keys.tasks),
             (
@@ -68,11 +68,11 @@ class RecordScripts(ScriptRunner):
             ),
         )
 
-    async def delete_record(
+    def delete_record(
         self, record: str, *, index: str | None, member: str | None, only_if_gone: bool
-    ) -> Reply:
+    ) -> Asked:
         """OK deleted."""
-        return await self._run(
+        return self._run(
             "delete_record",
             (record, index or record),
             (topic_bytes(member) if index else b"", int(only_if_gone)),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from redis_state.transport.keys import TaskStateKeys
 from redis_state.transport.scripts.run import (
-    Reply,
+    Asked,
     ScriptRunner,
     raw,
 )
@@ -13,7 +13,7 @@ from redis_state.transport.scripts.run import (
 class RegisteredScripts(ScriptRunner):
     """Tasks that a task state manager keeps: states, events, lists."""
 
-    async def register_task_state(
+    def register_task_state(
         self,
         keys: TaskStateKeys,
         *,
@@ -23,15 +23,15 @@ class RegisteredScripts(ScriptRunner):
         state: str,
         write: str,
         ttl_ms: int,
-    ) -> Reply:
+    ) -> Asked:
         """OK fields last last_ms | TAKEN fields last last_ms."""
-        return await self._run(
+        return self._run(
             "register_task_state",
             (*_registered(keys), keys.events.rows, keys.events.ids),
             (write, ttl_ms, raw(task_id), raw(context_id), raw(stream_id), state),
         )
 
-    async def record_task_event(
+    def record_task_event(
         self,
         keys: TaskStateKeys,
         *,
@@ -43,10 +43,10 @@ class RegisteredScripts(ScriptRunner):
         max_rows: int,
         active_ms: int,
         kept_ms: int,
-    ) -> Reply:
+    ) -> Asked:
         """OK entry | TAKEN entry row | DENIED state | MISSING."""
         log = keys.events
-        return await self._run(
+        return self._run(
             "record_task_event",
             (*_registered(keys), log.rows, log.ids, log.channel),
             (
@@ -61,25 +61,25 @@ class RegisteredScripts(ScriptRunner):
             ),
         )
 
-    async def read_task_state(self, keys: TaskStateKeys) -> Reply:
+    def read_task_state(self, keys: TaskStateKeys) -> Asked:
         """OK fields last last_ms | MISSING."""
-        return await self._run("read_task_state", (keys.task, keys.events.ids), ())
+        return self._run("read_task_state", (keys.task, keys.events.ids), ())
 
-    async def set_task_stream(self, keys: TaskStateKeys, *, stream_id: str) -> Reply:
+    def set_task_stream(self, keys: TaskStateKeys, *, stream_id: str) -> Asked:
         """OK | MISSING."""
-        return await self._run("set_task_stream", (keys.task,), (raw(stream_id),))
+        return self._run("set_task_stream", (keys.task,), (raw(stream_id),))
 
-    async def drop_task_state(self, keys: TaskStateKeys, *, task_id: str, before_us: int) -> Reply:
+    def drop_task_state(self, keys: TaskStateKeys, *, task_id: str, before_us: int) -> Asked:
         """OK | STALE | MISSING."""
-        return await self._run(
+        return self._run(
             "drop_task_state",
             (*_registered(keys), keys.events.rows, keys.events.ids),
             (raw(task_id), before_us),
         )
 
-    async def count_task_states(self, *, active: str, kept: str) -> Reply:
+    def count_task_states(self, *, active: str, kept: str) -> Asked:
         """OK active completed."""
-        return await self._run("count_task_states", (active, kept), ())
+        return self._run("count_task_states", (active, kept), ())
 
 
 def _registered(keys: TaskStateKeys) -> tuple[str, str, str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from redis_state.transport.scripts.run import (
-    Reply,
+    Asked,
     ScriptRunner,
 )
 
@@ -22,7 +22,7 @@ class SnapshotKeys:
 class SnapshotScripts(ScriptRunner):
     """Snapshots of tasks: versions in numeric order."""
 
-    async def save_snapshot(
+    def save_snapshot(
         self,
         keys: SnapshotKeys,
         *,
@@ -31,37 +31,35 @@ class SnapshotScripts(ScriptRunner):
         checkpoint: bool,
         row: bytes,
         ttl_ms: int,
-    ) -> Reply:
+    ) -> Asked:
         """OK."""
-        return await self._run(
+        return self._run(
             "save_snapshot",
             (keys.rows, keys.index),
             (version, snapshot_id, int(checkpoint), row, ttl_ms),
         )
 
-    async def read_snapshot(self, keys: SnapshotKeys, *, prefix: str) -> Reply:
+    def read_snapshot(self, keys: SnapshotKeys, *, prefix: str) -> Asked:
         """OK version row | MISSING."""
-        return await self._run("read_snapshot", (keys.rows, keys.index), (prefix,))
+        return self._run("read_snapshot", (keys.rows, keys.index), (prefix,))
 
-    async def delete_snapshots(
-        self, keys: SnapshotKeys, *, version: str | None, write: str
-    ) -> Reply:
+    def delete_snapshots(self, keys: SnapshotKeys, *, version: str | None, write: str) -> Asked:
         """OK removed. None stands for all versions."""
-        return await self._run(
+        return self._run(
             "delete_snapshots", (keys.rows, keys.index, keys.removal), (version or "", write)
         )
 
-    async def rollback_snapshots(self, keys: SnapshotKeys, *, prefix: str, write: str) -> Reply:
+    def rollback_snapshots(self, keys: SnapshotKeys, *, prefix: str, write: str) -> Asked:
         """OK version row | MISSING."""
-        return await self._run(
+        return self._run(
             "rollback_snapshots", (keys.rows, keys.index, keys.removal), (prefix, write)
         )
 
-    async def prune_snapshots(
+    def prune_snapshots(
         self, keys: SnapshotKeys, *, keep_last: int, keep_checkpoints: bool, write: str
-    ) -> Reply:
+    ) -> Asked:
         """OK removed."""
-        return await self._run(
+        return self._run(
             "prune_snapshots",
             (keys.rows, keys.index, keys.removal),
             (keep_last, int(keep_checkpoints), write),

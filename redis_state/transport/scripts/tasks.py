@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from redis_state.transport.keys import LogKeys
 from redis_state.transport.scripts.run import (
     Announcement,
-    Reply,
+    Asked,
     ScriptRunner,
     flat,
     pairs,
@@ -33,7 +33,7 @@ class TaskScripts(ScriptRunner):
 
     # The life of a task
 
-    async def create_task(
+    def create_task(
         self,
         keys: TaskKeys,
         fields: Mapping[str, bytes],
@@ -44,9 +44,9 @@ class TaskScripts(ScriptRunner):
         write: str,
         ttl_ms: int,
         before: int | None = None,
-    ) -> Reply:
+    ) -> Asked:
         """OK version | STALE version | EXPIRED."""
-        return await self._run(
+        return self._run(
             "create_task",
             (
                 keys.task,
@@ -66,13 +66,13 @@ class TaskScripts(ScriptRunner):
             ),
         )
 
-    async def look_task(self, keys: TaskKeys) -> Reply:
+    def look_task(self, keys: TaskKeys) -> Asked:
         """OK status version epoch left_ms order priority crashes queue ours parent waits_for
         parent_order | MISSING.
         """
-        return await self._run("look_task", (keys.task, keys.lease), ())
+        return self._run("look_task", (keys.task, keys.lease), ())
 
-    async def start_task(
+    def start_task(
         self,
         keys: TaskKeys,
         fields: Mapping[str, bytes],
@@ -82,10 +82,10 @@ class TaskScripts(ScriptRunner):
         write: str,
         ttl_ms: int,
         announcement: Announcement,
-    ) -> Reply:
+    ) -> Asked:
         """OK epoch fields | HELD left_ms | DENIED status | MISSING."""
         said = announcement
-        return await self._run(
+        return self._run(
             "start_task",
             (keys.task, keys.tasks, keys.lease, *said.keys(keys.task_id)),
             (
@@ -101,7 +101,7 @@ class TaskScripts(ScriptRunner):
             ),
         )
 
-    async def move_task(
+    def move_task(
         self,
         keys: TaskKeys,
         fields: Mapping[str, bytes],
@@ -114,13 +114,13 @@ class TaskScripts(ScriptRunner):
         announcement: Announcement,
         parent: TaskKeys | None = None,
         ended: bytes = b"",
-    ) -> Reply:
+    ) -> Asked:
         """OK version epoch | DENIED status | LOST epoch | MISSING.
 
         ``ended`` is a child's end, as its ``parent`` notes it.
         """
         said, of_parent = announcement, parent or keys
-        return await self._run(
+        return self._run(
             "move_task",
             (
                 *(keys.task, keys.tasks, keys.lease, *said.keys(keys.task_id), keys.journal),
@@ -141,7 +141,7 @@ class TaskScripts(ScriptRunner):
             ),
         )
 
-    async def prioritize_task(
+    def prioritize_task(
         self,
         keys: TaskKeys,
         *,
@@ -149,9 +149,9 @@ class TaskScripts(ScriptRunner):
         write: str,
         epoch: int | None = None,
         expected: int | None = None,
-    ) -> Reply:
+    ) -> Asked:
         """OK version | STALE version | DENIED status | LOST epoch | MISSING."""
-        return await self._run(
+        return self._run(
             "prioritize_task",
             (keys.task, keys.lease),
             (
@@ -162,7 +162,7 @@ class TaskScripts(ScriptRunner):
             ),
         )
 
-    async def open_pause(
+    def open_pause(
         self,
         keys: TaskKeys,
         *,
@@ -177,10 +177,10 @@ class TaskScripts(ScriptRunner):
         keep_ms: int,
         ttl_ms: int,
         announcement: Announcement,
-    ) -> Reply:
+    ) -> Asked:
         """OK note left_ms | DENIED status | LOST epoch."""
         said = announcement
-        return await self._run(
+        return self._run(
             "open_pause",
             (keys.task, keys.lease, *said.keys(keys.task_id), token, keys.journal, pauses),
             (
@@ -199,7 +199,7 @@ class TaskScripts(ScriptRunner):
             ),
         )
 
-    async def pause_task(
+    def pause_task(
         self,
         keys: TaskKeys,
         fields: Mapping[str, bytes],
@@ -210,10 +210,10 @@ class TaskScripts(ScriptRunner):
         write: str,
         ttl_ms: int,
         announcement: Announcement,
-    ) -> Reply:
+    ) -> Asked:
         """OK version | TAKEN by at decision | EXPIRED | MISSING | DENIED status | LOST epoch."""
         said = announcement
-        return await self._run(
+        return self._run(
             "pause_task",
             (keys.task, keys.tasks, keys.lease, *said.keys(keys.task_id), token, keys.journal),
             (
@@ -229,7 +229,7 @@ class TaskScripts(ScriptRunner):
             ),
         )
 
-    async def decide_pause(
+    def decide_pause(
         self,
         keys: TaskKeys,
         fields: Mapping[str, bytes],
@@ -246,13 +246,13 @@ class TaskScripts(ScriptRunner):
         announcement: Announcement,
         overdue: bool = False,
         epoch: int | None = None,
-    ) -> Reply:
+    ) -> Asked:
         """OK status epoch | TAKEN by at decision | EXPIRED | HELD left_ms | MISSING |
         DENIED status | LOST epoch. ``announcement``: of the task's move, else of the decision.
         """
         said = announcement
         log_keys = said.keys(keys.task_id)
-        return await self._run(
+        return self._run(
             "decide_pause",
             (keys.task, keys.tasks, keys.lease, *log_keys, token, keys.journal, pauses),
             (
@@ -275,7 +275,7 @@ class TaskScripts(ScriptRunner):
 
     # The life of a task
 
-    async def transition_task(
+    def transition_task(
         self,
         keys: TaskKeys,
         fields: Mapping[str, bytes],
@@ -287,10 +287,10 @@ class TaskScripts(ScriptRunner):
         write: str,
         ttl_ms: int,
         announcement: Announcement,
-    ) -> Reply:
+    ) -> Asked:
         """OK fields | DENIED phase | LOST epoch | MISSING."""
         said = announcement
-        return await self._run(
+        return self._run(
             "transition_task",
             (keys.task, keys.tasks, keys.lease, *said.keys(keys.task_id), keys.journal),
             (

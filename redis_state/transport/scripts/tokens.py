@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from redis_state.transport.scripts.run import (
-    Reply,
+    Asked,
     ScriptRunner,
     raw,
 )
@@ -12,14 +12,14 @@ from redis_state.transport.scripts.run import (
 class TokenScripts(ScriptRunner):
     """Tokens: open, and consume once."""
 
-    async def open_token(
+    def open_token(
         self, token: str, *, payload: bytes, mark: str, ttl_ms: int, keep_ms: int
-    ) -> Reply:
+    ) -> Asked:
         """OK opened | TAKEN by at decision."""
-        return await self._run("open_token", (token,), (payload, mark, ttl_ms, keep_ms))
+        return self._run("open_token", (token,), (payload, mark, ttl_ms, keep_ms))
 
-    async def resolve_token(
+    def resolve_token(
         self, token: str, *, claim: str, by: str, decision: bytes, keep_ms: int
-    ) -> Reply:
+    ) -> Asked:
         """OK payload task | TAKEN by at decision | EXPIRED | MISSING."""
-        return await self._run("resolve_token", (token,), (raw(claim), raw(by), decision, keep_ms))
+        return self._run("resolve_token", (token,), (raw(claim), raw(by), decision, keep_ms))

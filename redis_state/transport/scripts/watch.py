@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from redis_state.transport.scripts.run import (
-    Reply,
+    Asked,
     ScriptRunner,
 )
 from redis_state.transport.sender import Argument
@@ -14,19 +14,19 @@ from redis_state.transport.sender import Argument
 class WatchScripts(ScriptRunner):
     """The watch list: what somebody must look at, and when."""
 
-    async def watch_entry(self, watch: str, *, entry: bytes, delay_ms: int, sooner: bool) -> Reply:
+    def watch_entry(self, watch: str, *, entry: bytes, delay_ms: int, sooner: bool) -> Asked:
         """OK when."""
-        return await self._run("watch_entry", (watch,), (entry, delay_ms, int(sooner)))
+        return self._run("watch_entry", (watch,), (entry, delay_ms, int(sooner)))
 
-    async def claim_due(self, watch: str, *, limit: int, hold_ms: int) -> Reply:
+    def claim_due(self, watch: str, *, limit: int, hold_ms: int) -> Asked:
         """OK mark entry..."""
-        return await self._run("claim_due", (watch,), (limit, hold_ms))
+        return self._run("claim_due", (watch,), (limit, hold_ms))
 
-    async def settle_claim(
+    def settle_claim(
         self, watch: str, *, mark: bytes, entries: Sequence[tuple[bytes, int | None]]
-    ) -> Reply:
+    ) -> Asked:
         """OK settled. ``entries`` with their delays; None takes an entry out."""
         tail: list[Argument] = [mark]
         for entry, delay_ms in entries:
             tail += (entry, "" if delay_ms is None else delay_ms)
-        return await self._run("settle_claim", (watch,), tail)
+        return self._run("settle_claim", (watch,), tail)
