@@ -124,13 +124,13 @@ def _write_fast(value: Any, options: int) -> bytes | None:
         return None
     # orjson writes NaN as null without a word.
     nulls = written.count(_NULL)
-    if nulls == 0 or nulls == _count_none(value):
+    if nulls == 0 or nulls == _count_none(value, nulls):
         return written
     return written if _reads_back(written, value) or not _hides_non_finite(value) else None
 
 
-def _count_none(value: Any) -> int:
-    """Count the None in a list or dict, and in dicts in it: where most of them are."""
+def _count_none(value: Any, most: int) -> int:
+    """Count the None in a list or dict and, if there may be more, in the dicts in it."""
     items: Sequence[Any] = ()
     if type(value) is list:
         items = cast("Sequence[Any]", value)
@@ -138,7 +138,7 @@ def _count_none(value: Any) -> int:
         items = list(cast("dict[str, Any]", value).values())
     try:
         found = items.count(None)
-        for item in items:
+        for item in items if found < most else ():
             if type(item) is dict:
                 found += list(cast("dict[str, Any]", item).values()).count(None)
     except Exception:  # noqa: BLE001 - a foreign comparison, any failure

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias, TypeVar, cast
 
 from redis_state import codec
 from redis_state.errors import BackendError, CommandRefused
-from redis_state.primitives.record import Records, Stored, stored
+from redis_state.primitives.record import Records, Stored, picked, stored
 from redis_state.primitives.signal import Row
 from redis_state.settings import Settings
 from redis_state.transport.keys import Keys
@@ -68,16 +68,29 @@ class Base:
 
     def read_row(self, scope: str, kind: str, row: Row, read: Callable[[Row], T]) -> T | None:
         """Read one row of a log, or count it, keep it aside with its reason, and return None."""
-        return self.attempt(scope, f"{kind} {row.cursor}", row.data, lambda: read(row))
+        try:
+            return read(row)
+        except Exception as error:  # noqa: BLE001 - as in attempt
+            self.set_aside(scope, f"{kind} {row.cursor}", row.data, error)
+            return None
 
-    def fetch(self, key: str) -> Flat:
-        """Ask for a record, without waiting, for `read_record`."""
-        return self.scripts.transport.sender.send("HGETALL", key, repeatable=True)
+    def fetch(self, key: str, names: Sequence[str] = ()) -> Flat:
+        """Ask for a record, or for some of its fields, without waiting, for `read_record`."""
+        asked = ("HMGET", key, *names) if names else ("HGETALL", key)
+        return self.scripts.transport.sender.send(*asked, repeatable=True)
 
     async def read_record(
-        self, scope: str, place: str, flat: Flat, read: Callable[[Stored], T]
+        self,
+        scope: str,
+        place: str,
+        flat: Flat,
+        read: Callable[[Stored], T],
+        names: Sequence[str] = (),
     ) -> T | None:
-        """Read a record; None if there is none, or if it had to be set aside."""
+        """Read a record; None if there is none, or if it had to be set aside.
+
+        ``names`` are those that were asked for, if not all were.
+        """
         try:
             fields = await flat
         except CommandRefused as error:
@@ -85,13 +98,13 @@ class Base:
                 raise
             self.set_aside(scope, place, b"", codec.Unreadable("not a hash"))
             return None
-        if not fields:
-            return None
         try:
-            return read(cast("Stored", stored(fields)))
+            record = picked(names, fields) if names else stored(fields)
+            return None if record is None else read(record)
         except Exception as error:  # noqa: BLE001 - as in attempt; the document is looked for only now
-            document = dict(zip(fields[::2], fields[1::2], strict=False)).get(b"document", b"")
-            self.set_aside(scope, place, document, error)
+            given = [name.encode() for name in names] or fields[::2]
+            found = dict(zip(given, fields if names else fields[1::2], strict=False))
+            self.set_aside(scope, place, found.get(b"document") or b"", error)
             return None
 
     def attempt(self, scope: str, place: str, data: bytes, read: Callable[[], T]) -> T | None:

@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, ClassVar, Generic, TypeVar
 
 from redis_state.primitives.log import Bounds, Log
@@ -18,6 +19,9 @@ from redis_state.transport.keys import LogKeys, entry_id
 from redis_state.transport.scripts import Fence
 
 M = TypeVar("M")
+
+# Names that are longer are not remembered.
+_LONGEST = 240
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +54,8 @@ class SessionLog(ABC, Generic[M]):
     def __init__(self, base: Base, bounds: Bounds) -> None:
         self._base = base
         self._bounds = bounds
+        # A session that is at work is named again and again.
+        self._remembered = lru_cache(maxsize=1024)(self._name)
 
     @property
     def bounds(self) -> Bounds:
@@ -134,6 +140,12 @@ class SessionLog(ABC, Generic[M]):
         )
 
     def _log(self, session_id: str) -> Log:
+        # What is no text is no key of a cache either: named anew, it is refused by its field.
+        if type(session_id) is str and len(session_id) <= _LONGEST:
+            return self._remembered(session_id)
+        return self._name(session_id)
+
+    def _name(self, session_id: str) -> Log:
         return Log(self._base.scripts, self.keys(session_id), self._bounds, announce=True)
 
 

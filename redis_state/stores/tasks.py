@@ -20,14 +20,27 @@ from redis_state.models import TaskContextSnapshot, TaskState, TaskStatus, TaskT
 from redis_state.primitives.record import Place, Stored, new_write_id
 from redis_state.stores.base import Base, Flat, as_object, ms
 from redis_state.stores.values import choice, moment
-from redis_state.transport.keys import Keys
 from redis_state.transport.scripts import TaskKeys, Word
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+# What `TaskStore.read` needs: without a worker's own fields, and without the names of all.
+_READ = (
+    "version",
+    "order",
+    "status",
+    "priority",
+    "document",
+    "result",
+    "error",
+    "progress",
+    "updated",
+)
 # Names that are longer are not remembered.
 _LONGEST = 240
 _ACTIVE = TaskStatus.RUNNING.value
 _ENDED = frozenset(status.value for status in TaskStatus if status.is_terminal)
+_ENDED_BYTES = frozenset(status.encode() for status in _ENDED)
 
 
 class TaskStore:
@@ -42,6 +55,10 @@ class TaskStore:
         kind_type: type[Any] = TaskType,
     ) -> None:
         self._base = base
+        # A task that is at work is named again and again.
+        self._remembered = lru_cache(maxsize=1024)(self._name)
+        self._active_ttl_ms = ms(base.settings.active_task_ttl)
+        self._finished_ttl_ms = ms(base.settings.finished_task_ttl)
         self._state_type = state_type
         self._snapshot_type = snapshot_type
         # Members of the host's own enums, by what is stored of them.
@@ -53,13 +70,23 @@ class TaskStore:
         """Name a task's keys."""
         # What is no text is no key of a cache either: named anew, it is refused by its field.
         known = type(session_id) is str and type(task_id) is str
-        make = _keys if known and len(session_id) + len(task_id) <= _LONGEST else _keys.__wrapped__
-        return make(self._base.keys, session_id, task_id)
+        if known and len(session_id) + len(task_id) <= _LONGEST:
+            return self._remembered(session_id, task_id)
+        return self._name(session_id, task_id)
+
+    def _name(self, session_id: str, task_id: str) -> TaskKeys:
+        keys = self._base.keys
+        return TaskKeys(
+            task_id=task_id,
+            task=keys.task(session_id, task_id),
+            tasks=keys.tasks(session_id),
+            lease=keys.lease(session_id, task_id),
+            journal=keys.journal(session_id, task_id),
+        )
 
     def ttl_ms(self, status: str) -> int:
         """Tell how long a task in this state is kept after its last change."""
-        settings = self._base.settings
-        return ms(settings.finished_task_ttl if status in _ENDED else settings.active_task_ttl)
+        return self._finished_ttl_ms if status in _ENDED else self._active_ttl_ms
 
     async def save(self, state: TaskState) -> bool:
         """Save a task whole; tell whether it was taken.
@@ -67,13 +94,14 @@ class TaskStore:
         The last save wins, whoever's clock says what; except that an older view of a task that
         has ended does not bring it back.
         """
-        status = choice("status", state.status, TaskStatus)
+        fields = task_fields(state)
+        finished = fields["status"] in _ENDED_BYTES
         reply = await self._base.scripts.save_task(
             self.keys(state.session_id, state.task_id),
-            task_fields(state),
+            fields,
             write=new_write_id(),
-            ttl_ms=self.ttl_ms(status),
-            finished=status in _ENDED,
+            ttl_ms=self._finished_ttl_ms if finished else self._active_ttl_ms,
+            finished=finished,
             updated_at_us=microseconds(state.updated_at),
         )
         if reply.word is Word.STALE:
@@ -82,7 +110,7 @@ class TaskStore:
 
     async def load(self, session_id: str, task_id: str) -> TaskState | None:
         """Return one task, or None."""
-        flat = self._base.fetch(self._base.keys.task(session_id, task_id))
+        flat = self._base.fetch(self.keys(session_id, task_id).task, _READ)
         found = await self._read(session_id, task_id, flat)
         return None if found is None else found[1]
 
@@ -94,7 +122,7 @@ class TaskStore:
         """Return a session's tasks in the order of their first save."""
         base, keys = self._base, self._base.keys
         members = await base.records.members(keys.tasks(session_id))
-        pending = [(name, base.fetch(keys.task(session_id, name))) for name in members]
+        pending = [(name, base.fetch(keys.task(session_id, name), _READ)) for name in members]
         found: list[tuple[int, TaskState]] = []
         for name, flat in pending:
             ordered = await self._read(session_id, name, flat)
@@ -149,19 +177,7 @@ class TaskStore:
         def read(record: Stored) -> tuple[int, TaskState]:
             return record.order, self.read(session_id, task_id, record)
 
-        return self._base.read_record(session_id, f"task {task_id}", flat, read)
-
-
-# Remembered: a task that is at work is named again and again.
-@lru_cache(maxsize=1024)
-def _keys(keys: Keys, session_id: str, task_id: str) -> TaskKeys:
-    return TaskKeys(
-        task_id=task_id,
-        task=keys.task(session_id, task_id),
-        tasks=keys.tasks(session_id),
-        lease=keys.lease(session_id, task_id),
-        journal=keys.journal(session_id, task_id),
-    )
+        return self._base.read_record(session_id, f"task {task_id}", flat, read, _READ)
 
 
 def task_fields(state: TaskState) -> dict[str, bytes]:
@@ -202,7 +218,7 @@ def move_fields(status: TaskStatus, **changes: Any) -> dict[str, bytes]:
 def microseconds(moment: datetime) -> int:
     """Count a moment in microseconds; a naive one is taken as UTC."""
     aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    return (aware - _EPOCH) // timedelta(microseconds=1)
+    return (aware - _EPOCH) // _MICROSECOND
 
 
 def _priority(value: Any) -> bytes:

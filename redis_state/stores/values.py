@@ -14,6 +14,7 @@ from typing import Any, TypeVar, cast
 
 from redis_state import codec
 from redis_state.errors import InvalidField
+from redis_state.nearest import moment_text
 
 E = TypeVar("E", bound=Enum)
 
@@ -64,7 +65,7 @@ def moment(field: str, value: object) -> str:
     """Write a date and time with its offset, exactly."""
     if not isinstance(value, datetime):
         raise _wrong(field, "a datetime", value)
-    return value.isoformat()
+    return moment_text(value)
 
 
 def instant(field: str, value: object) -> int | str:

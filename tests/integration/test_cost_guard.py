@@ -67,7 +67,7 @@ BOUNDS: dict[str, tuple[Operation, Cost]] = {
     "append": (append, Cost(230, 12, 600)),
     "event": (event, Cost(235, 8, 600)),
     "save": (save, Cost(265, 14, 1370)),
-    "load": (load, Cost(190, 1.6, 90)),
+    "load": (load, Cost(190, 1.6, 300)),
     "idle poll": (idle_poll, Cost(220, 3, 300)),
     "newest": (newest, Cost(340, 3, 325)),
 }

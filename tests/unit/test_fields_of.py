@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta, timezone
 from enum import Enum
 from functools import cached_property
 from typing import Annotated, Any
@@ -22,6 +22,7 @@ from pydantic import (
 
 from redis_state.codec import decode, encode, fields_of
 from redis_state.models import TaskContextSnapshot
+from redis_state.nearest import moment_text
 
 MOMENT = datetime(2026, 1, 2, 3, 4, 5, 678901, UTC)
 
@@ -147,3 +148,20 @@ def test_taking_the_fields_leaves_the_model_alone() -> None:
 )
 def test_a_hidden_number_is_found_among_null(value: Any, written: bytes) -> None:
     assert encode(value) == written
+
+
+class Frozen(datetime):
+    """As clocks of tests make them."""
+
+
+@pytest.mark.parametrize("kind", [datetime, Frozen])
+@pytest.mark.parametrize("zone", [None, UTC, timezone(timedelta(hours=5, seconds=7))])
+@pytest.mark.parametrize(
+    "parts", [(1, 1, 1), (999, 12, 31, 23, 59, 59, 999999), (2026, 1, 2, 3, 4, 5, 0)]
+)
+def test_a_moment_is_written_as_isoformat_has_it(
+    kind: type[datetime], zone: timezone | None, parts: tuple[int, ...]
+) -> None:
+    moment = kind(*parts, tzinfo=zone)  # type: ignore[arg-type, misc]
+    assert moment_text(moment) == moment.isoformat()
+    assert moment_text(moment.replace(fold=1)) == moment.isoformat()
