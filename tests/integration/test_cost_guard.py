@@ -64,12 +64,12 @@ async def newest(store: RedisStateStore, _: int) -> None:
 
 
 BOUNDS: dict[str, tuple[Operation, Cost]] = {
-    "append": (append, Cost(230, 12, 600)),
-    "event": (event, Cost(235, 8, 600)),
-    "save": (save, Cost(265, 14, 1370)),
-    "load": (load, Cost(190, 1.6, 300)),
+    "append": (append, Cost(205, 12, 600)),
+    "event": (event, Cost(225, 8, 550)),
+    "save": (save, Cost(240, 15, 1370)),
+    "load": (load, Cost(165, 1.6, 260)),
     "idle poll": (idle_poll, Cost(220, 3, 300)),
-    "newest": (newest, Cost(340, 3, 325)),
+    "newest": (newest, Cost(325, 3, 325)),
 }
 
 
