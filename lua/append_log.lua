@@ -26,11 +26,17 @@ local rows_in, from = ARGV, 6
 
 local lost = fence(lease, epoch)
 if lost then return lost end
-local reply, now = { 'OK', 0 }, now_text()
+local reply, now, n, new = { 'OK', 0 }, now_text()
 for i = from, #rows_in, 2 do
   -- Trimmed at the end: an id that is there must not be gone by the time it is looked for.
   log.more = i + 2 < #rows_in
-  local n, new = log_append(log, rows_in[i], rows_in[i + 1], now)
+  n, new = log_append(log, rows_in[i], rows_in[i + 1], now)
   reply[2], reply[#reply + 1] = reply[2] + new, n
+end
+if new == 0 and reply[2] > 0 then
+  -- The last row was there already, and so has trimmed nothing.
+  local text = redis.call('HGET', log.ids, '')
+  local head = log_head(text)
+  log_trim(log, text, log_over(head.last - head.first + 1, log.max_rows))
 end
 return reply

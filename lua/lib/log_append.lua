@@ -4,6 +4,7 @@
 -- there if the log's is another than it has kept. `now` is in ms, a number or text. Returns the row's
 -- number, and 1 if it is new, else 0.
 -- Every append runs this: no table is made and nothing called that most rows can do without.
+-- @include log_over
 -- @include log_row
 -- @include log_trim
 -- @include log_topic
@@ -21,9 +22,8 @@ local function log_append(log, id, row, now)
   if n == first or prolonged then rest = string.format(' %s %s %s %s', first, first_ms, expires, before_ms) end
   log_row(log, was, rest, n, now, id, row)
   if prolonged then for _, key in ipairs({ log.rows, log.ids }) do redis.call('PEXPIREAT', key, expires) end end
-  local held, most, late = number - first + 1, log.max_rows, now - first_ms > ttl_ms and not log.keeps_old
-  -- A little slack above the limit lets one trim serve many appends.
-  local over = held > most and most > 0 and held > most + math.min(64, math.floor(most / 16))
+  local held, late = number - first + 1, now - first_ms > ttl_ms and not log.keeps_old
+  local over = held > log.max_rows and log_over(held, log.max_rows)
   if (over or late) and not log.more then first = log_trim(log, n .. '-' .. now .. rest, over) end
   if log.topic ~= '' then log_topic(log, expires, first) end
   return number, 1

@@ -49,8 +49,7 @@ class Appended:
 class Bounds:
     """How long a log grows: rows at most (0: no limit) and how long a row lives at least.
 
-    Up to a sixteenth more rows than ``max_rows``, 64 at most, may stand before they are dropped;
-    and those of a call whose last row was there already, until the next one.
+    Up to a sixteenth more rows than ``max_rows``, 64 at most, may stand before they are dropped.
     """
 
     max_rows: int

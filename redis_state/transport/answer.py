@@ -1,8 +1,8 @@
 """A future whose waiter goes on at once.
 
-asyncio lets a waiter go on in the next turn of the loop. For a call whose answer has just been read
-that turn is an eighth of its time, and for a listener a quarter: it asks the system for events that
-nobody needs yet. Here the first waiter goes on from the very callback that heard the answer.
+asyncio lets a waiter go on in the next turn of the loop. For a lone call whose answer has just been
+read that turn is an eighth of its time: it asks the system for events that nobody needs yet. Here
+the first waiter goes on from the very callback that heard the answer.
 """
 
 from __future__ import annotations

@@ -73,7 +73,6 @@ class LogModel:
 
     def _append(self, ids: list[str], topic: str | None) -> list[int]:
         numbers: list[int] = []
-        known: list[int] = []
         for row_id in ids:
             known = [n for n, other, _ in self.rows if other == row_id]
             if not known:
@@ -81,8 +80,7 @@ class LogModel:
                 self.rows.append((self.last, row_id, topic))
             numbers += known or [self.last]
         slack = min(64, self.max_rows // 16)
-        # With the last row of a call, if that is new.
-        if not known and self.max_rows and len(self.rows) > self.max_rows + slack:
+        if self.max_rows and len(self.rows) > self.max_rows + slack:
             self.rows = self.rows[-self.max_rows :]
             self.first = self.rows[0][0]
             self.happened.append("trimmed")
