@@ -34,7 +34,7 @@ T = TypeVar("T")
 E = TypeVar("E", bound=Exception)
 
 HOUR = 3_600_000
-_ROUNDS = 8
+_ROUNDS = 40
 
 
 def ok(*facts: Any) -> Reply:

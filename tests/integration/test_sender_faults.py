@@ -290,13 +290,12 @@ async def test_many_calls_expire_while_the_loop_stays_free(url: str) -> None:
         proxy.refuse()
         calls: list[asyncio.Future[Any]] = []
         turns = [time.monotonic()]
-        while turns[-1] - turns[0] < 1:
+        while turns[-1] - turns[0] < 1 or len(calls) < 5000:
             calls += [sender.send("PING", repeatable=True) for _ in range(50)]
             await asyncio.sleep(0.001)
             turns.append(time.monotonic())
         outcomes = await asyncio.gather(*calls, return_exceptions=True)
         assert all(type(error) is BackendUnavailable for error in outcomes)
-        assert len(outcomes) > 5000
         # On a busy machine one turn may be late for reasons of its own; looking at every call in
         # every turn would take many seconds.
         assert max(later - sooner for sooner, later in pairwise(turns)) < 4 * LATE_S

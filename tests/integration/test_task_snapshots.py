@@ -241,7 +241,7 @@ _STEPS: st.SearchStrategy[list[Step]] = st.lists(
     | st.tuples(st.just("delete"), _TASKS, st.none() | _VERSIONS)
     | st.tuples(st.just("rollback"), _TASKS, st.none() | _VERSIONS)
     | st.tuples(st.just("prune"), _TASKS, st.integers(0, 3), st.booleans()),
-    min_size=4,
+    min_size=12,
     max_size=25,
 )
 
