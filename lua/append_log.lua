@@ -3,7 +3,7 @@
 -- KEYS[2] ids      hash: entry id -> n; '' -> head
 -- KEYS[3] topic_rows  list: n of the rows of this topic; untouched without a topic
 -- KEYS[4] channel  pub/sub: <entry> <id length> <topic length> <id><topic><row>
--- KEYS[5] lease    hash: epoch; absent without one
+-- KEYS[5] lease    hash: epoch; another key without one
 -- ARGV[1] epoch    of the writer's lease, '' for none
 -- ARGV[2] topic    text, '' for none
 -- ARGV[3] max_rows count, 0 for no limit
@@ -17,6 +17,7 @@
 -- @include now_text
 -- @include fence
 -- @include log_append
+-- @each
 local log = {
   rows = KEYS[1], ids = KEYS[2], topic_rows = KEYS[3], channel = KEYS[4],
   topic = ARGV[2], max_rows = tonumber(ARGV[3]), ttl_ms = tonumber(ARGV[4]), announce = ARGV[5], more = false,

@@ -28,6 +28,7 @@
 --   {'DENIED', waiting}             as many wait as may; nothing was written
 -- Emits the updates on channel
 -- @include now_ms
+-- @include now_us
 -- @include context_basis
 -- @include context_result
 -- @include record_write
@@ -66,6 +67,5 @@ else
   version = record_write(context, { key = '' }, string.format('patch %s %.0f', patch_id, now), ttl_ms, {})
   context_result(context, task, result)
 end
-local order = redis.call('TIME')
-redis.call('HSET', patch, 'call', call, 'order', string.format('%.0f', order[1] * 1000000 + order[2]))
+redis.call('HSET', patch, 'call', call, 'order', string.format('%.0f', now_us()))
 return { 'OK', 1, decision, version }

@@ -4,13 +4,13 @@
 -- ARGV[2] ttl_ms   milliseconds, 0 for ever
 -- Returns
 --   {'OK', noted}  1 if the member is new
+-- @include now_us
 local index = KEYS[1]
 local member, ttl_ms = ARGV[1], tonumber(ARGV[2])
 
-local time = redis.call('TIME')
-local now_us = time[1] * 1000000 + time[2]
-redis.call('ZREMRANGEBYSCORE', index, '-inf', string.format('(%.0f', now_us))
-local score = ttl_ms > 0 and string.format('%.0f', now_us + ttl_ms * 1000) or '+inf'
+local now = now_us()
+redis.call('ZREMRANGEBYSCORE', index, '-inf', string.format('(%.0f', now))
+local score = ttl_ms > 0 and string.format('%.0f', now + ttl_ms * 1000) or '+inf'
 local noted = redis.call('ZADD', index, 'GT', score, member)
 local last = redis.call('ZRANGE', index, -1, -1, 'WITHSCORES')[2]
 if last == 'inf' then

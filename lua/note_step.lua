@@ -16,6 +16,7 @@
 --   {'MISSING'}      no such task
 -- @include now_ms
 -- @include fence
+-- @each
 local journal, lease, task = KEYS[1], KEYS[2], KEYS[3]
 local epoch, entry, checkpoint, chunks = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 local about, result = ARGV[5], ARGV[6]

@@ -21,8 +21,10 @@
 --   {'DENIED', state}   the task ended before, in this state; nothing was written
 --   {'MISSING'}         no such task
 -- Emits one message on channel
+-- @include now_us
 -- @include log_append
 -- @include keep_state
+-- @each
 local task, active, completed, kept, rows, ids, channel = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
 local event_id, member, state, ends, row = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local max_rows, active_ms, kept_ms = tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
@@ -35,14 +37,13 @@ if known then
   return { 'TAKEN', entry and entry[1] or known .. '-0', entry and entry[2][6] or row }
 end
 if was[2] then return { 'DENIED', was[1] } end
-local time = redis.call('TIME')
-local now_us = time[1] * 1000000 + time[2]
-local now, ttl_ms = math.floor(now_us / 1000), ends == '1' and kept_ms or active_ms
+local moment = now_us()
+local now, ttl_ms = math.floor(moment / 1000), ends == '1' and kept_ms or active_ms
 -- No row is too old: how long the log lives is for keep_state to say.
 local log = { rows = rows, ids = ids, topic_rows = rows, channel = channel, topic = '', max_rows = max_rows, ttl_ms = ttl_ms, keeps_old = true }
 local n = log_append(log, event_id, row, now)
 if state ~= '' then redis.call('HSET', task, 'state', state) end
-local ended = ends == '1' and string.format('%.0f', now_us)
+local ended = ends == '1' and string.format('%.0f', moment)
 if ended then redis.call('HSET', task, 'completed', ended) end
 local keys = { task = task, rows = rows, ids = ids, active = active, completed = completed, kept = kept }
 keep_state(keys, member, now, ttl_ms, ended)

@@ -14,6 +14,7 @@
 -- Returns
 --   {'OK', fields, last, last_ms}     it is registered, by this call
 --   {'TAKEN', fields, last, last_ms}  there is one; nothing was written
+-- @include now_us
 -- @include log_head
 -- @include keep_state
 local task, active, completed, kept, rows, ids = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
@@ -26,8 +27,7 @@ if by and by ~= write then
   return { 'TAKEN', redis.call('HGETALL', task), head.last, head.last_ms }
 end
 if not by then
-  local time = redis.call('TIME')
-  local created = string.format('%.0f', time[1] * 1000000 + time[2])
+  local created = string.format('%.0f', now_us())
   redis.call('HSET', task, 'write', write, 'context', context, 'stream', stream, 'state', state, 'created', created)
   redis.call('UNLINK', rows, ids)
   redis.call('ZREM', completed, member)

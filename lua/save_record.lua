@@ -14,11 +14,12 @@
 --   {'LOST', epoch}     the lease is at a later epoch; nothing was written
 -- @include fence
 -- @include record_write
+-- @each
 local record, index, lease = KEYS[1], KEYS[2], KEYS[3]
 local epoch, expected, write, ttl_ms, member = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5]
 local fields = { unpack(ARGV, 6) }
 
-local was = redis.call('HMGET', record, 'write', 'version')
+local was = redis.call('HMGET', record, 'write', 'version', 'order')
 if was[1] == write then return { 'OK', tonumber(was[2]) } end
 local lost = fence(lease, epoch)
 if lost then return lost end
@@ -26,4 +27,4 @@ local there = was[2] or '0'
 if expected == '+' and there ~= '0' then expected = there end
 if expected ~= '' and there ~= expected then return { 'STALE', tonumber(there) } end
 local place = { key = member ~= '' and index or '', member = member }
-return { 'OK', record_write(record, place, write, ttl_ms, fields) }
+return { 'OK', record_write(record, place, write, ttl_ms, fields, was) }

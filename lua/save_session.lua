@@ -22,6 +22,7 @@
 --   {'LOST', epoch}     the lease is at a later epoch; nothing was written
 -- @include fence
 -- @include now_ms
+-- @include now_us
 -- @include session_unlist
 local session, index, expiries, lease = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local epoch, expected, base, write = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
@@ -39,8 +40,7 @@ if expected ~= '0' and not was[2] then return { 'MISSING' } end
 if (was[2] or '0') ~= expected then return { 'STALE', tonumber(was[2]) } end
 if base ~= '' and was[1] ~= base then return { 'AGAIN' } end
 if expected ~= '0' and was[6] ~= born then return { 'AGAIN' } end
-local time = redis.call('TIME')
-local created = was[3] or string.format('%016.0f', time[1] * 1000000 + time[2])
+local created = was[3] or string.format('%016.0f', now_us())
 if base == '' then redis.call('UNLINK', session) end
 local first_field = 10 + dropped
 for first = 10, first_field - 1, portion do

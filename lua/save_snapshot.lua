@@ -9,6 +9,7 @@
 -- Returns
 --   {'OK'}
 -- @include snapshot_forget
+-- @each
 local rows, index = KEYS[1], KEYS[2]
 local version, id, checkpoint, row, ttl_ms = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 

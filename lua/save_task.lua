@@ -2,7 +2,7 @@
 -- KEYS[1] task     hash: version, write, order, status, updated_at and the fields given
 -- KEYS[2] tasks    zset: task_id -> expiry in us
 -- ARGV[1] write    id of this call
--- ARGV[2] ttl_ms   milliseconds
+-- ARGV[2] ttl_ms   how long it lives at least; at most an eighth longer
 -- ARGV[3] member   the task's id
 -- ARGV[4] finished 1 if the new status is final, else 0
 -- ARGV[5] updated_at  microseconds, of the view
@@ -11,16 +11,20 @@
 --   {'OK', version}     the new version
 --   {'STALE', version}  the stored task is finished and newer; nothing was written
 -- @include record_write
+-- @each
 local task, tasks = KEYS[1], KEYS[2]
 local write, ttl_ms, member, finished, updated_at = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4], ARGV[5]
 local fields = { unpack(ARGV, 6) }
 
-local was = redis.call('HMGET', task, 'finished', 'updated_at', 'version')
-if was[1] == '1' and finished == '0' and tonumber(updated_at) <= tonumber(was[2] or 0) then
-  return { 'STALE', tonumber(was[3]) }
+local was = redis.call('HMGET', task, 'write', 'version', 'order', 'finished', 'updated_at')
+if was[4] == '1' and finished == '0' and tonumber(updated_at) <= tonumber(was[5] or 0) then
+  return { 'STALE', tonumber(was[2]) }
 end
 fields[#fields + 1] = 'finished'
 fields[#fields + 1] = finished
 fields[#fields + 1] = 'updated_at'
 fields[#fields + 1] = updated_at
-return { 'OK', record_write(task, { key = tasks, member = member }, write, ttl_ms, fields) }
+-- An eighth ahead: most saves need not touch its life, nor its place in the index.
+local left_ms, longest_ms = redis.call('PTTL', task), ttl_ms + math.floor(ttl_ms / 8)
+local life_ms = (left_ms < ttl_ms or left_ms > longest_ms) and longest_ms or nil
+return { 'OK', record_write(task, { key = tasks, member = member }, write, life_ms, fields, was) }

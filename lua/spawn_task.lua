@@ -30,6 +30,7 @@
 --   {'LOST', epoch}     the parent's lease is at a later epoch; nothing was written
 -- Emits the update on channel
 -- @include now_ms
+-- @include now_us
 -- @include fence
 -- @include record_write
 -- @include log_append
@@ -55,9 +56,7 @@ if is_new then
 end
 -- A run that comes here again keeps the index alive for as long as the next pause may last.
 -- By the microsecond: children are listed in the order in which they were spawned.
-local time = redis.call('TIME')
-local ends_us = time[1] * 1000000 + time[2] + index_ttl_ms * 1000
-redis.call('ZADD', children, string.format('%.0f', ends_us), member)
+redis.call('ZADD', children, string.format('%.0f', now_us() + index_ttl_ms * 1000), member)
 redis.call('PEXPIRE', children, index_ttl_ms)
 local was = redis.call('HMGET', task, 'version', 'write')
 if was[2] == write then return { 'OK', tonumber(was[1]) } end

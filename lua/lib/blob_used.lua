@@ -1,7 +1,6 @@
 -- Make a blob the one that was used last, even if the server's clock went back.
+-- @include now_us
 local function blob_used(use, id)
-  local time = redis.call('TIME')
   local last = tonumber(redis.call('ZRANGE', use, -1, -1, 'WITHSCORES')[2] or 0)
-  local now_us = math.max(time[1] * 1000000 + time[2], last + 1)
-  redis.call('ZADD', use, string.format('%.0f', now_us), id)
+  redis.call('ZADD', use, string.format('%.0f', math.max(now_us(), last + 1)), id)
 end

@@ -1,5 +1,6 @@
--- The server's clock, in milliseconds: the only one that decides anything.
+-- The server's clock, in milliseconds.
+-- @include server_time
 local function now_ms()
-  local time = redis.call('TIME')
-  return time[1] * 1000 + math.floor(time[2] / 1000)
+  local seconds, micros = server_time()
+  return seconds * 1000 + math.floor(micros / 1000)
 end

@@ -1,5 +1,6 @@
--- The same clock as text: a log, which writes the time, is spared of formatting it.
+-- The server's clock in milliseconds, as text: a log, which writes the time, is spared of formatting it.
+-- @include server_time
 local function now_text()
-  local time = redis.call('TIME')
-  return time[1] .. string.sub('00000' .. time[2], -6, -4)
+  local seconds, micros = server_time()
+  return seconds .. string.sub('00000' .. micros, -6, -4)
 end

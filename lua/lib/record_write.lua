@@ -1,18 +1,20 @@
--- Write fields into a record, one version up, with its life and its place in an index. `write`
--- names the writer's call, so that a repeated call recognises its own work.
-local function record_write(record, index, write, ttl_ms, fields)
-  local was = redis.call('HMGET', record, 'write', 'version', 'order')
+-- Write fields into a record, one version up, with its life and its place in an index; both stay as
+-- they are without a `ttl_ms`. `write` names the writer's call, so that a repeated call recognises
+-- its own work. `was` is the record's write, version and order, for who has read them.
+-- @include now_us
+local function record_write(record, index, write, ttl_ms, fields, was)
+  was = was or redis.call('HMGET', record, 'write', 'version', 'order')
   local version = tonumber(was[2] or 0)
   if was[1] == write then return version end
-  local time = redis.call('TIME')
-  local now_us = time[1] * 1000000 + time[2]
   version = version + 1
   redis.call('HSET', record, 'write', write, 'version', string.format('%.0f', version),
-    'order', was[3] or string.format('%.0f', now_us), unpack(fields))
+    'order', was[3] or string.format('%.0f', now_us()), unpack(fields))
+  if not ttl_ms then return version end
   redis.call('PEXPIRE', record, ttl_ms)
   if index.key ~= '' then
-    redis.call('ZADD', index.key, string.format('%.0f', now_us + ttl_ms * 1000), index.member)
-    redis.call('ZREMRANGEBYSCORE', index.key, '-inf', string.format('(%.0f', now_us))
+    local now = now_us()
+    redis.call('ZADD', index.key, string.format('%.0f', now + ttl_ms * 1000), index.member)
+    redis.call('ZREMRANGEBYSCORE', index.key, '-inf', string.format('(%.0f', now))
     -- GT takes a key without a lifetime, as a new one is, for one that lives longest.
     local longer = redis.call('PEXPIRE', index.key, ttl_ms, 'GT')
     if longer == 0 and redis.call('PTTL', index.key) < 0 then redis.call('PEXPIRE', index.key, ttl_ms) end

@@ -12,24 +12,37 @@ from pathlib import Path
 from redis_state.errors import ConfigError
 
 _INCLUDE = re.compile(r"^-- @include (\w+)[ \t]*$", re.MULTILINE)
-_MISSPELT = re.compile(r"^(?!-- @include \w+[ \t]*$).*@include\b.*$", re.MULTILINE)
+_EACH = re.compile(r"^-- @each[ \t]*$", re.MULTILINE)
+_MISSPELT = re.compile(
+    r"^(?!-- @include \w+[ \t]*$|-- @each[ \t]*$).*@(?:include|each)\b.*$", re.MULTILINE
+)
+_KEY = re.compile(r"^-- KEYS\[(\d+)(\.\.)?\]", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """One atomic operation: its name, its full text and the digest the server knows it by."""
+    """One atomic operation: its name, its full text and the digest the server knows it by.
+
+    One that runs ``each`` of several calls takes the keys of all, then the arguments of all, and
+    gives a list of their replies. All have as many of both.
+    """
 
     name: str
     text: str
     digest: str
+    each: bool
 
 
 def load_script(name: str, folder: Traversable | None = None) -> Script:
     """Read ``<name>.lua`` with each part it includes, once, before its first use."""
     folder = folder if folder is not None else _folder()
-    text = _resolve(_read(folder / f"{name}.lua"), folder / "lib", placed=set(), path=(name,))
+    text = _read(folder / f"{name}.lua")
+    each = _EACH.search(text) is not None
+    if each:
+        text = _run_each(name, text)
+    text = _resolve(text, folder / "lib", placed=set(), path=(name,))
     digest = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
-    return Script(name, text, digest)
+    return Script(name, text, digest, each)
 
 
 def script_names() -> list[str]:
@@ -56,6 +69,15 @@ def _read(file: Traversable, wanted_by: str = "") -> str:
     if not file.is_file():
         raise ConfigError(f"the Lua script {file} is missing{wanted_by}")
     return file.read_text(encoding="utf-8")
+
+
+def _run_each(name: str, text: str) -> str:
+    """Make what follows the mark a function of ``KEYS`` and ``ARGV``, run for each of the calls."""
+    keys = _KEY.findall(text)
+    if not keys or keys[-1][1]:
+        raise ConfigError(f"{name}: '-- @each' needs a fixed number of keys")
+    begin = "-- @include each\nlocal function body(KEYS, ARGV)"
+    return f"{_EACH.sub(begin, text)}end\nreturn each(body, KEYS, ARGV, {len(keys)})\n"
 
 
 def _resolve(text: str, lib: Traversable, *, placed: set[str], path: tuple[str, ...]) -> str:

@@ -1,9 +1,10 @@
 """One connection that carries every short command of an event loop, many in each write.
 
 What callers queue in one turn of the loop leaves together, a full batch as soon as it is full; a
-call that finds nothing on its way leaves at once. Replies resolve the futures in order while
-further writes are on their way. Commands take effect in the order of the calls, even when nobody
-awaits them.
+call that finds nothing on its way leaves at once. Neighbours in a batch that call the same script
+share one command, if the script can run each of several calls. Replies resolve the futures in
+order while further writes are on their way. Commands take effect in the order of the calls, even
+when nobody awaits them.
 
 A call is in one of three places, and the order within them is the order of the calls:
 
@@ -20,13 +21,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from itertools import count
-from typing import Any, cast
+from functools import lru_cache
+from itertools import count, groupby
+from operator import attrgetter
+from typing import Any, TypeAlias, cast
 
 import hiredis
-from redis.exceptions import NoScriptError, ResponseError
+from redis.exceptions import NoScriptError, RedisError, ResponseError
 
 from redis_state.errors import (
     BackendUnavailable,
@@ -46,11 +49,16 @@ log: logging.Logger = logging.getLogger(__name__)
 
 Argument = str | bytes | int
 Command = tuple[Argument, ...]
+# A script, how many keys and arguments it is called with, and the number of a call that must have
+# a command of its own; None if it may share one.
+_Form: TypeAlias = tuple[Script | None, int, int, int | None]
 
 # Enough that a write costs little, and few enough that the server works on one batch while the next
 # is being made: with all of 64 callers in one write each side would wait for the other.
 _BATCH_COMMANDS = 24
 _BATCH_BYTES = 1 << 18
+# Calls of more arguments than this are not made in one command: Lua's stack is bounded.
+_SHARED_ARGUMENTS = 100
 _LONGEST_BACKOFF_S = 0.5
 # How late a deadline may be noticed: looking at every call for each of them would be quadratic.
 # Also how long a connection must be silent before an overdue reply ends it.
@@ -58,19 +66,33 @@ _GRAIN_S = 0.1
 
 # In C: redis-py's own asks of every argument what it is, a third of a call's cost.
 _pack: Callable[[Command], bytes] = cast("Any", hiredis).pack_command
+_form_of = attrgetter("form")
 
 
 class _Call(Answer):
     """A command on its way, and the future of its reply."""
 
-    __slots__ = ("deadline", "lasting", "lost", "number", "packed", "repeatable", "script", "sent")
+    __slots__ = (
+        "arguments",
+        "deadline",
+        "form",
+        "keys",
+        "lasting",
+        "lost",
+        "number",
+        "repeatable",
+        "sent",
+    )
 
     number: int
-    packed: bytes
+    # Packed: a script's keys and arguments, or a whole command.
+    keys: bytes
+    arguments: bytes
+    # Neighbours of equal forms share a command.
+    form: _Form
     deadline: float
     repeatable: bool
     lasting: bool
-    script: Script | None
     # It may have happened: a reply is outstanding, or one was lost with its connection.
     sent: bool
     lost: bool
@@ -113,6 +135,8 @@ class Sender:
         self._again: deque[_Call] = deque()
         self._queue: deque[_Call] = deque()
         self._inflight: deque[_Call] = deque()
+        # How many of those in flight each outstanding reply answers.
+        self._shares: deque[int] = deque()
         # Set when nothing is left to wait for; made by whoever waits for that.
         self._idle: asyncio.Event | None = None
         # Whether what is queued will be written at the end of this turn of the loop.
@@ -150,16 +174,25 @@ class Sender:
             # A server that was never there is told as soon as connecting has taken its time.
             timeout_s = min(timeout_s, self._connect_timeout_s)
         call = _Call(loop=self._loop)
-        call.number = next(self._numbers)
+        call.number = number = next(self._numbers)
         call.deadline = deadline = self._loop.time() + timeout_s
-        call.repeatable, call.lasting, call.script = repeatable, lasting, script
+        call.repeatable, call.lasting = repeatable, lasting
         call.sent = call.lost = False
         call.waiter = None
         if self._closed:
             call.fail(BackendUnavailable(self._shown_as, "the store is closed"))
             return call
         try:
-            call.packed = _pack(command)
+            if script is None:
+                call.keys, call.arguments = b"", _pack(command)
+                call.form = (None, 0, 0, number)
+            else:
+                keys: Any = command[2]
+                call.keys = _keys(command[3 : 3 + keys])
+                call.arguments = _bulks(command[3 + keys :])
+                arguments = len(command) - 3 - keys
+                shares = script.each and arguments <= _SHARED_ARGUMENTS
+                call.form = (script, keys, arguments, None if shares else number)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is the caller's to know
             call.fail(CallerError(f"{command[0]!s} cannot be sent: {error}"))
             return call
@@ -217,6 +250,7 @@ class Sender:
             else:
                 call.fail(OutcomeUnknown(self._shown_as, f"sent, then {self._trouble}"))
         self._inflight.clear()
+        self._shares.clear()
         self._resume()
         self._note_idle()
 
@@ -259,56 +293,89 @@ class Sender:
                 self._note_idle()
                 return
             self.batches += 1
-            link.write(b"".join(batch))
+            link.write(b"".join(self._packed(batch)))
 
-    def _next_batch(self) -> list[bytes]:
+    def _next_batch(self) -> list[_Call]:
         """Take the next calls into flight."""
-        batch: list[bytes] = []
+        batch: list[_Call] = []
         size = 0
         for source in (self._again, self._queue):
             while source and len(batch) < _BATCH_COMMANDS and size < _BATCH_BYTES:
                 call = source.popleft()
                 if call.wanted():
                     call.sent = True
-                    self._inflight.append(call)
-                    packed = self._to_send(call)
-                    batch.append(packed)
-                    size += len(packed)
+                    batch.append(call)
+                    size += len(call.keys) + len(call.arguments)
+        self._inflight.extend(batch)
         return batch
 
-    def _to_send(self, call: _Call) -> bytes:
+    def _packed(self, batch: list[_Call]) -> list[bytes]:
+        """Write the commands of a batch, and note how many calls each reply will answer."""
+        parts: list[bytes] = []
+        for form, neighbours in groupby(batch, _form_of):
+            calls = list(neighbours)
+            self._shares.append(len(calls))
+            script, keys, arguments, _ = form
+            if script is not None:
+                parts.append(self._head(script, keys * len(calls), arguments * len(calls)))
+            parts += [call.keys for call in calls]
+            parts += [call.arguments for call in calls]
+        return parts
+
+    def _head(self, script: Script, keys: int, arguments: int) -> bytes:
         """Name a script by its digest once this connection has sent its text.
 
         By the digest alone the first call after a restart would be refused, and be repeated
         after calls that were made later.
         """
-        script = call.script
-        if script is None or script.digest in self._loaded:
-            return call.packed
+        size = b"*%d\r\n" % (3 + keys + arguments)
+        if script.digest in self._loaded:
+            return size + _bulks(("EVALSHA", script.digest, keys))
         self._loaded.add(script.digest)
-        return _with_text(call.packed, script)
+        return size + _bulks(("EVAL", script.text, keys))
 
     def hear(self, reply: Any) -> None:
-        """Give a reply to whoever waits for it: the oldest call in flight."""
-        inflight = self._inflight
-        call = inflight.popleft()
-        if isinstance(reply, ResponseError):
-            self._refused(call, reply)
-        elif not call.done():
-            call.tell(reply)
+        """Give a reply to whoever waits for it: the oldest calls in flight."""
+        inflight, share = self._inflight, self._shares.popleft()
+        if share > 1 and isinstance(reply, ResponseError):
+            self._refused_together(share, reply)
+        else:
+            replies: Sequence[Any] = (reply,) if share == 1 else reply
+            if len(replies) != share:
+                raise RedisError(f"{len(replies)} replies to {share} calls")
+            for of_call in replies:
+                call = inflight.popleft()
+                if isinstance(of_call, ResponseError):
+                    self._refused(call, of_call)
+                elif not call.done():
+                    call.tell(of_call)
         if not inflight:
             if self._holding:
                 self._resume()
             self._note_idle()
 
+    def _refused_together(self, share: int, error: ResponseError) -> None:
+        """Let each of the calls that shared a refused command have its own: nothing was done."""
+        for _ in range(share):
+            call = self._inflight.popleft()
+            if not isinstance(error, NoScriptError):
+                call.form = (*call.form[:3], call.number)
+            self._hold(call)
+
+    def _hold(self, call: _Call) -> None:
+        """Repeat a call whose script did not run, before anything else is sent.
+
+        Those in flight behind it may meet the same: all that do are repeated in their order, with
+        the text of the script.
+        """
+        self._loaded.clear()
+        self._holding = True
+        call.sent = call.lost
+        self._again.append(call)
+
     def _refused(self, call: _Call, error: ResponseError) -> None:
-        if isinstance(error, NoScriptError) and call.script is not None:
-            # Somebody flushed the scripts. The calls behind this one may meet the same: all that
-            # do are repeated in their order, with the text, before anything else is sent.
-            self._loaded.clear()
-            self._holding = True
-            call.sent = call.lost
-            self._again.append(call)
+        if isinstance(error, NoScriptError) and call.form[0] is not None:
+            self._hold(call)
             return
         failure = reply_error(error, self._shown_as)
         if call.lost:
@@ -371,15 +438,18 @@ class Sender:
         """Give every remaining call an outcome; the store or the loop is going away."""
         self._queue.extendleft(reversed(self._inflight))
         self._inflight.clear()
+        self._shares.clear()
         self._fail_waiting("the connection was closed")
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None
 
 
-def _with_text(packed: bytes, script: Script) -> bytes:
-    """Turn the EVALSHA of a script into an EVAL."""
-    before, _, after = packed.partition(script.digest.encode() + b"\r\n")
-    count = before.partition(b"\r\n")[0]
-    text = script.text.encode()
-    return b"%b\r\n$4\r\nEVAL\r\n$%d\r\n%b\r\n%b" % (count, len(text), text, after)
+def _bulks(arguments: Command) -> bytes:
+    """Pack arguments without saying how many they are."""
+    packed = _pack(arguments)
+    return packed[packed.index(b"\n") + 1 :]
+
+
+# Most calls are of few sessions and tasks at a time.
+_keys = lru_cache(maxsize=1024)(_bulks)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from redis_state.transport.keys import Keys
 from redis_state.transport.scripts import Reply, Scripts, TaskKeys, Word
-from tests.looking import HOUR, ask, fields, lives, no, ok, task_keys
+from tests.looking import HOUR, ask, clock_ms, fields, lives, no, ok, task_keys
 
 
 async def save(
@@ -36,4 +36,30 @@ async def test_an_older_view_does_not_bring_a_finished_task_back(
     assert (found["status"], found["finished"]) == (b"RUNNING", b"0")
     assert int(found["updated_at"]) == moment - 4
     assert await ask(scripts, "ZRANGE", task.tasks, 0, -1) == [b"t"]
-    assert all(0 < life <= HOUR for life in await lives(scripts, task.task, task.tasks))
+
+
+async def test_a_task_lives_for_its_time_after_the_last_save_and_an_eighth_longer_at_most(
+    scripts: Scripts, keys: Keys
+) -> None:
+    task = task_keys(keys)
+    longest = HOUR + HOUR // 8
+
+    async def left() -> list[int]:
+        entry = int(await ask(scripts, "ZSCORE", task.tasks, "t")) // 1000 - await clock_ms(scripts)
+        return [*await lives(scripts, task.task, task.tasks), entry]
+
+    async def save_again(name: str, status: str = "RUNNING") -> None:
+        assert (await save(scripts, task, name, status, len(name))).word is Word.OK
+
+    await save_again("new")
+    assert all(longest - 60_000 < life <= longest for life in await left())
+    # Long enough still: it stays as it is.
+    await ask(scripts, "PEXPIRE", task.task, HOUR + 60_000)
+    await save_again("soon after")
+    assert (await lives(scripts, task.task))[0] <= HOUR + 60_000
+    # Too short, for ever, too long, or gone: all is made as for a new one.
+    for spoil in ("PEXPIRE", HOUR - 1), ("PERSIST",), ("PEXPIRE", 2 * HOUR), ("UNLINK",):
+        await ask(scripts, spoil[0], task.task, *spoil[1:])
+        await ask(scripts, "ZREM", task.tasks, "t")
+        await save_again(f"after {spoil}")
+        assert all(longest - 60_000 < life <= longest for life in await left()), spoil

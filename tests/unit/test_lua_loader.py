@@ -78,7 +78,15 @@ def test_missing_script_is_named(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["--@include part", "-- @include part.lua", "  -- @include part", "-- @include a b"]
+    "line",
+    [
+        "--@include part",
+        "-- @include part.lua",
+        "  -- @include part",
+        "-- @include a b",
+        "--@each",
+        "-- @each call",
+    ],
 )
 def test_include_that_would_be_overlooked_is_refused(folder: Path, line: str) -> None:
     write(folder, {"main": f"a\n{line}\nb\n", "lib/part": "p\n"})
@@ -98,7 +106,7 @@ def test_every_script_of_the_package_resolves() -> None:
     assert names
     assert names == sorted(names)
     for name in names:
-        assert "@include" not in load_script(name).text
+        assert not re.search("@(include|each)", load_script(name).text)
 
 
 def test_scripts_inside_the_package_come_before_those_beside_it(
@@ -120,3 +128,35 @@ def test_scripts_inside_the_package_come_before_those_beside_it(
     inside.mkdir()
     (inside / "a.lua").touch()
     assert lua.script_names() == ["a"]
+
+
+def test_what_follows_the_mark_is_run_for_each_call(folder: Path) -> None:
+    write(
+        folder,
+        {
+            "main": "-- Does.\n-- KEYS[1] a    hash: b\n-- KEYS[2] c    hash: d\n"
+            "-- @include part\n-- @each\nlocal a, c = KEYS[1], KEYS[2]\nreturn { a }\n",
+            "lib/part": "p\n",
+            "lib/each": "e\n",
+        },
+    )
+    script = load_script("main", folder)
+    assert script.each
+    assert script.text.splitlines()[3:] == [
+        "p",
+        "e",
+        "local function body(KEYS, ARGV)",
+        "local a, c = KEYS[1], KEYS[2]",
+        "return { a }",
+        "end",
+        "return each(body, KEYS, ARGV, 2)",
+    ]
+    write(folder, {"main": "-- Does.\nreturn 1\n"})
+    assert not load_script("main", folder).each
+
+
+@pytest.mark.parametrize("keys", ["", "-- KEYS[1] a  hash: b\n-- KEYS[2..] c  list: d\n"])
+def test_each_call_needs_a_fixed_number_of_keys(folder: Path, keys: str) -> None:
+    write(folder, {"main": f"{keys}-- @each\nreturn 1\n", "lib/each": "e\n"})
+    with pytest.raises(ConfigError, match=r"main: .*fixed number of keys"):
+        load_script("main", folder)

@@ -30,12 +30,18 @@ class LogScripts(ScriptRunner):
         fence: Fence | None = None,
     ) -> Asked:
         """OK new n... | LOST epoch."""
-        keys = (log.rows, log.ids, log.topic(topic), log.channel)
-        told, epoch = 1 if announce else 0, fence.epoch if fence else ""
+        lease, epoch = (fence.lease, fence.epoch) if fence else (log.ids, "")
         return self._run(
             "append_log",
-            (*keys, fence.lease) if fence else keys,
-            (epoch, topic_bytes(topic), max(max_rows, 0), ttl_ms, told, *pairs(rows)),
+            (log.rows, log.ids, log.topic(topic), log.channel, lease),
+            (
+                epoch,
+                topic_bytes(topic),
+                max(max_rows, 0),
+                ttl_ms,
+                1 if announce else 0,
+                *pairs(rows),
+            ),
         )
 
     def read_log(

@@ -1,0 +1,7 @@
+-- The server's clock, in seconds and the microseconds beyond, as text: the only one that decides
+-- anything. Asked once, since a script is one moment.
+local asked
+local function server_time()
+  asked = asked or redis.call('TIME')
+  return asked[1], asked[2]
+end

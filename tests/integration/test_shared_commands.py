@@ -1,0 +1,263 @@
+"""Calls of one script that share a command: each as if it had its own."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from redis_state.errors import CallerError, CommandRefused, OutcomeUnknown, StoreFull
+from redis_state.testing import eventually
+from redis_state.transport import lua
+from redis_state.transport.lua import Script, load_script
+from redis_state.transport.sender import Sender
+from tests.faults import Proxy, run_server, sender_to, short_directory
+
+# Counts first, so that a call that fails is seen to have begun.
+PUSH = """\
+redis.call('INCR', KEYS[2])
+redis.call('RPUSH', KEYS[1], ARGV[1])
+return { ARGV[1], ARGV[2] or '' }
+"""
+
+
+@pytest.fixture
+def own_url() -> Iterator[str]:
+    with short_directory() as directory, run_server(directory) as url:
+        yield url
+
+
+def each_of(body: str, *, about: str = "Do it") -> Script:
+    keys = "-- KEYS[1] key      list: n\n-- KEYS[2] count    string: n\n"
+    text = f"-- {about}.\n{keys}-- @each\n{body}\n"
+    part = lua._folder() / "lib" / "each.lua"
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "lib").mkdir()
+        (Path(folder) / "lib" / "each.lua").write_text(part.read_text(encoding="utf-8"))
+        (Path(folder) / "script.lua").write_text(text)
+        return load_script("script", Path(folder))
+
+
+def push(
+    sender: Sender, script: Script, *arguments: Any, key: str = "list", repeatable: bool = False
+) -> asyncio.Future[Any]:
+    return sender.send(
+        "EVALSHA",
+        script.digest,
+        2,
+        key,
+        "count",
+        *arguments,
+        repeatable=repeatable,
+        script=script,
+    )
+
+
+async def runs(sender: Sender) -> int:
+    """Count the commands that ran a script."""
+    stats = await sender.send("INFO", "commandstats", repeatable=True)
+    return sum(map(int, re.findall(rb"cmdstat_eval(?:sha)?:calls=(\d+)", stats)))
+
+
+async def stored(sender: Sender, key: str = "list") -> list[int]:
+    return [int(row) for row in await sender.send("LRANGE", key, 0, -1, repeatable=True)]
+
+
+async def test_neighbours_share_a_command_and_each_has_its_reply(own_url: str) -> None:
+    script = each_of(PUSH)
+    async with sender_to(own_url) as sender:
+        await sender.send("PING", repeatable=True)
+        replies = await asyncio.gather(*(push(sender, script, n) for n in range(1 + 24 + 24 + 3)))
+        assert replies == [[b"%d" % n, b""] for n in range(52)]
+        assert await stored(sender) == list(range(52))
+        assert await runs(sender) == 4
+        assert sender.pending == 0
+
+
+async def test_any_mixture_takes_effect_in_the_order_of_the_calls(own_url: str) -> None:
+    scripts = [each_of(PUSH), each_of(PUSH, about="Under another digest")]
+    async with sender_to(own_url) as sender:
+        calls: list[asyncio.Future[Any]] = []
+        expected: list[Any] = []
+        for number in range(5000):
+            kind = random.choice("ssssssttwpl")
+            if kind == "p":
+                calls.append(sender.send("RPUSH", "list", number, repeatable=False))
+                expected.append(number + 1)
+            else:
+                more = {"w": ["more"], "l": range(200)}.get(kind, [])
+                calls.append(push(sender, scripts[kind == "t"], number, *more))
+                expected.append([b"%d" % number, str(next(iter(more), "")).encode()])
+            if random.random() < 0.02:
+                await asyncio.sleep(0)
+        assert await asyncio.gather(*calls) == expected
+        assert await stored(sender) == list(range(5000))
+        scripted = sum(isinstance(reply, list) for reply in expected)
+        assert await runs(sender) < scripted / 1.5
+
+
+async def test_a_call_that_fails_fails_alone(own_url: str) -> None:
+    script = each_of(PUSH)
+    async with sender_to(own_url) as sender:
+        await sender.send("SET", "text", "x", repeatable=True)
+        calls = [
+            push(sender, script, n, key="text" if n in {0, 5, 9} else "list") for n in range(10)
+        ]
+        # Not the server's refusal but Lua's: it concatenates nothing.
+        broken = each_of("return ARGV[1] .. (ARGV[1] == '1' and nil)")
+        failing = [push(sender, broken, 1), push(sender, broken, 1)]
+        outcomes = await asyncio.gather(*calls, *failing, return_exceptions=True)
+        assert await runs(sender) <= 4
+        refused = [outcomes[n] for n in (0, 5, 9)]
+        assert all(isinstance(error, CommandRefused) for error in (*refused, *outcomes[10:]))
+        assert all("WRONGTYPE" in str(error) for error in refused)
+        assert all("attempt to concatenate" in str(error) for error in outcomes[10:])
+        assert len({id(error) for error in refused}) == 3
+        assert await stored(sender) == [1, 2, 3, 4, 6, 7, 8]
+        assert await sender.send("GET", "count", repeatable=True) == b"10"
+
+
+async def test_a_call_that_cannot_be_written_fails_alone(own_url: str) -> None:
+    script = each_of(PUSH)
+    async with sender_to(own_url) as sender:
+        await sender.send("PING", repeatable=True)
+        calls = [push(sender, script, n if n != 3 else object()) for n in range(6)]
+        calls.append(push(sender, script, 6, key="\ud800"))
+        outcomes = await asyncio.gather(*calls, return_exceptions=True)
+        assert [isinstance(found, CallerError) for found in outcomes] == [
+            n in {3, 6} for n in range(7)
+        ]
+        assert await stored(sender) == [0, 1, 2, 4, 5]
+
+
+async def test_a_cancelled_call_leaves_its_share_to_nobody(own_url: str) -> None:
+    script = each_of(PUSH)
+    async with sender_to(own_url) as sender:
+        await sender.send("PING", repeatable=True)
+        calls = [push(sender, script, n) for n in range(20)]
+        for call in calls[::3]:
+            call.cancel()
+        await sender.drain()
+        kept = [call for call in calls if not call.cancelled()]
+        assert [int((await call)[0]) for call in kept] == [n for n in range(20) if n % 3]
+        # The first was on its way already.
+        assert await stored(sender) == [0, *(n for n in range(20) if n % 3)]
+
+
+async def test_a_right_that_one_call_lacks_is_not_missed_by_the_others(own_url: str) -> None:
+    script = each_of(PUSH)
+    async with sender_to(own_url) as sender:
+        rules = ("on", ">pw", "~mine", "~count", "+@all")
+        await sender.send("ACL", "SETUSER", "narrow", *rules, repeatable=True)
+    async with sender_to(own_url.replace("unix://", "unix://narrow:pw@")) as sender:
+        await sender.send("PING", repeatable=True)
+        keys = ["other" if n in {2, 30} else "mine" for n in range(40)]
+        calls = [push(sender, script, n, key=key) for n, key in enumerate(keys)]
+        outcomes = await asyncio.gather(*calls, return_exceptions=True)
+        assert [isinstance(found, CommandRefused) for found in outcomes] == [
+            key == "other" for key in keys
+        ]
+        assert await stored(sender, "mine") == [n for n in range(40) if n not in {2, 30}]
+
+
+async def test_a_full_server_refuses_each(own_url: str) -> None:
+    script = each_of(PUSH)
+    async with sender_to(own_url) as sender:
+        await sender.send("CONFIG", "SET", "maxmemory", 1, repeatable=True)
+        calls = [push(sender, script, n) for n in range(30)]
+        outcomes = await asyncio.gather(*calls, return_exceptions=True)
+        assert [type(found) for found in outcomes] == [StoreFull] * 30, outcomes[:2]
+        await sender.send("CONFIG", "SET", "maxmemory", 0, repeatable=True)
+        assert await sender.send("EXISTS", "list", "count", repeatable=True) == 0
+
+
+async def test_flushed_scripts_are_sent_again_in_order(own_url: str) -> None:
+    script, other = each_of(PUSH), each_of(PUSH, about="Under another digest")
+    async with sender_to(own_url) as sender, sender_to(own_url) as flusher:
+        calls = [push(sender, other, 0), push(sender, script, 1)]
+        for number in range(2, 6000):
+            calls.append(push(sender, other if number % 50 > 40 else script, number))
+            if number % 400 == 7:
+                await calls[-1]
+                await flusher.send("SCRIPT", "FLUSH", repeatable=True)
+            elif number % 50 == 0:
+                await asyncio.sleep(0)
+        await asyncio.gather(*calls)
+        assert await stored(sender) == list(range(6000))
+        errors = await sender.send("INFO", "errorstats", repeatable=True)
+    fired = re.search(rb"errorstat_NOSCRIPT:count=(\d+)", errors)
+    assert fired is not None
+    assert int(fired[1]) >= 15
+    assert sender.connections == 1
+
+
+async def test_cuts_at_any_moment_lose_no_call_and_mix_up_no_reply(own_url: str) -> None:
+    add = each_of("redis.call('SADD', KEYS[1], ARGV[1]) return { ARGV[1] }")
+    await _answers(own_url)
+    async with Proxy(own_url) as proxy, sender_to(proxy.url) as sender:
+
+        async def call(number: int) -> int:
+            await asyncio.sleep(number % 100 / 100)
+            return int((await push(sender, add, number, key="set", repeatable=True))[0])
+
+        calls = [asyncio.create_task(call(number)) for number in range(3000)]
+        pending = set(calls)
+        while pending:
+            proxy.cut()
+            _, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+        assert [await task for task in calls] == list(range(3000))
+        assert proxy.cuts > 10
+        assert await sender.send("SCARD", "set", repeatable=True) == 3000
+
+
+async def test_calls_that_may_not_be_repeated_are_outcome_unknown_and_done_once(
+    own_url: str,
+) -> None:
+    script = each_of(PUSH)
+    await _answers(own_url)
+    async with (
+        Proxy(own_url) as proxy,
+        sender_to(proxy.url) as sender,
+        sender_to(own_url) as check,
+    ):
+        await sender.send("PING", repeatable=True)
+        proxy.silence()
+        calls = [push(sender, script, n) for n in range(5)]
+
+        async def done() -> bool:
+            return await stored(check) == list(range(5))
+
+        await eventually(done, "the server has done the calls")
+        proxy.silence(silent=False)
+        assert proxy.cut()
+        outcomes = await asyncio.gather(*calls, return_exceptions=True)
+        assert all(isinstance(found, OutcomeUnknown) for found in outcomes)
+        assert await push(sender, script, 5) == [b"5", b""]
+        assert await done() is False
+        assert await stored(sender) == list(range(6))
+
+
+async def test_replies_that_do_not_fit_the_calls_reach_nobody(own_url: str) -> None:
+    """A script that is marked as one for several calls, and is not."""
+    plain = each_of("return { 1 }")
+    text = "return { 1, 2, 3 }"
+    wrong = Script(plain.name, text, "0" * 40, each=True)
+    async with sender_to(own_url) as sender:
+        await sender.send("PING", repeatable=True)
+        sender.send("PING", repeatable=True)
+        calls = [push(sender, wrong, n) for n in range(5)]
+        outcomes = await asyncio.gather(*calls, return_exceptions=True)
+        assert all(isinstance(found, OutcomeUnknown) for found in outcomes)
+        assert await push(sender, plain, 1) == [1]
+        assert sender.connections == 2
+
+
+async def _answers(url: str) -> None:
+    async with sender_to(url) as sender:
+        await sender.send("PING", repeatable=True, timeout_s=10)
