@@ -17,6 +17,7 @@ from typing import Any
 from benchmarks.measure import Measured
 from benchmarks.server import BenchServer
 from redis_state import RedisStateStore
+from redis_state.transport.lua import Script
 from redis_state.transport.scripts import SCRIPTS
 from redis_state.transport.sender import Argument
 
@@ -47,9 +48,11 @@ class _Listening:
         self.sent: list[tuple[Argument, ...]] = []
         self._reply = reply
 
-    def send(self, *command: Argument, **_: Any) -> asyncio.Future[Any]:
-        """Keep a command and answer it at once."""
-        self.sent.append(command)
+    def run(
+        self, script: Script, keys: tuple[str, ...], arguments: tuple[Argument, ...], **_: Any
+    ) -> asyncio.Future[Any]:
+        """Keep the call of a script and answer it at once."""
+        self.sent.append(("EVALSHA", script.digest, len(keys), *keys, *arguments))
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         future.set_result(self._reply)
         return future

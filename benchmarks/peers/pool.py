@@ -21,16 +21,18 @@ class _Pool:
     def __init__(self, redis: Any) -> None:
         self._redis = redis
 
-    def send(
+    def run(
         self,
-        *command: Argument,
-        repeatable: bool,
-        lasting: bool = False,
-        script: Script | None = None,
-        timeout_s: float | None = None,
+        script: Script,
+        keys: tuple[str, ...],
+        arguments: tuple[Argument, ...],
+        **options: bool,
     ) -> Awaitable[Any]:
+        """Do what the sender does, one call of a script at a time."""
+        return self.send("EVALSHA", script.digest, len(keys), *keys, *arguments, **options)
+
+    def send(self, *command: Argument, **_: bool) -> Awaitable[Any]:
         """Do what the sender does, one command at a time."""
-        del repeatable, lasting, script, timeout_s
         # As redis-py's own helpers parse replies, but without its turning them into other types.
         sent: Awaitable[Any] = self._redis.execute_command(*command, NEVER_DECODE=True)
         return sent

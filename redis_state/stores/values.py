@@ -87,7 +87,11 @@ def choice(field: str, value: object, kind: type[E]) -> str:
 
     Plain text will do if it is the value of a member of ``kind``.
     """
-    if type(value) is kind or (isinstance(value, Enum) and type(value).__name__ == kind.__name__):
+    if type(value) is kind:
+        # ``value.value`` is a call.
+        text: str = value._value_
+        return text
+    if isinstance(value, Enum) and type(value).__name__ == kind.__name__:
         return str(value.value)
     try:
         return str(kind(value).value)

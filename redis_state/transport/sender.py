@@ -155,51 +155,69 @@ class Sender:
         *command: Argument,
         repeatable: bool,
         lasting: bool = False,
-        script: Script | None = None,
         timeout_s: float | None = None,
     ) -> asyncio.Future[Any]:
         """Queue a command at once and return its reply's future. Does not wait.
 
         ``repeatable`` promises that doing the command twice is doing it once, so that it may be
         sent again when a reply is lost. A ``lasting`` one is sent although its future is cancelled.
-        ``script`` is the one that an EVALSHA names. A call whose reply is overdue ends the
-        connection, unless other replies still come in.
+        A call whose reply is overdue ends the connection, unless other replies still come in.
 
         Errors, on the future: BackendUnavailable if the deadline passes unsent, OutcomeUnknown if
         it passes later, StoreFull, CommandRefused; CallerError for what cannot be sent;
         ConfigError if there is no server to start.
         """
+        call = self._call(repeatable, lasting, timeout_s)
+        try:
+            call.keys, call.arguments = b"", _pack(command)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is the caller's to know
+            call.fail(CallerError(f"{command[0]!s} cannot be sent: {error}"))
+            return call
+        call.form = (None, 0, 0, call.number)
+        return self._put(call)
+
+    def run(
+        self,
+        script: Script,
+        keys: tuple[str, ...],
+        arguments: tuple[Argument, ...],
+        *,
+        repeatable: bool = True,
+        lasting: bool = False,
+        timeout_s: float | None = None,
+    ) -> asyncio.Future[Any]:
+        """Queue the call of a script, as `send` does a command; its text is sent when needed."""
+        call = self._call(repeatable, lasting, timeout_s)
+        try:
+            call.keys, call.arguments = _packed_keys(keys), _bulks(arguments)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is the caller's to know
+            call.fail(CallerError(f"{script.name} cannot be sent: {error}"))
+            return call
+        shares = script.each and len(arguments) <= _SHARED_ARGUMENTS
+        call.form = (script, len(keys), len(arguments), None if shares else call.number)
+        return self._put(call)
+
+    def _call(self, repeatable: bool, lasting: bool, timeout_s: float | None) -> _Call:  # noqa: FBT001 - in the order of the caller's
         timeout_s = self._call_timeout_s if timeout_s is None else timeout_s
         if not self._line.connections:
             # A server that was never there is told as soon as connecting has taken its time.
             timeout_s = min(timeout_s, self._connect_timeout_s)
         call = _Call(loop=self._loop)
-        call.number = number = next(self._numbers)
-        call.deadline = deadline = self._loop.time() + timeout_s
+        call.number = next(self._numbers)
+        call.deadline = self._loop.time() + timeout_s
         call.repeatable, call.lasting = repeatable, lasting
         call.sent = call.lost = False
         call.waiter = None
+        return call
+
+    def _put(self, call: _Call) -> _Call:
         if self._closed:
             call.fail(BackendUnavailable(self._shown_as, "the store is closed"))
             return call
-        try:
-            if script is None:
-                call.keys, call.arguments = b"", _pack(command)
-                call.form = (None, 0, 0, number)
-            else:
-                keys: Any = command[2]
-                call.keys = _keys(command[3 : 3 + keys])
-                call.arguments = _bulks(command[3 + keys :])
-                arguments = len(command) - 3 - keys
-                shares = script.each and arguments <= _SHARED_ARGUMENTS
-                call.form = (script, keys, arguments, None if shares else number)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is the caller's to know
-            call.fail(CallerError(f"{command[0]!s} cannot be sent: {error}"))
-            return call
         self._queue.append(call)
         self._flush_soon()
-        if self._alarm is None or deadline < self._alarm.when():
-            self._arm(deadline)
+        if self._alarm is None or call.deadline < self._alarm.when():
+            self._arm(call.deadline)
         return call
 
     @property
@@ -452,4 +470,4 @@ def _bulks(arguments: Command) -> bytes:
 
 
 # Most calls are of few sessions and tasks at a time.
-_keys = lru_cache(maxsize=1024)(_bulks)
+_packed_keys = lru_cache(maxsize=1024)(_bulks)

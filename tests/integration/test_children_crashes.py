@@ -42,30 +42,34 @@ class Doomed:
 
     def __init__(self, store: RedisStateStore, at: int, when: When) -> None:
         self._sender = store.transport.sender
-        self._send = self._sender.send
+        send, run = self._sender.send, self._sender.run
         self._at = at
         self._when = when
         self.calls = 0
-        self._sender.send = self._dying  # type: ignore[method-assign]
+        self._sender.send = self._dying(send)  # type: ignore[method-assign]
+        self._sender.run = self._dying(run)  # type: ignore[method-assign]
 
     @property
     def died(self) -> bool:
         """Whether it came to that."""
         return self.calls >= self._at
 
-    def _dying(self, *command: Any, **options: Any) -> asyncio.Future[Any]:
-        self.calls += 1
-        if self.calls < self._at:
-            return self._send(*command, **options)
-        if self.calls == self._at and self._when == "after":
-            heard = self._send(*command, **options)
-            unanswered = asyncio.ensure_future(self._unanswered(heard))
-            unanswered.add_done_callback(lambda task: task.cancelled() or task.exception())
-            return unanswered
-        gone: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        gone.add_done_callback(lambda future: future.exception())
-        gone.set_exception(BackendUnavailable("test", "this process is dead"))
-        return gone
+    def _dying(self, call: Callable[..., asyncio.Future[Any]]) -> Any:
+        def dying(*what: Any, **options: Any) -> asyncio.Future[Any]:
+            self.calls += 1
+            if self.calls < self._at:
+                return call(*what, **options)
+            if self.calls == self._at and self._when == "after":
+                heard = call(*what, **options)
+                unanswered = asyncio.ensure_future(self._unanswered(heard))
+                unanswered.add_done_callback(lambda task: task.cancelled() or task.exception())
+                return unanswered
+            gone: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+            gone.add_done_callback(lambda future: future.exception())
+            gone.set_exception(BackendUnavailable("test", "this process is dead"))
+            return gone
+
+        return dying
 
     async def _unanswered(self, heard: asyncio.Future[Any]) -> Any:
         await heard

@@ -55,9 +55,7 @@ PUSH = "redis.call('RPUSH', KEYS[1], ARGV[1]) return redis.call('PEXPIRE', KEYS[
 
 
 def run_script(sender: Sender, script: Script, key: str, *arguments: Any) -> asyncio.Future[Any]:
-    return sender.send(
-        "EVALSHA", script.digest, 1, key, *arguments, repeatable=False, script=script
-    )
+    return sender.run(script, (key,), arguments, repeatable=False)
 
 
 async def test_calls_take_effect_in_call_order_though_nobody_awaits_them(

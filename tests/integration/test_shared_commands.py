@@ -47,16 +47,7 @@ def each_of(body: str, *, about: str = "Do it") -> Script:
 def push(
     sender: Sender, script: Script, *arguments: Any, key: str = "list", repeatable: bool = False
 ) -> asyncio.Future[Any]:
-    return sender.send(
-        "EVALSHA",
-        script.digest,
-        2,
-        key,
-        "count",
-        *arguments,
-        repeatable=repeatable,
-        script=script,
-    )
+    return sender.run(script, (key, "count"), arguments, repeatable=repeatable)
 
 
 async def runs(sender: Sender) -> int:

@@ -25,6 +25,7 @@ from redis.asyncio.client import Pipeline
 from redis_state import RedisStateStore, Settings
 from redis_state.models import TaskState, TaskStatus
 from redis_state.testing import eventually, leaked_keys
+from redis_state.transport.lua import Script
 from redis_state.transport.sender import Sender
 from redis_state.worker import TaskClient, TaskContext, runner
 from tests.chaos.crew import ends, noted, taken_twice, trails, wrong_move
@@ -49,17 +50,20 @@ class Death:
 
     def plant(self) -> None:
         """Count what the sender and the queue's client send for what is counted."""
-        send, execute = Sender.send, Pipeline.execute
+        send, run, execute = Sender.send, Sender.run, Pipeline.execute
 
-        def watched_send(sender: Sender, *command: Any, **options: Any) -> asyncio.Future[Any]:
-            script = options.get("script")
-            name = script.name if script is not None else str(command[0])
-            if not self._reached(name):
-                return send(sender, *command, **options)
-            self._die_if("before")
-            future = send(sender, *command, **options)
-            future.add_done_callback(lambda _: self._die_if("after"))
-            return future
+        def watched(call: Callable[..., asyncio.Future[Any]]) -> Any:
+            def watching(
+                sender: Sender, what: Any, *more: Any, **options: Any
+            ) -> asyncio.Future[Any]:
+                if not self._reached(what.name if isinstance(what, Script) else str(what)):
+                    return call(sender, what, *more, **options)
+                self._die_if("before")
+                future = call(sender, what, *more, **options)
+                future.add_done_callback(lambda _: self._die_if("after"))
+                return future
+
+            return watching
 
         async def watched_execute(pipe: Any, *arguments: Any, **options: Any) -> Any:
             if not self._reached("the queue"):
@@ -69,7 +73,8 @@ class Death:
             self._die_if("after")
             return found
 
-        Sender.send = watched_send  # type: ignore[method-assign, assignment]
+        Sender.send = watched(send)  # type: ignore[method-assign]
+        Sender.run = watched(run)  # type: ignore[method-assign]
         Pipeline.execute = watched_execute  # type: ignore[method-assign, assignment]
 
     def _reached(self, name: str) -> bool:

@@ -13,7 +13,7 @@ import pytest
 from redis_state.errors import CommandRefused, CorruptState
 from redis_state.transport.connect import Transport
 from redis_state.transport.keys import Keys
-from redis_state.transport.lua import script_names
+from redis_state.transport.lua import Script, script_names
 from redis_state.transport.scripts import (
     SCRIPTS,
     Reply,
@@ -34,6 +34,9 @@ class Noting:
     def __init__(self, reply: Any) -> None:
         self.reply = reply
         self.commands: list[tuple[Any, ...]] = []
+
+    def run(self, script: Script, keys: Any, arguments: Any, **_: Any) -> asyncio.Future[Any]:
+        return self.send("EVALSHA", script.digest, len(keys), *keys, *arguments)
 
     def send(self, *command: Any, **_: Any) -> asyncio.Future[Any]:
         self.commands.append(command)

@@ -143,16 +143,8 @@ class ScriptRunner:
     def _begin(
         self, name: str, keys: Sequence[str], arguments: Iterable[Argument]
     ) -> asyncio.Future[Any]:
-        script = SCRIPTS[name]
-        return self.transport.sender.send(
-            "EVALSHA",
-            script.digest,
-            len(keys),
-            *keys,
-            *arguments,
-            repeatable=True,
-            lasting=name in _LASTING,
-            script=script,
+        return self.transport.sender.run(
+            SCRIPTS[name], tuple(keys), tuple(arguments), lasting=name in _LASTING
         )
 
     async def ask(self, verb: str, key: str, *arguments: Argument) -> Any:
