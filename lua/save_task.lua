@@ -10,6 +10,7 @@
 -- Returns
 --   {'OK', version}     the new version
 --   {'STALE', version}  the stored task is finished and newer; nothing was written
+-- @include now_us
 -- @include record_write
 -- @each
 local task, tasks = KEYS[1], KEYS[2]
@@ -25,6 +26,7 @@ fields[#fields + 1] = finished
 fields[#fields + 1] = 'updated_at'
 fields[#fields + 1] = updated_at
 -- An eighth ahead: most saves need not touch its life, nor its place in the index.
-local left_ms, longest_ms = redis.call('PTTL', task), ttl_ms + math.floor(ttl_ms / 8)
-local life_ms = (left_ms < ttl_ms or left_ms > longest_ms) and longest_ms or nil
-return { 'OK', record_write(task, { key = tasks, member = member }, write, life_ms, fields, was) }
+local longest_ms, expiry_us = ttl_ms + math.floor(ttl_ms / 8), was[2] and redis.call('ZSCORE', tasks, member)
+local left_ms = expiry_us and (expiry_us - now_us()) / 1000
+local lasts = left_ms and left_ms >= ttl_ms and left_ms <= longest_ms
+return { 'OK', record_write(task, { key = tasks, member = member }, write, not lasts and longest_ms, fields, was) }

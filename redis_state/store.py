@@ -7,7 +7,7 @@ import os
 import socket
 import time
 from collections.abc import AsyncGenerator, Iterable
-from contextlib import aclosing, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
@@ -305,7 +305,7 @@ class RedisStateStore:
         """
         return await self.updates.page(session_id, after=after, count=count, task_id=task_id)
 
-    async def watch_updates(
+    def watch_updates(
         self,
         session_id: str,
         *,
@@ -318,12 +318,7 @@ class RedisStateStore:
         Survives lost connections and server restarts. Errors: CursorGap instead of a silent skip;
         BackendUnavailable when the server stays away for ``patience_s``.
         """
-        entries = self.updates.watch(
-            session_id, after=after, task_id=task_id, patience_s=patience_s
-        )
-        async with aclosing(entries):
-            async for entry in entries:
-                yield entry
+        return self.updates.watch(session_id, after=after, task_id=task_id, patience_s=patience_s)
 
     async def update_cursor(self, session_id: str, update_id: str | None = None) -> str | None:
         """Return the cursor after an update, None if it is not kept; without an id, the last."""
@@ -360,7 +355,7 @@ class RedisStateStore:
         """Return up to ``count`` events after a cursor, oldest first. Like `read_updates`."""
         return await self.steering.page(session_id, after=after, count=count, task_id=task_id)
 
-    async def watch_steering(
+    def watch_steering(
         self,
         session_id: str,
         *,
@@ -369,12 +364,7 @@ class RedisStateStore:
         patience_s: float = 300.0,
     ) -> AsyncGenerator[Entry[SteeringEvent], None]:
         """Yield every event after a cursor once, in order, and go on live. Like `watch_updates`."""
-        entries = self.steering.watch(
-            session_id, after=after, task_id=task_id, patience_s=patience_s
-        )
-        async with aclosing(entries):
-            async for entry in entries:
-                yield entry
+        return self.steering.watch(session_id, after=after, task_id=task_id, patience_s=patience_s)
 
     async def steering_cursor(self, session_id: str, event_id: str | None = None) -> str | None:
         """Return the cursor after an event, None if it is not kept; without an id, the last."""

@@ -6,13 +6,13 @@ local function record_write(record, index, write, ttl_ms, fields, was)
   was = was or redis.call('HMGET', record, 'write', 'version', 'order')
   local version = tonumber(was[2] or 0)
   if was[1] == write then return version end
+  local now = now_us()
   version = version + 1
   redis.call('HSET', record, 'write', write, 'version', string.format('%.0f', version),
-    'order', was[3] or string.format('%.0f', now_us()), unpack(fields))
+    'order', was[3] or string.format('%.0f', now), unpack(fields))
   if not ttl_ms then return version end
   redis.call('PEXPIRE', record, ttl_ms)
   if index.key ~= '' then
-    local now = now_us()
     redis.call('ZADD', index.key, string.format('%.0f', now + ttl_ms * 1000), index.member)
     redis.call('ZREMRANGEBYSCORE', index.key, '-inf', string.format('(%.0f', now))
     -- GT takes a key without a lifetime, as a new one is, for one that lives longest.

@@ -1,5 +1,5 @@
--- The server's clock, in seconds and the microseconds beyond, as text: the only one that decides
--- anything. Asked once, since a script is one moment.
+-- The server's clock, the only one that decides anything: seconds, and the microseconds beyond, as
+-- text. Asked once, since a script is one moment.
 local asked
 local function server_time()
   asked = asked or redis.call('TIME')

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from redis_state.errors import BackendUnavailable, CursorGap, InvalidField, LeaseLost
-from redis_state.primitives.signal import Row, Signal, Signals
+from redis_state.primitives.signal import Row, listening, read_message
 from redis_state.transport.keys import LogKeys
 from redis_state.transport.scripts import Fence, Reply, Scripts, Word, topic_text
+from redis_state.transport.subscriber import Subscription
+
+T = TypeVar("T")
 
 _CURSOR = re.compile(r"([0-9]{1,18})-([0-9]{1,18})")
 _APPEND_SLICE = 64
@@ -202,7 +205,7 @@ class Log:
         """Drop all rows; return how many. Numbers go on, so older cursors give a CursorGap."""
         return int((await self.scripts.clear_log(self.keys, topics=topics)).facts[0])
 
-    async def follow(
+    def follow(
         self, *, after: str | None = None, topic: str | None = None, patience_s: float = 300.0
     ) -> AsyncGenerator[Row, None]:
         """Yield every row after a cursor once, in order, and go on with those still to come.
@@ -212,11 +215,24 @@ class Log:
         instead of a silent skip; BackendUnavailable when the server stays away for
         ``patience_s``.
         """
+        return self.follow_as(_itself, after=after, topic=topic, patience_s=patience_s)
+
+    async def follow_as(
+        self,
+        read: Callable[[Row], T | None],
+        *,
+        after: str | None,
+        topic: str | None,
+        patience_s: float,
+    ) -> AsyncGenerator[T, None]:
+        """Yield what ``read`` makes of each row, unless it is None. Like `follow`."""
         follower = _Follower(self, after, topic, patience_s)
-        async with Signals(self.scripts.transport).following(self.keys.channel) as signals:
+        async with listening(self.scripts.transport, self.keys.channel) as subscription:
             while True:
-                for row in await follower.next(signals):
-                    yield row
+                for row in await follower.next(subscription):
+                    value = read(row)
+                    if value is not None:
+                        yield value
 
 
 class _Follower:
@@ -231,7 +247,7 @@ class _Follower:
         self._patience_s = patience_s
         self._behind = True
 
-    async def next(self, signals: Signal) -> list[Row]:
+    async def next(self, subscription: Subscription) -> list[Row]:
         """Return the next rows, perhaps none: read while behind, else wait to be told."""
         if self._behind:
             page = await self._read()
@@ -239,7 +255,8 @@ class _Follower:
             self._seen = _position(page.cursor)
             return page.rows
         # Silence may also be a subscription that cannot be made: then the log is asked.
-        row = await signals.next(within_s=min(self._patience_s, _LOOK_AGAIN_S))
+        message = await subscription.next(within_s=min(self._patience_s, _LOOK_AGAIN_S))
+        row = None if message is None else read_message(message)
         if row is not None and row.n == self._seen[0] + 1:
             self._seen = (row.n, row.ms)
             return [row] if self._topic is None or row.topic == self._topic else []
@@ -261,6 +278,10 @@ class _Follower:
                 if loop.time() >= give_up_at:
                     raise
             await asyncio.sleep(_RETRY_S)
+
+
+def _itself(row: Row) -> Row:
+    return row
 
 
 def _position(cursor: str) -> tuple[int, int]:

@@ -86,7 +86,7 @@ class Records:
         return stored(await sender.send("HGETALL", key, repeatable=True))
 
     async def members(self, index: str, *, newest: int | None = None) -> list[str]:
-        """List the names in an index, the last saved first, ``newest`` of them at most."""
+        """List the names in an index, what expires last first, ``newest`` of them at most."""
         end = -1 if newest is None else newest - 1
         sender = self._scripts.transport.sender
         found: list[bytes] = await sender.send("ZREVRANGE", index, 0, end, repeatable=True)

@@ -30,37 +30,18 @@ class Row(NamedTuple):
         return f"{self.n}-{self.ms}"
 
 
-class Signal:
-    """The messages of one channel, for one listener."""
+@asynccontextmanager
+async def listening(transport: Transport, channel: str) -> AsyncGenerator[Subscription, None]:
+    """Listen to a channel for the length of the block; `read_message` reads what is heard.
 
-    def __init__(self, subscription: Subscription) -> None:
-        self._subscription = subscription
-
-    async def next(self, *, within_s: float | None = None) -> Row | None:
-        """Return the next row told, or None when some may have been missed: read the log.
-
-        None comes first of all, once the server has confirmed that it will tell, and after
-        ``within_s`` of silence.
-        """
-        message = await self._subscription.next(within_s=within_s)
-        return None if message is None else read_message(message)
-
-
-class Signals:
-    """Where to listen."""
-
-    def __init__(self, transport: Transport) -> None:
-        self._transport = transport
-
-    @asynccontextmanager
-    async def following(self, channel: str) -> AsyncGenerator[Signal, None]:
-        """Listen to a channel for the length of the block."""
-        subscriber = self._transport.subscriber
-        subscription = subscriber.subscribe(channel)
-        try:
-            yield Signal(subscription)
-        finally:
-            subscriber.unsubscribe(subscription)
+    None comes first of all, once the server has confirmed that it will tell.
+    """
+    subscriber = transport.subscriber
+    subscription = subscriber.subscribe(channel)
+    try:
+        yield subscription
+    finally:
+        subscriber.unsubscribe(subscription)
 
 
 def read_message(message: bytes) -> Row | None:

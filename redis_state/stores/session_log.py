@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar, Generic, TypeVar
@@ -110,16 +109,17 @@ class SessionLog(ABC, Generic[M]):
         ]
         return EntryPage(entries, page.cursor, page.at_end)
 
-    async def watch(
+    def watch(
         self, session_id: str, *, after: str | None, task_id: str | None, patience_s: float
     ) -> AsyncGenerator[Entry[M], None]:
         """Yield every model after a cursor once, in order, and go on live. Errors: CursorGap."""
-        rows = self._log(session_id).follow(after=after, topic=task_id, patience_s=patience_s)
-        async with aclosing(rows):
-            async for row in rows:
-                value = self._read(session_id, row)
-                if value is not None:
-                    yield Entry(row.cursor, value)
+
+        def read(row: Row) -> Entry[M] | None:
+            value = self._read(session_id, row)
+            return None if value is None else Entry(row.cursor, value)
+
+        log = self._log(session_id)
+        return log.follow_as(read, after=after, topic=task_id, patience_s=patience_s)
 
     async def cursor(self, session_id: str, row_id: str | None) -> str | None:
         """Return the cursor after a model of this id, or after the newest for None."""

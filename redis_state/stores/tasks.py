@@ -85,7 +85,7 @@ class TaskStore:
         )
 
     def ttl_ms(self, status: str) -> int:
-        """Tell how long a task in this state is kept after its last change."""
+        """Tell how long a task in this state is kept at least after its last change."""
         return self._finished_ttl_ms if status in _ENDED else self._active_ttl_ms
 
     async def save(self, state: TaskState) -> bool:

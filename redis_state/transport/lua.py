@@ -13,9 +13,8 @@ from redis_state.errors import ConfigError
 
 _INCLUDE = re.compile(r"^-- @include (\w+)[ \t]*$", re.MULTILINE)
 _EACH = re.compile(r"^-- @each[ \t]*$", re.MULTILINE)
-_MISSPELT = re.compile(
-    r"^(?!-- @include \w+[ \t]*$|-- @each[ \t]*$).*@(?:include|each)\b.*$", re.MULTILINE
-)
+# The mark of a script is gone before this is looked for; a part has none.
+_MISSPELT = re.compile(r"^(?!-- @include \w+[ \t]*$).*@(?:include|each)\b.*$", re.MULTILINE)
 _KEY = re.compile(r"^-- KEYS\[(\d+)(\.\.)?\]", re.MULTILINE)
 
 
@@ -76,6 +75,8 @@ def _run_each(name: str, text: str) -> str:
     keys = _KEY.findall(text)
     if not keys or keys[-1][1]:
         raise ConfigError(f"{name}: '-- @each' needs a fixed number of keys")
+    if len(_EACH.findall(text)) > 1:
+        raise ConfigError(f"{name}: '-- @each' stands there twice")
     begin = "-- @include each\nlocal function body(KEYS, ARGV)"
     return f"{_EACH.sub(begin, text)}end\nreturn each(body, KEYS, ARGV, {len(keys)})\n"
 
@@ -83,7 +84,8 @@ def _run_each(name: str, text: str) -> str:
 def _resolve(text: str, lib: Traversable, *, placed: set[str], path: tuple[str, ...]) -> str:
     misspelt = _MISSPELT.search(text)
     if misspelt:
-        raise ConfigError(f"{path[-1]}: write '-- @include <name>', not {misspelt.group()!r}")
+        meant = "'-- @include <name>', or '-- @each' in a script"
+        raise ConfigError(f"{path[-1]}: write {meant}, not {misspelt.group()!r}")
 
     def part(found: re.Match[str]) -> str:
         name = found.group(1)

@@ -1,10 +1,14 @@
 """One connection that carries every short command of an event loop, many in each write.
 
 What callers queue in one turn of the loop leaves together, a full batch as soon as it is full; a
-call that finds nothing on its way leaves at once. Neighbours in a batch that call the same script
-share one command, if the script can run each of several calls. Replies resolve the futures in
-order while further writes are on their way. Commands take effect in the order of the calls, even
-when nobody awaits them.
+call that finds nothing on its way leaves at once. Replies resolve the futures in order while
+further writes are on their way. Commands take effect in the order of the calls, even when nobody
+awaits them.
+
+Neighbours in a batch that call one script with as many keys and arguments share a command, if the
+script runs `each` of several calls and the server takes keys of several sessions together: one of a
+cluster does not, so it is asked before anything is shared. A user who may not use some of the keys
+in such a command loses it once, and the order of its calls with what was sent behind it.
 
 A call is in one of three places, and the order within them is the order of the calls:
 
@@ -29,7 +33,7 @@ from operator import attrgetter
 from typing import Any, TypeAlias, cast
 
 import hiredis
-from redis.exceptions import NoScriptError, RedisError, ResponseError
+from redis.exceptions import NoPermissionError, NoScriptError, RedisError, ResponseError
 
 from redis_state.errors import (
     BackendUnavailable,
@@ -57,8 +61,9 @@ _Form: TypeAlias = tuple[Script | None, int, int, int | None]
 # is being made: with all of 64 callers in one write each side would wait for the other.
 _BATCH_COMMANDS = 24
 _BATCH_BYTES = 1 << 18
-# Calls of more arguments than this are not made in one command: Lua's stack is bounded.
+# What is larger has a command of its own: it gains nothing, and the others would wait for it.
 _SHARED_ARGUMENTS = 100
+_SHARED_BYTES = 1 << 13
 _LONGEST_BACKOFF_S = 0.5
 # How late a deadline may be noticed: looking at every call for each of them would be quadratic.
 # Also how long a connection must be silent before an overdue reply ends it.
@@ -148,6 +153,8 @@ class Sender:
         self._loaded: set[str] = set()
         # A script was forgotten: nothing is sent until it is known which calls must be repeated.
         self._holding = False
+        # Whether calls share commands; None until the server is asked.
+        self._sharing: bool | None = None
         self.batches: int = 0
 
     def send(
@@ -187,15 +194,33 @@ class Sender:
         timeout_s: float | None = None,
     ) -> asyncio.Future[Any]:
         """Queue the call of a script, as `send` does a command; its text is sent when needed."""
+        if script.each and self._sharing is None:
+            self._ask_sharing(keys[0])
         call = self._call(repeatable, lasting, timeout_s)
         try:
-            call.keys, call.arguments = _packed_keys(keys), _bulks(arguments)
+            call.keys = _packed_keys(keys) if script.each else _bulks(keys)
+            call.arguments = _bulks(arguments)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is the caller's to know
             call.fail(CallerError(f"{script.name} cannot be sent: {error}"))
             return call
-        shares = script.each and len(arguments) <= _SHARED_ARGUMENTS
+        shares = (
+            self._sharing
+            and script.each
+            and len(arguments) <= _SHARED_ARGUMENTS
+            and len(call.arguments) <= _SHARED_BYTES
+        )
         call.form = (script, len(keys), len(arguments), None if shares else call.number)
         return self._put(call)
+
+    def _ask_sharing(self, key: str) -> None:
+        """Ask whether the server takes a key together with one of another slot, by its tag."""
+        self._sharing = False
+        elsewhere = key.replace("{", "{elsewhere ", 1)
+        asked = self.send("EVAL", "return 1", 2, key, elsewhere, repeatable=False)
+        asked.add_done_callback(self._hear_sharing)
+
+    def _hear_sharing(self, asked: asyncio.Future[Any]) -> None:
+        self._sharing = not asked.cancelled() and asked.exception() is None
 
     def _call(self, repeatable: bool, lasting: bool, timeout_s: float | None) -> _Call:  # noqa: FBT001 - in the order of the caller's
         timeout_s = self._call_timeout_s if timeout_s is None else timeout_s
@@ -255,6 +280,7 @@ class Sender:
     async def use(self, link: Link) -> None:
         """Send what waits, and what comes, until the connection ends."""
         self._loaded.clear()
+        self._sharing = None
         link.on_writable = self._flush
         self._flush()
         self._trouble = await link.lost()
@@ -373,26 +399,30 @@ class Sender:
             self._note_idle()
 
     def _refused_together(self, share: int, error: ResponseError) -> None:
-        """Let each of the calls that shared a refused command have its own: nothing was done."""
+        """Tell each of the calls that shared a command what they would have been told alone."""
         for _ in range(share):
             call = self._inflight.popleft()
-            if not isinstance(error, NoScriptError):
+            if _is_of_keys(error):
+                # For some of the keys, or because there are several: nothing was done.
+                self._sharing = False
                 call.form = (*call.form[:3], call.number)
-            self._hold(call)
+                self._hold(call)
+            else:
+                self._refused(call, error)
 
     def _hold(self, call: _Call) -> None:
-        """Repeat a call whose script did not run, before anything else is sent.
+        """Repeat a call that did not begin, before anything else is sent.
 
-        Those in flight behind it may meet the same: all that do are repeated in their order, with
-        the text of the script.
+        Those in flight behind it may meet the same: all that do are repeated in their order.
         """
-        self._loaded.clear()
         self._holding = True
         call.sent = call.lost
         self._again.append(call)
 
     def _refused(self, call: _Call, error: ResponseError) -> None:
         if isinstance(error, NoScriptError) and call.form[0] is not None:
+            # Somebody flushed the scripts: it is sent with its text.
+            self._loaded.clear()
             self._hold(call)
             return
         failure = reply_error(error, self._shown_as)
@@ -461,6 +491,10 @@ class Sender:
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None
+
+
+def _is_of_keys(error: ResponseError) -> bool:
+    return isinstance(error, NoPermissionError) or str(error).startswith("CROSSSLOT")
 
 
 def _bulks(arguments: Command) -> bytes:

@@ -205,12 +205,11 @@ class Subscriber:
 
     def hear(self, reply: Any) -> None:
         """Take an answer, or a message to its subscribers."""
-        if isinstance(reply, ResponseError):
-            self._refused(self._asked.popleft(), reply)
-            return
         match reply:
             case [b"message", channel, message]:
                 self._deliver(channel, message)
+            case ResponseError():
+                self._refused(self._asked.popleft(), reply)
             case [b"subscribe", channel, _]:
                 self._asked.popleft()
                 if channel in self._followers:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import subprocess
@@ -19,7 +20,7 @@ from redis_state.transport.connect import Transport
 from redis_state.transport.keys import Keys
 from redis_state.transport.scripts import Reply, Scripts
 from tests.calls import CALLS
-from tests.looking import append, ask
+from tests.looking import append, ask, rows_of
 from tests.servers import on_path, wheel_binary
 
 
@@ -90,3 +91,19 @@ async def test_a_log_works_there(cluster: Scripts) -> None:
     log = Keys().updates("works")
     await cluster.clear_log(log, topics=["t"])
     assert (await append(cluster, log, "a", topic="t", announce=True)).facts[0] == 1
+
+
+async def test_calls_of_several_sessions_share_no_command_there(cluster: Scripts) -> None:
+    """It is asked once, before anything is shared; the order is kept from the first call on."""
+    await ask(cluster, "CONFIG", "RESETSTAT")
+    logs = [Keys().updates(f"shares-{number}") for number in range(10)]
+    for log in logs:
+        await cluster.clear_log(log, topics=[])
+    for turn in range(3):
+        rows = [f"{turn}-{number}" for number in range(5)]
+        await asyncio.gather(*(append(cluster, log, row) for row in rows for log in logs))
+    for log in logs:
+        found = [row_id for _, row_id in await rows_of(cluster, log)]
+        assert found == [f"{turn}-{number}" for turn in range(3) for number in range(5)]
+    errors = await ask(cluster, "INFO", "errorstats")
+    assert errors.count(b"errorstat_CROSSSLOT:count=1") == errors.count(b"errorstat_CROSSSLOT")

@@ -12,7 +12,13 @@ from typing import Any
 
 import pytest
 
-from redis_state.errors import CallerError, CommandRefused, OutcomeUnknown, StoreFull
+from redis_state.errors import (
+    BackendUnavailable,
+    CallerError,
+    CommandRefused,
+    OutcomeUnknown,
+    StoreFull,
+)
 from redis_state.testing import eventually
 from redis_state.transport import lua
 from redis_state.transport.lua import Script, load_script
@@ -50,6 +56,14 @@ def push(
     return sender.run(script, (key, "count"), arguments, repeatable=repeatable)
 
 
+async def sharing(sender: Sender, *scripts: Script) -> None:
+    """Wait until calls share commands: the server was asked, and knows the scripts."""
+    for script in scripts:
+        await push(sender, script, 0, key="first")
+    await sender.send("DEL", "first", "count", repeatable=True)
+    await sender.send("CONFIG", "RESETSTAT", repeatable=True)
+
+
 async def runs(sender: Sender) -> int:
     """Count the commands that ran a script."""
     stats = await sender.send("INFO", "commandstats", repeatable=True)
@@ -63,7 +77,7 @@ async def stored(sender: Sender, key: str = "list") -> list[int]:
 async def test_neighbours_share_a_command_and_each_has_its_reply(own_url: str) -> None:
     script = each_of(PUSH)
     async with sender_to(own_url) as sender:
-        await sender.send("PING", repeatable=True)
+        await sharing(sender, script)
         replies = await asyncio.gather(*(push(sender, script, n) for n in range(1 + 24 + 24 + 3)))
         assert replies == [[b"%d" % n, b""] for n in range(52)]
         assert await stored(sender) == list(range(52))
@@ -74,6 +88,7 @@ async def test_neighbours_share_a_command_and_each_has_its_reply(own_url: str) -
 async def test_any_mixture_takes_effect_in_the_order_of_the_calls(own_url: str) -> None:
     scripts = [each_of(PUSH), each_of(PUSH, about="Under another digest")]
     async with sender_to(own_url) as sender:
+        await sharing(sender, *scripts)
         calls: list[asyncio.Future[Any]] = []
         expected: list[Any] = []
         for number in range(5000):
@@ -96,15 +111,19 @@ async def test_any_mixture_takes_effect_in_the_order_of_the_calls(own_url: str) 
 async def test_a_call_that_fails_fails_alone(own_url: str) -> None:
     script = each_of(PUSH)
     async with sender_to(own_url) as sender:
+        await sharing(sender, script)
         await sender.send("SET", "text", "x", repeatable=True)
         calls = [
             push(sender, script, n, key="text" if n in {0, 5, 9} else "list") for n in range(10)
         ]
-        # Not the server's refusal but Lua's: it concatenates nothing.
-        broken = each_of("return ARGV[1] .. (ARGV[1] == '1' and nil)")
+        # Not the server's refusals but Lua's: it concatenates nothing, and errors of any kind.
+        broken = each_of("if ARGV[1] == '1' then return ARGV[1] .. nil end error(ARGV[2] and nil)")
         failing = [push(sender, broken, 1), push(sender, broken, 1)]
-        outcomes = await asyncio.gather(*calls, *failing, return_exceptions=True)
+        strange = [push(sender, broken, 2), push(sender, broken, 2)]
+        outcomes = await asyncio.gather(*calls, *failing, *strange, return_exceptions=True)
         assert await runs(sender) <= 4
+        assert all(isinstance(error, CommandRefused) for error in outcomes[12:])
+        outcomes = outcomes[:12]
         refused = [outcomes[n] for n in (0, 5, 9)]
         assert all(isinstance(error, CommandRefused) for error in (*refused, *outcomes[10:]))
         assert all("WRONGTYPE" in str(error) for error in refused)
@@ -117,7 +136,7 @@ async def test_a_call_that_fails_fails_alone(own_url: str) -> None:
 async def test_a_call_that_cannot_be_written_fails_alone(own_url: str) -> None:
     script = each_of(PUSH)
     async with sender_to(own_url) as sender:
-        await sender.send("PING", repeatable=True)
+        await sharing(sender, script)
         calls = [push(sender, script, n if n != 3 else object()) for n in range(6)]
         calls.append(push(sender, script, 6, key="\ud800"))
         outcomes = await asyncio.gather(*calls, return_exceptions=True)
@@ -130,7 +149,7 @@ async def test_a_call_that_cannot_be_written_fails_alone(own_url: str) -> None:
 async def test_a_cancelled_call_leaves_its_share_to_nobody(own_url: str) -> None:
     script = each_of(PUSH)
     async with sender_to(own_url) as sender:
-        await sender.send("PING", repeatable=True)
+        await sharing(sender, script)
         calls = [push(sender, script, n) for n in range(20)]
         for call in calls[::3]:
             call.cancel()
@@ -142,24 +161,99 @@ async def test_a_cancelled_call_leaves_its_share_to_nobody(own_url: str) -> None
 
 
 async def test_a_right_that_one_call_lacks_is_not_missed_by_the_others(own_url: str) -> None:
+    """Nothing tells beforehand, when the server was asked with keys that the user may use."""
     script = each_of(PUSH)
     async with sender_to(own_url) as sender:
-        rules = ("on", ">pw", "~mine", "~count", "+@all")
+        rules = ("on", ">pw", "~mine", "~count", "~first", "+@all")
         await sender.send("ACL", "SETUSER", "narrow", *rules, repeatable=True)
     async with sender_to(own_url.replace("unix://", "unix://narrow:pw@")) as sender:
-        await sender.send("PING", repeatable=True)
-        keys = ["other" if n in {2, 30} else "mine" for n in range(40)]
-        calls = [push(sender, script, n, key=key) for n, key in enumerate(keys)]
+        await sharing(sender, script)
+        for _ in range(2):
+            keys = ["other" if n in {2, 30} else "mine" for n in range(40)]
+            calls = [push(sender, script, n, key=key) for n, key in enumerate(keys)]
+            outcomes = await asyncio.gather(*calls, return_exceptions=True)
+            assert [isinstance(found, CommandRefused) for found in outcomes] == [
+                key == "other" for key in keys
+            ]
+        done = [n for n in range(40) if n not in {2, 30}]
+        assert sorted((await stored(sender, "mine"))[: len(done)]) == done
+        # It was refused once: since then each has its own, and the order is kept.
+        assert (await stored(sender, "mine"))[len(done) :] == done
+
+
+@pytest.mark.parametrize("key", ["a:{one}:x", "{one}"])
+async def test_nothing_is_shared_where_keys_of_two_slots_are_refused(
+    own_url: str, key: str
+) -> None:
+    """A user's rights are a server's slots here: it is asked with a key of another slot."""
+    script = each_of(PUSH)
+    async with sender_to(own_url) as sender:
+        rules = ("on", ">pw", f"~{key}", "~count", "+@all")
+        await sender.send("ACL", "SETUSER", "narrow", *rules, repeatable=True)
+        await sender.send("CONFIG", "RESETSTAT", repeatable=True)
+    async with sender_to(own_url.replace("unix://", "unix://narrow:pw@")) as sender:
+        for _ in range(2):
+            await asyncio.gather(*(push(sender, script, n, key=key) for n in range(10)))
+        assert await stored(sender, key) == [*range(10), *range(10)]
+        assert await runs(sender) == 20
+
+
+async def test_what_is_large_makes_nobody_wait(own_url: str) -> None:
+    script = each_of(PUSH)
+    async with sender_to(own_url) as sender:
+        await sharing(sender, script)
+        calls = [push(sender, script, n, bytes(20_000 if n == 5 else 1)) for n in range(10)]
+        replies = await asyncio.gather(*calls)
+        assert [len(reply[1]) for reply in replies] == [20_000 if n == 5 else 1 for n in range(10)]
+        assert await stored(sender) == list(range(10))
+        # The first found nothing on its way; then four, the large one, and four.
+        assert await runs(sender) == 4
+
+
+async def test_a_script_that_says_nothing_says_it_to_each(own_url: str) -> None:
+    script = each_of("if ARGV[1] ~= '3' then return { ARGV[1] } end")
+    async with sender_to(own_url) as sender:
+        await sharing(sender, script)
+        replies = await asyncio.gather(*(push(sender, script, n) for n in range(6)))
+        assert replies == [[b"%d" % n] if n != 3 else None for n in range(6)]
+
+
+@pytest.mark.parametrize("busy", [True, False])
+async def test_a_command_that_is_refused_as_a_whole_is_refused_to_each(
+    own_url: str, *, busy: bool
+) -> None:
+    script = each_of(PUSH)
+    async with sender_to(own_url) as sender, sender_to(own_url) as other:
+        await sharing(sender, script)
+        if busy:
+            await other.send("CONFIG", "SET", "busy-reply-threshold", 1, repeatable=True)
+            other.send("EVAL", "while true do end", 0, repeatable=False)
+
+            async def refuses() -> bool:
+                found = await asyncio.gather(
+                    sender.send("GET", "x", repeatable=True), return_exceptions=True
+                )
+                return isinstance(found[0], BackendUnavailable)
+
+            await eventually(refuses, "the server is busy")
+        else:
+            await other.send("REPLICAOF", "127.0.0.1", "1", repeatable=True)
+        calls = [push(sender, script, n) for n in range(10)]
         outcomes = await asyncio.gather(*calls, return_exceptions=True)
-        assert [isinstance(found, CommandRefused) for found in outcomes] == [
-            key == "other" for key in keys
-        ]
-        assert await stored(sender, "mine") == [n for n in range(40) if n not in {2, 30}]
+        assert [type(found) for found in outcomes] == [BackendUnavailable] * 10
+        if busy:
+            await sender.send("SCRIPT", "KILL", repeatable=True)
+            await other.drain()
+        else:
+            await other.send("REPLICAOF", "NO", "ONE", repeatable=True)
+        assert await asyncio.gather(*(push(sender, script, n) for n in range(3)))
+        assert await stored(sender) == [0, 1, 2]
 
 
 async def test_a_full_server_refuses_each(own_url: str) -> None:
     script = each_of(PUSH)
     async with sender_to(own_url) as sender:
+        await sharing(sender, script)
         await sender.send("CONFIG", "SET", "maxmemory", 1, repeatable=True)
         calls = [push(sender, script, n) for n in range(30)]
         outcomes = await asyncio.gather(*calls, return_exceptions=True)
@@ -171,8 +265,9 @@ async def test_a_full_server_refuses_each(own_url: str) -> None:
 async def test_flushed_scripts_are_sent_again_in_order(own_url: str) -> None:
     script, other = each_of(PUSH), each_of(PUSH, about="Under another digest")
     async with sender_to(own_url) as sender, sender_to(own_url) as flusher:
-        calls = [push(sender, other, 0), push(sender, script, 1)]
-        for number in range(2, 6000):
+        await sharing(sender, other, script)
+        calls: list[asyncio.Future[Any]] = []
+        for number in range(6000):
             calls.append(push(sender, other if number % 50 > 40 else script, number))
             if number % 400 == 7:
                 await calls[-1]
@@ -217,7 +312,7 @@ async def test_calls_that_may_not_be_repeated_are_outcome_unknown_and_done_once(
         sender_to(proxy.url) as sender,
         sender_to(own_url) as check,
     ):
-        await sender.send("PING", repeatable=True)
+        await sharing(sender, script)
         proxy.silence()
         calls = [push(sender, script, n) for n in range(5)]
 
@@ -240,7 +335,7 @@ async def test_replies_that_do_not_fit_the_calls_reach_nobody(own_url: str) -> N
     text = "return { 1, 2, 3 }"
     wrong = Script(plain.name, text, "0" * 40, each=True)
     async with sender_to(own_url) as sender:
-        await sender.send("PING", repeatable=True)
+        await sharing(sender, plain)
         sender.send("PING", repeatable=True)
         calls = [push(sender, wrong, n) for n in range(5)]
         outcomes = await asyncio.gather(*calls, return_exceptions=True)

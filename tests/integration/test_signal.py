@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 
 from redis_state import Settings
 from redis_state.primitives.log import Bounds, Log
-from redis_state.primitives.signal import Row, Signal, Signals, read_message
+from redis_state.primitives.signal import Row, listening, read_message
 from redis_state.testing import eventually
 from redis_state.transport.keys import Keys
 from redis_state.transport.scripts import Scripts
+from redis_state.transport.subscriber import Subscription
 from tests.faults import run_processes
 from tests.looking import HOUR, ask, explore
 
@@ -31,14 +32,15 @@ def log_of(scripts: Scripts, keys: Keys, session: str = "s") -> Log:
     return Log(scripts, keys.updates(session), Bounds(0, HOUR), announce=True)
 
 
-async def heard(signals: Signal) -> Row | None:
+async def heard(subscription: Subscription) -> Row | None:
     async with asyncio.timeout(10):
-        return await signals.next()
+        message = await subscription.next()
+        return None if message is None else read_message(message)
 
 
 async def play(scripts: Scripts, rows: list[tuple[bytes, str | None, bytes]]) -> list[str]:
     log = log_of(scripts, Keys(scripts.transport.settings.namespace), uuid.uuid4().hex)
-    async with Signals(scripts.transport).following(log.keys.channel) as signals:
+    async with listening(scripts.transport, log.keys.channel) as signals:
         assert await heard(signals) is None
         for row_id, topic, data in rows:
             await log.append([(row_id, data)], topic=topic)
@@ -59,19 +61,20 @@ def test_no_message_can_be_misread(message: bytes) -> None:
 
 
 async def test_listeners_share_a_connection_and_a_channel(scripts: Scripts, keys: Keys) -> None:
-    log, signals = log_of(scripts, keys), Signals(scripts.transport)
+    log = log_of(scripts, keys)
 
     async def listeners() -> int:
         return int((await ask(scripts, "PUBSUB", "NUMSUB", log.keys.channel))[1])
 
     async with AsyncExitStack() as stack:
-        listening = [
-            await stack.enter_async_context(signals.following(log.keys.channel)) for _ in range(5)
+        ears = [
+            await stack.enter_async_context(listening(scripts.transport, log.keys.channel))
+            for _ in range(5)
         ]
-        assert [await heard(one) for one in listening] == [None] * 5
+        assert [await heard(one) for one in ears] == [None] * 5
         assert (await listeners(), scripts.transport.subscriber.connections) == (1, 1)
         await log.append([(b"a", b"")])
-        assert [row.id for one in listening if (row := await heard(one))] == [b"a"] * 5
+        assert [row.id for one in ears if (row := await heard(one))] == [b"a"] * 5
 
     async def left() -> bool:
         return await listeners() == 0
@@ -81,7 +84,7 @@ async def test_listeners_share_a_connection_and_a_channel(scripts: Scripts, keys
 
 async def test_a_new_connection_and_an_overflow_are_told(scripts: Scripts, keys: Keys) -> None:
     log = log_of(scripts, keys)
-    async with Signals(scripts.transport).following(log.keys.channel) as signals:
+    async with listening(scripts.transport, log.keys.channel) as signals:
         assert await heard(signals) is None
         await ask(scripts, "CLIENT", "KILL", "TYPE", "pubsub")
         assert await heard(signals) is None

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from redis_state.errors import CommandRefused, CorruptState
-from redis_state.primitives.signal import Signals
+from redis_state.primitives.signal import listening, read_message
 from redis_state.transport.keys import Keys
 from redis_state.transport.scripts import Fence, Scripts, Word
 from tests.looking import (
@@ -112,13 +112,14 @@ async def test_life_is_prolonged_when_less_than_the_ttl_is_left(
 
 async def test_each_new_row_is_announced_once(scripts: Scripts, keys: Keys) -> None:
     log = keys.updates("s")
-    async with Signals(scripts.transport).following(log.channel) as signals:
-        assert await signals.next() is None
+    async with listening(scripts.transport, log.channel) as subscription:
+        assert await subscription.next() is None
         await append(scripts, log, "a b", topic="", announce=True)
         await append(scripts, log, "a b", topic="", announce=True)
         await append(scripts, log, "c", announce=False)
         await append(scripts, log, "d", announce=True)
-        first, second = await signals.next(), await signals.next()
+        told = [await subscription.next() or b"" for _ in range(2)]
+    first, second = map(read_message, told)
     assert first is not None
     assert (first.n, first.id, first.topic, first.data) == (1, b"a b", "", b"row a b")
     assert second is not None

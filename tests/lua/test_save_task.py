@@ -57,9 +57,15 @@ async def test_a_task_lives_for_its_time_after_the_last_save_and_an_eighth_longe
     await ask(scripts, "PEXPIRE", task.task, HOUR + 60_000)
     await save_again("soon after")
     assert (await lives(scripts, task.task))[0] <= HOUR + 60_000
-    # Too short, for ever, too long, or gone: all is made as for a new one.
-    for spoil in ("PEXPIRE", HOUR - 1), ("PERSIST",), ("PEXPIRE", 2 * HOUR), ("UNLINK",):
-        await ask(scripts, spoil[0], task.task, *spoil[1:])
-        await ask(scripts, "ZREM", task.tasks, "t")
+    # Too short, too long, or gone: all is made as for a new one.
+    now = await clock_ms(scripts)
+    for spoil in (
+        ("ZADD", task.tasks, (now + HOUR - 1) * 1000, "t"),
+        ("ZADD", task.tasks, (now + 2 * HOUR) * 1000, "t"),
+        ("ZREM", task.tasks, "t"),
+        ("UNLINK", task.tasks),
+        ("UNLINK", task.task),
+    ):
+        await ask(scripts, *spoil)
         await save_again(f"after {spoil}")
         assert all(longest - 60_000 < life <= longest for life in await left()), spoil

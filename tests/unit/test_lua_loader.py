@@ -160,3 +160,13 @@ def test_each_call_needs_a_fixed_number_of_keys(folder: Path, keys: str) -> None
     write(folder, {"main": f"{keys}-- @each\nreturn 1\n", "lib/each": "e\n"})
     with pytest.raises(ConfigError, match=r"main: .*fixed number of keys"):
         load_script("main", folder)
+
+
+def test_each_call_is_marked_once_and_in_a_script_only(folder: Path) -> None:
+    key = "-- KEYS[1] a  hash: b\n"
+    write(folder, {"main": f"{key}-- @each\n-- @each\nreturn 1\n", "lib/each": "e\n"})
+    with pytest.raises(ConfigError, match=r"main: .*twice"):
+        load_script("main", folder)
+    write(folder, {"main": "-- @include part\n", "lib/part": "-- @each\n"})
+    with pytest.raises(ConfigError, match=r"lib/part: write .*'-- @each' in a script"):
+        load_script("main", folder)
