@@ -236,8 +236,8 @@ class Keys:
         """hash: version, write, order, status, document, priority, result, error, progress,
         updated_at, job, queue, attempts, crashes, pause_entry, pause_token, pause_write, parent,
         parent_order, isolate, waits_for, spent_ms, spent_updates: one task.
-        `active_task_ttl`, while paused after the pause's deadline; `finished_task_ttl` once over; up
-        to an eighth longer after a host's save.
+        `active_task_ttl`, while paused after the pause's deadline; `finished_task_ttl` once over;
+        up to an eighth longer after a host's save.
         """
         return self._key("session_id", session_id, f"task:{escape('task_id', task_id)}")
 
