@@ -56,6 +56,7 @@ Command = tuple[Argument, ...]
 # A script, how many keys and arguments it is called with, and the number of a call that must have
 # a command of its own; None if it may share one.
 _Form: TypeAlias = tuple[Script | None, int, int, int | None]
+_PLAIN: _Form = (None, 0, 0, None)
 
 # Enough that a write costs little, and few enough that the server works on one batch while the next
 # is being made: with all of 64 callers in one write each side would wait for the other.
@@ -93,7 +94,7 @@ class _Call(Answer):
     # Packed: a script's keys and arguments, or a whole command.
     keys: bytes
     arguments: bytes
-    # Neighbours of equal forms share a command.
+    # Neighbours of equal forms share a command, if it is a script's.
     form: _Form
     deadline: float
     repeatable: bool
@@ -180,7 +181,7 @@ class Sender:
         except Exception as error:  # noqa: BLE001 - whatever it is, it is the caller's to know
             call.fail(CallerError(f"{command[0]!s} cannot be sent: {error}"))
             return call
-        call.form = (None, 0, 0, call.number)
+        call.form = _PLAIN
         return self._put(call)
 
     def run(
@@ -358,11 +359,13 @@ class Sender:
         parts: list[bytes] = []
         for form, neighbours in groupby(batch, _form_of):
             calls = list(neighbours)
-            self._shares.append(len(calls))
             script, keys, arguments, _ = form
-            if script is not None:
+            if script is None:
+                self._shares.extend([1] * len(calls))
+            else:
+                self._shares.append(len(calls))
                 parts.append(self._head(script, keys * len(calls), arguments * len(calls)))
-            parts += [call.keys for call in calls]
+                parts += [call.keys for call in calls]
             parts += [call.arguments for call in calls]
         return parts
 
