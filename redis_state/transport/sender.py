@@ -38,6 +38,7 @@ from redis.exceptions import NoPermissionError, NoScriptError, RedisError, Respo
 from redis_state.errors import (
     BackendUnavailable,
     CallerError,
+    CommandRefused,
     ConfigError,
     OutcomeUnknown,
     RedisStateError,
@@ -221,7 +222,12 @@ class Sender:
         asked.add_done_callback(self._hear_sharing)
 
     def _hear_sharing(self, asked: asyncio.Future[Any]) -> None:
-        self._sharing = not asked.cancelled() and asked.exception() is None
+        error = asked.exception()
+        if error is None:
+            self._sharing = True
+        elif not isinstance(error, CommandRefused):
+            # It says nothing about keys, as of a busy server: the next call asks again.
+            self._sharing = None
 
     def _call(self, repeatable: bool, lasting: bool, timeout_s: float | None) -> _Call:  # noqa: FBT001 - in the order of the caller's
         timeout_s = self._call_timeout_s if timeout_s is None else timeout_s

@@ -51,9 +51,14 @@ def each_of(body: str, *, about: str = "Do it") -> Script:
 
 
 def push(
-    sender: Sender, script: Script, *arguments: Any, key: str = "list", repeatable: bool = False
+    sender: Sender,
+    script: Script,
+    *arguments: Any,
+    key: str = "list",
+    repeatable: bool = False,
+    timeout_s: float | None = None,
 ) -> asyncio.Future[Any]:
-    return sender.run(script, (key, "count"), arguments, repeatable=repeatable)
+    return sender.run(script, (key, "count"), arguments, repeatable=repeatable, timeout_s=timeout_s)
 
 
 async def sharing(sender: Sender, *scripts: Script) -> None:
@@ -62,6 +67,20 @@ async def sharing(sender: Sender, *scripts: Script) -> None:
         await push(sender, script, 0, key="first")
     await sender.send("DEL", "first", "count", repeatable=True)
     await sender.send("CONFIG", "RESETSTAT", repeatable=True)
+
+
+async def keep_busy(by: Sender, seen_by: Sender) -> None:
+    """Let a script run for ever, and wait until commands are refused for it."""
+    await by.send("CONFIG", "SET", "busy-reply-threshold", 1, repeatable=True)
+    by.send("EVAL", "while true do end", 0, repeatable=False)
+
+    async def refuses() -> bool:
+        found = await asyncio.gather(
+            seen_by.send("GET", "x", repeatable=True), return_exceptions=True
+        )
+        return isinstance(found[0], BackendUnavailable)
+
+    await eventually(refuses, "the server is busy")
 
 
 async def runs(sender: Sender) -> int:
@@ -198,6 +217,21 @@ async def test_nothing_is_shared_where_keys_of_two_slots_are_refused(
         assert await runs(sender) == 20
 
 
+async def test_a_question_that_a_busy_server_refuses_is_asked_again(own_url: str) -> None:
+    script = each_of(PUSH)
+    async with sender_to(own_url) as sender, sender_to(own_url) as other:
+        await sender.send("PING", repeatable=True)
+        await keep_busy(other, sender)
+        with pytest.raises(BackendUnavailable):
+            await push(sender, script, 0)
+        await sender.send("SCRIPT", "KILL", repeatable=True)
+        await other.drain()
+        await sharing(sender, script)
+        assert await asyncio.gather(*(push(sender, script, n) for n in range(10)))
+        assert await runs(sender) == 2
+        assert sender.connections == 1
+
+
 async def test_what_is_large_makes_nobody_wait(own_url: str) -> None:
     script = each_of(PUSH)
     async with sender_to(own_url) as sender:
@@ -226,16 +260,7 @@ async def test_a_command_that_is_refused_as_a_whole_is_refused_to_each(
     async with sender_to(own_url) as sender, sender_to(own_url) as other:
         await sharing(sender, script)
         if busy:
-            await other.send("CONFIG", "SET", "busy-reply-threshold", 1, repeatable=True)
-            other.send("EVAL", "while true do end", 0, repeatable=False)
-
-            async def refuses() -> bool:
-                found = await asyncio.gather(
-                    sender.send("GET", "x", repeatable=True), return_exceptions=True
-                )
-                return isinstance(found[0], BackendUnavailable)
-
-            await eventually(refuses, "the server is busy")
+            await keep_busy(other, sender)
         else:
             await other.send("REPLICAOF", "127.0.0.1", "1", repeatable=True)
         calls = [push(sender, script, n) for n in range(10)]
