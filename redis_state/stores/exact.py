@@ -182,7 +182,11 @@ def _zone(zone: tzinfo | None) -> list[Any]:
     if type(zone) is not timezone:
         raise _Inexact(f"time zone of type {type(zone).__name__} without a key")
     offset, name = zone.utcoffset(None), zone.tzname(None)
-    return [] if name == timezone(offset).tzname(None) else [None, name]
+    own_name = None if name == timezone(offset).tzname(None) else name
+    if offset and abs(offset) < timedelta(seconds=1):
+        # Python writes such an offset, and reads it as UTC.
+        return [None, own_name, offset // timedelta(microseconds=1)]
+    return [] if own_name is None else [None, own_name]
 
 
 _Moment = TypeVar("_Moment", datetime, time)
@@ -192,14 +196,23 @@ def _read_moment(read: Callable[[str], _Moment]) -> Callable[[Any], _Moment]:
     def moment(content: Any) -> _Moment:
         text, fold, *zone = content
         found = read(text).replace(fold=fold)
-        if not zone:
-            return found
-        key, *name = zone
-        offset = found.utcoffset()
-        named = ZoneInfo(key) if key else timezone(cast("timedelta", offset), *name)
-        return found.replace(tzinfo=named)
+        return found.replace(tzinfo=_zone_of(found.utcoffset(), *zone)) if zone else found
 
     return moment
+
+
+def _zone_of(
+    offset: timedelta | None,
+    key: str | None,
+    name: str | None = None,
+    microseconds: int | None = None,
+) -> tzinfo:
+    if key is not None:
+        return ZoneInfo(key)
+    if microseconds is not None:
+        offset = timedelta(microseconds=microseconds)
+    exact = cast("timedelta", offset)
+    return timezone(exact) if name is None else timezone(exact, name)
 
 
 _EXACT: dict[type[Any], tuple[str, Callable[[Any], Any]]] = {

@@ -116,6 +116,9 @@ _UNUSUAL: list[Any] = [
     "",
     datetime(2024, 10, 27, 2, 30),  # noqa: DTZ001 - naive on purpose
     datetime(2024, 10, 27, 2, 30, fold=1, tzinfo=timezone(timedelta(seconds=3661))),
+    datetime(2024, 10, 27, 2, 30, tzinfo=timezone(timedelta(microseconds=1))),
+    datetime(2024, 10, 27, 2, 30, tzinfo=timezone(timedelta(microseconds=-1), "nearly")),
+    datetime(2024, 10, 27, 2, 30, tzinfo=timezone(timedelta(0), "")),
     date(1, 1, 1),
     {"$": 1},
     {"$": ["set", []]},
