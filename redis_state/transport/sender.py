@@ -205,13 +205,9 @@ class Sender:
         except Exception as error:  # noqa: BLE001 - whatever it is, it is the caller's to know
             call.fail(CallerError(f"{script.name} cannot be sent: {error}"))
             return call
-        shares = (
-            self._sharing
-            and script.each
-            and len(arguments) <= _SHARED_ARGUMENTS
-            and len(call.arguments) <= _SHARED_BYTES
-        )
-        call.form = (script, len(keys), len(arguments), None if shares else call.number)
+        small = len(arguments) <= _SHARED_ARGUMENTS and len(call.arguments) <= _SHARED_BYTES
+        alone = None if script.each and small else call.number
+        call.form = (script, len(keys), len(arguments), alone)
         return self._put(call)
 
     def _ask_sharing(self, key: str) -> None:
@@ -366,13 +362,14 @@ class Sender:
         for form, neighbours in groupby(batch, _form_of):
             calls = list(neighbours)
             script, keys, arguments, _ = form
-            if script is None:
-                self._shares.extend([1] * len(calls))
-            else:
-                self._shares.append(len(calls))
-                parts.append(self._head(script, keys * len(calls), arguments * len(calls)))
-                parts += [call.keys for call in calls]
-            parts += [call.arguments for call in calls]
+            share = len(calls) if script is not None and self._sharing else 1
+            for first in range(0, len(calls), share):
+                together = calls[first : first + share]
+                self._shares.append(share)
+                if script is not None:
+                    parts.append(self._head(script, keys * share, arguments * share))
+                    parts += [call.keys for call in together]
+                parts += [call.arguments for call in together]
         return parts
 
     def _head(self, script: Script, keys: int, arguments: int) -> bytes:
@@ -412,9 +409,9 @@ class Sender:
         for _ in range(share):
             call = self._inflight.popleft()
             if _is_of_keys(error):
-                # For some of the keys, or because there are several: nothing was done.
+                # For some of the keys, or because there are several: nothing was done. From now on
+                # each has its own command, those that wait in the queue too.
                 self._sharing = False
-                call.form = (*call.form[:3], call.number)
                 self._hold(call)
             else:
                 self._refused(call, error)
