@@ -135,12 +135,12 @@ def _count_none(value: Any, most: int) -> int:
     if type(value) is list:
         items = cast("Sequence[Any]", value)
     elif type(value) is dict:
-        items = list(cast("dict[str, Any]", value).values())
+        items = [*cast("dict[str, Any]", value).values()]
     try:
         found = items.count(None)
         for item in items if found < most else ():
             if type(item) is dict:
-                found += list(cast("dict[str, Any]", item).values()).count(None)
+                found += [*cast("dict[str, Any]", item).values()].count(None)
     except Exception:  # noqa: BLE001 - a foreign comparison, any failure
         return -1
     return found

@@ -25,6 +25,7 @@ from tests.looking import (
     spawn,
     start,
     task_keys,
+    task_values,
     token_key,
     wake,
 )
@@ -64,7 +65,7 @@ def _transition(scripts: Scripts, keys: Keys) -> Awaitable[Reply]:
 def _save_task(scripts: Scripts, keys: Keys) -> Awaitable[Reply]:
     return scripts.save_task(
         task_keys(keys, SESSION),
-        {"status": b"PENDING"},
+        task_values("PENDING"),
         write="w",
         ttl_ms=HOUR,
         finished=False,

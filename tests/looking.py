@@ -17,6 +17,7 @@ from redis_state.testing import eventually
 from redis_state.transport.connect import Transport
 from redis_state.transport.keys import Keys, LogKeys
 from redis_state.transport.scripts import (
+    TASK_FIELDS,
     Announcement,
     Fence,
     GroupKeys,
@@ -151,13 +152,19 @@ def saying(keys: Keys, *ids: str, session: str = "s") -> Announcement:
     return Announcement(keys.updates(session), 100, HOUR, rows)
 
 
+def task_values(status: str) -> list[bytes]:
+    """Make what a host's save of a task in this state writes."""
+    given = {"status": status, "priority": "0", "document": "{}", "updated": "then"}
+    return [given.get(name, "null").encode() for name in TASK_FIELDS]
+
+
 async def make_task(
     scripts: Scripts, task: TaskKeys, status: str, *, finished: bool = False
 ) -> None:
     """Save a task in a state."""
     saved = await scripts.save_task(
         task,
-        {"status": status.encode()},
+        task_values(status),
         write=f"made {status}",
         ttl_ms=HOUR,
         finished=finished,

@@ -7,7 +7,6 @@ repeated after a lost reply recognises its own write instead of conflicting with
 from __future__ import annotations
 
 import os
-from binascii import b2a_base64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +15,6 @@ from redis_state.errors import LeaseLost, VersionConflict
 from redis_state.transport.scripts import Fence, Scripts, Word, topic_text
 
 _REMEMBERED = 500
-_URL_SAFE = bytes.maketrans(b"+/", b"-_")
 
 
 @dataclass(slots=True)
@@ -122,7 +120,8 @@ def stored(flat: list[Any]) -> Stored | None:
 def picked(names: Sequence[str], values: Sequence[Any]) -> Stored | None:
     """Read the reply for some fields as a record without others; None if there are none."""
     fields = dict(zip(names, values, strict=True))
-    if None in values:
+    # Not `None in values`: each would be compared.
+    if not all(values):
         fields = {name: value for name, value in fields.items() if value is not None}
     if not fields:
         return None
@@ -144,4 +143,4 @@ _name = _Names().__getitem__
 
 def new_write_id() -> str:
     """Name one call, so that its repetition is recognised: 72 random bits, safe in URLs."""
-    return b2a_base64(os.urandom(9), newline=False).translate(_URL_SAFE).decode()
+    return os.urandom(9).hex()

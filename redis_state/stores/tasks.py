@@ -7,9 +7,9 @@ reading JSON; the rest is one document.
 from __future__ import annotations
 
 import operator
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, cast
 
 from pydantic import BaseModel
@@ -18,24 +18,14 @@ from redis_state import codec
 from redis_state.errors import InvalidField
 from redis_state.models import TaskContextSnapshot, TaskState, TaskStatus, TaskType
 from redis_state.primitives.record import Place, Stored, new_write_id
-from redis_state.stores.base import Base, Flat, as_object, ms
+from redis_state.stores.base import Base, as_object, ms
 from redis_state.stores.values import choice, moment
-from redis_state.transport.scripts import TaskKeys, Word
+from redis_state.transport.scripts import TASK_FIELDS, TaskKeys, Word
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
-# What `TaskStore.read` needs: without a worker's own fields, and without the names of all.
-_READ = (
-    "version",
-    "order",
-    "status",
-    "priority",
-    "document",
-    "result",
-    "error",
-    "progress",
-    "updated",
-)
+# To list a session's tasks: what `TaskStore.read` needs, and their order.
+_LISTED = ("order", *TASK_FIELDS)
 # Names that are longer are not remembered.
 _LONGEST = 240
 _ACTIVE = TaskStatus.RUNNING.value
@@ -94,11 +84,11 @@ class TaskStore:
         The last save wins, whoever's clock says what; except that an older view of a task that
         has ended does not bring it back.
         """
-        fields = task_fields(state)
-        finished = fields["status"] in _ENDED_BYTES
+        values = _values(state)
+        finished = values[0] in _ENDED_BYTES
         reply = await self._base.scripts.save_task(
             self.keys(state.session_id, state.task_id),
-            fields,
+            values,
             write=new_write_id(),
             ttl_ms=self._finished_ttl_ms if finished else self._active_ttl_ms,
             finished=finished,
@@ -110,9 +100,9 @@ class TaskStore:
 
     async def load(self, session_id: str, task_id: str) -> TaskState | None:
         """Return one task, or None."""
-        flat = self._base.fetch(self.keys(session_id, task_id).task, _READ)
-        found = await self._read(session_id, task_id, flat)
-        return None if found is None else found[1]
+        flat = self._base.fetch(self.keys(session_id, task_id).task, TASK_FIELDS)
+        read = partial(self.read, session_id, task_id)
+        return await self._base.read_record(session_id, f"task {task_id}", flat, read, TASK_FIELDS)
 
     async def load_fields(self, session_id: str, task_id: str) -> Stored | None:
         """Return one task as its record, a worker's own fields included."""
@@ -122,10 +112,11 @@ class TaskStore:
         """Return a session's tasks in the order of their first save."""
         base, keys = self._base, self._base.keys
         members = await base.records.members(keys.tasks(session_id))
-        pending = [(name, base.fetch(keys.task(session_id, name), _READ)) for name in members]
+        pending = [(name, base.fetch(keys.task(session_id, name), _LISTED)) for name in members]
         found: list[tuple[int, TaskState]] = []
         for name, flat in pending:
-            ordered = await self._read(session_id, name, flat)
+            read = partial(self._with_order, session_id, name)
+            ordered = await base.read_record(session_id, f"task {name}", flat, read, _LISTED)
             if ordered is not None:
                 found.append(ordered)
         return [state for _, state in sorted(found, key=lambda pair: pair[0])]
@@ -160,7 +151,8 @@ class TaskStore:
             status=self._statuses[fields["status"]],
             task_type=self._kinds[document["task_type"]],
             priority=int(fields["priority"]),
-            context_snapshot=self._snapshot_type.model_validate(snapshot),
+            # What `model_validate` calls once it has looked at options that are not given.
+            context_snapshot=self._snapshot_type.__pydantic_validator__.validate_python(snapshot),
             trace_id=document["trace_id"],
             result=codec.decode(fields["result"]),
             error=codec.decode(fields["error"]),
@@ -171,17 +163,17 @@ class TaskStore:
         )
         return state
 
-    def _read(
-        self, session_id: str, task_id: str, flat: Flat
-    ) -> Awaitable[tuple[int, TaskState] | None]:
-        def read(record: Stored) -> tuple[int, TaskState]:
-            return record.order, self.read(session_id, task_id, record)
-
-        return self._base.read_record(session_id, f"task {task_id}", flat, read, _READ)
+    def _with_order(self, session_id: str, task_id: str, record: Stored) -> tuple[int, TaskState]:
+        return record.order, self.read(session_id, task_id, record)
 
 
 def task_fields(state: TaskState) -> dict[str, bytes]:
     """Write a task as its record's fields."""
+    return dict(zip(TASK_FIELDS, _values(state), strict=True))
+
+
+def _values(state: TaskState) -> tuple[bytes, ...]:
+    """Write a task as the values of `TASK_FIELDS`."""
     snapshot = cast("Any", state.context_snapshot)
     if not isinstance(snapshot, BaseModel):  # a dataclass lets anything in
         raise InvalidField("context_snapshot", "a TaskContextSnapshot is needed")
@@ -192,15 +184,15 @@ def task_fields(state: TaskState) -> dict[str, bytes]:
         "description": state.description,
         "created_at": moment("created_at", state.created_at),
     }
-    return {
-        "status": choice("status", state.status, TaskStatus).encode(),
-        "priority": _priority(state.priority),
-        "document": codec.encode(document),
-        "result": codec.encode(state.result),
-        "error": codec.encode(state.error),
-        "progress": codec.encode(state.progress),
-        "updated": moment("updated_at", state.updated_at).encode(),
-    }
+    return (
+        choice("status", state.status, TaskStatus).encode(),
+        _priority(state.priority),
+        codec.encode(document),
+        codec.encode(state.result),
+        codec.encode(state.error),
+        codec.encode(state.progress),
+        moment("updated_at", state.updated_at).encode(),
+    )
 
 
 def move_fields(status: TaskStatus, **changes: Any) -> dict[str, bytes]:

@@ -32,7 +32,7 @@ class Answer(asyncio.Future[Any]):
         Only from a callback of the loop: within a task it is `set_result`.
         """
         waiter = self.waiter
-        if waiter is None or asyncio.current_task() is not None:
+        if waiter is None or asyncio.current_task(self.get_loop()) is not None:
             self.set_result(result)
             return
         self.waiter = None

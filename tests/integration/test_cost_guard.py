@@ -66,8 +66,8 @@ async def newest(store: RedisStateStore, _: int) -> None:
 BOUNDS: dict[str, tuple[Operation, Cost]] = {
     "append": (append, Cost(205, 9, 565)),
     "event": (event, Cost(230, 4.7, 500)),
-    "save": (save, Cost(240, 4.7, 1270)),
-    "load": (load, Cost(170, 1.6, 260)),
+    "save": (save, Cost(230, 4.7, 1140)),
+    "load": (load, Cost(170, 1.6, 225)),
     "idle poll": (idle_poll, Cost(235, 3, 190)),
     "newest": (newest, Cost(325, 3, 325)),
 }

@@ -147,7 +147,7 @@ async def test_an_unreadable_task_is_left_out_and_kept_aside(
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("status", b"s3cr3t"), ("priority", b"x"), ("result", b"{"), ("version", b"x")],
+    [("status", b"s3cr3t"), ("priority", b"x"), ("result", b"{"), ("order", b"x")],
 )
 async def test_a_task_with_one_damaged_field_is_left_out(
     store: RedisStateStore, name: str, value: bytes

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from redis_state.transport.keys import Keys
 from redis_state.transport.scripts import Reply, Scripts, TaskKeys, Word
-from tests.looking import HOUR, ask, clock_ms, fields, lives, no, ok, task_keys
+from tests.looking import HOUR, ask, clock_ms, fields, lives, no, ok, task_keys, task_values
 
 
 async def save(
@@ -10,7 +10,7 @@ async def save(
 ) -> Reply:
     return await scripts.save_task(
         task,
-        {"status": status.encode()},
+        task_values(status),
         write=write,
         ttl_ms=HOUR,
         finished=status == "COMPLETE",

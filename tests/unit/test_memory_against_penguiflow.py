@@ -218,7 +218,7 @@ def test_both_memories_show_the_same_at_each_step() -> None:
     def compare(options: dict[str, Any], steps: list[Any], answers: list[str]) -> None:
         happened.update(asyncio.run(play(options, steps, answers)))
 
-    for _ in range(4):
+    for _ in range(40):
         seed(random.getrandbits(64))(compare)()
         if set(happened) >= HAPPENS:
             break

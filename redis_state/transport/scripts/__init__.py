@@ -18,7 +18,7 @@ from redis_state.transport.scripts.jobs import JobScripts
 from redis_state.transport.scripts.journal import JournalScripts
 from redis_state.transport.scripts.leases import LeaseScripts
 from redis_state.transport.scripts.logs import LogScripts
-from redis_state.transport.scripts.records import RecordScripts
+from redis_state.transport.scripts.records import TASK_FIELDS, RecordScripts
 from redis_state.transport.scripts.registered import RegisteredScripts
 from redis_state.transport.scripts.run import (
     SCRIPTS,
@@ -60,6 +60,7 @@ class Scripts(
 
 __all__ = [
     "SCRIPTS",
+    "TASK_FIELDS",
     "A2AVersionKeys",
     "Announcement",
     "Fence",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from redis_state.transport.scripts.run import (
@@ -13,6 +13,11 @@ from redis_state.transport.scripts.run import (
     topic_bytes,
 )
 from redis_state.transport.scripts.tasks import TaskKeys
+
+# What a host's save of a task writes, in the order in which it is given.
+TASK_FIELDS: tuple[str, ...] = (
+    *("status", "priority", "document", "result", "error", "progress", "updated"),
+)
 
 
 class RecordScripts(ScriptRunner):
@@ -47,14 +52,14 @@ class RecordScripts(ScriptRunner):
     def save_task(
         self,
         keys: TaskKeys,
-        fields: Mapping[str, bytes],
+        values: Sequence[bytes],
         *,
         write: str,
         ttl_ms: int,
         finished: bool,
         updated_at_us: int,
     ) -> Asked:
-        """OK version | STALE version."""
+        """OK version | STALE version. The values are those of `TASK_FIELDS`."""
         return self._run(
             "save_task",
             (keys.task, keys.tasks),
@@ -64,7 +69,7 @@ class RecordScripts(ScriptRunner):
                 topic_bytes(keys.task_id),
                 int(finished),
                 updated_at_us,
-                *flat(fields),
+                *values,
             ),
         )
 
