@@ -43,6 +43,7 @@ class Link(asyncio.BufferedProtocol):
         # One buffer for all that comes: the parser copies what it keeps.
         self._buffer = bytearray(_BUFFER_BYTES)
         loop = asyncio.get_running_loop()
+        self._now = loop.time
         # Why it ended; set once, by whatever comes first.
         self._ended: asyncio.Future[str] = loop.create_future()
         self.opened_at: float = loop.time()
@@ -83,7 +84,7 @@ class Link(asyncio.BufferedProtocol):
         """Hear what has come."""
         if self._ended.done():
             return
-        self.heard_at = self._ended.get_loop().time()
+        self.heard_at = self._now()
         next_reply, hear = self._parser.gets, self._hear
         self._parser.feed(self._buffer, 0, nbytes)
         try:

@@ -334,13 +334,13 @@ class Sender:
 
     def _flush(self) -> None:
         link = self._line.link
-        while link is not None and link.writable and not self._holding:
-            batch = self._next_batch()
-            if not batch:
-                self._note_idle()
-                return
-            self.batches += 1
-            link.write(b"".join(self._packed(batch)))
+        if link is not None and not self._holding:
+            while (self._queue or self._again) and link.writable:
+                batch = self._next_batch()
+                if batch:
+                    self.batches += 1
+                    link.write(b"".join(self._packed(batch)))
+        self._note_idle()
 
     def _next_batch(self) -> list[_Call]:
         """Take the next calls into flight."""
@@ -378,11 +378,10 @@ class Sender:
         By the digest alone the first call after a restart would be refused, and be repeated
         after calls that were made later.
         """
-        size = b"*%d\r\n" % (3 + keys + arguments)
         if script.digest in self._loaded:
-            return size + _bulks(("EVALSHA", script.digest, keys))
+            return _call_of_digest(script.digest, keys, arguments)
         self._loaded.add(script.digest)
-        return size + _bulks(("EVAL", script.text, keys))
+        return _head_of(("EVAL", script.text, keys), keys + arguments)
 
     def hear(self, reply: Any) -> None:
         """Give a reply to whoever waits for it: the oldest calls in flight."""
@@ -507,6 +506,16 @@ def _bulks(arguments: Command) -> bytes:
     """Pack arguments without saying how many they are."""
     packed = _pack(arguments)
     return packed[packed.index(b"\n") + 1 :]
+
+
+def _head_of(command: Command, more: int) -> bytes:
+    """Pack the beginning of a command that has so many ``more`` arguments."""
+    return b"*%d\r\n" % (len(command) + more) + _bulks(command)
+
+
+@lru_cache(maxsize=1024)
+def _call_of_digest(digest: str, keys: int, arguments: int) -> bytes:
+    return _head_of(("EVALSHA", digest, keys), keys + arguments)
 
 
 # Most calls are of few sessions and tasks at a time.
