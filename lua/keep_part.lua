@@ -17,9 +17,9 @@ local epoch, entry, number, bytes = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 
 local lost = fence(lease, epoch)
 if lost then return lost end
-local left_ms = redis.call('PTTL', task)
-if left_ms < 0 then return { 'MISSING' } end
+local ends = redis.call('PEXPIRETIME', task)
+if ends < 0 then return { 'MISSING' } end
 if redis.call('HEXISTS', journal, entry) == 1 then return { 'STALE' } end
 redis.call('HSET', journal, 'part:' .. number .. ':' .. entry, bytes)
-redis.call('PEXPIRE', journal, left_ms)
+redis.call('PEXPIREAT', journal, ends)
 return { 'OK', tonumber(number) }

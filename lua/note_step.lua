@@ -23,8 +23,8 @@ local about, result = ARGV[5], ARGV[6]
 
 local lost = fence(lease, epoch)
 if lost then return lost end
-local left_ms = redis.call('PTTL', task)
-if left_ms < 0 then return { 'MISSING' } end
+local ends = redis.call('PEXPIRETIME', task)
+if ends < 0 then return { 'MISSING' } end
 local note = redis.call('HGET', journal, entry)
 if not note then
   local version = redis.call('HINCRBY', journal, 'versions', 1)
@@ -33,5 +33,5 @@ if not note then
   -- An earlier attempt may have died after more chunks than this one has.
   while redis.call('HDEL', journal, 'part:' .. chunks .. ':' .. entry) == 1 do chunks = chunks + 1 end
 end
-redis.call('PEXPIRE', journal, left_ms)
+redis.call('PEXPIREAT', journal, ends)
 return { 'OK', note }

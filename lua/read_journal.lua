@@ -21,6 +21,6 @@ for first = 1, #entries, slice do
     notes[#notes + 1] = note
   end
 end
-local left_ms = redis.call('PTTL', task)
-if left_ms > 0 then redis.call('PEXPIRE', journal, left_ms) end
+local ends = redis.call('PEXPIRETIME', task)
+if ends > 0 then redis.call('PEXPIREAT', journal, ends) end
 return { 'OK', notes }

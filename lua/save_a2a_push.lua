@@ -9,12 +9,12 @@
 local task, push = KEYS[1], KEYS[2]
 local config_id, config = ARGV[1], ARGV[2]
 
-local left_ms = redis.call('PTTL', task)
-if left_ms == -2 then return { 'MISSING' } end
+local ends = redis.call('PEXPIRETIME', task)
+if ends == -2 then return { 'MISSING' } end
 if config == '' then
   redis.call('HDEL', push, config_id)
 else
   redis.call('HSET', push, config_id, config)
-  redis.call('PEXPIRE', push, left_ms)
+  redis.call('PEXPIREAT', push, ends)
 end
 return { 'OK' }

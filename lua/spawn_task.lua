@@ -62,6 +62,6 @@ local was = redis.call('HMGET', task, 'version', 'write')
 if was[2] == write then return { 'OK', tonumber(was[1]) } end
 if not is_new then return { 'STALE', noted } end
 redis.call('HSET', journal, entry, note)
-redis.call('PEXPIRE', journal, redis.call('PTTL', parent))
+redis.call('PEXPIREAT', journal, redis.call('PEXPIRETIME', parent))
 log_append(log, row_id, row, now)
 return { 'OK', record_write(task, { key = tasks, member = member }, write, ttl_ms, fields) }
