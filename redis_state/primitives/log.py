@@ -245,6 +245,7 @@ class _Follower:
         self._seen = (0, 0)
         self._topic = topic
         self._patience_s = patience_s
+        self._look_again_s = min(patience_s, _LOOK_AGAIN_S)
         self._behind = True
 
     async def next(self, subscription: Subscription) -> list[Row]:
@@ -255,7 +256,7 @@ class _Follower:
             self._seen = _position(page.cursor)
             return page.rows
         # Silence may also be a subscription that cannot be made: then the log is asked.
-        message = await subscription.next(within_s=min(self._patience_s, _LOOK_AGAIN_S))
+        message = await subscription.next(within_s=self._look_again_s)
         row = None if message is None else read_message(message)
         if row is not None and row.n == self._seen[0] + 1:
             self._seen = (row.n, row.ms)

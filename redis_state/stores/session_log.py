@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, ClassVar, Generic, TypeVar
 
 from redis_state.primitives.log import Bounds, Log
@@ -113,9 +113,10 @@ class SessionLog(ABC, Generic[M]):
         self, session_id: str, *, after: str | None, task_id: str | None, patience_s: float
     ) -> AsyncGenerator[Entry[M], None]:
         """Yield every model after a cursor once, in order, and go on live. Errors: CursorGap."""
+        read_row, kind, read_model = self._base.read_row, self.kind, partial(self.read, session_id)
 
         def read(row: Row) -> Entry[M] | None:
-            value = self._read(session_id, row)
+            value = read_row(session_id, kind, row, read_model)
             return None if value is None else Entry(row.cursor, value)
 
         log = self._log(session_id)
@@ -135,9 +136,7 @@ class SessionLog(ABC, Generic[M]):
             await log.clear(topics=sorted({row.topic for row in rows if row.topic is not None}))
 
     def _read(self, session_id: str, row: Row) -> M | None:
-        return self._base.read_row(
-            session_id, self.kind, row, lambda found: self.read(session_id, found)
-        )
+        return self._base.read_row(session_id, self.kind, row, partial(self.read, session_id))
 
     def _log(self, session_id: str) -> Log:
         # What is no text is no key of a cache either: named anew, it is refused by its field.

@@ -49,7 +49,8 @@ class UpdateStore(SessionLog[StateUpdate]):
         """Read an update."""
         values = unpack(row.data, 6, more=1)
         trace_id, kind, content, step_index, total_steps, created_at, *carried = values
-        update: StateUpdate = self._type.model_validate(
+        # What `model_validate` calls once it has looked at options that are not given.
+        update: StateUpdate = self._type.__pydantic_validator__.validate_python(
             {
                 "session_id": session_id,
                 "task_id": row.topic or "",

@@ -35,12 +35,14 @@ _pack: Callable[[tuple[str, bytes]], bytes] = cast("Any", hiredis).pack_command
 class Subscription:
     """Messages of one channel, for one local subscriber, in order."""
 
-    def __init__(self, channel: bytes) -> None:
+    def __init__(self, channel: bytes, loop: asyncio.AbstractEventLoop) -> None:
         self.channel = channel
+        self._loop = loop
         self._messages: deque[bytes | RedisStateError | None] = deque()
         self._waiting: Answer | None = None
         self._alarm: asyncio.TimerHandle | None = None
-        self._silent_at = 0.0
+        # Nothing was delivered since the alarm was set.
+        self._silent = False
 
     def deliver(self, message: bytes | RedisStateError | None) -> None:
         """Queue a message. None and errors take the place of all before them.
@@ -50,22 +52,22 @@ class Subscription:
         if not isinstance(message, bytes) or len(self._messages) >= _QUEUE_LIMIT:
             self._messages.clear()
             message = None if isinstance(message, bytes) else message
+        self._silent = False
         self._messages.append(message)
         self._wake()
 
     async def next(self, *, within_s: float | None = None) -> bytes | None:
         """Return the next message, or None: messages may be missing, read the log.
 
-        None also after ``within_s`` of silence. Errors: what keeps messages from ever coming.
-        BackendUnavailable if the store is closed or the server refuses to know us,
-        CommandRefused if it refuses the channel, ConfigError.
+        None also after ``within_s`` of silence, or up to twice as much. Errors: what keeps
+        messages from ever coming. BackendUnavailable if the store is closed or the server refuses
+        to know us, CommandRefused if it refuses the channel, ConfigError.
         """
         if not self._messages:
-            loop = asyncio.get_running_loop()
-            self._waiting = waiting = Answer(loop=loop)
+            self._waiting = waiting = Answer(loop=self._loop)
             waiting.waiter = None
-            if within_s is not None:
-                self._ring_after(within_s, loop)
+            if within_s is not None and self._alarm is None:
+                self._ring_after(within_s)
             try:
                 await waiting
             finally:
@@ -80,22 +82,19 @@ class Subscription:
         if self._alarm is not None:
             self._alarm.cancel()
 
-    def _ring_after(self, silence_s: float, loop: asyncio.AbstractEventLoop) -> None:
-        # One alarm outlives many messages: it looks how long the silence is when it rings.
-        self._silent_at = loop.time() + silence_s
-        if self._alarm is None or self._alarm.when() > self._silent_at:
-            self.close()
-            self._alarm = loop.call_at(self._silent_at, self._ring)
+    def _ring_after(self, silence_s: float) -> None:
+        # One alarm outlives many messages: a message costs no look at the clock.
+        self._silent = True
+        self._alarm = self._loop.call_later(silence_s, self._ring, silence_s)
 
-    def _ring(self) -> None:
+    def _ring(self, silence_s: float) -> None:
         self._alarm = None
         if self._waiting is None:
             return
-        loop = self._waiting.get_loop()
-        if loop.time() < self._silent_at:
-            self._alarm = loop.call_at(self._silent_at, self._ring)
-        else:
+        if self._silent:
             self._wake()
+        else:
+            self._ring_after(silence_s)
 
     def _wake(self) -> None:
         if self._waiting is not None and not self._waiting.done():
@@ -113,6 +112,7 @@ class Subscriber:
         connect_timeout_s: float = 5.0,
     ) -> None:
         self._shown_as = shown_as
+        self._loop = asyncio.get_running_loop()
         self._line = Line(
             self,
             locate,
@@ -134,7 +134,7 @@ class Subscriber:
         """
         if self._closed:
             raise BackendUnavailable(self._shown_as, "the store is closed")
-        subscription = Subscription(channel.encode())
+        subscription = Subscription(channel.encode(), self._loop)
         followers = self._followers.setdefault(subscription.channel, set())
         followers.add(subscription)
         if subscription.channel in self._confirmed:
