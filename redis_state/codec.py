@@ -9,7 +9,7 @@ import base64
 import hashlib
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable
 from enum import Enum
 from typing import Any, Final, NoReturn, cast
 
@@ -42,6 +42,8 @@ __all__ = [
 
 
 _NULL: Final = b"null"
+# Type checkers conclude from `type(value) is dict` that what it holds is unknown.
+_kind_of = cast("Callable[[Any], object]", type)
 
 _OPTIONS: Final = (
     orjson.OPT_PASSTHROUGH_DATACLASS  # orjson drops fields with a leading underscore
@@ -131,16 +133,13 @@ def _write_fast(value: Any, options: int) -> bytes | None:
 
 def _count_none(value: Any, most: int) -> int:
     """Count the None in a list or dict and, if there may be more, in the dicts in it."""
-    items: Sequence[Any] = ()
-    if type(value) is list:
-        items = cast("Sequence[Any]", value)
-    elif type(value) is dict:
-        items = [*cast("dict[str, Any]", value).values()]
+    kind = _kind_of(value)
+    items: list[Any] = value if kind is list else [*value.values()] if kind is dict else []
     try:
         found = items.count(None)
         for item in items if found < most else ():
-            if type(item) is dict:
-                found += [*cast("dict[str, Any]", item).values()].count(None)
+            if _kind_of(item) is dict:
+                found += [*item.values()].count(None)
     except Exception:  # noqa: BLE001 - a foreign comparison, any failure
         return -1
     return found

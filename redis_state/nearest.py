@@ -75,7 +75,7 @@ def fields_of(model: BaseModel) -> Any:
     """
     values, kind = model.__dict__, type(model)
     shape = _shape_of(kind)
-    if shape is None or tuple(values) != shape.names or model.model_extra:
+    if shape is None or tuple(values) != shape.names or model.__pydantic_extra__:
         dumped = _model_fields(model)
         if type(dumped) is not dict:  # its own serialiser's
             return dumped

@@ -174,7 +174,7 @@ def task_fields(state: TaskState) -> dict[str, bytes]:
 
 def _values(state: TaskState) -> tuple[bytes, ...]:
     """Write a task as the values of `TASK_FIELDS`."""
-    snapshot = cast("Any", state.context_snapshot)
+    snapshot: Any = state.context_snapshot
     if not isinstance(snapshot, BaseModel):  # a dataclass lets anything in
         raise InvalidField("context_snapshot", "a TaskContextSnapshot is needed")
     document = {

@@ -63,9 +63,9 @@ def number(field: str, value: object) -> float:
 
 def moment(field: str, value: object) -> str:
     """Write a date and time with its offset, exactly."""
-    if not isinstance(value, datetime):
-        raise _wrong(field, "a datetime", value)
-    return moment_text(value)
+    if isinstance(value, datetime):
+        return moment_text(value)
+    raise _wrong(field, "a datetime", value)
 
 
 def instant(field: str, value: object) -> int | str:

@@ -112,7 +112,7 @@ def topic_bytes(topic: str | None) -> bytes:
     """Write a topic as its rows carry it. None is no topic; empty text is one."""
     if topic is None:
         return b""
-    return raw(topic) or _EMPTY_TOPIC
+    return topic.encode("utf-8", "surrogatepass") or _EMPTY_TOPIC
 
 
 def topic_text(topic: bytes) -> str | None:
@@ -141,11 +141,9 @@ class ScriptRunner:
         self.lost: Counter[str] = Counter()
 
     def _begin(
-        self, name: str, keys: Sequence[str], arguments: Iterable[Argument]
+        self, name: str, keys: tuple[str, ...], arguments: tuple[Argument, ...]
     ) -> asyncio.Future[Any]:
-        return self.transport.sender.run(
-            SCRIPTS[name], tuple(keys), tuple(arguments), lasting=name in _LASTING
-        )
+        return self.transport.sender.run(SCRIPTS[name], keys, arguments, lasting=name in _LASTING)
 
     async def ask(self, verb: str, key: str, *arguments: Argument) -> Any:
         """Send a command that reads a key, where one is enough: a script would cost twice of it."""
@@ -154,7 +152,9 @@ class ScriptRunner:
         except CommandRefused as error:
             raise _corrupt(error, key, verb) from error
 
-    async def _run(self, name: str, keys: Sequence[str], arguments: Iterable[Argument]) -> Reply:
+    async def _run(
+        self, name: str, keys: tuple[str, ...], arguments: tuple[Argument, ...]
+    ) -> Reply:
         try:
             reply: Any = await self._begin(name, keys, arguments)
         except CommandRefused as error:

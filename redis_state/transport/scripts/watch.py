@@ -29,4 +29,4 @@ class WatchScripts(ScriptRunner):
         tail: list[Argument] = [mark]
         for entry, delay_ms in entries:
             tail += (entry, "" if delay_ms is None else delay_ms)
-        return self._run("settle_claim", (watch,), tail)
+        return self._run("settle_claim", (watch,), tuple(tail))
