@@ -362,13 +362,16 @@ class Sender:
         for form, neighbours in groupby(batch, _form_of):
             calls = list(neighbours)
             script, keys, arguments, _ = form
-            share = len(calls) if script is not None and self._sharing else 1
+            if script is None:
+                self._shares.extend([1] * len(calls))
+                parts += [call.arguments for call in calls]
+                continue
+            share = len(calls) if self._sharing else 1
             for first in range(0, len(calls), share):
                 together = calls[first : first + share]
                 self._shares.append(share)
-                if script is not None:
-                    parts.append(self._head(script, keys * share, arguments * share))
-                    parts += [call.keys for call in together]
+                parts.append(self._head(script, keys * share, arguments * share))
+                parts += [call.keys for call in together]
                 parts += [call.arguments for call in together]
         return parts
 

@@ -16,7 +16,13 @@ from redis_state.transport.scripts.tasks import TaskKeys
 
 # What a host's save of a task writes, in the order in which it is given.
 TASK_FIELDS: tuple[str, ...] = (
-    *("status", "priority", "document", "result", "error", "progress", "updated"),
+    "status",
+    "priority",
+    "document",
+    "result",
+    "error",
+    "progress",
+    "updated",
 )
 
 
