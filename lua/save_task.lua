@@ -12,7 +12,7 @@
 -- ARGV[9] result   JSON
 -- ARGV[10] error   JSON
 -- ARGV[11] progress  JSON
--- ARGV[12] updated text, for display
+-- ARGV[12] updated text, the view's time as the host gave it
 -- Returns
 --   {'OK', version}     the new version
 --   {'STALE', version}  the stored task is finished and newer; nothing was written

@@ -9,7 +9,7 @@ from redis_state.primitives.log import Bounds
 from redis_state.primitives.signal import Row
 from redis_state.stores.base import Base, ms, pack, unpack
 from redis_state.stores.session_log import SessionLog, full_id, long_id
-from redis_state.stores.values import choice, instant, optional_text, read_instant, text
+from redis_state.stores.values import choice, instant, optional_text, read_instant, text, validated
 from redis_state.transport.keys import LogKeys, entry_id
 
 
@@ -49,7 +49,8 @@ class SteeringStore(SessionLog[SteeringEvent]):
     def read(self, session_id: str, row: Row) -> SteeringEvent:
         """Read an event."""
         trace_id, kind, payload, source, created_at, *carried = unpack(row.data, 5, more=1)
-        event: SteeringEvent = self._type.model_validate(
+        event: SteeringEvent = validated(
+            self._type,
             {
                 "session_id": session_id,
                 "task_id": row.topic or "",
@@ -59,6 +60,6 @@ class SteeringStore(SessionLog[SteeringEvent]):
                 "trace_id": trace_id,
                 "source": source,
                 "created_at": read_instant(created_at),
-            }
+            },
         )
         return event

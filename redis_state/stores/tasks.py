@@ -19,7 +19,7 @@ from redis_state.errors import InvalidField
 from redis_state.models import TaskContextSnapshot, TaskState, TaskStatus, TaskType
 from redis_state.primitives.record import Place, Stored, new_write_id
 from redis_state.stores.base import Base, as_object, ms
-from redis_state.stores.values import choice, moment
+from redis_state.stores.values import choice, moment, validated
 from redis_state.transport.scripts import TASK_FIELDS, TaskKeys, Word
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -151,8 +151,7 @@ class TaskStore:
             status=self._statuses[fields["status"]],
             task_type=self._kinds[document["task_type"]],
             priority=int(fields["priority"]),
-            # What `model_validate` calls once it has looked at options that are not given.
-            context_snapshot=self._snapshot_type.__pydantic_validator__.validate_python(snapshot),
+            context_snapshot=validated(self._snapshot_type, snapshot),
             trace_id=document["trace_id"],
             result=codec.decode(fields["result"]),
             error=codec.decode(fields["error"]),

@@ -9,7 +9,14 @@ from redis_state.primitives.log import Bounds
 from redis_state.primitives.signal import Row
 from redis_state.stores.base import Base, ms, pack, unpack
 from redis_state.stores.session_log import SessionLog, full_id, long_id
-from redis_state.stores.values import choice, instant, optional_text, optional_whole, read_instant
+from redis_state.stores.values import (
+    choice,
+    instant,
+    optional_text,
+    optional_whole,
+    read_instant,
+    validated,
+)
 from redis_state.transport.keys import LogKeys, entry_id
 
 
@@ -49,8 +56,8 @@ class UpdateStore(SessionLog[StateUpdate]):
         """Read an update."""
         values = unpack(row.data, 6, more=1)
         trace_id, kind, content, step_index, total_steps, created_at, *carried = values
-        # What `model_validate` calls once it has looked at options that are not given.
-        update: StateUpdate = self._type.__pydantic_validator__.validate_python(
+        update: StateUpdate = validated(
+            self._type,
             {
                 "session_id": session_id,
                 "task_id": row.topic or "",
@@ -61,6 +68,6 @@ class UpdateStore(SessionLog[StateUpdate]):
                 "step_index": step_index,
                 "total_steps": total_steps,
                 "created_at": read_instant(created_at),
-            }
+            },
         )
         return update

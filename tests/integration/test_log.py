@@ -567,6 +567,21 @@ async def test_silence_is_looked_into(
         assert await waiting == ["a", "b"]
 
 
+async def test_silence_after_a_message_is_looked_into(
+    scripts: Scripts, keys: Keys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_module, "_LOOK_AGAIN_S", 0.05)
+    told, silent = log_of(scripts, keys), log_of(scripts, keys, announce=False)
+    async with aclosing(told.follow()) as rows:
+        waiting = asyncio.create_task(take(rows, 3))
+        await told.append([pair("a")])
+        await eventually(lambda: listeners(scripts, told), "the channel is followed")
+        # Heard before the alarm rings, which is put off then.
+        await told.append([pair("b")])
+        await silent.append([pair("c")])
+        assert await waiting == ["a", "b", "c"]
+
+
 async def test_a_store_that_is_closed_ends_its_followers(settings: Settings, keys: Keys) -> None:
     transport = Transport(settings)
     log = log_of(Scripts(transport), keys)

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from redis_state.transport.keys import Keys
-from redis_state.transport.scripts import Reply, Scripts, TaskKeys, Word
+from redis_state.transport.scripts import TASK_FIELDS, Reply, Scripts, TaskKeys, Word
 from tests.looking import HOUR, ask, clock_ms, fields, lives, no, ok, task_keys, task_values
 
 
@@ -36,6 +36,18 @@ async def test_an_older_view_does_not_bring_a_finished_task_back(
     assert (found["status"], found["finished"]) == (b"RUNNING", b"0")
     assert int(found["updated_at"]) == moment - 4
     assert await ask(scripts, "ZRANGE", task.tasks, 0, -1) == [b"t"]
+
+
+async def test_each_value_stands_under_its_name(scripts: Scripts, keys: Keys) -> None:
+    task = task_keys(keys)
+    values = [f"the {name}".encode() for name in TASK_FIELDS]
+    saved = await scripts.save_task(
+        task, values, write="w", ttl_ms=HOUR, finished=False, updated_at_us=7
+    )
+    assert saved == ok(1)
+    found = await fields(scripts, task.task)
+    assert [found[name] for name in TASK_FIELDS] == values
+    assert (found["write"], found["finished"], found["updated_at"]) == (b"w", b"0", b"7")
 
 
 async def test_a_task_lives_for_its_time_after_the_last_save_and_an_eighth_longer_at_most(

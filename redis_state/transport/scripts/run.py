@@ -112,7 +112,7 @@ def topic_bytes(topic: str | None) -> bytes:
     """Write a topic as its rows carry it. None is no topic; empty text is one."""
     if topic is None:
         return b""
-    return topic.encode("utf-8", "surrogatepass") or _EMPTY_TOPIC
+    return raw(topic) or _EMPTY_TOPIC
 
 
 def topic_text(topic: bytes) -> str | None:
