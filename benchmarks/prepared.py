@@ -17,9 +17,8 @@ from typing import Any
 from benchmarks.measure import Measured
 from benchmarks.server import BenchServer
 from redis_state import RedisStateStore
-from redis_state.transport.lua import Script
+from redis_state.transport import packing
 from redis_state.transport.scripts import SCRIPTS
-from redis_state.transport.sender import Argument
 
 _BATCH = 64
 _CONNECTIONS = 8
@@ -45,14 +44,15 @@ class _Listening:
     """Stands where the sender stands and keeps what it is given."""
 
     def __init__(self, reply: list[Any]) -> None:
-        self.sent: list[tuple[Argument, ...]] = []
+        self.sent: list[tuple[packing.Argument, ...]] = []
         self._reply = reply
 
     def run(
-        self, script: Script, keys: tuple[str, ...], arguments: tuple[Argument, ...], **_: Any
+        self, prepared: packing.Prepared, more: tuple[packing.Argument, ...], **_: Any
     ) -> asyncio.Future[Any]:
         """Keep the call of a script and answer it at once."""
-        self.sent.append(("EVALSHA", script.digest, len(keys), *keys, *arguments))
+        given = (len(prepared.keys), *prepared.keys, *prepared.arguments, *more)
+        self.sent.append(("EVALSHA", prepared.script.digest, *given))
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         future.set_result(self._reply)
         return future

@@ -16,6 +16,7 @@ from redis_state import Settings
 from redis_state.testing import eventually
 from redis_state.transport.connect import Transport
 from redis_state.transport.keys import Keys, LogKeys
+from redis_state.transport.packing import Argument
 from redis_state.transport.scripts import (
     TASK_FIELDS,
     Announcement,
@@ -29,7 +30,6 @@ from redis_state.transport.scripts import (
     Word,
     topic_bytes,
 )
-from redis_state.transport.sender import Argument
 
 T = TypeVar("T")
 E = TypeVar("E", bound=Exception)

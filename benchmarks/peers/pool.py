@@ -11,8 +11,7 @@ from benchmarks.peers.plain import connect
 from redis_state import RedisStateStore
 from redis_state.transport import scripts
 from redis_state.transport.connect import Transport
-from redis_state.transport.lua import Script
-from redis_state.transport.sender import Argument
+from redis_state.transport.packing import Argument, Prepared
 
 
 class _Pool:
@@ -22,14 +21,11 @@ class _Pool:
         self._redis = redis
 
     def run(
-        self,
-        script: Script,
-        keys: tuple[str, ...],
-        arguments: tuple[Argument, ...],
-        **options: bool,
+        self, prepared: Prepared, more: tuple[Argument, ...], **options: bool
     ) -> Awaitable[Any]:
         """Do what the sender does, one call of a script at a time."""
-        return self.send("EVALSHA", script.digest, len(keys), *keys, *arguments, **options)
+        given = (len(prepared.keys), *prepared.keys, *prepared.arguments, *more)
+        return self.send("EVALSHA", prepared.script.digest, *given, **options)
 
     def send(self, *command: Argument, **_: bool) -> Awaitable[Any]:
         """Do what the sender does, one command at a time."""

@@ -12,6 +12,7 @@ import re
 import zlib
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 from urllib.parse import quote
 
 from redis_state.errors import InvalidField
@@ -69,8 +70,7 @@ def token_digest(token: str) -> str:
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()[:40]
 
 
-@dataclass(frozen=True, slots=True)
-class LogKeys:
+class LogKeys(NamedTuple):
     """The keys of one log, all in one slot, and of one topic in it."""
 
     rows: str

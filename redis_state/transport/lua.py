@@ -18,7 +18,7 @@ _MISSPELT = re.compile(r"^(?!-- @include \w+[ \t]*$).*@(?:include|each)\b.*$", r
 _KEY = re.compile(r"^-- KEYS\[(\d+)(\.\.)?\]", re.MULTILINE)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Script:
     """One atomic operation: its name, its full text and the digest the server knows it by.
 

@@ -27,12 +27,10 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from functools import lru_cache
 from itertools import count, groupby
 from operator import attrgetter
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
-import hiredis
 from redis.exceptions import NoPermissionError, NoScriptError, RedisError, ResponseError
 
 from redis_state.errors import (
@@ -49,11 +47,17 @@ from redis_state.transport.failures import Rejected, reply_error
 from redis_state.transport.line import Line
 from redis_state.transport.link import Link
 from redis_state.transport.lua import Script
+from redis_state.transport.packing import (
+    Argument,
+    Prepared,
+    bulks,
+    head_of_digest,
+    head_of_text,
+    pack,
+)
 
 log: logging.Logger = logging.getLogger(__name__)
 
-Argument = str | bytes | int
-Command = tuple[Argument, ...]
 # A script, how many keys and arguments it is called with, and the number of a call that must have
 # a command of its own; None if it may share one.
 _Form: TypeAlias = tuple[Script | None, int, int, int | None]
@@ -71,8 +75,6 @@ _LONGEST_BACKOFF_S = 0.5
 # Also how long a connection must be silent before an overdue reply ends it.
 _GRAIN_S = 0.1
 
-# In C: redis-py's own asks of every argument what it is, a third of a call's cost.
-_pack: Callable[[Command], bytes] = cast("Any", hiredis).pack_command
 _form_of = attrgetter("form")
 
 
@@ -178,7 +180,7 @@ class Sender:
         """
         call = self._call(repeatable, lasting, timeout_s)
         try:
-            call.keys, call.arguments = b"", _pack(command)
+            call.keys, call.arguments = b"", pack(command)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is the caller's to know
             call.fail(CallerError(f"{command[0]!s} cannot be sent: {error}"))
             return call
@@ -187,27 +189,30 @@ class Sender:
 
     def run(
         self,
-        script: Script,
-        keys: tuple[str, ...],
-        arguments: tuple[Argument, ...],
+        prepared: Prepared,
+        more: tuple[Argument, ...],
         *,
         repeatable: bool = True,
         lasting: bool = False,
         timeout_s: float | None = None,
     ) -> asyncio.Future[Any]:
-        """Queue the call of a script, as `send` does a command; its text is sent when needed."""
+        """Queue the call of a script, with ``more`` arguments, as `send` does a command.
+
+        Its text is sent when needed.
+        """
+        script, keys, arguments, packed_keys, packed_arguments = prepared
         if script.each and self._sharing is None:
             self._ask_sharing(keys[0])
         call = self._call(repeatable, lasting, timeout_s)
         try:
-            call.keys = _packed_keys(keys) if script.each else _bulks(keys)
-            call.arguments = _bulks(arguments)
+            call.keys, call.arguments = packed_keys, packed_arguments + bulks(more)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is the caller's to know
             call.fail(CallerError(f"{script.name} cannot be sent: {error}"))
             return call
-        small = len(arguments) <= _SHARED_ARGUMENTS and len(call.arguments) <= _SHARED_BYTES
+        count = len(arguments) + len(more)
+        small = count <= _SHARED_ARGUMENTS and len(call.arguments) <= _SHARED_BYTES
         alone = None if script.each and small else call.number
-        call.form = (script, len(keys), len(arguments), alone)
+        call.form = (script, len(keys), count, alone)
         return self._put(call)
 
     def _ask_sharing(self, key: str) -> None:
@@ -382,9 +387,9 @@ class Sender:
         after calls that were made later.
         """
         if script.digest in self._loaded:
-            return _call_of_digest(script.digest, keys, arguments)
+            return head_of_digest(script.digest, keys, arguments)
         self._loaded.add(script.digest)
-        return _head_of(("EVAL", script.text, keys), keys + arguments)
+        return head_of_text(script, keys, arguments)
 
     def hear(self, reply: Any) -> None:
         """Give a reply to whoever waits for it: the oldest calls in flight."""
@@ -503,23 +508,3 @@ class Sender:
 
 def _is_of_keys(error: ResponseError) -> bool:
     return isinstance(error, NoPermissionError) or str(error).startswith("CROSSSLOT")
-
-
-def _bulks(arguments: Command) -> bytes:
-    """Pack arguments without saying how many they are."""
-    packed = _pack(arguments)
-    return packed[packed.index(b"\n") + 1 :]
-
-
-def _head_of(command: Command, more: int) -> bytes:
-    """Pack the beginning of a command that has so many ``more`` arguments."""
-    return b"*%d\r\n" % (len(command) + more) + _bulks(command)
-
-
-@lru_cache(maxsize=1024)
-def _call_of_digest(digest: str, keys: int, arguments: int) -> bytes:
-    return _head_of(("EVALSHA", digest, keys), keys + arguments)
-
-
-# Most calls are of few sessions and tasks at a time.
-_packed_keys = lru_cache(maxsize=1024)(_bulks)

@@ -24,6 +24,7 @@ from redis_state.errors import (
 from redis_state.settings import Settings
 from redis_state.testing import eventually
 from redis_state.transport.lua import Script, load_script
+from redis_state.transport.packing import prepare
 from redis_state.transport.sender import Sender
 from tests.faults import Proxy, run_server, sender_to, short_directory
 
@@ -55,7 +56,7 @@ PUSH = "redis.call('RPUSH', KEYS[1], ARGV[1]) return redis.call('PEXPIRE', KEYS[
 
 
 def run_script(sender: Sender, script: Script, key: str, *arguments: Any) -> asyncio.Future[Any]:
-    return sender.run(script, (key,), arguments, repeatable=False)
+    return sender.run(prepare(script, (key,)), arguments, repeatable=False)
 
 
 async def test_calls_take_effect_in_call_order_though_nobody_awaits_them(

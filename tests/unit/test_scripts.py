@@ -13,7 +13,8 @@ import pytest
 from redis_state.errors import CommandRefused, CorruptState
 from redis_state.transport.connect import Transport
 from redis_state.transport.keys import Keys
-from redis_state.transport.lua import Script, script_names
+from redis_state.transport.lua import script_names
+from redis_state.transport.packing import Prepared
 from redis_state.transport.scripts import (
     SCRIPTS,
     Reply,
@@ -35,8 +36,9 @@ class Noting:
         self.reply = reply
         self.commands: list[tuple[Any, ...]] = []
 
-    def run(self, script: Script, keys: Any, arguments: Any, **_: Any) -> asyncio.Future[Any]:
-        return self.send("EVALSHA", script.digest, len(keys), *keys, *arguments)
+    def run(self, prepared: Prepared, more: Any, **_: Any) -> asyncio.Future[Any]:
+        given = (len(prepared.keys), *prepared.keys, *prepared.arguments, *more)
+        return self.send("EVALSHA", prepared.script.digest, *given)
 
     def send(self, *command: Any, **_: Any) -> asyncio.Future[Any]:
         self.commands.append(command)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 from redis_state.transport.keys import LogKeys
+from redis_state.transport.packing import Prepared, prepare
 from redis_state.transport.scripts.run import (
+    SCRIPTS,
     Asked,
     Fence,
     ScriptRunner,
@@ -13,6 +16,9 @@ from redis_state.transport.scripts.run import (
     raw,
     topic_bytes,
 )
+
+# Topics that are longer are not remembered.
+_LONGEST = 240
 
 
 class LogScripts(ScriptRunner):
@@ -30,19 +36,11 @@ class LogScripts(ScriptRunner):
         fence: Fence | None = None,
     ) -> Asked:
         """OK new n... | LOST epoch."""
-        lease, epoch = (fence.lease, fence.epoch) if fence else (log.ids, "")
-        return self._run(
-            "append_log",
-            (log.rows, log.ids, log.topic(topic), log.channel, lease),
-            (
-                epoch,
-                topic_bytes(topic),
-                max(max_rows, 0),
-                ttl_ms,
-                1 if announce else 0,
-                *pairs(rows),
-            ),
-        )
+        remembered = topic is None or (type(topic) is str and len(topic) <= _LONGEST)
+        prepare_call = _prepared_append if remembered else _prepare_append
+        bounds = (max(max_rows, 0), ttl_ms, 1 if announce else 0)
+        prepared = prepare_call(log, topic, bounds, fence)
+        return self._run_prepared(prepared, rows[0] if len(rows) == 1 else tuple(pairs(rows)))
 
     def read_log(
         self, log: LogKeys, *, after: int | None, after_ms: int, count: int, topic: str | None
@@ -76,3 +74,16 @@ class LogScripts(ScriptRunner):
     ) -> Asked:
         """OK new."""
         return self._run("set_aside", (unreadable,), (raw(place), note, most, ttl_ms))
+
+
+def _prepare_append(
+    log: LogKeys, topic: str | None, bounds: tuple[int, int, int], fence: Fence | None
+) -> Prepared:
+    """Prepare all but the rows."""
+    lease, epoch = fence or (log.ids, "")
+    keys = (log.rows, log.ids, log.topic(topic), log.channel, lease)
+    return prepare(SCRIPTS["append_log"], keys, (epoch, topic_bytes(topic), *bounds))
+
+
+# A log at work is appended to again and again, under the same topic and fence.
+_prepared_append = lru_cache(maxsize=1024)(_prepare_append)

@@ -8,13 +8,13 @@ from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import chain
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from redis_state.errors import CommandRefused, CorruptState, RedisStateError
 from redis_state.transport.connect import Transport
 from redis_state.transport.keys import LogKeys
 from redis_state.transport.lua import Script, load_script, script_names
-from redis_state.transport.sender import Argument
+from redis_state.transport.packing import Argument, Prepared, prepare, prepared_keys
 
 # Every script is read at import, so that a package built without them fails at once.
 SCRIPTS: dict[str, Script] = {name: load_script(name) for name in script_names()}
@@ -81,8 +81,7 @@ class Reply:
 Asked: TypeAlias = Coroutine[Any, Any, Reply]
 
 
-@dataclass(frozen=True, slots=True)
-class Fence:
+class Fence(NamedTuple):
     """The lease under which a worker writes: a later epoch refuses the write."""
 
     lease: str
@@ -143,7 +142,12 @@ class ScriptRunner:
     def _begin(
         self, name: str, keys: tuple[str, ...], arguments: tuple[Argument, ...]
     ) -> asyncio.Future[Any]:
-        return self.transport.sender.run(SCRIPTS[name], keys, arguments, lasting=name in _LASTING)
+        """Run a script, and leave its reply to whoever asks for it."""
+        return self._send(_prepared(name, keys), arguments)
+
+    def _send(self, prepared: Prepared, more: tuple[Argument, ...]) -> asyncio.Future[Any]:
+        lasting = prepared.script.name in _LASTING
+        return self.transport.sender.run(prepared, more, lasting=lasting)
 
     async def ask(self, verb: str, key: str, *arguments: Argument) -> Any:
         """Send a command that reads a key, where one is enough: a script would cost twice of it."""
@@ -152,20 +156,27 @@ class ScriptRunner:
         except CommandRefused as error:
             raise _corrupt(error, key, verb) from error
 
-    async def _run(
-        self, name: str, keys: tuple[str, ...], arguments: tuple[Argument, ...]
-    ) -> Reply:
+    def _run(self, name: str, keys: tuple[str, ...], arguments: tuple[Argument, ...]) -> Asked:
+        return self._run_prepared(_prepared(name, keys), arguments)
+
+    async def _run_prepared(self, prepared: Prepared, more: tuple[Argument, ...]) -> Reply:
         try:
-            reply: Any = await self._begin(name, keys, arguments)
+            reply: Any = await self._send(prepared, more)
         except CommandRefused as error:
-            raise _corrupt(error, keys[0], name) from error
+            raise _corrupt(error, prepared.keys[0], prepared.script.name) from error
         try:
             word = _WORDS[reply[0]]
             if word is Word.LOST:
-                self.lost[name] += 1
+                self.lost[prepared.script.name] += 1
             return Reply(word, reply[1:])
         except (KeyError, IndexError, TypeError) as error:
-            raise CorruptState(keys[0], f"{name} gave an unknown reply") from error
+            name = prepared.script.name
+            raise CorruptState(prepared.keys[0], f"{name} gave an unknown reply") from error
+
+
+def _prepared(name: str, keys: tuple[str, ...]) -> Prepared:
+    script = SCRIPTS[name]
+    return prepared_keys(script, keys) if script.each else prepare(script, keys)
 
 
 def _corrupt(error: CommandRefused, key: str, name: str) -> RedisStateError:

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from redis_state.transport.scripts.run import (
-    Asked,
-    ScriptRunner,
-)
-from redis_state.transport.sender import Argument
+from redis_state.transport.packing import Argument
+from redis_state.transport.scripts.run import Asked, ScriptRunner
 
 
 class WatchScripts(ScriptRunner):

@@ -1,0 +1,66 @@
+"""Commands as the bytes that a server reads.
+
+Most calls are of few sessions and tasks at a time, and differ in their last arguments only: what
+they have alike is packed once, as `Prepared`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, NamedTuple, cast
+
+import hiredis
+
+from redis_state.errors import CallerError
+from redis_state.transport.lua import Script
+
+Argument = str | bytes | int
+Command = tuple[Argument, ...]
+
+# In C: redis-py's own asks of every argument what it is, a third of a call's cost.
+pack: Callable[[Command], bytes] = cast("Any", hiredis).pack_command
+
+
+def bulks(arguments: Command) -> bytes:
+    """Pack arguments without saying how many they are."""
+    packed = pack(arguments)
+    return packed[packed.index(b"\n") + 1 :]
+
+
+class Prepared(NamedTuple):
+    """A script with its keys and its first arguments, as they are and packed."""
+
+    script: Script
+    keys: tuple[str, ...]
+    arguments: Command
+    packed_keys: bytes
+    packed_arguments: bytes
+
+
+def prepare(script: Script, keys: tuple[str, ...], arguments: Command = ()) -> Prepared:
+    """Prepare calls of a script. Errors: CallerError for what cannot be sent."""
+    try:
+        return Prepared(script, keys, arguments, bulks(keys), bulks(arguments))
+    except Exception as error:
+        raise CallerError(f"{script.name} cannot be sent: {error}") from error
+
+
+# For keys that will be asked for again. All of a call's arguments are text, so that equal is alike.
+prepared_keys: Callable[[Script, tuple[str, ...]], Prepared] = lru_cache(maxsize=1024)(prepare)
+
+
+def head_of_text(script: Script, keys: int, arguments: int) -> bytes:
+    """Begin the call of a script with its text."""
+    return _head_of(("EVAL", script.text, keys), keys + arguments)
+
+
+@lru_cache(maxsize=1024)
+def head_of_digest(digest: str, keys: int, arguments: int) -> bytes:
+    """Begin the call of a script that the server knows."""
+    return _head_of(("EVALSHA", digest, keys), keys + arguments)
+
+
+def _head_of(command: Command, more: int) -> bytes:
+    """Pack the beginning of a command that has so many ``more`` arguments."""
+    return b"*%d\r\n" % (len(command) + more) + bulks(command)
