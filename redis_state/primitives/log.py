@@ -86,17 +86,14 @@ class Log:
         for row_id, _ in rows:
             if not row_id:
                 raise InvalidField("row_id", "must not be empty")
-        # A slice longer than the log could not be repeated: its first ids would be trimmed by then.
-        max_rows = self.bounds.max_rows
-        size = min(_APPEND_SLICE, max_rows) if max_rows > 0 else _APPEND_SLICE
         numbers: list[int] = []
         new = 0
-        for start in range(0, len(rows), size):
+        for some in (rows,) if len(rows) == 1 else self._slices(rows):
             reply = await self.scripts.append_log(
                 self.keys,
-                rows[start : start + size],
+                some,
                 topic=topic,
-                max_rows=max_rows,
+                max_rows=self.bounds.max_rows,
                 ttl_ms=self.bounds.ttl_ms,
                 announce=self.announce,
                 fence=fence,
@@ -107,6 +104,12 @@ class Log:
             new += reply.facts[0]
             numbers += reply.facts[1:]
         return Appended(numbers, new)
+
+    def _slices(self, rows: Sequence[tuple[bytes, bytes]]) -> list[Sequence[tuple[bytes, bytes]]]:
+        # A slice longer than the log could not be repeated: its first ids would be trimmed by then.
+        max_rows = self.bounds.max_rows
+        size = min(_APPEND_SLICE, max_rows) if max_rows > 0 else _APPEND_SLICE
+        return [rows[start : start + size] for start in range(0, len(rows), size)]
 
     async def read(
         self,

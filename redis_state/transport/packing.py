@@ -42,11 +42,11 @@ def prepare(script: Script, keys: tuple[str, ...], arguments: Command = ()) -> P
     """Prepare calls of a script. Errors: CallerError for what cannot be sent."""
     try:
         return Prepared(script, keys, arguments, bulks(keys), bulks(arguments))
-    except Exception as error:
-        raise CallerError(f"{script.name} cannot be sent: {error}") from error
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is the caller's to know
+        raise CallerError(f"{script.name} cannot be sent: {error}") from None
 
 
-# For keys that will be asked for again. All of a call's arguments are text, so that equal is alike.
+# For keys that will be named again.
 prepared_keys: Callable[[Script, tuple[str, ...]], Prepared] = lru_cache(maxsize=1024)(prepare)
 
 

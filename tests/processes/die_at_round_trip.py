@@ -25,7 +25,7 @@ from redis.asyncio.client import Pipeline
 from redis_state import RedisStateStore, Settings
 from redis_state.models import TaskState, TaskStatus
 from redis_state.testing import eventually, leaked_keys
-from redis_state.transport.lua import Script
+from redis_state.transport.packing import Prepared
 from redis_state.transport.sender import Sender
 from redis_state.worker import TaskClient, TaskContext, runner
 from tests.chaos.crew import ends, noted, taken_twice, trails, wrong_move
@@ -56,7 +56,7 @@ class Death:
             def watching(
                 sender: Sender, what: Any, *more: Any, **options: Any
             ) -> asyncio.Future[Any]:
-                if not self._reached(what.name if isinstance(what, Script) else str(what)):
+                if not self._reached(what.script.name if isinstance(what, Prepared) else str(what)):
                     return call(sender, what, *more, **options)
                 self._die_if("before")
                 future = call(sender, what, *more, **options)
