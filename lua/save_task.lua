@@ -1,10 +1,10 @@
 -- Save a host's view of a task, unless it is an older view that would bring a finished task back.
 -- KEYS[1] task     hash: version, write, order and what is given from finished on
 -- KEYS[2] tasks    zset: task_id -> expiry in us
--- ARGV[1] write    id of this call
+-- ARGV[1] member   the task's id
 -- ARGV[2] ttl_ms   how long it lives at least; at most an eighth longer
--- ARGV[3] member   the task's id
--- ARGV[4] finished 1 if the new status is final, else 0
+-- ARGV[3] finished 1 if the new status is final, else 0
+-- ARGV[4] write    id of this call
 -- ARGV[5] updated_at  microseconds, of the view
 -- ARGV[6] status   text
 -- ARGV[7] priority digits
@@ -20,7 +20,7 @@
 -- @include record_write
 -- @each
 local task, tasks = KEYS[1], KEYS[2]
-local write, ttl_ms, member, finished, updated_at = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4], ARGV[5]
+local member, ttl_ms, finished, write, updated_at = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4], ARGV[5]
 local status, priority, document, result = ARGV[6], ARGV[7], ARGV[8], ARGV[9]
 local failure, progress, updated = ARGV[10], ARGV[11], ARGV[12]
 

@@ -14,13 +14,10 @@ from typing import Any, ClassVar, Generic, TypeVar
 from redis_state.primitives.log import Bounds, Log
 from redis_state.primitives.signal import Row
 from redis_state.stores.base import Base
-from redis_state.transport.keys import LogKeys, entry_id
+from redis_state.transport.keys import LONGEST_REMEMBERED, LogKeys, entry_id
 from redis_state.transport.scripts import Fence
 
 M = TypeVar("M")
-
-# Names that are longer are not remembered.
-_LONGEST = 240
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +137,7 @@ class SessionLog(ABC, Generic[M]):
 
     def _log(self, session_id: str) -> Log:
         # What is no text is no key of a cache either: named anew, it is refused by its field.
-        if type(session_id) is str and len(session_id) <= _LONGEST:
+        if type(session_id) is str and len(session_id) <= LONGEST_REMEMBERED:
             return self._remembered(session_id)
         return self._name(session_id)
 

@@ -20,14 +20,13 @@ from redis_state.models import TaskContextSnapshot, TaskState, TaskStatus, TaskT
 from redis_state.primitives.record import Place, Stored, new_write_id
 from redis_state.stores.base import Base, as_object, ms
 from redis_state.stores.values import choice, moment, validated
+from redis_state.transport.keys import LONGEST_REMEMBERED
 from redis_state.transport.scripts import TASK_FIELDS, TaskKeys, Word
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 # To list a session's tasks: what `TaskStore.read` needs, and their order.
 _LISTED = ("order", *TASK_FIELDS)
-# Names that are longer are not remembered.
-_LONGEST = 240
 _ACTIVE = TaskStatus.RUNNING.value
 _ENDED = frozenset(status.value for status in TaskStatus if status.is_terminal)
 _ENDED_BYTES = frozenset(status.encode() for status in _ENDED)
@@ -60,7 +59,7 @@ class TaskStore:
         """Name a task's keys."""
         # What is no text is no key of a cache either: named anew, it is refused by its field.
         known = type(session_id) is str and type(task_id) is str
-        if known and len(session_id) + len(task_id) <= _LONGEST:
+        if known and len(session_id) + len(task_id) <= LONGEST_REMEMBERED:
             return self._remembered(session_id, task_id)
         return self._name(session_id, task_id)
 

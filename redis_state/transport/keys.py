@@ -19,6 +19,8 @@ from redis_state.errors import InvalidField
 
 _ESCAPED = re.compile(r"[A-Za-z0-9_.~%-]{1,130}")
 _LONGEST = 120
+# Whoever remembers what was made of an id remembers no longer ones.
+LONGEST_REMEMBERED = 240
 _LONGEST_ENTRY = 64
 WATCH_SHARDS = 16
 AGENT_SHARDS = 16

@@ -41,13 +41,14 @@ class Prepared(NamedTuple):
 def prepare(script: Script, keys: tuple[str, ...], arguments: Command = ()) -> Prepared:
     """Prepare calls of a script. Errors: CallerError for what cannot be sent."""
     try:
-        return Prepared(script, keys, arguments, bulks(keys), bulks(arguments))
+        packed = bulks(arguments) if arguments else b""
+        return Prepared(script, keys, arguments, bulks(keys), packed)
     except Exception as error:  # noqa: BLE001 - whatever it is, it is the caller's to know
         raise CallerError(f"{script.name} cannot be sent: {error}") from None
 
 
 # For keys that will be named again.
-prepared_keys: Callable[[Script, tuple[str, ...]], Prepared] = lru_cache(maxsize=1024)(prepare)
+prepared_keys: Callable[[Script, tuple[str, ...]], Prepared] = lru_cache(maxsize=4096)(prepare)
 
 
 def head_of_text(script: Script, keys: int, arguments: int) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
-from redis_state.transport.keys import LogKeys
+from redis_state.transport.keys import LONGEST_REMEMBERED, LogKeys
 from redis_state.transport.packing import Prepared, prepare
 from redis_state.transport.scripts.run import (
     SCRIPTS,
@@ -16,9 +16,6 @@ from redis_state.transport.scripts.run import (
     raw,
     topic_bytes,
 )
-
-# Topics that are longer are not remembered.
-_LONGEST = 240
 
 
 class LogScripts(ScriptRunner):
@@ -36,7 +33,7 @@ class LogScripts(ScriptRunner):
         fence: Fence | None = None,
     ) -> Asked:
         """OK new n... | LOST epoch."""
-        remembered = topic is None or (type(topic) is str and len(topic) <= _LONGEST)
+        remembered = topic is None or (type(topic) is str and len(topic) <= LONGEST_REMEMBERED)
         prepare_call = _prepared_append if remembered else _prepare_append
         bounds = (max(max_rows, 0), ttl_ms, 1 if announce else 0)
         prepared = prepare_call(log, topic, bounds, fence)

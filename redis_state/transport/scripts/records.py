@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Literal
 
+from redis_state.transport.keys import LONGEST_REMEMBERED
+from redis_state.transport.packing import Prepared, prepare
 from redis_state.transport.scripts.run import (
+    SCRIPTS,
     Asked,
     Fence,
     ScriptRunner,
@@ -66,18 +70,10 @@ class RecordScripts(ScriptRunner):
         updated_at_us: int,
     ) -> Asked:
         """OK version | STALE version. The values are those of `TASK_FIELDS`."""
-        return self._run(
-            "save_task",
-            (keys.task, keys.tasks),
-            (
-                write,
-                ttl_ms,
-                topic_bytes(keys.task_id),
-                int(finished),
-                updated_at_us,
-                *values,
-            ),
-        )
+        known = len(keys.task_id) <= LONGEST_REMEMBERED
+        prepare_call = _prepared_save if known else _prepare_save
+        prepared = prepare_call(keys, ttl_ms, int(finished))
+        return self._run_prepared(prepared, (write, updated_at_us, *values))
 
     def delete_record(
         self, record: str, *, index: str | None, member: str | None, only_if_gone: bool
@@ -88,3 +84,13 @@ class RecordScripts(ScriptRunner):
             (record, index or record),
             (topic_bytes(member) if index else b"", int(only_if_gone)),
         )
+
+
+def _prepare_save(keys: TaskKeys, ttl_ms: int, finished: int) -> Prepared:
+    """Prepare all but the values."""
+    given = (topic_bytes(keys.task_id), ttl_ms, finished)
+    return prepare(SCRIPTS["save_task"], (keys.task, keys.tasks), given)
+
+
+# Tasks at work are saved again and again.
+_prepared_save = lru_cache(maxsize=4096)(_prepare_save)

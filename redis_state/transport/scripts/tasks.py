@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from redis_state.transport.keys import LogKeys
 from redis_state.transport.scripts.run import (
@@ -17,8 +17,7 @@ from redis_state.transport.scripts.run import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class TaskKeys:
+class TaskKeys(NamedTuple):
     """The keys that the scripts of a task's life share; all in its session's slot."""
 
     task_id: str
