@@ -11,7 +11,7 @@ from benchmarks.peers.plain import connect
 from redis_state import RedisStateStore
 from redis_state.transport import scripts
 from redis_state.transport.connect import Transport
-from redis_state.transport.packing import Argument, Prepared
+from redis_state.transport.packing import Argument, Prepared, Question
 
 
 class _Pool:
@@ -26,6 +26,10 @@ class _Pool:
         """Do what the sender does, one call of a script at a time."""
         given = (len(prepared.keys), *prepared.keys, *prepared.arguments, *more)
         return self.send("EVALSHA", prepared.script.digest, *given, **options)
+
+    def ask(self, question: Question) -> Awaitable[Any]:
+        """Do what the sender does, one command that reads at a time."""
+        return self.send(*question.command)
 
     def send(self, *command: Argument, **_: bool) -> Awaitable[Any]:
         """Do what the sender does, one command at a time."""

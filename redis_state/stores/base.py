@@ -7,6 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import lru_cache
 from typing import Any, TypeAlias, TypeVar, cast
 
 from redis_state import codec
@@ -15,6 +16,7 @@ from redis_state.primitives.record import Records, Stored, picked, stored
 from redis_state.primitives.signal import Row
 from redis_state.settings import Settings
 from redis_state.transport.keys import Keys
+from redis_state.transport.packing import Question, question
 from redis_state.transport.scripts import Scripts
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -74,10 +76,9 @@ class Base:
             self.set_aside(scope, f"{kind} {row.cursor}", row.data, error)
             return None
 
-    def fetch(self, key: str, names: Sequence[str] = ()) -> Flat:
+    def fetch(self, key: str, names: tuple[str, ...] = ()) -> Flat:
         """Ask for a record, or for some of its fields, without waiting, for `read_record`."""
-        asked = ("HMGET", key, *names) if names else ("HGETALL", key)
-        return self.scripts.transport.sender.send(*asked, repeatable=True)
+        return self.scripts.transport.sender.ask(_about(key, names))
 
     async def read_record(
         self,
@@ -170,6 +171,11 @@ class Base:
             )
         except BackendError as error:
             log.warning("something unreadable could not be kept aside: %s", error)
+
+
+@lru_cache(maxsize=4096)
+def _about(key: str, names: tuple[str, ...]) -> Question:
+    return question("HMGET", key, *names) if names else question("HGETALL", key)
 
 
 def ms(duration: timedelta) -> int:

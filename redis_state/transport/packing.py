@@ -28,6 +28,18 @@ def bulks(arguments: Command) -> bytes:
     return packed[packed.index(b"\n") + 1 :]
 
 
+class Question(NamedTuple):
+    """A command that reads, as it is and packed."""
+
+    command: Command
+    packed: bytes
+
+
+def question(*command: Argument) -> Question:
+    """Pack a command that reads. Errors: what packing raises."""
+    return Question(command, pack(command))
+
+
 class Prepared(NamedTuple):
     """A script with its keys and its first arguments, as they are and packed."""
 

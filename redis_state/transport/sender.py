@@ -50,6 +50,7 @@ from redis_state.transport.lua import Script
 from redis_state.transport.packing import (
     Argument,
     Prepared,
+    Question,
     bulks,
     head_of_digest,
     head_of_text,
@@ -185,6 +186,12 @@ class Sender:
             call.fail(CallerError(f"{command[0]!s} cannot be sent: {error}"))
             return call
         call.form = _PLAIN
+        return self._put(call)
+
+    def ask(self, question: Question) -> asyncio.Future[Any]:
+        """Queue a command that reads, as `send` does."""
+        call = self._call(repeatable=True, lasting=False, timeout_s=None)
+        call.keys, call.arguments, call.form = b"", question.packed, _PLAIN
         return self._put(call)
 
     def run(

@@ -42,12 +42,13 @@ class Doomed:
 
     def __init__(self, store: RedisStateStore, at: int, when: When) -> None:
         self._sender = store.transport.sender
-        send, run = self._sender.send, self._sender.run
+        send, run, ask = self._sender.send, self._sender.run, self._sender.ask
         self._at = at
         self._when = when
         self.calls = 0
         self._sender.send = self._dying(send)  # type: ignore[method-assign]
         self._sender.run = self._dying(run)  # type: ignore[method-assign]
+        self._sender.ask = self._dying(ask)  # type: ignore[method-assign]
 
     @property
     def died(self) -> bool:

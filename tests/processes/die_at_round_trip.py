@@ -25,7 +25,7 @@ from redis.asyncio.client import Pipeline
 from redis_state import RedisStateStore, Settings
 from redis_state.models import TaskState, TaskStatus
 from redis_state.testing import eventually, leaked_keys
-from redis_state.transport.packing import Prepared
+from redis_state.transport.packing import Prepared, Question
 from redis_state.transport.sender import Sender
 from redis_state.worker import TaskClient, TaskContext, runner
 from tests.chaos.crew import ends, noted, taken_twice, trails, wrong_move
@@ -50,13 +50,13 @@ class Death:
 
     def plant(self) -> None:
         """Count what the sender and the queue's client send for what is counted."""
-        send, run, execute = Sender.send, Sender.run, Pipeline.execute
+        send, run, ask, execute = Sender.send, Sender.run, Sender.ask, Pipeline.execute
 
         def watched(call: Callable[..., asyncio.Future[Any]]) -> Any:
             def watching(
                 sender: Sender, what: Any, *more: Any, **options: Any
             ) -> asyncio.Future[Any]:
-                if not self._reached(what.script.name if isinstance(what, Prepared) else str(what)):
+                if not self._reached(_name_of(what)):
                     return call(sender, what, *more, **options)
                 self._die_if("before")
                 future = call(sender, what, *more, **options)
@@ -75,6 +75,7 @@ class Death:
 
         Sender.send = watched(send)  # type: ignore[method-assign]
         Sender.run = watched(run)  # type: ignore[method-assign]
+        Sender.ask = watched(ask)  # type: ignore[method-assign]
         Pipeline.execute = watched_execute  # type: ignore[method-assign, assignment]
 
     def _reached(self, name: str) -> bool:
@@ -87,6 +88,16 @@ class Death:
     def _die_if(self, edge: str) -> None:
         if edge == self.edge:
             os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _name_of(what: str | Prepared | Question) -> str:
+    match what:
+        case Prepared():
+            return what.script.name
+        case Question():
+            return str(what.command[0])
+        case _:
+            return what
 
 
 @dataclass
