@@ -38,7 +38,7 @@ async def _measure(run: Run, number: int) -> list[Row]:
     async with RedisStateStore.from_url(url, namespace=NAMESPACE, call_timeout_s=60) as store:
         sessions = [f"listening-{session_name(each)}-{each}" for each in range(number)]
         await asyncio.gather(*(_write(store, name, each, 0) for each, name in enumerate(sessions)))
-        for repeat in range(min(run.repeats, 3)):
+        for repeat in range(run.repeats):
             # One after the other: what one of them hears late must not be the other's doing.
             for kind, told in found.items():
                 with Contender(kind, url, str(number), module="benchmarks.listeners") as listeners:

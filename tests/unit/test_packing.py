@@ -30,7 +30,7 @@ class Packing:
     """Stands where the sender stands, and packs as it does."""
 
     def __init__(self) -> None:
-        self.sent: list[bytes] = []
+        self.sent: list[list[bytes]] = []
 
     def run(self, prepared: Prepared, more: Any, **_: Any) -> asyncio.Future[Any]:
         keys, arguments = len(prepared.keys), len(prepared.arguments) + len(more)
@@ -88,8 +88,8 @@ async def test_saves_that_differ_in_anything_share_nothing() -> None:
         await scripts.save_task(
             keys, values, write="w", ttl_ms=ttl_ms, finished=finished, updated_at_us=5
         )
-        given = (keys.task_id, ttl_ms, int(finished), "w", 5, *values)
-        assert sender.sent[-1][3:] == read_all(keys.task, keys.tasks, *given)
+        given = read_all(keys.task_id, ttl_ms, int(finished), "w", 5)
+        assert sender.sent[-1][3:] == [keys.task.encode(), keys.tasks.encode(), *given, *values]
 
 
 async def test_several_rows_are_written_one_after_the_other() -> None:
