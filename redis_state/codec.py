@@ -43,7 +43,7 @@ __all__ = [
 
 _NULL: Final = b"null"
 # Type checkers conclude from `type(value) is dict` that what it holds is unknown.
-_kind_of = cast("Callable[[Any], object]", type)
+kind_of = cast("Callable[[Any], object]", type)
 
 _OPTIONS: Final = (
     orjson.OPT_PASSTHROUGH_DATACLASS  # orjson drops fields with a leading underscore
@@ -133,12 +133,12 @@ def _write_fast(value: Any, options: int) -> bytes | None:
 
 def _count_none(value: Any, most: int) -> int:
     """Count the None in a list or dict and, if there may be more, in the dicts in it."""
-    kind = _kind_of(value)
+    kind = kind_of(value)
     items: list[Any] = value if kind is list else [*value.values()] if kind is dict else []
     try:
         found = items.count(None)
         for item in items if found < most else ():
-            if _kind_of(item) is dict:
+            if kind_of(item) is dict:
                 found += [*item.values()].count(None)
     except Exception:  # noqa: BLE001 - a foreign comparison, any failure
         return -1

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import lru_cache
-from typing import Any, TypeAlias, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar
 
 from redis_state import codec
 from redis_state.errors import BackendError, CommandRefused
@@ -193,11 +193,10 @@ def unpack(data: bytes, size: int, *, more: int = 0) -> list[Any]:
 
     Later versions may append values, never move them.
     """
-    row: Any = codec.decode(data)
-    as_list = cast("list[object]", row) if isinstance(row, list) else []
-    if not as_list:
+    row: list[Any] = codec.decode(data)
+    if codec.kind_of(row) is not list or not row:
         raise codec.Unreadable("not a row")
-    version, *values = as_list
+    version, *values = row
     if version != ROW_VERSION:
         named = version if isinstance(version, int) else "of no known kind"
         raise codec.Unreadable(f"row version {named} is not {ROW_VERSION}")
@@ -208,7 +207,7 @@ def unpack(data: bytes, size: int, *, more: int = 0) -> list[Any]:
 
 def as_object(data: bytes) -> dict[str, Any]:
     """Read a document. Errors: codec.Unreadable."""
-    document: Any = codec.decode(data)
-    if not isinstance(document, dict):
+    document: dict[str, Any] = codec.decode(data)
+    if codec.kind_of(document) is not dict:
         raise codec.Unreadable("not an object")
-    return cast("dict[str, Any]", document)
+    return document
