@@ -43,7 +43,13 @@ async def test_a_session_of_a_killed_process_goes_on_in_a_second_and_is_steered_
             key = '["redis_state steering told", "session", "task"]'
             return await store.load_memory_state(key) is not None
 
+        async def published() -> bool:
+            updates = await store.list_updates("session", limit=10_000)
+            return any(update.update_type.value == "PROGRESS" for update in updates)
+
         await eventually(noted, "it is noted as told")
+        # PenguiFlow saves it without waiting: it says that it has heard before that is done.
+        await eventually(published, "what it has heard is published")
     finally:
         first.kill()
         await first.communicate()
