@@ -43,7 +43,7 @@ __all__ = [
 
 _NULL: Final = b"null"
 # Type checkers conclude from `type(value) is dict` that what it holds is unknown.
-kind_of = cast("Callable[[Any], object]", type)
+kind_of: Callable[[Any], object] = cast("Any", type)
 
 _OPTIONS: Final = (
     orjson.OPT_PASSTHROUGH_DATACLASS  # orjson drops fields with a leading underscore
