@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from benchmarks.measure import Measured
 from benchmarks.peers.ours import update
-from benchmarks.prepared import Prepared, capture, pump
+from benchmarks.prepared import Captured, capture, pump
 from benchmarks.samples import update_name
 from benchmarks.server import BenchServer
 from redis_state import RedisStateStore
@@ -40,7 +40,7 @@ def find_tool() -> Tool:
     return Tool("prepared bytes over 8 sockets", None)
 
 
-def append_command() -> Prepared:
+def append_command() -> Captured:
     """Return the command that saving an update sends."""
 
     async def save(store: RedisStateStore) -> None:
@@ -73,7 +73,7 @@ def measure_limit(server: BenchServer, tool: Tool, *, seconds: float) -> Measure
     return Measured(count, count / float(rates[-1]), 0.0, 0.0, 0.0)
 
 
-def _new_rows(command: Prepared, count: int) -> Iterator[bytes]:
+def _new_rows(command: Captured, count: int) -> Iterator[bytes]:
     first = time.time_ns()  # no two calls of a run meet the same ids
     for number in range(first, first + count):
         yield command.naming({_OWN: b"%032d" % number})

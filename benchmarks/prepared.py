@@ -17,7 +17,7 @@ from typing import Any
 from benchmarks.measure import Measured
 from benchmarks.server import BenchServer
 from redis_state import RedisStateStore
-from redis_state.transport import packing
+from redis_state.transport.packing import Argument, Prepared
 from redis_state.transport.scripts import SCRIPTS
 
 _BATCH = 64
@@ -25,7 +25,7 @@ _CONNECTIONS = 8
 
 
 @dataclass(frozen=True)
-class Prepared:
+class Captured:
     """One command, and how many lines its reply has."""
 
     parts: list[bytes]
@@ -44,15 +44,12 @@ class _Listening:
     """Stands where the sender stands and keeps what it is given."""
 
     def __init__(self, reply: list[Any]) -> None:
-        self.sent: list[tuple[packing.Argument, ...]] = []
+        self.sent: list[tuple[Argument, ...]] = []
         self._reply = reply
 
-    def run(
-        self, prepared: packing.Prepared, more: tuple[packing.Argument, ...], **_: Any
-    ) -> asyncio.Future[Any]:
+    def run(self, prepared: Prepared, more: tuple[Argument, ...], **_: Any) -> asyncio.Future[Any]:
         """Keep the call of a script and answer it at once."""
-        given = (len(prepared.keys), *prepared.keys, *prepared.arguments, *more)
-        self.sent.append(("EVALSHA", prepared.script.digest, *given))
+        self.sent.append(prepared.command(*more))
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         future.set_result(self._reply)
         return future
@@ -60,7 +57,7 @@ class _Listening:
 
 def capture(
     call: Callable[[RedisStateStore], Awaitable[None]], *, namespace: str, reply: list[Any]
-) -> Prepared:
+) -> Captured:
     """Return the command that a call of the store sends; ``reply`` is what it is answered."""
     listening = _Listening(reply)
 
@@ -72,10 +69,10 @@ def capture(
     asyncio.run(run())
     parts = [part if isinstance(part, bytes) else str(part).encode() for part in listening.sent[0]]
     # An array's head, then two lines for a text and one for a number.
-    return Prepared(parts, 1 + sum(2 if isinstance(fact, bytes) else 1 for fact in reply))
+    return Captured(parts, 1 + sum(2 if isinstance(fact, bytes) else 1 for fact in reply))
 
 
-def pump(server: BenchServer, prepared: Prepared, commands: Iterable[bytes]) -> Measured:
+def pump(server: BenchServer, prepared: Captured, commands: Iterable[bytes]) -> Measured:
     """Send written commands over several connections, many in each write.
 
     Reads only how many replies came. Errors: RuntimeError if one is an error.

@@ -24,8 +24,7 @@ class _Pool:
         self, prepared: Prepared, more: tuple[Argument, ...], **options: bool
     ) -> Awaitable[Any]:
         """Do what the sender does, one call of a script at a time."""
-        given = (len(prepared.keys), *prepared.keys, *prepared.arguments, *more)
-        return self.send("EVALSHA", prepared.script.digest, *given, **options)
+        return self.send(*prepared.command(*more), **options)
 
     def ask(self, question: Question) -> Awaitable[Any]:
         """Do what the sender does, one command that reads at a time."""

@@ -18,6 +18,7 @@ _MISSPELT = re.compile(r"^(?!-- @include \w+[ \t]*$).*@(?:include|each)\b.*$", r
 _KEY = re.compile(r"^-- KEYS\[(\d+)(\.\.)?\]", re.MULTILINE)
 
 
+# Compared by identity: neighbours in a batch are, and what is packed is remembered by its script.
 @dataclass(frozen=True, slots=True, eq=False)
 class Script:
     """One atomic operation: its name, its full text and the digest the server knows it by.

@@ -49,6 +49,11 @@ class Prepared(NamedTuple):
     packed_keys: bytes
     packed_arguments: bytes
 
+    def command(self, *more: Argument) -> Command:
+        """Write a call as it would be sent alone to a server that knows the script."""
+        given = (len(self.keys), *self.keys, *self.arguments, *more)
+        return ("EVALSHA", self.script.digest, *given)
+
 
 def prepare(script: Script, keys: tuple[str, ...], arguments: Command = ()) -> Prepared:
     """Prepare calls of a script. Errors: CallerError for what cannot be sent."""

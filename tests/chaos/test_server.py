@@ -188,7 +188,7 @@ async def _under_load(trial: Trial, server: Server, load: Load, crew: Crew) -> N
     await _judge_writes(trial, load, found, kills)
     _judge_tasks(trial, found)
     trial.expect(len(crew.alive()) == _WORKERS, f"{_WORKERS - len(crew.alive())} workers ended")
-    _judge_pauses(trial, found, [kill.ended for kill in kills], opened_ms)
+    _judge_outages(trial, found, [kill.ended for kill in kills], opened_ms)
 
 
 async def _judge_writes(
@@ -200,8 +200,8 @@ async def _judge_writes(
     )
     may_forget_s = MAY_FORGET_S[trial.parameters["appendfsync"]]
     trial.lost = sum(lost(done, kills, may_forget_s) for done in callers)
-    gone = [each.at for done in callers for each in done if not each.there]
-    trial.figures["forgotten"] = len(gone) - trial.lost
+    gone = sum(not each.there for done in callers for each in done)
+    trial.figures["forgotten"] = gone - trial.lost
 
 
 def _judge_tasks(trial: Trial, found: dict[str, list[Told]]) -> None:
@@ -212,7 +212,7 @@ def _judge_tasks(trial: Trial, found: dict[str, list[Told]]) -> None:
     trial.figures["tasks"] = statuses_of(found)
 
 
-def _judge_pauses(
+def _judge_outages(
     trial: Trial, found: dict[str, list[Told]], opened: list[float], opened_ms: list[int]
 ) -> None:
     """Measure how long after each start callers and workers went on."""

@@ -36,7 +36,7 @@ class Packing:
         keys, arguments = len(prepared.keys), len(prepared.arguments) + len(more)
         packed = prepared.packed_keys + prepared.packed_arguments + bulks(more)
         command = read(head_of_digest(prepared.script.digest, keys, arguments) + packed)
-        assert command[3:] == read_all(*prepared.keys, *prepared.arguments, *more)
+        assert command == read_all(*prepared.command(*more))
         self.sent.append(command)
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         future.set_result([b"OK", 1])

@@ -37,8 +37,7 @@ class Noting:
         self.commands: list[tuple[Any, ...]] = []
 
     def run(self, prepared: Prepared, more: Any, **_: Any) -> asyncio.Future[Any]:
-        given = (len(prepared.keys), *prepared.keys, *prepared.arguments, *more)
-        return self.send("EVALSHA", prepared.script.digest, *given)
+        return self.send(*prepared.command(*more))
 
     def send(self, *command: Any, **_: Any) -> asyncio.Future[Any]:
         self.commands.append(command)
