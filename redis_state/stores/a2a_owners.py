@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import aclosing, asynccontextmanager, suppress
+from functools import partial
 from typing import Any, TypeVar
 
 from redis_state.errors import LeaseLost, LostRace, RedisStateError
@@ -148,7 +149,10 @@ class A2AOwner:
             # What cannot be looked at, or whose sweeper dies, is due again soon.
             due = await self._watch.claim_due(limit=_SWEPT, hold_ms=self._pause_ms)
             await asyncio.gather(
-                *(_tried(self._inspect(claim), "a task could not be looked at") for claim in due)
+                *(
+                    _tried(partial(self._inspect, claim), "a task could not be looked at")
+                    for claim in due
+                )
             )
             total += len(due)
             if len(due) < _SWEPT:
@@ -162,7 +166,7 @@ class A2AOwner:
             with suppress(RuntimeError):  # of another loop, which has ended
                 await asyncio.wait({self._heart})
         await asyncio.gather(
-            *(_tried(self._give_up(ref), "a task could not be ended") for ref in self.held)
+            *(_tried(partial(self._give_up, ref), "a task could not be ended") for ref in self.held)
         )
         self.held.clear()
         loop = asyncio.get_running_loop()
@@ -184,7 +188,7 @@ class A2AOwner:
 
         async def attend() -> None:
             while True:
-                left_ms = await _tried(self._left_ms(ref), "a task's owner is not known")
+                left_ms = await _tried(partial(self._left_ms, ref), "a task's owner is not known")
                 wait_ms = self._pause_ms if left_ms is None else left_ms
                 await asyncio.sleep((wait_ms + _GRAIN_MS) / 1000)
 
@@ -233,13 +237,13 @@ class A2AOwner:
         log.warning("task %r was ended: its server is gone", ref.task_id)
         if self._on_orphan is not None:
             # Nobody waits for it: who is told may be slow, and other tasks wait to be looked at.
-            self._start(self._tell(self._on_orphan(ref, draft), ref.task_id))
+            self._start(self._tell(self._on_orphan, ref, draft))
 
-    async def _tell(self, telling: Awaitable[None], task_id: str) -> None:
+    async def _tell(self, told: Told, ref: Ref, draft: Draft) -> None:
         try:
-            await telling
+            await told(ref, draft)
         except Exception:
-            log.exception("telling of the end of task %r failed", task_id)
+            log.exception("telling of the end of task %r failed", ref.task_id)
 
     async def _tend(self) -> None:
         """Renew and look, each in its own time: neither waits for the other, nor ends with it."""
@@ -249,7 +253,10 @@ class A2AOwner:
 
     async def _renew_all(self) -> None:
         await asyncio.gather(
-            *(_tried(self._renew(ref), "a task's lease could not be renewed") for ref in self.held)
+            *(
+                _tried(partial(self._renew, ref), "a task's lease could not be renewed")
+                for ref in self.held
+            )
         )
 
     async def _renew(self, ref: Ref) -> None:
@@ -283,13 +290,16 @@ class A2AOwner:
 async def _each(pause_ms: float, do: Callable[[], Coroutine[Any, Any, object]]) -> None:
     while True:
         await asyncio.sleep(pause_ms / 1000)
-        await _tried(do(), "the leases of tasks could not be tended")
+        await _tried(do, "the leases of tasks could not be tended")
 
 
-async def _tried(work: Coroutine[Any, Any, T], trouble: str) -> T | None:
-    """Do what must not cost others when it fails. None if it did, which is said."""
+async def _tried(work: Callable[[], Coroutine[Any, Any, T]], trouble: str) -> T | None:
+    """Do what must not cost others when it fails. None if it did, which is said.
+
+    It is begun here only: whoever is cancelled before leaves nothing behind that was begun.
+    """
     try:
-        return await work
+        return await work()
     except RedisStateError as error:
         log.warning("%s: %s", trouble, error)
     except Exception:
