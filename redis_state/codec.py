@@ -126,22 +126,22 @@ def _write_fast(value: Any, options: int) -> bytes | None:
         return None
     # orjson writes NaN as null without a word.
     nulls = written.count(_NULL)
-    if nulls == 0 or nulls == _count_none(value, nulls):
+    if nulls == 0 or nulls == _count_none(value):
         return written
     return written if _reads_back(written, value) or not _hides_non_finite(value) else None
 
 
-def _count_none(value: Any, most: int) -> int:
-    """Count the None in a list or dict and, if there may be more, in the dicts in it."""
-    kind = kind_of(value)
-    items: list[Any] = value if kind is list else [*value.values()] if kind is dict else []
-    try:
-        found = items.count(None)
-        for item in items if found < most else ():
-            if kind_of(item) is dict:
-                found += [*item.values()].count(None)
-    except Exception:  # noqa: BLE001 - a foreign comparison, any failure
-        return -1
+def _count_none(value: Any) -> int:
+    """Count the None in a list or dict, and in the dicts in it. Most values hold no other."""
+    # Not by ``count``: it asks every other item whether it equals None.
+    kind, found = kind_of(value), 0
+    for item in value if kind is list else value.values() if kind is dict else ():
+        if item is None:
+            found += 1
+        elif kind_of(item) is dict:
+            for inner in item.values():
+                if inner is None:
+                    found += 1
     return found
 
 

@@ -22,6 +22,7 @@ from redis_state.transport.scripts import (
     Announcement,
     Fence,
     GroupKeys,
+    Limits,
     PatchKeys,
     Reply,
     Scripts,
@@ -107,10 +108,8 @@ async def append(
     return await scripts.append_log(
         log,
         [(row_id.encode(), b"row " + row_id.encode()) for row_id in ids],
+        Limits(max_rows, ttl_ms, int(announce)),
         topic=topic,
-        max_rows=max_rows,
-        ttl_ms=ttl_ms,
-        announce=announce,
         fence=fence,
     )
 

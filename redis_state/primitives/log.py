@@ -16,8 +16,7 @@ from typing import Any, TypeVar
 from redis_state.errors import BackendUnavailable, CursorGap, InvalidField, LeaseLost
 from redis_state.primitives.signal import Row, listening, read_message
 from redis_state.transport.keys import LogKeys
-from redis_state.transport.scripts import Fence, Reply, Scripts, Word, topic_text
-from redis_state.transport.subscriber import Subscription
+from redis_state.transport.scripts import Fence, Limits, Reply, Scripts, Word, topic_text
 
 T = TypeVar("T")
 
@@ -68,7 +67,7 @@ class Log:
         self.scripts: Scripts = scripts
         self.keys = keys
         self.bounds = bounds
-        self.announce = announce
+        self._limits = Limits(max(bounds.max_rows, 0), bounds.ttl_ms, int(announce))
 
     async def append(
         self,
@@ -86,24 +85,17 @@ class Log:
         for row_id, _ in rows:
             if not row_id:
                 raise InvalidField("row_id", "must not be empty")
-        numbers: list[int] = []
-        new = 0
+        appended = Appended([], 0)
         for some in (rows,) if len(rows) == 1 else self._slices(rows):
             reply = await self.scripts.append_log(
-                self.keys,
-                some,
-                topic=topic,
-                max_rows=self.bounds.max_rows,
-                ttl_ms=self.bounds.ttl_ms,
-                announce=self.announce,
-                fence=fence,
+                self.keys, some, self._limits, topic=topic, fence=fence
             )
             if reply.word is Word.LOST:
                 epoch = fence.epoch if fence else 0
                 raise LeaseLost(self.keys.rows, epoch=epoch, current=reply.facts[0])
-            new += reply.facts[0]
-            numbers += reply.facts[1:]
-        return Appended(numbers, new)
+            appended.new += reply.facts[0]
+            appended.numbers += reply.facts[1:]
+        return appended
 
     def _slices(self, rows: Sequence[tuple[bytes, bytes]]) -> list[Sequence[tuple[bytes, bytes]]]:
         # A slice longer than the log could not be repeated: its first ids would be trimmed by then.
@@ -232,7 +224,11 @@ class Log:
         follower = _Follower(self, after, topic, patience_s)
         async with listening(self.scripts.transport, self.keys.channel) as subscription:
             while True:
-                for row in await follower.next(subscription):
+                if follower.behind:
+                    rows = await follower.read()
+                else:
+                    rows = follower.hear(await subscription.next(within_s=follower.look_again_s))
+                for row in rows:
                     value = read(row)
                     if value is not None:
                         yield value
@@ -248,27 +244,29 @@ class _Follower:
         self._seen = (0, 0)
         self._topic = topic
         self._patience_s = patience_s
-        self._look_again_s = min(patience_s, _LOOK_AGAIN_S)
-        self._behind = True
-
-    async def next(self, subscription: Subscription) -> list[Row]:
-        """Return the next rows, perhaps none: read while behind, else wait to be told."""
-        if self._behind:
-            page = await self._read()
-            self._cursor, self._behind = page.cursor, not page.at_end
-            self._seen = _position(page.cursor)
-            return page.rows
         # Silence may also be a subscription that cannot be made: then the log is asked.
-        message = await subscription.next(within_s=self._look_again_s)
+        self.look_again_s: float = min(patience_s, _LOOK_AGAIN_S)
+        # Whether the log is to be read before anything is heard.
+        self.behind: bool = True
+
+    async def read(self) -> Sequence[Row]:
+        """Read the next rows from the log, perhaps none."""
+        page = await self._read()
+        self._cursor, self.behind = page.cursor, not page.at_end
+        self._seen = _position(page.cursor)
+        return page.rows
+
+    def hear(self, message: bytes | None) -> Sequence[Row]:
+        """Return the row that was told if it is the next, else none; the log may tell more."""
         row = None if message is None else read_message(message)
         if row is not None and row.n == self._seen[0] + 1:
             self._seen = (row.n, row.ms)
-            return [row] if self._topic is None or row.topic == self._topic else []
+            return (row,) if self._topic is None or row.topic == self._topic else ()
         seen, seen_ms = self._seen
         if row is None or row.n > seen or row.ms > seen_ms:
             # Rows may be missing in between, or the log began anew: reading it tells which.
-            self._cursor, self._behind = f"{seen}-{seen_ms}", True
-        return []
+            self._cursor, self.behind = f"{seen}-{seen_ms}", True
+        return ()
 
     async def _read(self) -> Page:
         loop = asyncio.get_running_loop()

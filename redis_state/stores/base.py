@@ -196,13 +196,12 @@ def unpack(data: bytes, size: int, *, more: int = 0) -> list[Any]:
     row: list[Any] = codec.decode(data)
     if codec.kind_of(row) is not list or not row:
         raise codec.Unreadable("not a row")
-    version, *values = row
-    if version != ROW_VERSION:
-        named = version if isinstance(version, int) else "of no known kind"
+    if row[0] != ROW_VERSION:
+        named = row[0] if isinstance(row[0], int) else "of no known kind"
         raise codec.Unreadable(f"row version {named} is not {ROW_VERSION}")
-    if len(values) < size:
-        raise codec.Unreadable(f"a row of {len(values)} values, not {size}")
-    return values[: size + more]
+    if len(row) <= size:
+        raise codec.Unreadable(f"a row of {len(row) - 1} values, not {size}")
+    return row[1 : 1 + size + more]
 
 
 def as_object(data: bytes) -> dict[str, Any]:

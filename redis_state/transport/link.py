@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from operator import attrgetter
+from time import monotonic
 from typing import Any, cast
 
 import hiredis
@@ -42,11 +43,10 @@ class Link(asyncio.BufferedProtocol):
         self._hear = hear
         # One buffer for all that comes: the parser copies what it keeps.
         self._buffer = bytearray(_BUFFER_BYTES)
-        loop = asyncio.get_running_loop()
-        self._now = loop.time
         # Why it ended; set once, by whatever comes first.
-        self._ended: asyncio.Future[str] = loop.create_future()
-        self.opened_at: float = loop.time()
+        self._ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        # By `time.monotonic`: the loop's own clock would cost each message a call in Python.
+        self.opened_at: float = monotonic()
         # When something was heard last; ``opened_at`` until then.
         self.heard_at: float = self.opened_at
         self.on_writable: Callable[[], None] | None = None
@@ -84,7 +84,7 @@ class Link(asyncio.BufferedProtocol):
         """Hear what has come."""
         if self._ended.done():
             return
-        self.heard_at = self._now()
+        self.heard_at = monotonic()
         next_reply, hear = self._parser.gets, self._hear
         self._parser.feed(self._buffer, 0, nbytes)
         try:

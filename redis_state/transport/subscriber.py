@@ -1,8 +1,8 @@
 """One subscription connection per event loop, shared by every channel that anybody follows.
 
 Pub/sub is at most once: what was published while the connection was away is lost. So every
-subscription learns of each new connection (``None`` in its queue) and of its own overflow, and
-repairs from the log, which is the truth.
+subscription learns of each new connection (by a ``None``) and of its own overflow, and repairs from
+the log, which is the truth.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from time import monotonic
 from typing import Any, cast
 
 import hiredis
@@ -45,37 +46,38 @@ class Subscription:
         self._silent = False
 
     def deliver(self, message: bytes | RedisStateError | None) -> None:
-        """Queue a message. None and errors take the place of all before them.
+        """Give a message to whoever waits, else queue it. None and errors displace what is queued.
 
         A subscriber that is too slow gets ``None`` in place of all.
         """
+        self._silent = False
+        waiting = self._waiting
+        if waiting is not None and not waiting.done():
+            if isinstance(message, RedisStateError):
+                waiting.set_exception(message)
+            else:
+                waiting.tell(message)
+            return
         if not isinstance(message, bytes) or len(self._messages) >= _QUEUE_LIMIT:
             self._messages.clear()
             message = None if isinstance(message, bytes) else message
-        self._silent = False
         self._messages.append(message)
-        self._wake()
 
-    async def next(self, *, within_s: float | None = None) -> bytes | None:
-        """Return the next message, or None: messages may be missing, read the log.
+    def next(self, *, within_s: float | None = None) -> asyncio.Future[bytes | None]:
+        """Ask for the next message, or None: messages may be missing, read the log.
 
+        To be awaited at once, one at a time: what it has been given is taken from the queue.
         None also after ``within_s`` of silence, or up to twice as much. Errors: what keeps
         messages from ever coming. BackendUnavailable if the store is closed or the server refuses
         to know us, CommandRefused if it refuses the channel, ConfigError.
         """
-        if not self._messages:
-            self._waiting = waiting = Answer(loop=self._loop)
-            waiting.waiter = None
-            if within_s is not None and self._alarm is None:
-                self._ring_after(within_s)
-            try:
-                await waiting
-            finally:
-                self._waiting = None
-        message = self._messages.popleft() if self._messages else None
-        if isinstance(message, RedisStateError):
-            raise message
-        return message
+        self._waiting = answer = Answer(loop=self._loop)
+        answer.waiter = None
+        if self._messages:
+            self.deliver(self._messages.popleft())
+        elif within_s is not None and self._alarm is None:
+            self._ring_after(within_s)
+        return answer
 
     def close(self) -> None:
         """Forget the alarm."""
@@ -89,16 +91,13 @@ class Subscription:
 
     def _ring(self, silence_s: float) -> None:
         self._alarm = None
-        if self._waiting is None:
+        waiting = self._waiting
+        if waiting is None or waiting.done():
             return
         if self._silent:
-            self._wake()
+            waiting.tell(None)
         else:
             self._ring_after(silence_s)
-
-    def _wake(self) -> None:
-        if self._waiting is not None and not self._waiting.done():
-            self._waiting.tell(None)
 
 
 class Subscriber:
@@ -172,8 +171,7 @@ class Subscriber:
         """Follow all channels until the connection ends, or nothing was heard for two pings."""
         for channel in self._followers:
             self._ask("SUBSCRIBE", channel)
-        loop = asyncio.get_running_loop()
-        while loop.time() - link.heard_at <= 2 * _PING_EVERY_S:
+        while monotonic() - link.heard_at <= 2 * _PING_EVERY_S:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_PING_EVERY_S):
                     await link.lost()
@@ -207,16 +205,22 @@ class Subscriber:
         """Take an answer, or a message to its subscribers."""
         match reply:
             case [b"message", channel, message]:
-                self._deliver(channel, message)
-            case ResponseError():
-                self._refused(self._asked.popleft(), reply)
+                pass
             case [b"subscribe", channel, _]:
                 self._asked.popleft()
-                if channel in self._followers:
-                    self._confirmed.add(channel)
-                    self._deliver(channel, None)
+                if channel not in self._followers:
+                    return
+                self._confirmed.add(channel)
+                message = None
+            case ResponseError():
+                self._refused(self._asked.popleft(), reply)
+                return
             case _:
                 self._asked.popleft()
+                return
+        # Whoever is told goes on at once, and may stop to follow.
+        for subscription in tuple(self._followers.get(channel, ())):
+            subscription.deliver(message)
 
     def _refused(self, command: tuple[str, bytes], error: ResponseError) -> None:
         verb, channel = command
@@ -224,11 +228,6 @@ class Subscriber:
             return
         for subscription in tuple(self._followers.get(channel, ())):
             subscription.deliver(reply_error(error, self._shown_as))
-
-    def _deliver(self, channel: bytes, message: bytes | None) -> None:
-        # Whoever is told goes on at once, and may stop to follow.
-        for subscription in tuple(self._followers.get(channel, ())):
-            subscription.deliver(message)
 
     def _tell_all(self, reason: str, *, configuration: bool = False) -> None:
         for followers in self._followers.values():

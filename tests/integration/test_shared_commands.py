@@ -197,8 +197,10 @@ async def test_a_right_that_one_call_lacks_is_not_missed_by_the_others(own_url: 
             ]
         done = [n for n in range(40) if n not in {2, 30}]
         assert sorted((await stored(sender, "mine"))[: len(done)]) == done
-        # It was refused once: since then each has its own, and the order is kept.
+        # It was refused once: since then each has its own, and the order is kept. The server does
+        # not count what it refuses.
         assert (await stored(sender, "mine"))[len(done) :] == done
+        assert await runs(sender) == 2 * len(done)
 
 
 @pytest.mark.parametrize("key", ["a:{one}:x", "{one}"])

@@ -66,15 +66,15 @@ async def test_10_000_events_on_100_tasks_reach_every_subscriber_once_and_in_ord
             one["url"] = proxy.url
         following = asyncio.create_task(run_processes(PROCESSES, followers, timeout_s=180))
         recording = asyncio.create_task(run_processes(PROCESSES, recorders, timeout_s=180))
-        while not recording.done():
+        # On a quick machine all is recorded soon: who listens is cut off three times all the same.
+        while not recording.done() or proxy.cuts < 3:
             accepted = proxy.accepted
-            if proxy.cut():
-                await eventually(lambda seen=accepted: proxy.accepted > seen, "they come again")  # type: ignore[misc]
-            await asyncio.wait({recording}, timeout=0.3)
+            proxy.cut()
+            await eventually(lambda seen=accepted: proxy.accepted > seen, "they come again")  # type: ignore[misc]
+            await asyncio.wait({recording}, timeout=0.1)
         told = await recording
         await asyncio.gather(*(tasks.record_event(name, status("completed")) for name in names))
         heard = await following
-        assert proxy.cuts >= 3
     for name in names:
         model = sorted(
             (row for one in told for row in one[name]), key=lambda row: int(row[0].split("-")[0])

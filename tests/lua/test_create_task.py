@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from redis_state.transport.keys import Keys
-from redis_state.transport.scripts import Reply, Scripts, TaskKeys, Word
+from redis_state.transport.scripts import Limits, Reply, Scripts, TaskKeys, Word
 from tests.looking import HOUR, ask, clock_ms, fields, lives, no, ok, task_keys
 
 
@@ -46,8 +46,7 @@ async def test_what_an_earlier_task_of_the_id_noted_and_was_told_is_left_out(
 ) -> None:
     task, steering = task_keys(keys, "s"), keys.steering("s")
     row = [(b"e", b"[]")]
-    told = {"topic": task.task_id, "max_rows": 0, "ttl_ms": HOUR, "announce": False}
-    await scripts.append_log(steering, row, **told)  # type: ignore[arg-type]
+    await scripts.append_log(steering, row, Limits(0, HOUR, 0), topic=task.task_id)
     await create(scripts, keys, task, "one")
     assert "inbox" not in await fields(scripts, task.task)
     await ask(scripts, "HSET", task.journal, "step:a#1", "1")

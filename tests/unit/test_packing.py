@@ -13,7 +13,7 @@ import pytest
 from redis_state.errors import CallerError
 from redis_state.transport.keys import Keys
 from redis_state.transport.packing import Prepared, bulks, head_of_digest, prepare, question
-from redis_state.transport.scripts import SCRIPTS, Fence, Scripts, TaskKeys, topic_bytes
+from redis_state.transport.scripts import SCRIPTS, Fence, Limits, Scripts, TaskKeys, topic_bytes
 
 SCRIPT = SCRIPTS["append_log"]
 
@@ -65,10 +65,8 @@ async def test_appends_that_differ_in_anything_share_nothing() -> None:
         await scripts.append_log(
             log,
             [row],
+            Limits(max_rows, ttl_ms, int(announce)),
             topic=topic,
-            max_rows=max_rows,
-            ttl_ms=ttl_ms,
-            announce=announce,
             fence=fence,
         )
         lease, epoch = fence or (log.ids, "")
@@ -96,7 +94,7 @@ async def test_several_rows_are_written_one_after_the_other() -> None:
     sender, scripts = packing()
     rows = [(b"a", b"1"), (b"b", b"2")]
     log = Keys().updates("s")
-    await scripts.append_log(log, rows, topic="t", max_rows=0, ttl_ms=1, announce=True)
+    await scripts.append_log(log, rows, Limits(0, 1, 1), topic="t")
     assert sender.sent[-1][-4:] == [b"a", b"1", b"b", b"2"]
 
 

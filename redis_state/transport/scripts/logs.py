@@ -11,6 +11,7 @@ from redis_state.transport.scripts.run import (
     SCRIPTS,
     Asked,
     Fence,
+    Limits,
     ScriptRunner,
     pairs,
     raw,
@@ -25,18 +26,15 @@ class LogScripts(ScriptRunner):
         self,
         log: LogKeys,
         rows: Sequence[tuple[bytes, bytes]],
+        limits: Limits,
         *,
         topic: str | None,
-        max_rows: int,
-        ttl_ms: int,
-        announce: bool,
         fence: Fence | None = None,
     ) -> Asked:
         """OK new n... | LOST epoch."""
         remembered = topic is None or (type(topic) is str and len(topic) <= LONGEST_REMEMBERED)
         prepare_call = _prepared_append if remembered else _prepare_append
-        bounds = (max(max_rows, 0), ttl_ms, 1 if announce else 0)
-        prepared = prepare_call(log, topic, bounds, fence)
+        prepared = prepare_call(log, topic, limits, fence)
         return self._run_prepared(prepared, rows[0] if len(rows) == 1 else tuple(pairs(rows)))
 
     def read_log(
@@ -74,12 +72,12 @@ class LogScripts(ScriptRunner):
 
 
 def _prepare_append(
-    log: LogKeys, topic: str | None, bounds: tuple[int, int, int], fence: Fence | None
+    log: LogKeys, topic: str | None, limits: Limits, fence: Fence | None
 ) -> Prepared:
     """Prepare all but the rows."""
     lease, epoch = fence or (log.ids, "")
     keys = (log.rows, log.ids, log.topic(topic), log.channel, lease)
-    return prepare(SCRIPTS["append_log"], keys, (epoch, topic_bytes(topic), *bounds))
+    return prepare(SCRIPTS["append_log"], keys, (epoch, topic_bytes(topic), *limits))
 
 
 # A log at work is appended to again and again, under the same topic and fence.

@@ -88,6 +88,14 @@ class Fence(NamedTuple):
     epoch: int
 
 
+class Limits(NamedTuple):
+    """How long a log grows, and whether its rows are told as they come."""
+
+    max_rows: int  # 0: any number
+    ttl_ms: int
+    announce: int  # 1 or 0
+
+
 @dataclass(frozen=True, slots=True)
 class Announcement:
     """An update that tells of a task's move, written in the same step."""
