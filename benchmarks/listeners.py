@@ -18,6 +18,8 @@ from benchmarks.samples import session_name
 from redis_state import RedisStateStore
 
 NAMESPACE = "listening"
+_DEADLINE_S = 10.0
+_SETTLE_S = 0.2
 
 
 class Heard:
@@ -28,6 +30,8 @@ class Heard:
         self.listening: int = 0
         self.all_there: asyncio.Event = asyncio.Event()
         self._sessions = sessions
+        self._awaited = 0
+        self._all_heard: asyncio.Event = asyncio.Event()
 
     def there(self) -> None:
         """Count one listener that is ready."""
@@ -41,6 +45,16 @@ class Heard:
             self.there()
         else:
             self.delays.append(time.monotonic() - content["at"])
+            if len(self.delays) == self._awaited:
+                self._all_heard.set()
+
+    async def heard(self, number: int) -> None:
+        """Wait until so many messages were heard in all. Errors: TimeoutError."""
+        self._awaited = number
+        if len(self.delays) < number:
+            self._all_heard.clear()
+            async with asyncio.timeout(_DEADLINE_S):
+                await self._all_heard.wait()
 
 
 async def watch(store: RedisStateStore, session_id: str, heard: Heard) -> None:
@@ -82,17 +96,20 @@ async def main() -> None:
     while await loop.run_in_executor(None, sys.stdin.readline):
         cpu, first = time.process_time(), len(heard.delays)
         print(json.dumps({"begun": True}), flush=True)
-        if not await loop.run_in_executor(None, sys.stdin.readline):
+        if not (line := await loop.run_in_executor(None, sys.stdin.readline)):
             break
+        await heard.heard(first + json.loads(line)["wrote"])
+        # Whoever has heard asks for more: that is a part of hearing.
+        await asyncio.sleep(_SETTLE_S)
         spent = time.process_time() - cpu
         delays = sorted(heard.delays[first:])
-        told: dict[str, float] = {"heard": len(delays)}
-        if delays:
-            told |= {
-                "p50_us": percentile(delays, 0.5) * 1e6,
-                "p99_us": percentile(delays, 0.99) * 1e6,
-                "cpu_us": spent / len(delays) * 1e6,
-            }
+        told: dict[str, float] = {
+            "heard": len(delays),
+            "p50_us": percentile(delays, 0.5) * 1e6,
+            "p99_us": percentile(delays, 0.99) * 1e6,
+            "last_us": delays[-1] * 1e6,
+            "cpu_us": spent / len(delays) * 1e6,
+        }
         print(json.dumps(told), flush=True)
     for job in jobs:
         job.cancel()
