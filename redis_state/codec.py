@@ -126,23 +126,28 @@ def _write_fast(value: Any, options: int) -> bytes | None:
         return None
     # orjson writes NaN as null without a word.
     nulls = written.count(_NULL)
-    if nulls == 0 or nulls == _count_none(value):
+    if nulls == 0 or _are_none(nulls, value):
         return written
     return written if _reads_back(written, value) or not _hides_non_finite(value) else None
 
 
-def _count_none(value: Any) -> int:
-    """Count the None in a list or dict, and in the dicts in it. Most values hold no other."""
+def _are_none(nulls: int, value: Any) -> bool:
+    """Tell whether a list or dict, and the dicts in it, have as many None as were written null.
+
+    Most values have no other. So many and no more: each None is written as one.
+    """
     # Not by ``count``: it asks every other item whether it equals None.
-    kind, found = kind_of(value), 0
+    kind = kind_of(value)
     for item in value if kind is list else value.values() if kind is dict else ():
         if item is None:
-            found += 1
+            nulls -= 1
         elif kind_of(item) is dict:
             for inner in item.values():
                 if inner is None:
-                    found += 1
-    return found
+                    nulls -= 1
+        if nulls == 0:
+            return True
+    return False
 
 
 def _reads_back(written: bytes, value: Any) -> bool:

@@ -166,7 +166,7 @@ class RedisStateStore:
 
     async def save_event(self, event: StoredEvent) -> None:
         """Append an audit event, once per content."""
-        await self.events.save([event])
+        await self.events.save(event)
 
     async def save_events(self, events: Iterable[StoredEvent]) -> None:
         """Append many audit events, each trace's in the order given.
@@ -174,7 +174,7 @@ class RedisStateStore:
         Atomic per 64 events of a trace: what else is saved meanwhile may come in between.
         Errors: InvalidField before anything is sent.
         """
-        await self.events.save(events)
+        await self.events.save_all(events)
 
     async def load_history(self, trace_id: str | None) -> list[StoredEvent]:
         """Return a trace's events by time, then in the order saved.

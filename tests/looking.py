@@ -7,6 +7,7 @@ import random
 import uuid
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from itertools import chain
 from typing import Any, TypeVar
 
 from hypothesis import event, given, seed
@@ -107,7 +108,7 @@ async def append(
     """Append a row for each id."""
     return await scripts.append_log(
         log,
-        [(row_id.encode(), b"row " + row_id.encode()) for row_id in ids],
+        tuple(chain.from_iterable((row_id.encode(), b"row " + row_id.encode()) for row_id in ids)),
         Limits(max_rows, ttl_ms, int(announce)),
         topic=topic,
         fence=fence,

@@ -52,7 +52,7 @@ class ExecutionHistory:
         if not isinstance(execution_id, str) or not execution_id:
             raise InvalidField("executionId", "text is needed")
         row = (entry_id("executionId", execution_id), codec.encode(dict(summary)))
-        return (await self._log(agent_id).append([row])).new == 1
+        return await self._log(agent_id).add(row)
 
     async def all(self, agent_id: str) -> Sequence[dict[str, Any]]:
         """List what is kept, the first execution first."""

@@ -11,6 +11,7 @@ import asyncio
 import re
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, TypeVar
 
 from redis_state.errors import BackendUnavailable, CursorGap, InvalidField, LeaseLost
@@ -69,6 +70,20 @@ class Log:
         self.bounds = bounds
         self._limits = Limits(max(bounds.max_rows, 0), bounds.ttl_ms, int(announce))
 
+    async def add(
+        self, row: tuple[bytes, bytes], *, topic: str | None = None, fence: Fence | None = None
+    ) -> bool:
+        """Append a row, an entry id and its bytes, as `append` does; tell whether it is new."""
+        if not row[0]:
+            raise InvalidField("row_id", "must not be empty")
+        reply = await self.scripts.append_log(
+            self.keys, row, self._limits, topic=topic, fence=fence
+        )
+        if reply.word is Word.LOST:
+            raise self._lost(fence, reply)
+        new: bool = reply.facts[0] == 1
+        return new
+
     async def append(
         self,
         rows: Sequence[tuple[bytes, bytes]],
@@ -86,16 +101,19 @@ class Log:
             if not row_id:
                 raise InvalidField("row_id", "must not be empty")
         appended = Appended([], 0)
-        for some in (rows,) if len(rows) == 1 else self._slices(rows):
+        for some in self._slices(rows):
             reply = await self.scripts.append_log(
-                self.keys, some, self._limits, topic=topic, fence=fence
+                self.keys, tuple(chain.from_iterable(some)), self._limits, topic=topic, fence=fence
             )
             if reply.word is Word.LOST:
-                epoch = fence.epoch if fence else 0
-                raise LeaseLost(self.keys.rows, epoch=epoch, current=reply.facts[0])
+                raise self._lost(fence, reply)
             appended.new += reply.facts[0]
             appended.numbers += reply.facts[1:]
         return appended
+
+    def _lost(self, fence: Fence | None, reply: Reply) -> LeaseLost:
+        epoch = fence.epoch if fence else 0
+        return LeaseLost(self.keys.rows, epoch=epoch, current=reply.facts[0])
 
     def _slices(self, rows: Sequence[tuple[bytes, bytes]]) -> list[Sequence[tuple[bytes, bytes]]]:
         # A slice longer than the log could not be repeated: its first ids would be trimmed by then.

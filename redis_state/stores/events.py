@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Iterable
+from collections.abc import Coroutine, Iterable
 from typing import Any
 
 from redis_state import codec
@@ -25,12 +25,18 @@ class EventStore:
         self._type = event_type
         self._bounds = Bounds(base.settings.max_events_per_trace, ms(base.settings.events_ttl))
 
-    async def save(self, events: Iterable[StoredEvent]) -> None:
-        """Append events, each trace's in the order given, skipping those that are there.
+    def save(self, event: StoredEvent) -> Coroutine[Any, Any, bool]:
+        """Append an event, unless it is there; tell whether it was new.
 
         An event is the same if its trace, time, kind, node and payload are, whatever the order
-        of the payload's keys. Atomic per 64 events of a trace. Errors: InvalidField, before
-        anything is sent.
+        of the payload's keys. Errors: InvalidField.
+        """
+        return self._log(_trace(event)).add(_write(event))
+
+    async def save_all(self, events: Iterable[StoredEvent]) -> None:
+        """Append events, each trace's in the order given, skipping those that are there.
+
+        Atomic per 64 events of a trace. Errors: InvalidField, before anything is sent.
         """
         by_trace: dict[str, list[tuple[bytes, bytes]]] = {}
         for event in events:

@@ -153,7 +153,7 @@ class JobStore:
     async def note_run(self, job_id: str, document: dict[str, Any]) -> None:
         """Append a run, once per content."""
         row = (codec.fingerprint(document).encode(), codec.encode(document))
-        await self._log(job_id).append([row])
+        await self._log(job_id).add(row)
 
     async def runs(self, job_id: str) -> Sequence[dict[str, Any]]:
         """Return what was noted of a job's runs, oldest first."""

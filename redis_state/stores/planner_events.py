@@ -42,7 +42,7 @@ class PlannerEventStore:
         values["latency_ms"] = _optional_number("latency_ms", event.latency_ms)
         values["extra"] = mapping("extra", event.extra)
         row = pack(list(values.values()))
-        await self._log(trace_id).append([(new_write_id().encode(), row)])
+        await self._log(trace_id).add((new_write_id().encode(), row))
 
     async def list(self, trace_id: str) -> list[PlannerEvent]:
         """Return a trace's planner events in the order saved; their ``ts`` says nothing."""

@@ -6,7 +6,7 @@ Updates and steering differ in their model only; everything that a reader can as
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any, ClassVar, Generic, TypeVar
@@ -74,15 +74,14 @@ class SessionLog(ABC, Generic[M]):
     def place(self, model: M) -> tuple[str, str]:
         """Tell a model's session and task."""
 
-    async def save(self, model: M, *, fence: Fence | None = None) -> bool:
+    def save(self, model: M, *, fence: Fence | None = None) -> Coroutine[Any, Any, bool]:
         """Append a model once per id, in call order; tell whether it was new.
 
         Atomic with trimming and announcement. Errors: LeaseLost under a stale fence.
         """
         session_id, task_id = self.place(model)
         row = self.write(model)
-        appended = await self._log(session_id).append([row], topic=task_id, fence=fence)
-        return appended.new == 1
+        return self._log(session_id).add(row, topic=task_id, fence=fence)
 
     async def list(
         self, session_id: str, *, task_id: str | None, since_id: str | None, limit: int

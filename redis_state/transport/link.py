@@ -56,9 +56,8 @@ class Link(asyncio.BufferedProtocol):
         """Wait until the connection has ended; return why."""
         return await asyncio.shield(self._ended)
 
-    @property
     def writable(self) -> bool:
-        """Whether writing is of use now: it has not ended, and the server keeps up."""
+        """Tell whether writing is of use now: it has not ended, and the server keeps up."""
         return not (self._paused or self._transport.is_closing())
 
     def write(self, data: bytes) -> None:

@@ -61,7 +61,7 @@ from redis_state.transport.packing import (
 
 log: logging.Logger = logging.getLogger(__name__)
 
-# A script, how many keys and arguments it is called with, and the number of a call that must have
+# A script, how many keys and arguments it is called with, and a number for a call that must have
 # a command of its own; None if it may share one.
 _Form: TypeAlias = tuple[Script | None, int, int, int | None]
 _PLAIN: _Form = (None, 0, 0, None)
@@ -184,20 +184,15 @@ class Sender:
         it passes later, StoreFull, CommandRefused; CallerError for what cannot be sent;
         ConfigError if there is no server to start.
         """
-        call = self._call(repeatable, lasting, timeout_s)
         try:
-            call.keys, call.arguments = b"", pack(command)
+            packed = pack(command)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is the caller's to know
-            call.fail(CallerError(f"{command[0]!s} cannot be sent: {error}"))
-            return call
-        call.form = _PLAIN
-        return self._put(call)
+            return self._unsendable(command[0], error)
+        return self._put(_PLAIN, b"", packed, repeatable, lasting, timeout_s)
 
     def ask(self, question: Question) -> asyncio.Future[Any]:
         """Queue a command that reads, as `send` does."""
-        call = self._call(repeatable=True, lasting=False, timeout_s=None)
-        call.keys, call.arguments, call.form = b"", question.packed, _PLAIN
-        return self._put(call)
+        return self._put(_PLAIN, b"", question.packed, True, False, None)  # noqa: FBT003
 
     def run(
         self,
@@ -215,17 +210,15 @@ class Sender:
         script, keys, arguments, packed_keys, packed_arguments = prepared
         if script.each and self._sharing is None:
             self._ask_sharing(keys[0])
-        call = self._call(repeatable, lasting, timeout_s)
         try:
-            call.keys, call.arguments = packed_keys, packed_arguments + bulks(more)
+            packed = packed_arguments + bulks(more)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is the caller's to know
-            call.fail(CallerError(f"{script.name} cannot be sent: {error}"))
-            return call
+            return self._unsendable(script.name, error)
         count = len(arguments) + len(more)
-        small = count <= _SHARED_ARGUMENTS and len(call.arguments) <= _SHARED_BYTES
-        alone = None if script.each and small else call.number
-        call.form = (script, len(keys), count, alone)
-        return self._put(call)
+        small = count <= _SHARED_ARGUMENTS and len(packed) <= _SHARED_BYTES
+        alone = None if script.each and small else next(self._numbers)
+        form = (script, len(keys), count, alone)
+        return self._put(form, packed_keys, packed, repeatable, lasting, timeout_s)
 
     def _ask_sharing(self, key: str) -> None:
         """Ask whether the server takes a key together with one of another slot, by its tag."""
@@ -242,26 +235,34 @@ class Sender:
             # It says nothing about keys, as of a busy server: the next call asks again.
             self._sharing = None
 
-    def _call(self, repeatable: bool, lasting: bool, timeout_s: float | None) -> _Call:  # noqa: FBT001 - in the order of the caller's
-        timeout_s = self._call_timeout_s if timeout_s is None else timeout_s
-        if not self._line.connections:
-            # A server that was never there is told as soon as connecting has taken its time.
-            timeout_s = min(timeout_s, self._connect_timeout_s)
+    def _put(  # noqa: PLR0917 - all that a call is
+        self,
+        form: _Form,
+        keys: bytes,
+        arguments: bytes,
+        repeatable: bool,  # noqa: FBT001
+        lasting: bool,  # noqa: FBT001
+        timeout_s: float | None,
+    ) -> _Call:
+        """Write a call at once if nothing is on its way, else queue it."""
         call = _Call(loop=self._loop)
+        call.form, call.keys, call.arguments = form, keys, arguments
         call.number = next(self._numbers)
-        call.deadline = monotonic() + timeout_s
         call.repeatable, call.lasting = repeatable, lasting
         call.sent = call.lost = False
         call.waiter = None
-        return call
-
-    def _put(self, call: _Call) -> _Call:
+        link = self._line.link
+        if timeout_s is None:
+            timeout_s = self._call_timeout_s
+        if link is None and not self._line.connections:
+            # A server that was never there is told as soon as connecting has taken its time.
+            timeout_s = min(timeout_s, self._connect_timeout_s)
+        call.deadline = monotonic() + timeout_s
         if self._closed:
             call.fail(BackendUnavailable(self._shown_as, "the store is closed"))
             return call
-        link = self._line.link
         waiting = self._queue or self._inflight or self._again or self._holding
-        if link is None or waiting or not link.writable:
+        if link is None or waiting or not link.writable():
             self._queue.append(call)
             self._flush_soon()
         else:
@@ -269,6 +270,13 @@ class Sender:
         if call.deadline < self._alarm_at:
             self._arm(call.deadline)
         return call
+
+    def _unsendable(self, what: Argument, error: Exception) -> asyncio.Future[Any]:
+        outcome: asyncio.Future[Any] = self._loop.create_future()
+        outcome.set_exception(CallerError(f"{what!s} cannot be sent: {error}"))
+        # Nobody may be there to look.
+        outcome.exception()
+        return outcome
 
     @property
     def connections(self) -> int:
@@ -355,7 +363,7 @@ class Sender:
     def _flush(self) -> None:
         link = self._line.link
         if link is not None and not self._holding:
-            while (self._queue or self._again) and link.writable:
+            while (self._queue or self._again) and link.writable():
                 batch = self._next_batch()
                 if batch:
                     self.batches += 1

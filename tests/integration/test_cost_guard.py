@@ -65,18 +65,18 @@ async def newest(store: RedisStateStore, _: int) -> None:
 
 
 BOUNDS: dict[str, tuple[Operation, Cost]] = {
-    "append": (append, Cost(205, 9, 565)),
-    "event": (event, Cost(230, 4.7, 500)),
-    "save": (save, Cost(230, 4.7, 1140)),
-    "load": (load, Cost(170, 1.6, 225)),
-    "idle poll": (idle_poll, Cost(235, 3, 190)),
+    "append": (append, Cost(180, 9, 565)),
+    "event": (event, Cost(210, 4.7, 500)),
+    "save": (save, Cost(220, 4.7, 1140)),
+    "load": (load, Cost(160, 1.6, 225)),
+    "idle poll": (idle_poll, Cost(225, 3, 190)),
     "newest": (newest, Cost(325, 3, 325)),
 }
 
 
 # Nobody to share a command or a write with.
 BOUNDS_ALONE: dict[str, tuple[Operation, Cost]] = {
-    "append": (append, Cost(315, 12, 665)),
+    "append": (append, Cost(310, 12, 665)),
     "save": (save, Cost(340, 7.5, 1240)),
     "load": (load, Cost(280, 1.6, 225)),
 }

@@ -132,10 +132,15 @@ class LogPlay:
 
     async def _write(self, ids: list[str], topic: str | None) -> None:
         before = self.model.last
-        appended = await self.log.append([pair(row_id) for row_id in ids], topic=topic)
-        assert appended.numbers == self.model.append(ids, topic)
-        assert appended.new == self.model.last - before
-        if appended.new < len(ids):
+        if len(ids) == 1:
+            new = int(await self.log.add(pair(ids[0]), topic=topic))
+            self.model.append(ids, topic)
+        else:
+            appended = await self.log.append([pair(row_id) for row_id in ids], topic=topic)
+            assert appended.numbers == self.model.append(ids, topic)
+            new = appended.new
+        assert new == self.model.last - before
+        if new < len(ids):
             self.model.happened.append("repeated id")
 
     async def _read(self, number: int, size: int, topic: str | None) -> None:
@@ -276,16 +281,23 @@ async def test_bad_arguments_are_named(scripts: Scripts, keys: Keys) -> None:
     log = log_of(scripts, keys)
     with pytest.raises(InvalidField, match="row_id"):
         await log.append([(b"", b"")])
+    with pytest.raises(InvalidField, match="row_id"):
+        await log.add((b"", b""))
     with pytest.raises(InvalidField, match="count"):
         await log.read(count=0)
     assert await log.tail(count=0) == []
     await log.append([pair("a")])
     assert len(await log.tail(count=1 << 62)) == len((await log.read(count=1 << 62)).rows) == 1
+    stale = Fence(keys.lease("s", "t"), 1)
     with pytest.raises(LeaseLost):
-        await log.append([pair("b")], fence=Fence(keys.lease("s", "t"), 1))
+        await log.append([pair("b")], fence=stale)
+    with pytest.raises(LeaseLost):
+        await log.add(pair("b"), fence=stale)
     held = await Leases(scripts, keep_ms=HOUR).acquire(keys.lease("s", "t"), duration_ms=HOUR)
     assert held is not None
     assert (await log.append([pair("b")], fence=held.fence)).numbers == [2]
+    assert await log.add(pair("c"), fence=held.fence)
+    assert not await log.add(pair("c"), fence=held.fence)
 
 
 async def test_reading_all_passes_over_what_is_dropped_meanwhile(
@@ -384,8 +396,7 @@ class FollowPlay:
         if not self.written:
             return
         row_id = self.written[-1][0]
-        appended = await self.log.append([pair(row_id)], topic=topic)
-        assert appended.new == self.cleared
+        assert await self.log.add(pair(row_id), topic=topic) == self.cleared
         if self.cleared:
             self.written.append((row_id, topic))
         self.cleared = False

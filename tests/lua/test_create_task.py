@@ -45,7 +45,7 @@ async def test_what_an_earlier_task_of_the_id_noted_and_was_told_is_left_out(
     scripts: Scripts, keys: Keys
 ) -> None:
     task, steering = task_keys(keys, "s"), keys.steering("s")
-    row = [(b"e", b"[]")]
+    row = (b"e", b"[]")
     await scripts.append_log(steering, row, Limits(0, HOUR, 0), topic=task.task_id)
     await create(scripts, keys, task, "one")
     assert "inbox" not in await fields(scripts, task.task)

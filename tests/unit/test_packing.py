@@ -64,7 +64,7 @@ async def test_appends_that_differ_in_anything_share_nothing() -> None:
         log = Keys().updates(session)
         await scripts.append_log(
             log,
-            [row],
+            row,
             Limits(max_rows, ttl_ms, int(announce)),
             topic=topic,
             fence=fence,
@@ -92,7 +92,7 @@ async def test_saves_that_differ_in_anything_share_nothing() -> None:
 
 async def test_several_rows_are_written_one_after_the_other() -> None:
     sender, scripts = packing()
-    rows = [(b"a", b"1"), (b"b", b"2")]
+    rows = (b"a", b"1", b"b", b"2")
     log = Keys().updates("s")
     await scripts.append_log(log, rows, Limits(0, 1, 1), topic="t")
     assert sender.sent[-1][-4:] == [b"a", b"1", b"b", b"2"]

@@ -97,7 +97,7 @@ class _Feed:
 
     async def tell(self, data: bytes) -> None:
         """Append to the log."""
-        await self.log.append([(new_write(self._writer).encode(), data)])
+        await self.log.add((new_write(self._writer).encode(), data))
 
     async def end(self) -> None:
         """Tell the end. Safe to repeat. Who cannot be told hears it from the lease's end."""

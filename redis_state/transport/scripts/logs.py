@@ -13,7 +13,6 @@ from redis_state.transport.scripts.run import (
     Fence,
     Limits,
     ScriptRunner,
-    pairs,
     raw,
     topic_bytes,
 )
@@ -25,17 +24,17 @@ class LogScripts(ScriptRunner):
     def append_log(
         self,
         log: LogKeys,
-        rows: Sequence[tuple[bytes, bytes]],
+        rows: tuple[bytes, ...],
         limits: Limits,
         *,
         topic: str | None,
         fence: Fence | None = None,
     ) -> Asked:
-        """OK new n... | LOST epoch."""
+        """OK new n... | LOST epoch. ``rows``: ids and rows, in turn."""
         remembered = topic is None or (type(topic) is str and len(topic) <= LONGEST_REMEMBERED)
         prepare_call = _prepared_append if remembered else _prepare_append
         prepared = prepare_call(log, topic, limits, fence)
-        return self._run_prepared(prepared, rows[0] if len(rows) == 1 else tuple(pairs(rows)))
+        return self._run_prepared(prepared, rows)
 
     def read_log(
         self, log: LogKeys, *, after: int | None, after_ms: int, count: int, topic: str | None
