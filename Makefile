@@ -41,6 +41,8 @@ SIZE ?= 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
+# A suite starts hundreds of processes: each would compile the package anew.
+export PYTHONDONTWRITEBYTECODE :=
 
 # $(call install,venv,what to install,how to call it in the progress line)
 # Debian without python3-venv has no ensurepip: the host's pip then puts a pip into the environment.

@@ -30,18 +30,18 @@ T = TypeVar("T")
 
 @overload
 async def eventually(
-    condition: Callable[[], Awaitable[T]], described: str, *, timeout_s: float = 10.0
+    condition: Callable[[], Awaitable[T]], described: str, *, timeout_s: float = 30.0
 ) -> T: ...
 
 
 @overload
 async def eventually(
-    condition: Callable[[], T], described: str, *, timeout_s: float = 10.0
+    condition: Callable[[], T], described: str, *, timeout_s: float = 30.0
 ) -> T: ...
 
 
 async def eventually(
-    condition: Callable[[], Any], described: str, *, timeout_s: float = 10.0
+    condition: Callable[[], Any], described: str, *, timeout_s: float = 30.0
 ) -> Any:
     """Wait until a condition holds, and return its value. Errors: AssertionError names it."""
     deadline = time.monotonic() + timeout_s

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
+from typer import Typer
 from typer.testing import CliRunner
 
 from redis_state import Settings
-from redis_state.cli.commands import app
+from redis_state.cli import commands
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,15 +64,26 @@ async def end(process: asyncio.subprocess.Process, *, timeout_s: float = 60.0) -
     return Ran(process.returncode, out.decode(), err.decode())
 
 
-async def cli(settings: Settings, *arguments: str, **environment: str) -> Ran:
+async def cli(
+    settings: Settings,
+    *arguments: str,
+    app: Typer = commands.app,
+    stdin: str | None = None,
+    **environment: str,
+) -> Ran:
     """Run a command in a thread of this process, which is quicker than one of its own."""
     for module in ("tasks", "control"):
         import_module(f"redis_state.cli.{module}")
-    env = _environment(settings) | environment
-    result = await asyncio.to_thread(CliRunner().invoke, app, list(arguments), env=env)
+    result = await asyncio.to_thread(
+        CliRunner().invoke,
+        app,
+        list(arguments),
+        input=stdin,
+        env=_environment(settings) | environment,
+    )
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
-    return Ran(result.exit_code, result.stdout, result.output if result.exit_code else "")
+    return Ran(result.exit_code, result.stdout, result.stderr)
 
 
 def _environment(settings: Settings) -> dict[str, str]:

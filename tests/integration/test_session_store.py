@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from itertools import count
+from math import inf
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -491,9 +492,11 @@ async def test_a_thousand_steps_cost_the_same_each_and_load_like_their_bytes(
         await work()
         return perf_counter() - start
 
-    # In turn, so that a noise is in both, and the best of each.
-    pairs = [(await timed(load), await timed(fetch)) for _ in range(20)]
-    ratio = min(loaded for loaded, _ in pairs) / min(fetched for _, fetched in pairs)
+    # In turn, so that a noise is in both, and the best of each; among others it takes more tries.
+    ratio, pairs = inf, list[tuple[float, float]]()
+    while ratio >= 2 and len(pairs) < 200:
+        pairs += [(await timed(load), await timed(fetch)) for _ in range(20)]
+        ratio = min(loaded for loaded, _ in pairs) / min(fetched for _, fetched in pairs)
     assert ratio < 2, f"a load takes {ratio:.2f} times as long as its bytes"
 
 

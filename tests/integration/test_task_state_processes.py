@@ -66,6 +66,8 @@ async def test_10_000_events_on_100_tasks_reach_every_subscriber_once_and_in_ord
             one["url"] = proxy.url
         following = asyncio.create_task(run_processes(PROCESSES, followers, timeout_s=180))
         recording = asyncio.create_task(run_processes(PROCESSES, recorders, timeout_s=180))
+        # Six processes begin at once, which takes a slow machine its time.
+        await eventually(lambda: proxy.accepted, "somebody listens", timeout_s=60)
         # On a quick machine all is recorded soon: who listens is cut off three times all the same.
         while not recording.done() or proxy.cuts < 3:
             accepted = proxy.accepted

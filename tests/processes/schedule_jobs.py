@@ -57,7 +57,7 @@ async def main(argument: dict[str, Any]) -> Any:
             return await noted("spawned") >= enough
 
         await note(store, "here", str(os.getpid()))
-        await eventually(begun, "all processes have begun", timeout_s=30)
+        await eventually(begun, "all processes have begun", timeout_s=60)
         scheduler = JobScheduler(store=store, spawn=spawn)
 
         async def ticked() -> bool:

@@ -25,7 +25,7 @@ async def meet(store: RedisStateStore, processes: int) -> None:
     async def all_here() -> bool:
         return int(await sender.send("GET", key, repeatable=True)) >= processes
 
-    await eventually(all_here, "all processes have begun", timeout_s=30)
+    await eventually(all_here, "all processes have begun", timeout_s=60)
 
 
 async def main(argument: dict[str, Any]) -> list[dict[str, int]]:

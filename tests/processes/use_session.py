@@ -31,7 +31,7 @@ async def meet(store: RedisStateStore, argument: dict[str, Any]) -> None:
     async def all_here() -> bool:
         return int(await send("GET", key, repeatable=True)) >= int(argument["processes"])
 
-    await eventually(all_here, "all processes have begun", timeout_s=30)
+    await eventually(all_here, "all processes have begun", timeout_s=60)
 
 
 async def apply(store: RedisStateStore, argument: dict[str, Any]) -> list[list[Any]]:

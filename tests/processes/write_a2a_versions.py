@@ -55,7 +55,7 @@ async def follow(backend: A2ABackend, _: dict[str, Any]) -> list[str]:
     async def begun() -> StoredTask | None:
         return await store.get("t", ME)
 
-    await eventually(begun, "the task is there", timeout_s=30)
+    await eventually(begun, "the task is there", timeout_s=60)
     events = stream.subscribe("t", after=stream.version_at("t", ME))
     return [
         told.event.artifact.artifact_id
