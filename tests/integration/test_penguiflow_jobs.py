@@ -30,6 +30,8 @@ from tests.looking import ask, clock_ms, clock_passes
 
 NOW = datetime.now(UTC)
 BRIEF = timedelta(milliseconds=80)
+# Long enough to be renewed in time where the machine stands still for a while.
+KEPT = timedelta(milliseconds=500)
 
 
 def make(settings: Settings, **options: Any) -> PenguiflowJobStore:
@@ -215,13 +217,13 @@ async def test_a_claim_that_nobody_renews_is_given_to_the_next_who_asks(
 async def test_a_spawn_that_outlasts_its_lease_keeps_its_job(
     settings: Settings, scripts: Scripts
 ) -> None:
-    async with make(settings, job_lease=BRIEF) as slow, make(settings) as other:
+    async with make(settings, job_lease=KEPT) as slow, make(settings) as other:
         for name in ("a", "b"):
             await slow.save_job(job(name))
         stolen: list[str] = []
 
         async def spawn(_: JobDefinition) -> str:
-            end = await clock_ms(scripts) + 3 * 80
+            end = await clock_ms(scripts) + 3 * 500
             while await clock_ms(scripts) < end:
                 stolen.extend(ids(await other.list_due(NOW)))
             return ""
@@ -298,13 +300,13 @@ async def test_without_the_guard_upstreams_runner_ends_at_the_first_error(
 async def test_outside_of_a_loop_over_the_list_a_recorded_run_is_the_firing(
     settings: Settings, scripts: Scripts
 ) -> None:
-    async with make(settings, job_lease=BRIEF) as jobs:
+    async with make(settings, job_lease=KEPT) as jobs:
         for name in ("a", "b"):
             await jobs.save_job(job(name))
         due = await jobs.list_due(NOW)
         for found in list(due):
             await jobs.record_run(JobRunRecord(job_id=found.job_id))
-        await clock_passes(scripts, await clock_ms(scripts) + 90)
+        await clock_passes(scripts, await clock_ms(scripts) + 510)
         assert ids(await jobs.list_due(NOW)) == []
 
 
@@ -320,7 +322,7 @@ async def test_looking_at_the_list_fires_nothing(settings: Settings, scripts: Sc
 async def test_a_loop_that_was_left_early_can_be_gone_through_again(
     settings: Settings, scripts: Scripts
 ) -> None:
-    async with make(settings, job_lease=BRIEF) as jobs, make(settings) as other:
+    async with make(settings, job_lease=KEPT) as jobs, make(settings) as other:
         for name in ("a", "b", "c"):
             await jobs.save_job(job(name))
         due = await jobs.list_due(NOW)
@@ -328,7 +330,7 @@ async def test_a_loop_that_was_left_early_can_be_gone_through_again(
         for found in due:
             await jobs.record_run(JobRunRecord(job_id=found.job_id))
         await jobs.drain()
-        await clock_passes(scripts, await clock_ms(scripts) + 90)
+        await clock_passes(scripts, await clock_ms(scripts) + 510)
         assert ids(await other.list_due(NOW)) == []
         assert [len(await jobs.list_runs(name)) for name in ("a", "b", "c")] == [1, 1, 1]
 
