@@ -362,7 +362,7 @@ async def test_a_server_away_beyond_all_patience_is_waited_for_and_nothing_is_he
 ) -> None:
     monkeypatch.setattr(a2a_tasks, "_PATIENCE_S", 0.05)
     async with Proxy(settings.url.get_secret_value()) as proxy, make(settings) as near:
-        far = make(settings, url=proxy.url, call_timeout_s=0.1)
+        far = make(settings, url=proxy.url, call_timeout_s=1.0)
         await near.create_task(task())
         queue, unsubscribe = await far.subscribe(TASK)
 

@@ -138,7 +138,7 @@ async def test_turns_that_cannot_be_saved_wait_and_are_merged_later(
 ) -> None:
     async with (
         Proxy(settings.url.get_secret_value()) as proxy,
-        changed(settings, url=proxy.url, call_timeout_s=0.3) as far,
+        changed(settings, url=proxy.url, call_timeout_s=1.0) as far,
     ):
         memory = memory_of(far)
         await memory.add_turn(turn("1"))
@@ -626,7 +626,7 @@ async def test_a_summary_that_cannot_be_saved_is_saved_with_the_next_change(
     summarizer.gate = asyncio.Event()
     async with (
         Proxy(settings.url.get_secret_value()) as proxy,
-        changed(settings, url=proxy.url, call_timeout_s=0.3) as far,
+        changed(settings, url=proxy.url, call_timeout_s=1.0) as far,
     ):
         memory = memory_of(far, summarizer=summarizer)
         for number in range(3):
