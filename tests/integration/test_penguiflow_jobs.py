@@ -31,7 +31,8 @@ from tests.looking import ask, clock_ms, clock_passes
 NOW = datetime.now(UTC)
 BRIEF = timedelta(milliseconds=80)
 # Long enough to be renewed in time where the machine stands still for a while.
-KEPT = timedelta(milliseconds=500)
+KEPT_MS = 500
+KEPT = timedelta(milliseconds=KEPT_MS)
 
 
 def make(settings: Settings, **options: Any) -> PenguiflowJobStore:
@@ -223,7 +224,7 @@ async def test_a_spawn_that_outlasts_its_lease_keeps_its_job(
         stolen: list[str] = []
 
         async def spawn(_: JobDefinition) -> str:
-            end = await clock_ms(scripts) + 3 * 500
+            end = await clock_ms(scripts) + 3 * KEPT_MS
             while await clock_ms(scripts) < end:
                 stolen.extend(ids(await other.list_due(NOW)))
             return ""
@@ -306,7 +307,7 @@ async def test_outside_of_a_loop_over_the_list_a_recorded_run_is_the_firing(
         due = await jobs.list_due(NOW)
         for found in list(due):
             await jobs.record_run(JobRunRecord(job_id=found.job_id))
-        await clock_passes(scripts, await clock_ms(scripts) + 510)
+        await clock_passes(scripts, await clock_ms(scripts) + KEPT_MS + 10)
         assert ids(await jobs.list_due(NOW)) == []
 
 
@@ -330,7 +331,7 @@ async def test_a_loop_that_was_left_early_can_be_gone_through_again(
         for found in due:
             await jobs.record_run(JobRunRecord(job_id=found.job_id))
         await jobs.drain()
-        await clock_passes(scripts, await clock_ms(scripts) + 510)
+        await clock_passes(scripts, await clock_ms(scripts) + KEPT_MS + 10)
         assert ids(await other.list_due(NOW)) == []
         assert [len(await jobs.list_runs(name)) for name in ("a", "b", "c")] == [1, 1, 1]
 
