@@ -245,28 +245,37 @@ class Sender:
         timeout_s: float | None,
     ) -> _Call:
         """Write a call at once if nothing is on its way, else queue it."""
+        link = self._line.link
+        waiting = self._queue or self._inflight or self._again or self._holding
+        at_once = False
+        if link is not None and not (waiting or self._closed) and link.writable():
+            # Before all else: the server works while the call is noted down.
+            at_once = True
+            script, key_count, argument_count, _ = form
+            head = b"" if script is None else self._head(script, key_count, argument_count)
+            link.write(head + keys + arguments)
         call = _Call(loop=self._loop)
         call.form, call.keys, call.arguments = form, keys, arguments
         call.number = next(self._numbers)
         call.repeatable, call.lasting = repeatable, lasting
-        call.sent = call.lost = False
+        call.sent, call.lost = at_once, False
         call.waiter = None
-        link = self._line.link
         if timeout_s is None:
             timeout_s = self._call_timeout_s
         if link is None and not self._line.connections:
             # A server that was never there is told as soon as connecting has taken its time.
             timeout_s = min(timeout_s, self._connect_timeout_s)
         call.deadline = monotonic() + timeout_s
-        if self._closed:
+        if at_once:
+            self._inflight.append(call)
+            self._shares.append(1)
+            self.batches += 1
+        elif self._closed:
             call.fail(BackendUnavailable(self._shown_as, "the store is closed"))
             return call
-        waiting = self._queue or self._inflight or self._again or self._holding
-        if link is None or waiting or not link.writable():
+        else:
             self._queue.append(call)
             self._flush_soon()
-        else:
-            self._write_alone(link, call)
         if call.deadline < self._alarm_at:
             self._arm(call.deadline)
         return call
@@ -369,19 +378,6 @@ class Sender:
                     self.batches += 1
                     link.write(b"".join(self._packed(batch)))
         self._note_idle()
-
-    def _write_alone(self, link: Link, call: _Call) -> None:
-        """Write a call that finds nothing on its way.
-
-        At the end of the turn it would take a tenth longer, and as a batch of one some more.
-        """
-        script, keys, arguments, _ = call.form
-        head = b"" if script is None else self._head(script, keys, arguments)
-        call.sent = True
-        self._inflight.append(call)
-        self._shares.append(1)
-        self.batches += 1
-        link.write(head + call.keys + call.arguments)
 
     def _next_batch(self) -> list[_Call]:
         """Take the next calls into flight."""
