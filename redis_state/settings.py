@@ -36,6 +36,8 @@ class Settings(BaseSettings):
 
     call_timeout_s: _Seconds = 5.0
     connect_timeout_s: _Seconds = 5.0
+    # How long the loop stays awake for the reply to a lone call: sooner there, at the cost of CPU.
+    busy_poll_us: Annotated[int, Field(ge=0, le=10_000)] = 0
 
     max_events_per_trace: _Count = 50_000
     max_updates_per_session: _Count = 10_000

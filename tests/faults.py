@@ -148,7 +148,11 @@ class Proxy:
 
 @contextlib.asynccontextmanager
 async def sender_to(
-    url: str, *, call_timeout_s: float = 5.0, connect_timeout_s: float = 5.0
+    url: str,
+    *,
+    call_timeout_s: float = 5.0,
+    connect_timeout_s: float = 5.0,
+    busy_poll_s: float = 0.0,
 ) -> AsyncGenerator[Sender]:
     """Give a sender of the running loop, and close it without draining."""
     address = Address.parse(url)
@@ -161,6 +165,7 @@ async def sender_to(
         shown_as=str(address),
         call_timeout_s=call_timeout_s,
         connect_timeout_s=connect_timeout_s,
+        busy_poll_s=busy_poll_s,
     )
     try:
         yield sender

@@ -92,6 +92,7 @@ class Transport:
             shown_as=shown_as,
             call_timeout_s=self.settings.call_timeout_s,
             connect_timeout_s=connect_s,
+            busy_poll_s=self.settings.busy_poll_us / 1e6,
         )
         subscriber = Subscriber(self._locate, shown_as=shown_as, connect_timeout_s=connect_s)
         return _Links(sender, subscriber, _until_loop_ends(sender, subscriber))

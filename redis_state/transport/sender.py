@@ -133,10 +133,12 @@ class Sender:
         shown_as: str,
         call_timeout_s: float = 5.0,
         connect_timeout_s: float = 5.0,
+        busy_poll_s: float = 0.0,
     ) -> None:
         self._shown_as = shown_as
         self._call_timeout_s = call_timeout_s
         self._connect_timeout_s = connect_timeout_s
+        self._busy_poll_s = busy_poll_s
         self._line = Line(
             self,
             locate,
@@ -155,6 +157,9 @@ class Sender:
         self._idle: asyncio.Event | None = None
         # Whether what is queued will be written at the end of this turn of the loop.
         self._flushing = False
+        # Until when the loop is kept awake for a lone call's reply, and whether it is.
+        self._awake_until = 0.0
+        self._awake = False
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at = inf
         self._trouble = "no connection within the deadline"
@@ -270,6 +275,9 @@ class Sender:
             self._inflight.append(call)
             self._shares.append(1)
             self.batches += 1
+            if self._busy_poll_s:
+                self._awake_until = monotonic() + self._busy_poll_s
+                self._stay_awake()
         elif self._closed:
             call.fail(BackendUnavailable(self._shown_as, "the store is closed"))
             return call
@@ -351,6 +359,17 @@ class Sender:
         else:
             log.error("the sender failed; so do its calls", exc_info=error)
             self._fail_waiting(f"the sender failed: {type(error).__name__}")
+
+    def _stay_awake(self) -> None:
+        """Have the loop look for the reply again and again, instead of going to sleep for it."""
+        if not self._awake:
+            self._awake = True
+            self._loop.call_soon(self._look_again)
+
+    def _look_again(self) -> None:
+        self._awake = False
+        if self._inflight and monotonic() < self._awake_until:
+            self._stay_awake()
 
     def _flush_soon(self) -> None:
         """Write what is queued at the end of this turn of the loop, together with what follows.
