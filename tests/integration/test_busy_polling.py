@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from redis_state import RedisStateStore
+from redis_state.errors import ConfigError
 from redis_state.settings import Settings
 from redis_state.testing import eventually
 from redis_state.transport.sender import Sender
@@ -74,8 +76,33 @@ async def test_loop_sleeps_by_default(url: str, monkeypatch: pytest.MonkeyPatch)
         proxy.silence()
         waits = waits_of_this_loop(monkeypatch)
         sender.send("PING", repeatable=True)
-        await eventually(lambda: len(waits) > 2, "the loop asks for events")
-        assert sleeps(waits)
+        await eventually(lambda: sleeps(waits), "the loop sleeps")
+        # A loop that is kept awake turns hundreds of times first.
+        assert [sleeping for _, sleeping in waits].index(True) < 10
+
+
+async def test_a_store_counts_in_microseconds(
+    settings: Settings, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Proxy(url) as proxy:
+        options = {"namespace": settings.namespace, "busy_poll_us": 10_000}
+        async with RedisStateStore.from_url(proxy.url, **options) as store:
+            await ping(store.transport.sender)
+            proxy.silence()
+            waits = waits_of_this_loop(monkeypatch)
+            began = time.monotonic()
+            call = store.transport.sender.send("PING", repeatable=True)
+            await eventually(lambda: sleeps(waits), "the loop sleeps again")
+            assert sleeps(waits)[0] >= began + 0.01
+            proxy.cut()
+            proxy.silence(silent=False)
+            assert await call == b"PONG"
+
+
+@pytest.mark.parametrize("given", [-1, 10_001, "long"])
+def test_a_time_that_is_none_is_refused_by_its_name(given: object) -> None:
+    with pytest.raises(ConfigError, match="busy_poll_us"):
+        RedisStateStore.from_url("redis://localhost", busy_poll_us=given)
 
 
 async def test_loop_does_other_work_meanwhile(url: str) -> None:
