@@ -58,7 +58,7 @@ async def client_of(store: RedisStateStore) -> AsyncGenerator[TaskClient, None]:
 
 
 async def becomes(
-    client: TaskClient, task_id: str, status: TaskStatus, *, timeout_s: float = 10.0
+    client: TaskClient, task_id: str, status: TaskStatus, *, timeout_s: float = 30.0
 ) -> TaskState:
     """Wait until a task is in a state."""
 
@@ -86,7 +86,10 @@ async def statuses(store: RedisStateStore, task_id: str) -> list[str]:
 
 
 async def open_token(store: RedisStateStore, task_id: str, *, after: int = 0) -> str:
-    """Wait for a task's pause, and for no earlier than the one after so many; return its token."""
+    """Wait for a task's pause, and for no earlier than the one after so many; return its token.
+
+    The task has stopped by then: decided between opening and stopping, it would go on in its run.
+    """
 
     async def found() -> str | None:
         tokens: list[str] = [
@@ -94,7 +97,9 @@ async def open_token(store: RedisStateStore, task_id: str, *, after: int = 0) ->
             for update in await updates_of(store, task_id)
             if update.update_type.value == "CHECKPOINT"
         ]
-        return tokens[after] if len(tokens) > after else None
+        state = await store.tasks.load(SESSION, task_id)
+        stopped = state is not None and state.status is not TaskStatus.RUNNING
+        return tokens[after] if len(tokens) > after and stopped else None
 
     token = await eventually(found, f"{task_id} is paused for the {after + 1}th time")
     assert token is not None

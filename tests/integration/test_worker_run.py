@@ -337,6 +337,8 @@ async def test_cancel_stops_a_task_at_its_next_checkpoint(store: RedisStateStore
         assert await client.cancel(SESSION, task, reason="enough")
         ended = await client.wait(SESSION, task, timeout_s=10)
         assert (ended.status, ended.error) == (TaskStatus.CANCELLED, "enough")
+        # Whoever cancels has ended the task; its handler learns of it a moment later.
+        await eventually(lambda: cleaned, "the handler is out of its loop")
         assert cleaned == ["finally"]
         await eventually(lambda: _is_idle(store), "the watch list is empty")
 
