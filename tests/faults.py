@@ -232,3 +232,18 @@ async def start_process(name: str, argument: dict[str, Any]) -> asyncio.subproce
         stderr=asyncio.subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
     )
+
+
+async def run_python(*arguments: str, timeout_s: float = 60.0) -> str:
+    """Run Python with arguments of a test's own; give what it printed."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *arguments,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )
+    async with asyncio.timeout(timeout_s):
+        out, _ = await process.communicate()
+    assert process.returncode == 0, out.decode()
+    return out.decode()

@@ -32,8 +32,9 @@ from penguiflow.state import (
 )
 
 from redis_state import ConfigError, Settings
+from redis_state.integrations import penguiflow as stores
 from redis_state.integrations.penguiflow import create_store
-from tests.faults import run_processes
+from tests.faults import run_processes, run_python
 
 PROTOCOLS = [
     protocol.StateStore,
@@ -76,6 +77,17 @@ def test_making_a_store_asks_no_server_and_names_a_bad_option() -> None:
     create_store(url="redis://localhost:1", max_events_per_trace=3, namespace="n")
     with pytest.raises(ConfigError, match="max_events"):
         create_store(max_events=3)
+
+
+async def test_only_who_wants_the_a2a_store_pays_for_a_web_framework() -> None:
+    ours = "redis_state.integrations.penguiflow"
+    check = f"import sys, {ours} as ours; assert 'fastapi' not in sys.modules"
+    await run_python("-c", f"{check}; ours.create_a2a_task_store; assert 'fastapi' in sys.modules")
+
+
+def test_a_name_that_the_package_does_not_have_is_named() -> None:
+    with pytest.raises(AttributeError, match="has no attribute 'create_nothing'"):
+        getattr(stores, "create_nothing")  # noqa: B009 - type checkers know that there is none
 
 
 def test_the_hosts_own_check_of_capabilities_passes() -> None:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from redis_state import RedisStateStore, Settings
-from redis_state.testing import (
-    eventually,
-    leaked_keys,
-    redis_state_server,
-    redis_state_store,
-)
+from redis_state.testing import eventually, leaked_keys
+from redis_state.testing.fixtures import redis_state_server, redis_state_store
+from tests.faults import run_python
 from tests.samples import admin, update
 
 __all__ = ["redis_state_server", "redis_state_store"]
@@ -47,3 +46,21 @@ async def test_keys_that_would_stay_for_ever_are_named(
     assert await leaked_keys(settings) == [names[7]]
     await admin(store, "DEL", names[7])
     assert await leaked_keys(settings) == []
+
+
+async def test_they_are_a_plugin_of_pytest(tmp_path: Path) -> None:
+    tmp_path.joinpath("conftest.py").write_text('pytest_plugins = ["redis_state.testing"]\n')
+    tmp_path.joinpath("test_mine.py").write_text(
+        "async def test_mine(redis_state_server, redis_state_store):\n"
+        "    assert redis_state_store.settings.url.get_secret_value() == redis_state_server.url\n"
+    )
+    ran = await run_python(
+        "-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "asyncio_mode=auto", str(tmp_path)
+    )
+    assert "1 passed" in ran
+
+
+async def test_what_processes_use_needs_no_pytest() -> None:
+    await run_python(
+        "-c", "import sys; sys.modules['pytest'] = None; from redis_state.testing import eventually"
+    )

@@ -5,25 +5,24 @@ In a ``conftest.py``::
     pytest_plugins = ["redis_state.testing"]
 
     async def test_mine(redis_state_store): ...
+
+What a test's own processes use is here, and needs no pytest.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from inspect import isawaitable
 from typing import Any, TypeVar, overload
 
-import pytest
-from pydantic import SecretStr
-
 from redis_state.settings import Settings
-from redis_state.store import RedisStateStore
 from redis_state.transport.connect import Transport
-from redis_state.transport.embedded import EmbeddedServer, start_embedded
 from redis_state.transport.keys import PERMANENT_KINDS
+
+# Read by pytest, where this module is named as one of its plugins.
+pytest_plugins: list[str] = ["redis_state.testing.fixtures"]
 
 T = TypeVar("T")
 
@@ -77,23 +76,3 @@ async def leaked_keys(settings: Settings) -> list[str]:
                 return sorted(found)
     finally:
         await transport.aclose()
-
-
-@pytest.fixture(scope="session")
-def redis_state_server() -> Iterator[EmbeddedServer]:
-    """Run one real server for the tests of this process."""
-    with start_embedded(None) as server:
-        yield server
-
-
-@pytest.fixture
-async def redis_state_store(
-    redis_state_server: EmbeddedServer,
-) -> AsyncIterator[RedisStateStore]:
-    """Give a store with a namespace of its own, and check that no key in it would stay for ever."""
-    settings = Settings(
-        url=SecretStr(redis_state_server.url), namespace=f"test-{uuid.uuid4().hex[:12]}"
-    )
-    async with RedisStateStore(settings) as store:
-        yield store
-    assert not await leaked_keys(settings), "keys without a lifetime"
