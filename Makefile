@@ -101,7 +101,7 @@ sys.exit(not counts["withKnownType"] or len(unknown) > 0)
 endef
 export verify_types
 
-.PHONY: help demo test test-full chaos check types coverage wheel test-wheel test-redis8 test-redis-server \
+.PHONY: help demo test test-full chaos check types mypy pyright coverage wheel test-wheel test-redis8 test-redis-server \
 	test-asap test-a2a compose-check bench bench-quick clean
 
 help: ## show this list
@@ -126,8 +126,13 @@ check: $(VENV)/.dev ## lint, formatting, types and the headers of the Lua script
 	@$(MAKE) --no-print-directory types
 	$(BIN)/python -m pytest -q tests/unit/test_lua_headers.py $(PYTEST_ARGS)
 
-types: $(VENV)/.dev ## mypy and pyright, both strict
+types: $(VENV)/.dev ## mypy and pyright, both strict, at the same time
+	@$(MAKE) --no-print-directory -j2 --output-sync=target mypy pyright
+
+mypy: $(VENV)/.dev
 	$(BIN)/mypy
+
+pyright: $(VENV)/.dev
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
 coverage: $(VENV)/.dev ## run the suite and show the branches that it misses

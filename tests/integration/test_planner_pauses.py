@@ -12,7 +12,7 @@ from redis_state.testing import eventually
 from tests.faults import run_processes
 from tests.samples import STORED_STRANGE, admin, changed, keys_of, strange
 
-ROUNDS = int(os.environ.get("REDIS_STATE_ROUNDS", "1000"))
+ROUNDS = int(os.environ.get("REDIS_STATE_ROUNDS", "250"))
 
 
 @pytest.mark.slow
