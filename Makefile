@@ -40,6 +40,8 @@ SIZE ?= 1
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
+# Like pip, uv believes whom the machine believes.
+export UV_SYSTEM_CERTS := 1
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 # A suite starts hundreds of processes: each would compile the package anew.
 export PYTHONDONTWRITEBYTECODE :=
