@@ -103,8 +103,8 @@ sys.exit(not counts["withKnownType"] or len(unknown) > 0)
 endef
 export verify_types
 
-.PHONY: help demo test test-full chaos check types mypy pyright coverage wheel test-wheel test-redis8 test-redis-server \
-	test-asap test-a2a compose-check bench bench-quick clean
+.PHONY: help demo test test-full chaos check types mypy pyright coverage wheel test-wheel test-redis8 \
+	test-redis-server test-asap test-a2a compose-check bench bench-quick clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 import sys
 import uuid
 from collections.abc import AsyncGenerator, Callable
@@ -17,6 +16,7 @@ from redis_state import Settings
 from redis_state.stores.a2a_versions import Phase
 from redis_state.testing import eventually
 from tests.a2a_tasks import caller, server_on
+from tests.faults import importing
 
 WAIT_S = 60.0
 
@@ -136,7 +136,7 @@ async def command(
         *("--url", settings.url.get_secret_value(), "--namespace", settings.namespace, *options),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
-        env={**_untraced(), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        env=_untraced(),
     )
     try:
         yield process
@@ -157,7 +157,7 @@ async def replica(
         *("--lease", str(lease_s), *options),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
-        env={**_untraced(), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        env=_untraced(),
     )
     assert process.stdout is not None
     async with asyncio.timeout(WAIT_S):
@@ -283,7 +283,7 @@ def _result(answer: dict[str, Any]) -> Any:
 def _untraced() -> dict[str, str]:
     """Give the environment without what makes a process measure its coverage: that is too slow."""
     measuring = ("COVERAGE_", "COV_CORE_")
-    return {name: value for name, value in os.environ.items() if not name.startswith(measuring)}
+    return {name: value for name, value in importing().items() if not name.startswith(measuring)}
 
 
 async def _read(process: asyncio.subprocess.Process, said: list[str]) -> None:

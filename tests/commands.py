@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import sys
 from dataclasses import dataclass
 from importlib import import_module
@@ -15,6 +14,7 @@ from typer.testing import CliRunner
 
 from redis_state import Settings
 from redis_state.cli import commands
+from tests.faults import importing
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +36,7 @@ class Ran:
         return [json.loads(line) for line in self.out.splitlines()]
 
 
-async def begin(
-    settings: Settings, *arguments: str, **environment: str
-) -> asyncio.subprocess.Process:
+async def begin(settings: Settings, *arguments: str) -> asyncio.subprocess.Process:
     """Start a command as a process of its own."""
     return await asyncio.create_subprocess_exec(
         sys.executable,
@@ -47,11 +45,7 @@ async def begin(
         *arguments,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
-        env={
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-            **_environment(settings),
-        },
+        env=importing(**_environment(settings)),
     )
 
 

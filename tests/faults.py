@@ -230,8 +230,13 @@ async def start_process(name: str, argument: dict[str, Any]) -> asyncio.subproce
         json.dumps(argument),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        env=importing(),
     )
+
+
+def importing(**more: str) -> dict[str, str]:
+    """Give the environment in which a process can import what this one can."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **more}
 
 
 async def run_python(*arguments: str, timeout_s: float = 60.0) -> str:
@@ -241,7 +246,7 @@ async def run_python(*arguments: str, timeout_s: float = 60.0) -> str:
         *arguments,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        env=importing(),
     )
     async with asyncio.timeout(timeout_s):
         out, _ = await process.communicate()

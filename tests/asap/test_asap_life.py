@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import subprocess
 import sys
 import threading
@@ -15,6 +14,7 @@ import pytest
 from redis_state import BackendUnavailable, ConfigError, Settings
 from redis_state.integrations.asap import create_snapshot_store
 from tests.asap import real
+from tests.faults import importing
 
 WITHIN_S = 60
 _THREAD = "redis_state snapshots"
@@ -103,7 +103,7 @@ def run(code: str, options: dict[str, str], *flags: str) -> None:
         text=True,
         check=False,
         timeout=WITHIN_S,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        env=importing(),
     )
     assert (ran.returncode, ran.stderr) == (0, "")
 

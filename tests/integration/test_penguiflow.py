@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -34,7 +33,7 @@ from penguiflow.state import (
 from redis_state import ConfigError, Settings
 from redis_state.integrations import penguiflow as stores
 from redis_state.integrations.penguiflow import create_store
-from tests.faults import run_processes, run_python
+from tests.faults import importing, run_processes, run_python
 
 PROTOCOLS = [
     protocol.StateStore,
@@ -218,12 +217,10 @@ async def test_the_admin_command_reads_the_history_quietly(
         "trace",
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env={
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-            "REDIS_STATE_URL": settings.url.get_secret_value(),
-            "REDIS_STATE_NAMESPACE": settings.namespace,
-        },
+        env=importing(
+            REDIS_STATE_URL=settings.url.get_secret_value(),
+            REDIS_STATE_NAMESPACE=settings.namespace,
+        ),
     )
     out, err = await process.communicate()
     assert process.returncode == 0, err.decode()

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections import Counter
 from typing import Any
 
@@ -12,14 +11,13 @@ from redis_state.testing import eventually
 from tests.faults import run_processes
 from tests.samples import STORED_STRANGE, admin, changed, keys_of, strange
 
-ROUNDS = int(os.environ.get("REDIS_STATE_ROUNDS", "250"))
-
 
 @pytest.mark.slow
+@pytest.mark.parametrize("rounds", [250, pytest.param(1_000, marks=pytest.mark.full)])
 async def test_of_200_callers_in_8_processes_exactly_one_loads_a_pause(
-    store: RedisStateStore, settings: Settings
+    store: RedisStateStore, settings: Settings, rounds: int
 ) -> None:
-    tokens = [f"token-{number}" for number in range(ROUNDS)]
+    tokens = [f"token-{number}" for number in range(rounds)]
     for token in tokens:
         await store.save_planner_state(token, {"token": token})
     argument = {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import sys
 from collections.abc import AsyncGenerator
@@ -22,7 +21,7 @@ from redis_state.testing import eventually
 from redis_state.transport.embedded import start_embedded
 from redis_state.worker import TaskClient
 from redis_state.worker.life import Started, TaskLife
-from tests.faults import start_process
+from tests.faults import importing, start_process
 from tests.pools import (
     SESSION,
     becomes,
@@ -179,12 +178,10 @@ async def _burst(settings: Settings) -> int:
         "workers.settings.WorkerSettings",
         "--burst",
         cwd=ROOT,
-        env={
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-            "REDIS_STATE_URL": settings.url.get_secret_value(),
-            "REDIS_STATE_NAMESPACE": settings.namespace,
-        },
+        env=importing(
+            REDIS_STATE_URL=settings.url.get_secret_value(),
+            REDIS_STATE_NAMESPACE=settings.namespace,
+        ),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
