@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any, Self
 from urllib.parse import unquote, urlsplit
 
+import pytest
+
 from redis_state.transport.address import Address
 from redis_state.transport.sender import Sender
 from tests.servers import on_path, wheel_binary
@@ -89,8 +91,8 @@ class Proxy:
         """Swallow what the client sends: the server never hears of it."""
         self._deaf = deaf
 
-    def dribble(self, piece: int, pause_s: float) -> None:
-        """Hand on the server's answers in small pieces, slowly."""
+    def dribble(self, piece: int, pause_s: float = 0.0) -> None:
+        """Hand on the server's answers in small pieces, slowly; over TLS each is a record."""
         self._piece = piece
         self._pause_s = pause_s
 
@@ -137,13 +139,36 @@ class Proxy:
                 self.swallowed += len(data)
                 continue
             pause_s = self._pause_s if answers else 0.0
-            piece = self._piece if pause_s else len(data)
+            piece = self._piece if answers else len(data)
             for start in range(0, len(data), piece):
                 writer.write(data[start : start + piece])
                 await writer.drain()
                 if pause_s:
                     await asyncio.sleep(pause_s)
         writer.close()
+
+
+def certificate(folder: Path, name: str) -> tuple[Path, Path]:
+    """Make a self-signed certificate and its key."""
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("there is no openssl to make a certificate with")
+    cert, key = folder / "cert.pem", folder / "key.pem"
+    subprocess.run(
+        [openssl, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1",
+         "-nodes", "-days", "2", "-subj", "/CN=redis-state-test", "-addext",
+         f"subjectAltName={name}", "-keyout", str(key), "-out", str(cert)],
+        check=True,
+        capture_output=True,
+    )  # fmt: skip
+    return cert, key
+
+
+def tls_server_context(cert: Path, key: Path) -> ssl.SSLContext:
+    """Make what a TLS server of a test's own shows its clients."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(cert, key)
+    return context
 
 
 @contextlib.asynccontextmanager

@@ -41,8 +41,10 @@ class Link(asyncio.BufferedProtocol):
         self._transport = transport
         self._parser = parser
         self._hear = hear
-        # One buffer for all that comes: the parser copies what it keeps.
-        self._buffer = bytearray(_BUFFER_BYTES)
+        # One buffer for all received bytes: the parser copies what it keeps. A memoryview, because
+        # asyncio's TLS writes into slices of it. A slice of a bytearray is a copy: the bytes of the
+        # read before would be parsed as the reply to another call.
+        self._buffer = memoryview(bytearray(_BUFFER_BYTES))
         # Why it ended; set once, by whatever comes first.
         self._ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         # By `time.monotonic`: the loop's own clock would cost each message a call in Python.
@@ -74,8 +76,8 @@ class Link(asyncio.BufferedProtocol):
         self._transport.abort()
         self._end(reason)
 
-    def get_buffer(self, sizehint: int) -> bytearray:
-        """Say where to put what comes."""
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Return the memory that the next bytes are written to."""
         del sizehint
         return self._buffer
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import signal
-import ssl
 import subprocess
 import sys
 import threading
@@ -24,7 +22,7 @@ from redis_state.settings import Settings
 from redis_state.testing import eventually
 from redis_state.transport.connect import Transport
 from redis_state.transport.embedded import EmbeddedServer, start_embedded
-from tests.faults import Proxy, own_binary, sender_to
+from tests.faults import Proxy, certificate, own_binary, sender_to, tls_server_context
 
 ROOT = Path(__file__).parents[2]
 SOON_S = 5.0
@@ -251,29 +249,12 @@ async def test_embedded_server_that_cannot_start_is_a_config_error(
     await transport.aclose()
 
 
-def certificate(folder: Path, name: str) -> tuple[Path, Path]:
-    """Make a self-signed certificate and its key."""
-    openssl = shutil.which("openssl")
-    if openssl is None:
-        pytest.skip("there is no openssl to make a certificate with")
-    cert, key = folder / "cert.pem", folder / "key.pem"
-    subprocess.run(
-        [openssl, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1",
-         "-nodes", "-days", "2", "-subj", "/CN=redis-state-test", "-addext",
-         f"subjectAltName={name}", "-keyout", str(key), "-out", str(cert)],
-        check=True,
-        capture_output=True,
-    )  # fmt: skip
-    return cert, key
-
-
 @pytest.mark.parametrize("name", ["IP:127.0.0.1", "DNS:elsewhere"])
 async def test_tls_checks_who_the_server_is(
     settings: Settings, tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     cert, key = certificate(tmp_path, name)
-    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    tls.load_cert_chain(cert, key)
+    tls = tls_server_context(cert, key)
     async with Proxy(settings.url.get_secret_value(), tls=tls) as proxy:
 
         async def reach(query: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
 import time
 from pathlib import Path
 from typing import Any
@@ -23,8 +22,7 @@ from redis_state.transport.embedded import start_embedded
 from redis_state.worker import AgentWorker, TaskClient, TaskContext, services
 from redis_state.worker.jobs import serialize
 from redis_state.worker.queue import Queue
-from tests.faults import Proxy
-from tests.integration.test_connect import certificate
+from tests.faults import Proxy, certificate, tls_server_context
 from tests.pools import (
     SESSION,
     agent,
@@ -316,8 +314,7 @@ async def test_the_queue_checks_who_its_server_is(
     store: RedisStateStore, tmp_path: Path, name: str
 ) -> None:
     cert, key = certificate(tmp_path, name)
-    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    tls.load_cert_chain(cert, key)
+    tls = tls_server_context(cert, key)
     async with Proxy(store.settings.url.get_secret_value(), tls=tls) as proxy:
 
         def through(query: str) -> Settings:
