@@ -3,8 +3,8 @@
 -- KEYS[2] ids      hash: entry id -> n; '' -> head
 -- KEYS[3] topic_rows  list: n of the rows of this topic; untouched without a topic
 -- KEYS[4] channel  pub/sub: <entry> <id length> <topic length> <id><topic><row>
--- KEYS[5] lease    hash: epoch; another key without one
--- ARGV[1] epoch    of the writer's lease, '' for none
+-- KEYS[5] lease    hash: epoch, claim; another key without one
+-- ARGV[1] mark     of the writer's lease, '' for none
 -- ARGV[2] topic    text, '' for none
 -- ARGV[3] max_rows count, 0 for no limit
 -- ARGV[4] ttl_ms   milliseconds
@@ -12,7 +12,7 @@
 -- ARGV[6..] rows_in  entry id and row, in turn
 -- Returns
 --   {'OK', new, n, ...}  how many rows are new, then each row's number
---   {'LOST', epoch}      the lease is at a later epoch; this call wrote nothing
+--   {'LOST', epoch}      another claim has the lease; this call wrote nothing
 -- Emits one message per new row on channel
 -- @include now_text
 -- @include fence
@@ -22,10 +22,10 @@ local log = {
   rows = KEYS[1], ids = KEYS[2], topic_rows = KEYS[3], channel = KEYS[4],
   topic = ARGV[2], max_rows = tonumber(ARGV[3]), ttl_ms = tonumber(ARGV[4]), announce = ARGV[5], more = false,
 }
-local lease, epoch = KEYS[5], ARGV[1]
+local lease, mark = KEYS[5], ARGV[1]
 local rows_in, from = ARGV, 6
 
-local lost = fence(lease, epoch)
+local lost = fence(lease, mark)
 if lost then return lost end
 local reply, now, n, new = { 'OK', 0 }, now_text()
 for i = from, #rows_in, 2 do

@@ -1,8 +1,9 @@
 -- Decide a pause, once: resolve its token, note it in the journal, and set the task pending if it
 -- waits for this pause. That nobody decided in time is a claim like any other, allowed only then.
--- KEYS[1] task     hash: version, write, order, status, finished, pause_token and the fields given
+-- KEYS[1] task     hash: version, write, order, status, finished, attempts,
+--   pause_token and the fields given
 -- KEYS[2] tasks    zset: task_id -> expiry in us
--- KEYS[3] lease    hash: epoch
+-- KEYS[3] lease    hash: epoch, claim
 -- KEYS[4] rows     stream of the session's updates
 -- KEYS[5] ids      hash: its ids
 -- KEYS[6] topic_rows  list: the task's index in it
@@ -10,7 +11,7 @@
 -- KEYS[8] token    hash: state, payload, order, expires, claim, by, at, decision, task
 -- KEYS[9] journal  hash: entry -> JSON
 -- KEYS[10] pauses  zset: key of a token -> expiry in ms: the session's open pauses
--- ARGV[1] epoch    of the lease of a worker that decides on its own task, '' for anybody else
+-- ARGV[1] mark     of the lease of a worker that decides on its own task, '' for anybody else
 -- ARGV[2] overdue  1 to decide only what nobody decided in time
 -- ARGV[3] claim    id of this call
 -- ARGV[4] by       who decides
@@ -28,13 +29,13 @@
 -- ARGV[16] decided the update that tells of the decision only
 -- ARGV[17..] fields names and values, in turn
 -- Returns
---   {'OK', status, epoch}        this claim has it; the task's state now
+--   {'OK', status, attempts}     this claim has it; the task's state now, and how often it was started
 --   {'TAKEN', by, at, decision}  another claim has it, or this one with another decision
 --   {'EXPIRED'}                  nobody decided in time
 --   {'HELD', left_ms}            it is not overdue yet
 --   {'MISSING'}                  no such pause, or its trace is gone
 --   {'DENIED', status}           the task is over; the token was left alone
---   {'LOST', epoch}              the lease is at a later epoch; nothing was written
+--   {'LOST', epoch}              another claim has the lease; nothing was written
 -- Emits one of the updates on channel
 -- @include now_ms
 -- @include fence
@@ -43,14 +44,14 @@
 -- @include log_append
 local task, tasks, lease, token, journal, pauses = KEYS[1], KEYS[2], KEYS[3], KEYS[8], KEYS[9], KEYS[10]
 local log = { rows = KEYS[4], ids = KEYS[5], topic_rows = KEYS[6], channel = KEYS[7] }
-local epoch, overdue = ARGV[1], ARGV[2] == '1'
+local mark, overdue = ARGV[1], ARGV[2] == '1'
 local use = { claim = ARGV[3], by = ARGV[4], decision = ARGV[5], keep_ms = tonumber(ARGV[6]), late = overdue }
 local entry, note, ttl_ms, member = ARGV[7], ARGV[8], tonumber(ARGV[9]), ARGV[10]
 log.topic, log.max_rows, log.ttl_ms = ARGV[10], tonumber(ARGV[11]), tonumber(ARGV[12])
 local resumed, decided = { ARGV[13], ARGV[14] }, { ARGV[15], ARGV[16] }
 local fields = { unpack(ARGV, 17) }
 
-local lost = fence(lease, epoch)
+local lost = fence(lease, mark)
 if lost then return lost end
 local was = redis.call('HMGET', task, 'status', 'finished', 'order', 'pause_token')
 local held = redis.call('HMGET', token, 'state', 'order', 'expires')
@@ -63,7 +64,7 @@ if held[1] ~= 'resolved' then
 end
 local reply, won = token_resolve(token, use, now)
 -- An open token goes only some time after its deadline: who still waits for it waits in vain.
-if reply[1] == 'MISSING' and overdue and (waits or epoch ~= '') then reply, won = { 'OK' }, true end
+if reply[1] == 'MISSING' and overdue and (waits or mark ~= '') then reply, won = { 'OK' }, true end
 if reply[1] ~= 'OK' then return reply end
 if won then
   local told = waits and resumed or decided
@@ -76,4 +77,4 @@ if won then
     record_write(task, { key = tasks, member = member }, resumed[1], ttl_ms, fields)
   end
 end
-return { 'OK', status or '', tonumber(redis.call('HGET', lease, 'epoch') or 0) }
+return { 'OK', status or '', tonumber(redis.call('HGET', task, 'attempts') or 0) }

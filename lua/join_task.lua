@@ -3,14 +3,14 @@
 -- KEYS[1] task     hash: version, write, order, status, waits_for, pause_entry, pause_token,
 --   pause_write and the fields given
 -- KEYS[2] tasks    zset: task_id -> expiry in us
--- KEYS[3] lease    hash: owner, epoch, expires
+-- KEYS[3] lease    hash: owner, claim, epoch, expires
 -- KEYS[4] rows     stream of the session's updates
 -- KEYS[5] ids      hash: its ids
 -- KEYS[6] topic_rows  list: the task's index in it
 -- KEYS[7] channel  pub/sub
 -- KEYS[8] child    hash: finished
--- KEYS[9] journal  hash: entry -> JSON; lives as long as the task
--- ARGV[1] epoch    of the worker's lease
+-- KEYS[9] journal  hash: entry -> JSON, entries; lives as long as the task
+-- ARGV[1] mark     of the worker's lease
 -- ARGV[2] child_id whose end it waits for
 -- ARGV[3] write    id of this call
 -- ARGV[4] ttl_ms   of the task
@@ -25,15 +25,16 @@
 --   {'AGAIN'}           the child is over; nothing was written
 --   {'MISSING'}         there is no such child; nothing was written
 --   {'DENIED', status}  the task does not run; nothing was written
---   {'LOST', epoch}     the lease is at a later epoch; nothing was written
+--   {'LOST', epoch}     another claim has the lease; nothing was written
+--   {'REWOUND', entries}  the server has fewer entries than the run knows; nothing was written
 -- Emits the update on channel
 -- @include now_ms
--- @include fence
+-- @include journal_fence
 -- @include record_write
 -- @include log_append
 local task, tasks, lease, child, journal = KEYS[1], KEYS[2], KEYS[3], KEYS[8], KEYS[9]
 local log = { rows = KEYS[4], ids = KEYS[5], topic_rows = KEYS[6], channel = KEYS[7] }
-local epoch, child_id, write, ttl_ms, member = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5]
+local mark, child_id, write, ttl_ms, member = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5]
 log.topic, log.max_rows, log.ttl_ms = ARGV[5], tonumber(ARGV[6]), tonumber(ARGV[7])
 local row_id, row = ARGV[8], ARGV[9]
 local fields = { unpack(ARGV, 10) }
@@ -41,7 +42,7 @@ local fields = { unpack(ARGV, 10) }
 local was = redis.call('HMGET', task, 'status', 'pause_write', 'version')
 -- A repetition may come after the child's end: only the next pause writes this field again.
 if was[2] == write then return { 'OK', tonumber(was[3]) } end
-local lost = fence(lease, epoch)
+local lost = journal_fence(lease, mark, journal)
 if lost then return lost end
 if was[1] ~= 'RUNNING' then return { 'DENIED', was[1] or '' } end
 local finished = redis.call('HGET', child, 'finished')

@@ -1,37 +1,44 @@
 -- Note a finished step in a task's journal, once; a step noted before keeps its first result and
 -- its version. Chunks of it that the note does not need are dropped.
--- KEYS[1] journal  hash: entry -> JSON, part:<number>:<entry> -> bytes, versions
--- KEYS[2] lease    hash: epoch
+-- KEYS[1] journal  hash: entry -> JSON, part:<number>:<entry> -> bytes, lane:<name> -> JSON, versions,
+--   entries
+-- KEYS[2] lease    hash: epoch, claim
 -- KEYS[3] task     hash: the journal lives as long as it
--- ARGV[1] epoch    of the worker's lease
+-- ARGV[1] mark     of the worker's lease
 -- ARGV[2] entry    of the journal
 -- ARGV[3] checkpoint  true or false
 -- ARGV[4] chunks   how many hold the result; 0 if the note itself does
 -- ARGV[5] about    JSON: bytes, chunks and SHA-256 of the result
 -- ARGV[6] result   JSON; null if it stands in chunks
+-- ARGV[7] lane     entry of the journal, '' for none
+-- ARGV[8] state    JSON: where the lane stands then
 -- Returns
---   {'OK', note}     what the journal holds now: a row of JSON with version, epoch, ms, checkpoint,
---                    about, result
---   {'LOST', epoch}  the lease is at a later epoch; nothing was written
+--   {'OK', note, entries}  what the journal holds now: a row of JSON with version, epoch, ms,
+--                    checkpoint, about, result; and how many entries it has
+--   {'LOST', epoch}  another claim has the lease; nothing was written
+--   {'REWOUND', entries}  the server has fewer entries than the run knows; nothing was written
 --   {'MISSING'}      no such task
 -- @include now_ms
--- @include fence
+-- @include journal_fence
+-- @include journal_count
 -- @each
 local journal, lease, task = KEYS[1], KEYS[2], KEYS[3]
-local epoch, entry, checkpoint, chunks = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
-local about, result = ARGV[5], ARGV[6]
+local mark, entry, checkpoint, chunks = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
+local about, result, lane, state = ARGV[5], ARGV[6], ARGV[7], ARGV[8]
 
-local lost = fence(lease, epoch)
+local lost = journal_fence(lease, mark, journal)
 if lost then return lost end
 local ends = redis.call('PEXPIRETIME', task)
 if ends < 0 then return { 'MISSING' } end
-local note = redis.call('HGET', journal, entry)
+local note, entries = unpack(redis.call('HMGET', journal, entry, 'entries'))
 if not note then
   local version = redis.call('HINCRBY', journal, 'versions', 1)
+  local epoch = string.match(mark, '^%d+')
   note = string.format('[1,%d,%s,%.0f,%s,', version, epoch, now_ms(), checkpoint) .. about .. ',' .. result .. ']'
   redis.call('HSET', journal, entry, note)
+  entries = journal_count(journal, lane, state)
   -- An earlier attempt may have died after more chunks than this one has.
   while redis.call('HDEL', journal, 'part:' .. chunks .. ':' .. entry) == 1 do chunks = chunks + 1 end
 end
 redis.call('PEXPIREAT', journal, ends)
-return { 'OK', note }
+return { 'OK', note, tonumber(entries or 0) }

@@ -1,8 +1,8 @@
 -- Change the priority of a task that is not over. How long it lives stays as it is: a task that waits
 -- for a pause lives longer than others.
 -- KEYS[1] task     hash: version, write, status, finished, priority
--- KEYS[2] lease    hash: epoch
--- ARGV[1] epoch    of the worker's lease, '' for anybody else
+-- KEYS[2] lease    hash: epoch, claim
+-- ARGV[1] mark     of the worker's lease, '' for anybody else
 -- ARGV[2] expected version, '' for any
 -- ARGV[3] write    id of this call
 -- ARGV[4] priority to be
@@ -10,16 +10,16 @@
 --   {'OK', version}      it is changed
 --   {'STALE', version}   the task is at this version; nothing was written
 --   {'DENIED', status}   the task is over; nothing was written
---   {'LOST', epoch}      the lease is at a later epoch; nothing was written
+--   {'LOST', epoch}      another claim has the lease; nothing was written
 --   {'MISSING'}          no such task
 -- @include fence
 local task, lease = KEYS[1], KEYS[2]
-local epoch, expected, write, priority = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local mark, expected, write, priority = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 
 local was = redis.call('HMGET', task, 'status', 'version', 'write', 'finished')
 if not was[1] then return { 'MISSING' } end
 if was[3] == write then return { 'OK', tonumber(was[2]) } end
-local lost = fence(lease, epoch)
+local lost = fence(lease, mark)
 if lost then return lost end
 if expected ~= '' and was[2] ~= expected then return { 'STALE', tonumber(was[2]) } end
 if was[4] == '1' then return { 'DENIED', was[1] } end

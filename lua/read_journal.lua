@@ -1,18 +1,19 @@
 -- Read a task's journal without the chunks of large results and the ends of children, and have it
 -- live as long as the task.
 -- KEYS[1] journal  hash: entry -> JSON, part:<number>:<entry> -> bytes,
---   end:<child> -> JSON, versions
+--   end:<child> -> JSON, lane:<name> -> JSON, versions, entries
 -- KEYS[2] task     hash
 -- ARGV[1] slice    how many entries are fetched at a time
 -- Returns
---   {'OK', notes}  entries and their notes, in turn
+--   {'OK', notes, count}  entries and their notes, in turn; how many entries runs have written
 local journal, task = KEYS[1], KEYS[2]
 local slice = tonumber(ARGV[1])
 
 local entries, notes = {}, {}
+local not_read = { versions = true, entries = true, part = true, ['end'] = true }
 for _, name in ipairs(redis.call('HKEYS', journal)) do
   local kind = string.match(name, '^[^:]*')
-  if kind ~= 'versions' and kind ~= 'part' and kind ~= 'end' then entries[#entries + 1] = name end
+  if not not_read[kind] then entries[#entries + 1] = name end
 end
 for first = 1, #entries, slice do
   local last = math.min(first + slice - 1, #entries)
@@ -23,4 +24,4 @@ for first = 1, #entries, slice do
 end
 local ends = redis.call('PEXPIRETIME', task)
 if ends > 0 then redis.call('PEXPIREAT', journal, ends) end
-return { 'OK', notes }
+return { 'OK', notes, tonumber(redis.call('HGET', journal, 'entries') or 0) }

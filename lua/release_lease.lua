@@ -1,5 +1,5 @@
 -- Give a lease back; its epoch stays, so that the next owner's is greater.
--- KEYS[1] lease    hash: owner, epoch, expires
+-- KEYS[1] lease    hash: owner, claim, epoch, expires
 -- ARGV[1] owner    of the claim that took it
 -- ARGV[2] epoch    that it was taken under
 -- Returns
@@ -8,7 +8,7 @@
 local lease = KEYS[1]
 local owner, epoch = ARGV[1], ARGV[2]
 
-local was = redis.call('HMGET', lease, 'owner', 'epoch')
-if was[2] ~= epoch or (was[1] ~= owner and was[1] ~= '') then return { 'LOST', tonumber(was[2] or 0) } end
+local was = redis.call('HMGET', lease, 'claim', 'epoch')
+if was[2] ~= epoch or was[1] ~= owner then return { 'LOST', tonumber(was[2] or 0) } end
 redis.call('HSET', lease, 'owner', '', 'expires', 0)
 return { 'OK', tonumber(epoch) }

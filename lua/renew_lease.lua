@@ -1,18 +1,20 @@
 -- Prolong a lease that nobody has taken over since, even if it has expired.
--- KEYS[1] lease    hash: owner, epoch, expires
+-- KEYS[1] lease    hash: owner, claim, epoch, expires
 -- ARGV[1] owner    of the claim that took it
 -- ARGV[2] epoch    that it was taken under
 -- ARGV[3] duration_ms  from now
 -- ARGV[4] keep_ms  how long the epoch is remembered afterwards
 -- Returns
 --   {'OK', epoch}    it is held for so long again
---   {'LOST', epoch}  it was released, or taken over at this epoch
+--   {'LOST', epoch, taken}  it was released; or taken is 1: another claim took it, or its server forgot it
 -- @include now_ms
 local lease = KEYS[1]
 local owner, epoch, duration_ms, keep_ms = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 
-local was = redis.call('HMGET', lease, 'owner', 'epoch')
-if was[1] ~= owner or was[2] ~= epoch then return { 'LOST', tonumber(was[2] or 0) } end
+local was = redis.call('HMGET', lease, 'owner', 'epoch', 'claim')
+if was[1] ~= owner or was[2] ~= epoch then
+  return { 'LOST', tonumber(was[2] or 0), (was[2] == epoch and was[3] == owner) and 0 or 1 }
+end
 redis.call('HSET', lease, 'expires', string.format('%.0f', now_ms() + duration_ms))
 redis.call('PEXPIRE', lease, string.format('%.0f', duration_ms + keep_ms))
 return { 'OK', tonumber(epoch) }

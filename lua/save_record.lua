@@ -1,8 +1,8 @@
 -- Save a record, if it is at the expected version and the writer still holds its lease.
 -- KEYS[1] record   hash: version, write, order and the fields given
 -- KEYS[2] index    zset: member -> expiry in us; untouched without a member
--- KEYS[3] lease    hash: epoch
--- ARGV[1] epoch    of the writer's lease, '' for none
+-- KEYS[3] lease    hash: epoch, claim
+-- ARGV[1] mark     of the writer's lease, '' for none
 -- ARGV[2] expected version, 0 for absent, '+' for any that is there, '' for any
 -- ARGV[3] write    id of this call
 -- ARGV[4] ttl_ms   milliseconds
@@ -11,17 +11,17 @@
 -- Returns
 --   {'OK', version}     the new version
 --   {'STALE', version}  the record is at this version; nothing was written
---   {'LOST', epoch}     the lease is at a later epoch; nothing was written
+--   {'LOST', epoch}     another claim has the lease; nothing was written
 -- @include fence
 -- @include record_write
 -- @each
 local record, index, lease = KEYS[1], KEYS[2], KEYS[3]
-local epoch, expected, write, ttl_ms, member = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5]
+local mark, expected, write, ttl_ms, member = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5]
 local fields = { unpack(ARGV, 6) }
 
 local was = redis.call('HMGET', record, 'write', 'version', 'order')
 if was[1] == write then return { 'OK', tonumber(was[2]) } end
-local lost = fence(lease, epoch)
+local lost = fence(lease, mark)
 if lost then return lost end
 local there = was[2] or '0'
 if expected == '+' and there ~= '0' then expected = there end

@@ -3,8 +3,8 @@
 -- KEYS[1] session  hash: version, write, writes, created, born, tags and the fields given
 -- KEYS[2] index    zset: <tag>:<created>:<id>, by name
 -- KEYS[3] expiries zset: <created>:<id> <tags> -> when it expires in ms
--- KEYS[4] lease    hash: epoch
--- ARGV[1] epoch    of the writer's lease, '' for none
+-- KEYS[4] lease    hash: epoch, claim
+-- ARGV[1] mark     of the writer's lease, '' for none
 -- ARGV[2] expected version, 0 to create it
 -- ARGV[3] base     write that the fields not given are of, '' if all are given
 -- ARGV[4] write    id of this call
@@ -19,13 +19,13 @@
 --   {'STALE', version}  it is at this version; nothing was written
 --   {'MISSING'}         there is none; nothing was written
 --   {'AGAIN'}           it is another life's: another base, or born elsewhen; nothing was written
---   {'LOST', epoch}     the lease is at a later epoch; nothing was written
+--   {'LOST', epoch}     another claim has the lease; nothing was written
 -- @include fence
 -- @include now_ms
 -- @include now_us
 -- @include session_unlist
 local session, index, expiries, lease = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local epoch, expected, base, write = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local mark, expected, base, write = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local ttl_ms, id, tags, born = tonumber(ARGV[5]), ARGV[6], ARGV[7], ARGV[8]
 local dropped = tonumber(ARGV[9])
 
@@ -34,7 +34,7 @@ local was = redis.call('HMGET', session, 'write', 'version', 'created', 'tags', 
 local writes = ' ' .. (was[5] or '')
 local _, known = string.find(writes, ' ' .. write .. ':', 1, true)
 if known then return { 'OK', tonumber(string.match(writes, '^%d+', known + 1)) } end
-local lost = fence(lease, epoch)
+local lost = fence(lease, mark)
 if lost then return lost end
 if expected ~= '0' and not was[2] then return { 'MISSING' } end
 if (was[2] or '0') ~= expected then return { 'STALE', tonumber(was[2]) } end

@@ -6,10 +6,10 @@
 -- KEYS[5] topic_rows  list: the child's index in it
 -- KEYS[6] channel  pub/sub
 -- KEYS[7] parent   hash: status, order
--- KEYS[8] lease    hash: epoch: the parent's
--- KEYS[9] journal  hash: entry -> JSON: the parent's
+-- KEYS[8] lease    hash: epoch, claim: the parent's
+-- KEYS[9] journal  hash: entry -> JSON, lane:<name> -> JSON, entries: the parent's
 -- KEYS[10] children  zset: task_id -> expiry in us: the parent's
--- ARGV[1] epoch    of the parent's lease
+-- ARGV[1] mark     of the parent's lease
 -- ARGV[2] entry    of the parent's journal
 -- ARGV[3] note     JSON, for the parent's journal
 -- ARGV[4] before   ms, by when it must be written
@@ -21,30 +21,34 @@
 -- ARGV[10] log_ttl_ms  of the updates
 -- ARGV[11] row_id  update id
 -- ARGV[12] row     the update that tells of the child
--- ARGV[13..] fields names and values, in turn
+-- ARGV[13] lane    entry of the parent's journal, '' for none
+-- ARGV[14] state   JSON: where the lane stands then
+-- ARGV[15..] fields names and values, in turn
 -- Returns
---   {'OK', version}     it is written
+--   {'OK', version, entries}  it is written; how many entries the parent's journal has
 --   {'STALE', note}     it was before: what the journal holds; its place in the index is renewed
 --   {'EXPIRED'}         it is too late; nothing was written
 --   {'DENIED', status}  the parent does not run; nothing was written
---   {'LOST', epoch}     the parent's lease is at a later epoch; nothing was written
+--   {'LOST', epoch}     another claim has the parent's lease; nothing was written
+--   {'REWOUND', entries}  the server has fewer entries than the run knows; nothing was written
 -- Emits the update on channel
 -- @include now_ms
 -- @include now_us
--- @include fence
+-- @include journal_fence
+-- @include journal_count
 -- @include record_write
 -- @include log_append
 local task, tasks, parent, lease, journal, children = KEYS[1], KEYS[2], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
 local log = { rows = KEYS[3], ids = KEYS[4], topic_rows = KEYS[5], channel = KEYS[6] }
-local epoch, entry, note, before, write = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5]
+local mark, entry, note, before, write = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5]
 local ttl_ms, index_ttl_ms, member = tonumber(ARGV[6]), tonumber(ARGV[7]), ARGV[8]
 log.topic, log.max_rows, log.ttl_ms = ARGV[8], tonumber(ARGV[9]), tonumber(ARGV[10])
-local row_id, row = ARGV[11], ARGV[12]
-local fields = { unpack(ARGV, 13) }
+local row_id, row, lane, state = ARGV[11], ARGV[12], ARGV[13], ARGV[14]
+local fields = { unpack(ARGV, 15) }
 
-local lost = fence(lease, epoch)
+local lost = journal_fence(lease, mark, journal)
 if lost then return lost end
-local now, noted = now_ms(), redis.call('HGET', journal, entry)
+local now, noted, entries = now_ms(), unpack(redis.call('HMGET', journal, entry, 'entries'))
 local is_new = not noted
 if is_new then
   local is = redis.call('HMGET', parent, 'status', 'order')
@@ -59,9 +63,10 @@ end
 redis.call('ZADD', children, string.format('%.0f', now_us() + index_ttl_ms * 1000), member)
 redis.call('PEXPIRE', children, index_ttl_ms)
 local was = redis.call('HMGET', task, 'version', 'write')
-if was[2] == write then return { 'OK', tonumber(was[1]) } end
+if was[2] == write then return { 'OK', tonumber(was[1]), tonumber(entries or 0) } end
 if not is_new then return { 'STALE', noted } end
 redis.call('HSET', journal, entry, note)
+entries = journal_count(journal, lane, state)
 redis.call('PEXPIREAT', journal, redis.call('PEXPIRETIME', parent))
 log_append(log, row_id, row, now)
-return { 'OK', record_write(task, { key = tasks, member = member }, write, ttl_ms, fields) }
+return { 'OK', record_write(task, { key = tasks, member = member }, write, ttl_ms, fields), entries }

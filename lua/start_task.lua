@@ -2,7 +2,7 @@
 -- is taken over, and its holder counted as dead.
 -- KEYS[1] task     hash: version, write, order, status, attempts, crashes and the fields given
 -- KEYS[2] tasks    zset: task_id -> expiry in us
--- KEYS[3] lease    hash: owner, epoch, expires
+-- KEYS[3] lease    hash: owner, claim, epoch, expires
 -- KEYS[4] rows     stream of the session's updates
 -- KEYS[5] ids      hash: its ids
 -- KEYS[6] topic_rows  list: the task's index in it

@@ -2,13 +2,13 @@
 -- one step. Its phase is its status, or what a protocol calls it more finely while it has that status.
 -- KEYS[1] task     hash: version, write, order, status, attempts, phase and the fields given
 -- KEYS[2] tasks    zset: task_id -> expiry in us
--- KEYS[3] lease    hash: owner, epoch, expires
+-- KEYS[3] lease    hash: owner, claim, epoch, expires
 -- KEYS[4] rows     stream of the session's updates
 -- KEYS[5] ids      hash: its ids
 -- KEYS[6] topic_rows  list: the task's index in it
 -- KEYS[7] channel  pub/sub
 -- KEYS[8] journal  hash: entry -> JSON; lives as long as the task
--- ARGV[1] epoch    of the mover's lease, '' for none
+-- ARGV[1] mark     of the mover's lease, '' for none
 -- ARGV[2] from     the phases it may be in, each between spaces
 -- ARGV[3] write    id of this call
 -- ARGV[4] ttl_ms   of the task
@@ -27,11 +27,12 @@
 --   {'MISSING'}         no such task
 -- Emits the update on channel
 -- @include now_ms
+-- @include fence
 -- @include record_write
 -- @include log_append
 local task, tasks, lease, journal = KEYS[1], KEYS[2], KEYS[3], KEYS[8]
 local log = { rows = KEYS[4], ids = KEYS[5], topic_rows = KEYS[6], channel = KEYS[7] }
-local epoch, from, write, ttl_ms = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
+local mark, from, write, ttl_ms = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 local member, row_id, row, status, phase = ARGV[5], ARGV[8], ARGV[9], ARGV[10], ARGV[11]
 log.topic, log.max_rows, log.ttl_ms = ARGV[5], tonumber(ARGV[6]), tonumber(ARGV[7])
 local fields = { unpack(ARGV, 12) }
@@ -41,9 +42,9 @@ if not was[1] then return { 'MISSING' } end
 if was[3] == write then return { 'OK', redis.call('HGETALL', task) } end
 local now = now_ms()
 local held = redis.call('HMGET', lease, 'owner', 'epoch', 'expires')
-local current = held[2] or '0'
 local is_held = held[1] and held[1] ~= '' and tonumber(held[3]) > now
-if current ~= epoch and (epoch ~= '' or is_held) then return { 'LOST', tonumber(current) } end
+local lost = fence(lease, mark) or (mark == '' and is_held and { 'LOST', tonumber(held[2]) })
+if lost then return lost end
 -- Who moves it otherwise leaves the phase standing: it is that of its status in its own run.
 local run = ':' .. (was[4] or '0') .. ':'
 local of, current_phase = string.match(was[2] or '', '^(.*:)(.*)$')

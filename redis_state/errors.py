@@ -28,6 +28,7 @@
         ├── BackendUnavailable     it cannot be reached; the call did not happen
         │   └── OutcomeUnknown         the connection broke: it may have happened
         ├── StoreFull              it refuses writes for want of memory; reads go on
+        ├── JournalRewound         it has lost entries of a task's journal that its run knows
         ├── CommandRefused         it answered with an error that none of the others explains
         └── CorruptState           what is stored cannot be what was written
 
@@ -125,12 +126,17 @@ class SessionBusy(LostRace):
 
 
 class LeaseLost(LostRace):
-    """Another owner holds the lease. Stop working: every further write will be refused."""
+    """Another owner holds the lease. Stop working: every further write will be refused.
 
-    def __init__(self, what: str, *, epoch: int, current: int) -> None:
-        super().__init__(f"the lease on {what} is at epoch {current}, not {epoch}")
+    ``released`` tells that this very owner gave it back, and that nobody has taken it since.
+    """
+
+    def __init__(self, what: str, *, epoch: int, current: int, released: bool = False) -> None:
+        how = "was released" if released else f"is at epoch {current}"
+        super().__init__(f"the lease on {what} {how}, held at {epoch}")
         self.epoch = epoch
         self.current = current
+        self.released = released
 
 
 class TokenResolved(LostRace):
@@ -262,6 +268,18 @@ class OutcomeUnknown(BackendUnavailable):
 
 class StoreFull(BackendError):
     """The server is out of memory and refuses writes. Nothing was written; reads go on."""
+
+
+class JournalRewound(BackendError):
+    """The server's history went back: it has lost entries of a task's journal that its run knows.
+
+    Nothing was written. The run ends here, and the task begins again from what the server has left.
+    """
+
+    def __init__(self, what: str, *, known: int, found: int) -> None:
+        super().__init__(f"{what}: the server has {found} entries of {known} that this run knows")
+        self.known = known
+        self.found = found
 
 
 class CommandRefused(BackendError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from redis_state.transport.keys import A2AKeys, JobKeys, Keys, TaskStateKeys, agent_shard
-from redis_state.transport.scripts import Fence, Reply, Scripts
+from redis_state.transport.scripts import Fence, LaneState, Reply, Scripts
 from tests.a2a_rows import version_keys, write
 from tests.looking import (
     HOUR,
@@ -32,6 +32,7 @@ from tests.looking import (
 
 Call = Callable[[Scripts, Keys], Awaitable[Reply]]
 
+MARK = b"1  o"
 SESSION = "a{b}:*?[c] \ud800"
 
 
@@ -39,7 +40,7 @@ def _move(scripts: Scripts, keys: Keys) -> Awaitable[Reply]:
     return scripts.move_task(
         task_keys(keys, SESSION),
         {"status": b"COMPLETE"},
-        epoch=1,
+        mark=MARK,
         from_states=["RUNNING"],
         release=True,
         write="w",
@@ -52,7 +53,7 @@ def _transition(scripts: Scripts, keys: Keys) -> Awaitable[Reply]:
     return scripts.transition_task(
         task_keys(keys, SESSION),
         {"result": b"1"},
-        epoch=1,
+        mark=MARK,
         from_phases=["RUNNING"],
         status="COMPLETE",
         phase="COMPLETE",
@@ -83,7 +84,7 @@ def _save_record(scripts: Scripts, keys: Keys) -> Awaitable[Reply]:
         expected=0,
         index=task.tasks,
         member="t",
-        fence=Fence(task.lease, 1),
+        fence=Fence(task.lease, 1, "o"),
     )
 
 
@@ -268,7 +269,7 @@ CALLS: dict[str, Call] = {
         "b",
         topic="t",
         announce=True,
-        fence=Fence(keys.lease(SESSION, "t"), 1),
+        fence=Fence(keys.lease(SESSION, "t"), 1, "o"),
     ),
     "claim_due": lambda scripts, keys: scripts.claim_due(keys.watch(0), limit=1, hold_ms=HOUR),
     "settle_claim": lambda scripts, keys: scripts.settle_claim(
@@ -276,7 +277,7 @@ CALLS: dict[str, Call] = {
     ),
     "look_task": lambda scripts, keys: scripts.look_task(task_keys(keys, SESSION)),
     "prioritize_task": lambda scripts, keys: scripts.prioritize_task(
-        task_keys(keys, SESSION), priority=3, write="w", epoch=1, expected=2
+        task_keys(keys, SESSION), priority=3, write="w", mark=MARK, expected=2
     ),
     "clear_log": lambda scripts, keys: scripts.clear_log(keys.updates(SESSION), topics=["t", ""]),
     "commit_blob": _commit,
@@ -292,7 +293,16 @@ CALLS: dict[str, Call] = {
     ),
     "find_row": lambda scripts, keys: scripts.find_row(keys.updates(SESSION), row_id=b"a"),
     "keep_part": lambda scripts, keys: scripts.keep_part(
-        task_keys(keys, SESSION), epoch=1, entry="step:\ud800#1", number=0, data=b"x"
+        task_keys(keys, SESSION), mark=MARK, entry="step:\ud800#1", number=0, data=b"x"
+    ),
+    "emit_update": lambda scripts, keys: scripts.emit_update(
+        task_keys(keys, SESSION),
+        saying(keys, "emitted", session=SESSION),
+        mark=MARK,
+        lane=LaneState("lane:\ud800", b"[]"),
+    ),
+    "record_entry": lambda scripts, keys: scripts.record_entry(
+        task_keys(keys, SESSION), mark=MARK, entry="took:\ud800", value=b"[]"
     ),
     "list_blobs": lambda scripts, keys: scripts.list_blobs(keys.artifacts(SESSION)),
     "move_task": _move,
@@ -301,18 +311,22 @@ CALLS: dict[str, Call] = {
     ),
     "note_step": lambda scripts, keys: scripts.note_step(
         task_keys(keys, SESSION),
-        epoch=1,
+        mark=MARK,
         entry="step:\ud800#1",
         checkpoint=False,
         chunks=0,
         about=b"[1]",
         result=b"1",
     ),
-    "open_pause": lambda scripts, keys: open_pause(scripts, keys, task_keys(keys), token_key(keys)),
+    "open_pause": lambda scripts, keys: open_pause(
+        scripts, keys, task_keys(keys), token_key(keys), mark=MARK
+    ),
     "open_token": lambda scripts, keys: scripts.open_token(
         keys.pause("token"), payload=b"p", mark="m", ttl_ms=HOUR, keep_ms=HOUR
     ),
-    "pause_task": lambda scripts, keys: pause(scripts, keys, task_keys(keys), token_key(keys)),
+    "pause_task": lambda scripts, keys: pause(
+        scripts, keys, task_keys(keys), token_key(keys), mark=MARK
+    ),
     "prune_snapshots": lambda scripts, keys: scripts.prune_snapshots(
         snapshot_keys(keys, SESSION), keep_last=1, keep_checkpoints=True, write="w"
     ),
@@ -380,7 +394,7 @@ CALLS: dict[str, Call] = {
         dropped=("s:1",),
         write="w",
         ttl_ms=HOUR,
-        fence=Fence(k.agent_lease("s"), 1),
+        fence=Fence(k.agent_lease("s"), 1, "o"),
     ),
     "delete_session": lambda s, k: s.delete_session(
         k.agent_session("s"),
@@ -403,9 +417,9 @@ CALLS: dict[str, Call] = {
         job_keys(keys), owner="o", job_id=SESSION, ttl_ms=HOUR
     ),
     "create_a2a_task": _create_a2a_task,
-    "spawn_task": lambda scripts, keys: spawn(scripts, keys, task_keys(keys)),
+    "spawn_task": lambda scripts, keys: spawn(scripts, keys, task_keys(keys), mark=MARK),
     "join_task": lambda scripts, keys: join(
-        scripts, keys, task_keys(keys), task_keys(keys, task="c")
+        scripts, keys, task_keys(keys), task_keys(keys, task="c"), mark=MARK
     ),
     "wake_task": lambda scripts, keys: wake(
         scripts, keys, task_keys(keys), task_keys(keys, task="c")

@@ -86,16 +86,16 @@ async def submitted(store: RedisStateStore, *, handler: str = "answer") -> str:
     return task
 
 
-async def queued_as(store: RedisStateStore, task: str, *, epoch: int = 0) -> None:
+async def queued_as(store: RedisStateStore, task: str, *, runs: int = 0) -> None:
     """Queue it."""
     queue = Queue(store.settings, name=queue_of(store.settings))
-    await queue.put(SESSION, task, epoch=epoch, priority=0)
+    await queue.put(SESSION, task, runs=runs, priority=0)
     await queue.aclose()
 
 
-async def picked(store: RedisStateStore, task: str, *, epoch: int = 0) -> None:
+async def picked(store: RedisStateStore, task: str, *, runs: int = 0) -> None:
     """Mark a job as arq does when a worker picks it, which then dies."""
-    await send(store, "SET", arq_key(store, "in-progress", task, epoch), "1", "PX", MARK_MS)
+    await send(store, "SET", arq_key(store, "in-progress", task, runs), "1", "PX", MARK_MS)
 
 
 async def started(store: RedisStateStore, task: str, *, lease_ms: int = 60_000) -> Started:

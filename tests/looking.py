@@ -173,6 +173,26 @@ async def make_task(
     assert saved.word is Word.OK
 
 
+STRANGER = b"7  stranger"
+
+
+async def mark_of(scripts: Scripts, lease: str) -> bytes:
+    """Make what a write of the lease's holder carries."""
+    epoch, claim = await ask(scripts, "HMGET", lease, "epoch", "claim")
+    return STRANGER if epoch is None else bytes(epoch) + b"  " + bytes(claim)
+
+
+async def entries_of(scripts: Scripts, task: TaskKeys) -> dict[str, bytes]:
+    """Give a task's journal without the count of its entries."""
+    found = await fields(scripts, task.journal)
+    return {name: value for name, value in found.items() if name != "entries"}
+
+
+async def epoch_of(scripts: Scripts, lease: str) -> int:
+    """Tell a lease's epoch, 0 if there is none."""
+    return int(await ask(scripts, "HGET", lease, "epoch") or 0)
+
+
 async def start(
     scripts: Scripts, keys: Keys, task: TaskKeys, *, owner: str = "one", lease_ms: int = HOUR
 ) -> Reply:
@@ -194,7 +214,7 @@ async def spawn(
     parent: TaskKeys,
     *,
     child: str = "c",
-    epoch: int = 1,
+    mark: bytes | None = None,
     write: str = "spawned",
     before: int = 1 << 52,
     ttl_ms: int = HOUR,
@@ -205,7 +225,7 @@ async def spawn(
         {"status": b"PENDING", "finished": b"0", "parent": parent.task_id.encode()},
         parent=parent,
         children=keys.children("s", parent.task_id),
-        epoch=epoch,
+        mark=await mark_of(scripts, parent.lease) if mark is None else mark,
         entry=f"child:{child}#1",
         note=b"{}",
         before=before,
@@ -222,7 +242,7 @@ async def join(
     task: TaskKeys,
     child: TaskKeys,
     *,
-    epoch: int = 1,
+    mark: bytes | None = None,
     write: str = "joined",
 ) -> Reply:
     """Have a task wait for a child's end."""
@@ -230,7 +250,7 @@ async def join(
         task,
         {"status": b"PAUSED"},
         child=child,
-        epoch=epoch,
+        mark=await mark_of(scripts, task.lease) if mark is None else mark,
         write=write,
         ttl_ms=HOUR,
         announcement=saying(keys, f"joined-{child.task_id}"),
@@ -263,14 +283,14 @@ async def open_pause(
     task: TaskKeys,
     token: str,
     *,
-    epoch: int = 1,
+    mark: bytes | None = None,
     entry: str = "pause:x#1",
     ttl_ms: int = HOUR,
 ) -> Reply:
     """Open a pause under a token."""
     return await scripts.open_pause(
         task,
-        epoch=epoch,
+        mark=await mark_of(scripts, task.lease) if mark is None else mark,
         token=token,
         pauses=keys.pauses("s"),
         entry=entry,
@@ -290,14 +310,14 @@ async def pause(
     task: TaskKeys,
     token: str,
     *,
-    epoch: int = 1,
+    mark: bytes | None = None,
     entry: str = "pause:x#1",
 ) -> Reply:
     """Have a task wait for a pause."""
     return await scripts.pause_task(
         task,
         {"status": b"PAUSED"},
-        epoch=epoch,
+        mark=await mark_of(scripts, task.lease) if mark is None else mark,
         token=token,
         entry=entry,
         write=f"pause {token}",
@@ -316,7 +336,7 @@ async def decide(
     answer: str = "yes",
     entry: str = "pause:x#1",
     overdue: bool = False,
-    epoch: int | None = None,
+    mark: bytes = b"",
 ) -> Reply:
     """Decide a pause."""
     return await scripts.decide_pause(
@@ -333,7 +353,7 @@ async def decide(
         ttl_ms=HOUR,
         announcement=saying(keys, f"resumed-{claim}", f"decided-{claim}"),
         overdue=overdue,
-        epoch=epoch,
+        mark=mark,
     )
 
 

@@ -37,8 +37,8 @@ async def make(store: RedisStateStore, task_id: str = TASK) -> None:
 async def note_step(store: RedisStateStore, started: Started, entry: str, result: Any) -> Any:
     """Note a step's result below the context, which is polite; return what the journal holds."""
     keys = store.tasks.keys(started.state.session_id, started.state.task_id)
-    journals, epoch = Journals(store.base.scripts), started.held.epoch
-    return (await journals.note(keys, entry, result, epoch=epoch))[1]
+    journals = Journals(store.base.scripts)
+    return (await journals.note(keys, entry, result, run=started.replay))[1]
 
 
 async def run_once(

@@ -1,7 +1,8 @@
 """The lease: one owner at a time, under an epoch that only grows.
 
-A process that stalls past its lease cannot know that it lost it. So the epoch goes with every
-write, and the script that writes compares it: a later owner's epoch refuses the stale one's.
+A process that stalls past its lease cannot know that it lost it. So the epoch and the owner's
+random id go with every write, and the script that writes compares both. The epoch is at least the
+server's time in ms: also a server whose history went back gives a later owner a greater one.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ class Held:
     @property
     def fence(self) -> Fence:
         """What a write carries to be refused once a later owner has come."""
-        return Fence(self.key, self.epoch)
+        return Fence(self.key, self.epoch, self.owner)
 
 
 class Leases:
     """Take, renew and give back leases.
 
-    ``keep_ms`` is how long an epoch is remembered after its lease has run out: a claim that comes
-    later still begins again at 1, so it must be longer than any writer can stall.
+    ``keep_ms`` is how long an epoch is remembered after its lease has run out. A later claim's is
+    greater all the same, unless the server's clock was set back meanwhile.
     """
 
     def __init__(self, scripts: Scripts, *, keep_ms: int) -> None:
@@ -69,7 +70,8 @@ class Leases:
             keep_ms=self._keep_ms,
         )
         if reply.word is Word.LOST:
-            raise LeaseLost(held.key, epoch=held.epoch, current=int(reply.facts[0]))
+            current, taken = map(int, reply.facts)
+            raise LeaseLost(held.key, epoch=held.epoch, current=current, released=not taken)
 
     async def release(self, held: Held) -> None:
         """Give it back. Does nothing if it is no longer held."""

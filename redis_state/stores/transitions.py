@@ -41,7 +41,7 @@ class Transitions:
         One step: the state is checked, changed and told to the session's watchers. Of concurrent
         moves one wins; the others find the state that it left. Errors: InvalidTransition with
         the state as ``words`` say it, ``missing`` for no task; LeaseLost if a worker runs the
-        task, or under a ``fence`` of an earlier epoch; InvalidField.
+        task, or under the ``fence`` of a lease that another claim has; InvalidField.
         """
         phase = words.phase(wanted)
         unknown = sorted(set(changes) - _CHANGES)
@@ -53,7 +53,7 @@ class Transitions:
         reply = await self._base.scripts.transition_task(
             keys,
             fields,
-            epoch=fence.epoch if fence else None,
+            mark=fence.mark if fence else b"",
             from_phases=sorted(source.value for source in words.sources(phase)),
             status=phase.status.value,
             phase=phase.value,

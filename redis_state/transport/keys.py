@@ -256,14 +256,15 @@ class Keys:
 
     def journal(self, session_id: str, task_id: str) -> str:
         """hash: <kind>:<name>#<n> -> JSON, part:<number>:<entry> -> bytes, end:<child> -> JSON,
-        versions: a task's finished steps, in chunks if large, its pauses, and the ends of its
-        children. Like the task.
+        lane:<name> -> JSON, took:<n> -> JSON, decided:<entry> -> JSON, versions, entries: a task's
+        finished steps, in chunks if large, its pauses, the ends of its children, and what its runs
+        have published and taken from the inbox. Like the task.
         """
         return self._key("session_id", session_id, f"journal:{escape('task_id', task_id)}")
 
     def lease(self, session_id: str, task_id: str) -> str:
-        """hash: owner, epoch, expires: who runs a task. Kept as long as an active task may live,
-        so that an epoch is never given twice.
+        """hash: owner, claim, epoch, expires: which worker runs a task. Kept as long as an active
+        task may live: also the last epoch, so that the next one is greater.
         """
         return self._key("session_id", session_id, f"lease:{escape('task_id', task_id)}")
 
@@ -344,7 +345,7 @@ class Keys:
         return f"{self.namespace}:v1:{{agents-{shard:02d}}}:expiries"
 
     def agent_lease(self, session_id: str) -> str:
-        """hash: owner, epoch, expires: who executes an agent's session. `agent_sessions_ttl`."""
+        """hash: owner, claim, epoch, expires: who executes an agent's session. `agent_sessions_ttl`."""
         return f"{self._agents(session_id)}:lease:{escape('session_id', session_id)}"
 
     def executions(self, agent_id: str) -> LogKeys:
@@ -511,7 +512,7 @@ class Keys:
         return LogKeys(rows, f"{rows}:ids", channel, f"{rows}:topic")
 
     def a2a_version_lease(self, scope: str, task_id: str) -> str:
-        """hash: owner, epoch, expires: which server works on an A2A task. A lease longer than the
+        """hash: owner, claim, epoch, expires: which server works on an A2A task. A lease longer than the
         task.
         """
         return f"{self.namespace}:v1:{{{scope}}}:a2a-version-lease:{escape('task_id', task_id)}"
@@ -531,7 +532,7 @@ class Keys:
         return LogKeys(rows, f"{rows}:ids", channel, f"{rows}:topic")
 
     def a2a_queue_lease(self, task_id: str) -> str:
-        """hash: owner, epoch, expires: which server feeds a queue. One hour after its lease."""
+        """hash: owner, claim, epoch, expires: which server feeds a queue. One hour after its lease."""
         return f"{self.namespace}:v1:{{a2a-queue/{escape('task_id', task_id)}}}:a2a-queue-lease"
 
     def a2a_page_secret(self) -> str:

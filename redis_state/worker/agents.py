@@ -21,6 +21,7 @@ from redis_state.agents.session_store import SessionStore
 from redis_state.agents.signals import StopReason, StopSignal
 from redis_state.agents.state import AgentState
 from redis_state.errors import InvalidField, LeaseLost, SessionBusy, SessionConflict
+from redis_state.models import UpdateType
 from redis_state.models.steering import SteeringEvent
 from redis_state.store import RedisStateStore
 from redis_state.transport.scripts import Fence
@@ -193,11 +194,16 @@ class _AgentRun:
         if state.current_step is not None:
             return  # answered: it is told when its tools have run
         try:
-            await self._ctx.progress(
-                f"step {state.step_count}",
+            await self._ctx.emit(
+                UpdateType.PROGRESS,
+                {
+                    "message": f"step {state.step_count}",
+                    "session": session.session_id,
+                    "status": state.status,
+                },
                 step=state.step_count,
-                session=session.session_id,
-                status=state.status,
+                # Each run resumes from the saved session, and so at another step.
+                key=f"{self._execution_id} {state.step_count} {state.status}",
             )
         except TaskCancelled:
             # The loop finds out too, and then there is something to be saved.

@@ -352,7 +352,7 @@ class TaskClient:
             await self._queue.move(
                 session_id,
                 task_id,
-                epoch=waiting.epoch,
+                runs=waiting.runs,
                 before=waiting.priority,
                 after=priority,
                 queue=waiting.queue,

@@ -9,9 +9,11 @@ from typing import Any, ParamSpec, Self, TypeVar, Unpack, overload
 
 from redis_state import codec
 from redis_state.errors import InvalidField, InvalidTransition, TokenUnknown
-from redis_state.models import StateUpdate, TaskState, TaskStatus, UpdateType
+from redis_state.models import TaskState, TaskStatus, UpdateType
 from redis_state.store import RedisStateStore
+from redis_state.transport.scripts import Fence
 from redis_state.worker import telemetry
+from redis_state.worker.emitter import Emitter
 from redis_state.worker.family import (
     ChildTask,
     Family,
@@ -36,6 +38,8 @@ from redis_state.worker.waitpoint import (
 R = TypeVar("R")
 P = ParamSpec("P")
 
+_DECIDED = "decided:"
+
 
 class TaskPaused(BaseException):
     """The task is paused: the run ends here, and a later one begins at the handler's start."""
@@ -50,9 +54,10 @@ class TaskHandedBack(Exception):
 class TaskContext:
     """One run of a task. After a pause or a crash a handler is run again from its start.
 
-    Then what it has noted comes back instead of happening twice: a `step` returns its stored
-    result, a `pause` its decision. Both are found by their name and, among those of one name, by
-    their order. The inbox too begins anew with all that the task was ever told.
+    What is recorded comes back instead of happening twice: a `step` returns its stored result, a
+    `pause` its decision, the inbox what was taken from it at the same place, and an update that is
+    published is not published again. Steps and pauses are found by their name and, among those of
+    one name, by their order; updates by their order among those of their kind in one asyncio task.
     """
 
     def __init__(
@@ -73,9 +78,16 @@ class TaskContext:
         self._started = started
         self._steps = Steps(store, started, inbox, steps or StepPolicy())
         self._pausing = Pausing(store)
+        self._emitter = Emitter(store, started)
+        inbox.lane = self._steps.lane
         self._family = family or Family(store)
         self._pauses: dict[str, dict[str, Any]] = {
             entry: note for entry, note in started.journal.items() if entry.startswith("pause:")
+        }
+        for entry in [name for name in started.journal if name.startswith(_DECIDED)]:
+            self._pauses[entry.removeprefix(_DECIDED)] = started.journal[entry]
+        self._decided_before = {
+            entry for entry, note in self._pauses.items() if note["state"] == "decided"
         }
         self._tokens: dict[str, str] = {}
 
@@ -91,8 +103,13 @@ class TaskContext:
 
     @property
     def epoch(self) -> int:
-        """The number of this run: later runs have greater ones."""
+        """The number of this run: at least the server's time in ms, and later runs' are greater."""
         return self._started.held.epoch
+
+    @property
+    def fence(self) -> Fence:
+        """What the handler's own writes to the store carry, to be refused after a takeover."""
+        return self._started.held.fence
 
     @property
     def attempt(self) -> int:
@@ -125,23 +142,26 @@ class TaskContext:
         await self.emit(UpdateType.RESULT, content)
 
     async def emit(
-        self, kind: UpdateType, content: Any, *, step: int | None = None, total: int | None = None
+        self,
+        kind: UpdateType,
+        content: Any,
+        *,
+        step: int | None = None,
+        total: int | None = None,
+        key: str | None = None,
     ) -> None:
         """Append an update of any kind to the session. A checkpoint.
 
-        Errors: TaskCancelled; LeaseLost if another worker has taken the task over.
+        Once per task: the n-th update of a kind that an asyncio task of the handler emits is the
+        n-th in each run, whatever time or random id a replay writes into it. A handler that resumes
+        from a state of its own, and so does not repeat its updates, names each by a ``key``: it is
+        published once per key. Errors: TaskCancelled; LeaseLost if another worker has taken the
+        task over.
         """
-        await self.inbox.checkpoint(updates=1)
-        update = StateUpdate(
-            session_id=self.task.session_id,
-            task_id=self.task.task_id,
-            trace_id=self.task.trace_id,
-            update_type=kind,
-            content=content,
-            step_index=step,
-            total_steps=total,
-        )
-        await self.store.updates.save(update, fence=self._started.held.fence)
+        kind = UpdateType(kind)
+        lane = self._steps.lane_of(key, kind, content)
+        await self.inbox.checkpoint(updates=0 if lane.repeats(kind.value) else 1)
+        await self._emitter.emit(lane, kind, content, step=step, total=total)
 
     @overload
     def step(
@@ -256,6 +276,7 @@ class TaskContext:
             if note is None:
                 raise self._end_paused()
             self._pauses[entry] |= note
+        await self._learn_decision(entry)
         return decision_of(entry, self._pauses[entry])
 
     def pause(
@@ -305,6 +326,17 @@ class TaskContext:
             raise InvalidField("child", "is no child of this task")
         return self._join(child, self._steps.do(f"join {child.place}", self._end_of, (child,), {}))
 
+    async def _learn_decision(self, entry: str) -> None:
+        """Record a decision that came in during this run, before the handler acts on it.
+
+        Whoever decided wrote it, so the server may lose it while it keeps what this run does next.
+        """
+        learned = _DECIDED + entry
+        if learned in self._started.journal or entry in self._decided_before:
+            return
+        self._decided_before.add(entry)
+        await self._steps.record(learned, codec.encode(self._pauses[entry]))
+
     def _ask_pause(
         self, reason: str, payload: Any, options: PauseOptions, *, reveal: bool = True
     ) -> tuple[str, Question]:
@@ -322,7 +354,9 @@ class TaskContext:
         note = self._pauses.get(entry)
         if note is None or note["state"] != "decided":
             with self._ending_if_paused():
-                self._pauses[entry] = await self._pausing.open(self._started, entry, asked)
+                self._pauses[entry] = await self._pausing.open(
+                    self._started, entry, asked, self._steps.lane()
+                )
         return Pause(asked.name, self._token(entry))
 
     async def _pause(self, entry: str, asked: Question) -> Decision:
@@ -331,7 +365,7 @@ class TaskContext:
     async def _spawn(self, entry: str, asked: Spawning) -> ChildTask:
         await self.checkpoint()
         with self._ending_if_paused():
-            return await self._family.spawn(self._started, entry, asked)
+            return await self._family.spawn(self._started, entry, asked, self._steps.lane())
 
     async def _join(self, child: ChildTask, end: Coroutine[Any, Any, Any]) -> Any:
         return result_of(child.session_id, child.task_id, await end)

@@ -46,6 +46,7 @@ from redis_state.transport.clock import ask_time
 from redis_state.transport.scripts import TaskKeys, Word, raw, topic_text
 from redis_state.worker import telemetry
 from redis_state.worker.jobs import Job
+from redis_state.worker.journal import state_of
 from redis_state.worker.life import SKEW_MS, Started, TaskLife
 from redis_state.worker.moves import (
     announcement,
@@ -55,6 +56,7 @@ from redis_state.worker.moves import (
     watch_entry,
 )
 from redis_state.worker.queue import Queue, put_now
+from redis_state.worker.replay import Lane
 from redis_state.worker.sight import look
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -137,7 +139,9 @@ class Family:
         self._life = TaskLife(store)
         self._watch = WatchList(store.base.scripts, store.base.keys)
 
-    async def spawn(self, started: Started, entry: str, asked: Spawning) -> ChildTask:
+    async def spawn(
+        self, started: Started, entry: str, asked: Spawning, lane: Lane | None = None
+    ) -> ChildTask:
         """Write a child down, once per entry of the parent's journal, and queue it.
 
         Its id is made from the parent's secret and the entry, so every run means the same child.
@@ -175,7 +179,7 @@ class Family:
             )
             fields |= {"parent": raw(parent.task_id), "isolate": b"1" if asked.isolate else b"0"}
             note = codec.encode({"task": child_id, "asks": asked.asks})
-            if await self._write(started, entry, state, fields, note):
+            if await self._write(started, entry, state, fields, note, lane=lane):
                 await self._put(Job(parent.session_id, child_id, 0, asked.priority, queue))
         place = entry.partition(":")[2]
         return ChildTask(parent.session_id, child_id, parent.task_id, place)
@@ -200,7 +204,7 @@ class Family:
                 self._keys(session_id, task_id),
                 move_fields(TaskStatus.PAUSED) | {"crashes": b"0"} | started.meter.fields(),
                 child=self._keys(session_id, child_id),
-                epoch=started.held.epoch,
+                mark=started.replay.mark,
                 write=new_write_id(),
                 ttl_ms=self._store.tasks.ttl_ms(TaskStatus.PAUSED.value),
                 announcement=announcement(
@@ -210,7 +214,7 @@ class Family:
             if reply.word is Word.OK:
                 return None
             if reply.word not in (Word.AGAIN, Word.MISSING):
-                raise_refused(reply, parent, epoch=started.held.epoch, wanted="PAUSED")
+                raise_refused(reply, parent, run=started.replay, wanted="PAUSED")
 
     @asynccontextmanager
     async def ending(
@@ -335,6 +339,8 @@ class Family:
         state: TaskState,
         fields: dict[str, bytes],
         note: bytes,
+        *,
+        lane: Lane | None,
     ) -> bool:
         """Write a child; tell whether it was new."""
         parent, ttl_ms = started.state, self._store.tasks.ttl_ms(TaskStatus.RUNNING.value)
@@ -351,7 +357,7 @@ class Family:
                 fields,
                 parent=self._keys(parent.session_id, parent.task_id),
                 children=self._store.base.keys.children(parent.session_id, parent.task_id),
-                epoch=started.held.epoch,
+                mark=started.replay.mark,
                 entry=entry,
                 note=note,
                 before=due_ms - SKEW_MS,
@@ -359,11 +365,13 @@ class Family:
                 ttl_ms=ttl_ms,
                 index_ttl_ms=2 * ttl_ms,
                 announcement=told,
+                lane=state_of(lane),
             )
             if reply.word is not Word.EXPIRED:
                 break
             delay_ms *= 2
-        raise_refused(reply, parent, epoch=started.held.epoch, wanted="spawning")
+        raise_refused(reply, parent, run=started.replay, wanted="spawning")
+        started.replay.learn(reply, 1, what=parent.task_id)
         return reply.word is Word.OK
 
     async def _put(self, job: Job) -> None:

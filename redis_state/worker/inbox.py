@@ -1,11 +1,12 @@
 """The inbox: steering that reaches a task, whatever process runs it.
 
 It is the task's part of the session's steering log, so it lives as long as the task, not the run.
-Each run reads it from the beginning, as each run begins at the handler's start: what an earlier
-run was told, a later one is told again, before its first checkpoint. What an earlier task of the
-same id was told is left out. What steers the run itself
-(CANCEL, PAUSE, RESUME, PRIORITIZE) acts when it arrives; what resolves a pause has acted before;
-the rest waits until the handler takes it.
+Each run reads it from the beginning, except for the events of an earlier task with the same id.
+CANCEL, PAUSE, RESUME and PRIORITIZE steer the run itself and act when they arrive; an event that
+resolves a pause has acted before. The rest waits until the handler takes it.
+
+What a handler takes is recorded in the journal, with the place in the handler. A later run gets it
+at the same place, and gets nothing new before it has come as far as the runs before it.
 """
 
 from __future__ import annotations
@@ -15,11 +16,16 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
+from functools import partial
 from typing import NoReturn
 
 from redis_state.errors import BackendError, CursorGap
 from redis_state.models import SteeringEvent, SteeringEventType
+from redis_state.primitives.signal import Row
 from redis_state.store import RedisStateStore
+from redis_state.transport.keys import entry_id
+from redis_state.worker.journal import Journals
+from redis_state.worker.replay import Lane, Replay, SteeringRow
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -47,10 +53,12 @@ class Inbox:
         task_id: str,
         *,
         after: str | None,
+        replay: Replay,
         on_hard_cancel: Callable[[], None],
         on_priority: Callable[[int], None],
     ) -> None:
         self._store = store
+        self._replay = replay
         self._session_id = session_id
         self._task_id = task_id
         self._after = after
@@ -62,6 +70,10 @@ class Inbox:
         self._open.set()
         self._cancelled: TaskCancelled | None = None
         self._over: BaseException | None = None
+        # Deliveries that are being recorded.
+        self._recording: set[asyncio.Task[None]] = set()
+        # Returns the lane of whoever takes events.
+        self.lane: Callable[[], Lane] = partial(replay.named, "")
         # Asked at each checkpoint, with the steps and updates that are about to begin.
         self.guarding: Callable[[int, int], Awaitable[None]] | None = None
 
@@ -87,27 +99,37 @@ class Inbox:
         self._arrived.set()
 
     def take(self) -> list[SteeringEvent]:
-        """Take what has arrived, in order. Does not wait."""
-        events = list(self._waiting)
-        self._waiting.clear()
-        self._arrived.clear()
-        return events
+        """Take what has arrived, in order. Does not wait.
+
+        In a replay, what was taken here before. It is recorded before the handler's next
+        checkpoint is passed.
+        """
+        return self._take(self.lane())
 
     async def wait(self, timeout_s: float | None = None) -> list[SteeringEvent]:
         """Wait until something arrives, then take it; nothing after ``timeout_s``.
 
-        Errors: TaskCancelled.
+        Recorded when it returns. In a replay it returns at once what it returned before. Errors:
+        TaskCancelled.
         """
+        lane = self.lane()
+        if timeout_s is not None and not lane.is_due and lane.passes():
+            return []
+        if timeout_s is None and not lane.is_due:
+            lane.go_live()
         try:
             async with asyncio.timeout(timeout_s):
-                while not self._waiting:
+                while not (lane.is_due or (self._waiting and not lane.withholds())):
                     self.raise_if_over()
                     self._arrived.clear()
                     await self._arrived.wait()
         except TimeoutError:
+            lane.go_live()
             return []
         self.raise_if_over()
-        return self.take()
+        events = self._take(lane)
+        await self._recorded()
+        return events
 
     def cancel(self, reason: str) -> None:
         """Have the task be cancelled at its next checkpoint, unless it is already."""
@@ -123,6 +145,8 @@ class Inbox:
         """
         self.raise_if_over()
         await self._open.wait()
+        if self._recording:
+            await self._recorded()
         self.raise_if_over()
         if self.guarding is not None:
             await self.guarding(steps, updates)
@@ -137,7 +161,7 @@ class Inbox:
 
     def raise_if_over(self) -> None:
         """Errors: TaskCancelled, LeaseLost."""
-        over = self._over or self._cancelled
+        over = self._over or self._replay.rewound or self._cancelled
         if over is not None:
             raise over
 
@@ -176,6 +200,37 @@ class Inbox:
                 log.warning("steering of task %s is not heard: %s", self._task_id, error)
                 await asyncio.sleep(_AGAIN_S)
 
+    def _take(self, lane: Lane) -> list[SteeringEvent]:
+        due = lane.due()
+        if due is not None:
+            return [self._read(row) for row in due.rows]
+        if not self._waiting or lane.withholds():
+            return []
+        events = list(self._waiting)
+        self._waiting.clear()
+        self._arrived.clear()
+        rows = [self._store.steering.write(event) for event in events]
+        entry, value = self._replay.delivering(lane, rows)
+        recording = asyncio.create_task(self._record(entry, value, lane))
+        self._recording.add(recording)
+        return events
+
+    async def _record(self, entry: str, value: bytes, lane: Lane) -> None:
+        keys = self._store.tasks.keys(self._session_id, self._task_id)
+        journals = Journals(self._store.base.scripts)
+        await journals.record(keys, entry, value, run=self._replay, lane=lane)
+
+    async def _recorded(self) -> None:
+        """Wait until what was taken is recorded. Errors: LeaseLost, BackendError."""
+        while self._recording:
+            recording = next(iter(self._recording))
+            await asyncio.shield(recording)
+            self._recording.discard(recording)
+
+    def _read(self, row: SteeringRow) -> SteeringEvent:
+        row_id, data = row
+        return self._store.steering.read(self._session_id, Row(0, 0, row_id, self._task_id, data))
+
     def _receive(self, event: SteeringEvent) -> None:
         match event.event_type:
             case SteeringEventType.CANCEL:
@@ -197,7 +252,8 @@ class Inbox:
                 # It has acted already: the pause that it resolved returns it.
                 pass
             case _:
-                self._waiting.append(event)
+                if entry_id("event_id", event.event_id) not in self._replay.delivered:
+                    self._waiting.append(event)
         self._arrived.set()
 
 

@@ -1,4 +1,4 @@
-"""What the queue says of a task: which one is to be run, under which epoch, since when."""
+"""What the queue says of a task: which one is to be run, after how many runs, since when."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ RUN_TASK = "run_task"
 # How arq names cron jobs. They carry no arguments.
 CRON_PREFIX = "cron:"
 
-_EPOCHS_BACK = 10
+_RUNS_BACK = 10
 _NO_JOB: Mapping[str, Any] = {"t": None, "f": RUN_TASK, "a": [None], "k": {}, "et": 0}
 # What datetime still reads.
 _END_OF_TIME_MS = 253_402_300_799_000
@@ -57,14 +57,14 @@ def _is_job(job: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """What a job in the queue says: which task, after which epoch it was queued, and when.
+    """What a job in the queue says: which task, after how many runs it was queued, and when.
 
     ``at_ms`` is by the store's clock, ``trace`` the context of the span that queued it.
     """
 
     session_id: str
     task_id: str
-    epoch: int = 0
+    runs: int = 0
     at_ms: int | None = None
     trace: Mapping[str, str] = field(default_factory=dict[str, str])
 
@@ -77,37 +77,37 @@ class Ticket:
         session_id, task_id = parts.get("session_id"), parts.get("task_id")
         if not isinstance(session_id, str) or not isinstance(task_id, str):
             return None
-        epoch, at_ms = parts.get("epoch"), parts.get("at")
+        runs, at_ms = parts.get("runs"), parts.get("at")
         return cls(
             session_id,
             task_id,
-            epoch if type(epoch) is int else 0,
+            runs if type(runs) is int else 0,
             at_ms if type(at_ms) is int else None,
             carried(parts.get("trace")),
         )
 
-    def waited_s(self, now_ms: int | None, *, epoch: int) -> float | None:
-        """Tell how long the task waited for the run of this epoch.
+    def waited_s(self, now_ms: int | None, *, run: int) -> float | None:
+        """Tell how long the task waited for its run of this number.
 
         None if that is not known: another run came in between, and it waited for that one.
         """
-        if now_ms is None or self.at_ms is None or epoch != self.epoch + 1:
+        if now_ms is None or self.at_ms is None or run != self.runs + 1:
             return None
         return (now_ms - self.at_ms) / 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What the record says of a task that is to be run: under which epoch, how urgent, where.
+    """What the record says of a task that is to be run: after how many runs, how urgent, where.
 
     ``version`` is that of the record, ``since_ms`` when the task was made. ``orphan`` tells that
-    the run of this epoch is dead, and so is whoever has picked an earlier job. ``at_ms`` is when
+    its last run is dead, and so is whoever has picked an earlier job. ``at_ms`` is when
     it is queued, by the store's clock, and ``trace`` the context of the span that does so.
     """
 
     session_id: str
     task_id: str
-    epoch: int
+    runs: int
     priority: int
     queue: str | None = None
     version: int = 0
@@ -118,15 +118,15 @@ class Job:
 
     def ticket(self) -> dict[str, Any]:
         """Write what its job in the queue says."""
-        said = {"session_id": self.session_id, "task_id": self.task_id, "epoch": self.epoch}
+        said = {"session_id": self.session_id, "task_id": self.task_id, "runs": self.runs}
         more = {"at": self.at_ms, "trace": self.trace}
         return said | {name: value for name, value in more.items() if value}
 
     def names(self, namespace: str) -> list[str]:
         """Name its jobs, the newest first: a task that was handed over keeps its earlier one."""
-        oldest = max(0, self.epoch - _EPOCHS_BACK)
-        epochs = range(self.epoch, oldest - 1, -1)
-        return [job_id(namespace, self.session_id, self.task_id, epoch) for epoch in epochs]
+        oldest = max(0, self.runs - _RUNS_BACK)
+        counts = range(self.runs, oldest - 1, -1)
+        return [job_id(namespace, self.session_id, self.task_id, runs) for runs in counts]
 
 
 def is_anothers(job_id: str, namespace: str) -> bool:
@@ -136,7 +136,7 @@ def is_anothers(job_id: str, namespace: str) -> bool:
     return bool(slash) and task.count("/") == 1 and owner != escape("namespace", namespace)
 
 
-def job_id(namespace: str, session_id: str, task_id: str, epoch: int) -> str:
-    """Name the job of a task's run that follows this epoch."""
+def job_id(namespace: str, session_id: str, task_id: str, runs: int) -> str:
+    """Name the job of a task's run that follows so many."""
     task = f"{escape('session_id', session_id)}/{escape('task_id', task_id)}"
-    return f"{escape('namespace', namespace)}/{task}:{epoch}"
+    return f"{escape('namespace', namespace)}/{task}:{runs}"

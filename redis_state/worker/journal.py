@@ -16,9 +16,10 @@ from itertools import islice
 from typing import Any
 
 from redis_state import codec
-from redis_state.errors import CorruptState, InvalidTransition, LeaseLost
+from redis_state.errors import CorruptState
 from redis_state.stores.base import unpack
-from redis_state.transport.scripts import Reply, Scripts, TaskKeys, Word, raw
+from redis_state.transport.scripts import NO_LANE, LaneState, Scripts, TaskKeys, Word, raw
+from redis_state.worker.replay import Lane, Replay
 
 PART_BYTES = 256 * 1024
 INLINE_BYTES = 256 * 1024
@@ -49,15 +50,24 @@ class Journals:
     def __init__(self, scripts: Scripts) -> None:
         self._scripts = scripts
 
-    async def read(self, keys: TaskKeys) -> dict[str, Any]:
-        """Return what is noted, by entry: steps as `StepNote`, the rest as it was noted.
+    async def read(self, keys: TaskKeys) -> tuple[dict[str, Any], int]:
+        """Return the entries by name, steps as `StepNote`, and how many runs have written.
 
-        Large results are left where they are, see `result`. Errors: ValueError if a note is not
+        Large results are left where they are, see `result`. Errors: ValueError if an entry is not
         what was written.
         """
-        flat: list[bytes] = (await self._scripts.read_journal(keys)).facts[0]
+        flat, count = (await self._scripts.read_journal(keys)).facts
         named = zip(flat[::2], flat[1::2], strict=True)
-        return {entry: _read_note(entry, note) for entry, note in _texts(named)}
+        return {entry: _read_note(entry, note) for entry, note in _texts(named)}, int(count)
+
+    async def record(
+        self, keys: TaskKeys, entry: str, value: bytes, *, run: Replay, lane: Lane | None = None
+    ) -> None:
+        """Record an entry, once. Errors: LeaseLost, JournalRewound, InvalidTransition."""
+        reply = await self._scripts.record_entry(
+            keys, mark=run.mark, entry=entry, value=value, lane=state_of(lane)
+        )
+        run.learn(reply, 0, what=keys.task_id)
 
     async def note(
         self,
@@ -65,30 +75,32 @@ class Journals:
         entry: str,
         result: Any,
         *,
-        epoch: int,
+        run: Replay,
+        lane: Lane | None = None,
         checkpoint: bool = False,
         inline_bytes: int = INLINE_BYTES,
     ) -> tuple[StepNote, Any]:
         """Note a step's result, once; return the note that counts, and its result.
 
-        A result of more than ``inline_bytes`` is written in chunks first, each under the epoch; a
+        A result of more than ``inline_bytes`` is written in chunks first, each under the lease; a
         crash in between leaves chunks that the next attempt overwrites and the task's end removes.
-        Errors: LeaseLost; InvalidTransition if the task is gone; StoreFull.
+        Errors: LeaseLost; JournalRewound; InvalidTransition if the task is gone; StoreFull.
         """
         data = codec.encode(result)
         large = len(data) > inline_bytes
-        chunks = await self._keep(keys, entry, data, epoch=epoch) if large else 0
+        chunks = await self._keep(keys, entry, data, run) if large else 0
         sha256 = hashlib.sha256(data).hexdigest() if large else ""
         reply = await self._scripts.note_step(
             keys,
-            epoch=epoch,
+            mark=run.mark,
             entry=entry,
             checkpoint=checkpoint,
             chunks=chunks,
             about=codec.encode([len(data), chunks, sha256]),
             result=b"null" if large else data,
+            lane=state_of(lane),
         )
-        _raise_refused(reply, keys, epoch)
+        run.learn(reply, 1, what=keys.task_id)
         noted = read_step(reply.facts[0])
         if large and noted.sha256 == sha256:
             return noted, codec.decode(data)
@@ -110,19 +122,19 @@ class Journals:
             raise CorruptState(keys.journal, f"the digest of {entry!r} is another than was noted")
         return codec.decode(data)
 
-    async def _keep(self, keys: TaskKeys, entry: str, data: bytes, *, epoch: int) -> int:
+    async def _keep(self, keys: TaskKeys, entry: str, data: bytes, run: Replay) -> int:
         starts = range(0, len(data), PART_BYTES)
         for number, start in enumerate(starts):
             reply = await self._scripts.keep_part(
                 keys,
-                epoch=epoch,
+                mark=run.mark,
                 entry=entry,
                 number=number,
                 data=data[start : start + PART_BYTES],
             )
             if reply.word is Word.STALE:
                 break
-            _raise_refused(reply, keys, epoch)
+            run.raise_refused(reply, what=keys.task_id)
         return len(starts)
 
     async def _fetch(self, keys: TaskKeys, entry: str, chunks: int) -> bytes | None:
@@ -139,6 +151,11 @@ class Journals:
             if chunk is None:
                 return None
             data += chunk
+
+
+def state_of(lane: Lane | None) -> LaneState:
+    """Write where a lane stands, for the script that writes an entry."""
+    return NO_LANE if lane is None else lane.state()
 
 
 def part_name(entry: str, number: int) -> bytes:
@@ -191,10 +208,3 @@ def _texts(named: Iterable[tuple[bytes, bytes]]) -> Iterable[tuple[str, bytes]]:
 
 def _read_note(entry: str, note: bytes) -> Any:
     return read_step(note) if entry.startswith(_STEP) else codec.decode(note)
-
-
-def _raise_refused(reply: Reply, keys: TaskKeys, epoch: int) -> None:
-    if reply.word is Word.LOST:
-        raise LeaseLost(keys.task, epoch=epoch, current=int(reply.facts[0]))
-    if reply.word is Word.MISSING:
-        raise InvalidTransition(keys.task_id, current="missing", wanted="noted")

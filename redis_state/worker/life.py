@@ -47,6 +47,7 @@ from redis_state.worker.moves import (
     status_update,
     watch_entry,
 )
+from redis_state.worker.replay import Replay
 from redis_state.worker.telemetry import carried
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -62,6 +63,7 @@ _LOOK_SOON_MS = 2_000
 SKEW_MS = 500
 _BURIAL_MS = 10_000
 _RUNNING = TaskStatus.RUNNING.value.encode()
+_OUTCOMES = (TaskStatus.COMPLETE, TaskStatus.FAILED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,7 @@ class Started:
     taken_over: bool
     trace: Mapping[str, str]
     secret: str = field(repr=False)
+    replay: Replay = field(repr=False)
     queue: str | None = None
     parent: str | None = None
     parent_order: int = 0
@@ -99,9 +102,9 @@ class NotStarted:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A task that waits: the epoch of its last run, 0 before the first, and its priority."""
+    """A task that waits: how often it was started, and its priority."""
 
-    epoch: int
+    runs: int
     priority: int
     queue: str | None = None
 
@@ -229,7 +232,8 @@ class TaskLife:
         """End a run: finish the task, or hand it over by setting it pending.
 
         One step: state, result, lease, the update that tells, and a child's end in its parent's
-        journal. Errors: LeaseLost if the task was taken over: what this run found is then dropped.
+        journal. Errors: LeaseLost if the task was taken over: what this run found is then dropped;
+        JournalRewound for a result that stands on entries which the server has lost.
         """
         content = {"status": status.value} | ({"error": error} if error else {})
         fields = move_fields(status, result=result, error=error) | started.meter.fields()
@@ -238,7 +242,9 @@ class TaskLife:
             status,
             fields,
             content,
-            epoch=started.held.epoch,
+            # What a run fails or succeeds with may stand on entries that the server has lost.
+            mark=started.replay.mark if status in _OUTCOMES else started.held.fence.mark,
+            run=started.replay,
             release=True,
             parent=started.parent,
             ended=_end(status, result, error),
@@ -298,14 +304,12 @@ class TaskLife:
             status = TaskStatus(record.fields["status"].decode())
             if status not in (TaskStatus.PENDING, TaskStatus.PAUSED):
                 return None
-            sender = self._store.transport.sender
-            epoch: bytes | None = await sender.send("HGET", keys.lease, "epoch", repeatable=True)
             reply = await self._scripts.prioritize_task(
                 keys, priority=priority, write=new_write_id(), expected=record.version
             )
             if reply.word is Word.OK:
                 return Waiting(
-                    epoch=int(epoch or 0),
+                    runs=int(record.fields.get("attempts", 0)),
                     priority=int(record.fields["priority"]),
                     queue=record.fields.get("queue", b"").decode() or None,
                 )
@@ -315,11 +319,11 @@ class TaskLife:
 
         Errors: LeaseLost; InvalidTransition if it is over.
         """
-        epoch = started.held.epoch
+        mark = started.held.fence.mark
         reply = await self._scripts.prioritize_task(
-            self._keys(started.state), priority=priority, write=new_write_id(), epoch=epoch
+            self._keys(started.state), priority=priority, write=new_write_id(), mark=mark
         )
-        raise_refused(reply, started.state, epoch=epoch, wanted="prioritized")
+        raise_refused(reply, started.state, run=started.replay, wanted="prioritized")
 
     async def _read_started(
         self, session_id: str, task_id: str, held: Held, flat: list[Any]
@@ -328,7 +332,8 @@ class TaskLife:
         if record is None:
             raise KeyError(task_id)
         job = codec.decode(record.fields["job"])
-        journal = await Journals(self._scripts).read(self._store.tasks.keys(session_id, task_id))
+        journals = Journals(self._scripts)
+        journal, known = await journals.read(self._store.tasks.keys(session_id, task_id))
         return Started(
             held=held,
             state=self._store.tasks.read(session_id, task_id, record),
@@ -338,6 +343,7 @@ class TaskLife:
             inbox=record.fields.get("inbox", b"").decode() or None,
             journal=journal,
             secret=job["secret"],
+            replay=Replay(held, journal, known=known),
             # Counted up by `start_task` when it takes over, and set back by a clean end of a run.
             taken_over=int(record.fields.get("crashes", 0)) > 0,
             trace=carried(job.get("trace")),
@@ -388,7 +394,8 @@ class TaskLife:
                 TaskStatus.FAILED,
                 fields,
                 content,
-                epoch=held.epoch,
+                mark=held.fence.mark,
+                run=Replay(held),
                 release=True,
                 parent=parent,
                 ended=_end(TaskStatus.FAILED, None, reason),
@@ -401,7 +408,8 @@ class TaskLife:
         fields: dict[str, bytes],
         content: dict[str, Any],
         *,
-        epoch: int | None = None,
+        mark: bytes = b"",
+        run: Replay | None = None,
         release: bool = False,
         from_states: Iterable[TaskStatus] = (TaskStatus.RUNNING,),
         parent: str | None = None,
@@ -413,7 +421,7 @@ class TaskLife:
         reply = await self._scripts.move_task(
             self._keys(state),
             fields,
-            epoch=epoch,
+            mark=mark,
             from_states=[name.value for name in from_states],
             release=release,
             write=new_write_id(),
@@ -422,7 +430,7 @@ class TaskLife:
             parent=self._store.tasks.keys(state.session_id, parent) if parent else None,
             ended=codec.encode(ended) if of_child else b"",
         )
-        raise_refused(reply, state, epoch=epoch or 0, wanted=status.value)
+        raise_refused(reply, state, run=run, wanted=status.value)
 
     def _announce(self, *updates: StateUpdate) -> Announcement:
         return announcement(self._store, *updates)

@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from redis_state import codec
-from redis_state.errors import InvalidTransition, LeaseLost
+from redis_state.errors import InvalidTransition
 from redis_state.models import StateUpdate, TaskState, TaskStatus, UpdateType
 from redis_state.store import RedisStateStore
 from redis_state.stores.tasks import microseconds, task_fields
 from redis_state.transport.scripts import Announcement, Reply, Word, raw
+from redis_state.worker.replay import Replay
 
 
 def new_fields(
@@ -45,10 +46,10 @@ def announcement(store: RedisStateStore, *updates: StateUpdate) -> Announcement:
     return Announcement(log, updates_of.bounds.max_rows, updates_of.bounds.ttl_ms, rows)
 
 
-def raise_refused(reply: Reply, state: TaskState, *, epoch: int, wanted: str) -> None:
-    """Errors: LeaseLost, InvalidTransition, if that is what a script answered."""
-    if reply.word is Word.LOST:
-        raise LeaseLost(f"task {state.task_id!r}", epoch=epoch, current=int(reply.facts[0]))
+def raise_refused(reply: Reply, state: TaskState, *, run: Replay | None, wanted: str) -> None:
+    """Errors: LeaseLost, JournalRewound, InvalidTransition, if that is what a script replied."""
+    if run is not None and reply.word in (Word.LOST, Word.REWOUND):
+        run.raise_refused(reply, what=f"task {state.task_id!r}")
     if reply.word is Word.DENIED:
         raise InvalidTransition(state.task_id, current=reply.text(0), wanted=wanted)
     if reply.word is Word.MISSING:

@@ -23,8 +23,10 @@ from redis_state.stores.base import as_object, ms
 from redis_state.stores.tasks import move_fields
 from redis_state.transport.clock import ms_of
 from redis_state.transport.scripts import Reply, TaskKeys, Word, raw
+from redis_state.worker.journal import state_of
 from redis_state.worker.life import Started, TaskLife
 from redis_state.worker.moves import announcement, raise_refused, status_update
+from redis_state.worker.replay import Lane
 from redis_state.worker.waitpoint import (
     BY_TIMEOUT,
     Question,
@@ -40,11 +42,11 @@ from redis_state.worker.waitpoint import (
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """A pause that was decided: of which task, and the epoch of that task's last run."""
+    """A pause that was decided: of which task, and how often that was started."""
 
     session_id: str
     task_id: str
-    epoch: int
+    runs: int
 
 
 class Pausing:
@@ -56,7 +58,9 @@ class Pausing:
         self._life = TaskLife(store)
         self._keep_ms = ms(store.settings.resolved_token_ttl)
 
-    async def open(self, started: Started, entry: str, question: Question) -> dict[str, Any]:
+    async def open(
+        self, started: Started, entry: str, question: Question, lane: Lane | None = None
+    ) -> dict[str, Any]:
         """Open a pause, once per entry of the journal; return what the journal notes of it.
 
         One step: the token, the note, and the CHECKPOINT update, which carries the token unless
@@ -85,7 +89,7 @@ class Pausing:
         }
         reply = await self._scripts.open_pause(
             self._keys(state),
-            epoch=started.held.epoch,
+            mark=started.replay.mark,
             token=key,
             pauses=self._store.base.keys.pauses(state.session_id),
             entry=entry,
@@ -96,9 +100,11 @@ class Pausing:
             keep_ms=self._keep_ms,
             ttl_ms=self._store.tasks.ttl_ms(TaskStatus.RUNNING.value),
             announcement=announcement(self._store, _checkpoint(state, question, token)),
+            lane=state_of(lane),
         )
-        raise_refused(reply, state, epoch=started.held.epoch, wanted="PAUSED")
-        noted, left_ms = reply.facts
+        raise_refused(reply, state, run=started.replay, wanted="PAUSED")
+        started.replay.learn(reply, 2, what=state.task_id)
+        noted, left_ms, _ = reply.facts
         if left_ms:
             index = self._store.base.keys.open_pauses()
             await self._scripts.note_member(index, member=key, ttl_ms=int(left_ms))
@@ -120,7 +126,7 @@ class Pausing:
             move_fields(TaskStatus.PAUSED)
             | {"crashes": b"0", "waits_for": b""}
             | started.meter.fields(),
-            epoch=started.held.epoch,
+            mark=started.replay.mark,
             token=key,
             entry=entry,
             write=new_write_id(),
@@ -131,7 +137,7 @@ class Pausing:
             return decided_note(codec.decode(reply.facts[2]), by=reply.text(0))
         if reply.word in (Word.EXPIRED, Word.MISSING):
             return await self._decide_overdue(started, entry, key)
-        raise_refused(reply, state, epoch=started.held.epoch, wanted="PAUSED")
+        raise_refused(reply, state, run=started.replay, wanted="PAUSED")
         return None
 
     async def decide(
@@ -174,9 +180,9 @@ class Pausing:
         )
         if reply.word is Word.DENIED:
             raise InvalidTransition(task_id, current=reply.text(0), wanted="PENDING")
-        epoch = int(raise_unless_won(reply).facts[1])
+        runs = int(raise_unless_won(reply).facts[1])
         await self._unlist(key)
-        return Decided(session_id, task_id, epoch)
+        return Decided(session_id, task_id, runs)
 
     async def expire(self, session_id: str, task_id: str) -> int | None:
         """See `expire_pauses`."""
@@ -209,13 +215,13 @@ class Pausing:
         note = await self._note(state, entry)
         if note.get("state") == "decided":
             return note
-        epoch = started.held.epoch
-        reply = await self._time_out(state, entry, key, note, epoch=epoch)
+        mark = started.replay.mark
+        reply = await self._time_out(state, entry, key, note, mark=mark)
         if reply.word is Word.TAKEN:
             return decided_note(codec.decode(reply.facts[2]), by=reply.text(0))
         if reply.word is Word.HELD:  # the server's clock was set back
             return await self.wait(started, entry)
-        raise_refused(reply, state, epoch=epoch, wanted="PAUSED")
+        raise_refused(reply, state, run=started.replay, wanted="PAUSED")
         await self._unlist(key)
         return decided_note(policy_of(note), by=BY_TIMEOUT)
 
@@ -226,7 +232,7 @@ class Pausing:
         key: str,
         note: dict[str, Any],
         *,
-        epoch: int | None = None,
+        mark: bytes = b"",
     ) -> Reply:
         return await self._decide(
             state,
@@ -237,7 +243,7 @@ class Pausing:
             by=BY_TIMEOUT,
             claim=BY_TIMEOUT,
             overdue=True,
-            epoch=epoch,
+            mark=mark,
         )
 
     async def _decide(
@@ -251,7 +257,7 @@ class Pausing:
         by: str,
         claim: str,
         overdue: bool = False,
-        epoch: int | None = None,
+        mark: bytes = b"",
     ) -> Reply:
         content = {"pause": noted["name"], "approved": decision["approved"], "by": by}
         if overdue:
@@ -279,7 +285,7 @@ class Pausing:
             ttl_ms=self._store.tasks.ttl_ms(TaskStatus.PENDING.value),
             announcement=announcement(self._store, resumed, decided),
             overdue=overdue,
-            epoch=epoch,
+            mark=mark,
         )
 
     async def _look_soon(self, state: TaskState) -> None:

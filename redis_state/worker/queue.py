@@ -12,8 +12,8 @@ What arq keeps of a job:
     arq:in-progress:<id>   somebody has picked it; nobody else does until this expires, which is
                            long after the picker has died
 
-A job's id is `<namespace>/<session>/<task>:<epoch>`, so that namespaces that share a server, or
-even a queue, leave each other's jobs alone.
+A job's id is `<namespace>/<session>/<task>:<runs before it>`, so that namespaces that share a
+server, or even a queue, leave each other's jobs alone.
 
 Beside that, `<queue>:wake` is a channel: what is put is told there, and who waits looks at once.
 """
@@ -81,12 +81,12 @@ class Queue:
         """Where a job goes that names no queue of its own."""
         return self._name
 
-    async def put(self, session_id: str, task_id: str, *, epoch: int, priority: int) -> None:
-        """Queue a task for any worker, once per epoch. Errors: BackendUnavailable."""
-        await self.put_job(Job(session_id, task_id, epoch, priority))
+    async def put(self, session_id: str, task_id: str, *, runs: int, priority: int) -> None:
+        """Queue a task for any worker, once per run. Errors: BackendUnavailable."""
+        await self.put_job(Job(session_id, task_id, runs, priority))
 
     async def put_job(self, job: Job) -> None:
-        """Queue a task where it belongs, once per epoch. Errors: BackendUnavailable."""
+        """Queue a task where it belongs, once per run. Errors: BackendUnavailable."""
         async with self._talking() as client:
             now_ms = await self._now_ms(client, job)
             async with client.pipeline(transaction=False) as pipe:
@@ -128,18 +128,18 @@ class Queue:
         session_id: str,
         task_id: str,
         *,
-        epoch: int,
+        runs: int,
         before: int,
         after: int,
         queue: str | None = None,
     ) -> None:
         """Move a queued task by the difference of two priorities. Errors: BackendUnavailable.
 
-        It is queued under the epoch of its last run or, if that was handed over, an earlier one.
+        It is queued after its last run or, if that was handed over, an earlier one.
         """
         earlier_ms = (_seniority(after) - _seniority(before)) // timedelta(milliseconds=1)
         async with self._talking() as client:
-            for job_id in self._names(Job(session_id, task_id, epoch, after)):
+            for job_id in self._names(Job(session_id, task_id, runs, after)):
                 await client.zadd(queue or self._name, {job_id: -earlier_ms}, xx=True, incr=True)
 
     async def clear(self) -> None:

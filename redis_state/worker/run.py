@@ -17,7 +17,13 @@ from typing import Any, cast
 from arq.worker import Retry
 
 from redis_state import codec
-from redis_state.errors import BackendError, BackendUnavailable, InvalidTransition, LeaseLost
+from redis_state.errors import (
+    BackendError,
+    BackendUnavailable,
+    InvalidTransition,
+    JournalRewound,
+    LeaseLost,
+)
 from redis_state.models import TaskStatus
 from redis_state.primitives.lease import new_owner
 from redis_state.primitives.watchlist import WatchList
@@ -89,7 +95,7 @@ async def run_task(store: RedisStateStore, terms: Terms, job: Ticket, *, queue: 
         if isinstance(started, Started):
             waited_s = None
             with suppress(BackendError):  # no run depends on it
-                waited_s = job.waited_s(ms_of(await clock), epoch=started.held.epoch)
+                waited_s = job.waited_s(ms_of(await clock), run=started.attempts)
             await _counted(store, terms, started, job, queue=queue, waited_s=waited_s)
         else:
             # Its job is dropped. Should whoever holds the task die, the sweeper sees to it.
@@ -182,6 +188,7 @@ class _Run:
             started.state.session_id,
             self._task_id,
             after=started.inbox,
+            replay=started.replay,
             on_hard_cancel=self._cancel_hard,
             on_priority=self._set_priority,
         )
@@ -299,6 +306,11 @@ class _Run:
         try:
             async with self._ending(status):
                 await self._write_end(status, result, error)
+        except JournalRewound as rewound:
+            log.warning("task %s begins again: %s", self._task_id, rewound)
+            await self._life.leave(self._started, TaskStatus.PENDING)
+            self.ended = Ended.HANDED_OVER
+            raise Retry(defer=_AGAIN_S) from None
         except LeaseLost as lost:
             log.warning("task %s was taken over, this run is dropped: %s", self._task_id, lost)
             self.ended, self.lost = Ended.DROPPED, True
@@ -373,6 +385,7 @@ class _Run:
         """Tell status, result and error of the run; None if it ended in a pause."""
         handling = self._handling
         stopped = handling is None or not handling.done() or handling.cancelled()
+        rewound = self._started.replay.rewound
         # Looked at in any case, or asyncio complains that nobody did.
         error = None if handling is None or stopped else handling.exception()
         if isinstance(self._inbox.over, TaskPaused):
@@ -384,18 +397,19 @@ class _Run:
             if isinstance(self._inbox.over, TaskStopped):
                 text = f"TaskStopped: {self._inbox.over.reason}"
             return TaskStatus.FAILED, None, text
+        failure = rewound or (error and _cause(error))
+        if failure is not None:
+            return self._failure(failure)
         if handling is None or stopped:
             return TaskStatus.CANCELLED, None, "the handler cancelled itself"
-        if error is None:
-            return TaskStatus.COMPLETE, handling.result(), None
-        return self._failure(_cause(error))
+        return TaskStatus.COMPLETE, handling.result(), None
 
     def _failure(self, error: BaseException) -> Outcome:
         match error:
             case TaskCancelled():
                 return TaskStatus.CANCELLED, None, error.reason
-            case BackendUnavailable():
-                # The server was away, which is not the handler's failure: it begins again.
+            case BackendUnavailable() | JournalRewound():
+                # The server was away, or lost something: it is not the handler's failure.
                 log.warning("task %s is handed back: %s", self._task_id, error)
                 return TaskStatus.PENDING, None, None
             case TaskHandedBack():
@@ -429,7 +443,7 @@ class _Run:
 
     def _lose(self, error: LeaseLost) -> None:
         # A run that waits has given its lease back: it may clean up, whoever goes on meanwhile.
-        if error.current == error.epoch or isinstance(self._inbox.over, TaskPaused):
+        if error.released or isinstance(self._inbox.over, TaskPaused):
             return
         self._lost = error
         self._inbox.close(error)
@@ -458,7 +472,7 @@ class _Exited(Exception):
 def _cause(error: BaseException) -> BaseException:
     """Look into a group: a handler's own tasks may have been paused or cancelled."""
     leaves = list(_leaves(error))
-    for kind in (TaskPaused, TaskCancelled, BackendUnavailable, TaskHandedBack):
+    for kind in (TaskPaused, TaskCancelled, BackendUnavailable, JournalRewound, TaskHandedBack):
         for leaf in leaves:
             if isinstance(leaf, kind):
                 return leaf

@@ -50,13 +50,13 @@ async def look(store: RedisStateStore, session_id: str, task_id: str) -> Sight |
         status = TaskStatus(reply.text(0))
         version, epoch, left_ms = map(int, reply.facts[1:4])
         order_us, priority, crashes, ours = (int(reply.facts[place]) for place in (4, 5, 6, 8))
-        parent_order_us = int(reply.facts[11] or 0)
+        parent_order_us, attempts = int(reply.facts[11] or 0), int(reply.facts[12])
     except (ValueError, TypeError, IndexError) as error:
         raise CorruptState(keys.task, "not a task's record") from error
     job = Job(
         session_id,
         task_id,
-        epoch,
+        attempts,
         priority,
         queue=reply.text(7) or None,
         version=version,

@@ -64,7 +64,8 @@ class Snapshots:
     async def _noted(self, session_id: str, task_id: str) -> builtins.list[tuple[str, StepNote]]:
         keys = self._store.tasks.keys(session_id, task_id)
         try:
-            return steps_of(await self._journals.read(keys))
+            journal, _ = await self._journals.read(keys)
+            return steps_of(journal)
         except ValueError as error:
             raise CorruptState(keys.journal, f"a note cannot be read: {error}") from None
 

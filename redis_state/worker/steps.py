@@ -23,12 +23,14 @@ from typing import Any, Literal, TypeVar
 
 from redis_state import codec
 from redis_state.errors import BackendError, HandlerChanged, InvalidField
-from redis_state.models import StateUpdate, UpdateType
+from redis_state.models import UpdateType
 from redis_state.store import RedisStateStore
 from redis_state.worker import telemetry
+from redis_state.worker.emitter import Emitter
 from redis_state.worker.inbox import Inbox
 from redis_state.worker.journal import INLINE_BYTES, Journals, StepNote, unvisited, without_result
 from redis_state.worker.life import Started
+from redis_state.worker.replay import Lane
 from redis_state.worker.retries import Retried, RetryPolicy, try_by
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -61,10 +63,16 @@ class StepPolicy:
 class Scope:
     """Where names are counted. ``entry`` is that of the step whose work it is, if it is one."""
 
-    def __init__(self, path: str = "", *, name: str = "", entry: str = "") -> None:
+    def __init__(
+        self, path: str = "", *, name: str = "", entry: str = "", attempt: str = ""
+    ) -> None:
         self.name: str = name
         self.entry: str = entry
-        self._path = path
+        # Where an attempt of a step's work counts its updates: the next one may publish others.
+        self.attempt: str = attempt
+        self.path: str = path
+        # The asyncio task in which it was begun.
+        self.home: object = _caller()
         self._counts: Counter[str] = Counter()
         self._callers: dict[str, object] = {}
 
@@ -81,7 +89,7 @@ class Scope:
             raise InvalidField("name", f"text is needed, not {type(name).__name__}")
         # Doubled, so that a single one is always ours, and no two places are the same text.
         escaped = name.replace("#", "##")
-        return f"{self._path}{escaped}#{self._counts[f'{kind}:{name}'] + 1}"
+        return f"{self.path}{escaped}#{self._counts[f'{kind}:{name}'] + 1}"
 
     def keyed(self, kind: str, name: str, key: str) -> str:
         """Return the place of a name that is told from its like by a key, not by counting."""
@@ -112,14 +120,14 @@ class Steps:
         self._inbox = inbox
         self._policy = policy
         self._journals = Journals(store.base.scripts)
+        self._emitter = Emitter(store, started)
         self._keys = store.tasks.keys(started.state.session_id, started.state.task_id)
         self._noted = dict(started.journal)
         self._asked: set[str] = set()
         self._doing: dict[str, asyncio.Lock] = {}
-        self._scope = Scope()
+        self._attempts: Counter[str] = Counter()
+        self._root = self._scope = Scope()
         self._made_in: Scope | None = None
-        # The handler's own asyncio task, which makes the context.
-        self._home = _caller()
 
     def branch(self, name: str) -> Steps:
         """Make a part of the handler that counts names for itself."""
@@ -136,7 +144,16 @@ class Steps:
     def ask_keyed(self, entry: str) -> str:
         """Return an entry that is found without counting, and count it as asked for."""
         self._asked.add(entry)
+        self.lane(entry).advance()
         return entry
+
+    def lane(self, first: Any = None, *, emits: bool = False) -> Lane:
+        """Return the lane of the running asyncio task, which is about to do ``first``."""
+        working = _WORKING.get() or self._root
+        branch = "" if self._scope is self._root else self._scope.path
+        own = working.home is _caller()
+        scope = working.attempt if emits else working.entry
+        return self._started.replay.lane(scope, own=own, branch=branch, first=first)
 
     def check_same(self, entry: str, asks: str) -> None:
         """Refuse another asyncio task than the handler's own what an earlier run did not ask so.
@@ -145,7 +162,7 @@ class Steps:
         other's. The handler's own task always comes in one order. Errors: InvalidField.
         """
         note = self._started.journal.get(entry)
-        if note is None or _caller() is self._home or note.get("asks", asks) == asks:
+        if note is None or _caller() is self._root.home or note.get("asks", asks) == asks:
             return
         raise InvalidField(
             "name",
@@ -177,7 +194,8 @@ class Steps:
         """Name a step now, in the order of the calls, and do it once the coroutine is awaited."""
         entry = self.ask("step", name)
         policy = work.policy if isinstance(work, Retried) else self._policy.retry
-        return self._do(entry, name, partial(work, *arguments, **options), policy, checkpoint)
+        once = partial(work, *arguments, **options)
+        return self._do(entry, name, once, policy, self.lane(), checkpoint=checkpoint)
 
     async def do_keyed(
         self,
@@ -192,7 +210,18 @@ class Steps:
         policy = work.policy if isinstance(work, Retried) else self._policy.retry
         async with self._doing.setdefault(entry, asyncio.Lock()):
             once = partial(work, *arguments, **options)
-            return await self._do(entry, name, once, policy, checkpoint=False)
+            return await self._do(entry, name, once, policy, self.lane())
+
+    def lane_of(self, key: str | None, kind: UpdateType, content: Any) -> Lane:
+        """Return the lane of an update: that of its key, or of the running asyncio task."""
+        if key is None:
+            return self.lane([kind.value, content], emits=True)
+        return self._started.replay.named(f"key:{key}")
+
+    async def record(self, entry: str, value: bytes) -> None:
+        """Record what this run has learned. Errors: LeaseLost, JournalRewound."""
+        run = self._started.replay
+        await self._journals.record(self._keys, entry, value, run=run, lane=self.lane())
 
     async def check_changed(self) -> None:
         """Say, or fail, if earlier runs noted what this one has not asked for.
@@ -207,7 +236,7 @@ class Steps:
         if self._policy.on_changed == "fail":
             raise changed
         log.warning("%s", changed)
-        await self._tell({"notice": "handler_changed", "entries": missed})
+        await self._tell("changed", {"notice": "handler_changed", "entries": missed})
 
     @property
     def _here(self) -> Scope:
@@ -221,7 +250,9 @@ class Steps:
         name: str,
         work: Callable[[], Any],
         policy: RetryPolicy | None,
-        checkpoint: bool,  # noqa: FBT001 - private
+        lane: Lane,
+        *,
+        checkpoint: bool = False,
     ) -> Any:
         note = self._noted.get(entry)
         await self._inbox.checkpoint(steps=0 if note is not None else 1)
@@ -241,7 +272,8 @@ class Steps:
             self._keys,
             entry,
             found,
-            epoch=self._started.held.epoch,
+            run=self._started.replay,
+            lane=lane,
             checkpoint=checkpoint,
             inline_bytes=self._policy.inline_bytes,
         )
@@ -251,7 +283,9 @@ class Steps:
     async def _once(self, entry: str, name: str, work: Callable[[], Any]) -> Any:
         # A scope for each attempt: what is asked for inside of it has the same names in each.
         path = entry.partition(":")[2]
-        token = _WORKING.set(Scope(f"{path}/", name=name, entry=entry))
+        self._attempts[entry] += 1
+        attempt = f"{entry}!{self._attempts[entry]}"
+        token = _WORKING.set(Scope(f"{path}/", name=name, entry=entry, attempt=attempt))
         try:
             with telemetry.stepping(name):
                 outcome = work()
@@ -280,20 +314,14 @@ class Steps:
         task_id = self._keys.task_id
         log.warning("%s of task %s: attempt %d of %d: %s", entry, task_id, number, most, kind)
         content = {"notice": "attempt_failed", "entry": entry, "attempt": number, "of": most}
-        await self._tell(content | {"error": kind})
+        await self._tell(f"{entry}!failed", content | {"error": kind})
 
-    async def _tell(self, content: dict[str, Any]) -> None:
-        """Tell the session. What the run does does not depend on whether that works out."""
-        state = self._started.state
-        update = StateUpdate(
-            session_id=state.session_id,
-            task_id=state.task_id,
-            trace_id=state.trace_id,
-            update_type=UpdateType.NOTIFICATION,
-            content=content,
-        )
+    async def _tell(self, lane: str, content: dict[str, Any]) -> None:
+        """Publish a notification, in a lane of its own. The run does not depend on it."""
         with suppress(BackendError):
-            await self._store.updates.save(update, fence=self._started.held.fence)
+            await self._emitter.emit(
+                self._started.replay.named(lane), UpdateType.NOTIFICATION, content
+            )
 
 
 def effect_id(namespace: str, session_id: str, task_id: str, entry: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Any
 
 import pytest
@@ -12,10 +13,11 @@ pytest.importorskip("arq", reason="needs the worker extra")
 
 from redis_state import Settings
 from redis_state.errors import LeaseLost
-from redis_state.primitives.lease import new_owner
+from redis_state.primitives.lease import Held, new_owner
 from redis_state.transport.keys import Keys
 from redis_state.transport.scripts import Scripts, TaskKeys, Word
 from redis_state.worker.journal import PART_BYTES, Journals, steps_of
+from redis_state.worker.replay import Replay
 from tests.looking import HOUR, ask, explore, make_task, saying, task_keys
 
 ENTRIES = [f"step:{name}#1" for name in ("a", "b", "a/b")]
@@ -55,6 +57,7 @@ class Run:
     layout: Keys
     model: Model = field(default_factory=Model)
     happened: list[str] = field(default_factory=list[str])
+    runs: list[Replay] = field(default_factory=list[Replay])
     written: int = 0
 
     async def play(self, step: tuple[Any, ...]) -> None:
@@ -81,8 +84,9 @@ class Run:
             announcement=saying(self.layout, owner),
         )
         assert reply.word is Word.OK
-        self.model.epoch += 1
-        assert int(reply.facts[0]) == self.model.epoch
+        assert int(reply.facts[0]) > self.model.epoch
+        self.model.epoch = int(reply.facts[0])
+        self.runs.append(Replay(Held(self.keys.lease, owner, self.model.epoch)))
 
     async def note(self, entry: str, size: int, crash: int | None) -> None:
         self.written += 1
@@ -91,7 +95,7 @@ class Run:
             for number in range(crash):
                 reply = await self.scripts.keep_part(
                     self.keys,
-                    epoch=self.model.epoch,
+                    mark=self.runs[-1].mark,
                     entry=entry,
                     number=number,
                     data=b"lost" + result.encode()[:10],
@@ -101,29 +105,31 @@ class Run:
             await self.begin()
             return
         was_there = entry in self.model.noted
-        note, found = await self.write(entry, result, self.model.epoch)
+        note, found = await self.write(entry, result, self.runs[-1])
         assert (note.version, note.epoch, found) == self.model.note(entry, result)
         self.happened.append("found" if was_there else "large" if note.chunks else "small")
 
-    async def write(self, entry: str, result: str, epoch: int) -> tuple[Any, Any]:
+    async def write(self, entry: str, result: str, run: Replay) -> tuple[Any, Any]:
         journals = Journals(self.scripts)
-        return await journals.note(self.keys, entry, result, epoch=epoch, inline_bytes=INLINE)
+        return await journals.note(self.keys, entry, result, run=run, inline_bytes=INLINE)
 
     async def stale(self) -> None:
-        for size in (3, PART_BYTES * 2):
+        stranger = Replay(Held(self.keys.lease, "stranger", self.model.epoch))
+        for run, size in product((stranger, *self.runs[-2:-1]), (3, PART_BYTES * 2)):
             with pytest.raises(LeaseLost):
-                await self.write(ENTRIES[0], "s" * size, self.model.epoch - 1)
+                await self.write(ENTRIES[0], "s" * size, run)
         self.happened.append("stale")
 
     async def again(self) -> None:
         for entry, (version, epoch, result) in self.model.noted.items():
-            note, found = await self.write(entry, result, self.model.epoch)
+            note, found = await self.write(entry, result, self.runs[-1])
             assert (note.version, note.epoch, found) == (version, epoch, result)
             self.happened.append("again")
 
     async def compare(self) -> None:
         journals = Journals(self.scripts)
-        steps = steps_of(await journals.read(self.keys))
+        journal, _ = await journals.read(self.keys)
+        steps = steps_of(journal)
         found = {
             entry: (note.version, note.epoch, await journals.result(self.keys, entry, note))
             for entry, note in steps

@@ -288,7 +288,7 @@ async def test_bad_arguments_are_named(scripts: Scripts, keys: Keys) -> None:
     assert await log.tail(count=0) == []
     await log.append([pair("a")])
     assert len(await log.tail(count=1 << 62)) == len((await log.read(count=1 << 62)).rows) == 1
-    stale = Fence(keys.lease("s", "t"), 1)
+    stale = Fence(keys.lease("s", "t"), 1, "o")
     with pytest.raises(LeaseLost):
         await log.append([pair("b")], fence=stale)
     with pytest.raises(LeaseLost):

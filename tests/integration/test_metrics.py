@@ -139,7 +139,7 @@ async def test_a_task_taken_over_is_counted_by_both_sides(
         return ctx.attempt
 
     def _fence(ctx: TaskContext) -> Fence:
-        return Fence(store.base.keys.lease(SESSION, ctx.task.task_id), ctx.epoch)
+        return ctx.fence
 
     life = TaskLife(store)
     worker = agent(
@@ -159,13 +159,13 @@ async def test_a_task_taken_over_is_counted_by_both_sides(
 
         await eventually(found_out, "the first run has found out")
         queue = Queue(store.settings, name=queue_of(store.settings))
-        await queue.put(SESSION, task, epoch=2, priority=0)
+        await queue.put(SESSION, task, runs=2, priority=0)
         await queue.aclose()
         assert (await client.wait(SESSION, task, timeout_s=10)).result == 3
         series = await scrape(unused_tcp_port)
         assert of(series, "takeovers_total") == 1
         assert of(series, "run_seconds_count", handler="stale", outcome="dropped") == 1
-        assert refused == [2, 2, 2]
+        assert refused == [taken.held.epoch] * 3
 
 
 async def test_stale_writes_that_were_refused_are_counted(

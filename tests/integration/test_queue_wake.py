@@ -120,7 +120,7 @@ async def putting_as(store: RedisStateStore, *rules: str) -> AsyncGenerator[Queu
 
 async def test_who_must_not_publish_still_puts(store: RedisStateStore) -> None:
     async with putting_as(store, "resetchannels") as queue:
-        await queue.put(SESSION, "task", epoch=0, priority=0)
+        await queue.put(SESSION, "task", runs=0, priority=0)
         assert await queue.mend([Job(SESSION, "other", 0, 0)]) == [Mended.QUEUED]
         assert len(await queued(store)) == 2
 
@@ -128,7 +128,7 @@ async def test_who_must_not_publish_still_puts(store: RedisStateStore) -> None:
 async def test_who_must_not_write_is_told(store: RedisStateStore) -> None:
     async with putting_as(store, "allchannels", "-zadd") as queue:
         with pytest.raises(BackendUnavailable):
-            await queue.put(SESSION, "task", epoch=0, priority=0)
+            await queue.put(SESSION, "task", runs=0, priority=0)
         with pytest.raises(BackendUnavailable):
             await queue.mend([Job(SESSION, "task", 0, 0)])
         assert await queued(store) == []
@@ -140,7 +140,7 @@ async def test_a_worker_that_nobody_wakes_asks_by_itself(store: RedisStateStore)
         await completes(client, await client.submit("work", session_id=SESSION))
         async with putting_as(store, "resetchannels") as queue:
             task_id = await client.submit("work", session_id=SESSION, queue="elsewhere")
-            await queue.put(SESSION, task_id, epoch=0, priority=0)
+            await queue.put(SESSION, task_id, runs=0, priority=0)
             await completes(client, task_id)
 
 

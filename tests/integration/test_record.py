@@ -136,7 +136,7 @@ async def test_a_save_under_a_stale_lease_is_refused(scripts: Scripts, keys: Key
     records, leases = Records(scripts), Leases(scripts, keep_ms=HOUR)
     key, lease = keys.task("s", "t"), keys.lease("s", "t")
     with pytest.raises(LeaseLost) as lost:
-        await records.save(key, {}, ttl_ms=HOUR, fence=Fence(lease, 3))
+        await records.save(key, {}, ttl_ms=HOUR, fence=Fence(lease, 3, "o"))
     assert (lost.value.epoch, lost.value.current) == (3, 0)
     held = await leases.acquire(lease, duration_ms=HOUR)
     assert held is not None

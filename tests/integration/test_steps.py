@@ -322,21 +322,21 @@ async def test_a_crash_between_chunks_and_note_leaves_nothing_for_long(
     crashed = await take(store)
     for number in range(5):
         await store.base.scripts.keep_part(
-            keys, epoch=crashed.held.epoch, entry="step:x#1", number=number, data=b"orphan"
+            keys, mark=crashed.replay.mark, entry="step:x#1", number=number, data=b"orphan"
         )
     second = await take(store)
     assert second.journal == {}
     result = "y" * (2 * PART_BYTES)
-    note, found = await journals.note(keys, "step:x#1", result, epoch=second.held.epoch)
+    note, found = await journals.note(keys, "step:x#1", result, run=second.replay)
     assert found == result
     assert len(await parts_left(store)) == note.chunks == 3
     third = await take(store)
     assert await journals.result(keys, "step:x#1", third.journal["step:x#1"]) == result
     # What comes late finds it noted, and changes nothing.
-    again = await journals.note(keys, "step:x#1", "z" * PART_BYTES * 9, epoch=third.held.epoch)
+    again = await journals.note(keys, "step:x#1", "z" * PART_BYTES * 9, run=third.replay)
     assert again == (note, result)
     with pytest.raises(LeaseLost):
-        await journals.note(keys, "step:late#1", result, epoch=second.held.epoch)
+        await journals.note(keys, "step:late#1", result, run=second.replay)
     assert len(await parts_left(store)) == 3
 
 

@@ -324,7 +324,7 @@ async def test_the_queue_checks_who_its_server_is(
         async def put(query: str) -> str:
             queue = Queue(through(query), name=queue_of(store.settings))
             try:
-                await queue.put(SESSION, "t", epoch=0, priority=0)
+                await queue.put(SESSION, "t", runs=0, priority=0)
             except BackendUnavailable:
                 return "refused"
             finally:

@@ -161,7 +161,7 @@ async def test_a_task_that_is_queued_is_left_alone_however_long_it_waits(
 async def test_a_job_of_an_earlier_epoch_is_good_enough(store: RedisStateStore) -> None:
     task = await handed_over(store)
     # What arq's own retry leaves: the job's id is that of the run that was handed over.
-    await queued_as(store, task, epoch=0)
+    await queued_as(store, task, runs=0)
     assert await sweep(store, task) == SweepReport(looked=1)
     assert await queued(store) == [f"{SESSION}/{task}:0"]
 
@@ -296,7 +296,7 @@ async def test_what_the_one_who_takes_over_picked_and_never_started_is_revived(
     store: RedisStateStore,
 ) -> None:
     task = await orphaned(store)
-    await queued_as(store, task, epoch=1)
+    await queued_as(store, task, runs=1)
     record = await store.tasks.load_fields(SESSION, task)
     assert record is not None
     mark = arq_key(store, "in-progress", task, 1)

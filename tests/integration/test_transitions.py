@@ -20,7 +20,7 @@ from redis_state.models import (
 from redis_state.transport.scripts import Fence
 from tests.faults import run_processes
 from tests.hosts import Host
-from tests.looking import fields, lives, outcome, start, task_keys
+from tests.looking import epoch_of, fields, lives, outcome, start, task_keys
 
 
 async def save_task(
@@ -96,10 +96,12 @@ async def test_only_the_worker_that_runs_a_task_moves_it(store: RedisStateStore)
         await store.transitions.move("s", "t", "CANCELLED")
     lease = keys.lease("s", "t")
     with pytest.raises(LeaseLost) as caught:
-        await store.transitions.move("s", "t", "COMPLETE", fence=Fence(lease, 7))
-    assert (caught.value.epoch, caught.value.current) == (7, 1)
+        await store.transitions.move("s", "t", "COMPLETE", fence=Fence(lease, 7, "one"))
+    epoch = await epoch_of(scripts, lease)
+    assert (caught.value.epoch, caught.value.current) == (7, epoch)
     assert await fields(scripts, keys.task("s", "t")) == before
-    done = await store.transitions.move("s", "t", "COMPLETE", fence=Fence(lease, 1), result=1)
+    fence = Fence(lease, epoch, "one")
+    done = await store.transitions.move("s", "t", "COMPLETE", fence=fence, result=1)
     assert done.result == 1
 
 

@@ -12,6 +12,7 @@ from tests.looking import (
     ask,
     clock_ms,
     clock_passes,
+    epoch_of,
     lives,
     no,
     ok,
@@ -36,13 +37,17 @@ async def test_rows_are_numbered_once_and_all_keys_have_a_lifetime(
 
 async def test_a_stale_epoch_writes_nothing(scripts: Scripts, keys: Keys) -> None:
     log, lease = keys.updates("s"), keys.lease("s", "t")
-    assert await append(scripts, log, "a", fence=Fence(lease, 1)) == no(Word.LOST, 0)
+    assert await append(scripts, log, "a", fence=Fence(lease, 1, "x")) == no(Word.LOST, 0)
+    epochs: list[int] = []
     for owner in "xy":
         await scripts.acquire_lease(lease, owner=owner, duration_ms=1, keep_ms=HOUR)
+        epochs.append(await epoch_of(scripts, lease))
         await clock_passes(scripts, await clock_ms(scripts) + 1)
-    assert await append(scripts, log, "a", fence=Fence(lease, 1)) == no(Word.LOST, 2)
+    # Neither the epoch alone nor the owner alone is the lease's.
+    for stale in (Fence(lease, epochs[0], "x"), Fence(lease, epochs[1], "x")):
+        assert await append(scripts, log, "a", fence=stale) == no(Word.LOST, epochs[1])
     assert await lives(scripts, log.rows, log.ids) == [-2, -2]
-    assert await append(scripts, log, "a", fence=Fence(lease, 2)) == ok(1, 1)
+    assert await append(scripts, log, "a", fence=Fence(lease, epochs[1], "y")) == ok(1, 1)
 
 
 @pytest.mark.parametrize(("max_rows", "most"), [(1, 1), (10, 10), (32, 34), (0, 90)])

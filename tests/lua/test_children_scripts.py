@@ -12,10 +12,12 @@ from tests.looking import (
     HOUR,
     ask,
     clock_ms,
+    epoch_of,
     fields,
     join,
     lives,
     make_task,
+    mark_of,
     no,
     ok,
     open_pause,
@@ -56,12 +58,12 @@ async def test_a_child_its_note_and_its_place_are_written_once_and_together(
 ) -> None:
     task = await running(scripts, keys)
     for _ in range(2):
-        assert await spawn(scripts, keys, task) == ok(1)
+        assert await spawn(scripts, keys, task) == ok(1, 1)
     assert await spawn(scripts, keys, task, write="a later run") == no(Word.STALE, b"{}")
     child = task_keys(keys, task="c")
     assert (await fields(scripts, child.task))["parent"] == b"t"
     assert await index_of(scripts, keys) == [b"c"]
-    assert (await fields(scripts, task.journal)).keys() == {"child:c#1"}
+    assert (await fields(scripts, task.journal)).keys() == {"child:c#1", "entries"}
     rows = [row_id for _, row_id in await rows_of(scripts, keys.updates("s"))]
     assert rows == ["started-one", "spawned-c"]
     assert all(0 < life <= HOUR for life in await lives(scripts, child.task, task.journal))
@@ -91,8 +93,9 @@ async def test_only_a_running_task_under_its_lease_and_in_time_spawns(
     assert await spawn(scripts, keys, task, before=now - 1) == no(Word.EXPIRED)
     await ask(scripts, "HSET", task.task, "status", status)
     assert await spawn(scripts, keys, task) == no(Word.DENIED, status.encode())
+    mark, later = await mark_of(scripts, task.lease), await epoch_of(scripts, task.lease) + 1
     await ask(scripts, "HINCRBY", task.lease, "epoch", 1)
-    assert await spawn(scripts, keys, task) == no(Word.LOST, 2)
+    assert await spawn(scripts, keys, task, mark=mark) == no(Word.LOST, later)
     child = task_keys(keys, task="c")
     assert await lives(scripts, child.task, task.journal, keys.children("s", "t")) == [-2] * 3
 
@@ -141,8 +144,10 @@ async def test_a_run_that_was_taken_over_or_paused_waits_for_nothing(
     task, child = await family(scripts, keys)
     await join(scripts, keys, task, child)
     assert await join(scripts, keys, task, child, write="2") == no(Word.DENIED, b"PAUSED")
+    mark, later = await mark_of(scripts, task.lease), await epoch_of(scripts, task.lease) + 1
     await ask(scripts, "HINCRBY", task.lease, "epoch", 1)
-    assert await join(scripts, keys, task, child, write="3") == no(Word.LOST, 2)
+    lost = await join(scripts, keys, task, child, mark=mark, write="3")
+    assert lost == no(Word.LOST, later)
 
 
 async def test_a_child_that_is_gone_wakes_whoever_waits_for_it(

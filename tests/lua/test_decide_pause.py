@@ -9,13 +9,17 @@ from redis_state.transport.keys import Keys
 from redis_state.transport.scripts import Reply, Scripts, TaskKeys, Word
 from tests.looking import (
     HOUR,
+    STRANGER,
     ask,
     clock_ms,
     clock_passes,
     decide,
+    entries_of,
+    epoch_of,
     fields,
     lives,
     make_task,
+    mark_of,
     no,
     ok,
     open_pause,
@@ -67,12 +71,12 @@ async def test_the_first_claim_sets_the_task_that_waits_pending(
     # A claim is bound to what it decided.
     assert await decide(scripts, keys, task, token, "c", answer="no") == taken
     assert await state_of(scripts, task) == b"PENDING"
-    assert await fields(scripts, task.journal) == {"pause:x#1": b"yes by c"}
+    assert await entries_of(scripts, task) == {"pause:x#1": b"yes by c"}
     assert [row_id for _, row_id in await rows_of(scripts, log)][3:] == ["resumed-c"]
     assert await ask(scripts, "EXISTS", keys.pauses("s")) == 0
     created = (task.task, task.tasks, task.journal, token, log.rows, log.ids, log.topic("t"))
     assert all(0 < life <= 2 * HOUR for life in await lives(scripts, *created))
-    assert (await start(scripts, keys, task, owner="two")).facts[0] == 2
+    assert (await start(scripts, keys, task, owner="two")).word is Word.OK
     assert await decide(scripts, keys, task, token) == ok(b"RUNNING", 2)
     assert await state_of(scripts, task) == b"RUNNING"
 
@@ -89,7 +93,7 @@ async def test_a_task_that_does_not_wait_for_it_gets_the_note_only(
     decided = await decide(scripts, keys, task, other, "d", entry="pause:y#1")
     assert decided == ok(b"PAUSED", 1)
     notes = {"pause:x#1": b"yes by c", "pause:y#1": b"yes by d", "pause:z#1": b"open"}
-    assert await fields(scripts, task.journal) == notes
+    assert await entries_of(scripts, task) == notes
     assert await state_of(scripts, task) == b"PAUSED"
     told = [row_id for _, row_id in await rows_of(scripts, keys.updates("s"))]
     assert [row_id for row_id in told if "ed-" in row_id and "opened" not in row_id] == [
@@ -135,7 +139,7 @@ async def test_nobody_decides_what_is_overdue_but_the_deadline(
         assert late == ok(b"PENDING", 1)
     at = int((await fields(scripts, token))["at"])
     assert await decide(scripts, keys, task, token) == no(Word.TAKEN, b"by late", at, b"no")
-    assert await fields(scripts, task.journal) == {"pause:x#1": b"no by late"}
+    assert await entries_of(scripts, task) == {"pause:x#1": b"no by late"}
 
 
 async def test_a_task_whose_token_is_gone_does_not_wait_for_ever(
@@ -147,7 +151,7 @@ async def test_a_task_whose_token_is_gone_does_not_wait_for_ever(
     other = token_key(keys, "other")
     assert await decide(scripts, keys, task, other, overdue=True) == no(Word.MISSING)
     assert await decide(scripts, keys, task, token, overdue=True) == ok(b"PENDING", 1)
-    assert await fields(scripts, task.journal) == {"pause:x#1": b"yes by c"}
+    assert await entries_of(scripts, task) == {"pause:x#1": b"yes by c"}
 
 
 async def test_a_worker_decides_on_its_own_task_as_long_as_it_is_its_own(
@@ -156,9 +160,12 @@ async def test_a_worker_decides_on_its_own_task_as_long_as_it_is_its_own(
     task, token = await opened(scripts, keys)
     await ask(scripts, "DEL", token)
     assert await decide(scripts, keys, task, token, overdue=True) == no(Word.MISSING)
-    assert await decide(scripts, keys, task, token, overdue=True, epoch=2) == no(Word.LOST, 1)
-    assert await decide(scripts, keys, task, token, overdue=True, epoch=1) == ok(b"RUNNING", 1)
-    assert await fields(scripts, task.journal) == {"pause:x#1": b"yes by c"}
+    assert await decide(scripts, keys, task, token, overdue=True, mark=STRANGER) == no(
+        Word.LOST, await epoch_of(scripts, task.lease)
+    )
+    mark = await mark_of(scripts, task.lease)
+    assert await decide(scripts, keys, task, token, overdue=True, mark=mark) == ok(b"RUNNING", 1)
+    assert await entries_of(scripts, task) == {"pause:x#1": b"yes by c"}
 
 
 @pytest.mark.parametrize("waits", [True, False], ids=["waiting", "running"])
@@ -184,7 +191,7 @@ async def test_approval_and_rejection_and_deadline_at_once_give_one_decision(
             assert reply.word in (Word.OK, Word.TAKEN, Word.EXPIRED)
             if reply.word is Word.TAKEN:
                 assert (reply.text(0), reply.text(2)) == (f"by {by}", by)
-        assert await fields(scripts, task.journal) == {"pause:x#1": f"{by} by {by}".encode()}
+        assert await entries_of(scripts, task) == {"pause:x#1": f"{by} by {by}".encode()}
         assert await state_of(scripts, task) == (b"PENDING" if waits else b"RUNNING")
     assert set(winners) == {"approve", "reject", "timeout"}, winners
 

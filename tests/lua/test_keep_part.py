@@ -4,12 +4,28 @@ import asyncio
 
 from redis_state.transport.keys import Keys
 from redis_state.transport.scripts import Reply, Scripts, Word
-from tests.looking import HOUR, ask, fields, lives, make_task, no, ok, start, task_keys
+from tests.looking import (
+    HOUR,
+    STRANGER,
+    ask,
+    epoch_of,
+    fields,
+    lives,
+    make_task,
+    mark_of,
+    no,
+    ok,
+    start,
+    task_keys,
+)
 
 
-async def keep(scripts: Scripts, keys: Keys, number: int, data: bytes, *, epoch: int = 1) -> Reply:
+async def keep(
+    scripts: Scripts, keys: Keys, number: int, data: bytes, *, mark: bytes | None = None
+) -> Reply:
+    mark = await mark_of(scripts, task_keys(keys).lease) if mark is None else mark
     return await scripts.keep_part(
-        task_keys(keys), epoch=epoch, entry="step:x#1", number=number, data=data
+        task_keys(keys), mark=mark, entry="step:x#1", number=number, data=data
     )
 
 
@@ -36,7 +52,7 @@ async def test_a_noted_steps_chunks_are_left_alone(scripts: Scripts, keys: Keys)
     await keep(scripts, keys, 0, b"first")
     await scripts.note_step(
         task_keys(keys),
-        epoch=1,
+        mark=await mark_of(scripts, task_keys(keys).lease),
         entry="step:x#1",
         checkpoint=False,
         chunks=1,
@@ -52,7 +68,9 @@ async def test_a_stale_epoch_or_a_task_that_is_gone_keeps_nothing(
 ) -> None:
     task = task_keys(keys)
     await running(scripts, keys)
-    assert await keep(scripts, keys, 0, b"x", epoch=2) == no(Word.LOST, 1)
+    assert await keep(scripts, keys, 0, b"x", mark=STRANGER) == no(
+        Word.LOST, await epoch_of(scripts, task.lease)
+    )
     await ask(scripts, "DEL", task.task)
     assert await keep(scripts, keys, 0, b"x") == no(Word.MISSING)
     assert await lives(scripts, task.journal) == [-2]

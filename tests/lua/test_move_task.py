@@ -6,10 +6,13 @@ from redis_state.transport.keys import Keys
 from redis_state.transport.scripts import Reply, Scripts, TaskKeys, Word
 from tests.looking import (
     HOUR,
+    STRANGER,
     ask,
+    epoch_of,
     fields,
     lives,
     make_task,
+    mark_of,
     no,
     ok,
     rows_of,
@@ -21,15 +24,15 @@ from tests.looking import (
 
 
 async def finish(
-    scripts: Scripts, keys: Keys, task: TaskKeys, *, epoch: int | None, release: bool = True
+    scripts: Scripts, keys: Keys, task: TaskKeys, *, mark: bytes, release: bool = True
 ) -> Reply:
     return await scripts.move_task(
         task,
         {"status": b"COMPLETE"},
-        epoch=epoch,
+        mark=mark,
         from_states=["PENDING", "RUNNING"],
         release=release,
-        write=f"finish {epoch}",
+        write=f"finish {mark!r}",
         ttl_ms=HOUR,
         announcement=saying(keys, "finished"),
     )
@@ -39,13 +42,14 @@ async def test_a_running_task_is_finished_once_and_its_lease_is_free(
     scripts: Scripts, keys: Keys
 ) -> None:
     task, log = task_keys(keys), keys.updates("s")
-    assert await finish(scripts, keys, task, epoch=1) == no(Word.MISSING)
+    assert await finish(scripts, keys, task, mark=b"1  one") == no(Word.MISSING)
     await make_task(scripts, task, "PENDING")
     await start(scripts, keys, task)
-    assert await finish(scripts, keys, task, epoch=2) == no(Word.LOST, 1)
+    mark, epoch = await mark_of(scripts, task.lease), await epoch_of(scripts, task.lease)
+    assert await finish(scripts, keys, task, mark=STRANGER) == no(Word.LOST, epoch)
     for _ in range(2):
-        assert await finish(scripts, keys, task, epoch=1) == ok(3, 1)
-    assert await finish(scripts, keys, task, epoch=None) == no(Word.DENIED, b"COMPLETE")
+        assert await finish(scripts, keys, task, mark=mark) == ok(3, epoch)
+    assert await finish(scripts, keys, task, mark=b"") == no(Word.DENIED, b"COMPLETE")
     assert (await fields(scripts, task.lease))["owner"] == b""
     assert await rows_of(scripts, log) == [(1, "started-one"), (2, "finished")]
     left = await lives(scripts, task.task, task.tasks, log.rows, log.ids, log.topic("t"))
@@ -55,7 +59,7 @@ async def test_a_running_task_is_finished_once_and_its_lease_is_free(
 async def test_nothing_is_released_that_was_not_held(scripts: Scripts, keys: Keys) -> None:
     task = task_keys(keys)
     await make_task(scripts, task, "PENDING")
-    assert await finish(scripts, keys, task, epoch=None) == ok(2, 0)
+    assert await finish(scripts, keys, task, mark=b"") == ok(2, 0)
     assert await ask(scripts, "EXISTS", task.lease) == 0
 
 
@@ -66,10 +70,11 @@ async def test_who_gives_a_lease_back_forgets_those_that_died_before(
     await make_task(scripts, task, "PENDING")
     await start(scripts, keys, task)
     await ask(scripts, "HSET", task.task, "crashes", 2)
-    assert (await finish(scripts, keys, task, epoch=1, release=False)).word is Word.OK
+    mark = await mark_of(scripts, task.lease)
+    assert (await finish(scripts, keys, task, mark=mark, release=False)).word is Word.OK
     assert (await fields(scripts, task.task))["crashes"] == b"2"
     await make_task(scripts, task, "RUNNING")
-    assert (await finish(scripts, keys, task, epoch=None)).word is Word.OK
+    assert (await finish(scripts, keys, task, mark=b"")).word is Word.OK
     assert (await fields(scripts, task.task))["crashes"] == b"0"
 
 
@@ -77,7 +82,7 @@ async def end_child(scripts: Scripts, keys: Keys, parent: TaskKeys, write: str) 
     return await scripts.move_task(
         task_keys(keys, task="c"),
         {"status": b"COMPLETE", "finished": b"1"},
-        epoch=None,
+        mark=b"",
         from_states=["PENDING"],
         release=False,
         write=write,
@@ -101,7 +106,7 @@ async def test_a_childs_end_is_noted_once_with_its_parent_and_lives_as_long(
     denied = await end_child(scripts, keys, parent, "two")
     assert denied == no(Word.DENIED, b"COMPLETE")
     journal = await fields(scripts, parent.journal)
-    assert sorted(journal) == ["child:c#1", "end:c"]
+    assert sorted(journal) == ["child:c#1", "end:c", "entries"]
     assert journal["end:c"] == b"one"
     assert 8 * HOUR < (await lives(scripts, parent.journal))[0] <= 9 * HOUR
 
@@ -130,7 +135,7 @@ async def test_what_the_mover_says_of_the_dead_stands(scripts: Scripts, keys: Ke
     moved = await scripts.move_task(
         task,
         {"status": b"FAILED", "crashes": b"4"},
-        epoch=None,
+        mark=b"",
         from_states=["RUNNING"],
         release=True,
         write="w",

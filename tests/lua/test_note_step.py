@@ -6,17 +6,29 @@ from typing import Any
 
 from redis_state.transport.keys import Keys
 from redis_state.transport.scripts import Reply, Scripts, Word
-from tests.looking import HOUR, ask, clock_ms, lives, make_task, no, start, task_keys
+from tests.looking import (
+    HOUR,
+    STRANGER,
+    ask,
+    clock_ms,
+    epoch_of,
+    lives,
+    make_task,
+    mark_of,
+    no,
+    start,
+    task_keys,
+)
 
 ENTRY = "step:\ud800#1"
 
 
 async def note(
-    scripts: Scripts, keys: Keys, result: bytes, *, epoch: int = 1, entry: str = ENTRY
+    scripts: Scripts, keys: Keys, result: bytes, *, mark: bytes | None = None, entry: str = ENTRY
 ) -> Reply:
     return await scripts.note_step(
         task_keys(keys),
-        epoch=epoch,
+        mark=await mark_of(scripts, task_keys(keys).lease) if mark is None else mark,
         entry=entry,
         checkpoint=True,
         chunks=0,
@@ -44,7 +56,9 @@ async def test_the_first_result_of_a_step_is_kept_with_its_version(
     before = await clock_ms(scripts)
     first = await note(scripts, keys, b"1")
     layout, version, epoch, at_ms, checkpoint, about, result = row(first)
-    assert [layout, version, epoch, checkpoint, about, result] == [1, 1, 1, True, [1, 0, ""], 1]
+    assert [layout, version, checkpoint, about, result] == [1, 1, True, [1, 0, ""], 1]
+    assert epoch == await epoch_of(scripts, task.lease)
+    assert first.facts[1] == 1
     assert before <= at_ms <= await clock_ms(scripts)
     for again in (b"1", b"2"):
         assert await note(scripts, keys, again) == first
@@ -57,7 +71,9 @@ async def test_the_first_result_of_a_step_is_kept_with_its_version(
 async def test_a_note_under_a_stale_epoch_is_refused(scripts: Scripts, keys: Keys) -> None:
     assert await note(scripts, keys, b"1") == no(Word.LOST, 0)
     await running(scripts, keys)
-    assert await note(scripts, keys, b"1", epoch=2) == no(Word.LOST, 1)
+    assert await note(scripts, keys, b"1", mark=STRANGER) == no(
+        Word.LOST, await epoch_of(scripts, task_keys(keys).lease)
+    )
     assert await lives(scripts, task_keys(keys).journal) == [-2]
 
 
@@ -72,11 +88,12 @@ async def test_a_task_that_is_gone_gets_no_journal(scripts: Scripts, keys: Keys)
 async def test_a_note_drops_the_chunks_that_it_does_not_need(scripts: Scripts, keys: Keys) -> None:
     task = task_keys(keys)
     await running(scripts, keys)
+    mark = await mark_of(scripts, task.lease)
     for number in range(3):
         for entry in (ENTRY, "step:other#1"):
-            await scripts.keep_part(task, epoch=1, entry=entry, number=number, data=b"x")
+            await scripts.keep_part(task, mark=mark, entry=entry, number=number, data=b"x")
     await scripts.note_step(
-        task, epoch=1, entry=ENTRY, checkpoint=False, chunks=1, about=b"[1]", result=b"null"
+        task, mark=mark, entry=ENTRY, checkpoint=False, chunks=1, about=b"[1]", result=b"null"
     )
     found = await ask(scripts, "HKEYS", task.journal)
     parts = {name.decode("utf-8", "surrogatepass") for name in found if b"part:" in name}
@@ -89,6 +106,7 @@ async def test_many_who_note_one_step_get_one_result_and_as_many_steps_as_many_v
     await running(scripts, keys)
     same = await asyncio.gather(*(note(scripts, keys, b"%d" % n) for n in range(20)))
     assert len({tuple(reply.facts) for reply in same}) == 1
+    assert same[0].facts[1] == 1
     others = await asyncio.gather(
         *(note(scripts, keys, b"0", entry=f"step:{n}#1") for n in range(20))
     )

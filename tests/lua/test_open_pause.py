@@ -10,6 +10,7 @@ from tests.looking import (
     clock_ms,
     clock_passes,
     decide,
+    entries_of,
     fields,
     lives,
     make_task,
@@ -31,10 +32,11 @@ async def test_a_running_task_opens_a_pause_once(scripts: Scripts, keys: Keys) -
     await start(scripts, keys, task)
     before = await clock_ms(scripts)
     opened = await asyncio.gather(*(open_pause(scripts, keys, task, token) for _ in range(20)))
-    assert opened[0] == ok(b"open", HOUR)
+    assert opened[0] == ok(b"open", HOUR, 1)
     assert {reply.facts[0] for reply in opened} == {b"open"}
     assert all(0 < reply.facts[1] <= HOUR for reply in opened)
-    assert await fields(scripts, task.journal) == {"pause:x#1": b"open"}
+    assert await entries_of(scripts, task) == {"pause:x#1": b"open"}
+    assert {reply.facts[2] for reply in opened} == {1}
     found = await fields(scripts, token)
     assert (found["state"], found["payload"], found["task"]) == (b"open", b"about", b"owner")
     assert found["order"] == (await fields(scripts, task.task))["order"]
@@ -57,7 +59,7 @@ async def test_a_task_that_does_not_run_opens_nothing(scripts: Scripts, keys: Ke
     denied = await open_pause(scripts, keys, task, other, entry="pause:y#1")
     assert denied == no(Word.DENIED, b"PAUSED")
     assert await lives(scripts, other) == [-2]
-    assert list(await fields(scripts, task.journal)) == ["pause:x#1"]
+    assert list(await entries_of(scripts, task)) == ["pause:x#1"]
 
 
 async def test_one_that_is_decided_or_overdue_has_no_time_left(
@@ -68,11 +70,11 @@ async def test_one_that_is_decided_or_overdue_has_no_time_left(
     await start(scripts, keys, task)
     await open_pause(scripts, keys, task, token)
     await decide(scripts, keys, task, token)
-    assert await open_pause(scripts, keys, task, token) == ok(b"yes by c", 0)
+    assert await open_pause(scripts, keys, task, token) == ok(b"yes by c", 0, 1)
     await open_pause(scripts, keys, task, late, entry="pause:late#1", ttl_ms=1)
     await clock_passes(scripts, await clock_ms(scripts) + 1)
     again = await open_pause(scripts, keys, task, late, entry="pause:late#1")
-    assert again == ok(b"open", 0)
+    assert again == ok(b"open", 0, 2)
     # The next one opened takes what is overdue off the session's list.
     third = token_key(keys, "third")
     await open_pause(scripts, keys, task, third, entry="pause:third#1")

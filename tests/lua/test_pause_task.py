@@ -10,9 +10,11 @@ from tests.looking import (
     clock_ms,
     clock_passes,
     decide,
+    epoch_of,
     fields,
     lives,
     make_task,
+    mark_of,
     no,
     ok,
     open_pause,
@@ -83,5 +85,6 @@ async def test_a_run_that_was_taken_over_or_is_over_pauses_nothing(
     task, token = await opened(scripts, keys)
     await make_task(scripts, task, status, finished=status == "COMPLETE")
     assert await pause(scripts, keys, task, token) == no(Word.DENIED, status.encode())
+    mark, later = await mark_of(scripts, task.lease), await epoch_of(scripts, task.lease) + 1
     await ask(scripts, "HINCRBY", task.lease, "epoch", 1)
-    assert await pause(scripts, keys, task, token) == no(Word.LOST, 2)
+    assert await pause(scripts, keys, task, token, mark=mark) == no(Word.LOST, later)

@@ -6,10 +6,13 @@ from redis_state.transport.keys import Keys
 from redis_state.transport.scripts import Scripts, Word
 from tests.looking import (
     HOUR,
+    STRANGER,
     ask,
+    epoch_of,
     fields,
     lives,
     make_task,
+    mark_of,
     no,
     ok,
     open_pause,
@@ -31,9 +34,10 @@ async def test_a_priority_is_changed_once_at_its_version_and_under_its_lease(
     late = await scripts.prioritize_task(task, priority=4, write="b", expected=1)
     assert late == no(Word.STALE, 2)
     await start(scripts, keys, task)
-    assert await scripts.prioritize_task(task, priority=5, write="c", epoch=1) == ok(4)
-    stale = await scripts.prioritize_task(task, priority=6, write="d", epoch=2)
-    assert stale == no(Word.LOST, 1)
+    mark = await mark_of(scripts, task.lease)
+    assert await scripts.prioritize_task(task, priority=5, write="c", mark=mark) == ok(4)
+    stale = await scripts.prioritize_task(task, priority=6, write="d", mark=STRANGER)
+    assert stale == no(Word.LOST, await epoch_of(scripts, task.lease))
     assert (await fields(scripts, task.task))["priority"] == b"5"
     await ask(scripts, "HSET", task.task, "status", "COMPLETE", "finished", 1)
     over = await scripts.prioritize_task(task, priority=7, write="e")

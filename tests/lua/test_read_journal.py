@@ -7,7 +7,7 @@ from tests.looking import HOUR, ask, lives, make_task, ok, task_keys
 
 
 async def test_an_empty_journal_has_no_notes(scripts: Scripts, keys: Keys) -> None:
-    assert await scripts.read_journal(task_keys(keys)) == ok([])
+    assert await scripts.read_journal(task_keys(keys)) == ok([], 0)
 
 
 async def test_a_journal_is_read_without_chunks_and_ends(scripts: Scripts, keys: Keys) -> None:
@@ -15,10 +15,16 @@ async def test_a_journal_is_read_without_chunks_and_ends(scripts: Scripts, keys:
     await make_task(scripts, task, "PENDING")
     count = 2 * _SLICE + 1
     notes = {b"step:%d#1" % n: b"%d" % n for n in range(count)}
-    others = {b"versions": b"9", b"part:0:step:1#1": b"x" * 1000, b"end:c": b"{}"}
+    others = {
+        b"versions": b"9",
+        b"entries": b"11",
+        b"part:0:step:1#1": b"x" * 1000,
+        b"end:c": b"{}",
+    }
     flat = [part for named in (notes | others).items() for part in named]
     await ask(scripts, "HSET", task.journal, *flat)
-    found: list[bytes] = (await scripts.read_journal(task)).facts[0]
+    found, written = (await scripts.read_journal(task)).facts
+    assert written == 11
     assert dict(zip(found[::2], found[1::2], strict=True)) == notes
 
 

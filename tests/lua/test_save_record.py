@@ -63,12 +63,13 @@ async def test_a_stale_epoch_writes_nothing_but_its_own_repetition_is_told_the_t
     scripts: Scripts, keys: Keys
 ) -> None:
     key, lease = keys.task("s", "t"), keys.lease("s", "t")
-    await scripts.acquire_lease(lease, owner="o", duration_ms=HOUR, keep_ms=HOUR)
-    assert await save(scripts, key, "one", fence=Fence(lease, 1), a=b"1") == ok(1)
-    await scripts.release_lease(lease, owner="o", epoch=1)
-    await scripts.acquire_lease(lease, owner="p", duration_ms=HOUR, keep_ms=HOUR)
-    assert await save(scripts, key, "one", fence=Fence(lease, 1), a=b"1") == ok(1)
-    assert await save(scripts, key, "two", fence=Fence(lease, 1), a=b"2") == no(Word.LOST, 2)
+    taken = await scripts.acquire_lease(lease, owner="o", duration_ms=HOUR, keep_ms=HOUR)
+    fence = Fence(lease, taken.facts[0], "o")
+    assert await save(scripts, key, "one", fence=fence, a=b"1") == ok(1)
+    await scripts.release_lease(lease, owner="o", epoch=fence.epoch)
+    later = await scripts.acquire_lease(lease, owner="p", duration_ms=HOUR, keep_ms=HOUR)
+    assert await save(scripts, key, "one", fence=fence, a=b"1") == ok(1)
+    assert await save(scripts, key, "two", fence=fence, a=b"2") == no(Word.LOST, later.facts[0])
     assert (await fields(scripts, key))["a"] == b"1"
 
 

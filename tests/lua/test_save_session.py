@@ -163,11 +163,14 @@ async def test_each_save_sweeps_ten_that_have_expired_and_no_other(
 
 async def test_a_stale_epoch_writes_nothing(scripts: Scripts, keys: Keys) -> None:
     lease = keys.agent_lease("a")
+    fences: list[Fence] = []
     for owner in ("one", "two"):
-        await scripts.acquire_lease(lease, owner=owner, duration_ms=HOUR, keep_ms=HOUR)
-        await scripts.release_lease(lease, owner=owner, epoch=1)
-    assert await save(scripts, keys, "w", 0, fence=Fence(lease, 1)) == no(Word.LOST, 2)
-    assert await save(scripts, keys, "w", 0, fence=Fence(lease, 2)) == ok(1)
+        taken = await scripts.acquire_lease(lease, owner=owner, duration_ms=HOUR, keep_ms=HOUR)
+        fences.append(Fence(lease, taken.facts[0], owner))
+        await scripts.release_lease(lease, owner=owner, epoch=fences[-1].epoch)
+    stale, current = fences
+    assert await save(scripts, keys, "w", 0, fence=stale) == no(Word.LOST, current.epoch)
+    assert await save(scripts, keys, "w", 0, fence=current) == ok(1)
 
 
 async def test_one_of_many_savers_wins_each_version(scripts: Scripts, keys: Keys) -> None:

@@ -7,12 +7,15 @@ from redis_state.transport.keys import Keys
 from redis_state.transport.scripts import Reply, Scripts, TaskKeys, Word
 from tests.looking import (
     HOUR,
+    STRANGER,
     ask,
     clock_ms,
     clock_passes,
+    epoch_of,
     fields,
     lives,
     make_task,
+    mark_of,
     no,
     rows_of,
     saying,
@@ -28,14 +31,14 @@ async def go(
     to: str,
     *,
     froms: Sequence[str],
-    epoch: int | None = None,
+    mark: bytes = b"",
     write: str = "",
 ) -> Reply:
     status, _, finer = to.partition(":")
     return await scripts.transition_task(
         task,
         {"result": b"1"},
-        epoch=epoch,
+        mark=mark,
         from_phases=froms,
         status=status,
         phase=finer or status,
@@ -86,7 +89,8 @@ async def test_a_finer_phase_holds_for_its_status_in_its_run(scripts: Scripts, k
     await make_task(scripts, task, "PENDING")
     await start(scripts, keys, task)
     await ask(scripts, "HSET", task.task, "status", "PAUSED")
-    assert (await go(scripts, keys, task, "x", froms=[], epoch=1)).facts == [b"PAUSED"]
+    mark = await mark_of(scripts, task.lease)
+    assert (await go(scripts, keys, task, "x", froms=[], mark=mark)).facts == [b"PAUSED"]
 
 
 async def test_a_task_that_a_worker_runs_moves_under_its_epoch_only(
@@ -95,11 +99,12 @@ async def test_a_task_that_a_worker_runs_moves_under_its_epoch_only(
     task = task_keys(keys)
     await make_task(scripts, task, "PENDING")
     await start(scripts, keys, task)
-    assert await go(scripts, keys, task, "FAILED", froms=["RUNNING"]) == no(Word.LOST, 1)
-    late = await go(scripts, keys, task, "FAILED", froms=["RUNNING"], epoch=2)
-    assert late == no(Word.LOST, 1)
+    mark, epoch = await mark_of(scripts, task.lease), await epoch_of(scripts, task.lease)
+    assert await go(scripts, keys, task, "FAILED", froms=["RUNNING"]) == no(Word.LOST, epoch)
+    late = await go(scripts, keys, task, "FAILED", froms=["RUNNING"], mark=STRANGER)
+    assert late == no(Word.LOST, epoch)
     assert (await fields(scripts, task.task))["status"] == b"RUNNING"
-    told(await go(scripts, keys, task, "FAILED", froms=["RUNNING"], epoch=1))
+    told(await go(scripts, keys, task, "FAILED", froms=["RUNNING"], mark=mark))
 
 
 async def test_a_lease_that_ran_out_holds_up_nobody(scripts: Scripts, keys: Keys) -> None:

@@ -15,8 +15,9 @@ async def test_a_first_version_is_written_whole(scripts: Scripts, keys: Keys) ->
     before = await clock_ms(scripts)
     reply = await write(scripts, task)
     version, at, epoch = reply.facts
-    assert (reply.word, version, epoch) == (Word.OK, 1, 1)
+    assert (reply.word, version) == (Word.OK, 1)
     assert at >= before
+    assert epoch >= before
     assert await fields(scripts, task.task) == {
         "state": b"2",
         "phase": b"o",
@@ -107,19 +108,19 @@ async def test_a_told_event_changes_nothing_but_the_version(scripts: Scripts, ke
 
 async def test_a_lease_that_lives_lets_nobody_end_its_task(scripts: Scripts, keys: Keys) -> None:
     task = version_keys(keys)
-    await write(scripts, task)
+    epoch = (await write(scripts, task)).facts[2]
     end = {"rule": "1", "write": "end", "state": "4", "phase": "e", "row": b"e", "owner": ""}
-    assert (await write(scripts, task, **end, epoch=1)).word is Word.HELD
+    assert (await write(scripts, task, **end, epoch=epoch)).word is Word.HELD
 
 
 async def test_a_lease_that_ran_out_lets_one_end_its_task(scripts: Scripts, keys: Keys) -> None:
     task = version_keys(keys)
-    await write(scripts, task, lease_ms=1)
+    epoch = (await write(scripts, task, lease_ms=1)).facts[2]
     await clock_passes(scripts, await clock_ms(scripts) + 2)
     end = {"rule": "1", "state": "4", "phase": "e", "row": b"e", "owner": ""}
     assert (await write(scripts, task, **end, write="old", epoch=7)).word is Word.HELD
     replies = await asyncio.gather(
-        *(write(scripts, task, **end, write=f"end{number}", epoch=1) for number in range(5))
+        *(write(scripts, task, **end, write=f"end{number}", epoch=epoch) for number in range(5))
     )
     assert sorted(reply.word for reply in replies) == ["DENIED"] * 4 + ["OK"]
 
@@ -128,9 +129,9 @@ async def test_another_writer_takes_the_lease_under_the_next_epoch(
     scripts: Scripts, keys: Keys
 ) -> None:
     task = version_keys(keys)
-    assert (await write(scripts, task)).facts[2] == 1
-    assert (await write(scripts, task, rule="1", write="w2")).facts[2] == 1
-    assert (await write(scripts, task, rule="2", write="w3", owner="other")).facts[2] == 2
+    epoch = (await write(scripts, task)).facts[2]
+    assert (await write(scripts, task, rule="1", write="w2")).facts[2] == epoch
+    assert (await write(scripts, task, rule="2", write="w3", owner="other")).facts[2] > epoch
 
 
 async def test_a_change_of_state_and_time_moves_the_places(scripts: Scripts, keys: Keys) -> None:

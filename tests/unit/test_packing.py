@@ -56,7 +56,11 @@ def packing() -> tuple[Packing, Scripts]:
 async def test_appends_that_differ_in_anything_share_nothing() -> None:
     sender, scripts = packing()
     topics = [None, "", "a", "1", "é", "\ud800", "x" * 1000]
-    fences = [None, Fence("{s}:lease", 1), Fence("{s}:lease", 2), Fence("{s}:other", 1)]
+    fences = [
+        None,
+        *(Fence("{s}:lease", epoch, owner) for epoch in (1, 2) for owner in ("o", "p")),
+        Fence("{s}:other", 1, "o"),
+    ]
     numbers = [(0, 1, True), (1, 1, True), (1, 2, True), (1, 1, False)]
     cases = [*product(["s", "t"], topics, fences, numbers)]
     row = (b"id", b"row")
@@ -69,9 +73,9 @@ async def test_appends_that_differ_in_anything_share_nothing() -> None:
             topic=topic,
             fence=fence,
         )
-        lease, epoch = fence or (log.ids, "")
+        lease, mark = (fence.lease, fence.mark) if fence else (log.ids, b"")
         keys = (log.rows, log.ids, log.topic(topic), log.channel, lease)
-        given = (epoch, topic_bytes(topic), max_rows, ttl_ms, int(announce), *row)
+        given = (mark, topic_bytes(topic), max_rows, ttl_ms, int(announce), *row)
         assert sender.sent[-1][3:] == read_all(*keys, *given)
 
 

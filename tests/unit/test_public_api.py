@@ -29,6 +29,7 @@ PUBLIC = [
     "HostTypes",
     "InvalidField",
     "InvalidTransition",
+    "JournalRewound",
     "LeaseLost",
     "LimitReached",
     "LostRace",

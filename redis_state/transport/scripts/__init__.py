@@ -21,9 +21,11 @@ from redis_state.transport.scripts.logs import LogScripts
 from redis_state.transport.scripts.records import TASK_FIELDS, RecordScripts
 from redis_state.transport.scripts.registered import RegisteredScripts
 from redis_state.transport.scripts.run import (
+    NO_LANE,
     SCRIPTS,
     Announcement,
     Fence,
+    LaneState,
     Limits,
     Reply,
     Word,
@@ -60,12 +62,14 @@ class Scripts(
 
 
 __all__ = [
+    "NO_LANE",
     "SCRIPTS",
     "TASK_FIELDS",
     "A2AVersionKeys",
     "Announcement",
     "Fence",
     "GroupKeys",
+    "LaneState",
     "Limits",
     "PatchKeys",
     "Reply",

@@ -38,7 +38,7 @@ class AgentScripts(ScriptRunner):
             "save_session",
             (session, index, expiries, fence.lease if fence else session),
             (
-                fence.epoch if fence else "",
+                fence.mark if fence else b"",
                 expected,
                 raw(base),
                 raw(write),

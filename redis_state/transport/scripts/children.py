@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from redis_state.transport.scripts.run import (
+    NO_LANE,
     Announcement,
     Asked,
+    LaneState,
     ScriptRunner,
     flat,
     pairs,
@@ -26,7 +28,7 @@ class ChildrenScripts(ScriptRunner):
         *,
         parent: TaskKeys,
         children: str,
-        epoch: int,
+        mark: bytes,
         entry: str,
         note: bytes,
         before: int,
@@ -34,15 +36,18 @@ class ChildrenScripts(ScriptRunner):
         ttl_ms: int,
         index_ttl_ms: int,
         announcement: Announcement,
+        lane: LaneState = NO_LANE,
     ) -> Asked:
-        """OK version | STALE note | EXPIRED | DENIED status | LOST epoch."""
+        """OK version entries | STALE note | EXPIRED | DENIED status | LOST epoch |
+        REWOUND entries.
+        """
         said = announcement
         of_parent = (parent.task, parent.lease, parent.journal, children)
         return self._run(
             "spawn_task",
             (child.task, child.tasks, *said.keys(child.task_id), *of_parent),
             (
-                epoch,
+                mark,
                 raw(entry),
                 note,
                 before,
@@ -53,6 +58,8 @@ class ChildrenScripts(ScriptRunner):
                 said.max_rows,
                 said.ttl_ms,
                 *pairs(said.rows),
+                raw(lane.entry),
+                lane.state,
                 *flat(fields),
             ),
         )
@@ -63,18 +70,18 @@ class ChildrenScripts(ScriptRunner):
         fields: Mapping[str, bytes],
         *,
         child: TaskKeys,
-        epoch: int,
+        mark: bytes,
         write: str,
         ttl_ms: int,
         announcement: Announcement,
     ) -> Asked:
-        """OK version | AGAIN | MISSING | DENIED status | LOST epoch."""
+        """OK version | AGAIN | MISSING | DENIED status | LOST epoch | REWOUND entries."""
         said = announcement
         return self._run(
             "join_task",
             (keys.task, keys.tasks, keys.lease, *said.keys(keys.task_id), child.task, keys.journal),
             (
-                epoch,
+                mark,
                 raw(child.task_id),
                 write,
                 ttl_ms,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from redis_state.transport.scripts.run import (
+    NO_LANE,
     Asked,
+    LaneState,
     ScriptRunner,
     raw,
 )
@@ -20,30 +22,44 @@ class JournalScripts(ScriptRunner):
         self,
         keys: TaskKeys,
         *,
-        epoch: int,
+        mark: bytes,
         entry: str,
         checkpoint: bool,
         chunks: int,
         about: bytes,
         result: bytes,
+        lane: LaneState = NO_LANE,
     ) -> Asked:
-        """OK note | LOST epoch | MISSING."""
+        """OK note entries | LOST epoch | REWOUND entries | MISSING."""
         return self._run(
             "note_step",
             (keys.journal, keys.lease, keys.task),
-            (epoch, raw(entry), "true" if checkpoint else "false", chunks, about, result),
+            (
+                *(mark, raw(entry), "true" if checkpoint else "false", chunks, about, result),
+                *(raw(lane.entry), lane.state),
+            ),
         )
 
     def keep_part(
-        self, keys: TaskKeys, *, epoch: int, entry: str, number: int, data: bytes
+        self, keys: TaskKeys, *, mark: bytes, entry: str, number: int, data: bytes
     ) -> Asked:
         """OK number | STALE | LOST epoch | MISSING."""
         return self._run(
             "keep_part",
             (keys.journal, keys.lease, keys.task),
-            (epoch, raw(entry), number, data),
+            (mark, raw(entry), number, data),
+        )
+
+    def record_entry(
+        self, keys: TaskKeys, *, mark: bytes, entry: str, value: bytes, lane: LaneState = NO_LANE
+    ) -> Asked:
+        """OK entries | LOST epoch | REWOUND entries | MISSING."""
+        return self._run(
+            "record_entry",
+            (keys.journal, keys.lease, keys.task),
+            (mark, raw(entry), value, raw(lane.entry), lane.state),
         )
 
     def read_journal(self, keys: TaskKeys) -> Asked:
-        """OK notes."""
+        """OK notes entries."""
         return self._run("read_journal", (keys.journal, keys.task), (_SLICE,))

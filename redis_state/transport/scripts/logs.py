@@ -74,9 +74,9 @@ def _prepare_append(
     log: LogKeys, topic: str | None, limits: Limits, fence: Fence | None
 ) -> Prepared:
     """Prepare all but the rows."""
-    lease, epoch = fence or (log.ids, "")
+    lease, mark = (fence.lease, fence.mark) if fence else (log.ids, b"")
     keys = (log.rows, log.ids, log.topic(topic), log.channel, lease)
-    return prepare(SCRIPTS["append_log"], keys, (epoch, topic_bytes(topic), *limits))
+    return prepare(SCRIPTS["append_log"], keys, (mark, topic_bytes(topic), *limits))
 
 
 # A log at work is appended to again and again, under the same topic and fence.

@@ -50,7 +50,7 @@ class RecordScripts(ScriptRunner):
             "save_record",
             (record, index or record, fence.lease if fence else record),
             (
-                fence.epoch if fence else "",
+                fence.mark if fence else b"",
                 "" if expected is None else expected,
                 write,
                 ttl_ms,

@@ -34,6 +34,8 @@ _LASTING = frozenset(
         "save_task",
         "open_token",
         "note_step",
+        "emit_update",
+        "record_entry",
         "save_oauth_token",
         "save_job",
         "end_job",
@@ -59,6 +61,7 @@ class Word(StrEnum):
     HELD = "HELD"
     AGAIN = "AGAIN"
     GAP = "GAP"
+    REWOUND = "REWOUND"
 
 
 _WORDS = {word.value.encode(): word for word in Word}
@@ -82,10 +85,26 @@ Asked: TypeAlias = Coroutine[Any, Any, Reply]
 
 
 class Fence(NamedTuple):
-    """The lease under which a worker writes: a later epoch refuses the write."""
+    """The lease under which a worker writes: once another claim has it, writes are refused."""
 
     lease: str
     epoch: int
+    owner: str
+
+    @property
+    def mark(self) -> bytes:
+        """What a write carries: both, for a server whose history went back gives epochs twice."""
+        return raw(f"{self.epoch}  {self.owner}")
+
+
+class LaneState(NamedTuple):
+    """Where a lane of a run stands, as the journal keeps it: the name of its entry, and JSON."""
+
+    entry: str
+    state: bytes
+
+
+NO_LANE = LaneState("", b"")
 
 
 class Limits(NamedTuple):

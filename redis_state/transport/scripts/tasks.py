@@ -7,8 +7,10 @@ from typing import NamedTuple
 
 from redis_state.transport.keys import LogKeys
 from redis_state.transport.scripts.run import (
+    NO_LANE,
     Announcement,
     Asked,
+    LaneState,
     ScriptRunner,
     flat,
     pairs,
@@ -67,7 +69,7 @@ class TaskScripts(ScriptRunner):
 
     def look_task(self, keys: TaskKeys) -> Asked:
         """OK status version epoch left_ms order priority crashes queue ours parent waits_for
-        parent_order | MISSING.
+        parent_order attempts | MISSING.
         """
         return self._run("look_task", (keys.task, keys.lease), ())
 
@@ -105,7 +107,7 @@ class TaskScripts(ScriptRunner):
         keys: TaskKeys,
         fields: Mapping[str, bytes],
         *,
-        epoch: int | None,
+        mark: bytes,
         from_states: Iterable[str],
         release: bool,
         write: str,
@@ -114,7 +116,7 @@ class TaskScripts(ScriptRunner):
         parent: TaskKeys | None = None,
         ended: bytes = b"",
     ) -> Asked:
-        """OK version epoch | DENIED status | LOST epoch | MISSING.
+        """OK version epoch | DENIED status | LOST epoch | REWOUND entries | MISSING.
 
         ``ended`` is a child's end, as its ``parent`` notes it.
         """
@@ -126,7 +128,7 @@ class TaskScripts(ScriptRunner):
                 *(of_parent.task, of_parent.journal),
             ),
             (
-                "" if epoch is None else epoch,
+                mark,
                 f" {' '.join(from_states)} ",
                 int(release),
                 write,
@@ -146,7 +148,7 @@ class TaskScripts(ScriptRunner):
         *,
         priority: int,
         write: str,
-        epoch: int | None = None,
+        mark: bytes = b"",
         expected: int | None = None,
     ) -> Asked:
         """OK version | STALE version | DENIED status | LOST epoch | MISSING."""
@@ -154,7 +156,7 @@ class TaskScripts(ScriptRunner):
             "prioritize_task",
             (keys.task, keys.lease),
             (
-                "" if epoch is None else epoch,
+                mark,
                 "" if expected is None else expected,
                 write,
                 priority,
@@ -165,7 +167,7 @@ class TaskScripts(ScriptRunner):
         self,
         keys: TaskKeys,
         *,
-        epoch: int,
+        mark: bytes,
         token: str,
         pauses: str,
         entry: str,
@@ -176,14 +178,15 @@ class TaskScripts(ScriptRunner):
         keep_ms: int,
         ttl_ms: int,
         announcement: Announcement,
+        lane: LaneState = NO_LANE,
     ) -> Asked:
-        """OK note left_ms | DENIED status | LOST epoch."""
+        """OK note left_ms entries | DENIED status | LOST epoch | REWOUND entries."""
         said = announcement
         return self._run(
             "open_pause",
             (keys.task, keys.lease, *said.keys(keys.task_id), token, keys.journal, pauses),
             (
-                epoch,
+                mark,
                 raw(entry),
                 note,
                 owner,
@@ -195,6 +198,8 @@ class TaskScripts(ScriptRunner):
                 said.max_rows,
                 said.ttl_ms,
                 *pairs(said.rows),
+                raw(lane.entry),
+                lane.state,
             ),
         )
 
@@ -203,20 +208,22 @@ class TaskScripts(ScriptRunner):
         keys: TaskKeys,
         fields: Mapping[str, bytes],
         *,
-        epoch: int,
+        mark: bytes,
         token: str,
         entry: str,
         write: str,
         ttl_ms: int,
         announcement: Announcement,
     ) -> Asked:
-        """OK version | TAKEN by at decision | EXPIRED | MISSING | DENIED status | LOST epoch."""
+        """OK version | TAKEN by at decision | EXPIRED | MISSING | DENIED status | LOST epoch |
+        REWOUND entries.
+        """
         said = announcement
         return self._run(
             "pause_task",
             (keys.task, keys.tasks, keys.lease, *said.keys(keys.task_id), token, keys.journal),
             (
-                epoch,
+                mark,
                 raw(entry),
                 write,
                 ttl_ms,
@@ -244,9 +251,9 @@ class TaskScripts(ScriptRunner):
         ttl_ms: int,
         announcement: Announcement,
         overdue: bool = False,
-        epoch: int | None = None,
+        mark: bytes = b"",
     ) -> Asked:
-        """OK status epoch | TAKEN by at decision | EXPIRED | HELD left_ms | MISSING |
+        """OK status attempts | TAKEN by at decision | EXPIRED | HELD left_ms | MISSING |
         DENIED status | LOST epoch. ``announcement``: of the task's move, else of the decision.
         """
         said = announcement
@@ -255,7 +262,7 @@ class TaskScripts(ScriptRunner):
             "decide_pause",
             (keys.task, keys.tasks, keys.lease, *log_keys, token, keys.journal, pauses),
             (
-                "" if epoch is None else epoch,
+                mark,
                 int(overdue),
                 raw(claim),
                 raw(by),
@@ -279,7 +286,7 @@ class TaskScripts(ScriptRunner):
         keys: TaskKeys,
         fields: Mapping[str, bytes],
         *,
-        epoch: int | None,
+        mark: bytes,
         from_phases: Iterable[str],
         status: str,
         phase: str,
@@ -293,7 +300,7 @@ class TaskScripts(ScriptRunner):
             "transition_task",
             (keys.task, keys.tasks, keys.lease, *said.keys(keys.task_id), keys.journal),
             (
-                "" if epoch is None else epoch,
+                mark,
                 f" {' '.join(from_phases)} ",
                 write,
                 ttl_ms,
@@ -304,5 +311,24 @@ class TaskScripts(ScriptRunner):
                 status,
                 phase,
                 *flat(fields),
+            ),
+        )
+
+    def emit_update(
+        self, keys: TaskKeys, announcement: Announcement, *, mark: bytes, lane: LaneState
+    ) -> Asked:
+        """OK entries | LOST epoch | REWOUND entries | MISSING. ``announcement``: of one row."""
+        said = announcement
+        return self._run(
+            "emit_update",
+            (*said.keys(keys.task_id), keys.lease, keys.journal, keys.task),
+            (
+                mark,
+                topic_bytes(keys.task_id),
+                said.max_rows,
+                said.ttl_ms,
+                raw(lane.entry),
+                lane.state,
+                *pairs(said.rows),
             ),
         )

@@ -1,0 +1,58 @@
+"""Publish what a handler tells: each update once, however often its handler is run again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from redis_state import codec
+from redis_state.models import StateUpdate, UpdateType
+from redis_state.store import RedisStateStore
+from redis_state.worker.life import Started
+from redis_state.worker.moves import announcement
+from redis_state.worker.replay import Lane
+
+
+class Emitter:
+    """Append a run's updates to its session's log, and count them in the task's journal."""
+
+    def __init__(self, store: RedisStateStore, started: Started) -> None:
+        self._store = store
+        self._started = started
+        self._keys = store.tasks.keys(started.state.session_id, started.state.task_id)
+
+    async def emit(
+        self,
+        lane: Lane,
+        kind: UpdateType,
+        content: Any,
+        *,
+        step: int | None = None,
+        total: int | None = None,
+    ) -> None:
+        """Publish an update, unless it is one that an earlier run has published.
+
+        The row and its count in the journal are one step. Its id is made from the task's secret,
+        the lane and its number among those of its kind, and not from its content: a replay may
+        write a time or a random id into it. Errors: LeaseLost, JournalRewound.
+        """
+        repeated, number = lane.repeats(kind.value), lane.emit(kind.value)
+        if repeated:
+            return
+        started = self._started
+        update = StateUpdate(
+            session_id=started.state.session_id,
+            task_id=started.state.task_id,
+            trace_id=started.state.trace_id,
+            update_id=codec.fingerprint("update", started.secret, lane.name, kind.value, number),
+            update_type=kind,
+            content=content,
+            step_index=step,
+            total_steps=total,
+        )
+        reply = await self._store.base.scripts.emit_update(
+            self._keys,
+            announcement(self._store, update),
+            mark=started.replay.mark,
+            lane=lane.state(),
+        )
+        started.replay.learn(reply, 0, what=f"task {started.state.task_id!r}")
