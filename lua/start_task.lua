@@ -15,7 +15,7 @@
 -- ARGV[6] max_rows of the updates
 -- ARGV[7] log_ttl_ms  of the updates
 -- ARGV[8] row_id   update id
--- ARGV[9] row      the update that tells of the start
+-- ARGV[9] row      the update that tells of the start; a 0 at its end becomes the epoch
 -- ARGV[10..] fields names and values, in turn
 -- Returns
 --   {'OK', epoch, fields}  it is running under this epoch; the task's fields and values in turn
@@ -43,6 +43,7 @@ local now = now_ms()
 local epoch, left_ms = lease_take(lease, owner, lease_ms, ttl_ms, now)
 if not epoch then return { 'HELD', left_ms } end
 if not again then
+  row = string.gsub(row, ',0%]$', string.format(',%.0f]', epoch))
   log_append(log, row_id, row, now)
   redis.call('HINCRBY', task, 'attempts', 1)
   if was[1] == 'RUNNING' and holder ~= '' then redis.call('HINCRBY', task, 'crashes', 1) end

@@ -8,7 +8,13 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from redis_state import RedisStateStore, Settings
-from redis_state.models import StateUpdate, TaskState, TaskStatus
+from redis_state.models import (
+    StateUpdate,
+    SteeringEvent,
+    SteeringEventType,
+    TaskState,
+    TaskStatus,
+)
 from redis_state.testing import eventually
 from redis_state.worker import AgentWorker, Handler, TaskClient
 
@@ -85,15 +91,25 @@ async def statuses(store: RedisStateStore, task_id: str) -> list[str]:
     ]
 
 
+async def steered_before(
+    store: RedisStateStore, task_id: str, kind: SteeringEventType, **payload: Any
+) -> None:
+    """Steer a task that is not there yet, as a host may that saves events itself."""
+    event = SteeringEvent(
+        session_id=SESSION, task_id=task_id, event_type=kind, payload=payload, source="host"
+    )
+    await store.save_steering(event)
+
+
 async def open_token(store: RedisStateStore, task_id: str, *, after: int = 0) -> str:
-    """Wait for a task's pause, and for no earlier than the one after so many; return its token.
+    """Wait for a task's pause, and for no earlier than the one after so many; return its id.
 
     The task has stopped by then: decided between opening and stopping, it would go on in its run.
     """
 
     async def found() -> str | None:
         tokens: list[str] = [
-            update.content["resume_token"]
+            update.content["pause_id"]
             for update in await updates_of(store, task_id)
             if update.update_type.value == "CHECKPOINT"
         ]

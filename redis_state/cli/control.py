@@ -30,7 +30,7 @@ _TEXT = {
 }
 
 Target = Annotated[
-    str, typer.Argument(metavar="TOKEN|SESSION", help="The pause's token; or a session.")
+    str, typer.Argument(metavar="PAUSE|SESSION", help="The pause's token or id; or a session.")
 ]
 OfTask = Annotated[
     str | None, typer.Argument(metavar="TASK", help="Of a session: the task with one open pause.")

@@ -68,7 +68,7 @@ def tasks(
         bool, typer.Option("--dead", help="Those given up because their workers kept dying.")
     ] = False,
     paused: Annotated[
-        bool, typer.Option("--paused", help="Open pauses, with the tokens to decide them.")
+        bool, typer.Option("--paused", help="Open pauses, with the ids to decide them by.")
     ] = False,
     limit: Annotated[int, typer.Option(min=1, help="So many at most.")] = 100,
     url: Url = None,
@@ -133,7 +133,9 @@ def show(session: SessionId, task: TaskId, url: Url = None, as_json: AsJson = Fa
     for step in more["steps"]:
         print_line(f"{'step':12}  {step['version']}  {brief(step['step'])}  run {step['epoch']}")
     for pause in more["pauses"]:
-        print_line(f"{'open pause':12}  {brief(pause['pause'])}  {pause['token'] or '(not shown)'}")
+        print_line(
+            f"{'open pause':12}  {brief(pause['pause'])}  {pause['pause_id'] or '(not shown)'}"
+        )
     for child in more["children"]:
         print_line(f"{'child':12}  {child['task_id']}  {child['status']}")
 
@@ -305,7 +307,7 @@ def _print_tasks(states: Sequence[TaskState]) -> None:
 
 
 def _print_pauses(pauses: Sequence[OpenPause]) -> None:
-    columns = ("session", "task", "pause", "asks", "open for", "until", "token")
+    columns = ("session", "task", "pause", "asks", "open for", "until", "id")
     rows = [
         (
             pause.session_id,
@@ -314,7 +316,7 @@ def _print_pauses(pauses: Sequence[OpenPause]) -> None:
             brief(pause.payload if pause.payload is not None else pause.reason),
             age(pause.opened_at),
             f"in {age(pause.expires_at)}: {pause.on_timeout}",
-            pause.token or "(not shown)",
+            pause.pause_id or "(not shown)",
         )
         for pause in pauses
     ]

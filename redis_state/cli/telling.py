@@ -39,7 +39,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, none: 
     """Print rows under their columns; say so if there are none. Ids are never cut."""
     table = Table(box=box.SIMPLE, pad_edge=False, show_edge=False)
     for column in columns:
-        table.add_column(column, overflow="fold", no_wrap=column in ("session", "task", "token"))
+        table.add_column(column, overflow="fold", no_wrap=column in ("session", "task", "id"))
     for row in rows:
         table.add_row(*(cell if isinstance(cell, Text) else Text(_text(cell)) for cell in row))
     if not table.row_count:
@@ -91,7 +91,7 @@ def view_document(view: TaskView) -> dict[str, Any]:
 
 
 def pause_document(pause: OpenPause) -> dict[str, Any]:
-    """Write an open pause as JSON, with the token that decides it, if that was revealed."""
+    """Write an open pause as JSON, with what decides it, if that was revealed."""
     return {
         "session_id": pause.session_id,
         "task_id": pause.task_id,
@@ -102,6 +102,7 @@ def pause_document(pause: OpenPause) -> dict[str, Any]:
         "opened_at": pause.opened_at.isoformat(),
         "expires_at": pause.expires_at.isoformat(),
         "on_timeout": pause.on_timeout,
+        "pause_id": pause.pause_id,
         "token": pause.token,
     }
 

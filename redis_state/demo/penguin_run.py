@@ -230,7 +230,7 @@ class _Run:
         plan.ran_in.clear()
         for update in await self._store.list_updates(_SESSION, task_id=plan.task_id):
             if update.update_type.value == UpdateType.CHECKPOINT.value:
-                plan.token = update.content["resume_token"]
+                plan.token = update.content["pause_id"]
             elif update.content.get("status") == "RUNNING":
                 plan.ran_in.append(update.content["worker"])
 

@@ -62,7 +62,7 @@ class Review:
             self.done = update.step_index or self.done
             self.total = update.total_steps or self.total
         elif update.update_type is UpdateType.CHECKPOINT:
-            self.token = str(content.get("resume_token", ""))
+            self.token = str(content.get("pause_id", ""))
             self.paused_by = self.worker
             self.stage = "wait for a decision"
             payload: dict[str, Any] = content.get("payload") or {}

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Coroutine, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import Any, ClassVar, Generic, TypeVar
 
+from redis_state import codec
 from redis_state.primitives.log import Bounds, Log
 from redis_state.primitives.signal import Row
 from redis_state.stores.base import Base
@@ -19,6 +20,9 @@ from redis_state.transport.scripts import Fence
 
 M = TypeVar("M")
 
+# Where a row has its run, after the layout's version, six values and a long id.
+_RUN = 8
+
 
 @dataclass(frozen=True, slots=True)
 class Entry(Generic[M]):
@@ -26,6 +30,13 @@ class Entry(Generic[M]):
 
     cursor: str
     value: M
+    row: bytes = field(default=b"", repr=False, compare=False)
+
+    @property
+    def run(self) -> int | None:
+        """The epoch of the run of a task that published it; None for what no run has."""
+        found: Any = codec.decode(self.row) if self.row else ()
+        return found[_RUN] if len(found) > _RUN else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +110,7 @@ class SessionLog(ABC, Generic[M]):
         log = self._log(session_id)
         page = await log.read(after=after, count=count, topic=task_id, look=True)
         entries = [
-            Entry(row.cursor, value)
+            Entry(row.cursor, value, row.data)
             for row in page.rows
             if (value := self._read(session_id, row)) is not None
         ]
@@ -113,7 +124,7 @@ class SessionLog(ABC, Generic[M]):
 
         def read(row: Row) -> Entry[M] | None:
             value = read_row(session_id, kind, row, read_model)
-            return None if value is None else Entry(row.cursor, value)
+            return None if value is None else Entry(row.cursor, value, row.data)
 
         log = self._log(session_id)
         return log.follow_as(read, after=after, topic=task_id, patience_s=patience_s)
@@ -147,6 +158,11 @@ class SessionLog(ABC, Generic[M]):
 def long_id(row_id: bytes, full: str) -> Sequence[str]:
     """Return what a row must carry of its id: nothing, or all of it if the entry id is a digest."""
     return () if row_id == full.encode("utf-8", "surrogatepass") else (full,)
+
+
+def told_by(values: Sequence[Any], run: int, *, size: int) -> Sequence[Any]:
+    """Add the run that tells a row to its values: ``size`` plain ones, then maybe a long id."""
+    return [*values, run] if len(values) > size else [*values, None, run]
 
 
 def full_id(row: Row, carried: Sequence[Any]) -> Any:

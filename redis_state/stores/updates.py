@@ -8,7 +8,7 @@ from redis_state.models import StateUpdate, UpdateType
 from redis_state.primitives.log import Bounds
 from redis_state.primitives.signal import Row
 from redis_state.stores.base import Base, ms, pack, unpack
-from redis_state.stores.session_log import SessionLog, full_id, long_id
+from redis_state.stores.session_log import SessionLog, full_id, long_id, told_by
 from redis_state.stores.values import (
     choice,
     instant,
@@ -18,6 +18,9 @@ from redis_state.stores.values import (
     validated,
 )
 from redis_state.transport.keys import LogKeys, entry_id
+
+# How many values each row has; then maybe its long id, then maybe its run.
+_PLAIN = 6
 
 
 class UpdateStore(SessionLog[StateUpdate]):
@@ -38,8 +41,11 @@ class UpdateStore(SessionLog[StateUpdate]):
         """Tell an update's session and task."""
         return model.session_id, model.task_id
 
-    def write(self, model: StateUpdate) -> tuple[bytes, bytes]:
-        """Write an update as an entry id and a row."""
+    def write(self, model: StateUpdate, *, run: int | None = None) -> tuple[bytes, bytes]:
+        """Write an update as an entry id and a row. ``run`` is the epoch of the run that told it.
+
+        `start_task` writes the epoch that it gives in place of a 0.
+        """
         row_id = entry_id("update_id", model.update_id)
         values = [
             optional_text("trace_id", model.trace_id),
@@ -50,11 +56,11 @@ class UpdateStore(SessionLog[StateUpdate]):
             instant("created_at", model.created_at),
             *long_id(row_id, model.update_id),
         ]
-        return row_id, pack(values)
+        return row_id, pack(values if run is None else told_by(values, run, size=_PLAIN))
 
     def read(self, session_id: str, row: Row) -> StateUpdate:
         """Read an update."""
-        values = unpack(row.data, 6, more=1)
+        values = unpack(row.data, _PLAIN, more=1)
         trace_id, kind, content, step_index, total_steps, created_at, *carried = values
         update: StateUpdate = validated(
             self._type,

@@ -18,6 +18,7 @@ from urllib.parse import quote
 from redis_state.errors import InvalidField
 
 _ESCAPED = re.compile(r"[A-Za-z0-9_.~%-]{1,130}")
+_DIGEST = re.compile(r"[0-9a-f]{40}")
 _LONGEST = 120
 # Whoever remembers what was made of an id remembers no longer ones.
 LONGEST_REMEMBERED = 240
@@ -70,6 +71,23 @@ def token_digest(token: str) -> str:
     if not isinstance(token, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InvalidField("token", f"text is needed, not {type(token).__name__}")
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()[:40]
+
+
+def pause_id_of(token: str) -> str | None:
+    """Name a pause of a worker's task for everybody to see; None for what is no such token.
+
+    A token's text begins with its session's part of the key, so that the pause is found without an
+    index and shares the session's slot. The id has the token's digest in place of the rest.
+    """
+    digest = token_digest(token)
+    scope, dot, _ = token.rpartition(".")
+    return f"{scope}:{digest}" if dot and _ESCAPED.fullmatch(scope) else None
+
+
+def is_pause_id(text: str) -> bool:
+    """Tell a pause's id from its token, which has no colon."""
+    parts = text.rpartition(":") if type(text) is str else ("", "", "")
+    return bool(_ESCAPED.fullmatch(parts[0]) and _DIGEST.fullmatch(parts[2]))
 
 
 class LogKeys(NamedTuple):
@@ -272,12 +290,10 @@ class Keys:
         """hash: state, payload, task, order, opened, expires, claim, by, at, decision: a pause of a
         worker's task, named by the token's digest. Its timeout, then `resolved_token_ttl`.
         """
-        # The token's text begins with its session's part of the key, so that it is found without
-        # an index and shares the session's slot. Anything else is no token of ours.
-        digest = token_digest(token)
-        scope, dot, _ = token.rpartition(".")
-        if not dot or not _ESCAPED.fullmatch(scope):
+        pause_id = token if is_pause_id(token) else pause_id_of(token)
+        if pause_id is None:
             return None
+        scope, _, digest = pause_id.rpartition(":")
         return f"{self.namespace}:v1:{{{scope}}}:token:{digest}"
 
     def pauses(self, session_id: str) -> str:
@@ -345,7 +361,9 @@ class Keys:
         return f"{self.namespace}:v1:{{agents-{shard:02d}}}:expiries"
 
     def agent_lease(self, session_id: str) -> str:
-        """hash: owner, claim, epoch, expires: who executes an agent's session. `agent_sessions_ttl`."""
+        """hash: owner, claim, epoch, expires: which process executes an agent's session.
+        `agent_sessions_ttl`.
+        """
         return f"{self._agents(session_id)}:lease:{escape('session_id', session_id)}"
 
     def executions(self, agent_id: str) -> LogKeys:
@@ -512,8 +530,8 @@ class Keys:
         return LogKeys(rows, f"{rows}:ids", channel, f"{rows}:topic")
 
     def a2a_version_lease(self, scope: str, task_id: str) -> str:
-        """hash: owner, claim, epoch, expires: which server works on an A2A task. A lease longer than the
-        task.
+        """hash: owner, claim, epoch, expires: which server works on an A2A task. A lease
+        longer than the task.
         """
         return f"{self.namespace}:v1:{{{scope}}}:a2a-version-lease:{escape('task_id', task_id)}"
 
@@ -532,7 +550,9 @@ class Keys:
         return LogKeys(rows, f"{rows}:ids", channel, f"{rows}:topic")
 
     def a2a_queue_lease(self, task_id: str) -> str:
-        """hash: owner, claim, epoch, expires: which server feeds a queue. One hour after its lease."""
+        """hash: owner, claim, epoch, expires: which server feeds a queue. One hour after its
+        lease.
+        """
         return f"{self.namespace}:v1:{{a2a-queue/{escape('task_id', task_id)}}}:a2a-queue-lease"
 
     def a2a_page_secret(self) -> str:

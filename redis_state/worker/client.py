@@ -8,7 +8,7 @@ from contextlib import aclosing, suppress
 from dataclasses import replace
 from typing import Any, Self
 
-from redis_state.errors import CursorGap, InvalidField
+from redis_state.errors import CursorGap, InvalidField, InvalidTransition, TaskUnknown
 from redis_state.models import (
     StateUpdate,
     SteeringEvent,
@@ -24,7 +24,7 @@ from redis_state.models.tasks import new_id
 from redis_state.store import RedisStateStore, process_name
 from redis_state.stores.session_log import Entry
 from redis_state.transport.clock import ask_time
-from redis_state.transport.keys import token_digest
+from redis_state.transport.keys import is_pause_id, token_digest
 from redis_state.worker import telemetry
 from redis_state.worker.dead import list_dead
 from redis_state.worker.family import Family
@@ -150,7 +150,8 @@ class TaskClient:
         APPROVE and REJECT with a ``resume_token`` resolve that pause of this task, see `resolve`;
         what is kept of the event names the token by its digest.
         CANCEL also ends a task that waits, see `cancel`; PRIORITIZE moves one that is queued.
-        Errors: SteeringValidationError if the payload breaks the rules of its type; those of
+        Errors: SteeringValidationError if the payload breaks the rules of its type; TaskUnknown;
+        InvalidTransition if the task is over, unless it got this very event before; those of
         `resolve`.
         """
         event = SteeringEvent(
@@ -163,6 +164,8 @@ class TaskClient:
         )
         validate_steering_event(event)
         token = event.payload.get("resume_token")
+        if not (event_type in _DECISIONS and token):  # the pause itself tells who decided it
+            await self._check_steerable(event, repeated=event_id is not None)
         await self.store.save_steering(event if token is None else _naming_token(event))
         if event_type in _DECISIONS and token:
             approved = event_type is SteeringEventType.APPROVE
@@ -216,6 +219,8 @@ class TaskClient:
     ) -> TaskState | None:
         """Decide a pause and, if its task waits for it, set that pending, in one step; queue it.
 
+        ``token`` is its token or its public id. An endpoint for people outside takes tokens, and
+        refuses what `is_pause_id` knows: everybody who reads the session's updates has the id.
         A task that does not wait for this pause yet is told when it comes to wait. The same
         ``claim`` repeated with the same decision gets the same answer and queues again. Errors:
         TokenResolved (by whom, when, with what) for whoever comes second, and for a claim that
@@ -345,6 +350,16 @@ class TaskClient:
             await self._queue.mend([sight.job])
         return sight is not None
 
+    async def _check_steerable(self, event: SteeringEvent, *, repeated: bool) -> None:
+        """Refuse what nobody would ever get. A repeated call is one also after the task's end."""
+        state = await self.get(event.session_id, event.task_id)
+        if state is None:
+            raise TaskUnknown(event.task_id)
+        if not state.status.is_terminal:
+            return
+        if not (repeated and await self.store.steering_cursor(event.session_id, event.event_id)):
+            raise InvalidTransition(event.task_id, current=state.status.value, wanted="steered")
+
     async def _prioritize(self, session_id: str, task_id: str, priority: int) -> None:
         """Have a task that waits be taken sooner or later. One that runs has been told."""
         waiting = await self._life.prioritize(session_id, task_id, priority)
@@ -379,7 +394,9 @@ class TaskClient:
 
 def _naming_token(event: SteeringEvent) -> SteeringEvent:
     """Write a decision as it is kept: whoever reads it cannot decide in its author's place."""
-    payload = {**event.payload, "resume_token": token_digest(event.payload["resume_token"])}
+    token = event.payload["resume_token"]
+    digest = token.rpartition(":")[2] if is_pause_id(token) else token_digest(token)
+    payload = {**event.payload, "resume_token": digest}
     return event.model_copy(update={"payload": payload})
 
 

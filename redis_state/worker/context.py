@@ -249,8 +249,9 @@ class TaskContext:
         A later run gets the same pause, found by its ``key``, else by its ``name`` (the reason by
         default) and its order among those of that name; what it asks stands as first asked. A name
         is counted by this call, and belongs to the asyncio task that makes it, as in `step`. The
-        CHECKPOINT update carries the token, unless not to ``reveal`` it: then the handler sends
-        ``pause.token`` itself, and no text of it is stored.
+        CHECKPOINT update carries the pause's public id, and no text of the token is stored. One
+        that is not to be revealed (``reveal``) is decided by its token only, which the handler
+        sends itself.
 
         ``timeout`` is `task_pause_ttl` by default, `active_task_ttl` at most. Nobody having
         decided by then, ``on_timeout`` does: ``"fail"`` raises PauseTimeout where the pause is

@@ -51,7 +51,7 @@ class Emitter:
         )
         reply = await self._store.base.scripts.emit_update(
             self._keys,
-            announcement(self._store, update),
+            announcement(self._store, update, run=started.held.epoch),
             mark=started.replay.mark,
             lane=lane.state(),
         )

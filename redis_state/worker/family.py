@@ -208,7 +208,9 @@ class Family:
                 write=new_write_id(),
                 ttl_ms=self._store.tasks.ttl_ms(TaskStatus.PAUSED.value),
                 announcement=announcement(
-                    self._store, status_update(parent, TaskStatus.PAUSED, waits_for=child_id)
+                    self._store,
+                    status_update(parent, TaskStatus.PAUSED, waits_for=child_id),
+                    run=started.held.epoch,
                 ),
             )
             if reply.word is Word.OK:

@@ -36,7 +36,7 @@ from redis_state.primitives.watchlist import WatchList
 from redis_state.store import RedisStateStore
 from redis_state.stores.base import ms
 from redis_state.stores.tasks import move_fields
-from redis_state.transport.scripts import Announcement, TaskKeys, Word
+from redis_state.transport.scripts import TaskKeys, Word
 from redis_state.worker.dead import note_dead
 from redis_state.worker.guards import Meter
 from redis_state.worker.journal import Journals, steps_of
@@ -196,7 +196,8 @@ class TaskLife:
             lease_ms=lease_ms,
             write=new_write_id(),
             ttl_ms=self._store.tasks.ttl_ms(TaskStatus.RUNNING.value),
-            announcement=self._announce(update),
+            # The script writes the epoch that it gives.
+            announcement=announcement(self._store, update, run=0),
         )
         if reply.word is Word.HELD:
             return NotStarted("held", left_ms=int(reply.facts[0]))
@@ -426,14 +427,11 @@ class TaskLife:
             release=release,
             write=new_write_id(),
             ttl_ms=self._store.tasks.ttl_ms(status.value),
-            announcement=self._announce(update),
+            announcement=announcement(self._store, update, run=run.epoch if run else None),
             parent=self._store.tasks.keys(state.session_id, parent) if parent else None,
             ended=codec.encode(ended) if of_child else b"",
         )
         raise_refused(reply, state, run=run, wanted=status.value)
-
-    def _announce(self, *updates: StateUpdate) -> Announcement:
-        return announcement(self._store, *updates)
 
     def _keys(self, state: TaskState) -> TaskKeys:
         return self._store.tasks.keys(state.session_id, state.task_id)

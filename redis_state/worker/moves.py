@@ -38,10 +38,12 @@ def watch_entry(session_id: str, task_id: str) -> bytes:
     return codec.encode(["task", session_id, task_id])
 
 
-def announcement(store: RedisStateStore, *updates: StateUpdate) -> Announcement:
-    """Write updates of one session for the script that moves their task."""
+def announcement(
+    store: RedisStateStore, *updates: StateUpdate, run: int | None = None
+) -> Announcement:
+    """Write updates of one session for the script that moves their task, and that it is a run's."""
     updates_of = store.updates
-    rows = [updates_of.write(update) for update in updates]
+    rows = [updates_of.write(update, run=run) for update in updates]
     log = updates_of.keys(updates[0].session_id)
     return Announcement(log, updates_of.bounds.max_rows, updates_of.bounds.ttl_ms, rows)
 

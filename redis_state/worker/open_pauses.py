@@ -15,6 +15,7 @@ from redis_state import codec
 from redis_state.store import RedisStateStore
 from redis_state.stores.base import as_object
 from redis_state.transport.clock import ms_of
+from redis_state.transport.keys import pause_id_of
 from redis_state.worker.waitpoint import token_of
 
 Fields: TypeAlias = dict[str, Any]
@@ -29,7 +30,8 @@ _TASK_FIELDS = ("finished", "order")
 class OpenPause:
     """A pause that may be decided now.
 
-    ``token`` is None for one that was not to be revealed. ``on_timeout`` is what happens at
+    ``pause_id`` names it for everybody and is what its CHECKPOINT update carries. It and ``token``
+    are None for one that was not to be revealed. ``on_timeout`` is what happens at
     ``expires_at``: ``"fail"``, ``"reject"``, or ``"resume"`` with ``default``.
     """
 
@@ -44,6 +46,7 @@ class OpenPause:
     on_timeout: str
     default: Any = field(repr=False)
     token: str | None = field(repr=False)
+    pause_id: str | None = None
 
 
 async def list_open_pauses(
@@ -124,6 +127,7 @@ class _Reading:
         def read() -> OpenPause:
             about = as_object(token["payload"])
             secret = as_object(task["job"])["secret"]
+            decides = token_of(session_id, secret, entry) if about["revealed"] else None
             return OpenPause(
                 session_id=session_id,
                 task_id=task_id,
@@ -135,7 +139,8 @@ class _Reading:
                 expires_at=_moment(token["expires"]),
                 on_timeout=about["on_timeout"],
                 default=about["default"],
-                token=token_of(session_id, secret, entry) if about["revealed"] else None,
+                token=decides,
+                pause_id=decides and pause_id_of(decides),
             )
 
         place = f"pause {entry} of task {task_id}"

@@ -22,6 +22,7 @@ from redis_state.store import RedisStateStore
 from redis_state.stores.base import as_object, ms
 from redis_state.stores.tasks import move_fields
 from redis_state.transport.clock import ms_of
+from redis_state.transport.keys import is_pause_id, pause_id_of
 from redis_state.transport.scripts import Reply, TaskKeys, Word, raw
 from redis_state.worker.journal import state_of
 from redis_state.worker.life import Started, TaskLife
@@ -63,9 +64,9 @@ class Pausing:
     ) -> dict[str, Any]:
         """Open a pause, once per entry of the journal; return what the journal notes of it.
 
-        One step: the token, the note, and the CHECKPOINT update, which carries the token unless
-        it is not to be revealed. The list of open pauses follows, before the task can wait: a
-        crash in between has the task run again and come here again. Errors: LeaseLost,
+        One step: the token, the note, and the CHECKPOINT update, which carries the pause's public
+        id unless it is not to be revealed. The list of open pauses follows, before the task can
+        wait: a crash in between has the task run again and come here again. Errors: LeaseLost,
         InvalidTransition.
         """
         state = started.state
@@ -99,7 +100,9 @@ class Pausing:
             token_ttl_ms=question.timeout_ms,
             keep_ms=self._keep_ms,
             ttl_ms=self._store.tasks.ttl_ms(TaskStatus.RUNNING.value),
-            announcement=announcement(self._store, _checkpoint(state, question, token)),
+            announcement=announcement(
+                self._store, _checkpoint(state, question, token), run=started.held.epoch
+            ),
             lane=state_of(lane),
         )
         raise_refused(reply, state, run=started.replay, wanted="PAUSED")
@@ -131,7 +134,9 @@ class Pausing:
             entry=entry,
             write=new_write_id(),
             ttl_ms=self._store.tasks.ttl_ms(TaskStatus.PAUSED.value),
-            announcement=announcement(self._store, status_update(state, TaskStatus.PAUSED)),
+            announcement=announcement(
+                self._store, status_update(state, TaskStatus.PAUSED), run=started.held.epoch
+            ),
         )
         if reply.word is Word.TAKEN:
             return decided_note(codec.decode(reply.facts[2]), by=reply.text(0))
@@ -152,8 +157,9 @@ class Pausing:
     ) -> Decided:
         """Decide a pause, once, and set its task pending if it waits for it, in one step.
 
-        The same ``claim`` repeated with the same decision gets the same answer. ``task`` is the
-        session and the task whose pause it has to be. The watch list has the task before: a
+        ``token`` is the token or the pause's id, which decides only what may be revealed. The same
+        ``claim`` repeated with the same decision gets the same answer. ``task`` is the session and
+        the task whose pause it has to be. The watch list has the task before: a
         crash afterwards leaves it pending, known and not queued. Errors: TokenResolved for
         whoever comes second, TokenUnknown, InvalidTransition if the task is over.
         """
@@ -163,6 +169,8 @@ class Pausing:
             raise TokenUnknown(expired=False)
         session_id, task_id, entry = codec.decode(owner)
         if task not in (None, (session_id, task_id)):
+            raise TokenUnknown(expired=False)
+        if is_pause_id(token) and not as_object(about or b"{}").get("revealed"):
             raise TokenUnknown(expired=False)
         state = await self._store.tasks.load(session_id, task_id)
         if state is None:
@@ -339,7 +347,7 @@ def _checkpoint(state: TaskState, question: Question, token: str) -> StateUpdate
     content: dict[str, Any] = {"reason": question.reason, "payload": question.payload}
     content |= {"pause": question.name, "tags": question.tags}
     if question.reveal:
-        content["resume_token"] = token
+        content["pause_id"] = pause_id_of(token)
     return StateUpdate(
         session_id=state.session_id,
         task_id=state.task_id,

@@ -197,6 +197,11 @@ class Replay:
         self._read(journal or {})
 
     @property
+    def epoch(self) -> int:
+        """The run's own number."""
+        return self._held.epoch
+
+    @property
     def mark(self) -> bytes:
         """What a write of this run carries."""
         return raw(f"{self._held.epoch} {self.known} {self._held.owner}")

@@ -19,7 +19,7 @@ from redis_state import codec
 from redis_state.errors import InvalidField, PauseTimeout
 from redis_state.settings import Settings
 from redis_state.stores.base import as_object, ms
-from redis_state.transport.keys import escape
+from redis_state.transport.keys import escape, pause_id_of
 from redis_state.transport.scripts import raw
 from redis_state.worker.life import Started
 
@@ -48,6 +48,11 @@ class Pause:
 
     name: str
     token: str = field(repr=False)
+
+    @property
+    def pause_id(self) -> str | None:
+        """Its name for everybody to see: who knows it can decide only with a store at hand."""
+        return pause_id_of(self.token)
 
 
 class PauseOptions(TypedDict, total=False):

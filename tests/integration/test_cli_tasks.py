@@ -88,12 +88,12 @@ async def test_dead_tasks_are_listed(client: TaskClient, settings: Settings) -> 
     said(await cli(settings, "tasks", "--dead", "-s", "another"), 0, "No tasks.")
 
 
-async def test_a_pause_is_found_and_approved_by_its_token(
+async def test_a_pause_is_found_and_approved_by_its_id(
     served: TaskClient, settings: Settings
 ) -> None:
     task, token = await ask(served)
     (pause,) = (await cli(settings, "tasks", "--paused", "--json")).document
-    assert (pause["task_id"], pause["token"], pause["tags"]) == (task, token, ["test"])
+    assert (pause["task_id"], pause["pause_id"], pause["tags"]) == (task, token, ["test"])
     ran = await cli(settings, "tasks", "--paused", COLUMNS="40")
     said(ran, 0, token)
     said(await cli(settings, "show", SESSION, task), 0, token)

@@ -294,7 +294,7 @@ async def main(url, namespace):
         task = await client.submit("answer", session_id="s")
         async for entry in store.watch_updates("s", after=cursor):
             if entry.value.update_type.value == "CHECKPOINT":
-                await client.approve(entry.value.content["resume_token"])
+                await client.approve(entry.value.content["pause_id"])
                 break
         ended = await client.wait("s", task, timeout_s=20)
         fields = await store.tasks.load_fields("s", task)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import random
 import uuid
@@ -16,10 +17,13 @@ import pytest
 pytest.importorskip("arq", reason="needs the worker extra")
 
 from redis_state import RedisStateStore, Settings
+from redis_state.errors import InvalidTransition, TaskUnknown, TokenResolved, TokenUnknown
 from redis_state.models import SteeringEvent, SteeringEventType, TaskState, TaskStatus, UpdateType
 from redis_state.testing import eventually
+from redis_state.transport.keys import pause_id_of
 from redis_state.worker import RetryPolicy, TaskClient, TaskContext, retried
 from redis_state.worker.context import TaskPaused
+from redis_state.worker.waitpoint import token_of
 from tests.pools import SESSION, client_of
 from tests.runs import TASK, begin_again, make, run_once
 
@@ -495,3 +499,101 @@ async def test_the_stream_of_a_disturbed_run_is_that_of_an_undisturbed_one(
     for lane in {place.rpartition("/")[0] for place, _ in rows}:
         mine = [row for row in rows if row[0].rpartition("/")[0] == lane]
         assert mine == [row for row in program.emitted if row[0].rpartition("/")[0] == lane]
+
+
+async def test_each_row_tells_which_run_published_it(
+    store: RedisStateStore, client: TaskClient
+) -> None:
+    epochs: list[int] = []
+
+    async def handler(ctx: TaskContext) -> None:
+        epochs.append(ctx.epoch)
+        await ctx.progress("first")
+        await ctx.approval("go on?")
+        await ctx.progress("second")
+
+    await make(store)
+    await run_once(store, handler)
+    (pause,) = await client.pauses(SESSION)
+    assert pause.token is not None
+    await client.approve(pause.token)
+    await run_once(store, handler)
+    page = await store.read_updates(SESSION, task_id=TASK)
+    found = [(one.run, one.value.content) for one in page.entries]
+    runs = [
+        (run, content.get("message") or content.get("status") or content["pause"])
+        for run, content in found
+    ]
+    one, two = epochs
+    assert one < two
+    assert runs == [
+        (None, "PENDING"),
+        (one, "RUNNING"),
+        (one, "first"),
+        (one, "await_approval"),
+        (one, "PAUSED"),
+        (None, "PENDING"),
+        (two, "RUNNING"),
+        (two, "second"),
+        (two, "COMPLETE"),
+    ]
+    watched = store.watch_updates(SESSION, task_id=TASK)
+    assert [(await anext(watched)).run for _ in runs] == [run for run, _ in runs]
+    await watched.aclose()
+
+
+async def test_steering_a_task_that_is_unknown_or_over_is_refused(
+    store: RedisStateStore, client: TaskClient
+) -> None:
+    async def handler(_: TaskContext) -> None:
+        pass
+
+    with pytest.raises(TaskUnknown):
+        await client.steer(SESSION, TASK, SteeringEventType.USER_MESSAGE, {"text": "hello"})
+    await make(store)
+    told = {"text": "hello"}
+    kind = SteeringEventType.USER_MESSAGE
+    await client.steer(SESSION, TASK, kind, told, event_id="mine")
+    await run_once(store, handler)
+    with pytest.raises(InvalidTransition):
+        await client.steer(SESSION, TASK, kind, told)
+    # A repeated call is the same event, also after the end.
+    await client.steer(SESSION, TASK, kind, told, event_id="mine")
+    assert len(await store.list_steering(SESSION, task_id=TASK)) == 1
+
+
+async def test_who_reads_the_updates_learns_a_pauses_id_and_not_its_token(
+    store: RedisStateStore, client: TaskClient
+) -> None:
+    async def handler(ctx: TaskContext) -> list[Any]:
+        first = await ctx.open_pause("one")
+        shown = (first.pause_id, first.token)
+        kept = await ctx.open_pause("two", reveal=False)
+        said = [(await ctx.wait_for(first)).value, (await ctx.wait_for(kept)).value]
+        return [*said, *shown, kept.pause_id, kept.token]
+
+    await make(store)
+    await run_once(store, handler)
+    told = [one.content for one in await store.list_updates(SESSION, task_id=TASK)]
+    (shown,) = [content["pause_id"] for content in told if "pause_id" in content]
+    assert await client.approve(shown, "by its id") is not None
+    with pytest.raises(TokenResolved):
+        await client.approve(shown, "again")
+    await run_once(store, handler)
+    unseen = pause_id_of(token_of_pause(await store.tasks.load_fields(SESSION, TASK), "two"))
+    assert unseen is not None
+    with pytest.raises(TokenUnknown):
+        await client.approve(unseen)
+    token = token_of_pause(await store.tasks.load_fields(SESSION, TASK), "two")
+    await client.approve(token, "by its token")
+    result: Any = (await run_once(store, handler)).result
+    assert result[:3] == ["by its id", "by its token", shown]
+    for row in await store.list_updates(SESSION, task_id=TASK, limit=100):
+        if row.update_type is UpdateType.CHECKPOINT:
+            assert result[3] not in str(row.content)
+            assert result[5] not in str(row.content)
+
+
+def token_of_pause(record: Any, name: str) -> str:
+    secret = json.loads(record.fields["job"])["secret"]
+    return token_of(SESSION, secret, f"pause:{name}#1")

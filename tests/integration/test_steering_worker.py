@@ -16,7 +16,7 @@ from redis_state.errors import (
 )
 from redis_state.models import SteeringEventType, TaskStatus
 from redis_state.worker import TaskContext
-from tests.pools import SESSION, becomes, open_token, pool, statuses
+from tests.pools import SESSION, becomes, open_token, pool, statuses, steered_before
 
 
 async def ask(ctx: TaskContext) -> dict[str, Any]:
@@ -153,8 +153,7 @@ async def test_a_task_hears_what_it_was_told_before_it_ran_and_again_after_a_pau
 
     task = "told"
     async with pool(store, {"both": both}) as client:
-        payload = {"text": "early"}
-        await client.steer(SESSION, task, SteeringEventType.INJECT_CONTEXT, payload)
+        await steered_before(store, task, SteeringEventType.INJECT_CONTEXT, text="early")
         await client.submit("both", session_id=SESSION, task_id=task)
         await client.approve(await open_token(store, task))
         assert (await client.wait(SESSION, task, timeout_s=10)).result == ["early"]
@@ -193,7 +192,7 @@ async def test_a_gated_task_can_be_cancelled(store: RedisStateStore) -> None:
         await ctx.checkpoint()
 
     async with pool(store, {"gated": gated}) as client:
-        await client.steer(SESSION, "held", SteeringEventType.PAUSE)
+        await steered_before(store, "held", SteeringEventType.PAUSE)
         task = await client.submit("gated", session_id=SESSION, task_id="held")
         await becomes(client, task, TaskStatus.RUNNING)
         assert await client.cancel(SESSION, task)

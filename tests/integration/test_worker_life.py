@@ -15,6 +15,7 @@ from redis_state.errors import (
     TokenUnknown,
 )
 from redis_state.models import TaskContextSnapshot, TaskState, TaskStatus, TaskType
+from redis_state.transport.keys import pause_id_of
 from redis_state.worker.life import NotStarted, Started, TaskLife, Waiting
 from redis_state.worker.pausing import Decided, Pausing
 from redis_state.worker.waitpoint import Decision, Question, decision_of, pause_token
@@ -181,7 +182,7 @@ async def test_a_pause_frees_the_lease_and_is_told_with_its_token(
     token = await paused(life, store)
     told = await updates_of(store, "t")
     assert [update.update_type.value for update in told[-2:]] == ["CHECKPOINT", "STATUS_CHANGE"]
-    asked = {"reason": "why", "resume_token": token, "payload": {"q": 1}}
+    asked = {"reason": "why", "pause_id": pause_id_of(token), "payload": {"q": 1}}
     assert told[-2].content == asked | {"pause": "x", "tags": []}
     assert await status(store) == "PAUSED"
     decided = await Pausing(store).decide(token, approved=True, value={"n": 2}, by="ann")

@@ -45,6 +45,7 @@ from tests.pools import (
     queued,
     serving,
     statuses,
+    steered_before,
     updates_of,
     watched,
 )
@@ -320,8 +321,10 @@ async def test_a_pause_ends_the_run_whatever_the_handler_does(
 
 async def test_cancel_stops_a_task_at_its_next_checkpoint(store: RedisStateStore) -> None:
     cleaned: list[str] = []
+    begun = asyncio.Event()
 
     async def loop(ctx: TaskContext) -> None:
+        begun.set()
         try:
             while True:
                 await ctx.checkpoint()
@@ -333,7 +336,7 @@ async def test_cancel_stops_a_task_at_its_next_checkpoint(store: RedisStateStore
 
     async with pool(store, {"loop": loop}) as client:
         task = await client.submit("loop", session_id=SESSION)
-        await becomes(client, task, TaskStatus.RUNNING)
+        await begun.wait()
         assert await client.cancel(SESSION, task, reason="enough")
         ended = await client.wait(SESSION, task, timeout_s=10)
         assert (ended.status, ended.error) == (TaskStatus.CANCELLED, "enough")
@@ -417,7 +420,7 @@ async def test_a_cancel_that_came_before_the_task_ends_it_at_its_start(
     store: RedisStateStore,
 ) -> None:
     async with pool(store, {"forever": forever}) as client:
-        await client.steer(SESSION, "early", SteeringEventType.CANCEL, {"hard": True})
+        await steered_before(store, "early", SteeringEventType.CANCEL, hard=True)
         task = await client.submit("forever", session_id=SESSION, task_id="early")
         ended = await client.wait(SESSION, task, timeout_s=10)
         assert ended.status is TaskStatus.CANCELLED
@@ -473,7 +476,6 @@ async def test_a_task_of_higher_priority_is_taken_first(store: RedisStateStore) 
         for name, priority in (("plain", 0), ("low", -5), ("high", 2000), ("raised", 0)):
             await client.submit("note", session_id=SESSION, task_id=name, priority=priority)
         await client.steer(SESSION, "raised", SteeringEventType.PRIORITIZE, {"priority": 5000})
-        await client.steer(SESSION, "gone", SteeringEventType.PRIORITIZE, {"priority": 5000})
         state = await client.get(SESSION, "raised")
         assert state is not None
         assert state.priority == 5000
@@ -832,7 +834,7 @@ async def test_a_task_of_an_id_that_was_used_before_starts_with_nothing(
 
             await eventually(paused, f"the {name} waits for approval")
             checkpoints = [
-                update.content["resume_token"]
+                update.content["pause_id"]
                 for update in await own.list_updates(SESSION, task_id="again")
                 if update.update_type is UpdateType.CHECKPOINT
             ]
