@@ -89,10 +89,15 @@ class LostRace(RedisStateError):
 
 
 class VersionConflict(LostRace):
-    """The document is at ``actual``, not at ``expected``. Load it and apply the change anew."""
+    """The document is at ``actual``, not at ``expected``. Load it and apply the change anew.
+
+    Both may have one number, given twice: after a rollback of the server, or a deletion.
+    """
 
     def __init__(self, what: str, *, expected: int | str, actual: int | str) -> None:
-        super().__init__(f"{what} is at version {actual}, not {expected}")
+        same = str(actual) == str(expected)
+        other = "which another write made since" if same else f"not {expected}"
+        super().__init__(f"{what} is at version {actual}, {other}")
         self.expected = expected
         self.actual = actual
 

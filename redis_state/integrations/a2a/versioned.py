@@ -88,7 +88,7 @@ class RedisVersionedTaskStore(VersionedTaskStore):
         elif isinstance(prev_version, RedisTaskVersion) and prev_version.ref != ref:
             raise lost
         else:
-            rule = Rule.at(_number(prev_version))
+            rule = Rule.at(_place(prev_version))
         with protocol_errors():
             try:
                 version = await self.backend.owner.save(ref, draft, rule)
@@ -206,8 +206,11 @@ class RedisTaskEventStream(TaskEventStream):
 _LONGEST_CURSOR = 37
 
 
-def _number(version: TaskVersion) -> int:
+def _place(version: TaskVersion) -> Version:
+    """Read which version is expected; one that the SDK made itself is a number without a time."""
+    if isinstance(version, RedisTaskVersion):
+        return version.place
     number = version._value  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
     if isinstance(number, bool) or not isinstance(number, int) or number < 0:
         raise InvalidParamsError("prev_version: a number is needed")
-    return number
+    return Version(number, 0)

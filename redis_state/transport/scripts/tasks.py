@@ -10,6 +10,7 @@ from redis_state.transport.scripts.run import (
     Announcement,
     Asked,
     ScriptRunner,
+    expecting,
     flat,
     pairs,
     raw,
@@ -149,13 +150,13 @@ class TaskScripts(ScriptRunner):
         epoch: int | None = None,
         expected: int | None = None,
     ) -> Asked:
-        """OK version | STALE version | DENIED status | LOST epoch | MISSING."""
+        """OK version | STALE version write | DENIED status | LOST epoch | MISSING."""
         return self._run(
             "prioritize_task",
             (keys.task, keys.lease),
             (
                 "" if epoch is None else epoch,
-                "" if expected is None else expected,
+                expecting(expected),
                 write,
                 priority,
             ),
