@@ -60,8 +60,8 @@ end
 a2a_number(log, version, now, phase)
 -- At its end no row of a task is too old: they live as long as its end says.
 log.max_rows, log.ttl_ms, log.keeps_old = max_rows, ttl_ms, phase == 'e'
-version = log_append(log, write, row, now)
-redis.call('HSET', task, 'version', version, 'at', string.format('%.0f', now))
+local number, _, written = log_append(log, write, row, now)
+redis.call('HSET', task, 'version', number, 'at', written)
 if rule ~= 'told' then redis.call('HSET', task, 'state', state, 'phase', phase, 'body', body) end
 local ends = now + ttl_ms
 redis.call('PEXPIREAT', task, string.format('%.0f', ends))
@@ -69,4 +69,4 @@ local books = { index = index, places = places, expiry = expiry }
 a2a_sweep(books, now, 20)
 if rule == 'told' then place = redis.call('HGET', places, id) or '' end
 if place ~= '' then a2a_place(books, id, place, ends) end
-return { 'OK', version, now, a2a_lease(lease, rule == 'told' and '-' or owner, now, lease_ms, keep_ms) }
+return { 'OK', number, tonumber(written), a2a_lease(lease, rule == 'told' and '-' or owner, now, lease_ms, keep_ms) }

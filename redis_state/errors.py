@@ -194,10 +194,11 @@ class LimitReached(LostRace, RuntimeError):
 class CursorGap(RedisStateError):
     """Rows after ``cursor`` are gone, so going on from it would skip them silently.
 
-    ``reason`` is ``"trimmed"`` (``missed`` rows were dropped by retention), ``"foreign"`` (the
-    cursor belongs to another log, or to an earlier life of this one) or ``"ahead"`` (the log
-    ends before the cursor: the server lost its newest rows). ``resume_after`` is the cursor
-    that reads all that is still kept.
+    ``reason`` is ``"trimmed"`` (``missed`` rows were dropped by retention), ``"rewound"`` (the
+    server lost its newest rows, among them that of the cursor, and new ones took their numbers),
+    ``"ahead"`` (it lost them, and there are no new ones yet) or ``"foreign"`` (the cursor belongs
+    to another log, or nothing of its time is kept). ``resume_after`` is the cursor that reads on:
+    after a lost history what is new since, without a hole or a repeat; else all that is kept.
     """
 
     def __init__(self, cursor: str, *, reason: str, missed: int | None, resume_after: str) -> None:

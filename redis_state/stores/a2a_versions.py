@@ -87,6 +87,10 @@ class Version:
         """The cursor that reads the events after this version."""
         return f"{self.n}-{self.at_ms}"
 
+    def is_at(self, cursor: str) -> bool:
+        """Tell whether a cursor is after this version: by both, by the number if it has no time."""
+        return cursor in {self.cursor, f"{self.n}-0"}
+
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:

@@ -6,6 +6,9 @@ run was told, a later one is told again, before its first checkpoint. What an ea
 same id was told is left out. What steers the run itself
 (CANCEL, PAUSE, RESUME, PRIORITIZE) acts when it arrives; what resolves a pause has acted before;
 the rest waits until the handler takes it.
+
+A run receives each event once by its id, also after a rollback of the server: a sender who learns
+of the loss sends the same event again.
 """
 
 from __future__ import annotations
@@ -56,6 +59,7 @@ class Inbox:
         self._after = after
         self._on_hard_cancel = on_hard_cancel
         self._on_priority = on_priority
+        self._received: set[str] = set()
         self._waiting: deque[SteeringEvent] = deque()
         self._arrived = asyncio.Event()
         self._open = asyncio.Event()
@@ -149,8 +153,7 @@ class Inbox:
                     self._session_id, after=self._after, task_id=self._task_id
                 )
             except CursorGap as gap:
-                log.warning("steering of task %s was dropped: %s", self._task_id, gap)
-                self._after = gap.resume_after
+                self._resume(gap)
                 continue
             for entry in page.entries:
                 self._receive(entry.value)
@@ -170,13 +173,20 @@ class Inbox:
                         self._receive(entry.value)
                         self._after = entry.cursor
             except CursorGap as gap:
-                log.warning("steering of task %s was dropped: %s", self._task_id, gap)
-                self._after = gap.resume_after
+                self._resume(gap)
             except BackendError as error:
                 log.warning("steering of task %s is not heard: %s", self._task_id, error)
                 await asyncio.sleep(_AGAIN_S)
 
+    def _resume(self, gap: CursorGap) -> None:
+        """Read on where the log says: what was received before is not received again."""
+        log.warning("steering of task %s was dropped: %s", self._task_id, gap)
+        self._after = gap.resume_after
+
     def _receive(self, event: SteeringEvent) -> None:
+        if event.event_id in self._received:
+            return
+        self._received.add(event.event_id)
         match event.event_type:
             case SteeringEventType.CANCEL:
                 self._cancelled = TaskCancelled(_text(event.payload.get("reason")))
