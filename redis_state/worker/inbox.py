@@ -56,6 +56,7 @@ class Inbox:
         self._store = store
         self._session_id = session_id
         self._task_id = task_id
+        self._begins_after = after
         self._after = after
         self._on_hard_cancel = on_hard_cancel
         self._on_priority = on_priority
@@ -179,9 +180,13 @@ class Inbox:
                 await asyncio.sleep(_AGAIN_S)
 
     def _resume(self, gap: CursorGap) -> None:
-        """Read on where the log says: what was received before is not received again."""
+        """Read on where the log says, or from the beginning if the server lost rows.
+
+        What was received before is not received again, so no clock is needed to find what is new.
+        """
         log.warning("steering of task %s was dropped: %s", self._task_id, gap)
-        self._after = gap.resume_after
+        again = gap.reason != "trimmed" and gap.cursor != self._begins_after
+        self._after = self._begins_after if again else gap.resume_after
 
     def _receive(self, event: SteeringEvent) -> None:
         if event.event_id in self._received:

@@ -11,7 +11,7 @@ import pytest
 
 from redis_state import CursorGap, RedisStateStore
 from redis_state.models import SteeringEventType
-from redis_state.primitives.log import Bounds, Log
+from redis_state.primitives.log import Bounds, Log, Page
 from redis_state.testing import eventually
 from redis_state.transport.keys import Keys
 from redis_state.transport.scripts import Scripts
@@ -144,6 +144,34 @@ async def test_of_rows_of_one_millisecond_none_is_repeated_and_none_is_skipped(
     assert len((await log.read(after=seen[3].cursor)).rows) == 6
 
 
+async def test_what_is_read_as_a_whole_is_of_one_history(
+    server: Rollback, store: RedisStateStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = Log(store.base.scripts, store.base.keys.updates("s"), Bounds(0, HOUR))
+
+    async def append(name: str, count: int) -> None:
+        await log.append([(f"{name} {n}".encode(), b"") for n in range(count)])
+
+    await append("kept", 400)
+    await server.mark()
+    await append("lost", 300)
+    read = Log.read
+    pages: list[Page] = []
+
+    async def disturbed(self: Log, *, after: str | None = None) -> Page:
+        page = await read(self, after=after)
+        pages.append(page)
+        if len(pages) == 1:
+            await server.go_back()
+            await append("new", 200)
+        return page
+
+    monkeypatch.setattr(Log, "read", disturbed)
+    rows = [row.id.decode() for row in await log.read_all()]
+    assert len(pages[0].rows) == 500
+    assert rows == [f"kept {n}" for n in range(400)] + [f"new {n}" for n in range(200)]
+
+
 async def test_a_cursor_of_another_log_stays_foreign(
     server: Rollback, store: RedisStateStore
 ) -> None:
@@ -190,10 +218,10 @@ async def test_a_cursor_that_names_no_log_is_one_of_its_own(
 class Handled:
     """What the handler of a run has taken out of its inbox."""
 
-    def __init__(self, store: RedisStateStore) -> None:
+    def __init__(self, store: RedisStateStore, *, after: str | None = None) -> None:
         self.taken: list[Any] = []
         self._inbox = Inbox(
-            store, "session", "task", after=None, on_hard_cancel=_no, on_priority=_no
+            store, "session", "task", after=after, on_hard_cancel=_no, on_priority=_no
         )
 
     async def run(self) -> None:
@@ -237,6 +265,50 @@ async def test_a_run_takes_no_steering_twice(
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     assert handled.taken == [*amounts, 30, 40]
+
+
+async def set_clock_ahead(store: RedisStateStore) -> None:
+    """Let the next rows be of the next minute, as if the clock were set back after them."""
+    ids = store.base.keys.steering("session").ids
+    head: bytes = await ask(store.base.scripts, "HGET", ids, "")
+    place, *rest = head.decode().split()
+    later = int(place.partition("-")[2]) + 60_000
+    await ask(store.base.scripts, "HSET", ids, "", " ".join([f"1-{later}", *rest]))
+
+
+@pytest.mark.parametrize("new", [1, 2, 3])
+async def test_a_run_misses_no_steering_when_the_clock_was_set_back_too(
+    server: Rollback, store: RedisStateStore, new: int
+) -> None:
+    handled = Handled(store)
+    running = asyncio.create_task(handled.run())
+    await pay(store, 1)
+    await server.mark()
+    await set_clock_ahead(store)
+    await pay(store, 10, 20)
+    await eventually(lambda: handled.taken == [1, 10, 20], "the run has taken what there is")
+    await server.go_back()
+    amounts = [30, 40, 50][:new]
+    async with RedisStateStore.from_url(server.url) as other:
+        await pay(other, *amounts)
+    await eventually(lambda: handled.taken == [1, 10, 20, *amounts], "the run takes all once")
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_a_run_whose_beginning_the_server_lost_takes_what_is_new(
+    server: Rollback, store: RedisStateStore
+) -> None:
+    await pay(store, 1)
+    await server.mark()
+    await pay(store, 2)
+    handled = Handled(store, after=await store.steering.cursor("session", "pay-2"))
+    await server.go_back()
+    await pay(store, 3)
+    running = asyncio.create_task(handled.run())
+    await eventually(lambda: handled.taken == [3], "the run takes what is new")
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
 
 
 async def test_a_row_of_a_lost_history_that_comes_late_is_not_taken_for_the_next(
