@@ -25,7 +25,7 @@ local function log_append(log, id, row, now)
   if prolonged then for _, key in ipairs({ log.rows, log.ids }) do redis.call('PEXPIREAT', key, expires) end end
   local held, late = number - first + 1, now - first_ms > ttl_ms and not log.keeps_old
   local over = held > log.max_rows and log_over(held, log.max_rows)
-  if (over or late) and not log.more then first = log_trim(log, n .. '-' .. at .. rest, over) end
+  if (over or late) and not log.more then first = log_trim(log, n .. '-' .. at .. rest, over, now) end
   if log.topic ~= '' then log_topic(log, expires, first) end
   return number, 1, at
 end
