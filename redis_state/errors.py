@@ -40,6 +40,11 @@ from collections.abc import Sequence
 from typing import Any
 
 _NAMED_ENTRIES = 10
+_GAPS: dict[str, str] = {
+    "rewound": "the server lost its row and has new ones since",
+    "ahead": "the server lost its row, or the log has expired",
+    "foreign": "it is of another log, or nothing of its time is kept",
+}
 
 
 class RedisStateError(Exception):
@@ -202,8 +207,8 @@ class CursorGap(RedisStateError):
     """
 
     def __init__(self, cursor: str, *, reason: str, missed: int | None, resume_after: str) -> None:
-        lost = "an unknown number of" if missed is None else str(missed)
-        super().__init__(f"cursor {cursor!r} is {reason}: {lost} rows cannot be delivered")
+        why = f"{missed} rows after it were dropped" if missed is not None else _GAPS[reason]
+        super().__init__(f"cursor {cursor!r} is {reason}: {why}; read on after {resume_after!r}")
         self.cursor = cursor
         self.reason = reason
         self.missed = missed

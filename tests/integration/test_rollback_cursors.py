@@ -84,6 +84,8 @@ async def test_a_reader_goes_on_with_what_is_new_since_and_nothing_else(
                 await store.read_updates("session", after=entry.cursor, task_id=task_id)
             gap = caught.value
             assert (gap.reason, gap.missed) == (reason_of(lost, new), None)
+            assert f"{gap.reason}: " in str(gap)
+            assert str(gap).endswith(f"; read on after {gap.resume_after!r}")
             assert await names_after(store, gap.resume_after) == since
 
 
