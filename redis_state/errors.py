@@ -207,7 +207,11 @@ class CursorGap(RedisStateError):
     """
 
     def __init__(self, cursor: str, *, reason: str, missed: int | None, resume_after: str) -> None:
-        why = f"{missed} rows after it were dropped" if missed is not None else _GAPS[reason]
+        why = (
+            f"{missed} rows after it were dropped"
+            if missed is not None
+            else _GAPS.get(reason, "rows are gone")
+        )
         super().__init__(f"cursor {cursor!r} is {reason}: {why}; read on after {resume_after!r}")
         self.cursor = cursor
         self.reason = reason

@@ -77,7 +77,7 @@ class Log:
         self.scripts: Scripts = scripts
         self.keys = keys
         self.bounds = bounds
-        self._name = f"-{crc32(raw(keys.rows)):08x}" if named else ""
+        self.name = f"-{crc32(raw(keys.rows)):08x}" if named else ""
         self._limits = Limits(max(bounds.max_rows, 0), bounds.ttl_ms, int(announce))
 
     async def add(
@@ -164,7 +164,7 @@ class Log:
         # A full page may have more behind it; a short one ends where the log did when it was read.
         if len(rows) >= count:
             return Page(rows, self.cursor(rows[-1]), at_end=rows[-1].n == last)
-        return Page(rows, self._cursor(last, last_ms), at_end=True)
+        return Page(rows, self.cursor_at(last, last_ms), at_end=True)
 
     async def _read_on(self, n: int, ms: int, count: int) -> Page | None:
         """Read on after a row that is there, with one command and no script.
@@ -177,7 +177,7 @@ class Log:
         if not found or found[0][0] != place.encode():
             return None
         rows = [_row(entry) for entry in found[1 : count + 1]]
-        cursor = self.cursor(rows[-1]) if rows else self._cursor(n, ms)
+        cursor = self.cursor(rows[-1]) if rows else self.cursor_at(n, ms)
         return Page(rows, cursor, at_end=len(found) < end)
 
     async def tail(
@@ -220,28 +220,29 @@ class Log:
     async def find(self, row_id: bytes) -> str | None:
         """Return the cursor after the row of this id, or None if it is not kept."""
         reply = await self.scripts.find_row(self.keys, row_id=row_id)
-        return None if reply.word is Word.MISSING else self._cursor(*reply.facts)
+        return None if reply.word is Word.MISSING else self.cursor_at(*reply.facts)
 
     def cursor(self, row: Row) -> str:
         """Return the cursor after a row of this log."""
-        return f"{row.n}-{row.ms}{self._name}"
+        return f"{row.n}-{row.ms}{self.name}"
+
+    def cursor_at(self, n: int, ms: int) -> str:
+        """Return the cursor after the row of a number and a time."""
+        return f"{n}-{ms}{self.name}"
 
     async def end(self) -> str:
         """Return the cursor after the newest row: what comes later is what a watcher gets."""
-        return await self._end() + self._name
+        return await self._end() + self.name
 
     async def _end(self) -> str:
         # See lua/lib/log_head: it begins with the place of the newest row.
         head: bytes | None = await self.scripts.ask("HGET", self.keys.ids, "")
         return "0-0" if head is None else head.partition(b" ")[0].decode()
 
-    def _cursor(self, n: int, ms: int) -> str:
-        return f"{n}-{ms}{self._name}"
-
     def _position(self, cursor: str) -> tuple[int, int]:
         """Read a cursor's number and time. One that names no log is taken for one of this."""
         found = _CURSOR.fullmatch(cursor)
-        if found is None or found.group(3) not in (None, self._name):
+        if found is None or found.group(3) not in (None, self.name):
             return _NOWHERE, 0
         return int(found.group(1)), int(found.group(2))
 
@@ -252,7 +253,7 @@ class Log:
     def _gap(self, cursor: str, after: int, reply: Reply) -> CursorGap:
         reason, n, ms = reply.text(0), reply.facts[1], reply.facts[2]
         missed = n - after if reason == "trimmed" else None
-        return CursorGap(cursor, reason=reason, missed=missed, resume_after=self._cursor(n, ms))
+        return CursorGap(cursor, reason=reason, missed=missed, resume_after=self.cursor_at(n, ms))
 
     async def clear(self, *, topics: Sequence[str] = ()) -> int:
         """Drop all rows; return how many. Numbers go on, so older cursors give a CursorGap."""

@@ -711,3 +711,22 @@ async def test_a_subscriber_is_told_that_the_server_lost_events_and_goes_on_with
                 await hear(tasks, after=ahead.cursor)
             assert gap.value.reason == "rewound"
             assert names(await hear(tasks, after=gap.value.resume_after, most=2)) == ["b", "c"]
+
+
+async def test_a_cursor_of_another_task_is_foreign_whenever_its_events_came(
+    tasks: TaskStateManager,
+) -> None:
+    others: list[str] = []
+    for task_id in ("t", "u"):
+        await tasks.register_task(task_id, "c", "s")
+    for name in "abc":
+        others.append((await tasks.record_event("u", chunk(name))).cursor)
+        await tasks.record_event("t", chunk(name))
+    info = await tasks.get_task_info("u")
+    assert info is not None
+    assert info.cursor == others[-1]
+    for cursor in others:
+        with pytest.raises(CursorGap) as gap:
+            await hear(tasks, after=cursor)
+        assert gap.value.reason == "foreign"
+        assert names(await hear(tasks, after=gap.value.resume_after, most=3)) == ["a", "b", "c"]
