@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import pickle
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 from redis_state import InvalidField, LostRace, RedisStateStore, VersionConflict
-from redis_state.models.version import Version
+from redis_state.models import Version
 from redis_state.primitives.record import new_write_id
 from redis_state.stores.a2a_versions import A2ATasks, Draft, Limits, Phase, Ref, Rule
 from redis_state.stores.a2a_versions import Version as A2AVersion
@@ -221,5 +222,6 @@ def test_a_version_is_its_number_to_everybody_but_another_version() -> None:
     assert version != "2"
     assert hash(version) == hash(2)
     pickled = pickle.loads(pickle.dumps(version))  # noqa: S301 - our own
-    for same in (copy.deepcopy(version), pickled):
+    kept = json.loads(json.dumps([version, version.write]))
+    for same in (Version(*kept), copy.deepcopy(version), pickled):
         assert (same, same.write) == (version, "w")
