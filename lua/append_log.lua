@@ -38,6 +38,6 @@ if new == 0 and reply[2] > 0 then
   -- The last row was there already, and so has trimmed nothing.
   local text = redis.call('HGET', log.ids, '')
   local head = log_head(text)
-  log_trim(log, text, log_over(head.last - head.first + 1, log.max_rows))
+  log_trim(log, text, log_over(head.last - head.first + 1, log.max_rows), now)
 end
 return reply

@@ -32,16 +32,16 @@ if done then return { 'OK', done } end
 if not was[1] or was[2] == 'g' then return { 'MISSING' } end
 a2a_number(log, tonumber(was[1]), now, 'e')
 log.ttl_ms = ttl_ms
-local version = log_append(log, write, 'g', now)
+local version, _, at = log_append(log, write, 'g', now)
 -- Its earlier events go, however many there are.
 local head = log_head(redis.call('HGET', log.ids, ''))
-head.first, head.first_ms, head.before_ms = version, now, tonumber(was[3])
+head.first, head.first_ms, head.before_ms = version, tonumber(at), tonumber(was[3])
 redis.call('XTRIM', log.rows, 'MINID', string.format('%.0f', version))
 redis.call('DEL', log.ids)
 redis.call('HSET', log.ids, '', log_text(head), write, version)
 redis.call('PEXPIREAT', log.ids, string.format('%.0f', head.expires))
 redis.call('HDEL', task, 'body')
-redis.call('HSET', task, 'state', '-', 'phase', 'g', 'version', version, 'at', string.format('%.0f', now))
+redis.call('HSET', task, 'state', '-', 'phase', 'g', 'version', version, 'at', at)
 redis.call('PEXPIRE', task, ttl_ms)
 a2a_forget({ index = index, places = places, expiry = expiry }, id)
 a2a_lease(lease, '', now, 0, ttl_ms)

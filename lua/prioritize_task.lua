@@ -3,16 +3,17 @@
 -- KEYS[1] task     hash: version, write, status, finished, priority
 -- KEYS[2] lease    hash: epoch, claim
 -- ARGV[1] mark     of the worker's lease, '' for anybody else
--- ARGV[2] expected version, '' for any
+-- ARGV[2] expected version and, after a space, its write; the version alone; '' for any
 -- ARGV[3] write    id of this call
 -- ARGV[4] priority to be
 -- Returns
 --   {'OK', version}      it is changed
---   {'STALE', version}   the task is at this version; nothing was written
+--   {'STALE', version, write}  the task is at this version; nothing was written
 --   {'DENIED', status}   the task is over; nothing was written
 --   {'LOST', epoch}      another claim has the lease; nothing was written
 --   {'MISSING'}          no such task
 -- @include fence
+-- @include stale
 local task, lease = KEYS[1], KEYS[2]
 local mark, expected, write, priority = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 
@@ -21,7 +22,8 @@ if not was[1] then return { 'MISSING' } end
 if was[3] == write then return { 'OK', tonumber(was[2]) } end
 local lost = fence(lease, mark)
 if lost then return lost end
-if expected ~= '' and was[2] ~= expected then return { 'STALE', tonumber(was[2]) } end
+local other = stale(expected, was[2], was[3])
+if other then return other end
 if was[4] == '1' then return { 'DENIED', was[1] } end
 redis.call('HSET', task, 'write', write, 'priority', priority)
 return { 'OK', redis.call('HINCRBY', task, 'version', 1) }

@@ -2,14 +2,13 @@
 -- KEYS[1] rows     stream: id, topic, row
 -- KEYS[2] ids      hash: entry id -> n; '' -> head
 -- KEYS[3] topic_rows  list: n of the rows of this topic
--- ARGV[1] after    n of the last row seen, '' to start with the oldest kept
+-- ARGV[1] after    n of the last row seen, '' to start with the oldest kept, -1 for no row of this log
 -- ARGV[2] after_ms its time, 0 if unknown
 -- ARGV[3] count    rows at most
 -- ARGV[4] topic    text, '' for all rows
 -- Returns
 --   {'OK', first, last, last_ms, rows}       the log's range, then rows as XRANGE gives them
---   {'GAP', reason, first, before_ms, last, last_ms}  reason: trimmed, foreign or ahead;
---     before_ms is the time of row first-1
+--   {'GAP', reason, n, ms}  reason: trimmed, foreign, ahead or rewound; from which row to read on
 -- @include log_head
 -- @include log_position
 -- @include topic_search
@@ -22,8 +21,8 @@ local from = after == '' and head.first - 1 or tonumber(after)
 if from == head.last and after_ms == head.last_ms then
   return { 'OK', head.first, head.last, head.last_ms, {} }
 end
-local reason = log_position(rows, head, from, after_ms)
-if reason then return { 'GAP', reason, head.first, head.before_ms, head.last, head.last_ms } end
+local reason, n, ms = log_position(rows, head, from, after_ms)
+if reason then return { 'GAP', reason, n, ms } end
 local found
 if topic == '' then
   found = redis.call('XRANGE', rows, string.format('%.0f', from + 1), '+', 'COUNT', count)

@@ -41,10 +41,10 @@ local moment = now_us()
 local now, ttl_ms = math.floor(moment / 1000), ends == '1' and kept_ms or active_ms
 -- No row is too old: how long the log lives is for keep_state to say.
 local log = { rows = rows, ids = ids, topic_rows = rows, channel = channel, topic = '', max_rows = max_rows, ttl_ms = ttl_ms, keeps_old = true }
-local n = log_append(log, event_id, row, now)
+local n, _, at = log_append(log, event_id, row, now)
 if state ~= '' then redis.call('HSET', task, 'state', state) end
 local ended = ends == '1' and string.format('%.0f', moment)
 if ended then redis.call('HSET', task, 'completed', ended) end
 local keys = { task = task, rows = rows, ids = ids, active = active, completed = completed, kept = kept }
 keep_state(keys, member, now, ttl_ms, ended)
-return { 'OK', string.format('%.0f-%.0f', n, now) }
+return { 'OK', string.format('%.0f-', n) .. at }

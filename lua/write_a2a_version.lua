@@ -7,8 +7,9 @@
 -- KEYS[6] ids      hash: write -> version; '' -> head
 -- KEYS[7] channel  pub/sub
 -- KEYS[8] lease    hash: owner, epoch, expires
--- ARGV[1] rule     the version it must have, 0 for absent; 'open' unless it has ended; 'any' unless it
---   would leave an end; 'told' to tell an event without a change
+-- ARGV[1] rule     the version it must have and, after a space, when that was written; the version
+--   alone; 0 for absent; 'open' unless it has ended; 'any' unless it would leave an end; 'told' to tell
+--   an event without a change
 -- ARGV[2] write    id of this call
 -- ARGV[3] id       of the task
 -- ARGV[4] row      phase and event
@@ -24,7 +25,7 @@
 -- ARGV[14] epoch   of the lease that must have run out, '' if that does not matter
 -- Returns
 --   {'OK', version, at, epoch}
---   {'STALE', version}       it is at another version
+--   {'STALE', version, at}   it is at another version
 --   {'DENIED', state}        it has ended, or was deleted: '-'
 --   {'HELD', epoch}          the lease has not run out, or is another one by now
 --   {'MISSING'}              there is no such task
@@ -35,6 +36,7 @@
 -- @include a2a_done
 -- @include a2a_lease
 -- @include a2a_number
+-- @include stale
 local task, index, places, expiry, channel, lease = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[7], KEYS[8]
 local log = { rows = KEYS[5], ids = KEYS[6], topic_rows = KEYS[5], channel = channel, topic = '' }
 local rule, write, id, row, state, phase = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
@@ -42,14 +44,15 @@ local place, body, ttl_ms, max_rows = ARGV[7], ARGV[8], tonumber(ARGV[9]), tonum
 local owner, lease_ms, keep_ms, epoch = ARGV[11], tonumber(ARGV[12]), tonumber(ARGV[13]), ARGV[14]
 
 local now = now_ms()
-local was = redis.call('HMGET', task, 'state', 'phase', 'version')
+local was = redis.call('HMGET', task, 'state', 'phase', 'version', 'at')
 local version = tonumber(was[3] or 0)
 local done, at = a2a_done(log, write)
 if done then return { 'OK', done, at, tonumber(redis.call('HGET', lease, 'epoch') or 0) } end
 if was[2] == 'g' then return { 'DENIED', was[1] } end
 if not was[1] and (rule == 'open' or rule == 'told') then return { 'MISSING' } end
 if was[2] == 'e' and not (rule == 'any' and was[1] == state) then return { 'DENIED', was[1] } end
-if tonumber(rule) and tonumber(rule) ~= version then return { 'STALE', version } end
+local other = string.find(rule, '^%d') and stale(rule, was[3], was[4])
+if other then return other end
 if epoch ~= '' then
   local current = a2a_dead(lease, now)
   if current ~= epoch then return { 'HELD', tonumber(current or 0) } end
@@ -57,8 +60,8 @@ end
 a2a_number(log, version, now, phase)
 -- At its end no row of a task is too old: they live as long as its end says.
 log.max_rows, log.ttl_ms, log.keeps_old = max_rows, ttl_ms, phase == 'e'
-version = log_append(log, write, row, now)
-redis.call('HSET', task, 'version', version, 'at', string.format('%.0f', now))
+local number, _, written = log_append(log, write, row, now)
+redis.call('HSET', task, 'version', number, 'at', written)
 if rule ~= 'told' then redis.call('HSET', task, 'state', state, 'phase', phase, 'body', body) end
 local ends = now + ttl_ms
 redis.call('PEXPIREAT', task, string.format('%.0f', ends))
@@ -66,4 +69,4 @@ local books = { index = index, places = places, expiry = expiry }
 a2a_sweep(books, now, 20)
 if rule == 'told' then place = redis.call('HGET', places, id) or '' end
 if place ~= '' then a2a_place(books, id, place, ends) end
-return { 'OK', version, now, a2a_lease(lease, rule == 'told' and '-' or owner, now, lease_ms, keep_ms) }
+return { 'OK', number, tonumber(written), a2a_lease(lease, rule == 'told' and '-' or owner, now, lease_ms, keep_ms) }

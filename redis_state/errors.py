@@ -41,6 +41,11 @@ from collections.abc import Sequence
 from typing import Any
 
 _NAMED_ENTRIES = 10
+_GAPS: dict[str, str] = {
+    "rewound": "the server lost its row and has new ones since",
+    "ahead": "the server lost its row, or the log has expired",
+    "foreign": "it is of another log, or nothing of its time is kept",
+}
 
 
 class RedisStateError(Exception):
@@ -90,10 +95,15 @@ class LostRace(RedisStateError):
 
 
 class VersionConflict(LostRace):
-    """The document is at ``actual``, not at ``expected``. Load it and apply the change anew."""
+    """The document is at ``actual``, not at ``expected``. Load it and apply the change anew.
+
+    Both may have one number, given twice: after a rollback of the server, or a deletion.
+    """
 
     def __init__(self, what: str, *, expected: int | str, actual: int | str) -> None:
-        super().__init__(f"{what} is at version {actual}, not {expected}")
+        same = str(actual) == str(expected)
+        other = "which another write made since" if same else f"not {expected}"
+        super().__init__(f"{what} is at version {actual}, {other}")
         self.expected = expected
         self.actual = actual
 
@@ -195,15 +205,20 @@ class LimitReached(LostRace, RuntimeError):
 class CursorGap(RedisStateError):
     """Rows after ``cursor`` are gone, so going on from it would skip them silently.
 
-    ``reason`` is ``"trimmed"`` (``missed`` rows were dropped by retention), ``"foreign"`` (the
-    cursor belongs to another log, or to an earlier life of this one) or ``"ahead"`` (the log
-    ends before the cursor: the server lost its newest rows). ``resume_after`` is the cursor
-    that reads all that is still kept.
+    ``reason`` is ``"trimmed"`` (``missed`` rows were dropped by retention), ``"rewound"`` (the
+    server lost its newest rows, among them that of the cursor, and new ones took their numbers),
+    ``"ahead"`` (it lost them, and there are no new ones yet) or ``"foreign"`` (the cursor belongs
+    to another log, or nothing of its time is kept). ``resume_after`` is the cursor that reads on:
+    after a lost history what is new since, without a hole or a repeat; else all that is kept.
     """
 
     def __init__(self, cursor: str, *, reason: str, missed: int | None, resume_after: str) -> None:
-        lost = "an unknown number of" if missed is None else str(missed)
-        super().__init__(f"cursor {cursor!r} is {reason}: {lost} rows cannot be delivered")
+        why = (
+            f"{missed} rows after it were dropped"
+            if missed is not None
+            else _GAPS.get(reason, "rows are gone")
+        )
+        super().__init__(f"cursor {cursor!r} is {reason}: {why}; read on after {resume_after!r}")
         self.cursor = cursor
         self.reason = reason
         self.missed = missed

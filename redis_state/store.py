@@ -29,6 +29,7 @@ from redis_state.models import (
     Trajectory,
 )
 from redis_state.models.task_groups import TaskGroup
+from redis_state.models.version import Version
 from redis_state.primitives.record import Records
 from redis_state.settings import Settings, make_settings
 from redis_state.stores.artifacts import ArtifactStore
@@ -248,11 +249,13 @@ class RedisStateStore:
     ) -> None:
         """Save a memory state; the last save wins. Kept `memory_ttl` after it.
 
-        Errors: VersionConflict if a version was expected (0: no state) and it is at another.
+        Errors: VersionConflict if a version was expected (0: no state) and it is at another. The
+        version that `load_memory` gave is compared with its write; a plain int, which a server
+        gives again after a rollback, as the number alone.
         """
         await self.memory.save(key, state, expected_version=expected_version)
 
-    async def load_memory(self, key: str) -> tuple[dict[str, Any], int] | None:
+    async def load_memory(self, key: str) -> tuple[dict[str, Any], Version] | None:
         """Return a memory state and its version, for a save that expects it, or None."""
         return await self.memory.load(key)
 

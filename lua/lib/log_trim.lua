@@ -1,10 +1,10 @@
 -- Drop the oldest rows, a bounded slice at a time, that are too many, if they are over the limit, or
--- too old, with their ids. The last row read is kept. `text` is the log's head, of this moment.
--- Returns the number, as text, of the row that is the first then.
+-- too old, with their ids. The last row read is kept. `text` is the log's head. The server's `now`
+-- says what is too old, as a row's time may be ahead of it. Returns the number, as text, of the row that is the first then.
 -- @include log_head
-local function log_trim(log, text, over)
+local function log_trim(log, text, over, now)
   local head = log_head(text)
-  local horizon = log.keeps_old and 0 or head.last_ms - log.ttl_ms
+  local horizon = log.keeps_old and 0 or now - log.ttl_ms
   local keep_from = over and head.last - log.max_rows + 1 or 0
   local slice = over and math.min(256, keep_from - head.first + 1) or 64
   local gone, entries = {}, redis.call('XRANGE', log.rows, '-', '+', 'COUNT', slice)

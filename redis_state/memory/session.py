@@ -14,7 +14,7 @@ import random
 import secrets
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 from redis_state.errors import InvalidField, RedisStateError, VersionConflict
 from redis_state.memory.document import open_document
@@ -65,7 +65,7 @@ class SessionMemory:
         self._document = open_document(store, self.key)
         self._state = State()
         self._version: int | None = None
-        self._conflicting = 0
+        self._conflicting: int = 0
         self._unsaved: list[Change] = []
         self._saving = asyncio.Lock()
         self._work = Summarising(self, config, summarizer, time_source or time.monotonic)
@@ -252,7 +252,7 @@ class SessionMemory:
         try:
             self._version = await self._document.save(self.to_dict(), expected=expected)
         except VersionConflict as conflict:
-            self._conflicting = int(conflict.actual)
+            self._conflicting = cast("int", conflict.actual)
             return False
         saved = set(map(id, batch))
         self._unsaved = [change for change in self._unsaved if id(change) not in saved]

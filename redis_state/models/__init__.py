@@ -49,6 +49,7 @@ from redis_state.models.tasks import (
     TaskType,
     UpdateType,
 )
+from redis_state.models.version import Version
 
 __all__ = [
     "A2A",
@@ -87,6 +88,7 @@ __all__ = [
     "Trajectory",
     "TrajectoryStep",
     "UpdateType",
+    "Version",
     "Vocabulary",
     "can_transition",
     "missing_capabilities",

@@ -2,7 +2,8 @@
 
 Rows are numbered 1, 2, 3, … for the life of the log and never renumbered; a row's place in the
 stream is ``<n>-<ms>``, and that text is the cursor: it tells the number, so that a gap can be
-counted, and the time, so that a cursor of another log is recognised.
+counted, and the time, so that a row is recognised whose number was given again after a rollback of
+the server. A cursor may name its log too: ``<n>-<ms>-<log>``.
 """
 
 from __future__ import annotations
@@ -13,20 +14,21 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, TypeVar
+from zlib import crc32
 
 from redis_state.errors import BackendUnavailable, CursorGap, InvalidField, LeaseLost
 from redis_state.primitives.signal import Row, listening, read_message
 from redis_state.transport.keys import LogKeys
-from redis_state.transport.scripts import Fence, Limits, Reply, Scripts, Word, topic_text
+from redis_state.transport.scripts import Fence, Limits, Reply, Scripts, Word, raw, topic_text
 
 T = TypeVar("T")
 
-_CURSOR = re.compile(r"([0-9]{1,18})-([0-9]{1,18})")
+_CURSOR = re.compile(r"([0-9]{1,18})-([0-9]{1,18})(-[0-9a-f]{8})?")
 _APPEND_SLICE = 64
 _READ_SLICE = 500
 _MOST = 1_000_000_000
-# Where a text points that is no cursor at all: beyond the end of any log.
-_NOWHERE = 1 << 52
+# Where a text points that is no cursor: at no row of any log.
+_NOWHERE = -1
 _RETRY_S = 0.2
 _LOOK_AGAIN_S = 30.0
 
@@ -63,11 +65,19 @@ class Log:
     """One log. A value: making one does no I/O."""
 
     def __init__(
-        self, scripts: Scripts, keys: LogKeys, bounds: Bounds, *, announce: bool = False
+        self,
+        scripts: Scripts,
+        keys: LogKeys,
+        bounds: Bounds,
+        *,
+        announce: bool = False,
+        named: bool = False,
     ) -> None:
+        """Make a log; ``named`` if its cursors name it, so that none of another log is followed."""
         self.scripts: Scripts = scripts
         self.keys = keys
         self.bounds = bounds
+        self.name = f"-{crc32(raw(keys.rows)):08x}" if named else ""
         self._limits = Limits(max(bounds.max_rows, 0), bounds.ttl_ms, int(announce))
 
     async def add(
@@ -137,36 +147,38 @@ class Log:
         """
         if count < 1:
             raise InvalidField("count", "must be at least 1")
-        n, ms = (None, 0) if after is None else _position(after)
-        if after is not None and look and await self.end() == after:
+        n, ms = (None, 0) if after is None else self._position(after)
+        if after is not None and look and await self._end() == f"{n}-{ms}":
             return Page([], after, at_end=True)
-        if after is not None and topic is None and ms:
-            page = await self._read_on(after, count)
+        if n is not None and topic is None and ms:
+            page = await self._read_on(n, ms, count)
             if page is not None:
                 return page
         reply = await self.scripts.read_log(
             self.keys, after=n, after_ms=ms, count=min(count, _MOST), topic=topic
         )
         if reply.word is Word.GAP:
-            raise _gap(after or "", n or 0, reply)
+            raise self._gap(after or "", n or 0, reply)
         _, last, last_ms, found = reply.facts
         rows = [_row(entry) for entry in found]
         # A full page may have more behind it; a short one ends where the log did when it was read.
         if len(rows) >= count:
-            return Page(rows, rows[-1].cursor, at_end=rows[-1].n == last)
-        return Page(rows, f"{last}-{last_ms}", at_end=True)
+            return Page(rows, self.cursor(rows[-1]), at_end=rows[-1].n == last)
+        return Page(rows, self.cursor_at(last, last_ms), at_end=True)
 
-    async def _read_on(self, after: str, count: int) -> Page | None:
+    async def _read_on(self, n: int, ms: int, count: int) -> Page | None:
         """Read on after a row that is there, with one command and no script.
 
         None if that row is not there: then only the log's head tells whether rows were dropped.
         """
         end = min(count, _MOST) + 2  # the row itself, and one more to tell whether there is more
-        found = await self.scripts.ask("XRANGE", self.keys.rows, after, "+", "COUNT", end)
-        if not found or found[0][0] != after.encode():
+        place = f"{n}-{ms}"
+        found = await self.scripts.ask("XRANGE", self.keys.rows, place, "+", "COUNT", end)
+        if not found or found[0][0] != place.encode():
             return None
         rows = [_row(entry) for entry in found[1 : count + 1]]
-        return Page(rows, rows[-1].cursor if rows else after, at_end=len(found) < end)
+        cursor = self.cursor(rows[-1]) if rows else self.cursor_at(n, ms)
+        return Page(rows, cursor, at_end=len(found) < end)
 
     async def tail(
         self, *, after_id: bytes = b"", count: int, topic: str | None = None
@@ -194,9 +206,11 @@ class Log:
             try:
                 page = await self.read(after=cursor)
             except CursorGap as gap:
-                if gap.reason != "trimmed":
+                if gap.reason not in ("trimmed", "rewound"):
                     return rows
                 cursor = gap.resume_after
+                # What was read of a history that was lost meanwhile is not there any more.
+                rows = [row for row in rows if row.n <= self._position(cursor)[0]]
                 continue
             rows += page.rows
             if page.at_end:
@@ -206,13 +220,40 @@ class Log:
     async def find(self, row_id: bytes) -> str | None:
         """Return the cursor after the row of this id, or None if it is not kept."""
         reply = await self.scripts.find_row(self.keys, row_id=row_id)
-        return None if reply.word is Word.MISSING else f"{reply.facts[0]}-{reply.facts[1]}"
+        return None if reply.word is Word.MISSING else self.cursor_at(*reply.facts)
+
+    def cursor(self, row: Row) -> str:
+        """Return the cursor after a row of this log."""
+        return f"{row.n}-{row.ms}{self.name}"
+
+    def cursor_at(self, n: int, ms: int) -> str:
+        """Return the cursor after the row of a number and a time."""
+        return f"{n}-{ms}{self.name}"
 
     async def end(self) -> str:
         """Return the cursor after the newest row: what comes later is what a watcher gets."""
+        return await self._end() + self.name
+
+    async def _end(self) -> str:
         # See lua/lib/log_head: it begins with the place of the newest row.
         head: bytes | None = await self.scripts.ask("HGET", self.keys.ids, "")
         return "0-0" if head is None else head.partition(b" ")[0].decode()
+
+    def _position(self, cursor: str) -> tuple[int, int]:
+        """Read a cursor's number and time. One that names no log is taken for one of this."""
+        found = _CURSOR.fullmatch(cursor)
+        if found is None or found.group(3) not in (None, self.name):
+            return _NOWHERE, 0
+        return int(found.group(1)), int(found.group(2))
+
+    def position(self, page: Page) -> tuple[int, int]:
+        """Return the number and the time of the row before a page's cursor."""
+        return self._position(page.cursor)
+
+    def _gap(self, cursor: str, after: int, reply: Reply) -> CursorGap:
+        reason, n, ms = reply.text(0), reply.facts[1], reply.facts[2]
+        missed = n - after if reason == "trimmed" else None
+        return CursorGap(cursor, reason=reason, missed=missed, resume_after=self.cursor_at(n, ms))
 
     async def clear(self, *, topics: Sequence[str] = ()) -> int:
         """Drop all rows; return how many. Numbers go on, so older cursors give a CursorGap."""
@@ -271,13 +312,14 @@ class _Follower:
         """Read the next rows from the log, perhaps none."""
         page = await self._read()
         self._cursor, self.behind = page.cursor, not page.at_end
-        self._seen = _position(page.cursor)
+        self._seen = self._log.position(page)
         return page.rows
 
     def hear(self, message: bytes | None) -> Sequence[Row]:
         """Return the row that was told if it is the next, else none; the log may tell more."""
         row = None if message is None else read_message(message)
-        if row is not None and row.n == self._seen[0] + 1:
+        # One of before the last row's time is of a history that was lost, and came late.
+        if row is not None and row.n == self._seen[0] + 1 and row.ms >= self._seen[1]:
             self._seen = (row.n, row.ms)
             return (row,) if self._topic is None or row.topic == self._topic else ()
         seen, seen_ms = self._seen
@@ -302,20 +344,6 @@ class _Follower:
 
 def _itself(row: Row) -> Row:
     return row
-
-
-def _position(cursor: str) -> tuple[int, int]:
-    found = _CURSOR.fullmatch(cursor)
-    return (int(found.group(1)), int(found.group(2))) if found else (_NOWHERE, 0)
-
-
-def _gap(cursor: str, after: int, reply: Reply) -> CursorGap:
-    first, before_ms, last, last_ms = reply.facts[1:]
-    reason = "foreign" if after == _NOWHERE else reply.text(0)
-    missed = first - 1 - after if reason == "trimmed" else None
-    # A log that lost its end holds nothing that the cursor's owner has not seen before.
-    resume = f"{last}-{last_ms}" if reason == "ahead" else f"{first - 1}-{before_ms}"
-    return CursorGap(cursor, reason=reason, missed=missed, resume_after=resume)
 
 
 def _row(entry: Any) -> Row:

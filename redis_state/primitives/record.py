@@ -1,7 +1,8 @@
 """The record: a versioned set of fields that is saved whole or not at all.
 
 A save may ask for a version and for a lease's epoch. It knows the id of its call, so that one
-repeated after a lost reply recognises its own write instead of conflicting with it.
+repeated after a lost reply recognises its own write instead of conflicting with it. That id is part
+of the version too: a number alone is given again when the server's history goes back.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from redis_state.errors import LeaseLost, VersionConflict
+from redis_state.models.version import Version
 from redis_state.transport.scripts import Fence, Scripts, Word, topic_text
 
 _REMEMBERED = 500
@@ -21,7 +23,7 @@ _REMEMBERED = 500
 class Stored:
     """A record as it was read: its version, when it was first saved, and its fields."""
 
-    version: int
+    version: Version
     order: int
     fields: Mapping[str, bytes]
 
@@ -49,16 +51,18 @@ class Records:
         expected: int | None = None,
         place: Place | None = None,
         fence: Fence | None = None,
-    ) -> int:
+    ) -> Version:
         """Save fields and return the new version. Fields not given keep their value.
 
-        Atomic. ``expected`` is the version that the record must have, 0 for absent. Errors:
-        VersionConflict, LeaseLost; nothing is written then.
+        Atomic. ``expected`` is the version that the record must have, 0 for absent. A `Version` is
+        compared with its write, a plain int as the number alone. Errors: VersionConflict,
+        LeaseLost; nothing is written then.
         """
+        write = new_write_id()
         reply = await self._scripts.save_record(
             key,
             fields,
-            write=new_write_id(),
+            write=write,
             ttl_ms=ttl_ms,
             expected=expected,
             index=place.index if place else None,
@@ -66,10 +70,10 @@ class Records:
             fence=fence,
         )
         if reply.word is Word.STALE:
-            raise VersionConflict(key, expected=expected or 0, actual=reply.facts[0])
+            raise VersionConflict(key, expected=expected or 0, actual=reply.version)
         if reply.word is Word.LOST:
             raise LeaseLost(key, epoch=fence.epoch if fence else 0, current=reply.facts[0])
-        return int(reply.facts[0])
+        return Version(reply.facts[0], write)
 
     async def amend(self, key: str, fields: Mapping[str, bytes], *, ttl_ms: int) -> bool:
         """Save fields of a record that is there, and tell whether it was. Atomic."""
@@ -114,7 +118,7 @@ def stored(flat: list[Any]) -> Stored | None:
     if not flat:
         return None
     fields: dict[str, bytes] = dict(zip(map(_name, flat[::2]), flat[1::2], strict=True))
-    return Stored(int(fields.get("version", 0)), int(fields.get("order", 0)), fields)
+    return _stored(fields)
 
 
 def picked(names: Sequence[str], values: Sequence[Any]) -> Stored | None:
@@ -125,7 +129,17 @@ def picked(names: Sequence[str], values: Sequence[Any]) -> Stored | None:
         fields = {name: value for name, value in fields.items() if value is not None}
     if not fields:
         return None
-    return Stored(int(fields.get("version", 0)), int(fields.get("order", 0)), fields)
+    return _stored(fields)
+
+
+def _stored(fields: Mapping[str, bytes]) -> Stored:
+    version = read_version(fields.get("version"), fields.get("write"))
+    return Stored(version, int(fields.get("order", 0)), fields)
+
+
+def read_version(number: bytes | None, write: bytes | None) -> Version:
+    """Read a version as it is stored; 0 for a document that is absent."""
+    return Version(int(number or 0), (write or b"").decode("utf-8", "surrogatepass"))
 
 
 class _Names(dict[bytes, str]):

@@ -130,8 +130,7 @@ class A2AOwner:
         the end already. It ends also when the task's owner dies. Errors: CursorGap.
         """
         found = await self.look(ref)
-        n = int(cursor.partition("-")[0])
-        if found is not None and found.phase in _LAST and n >= found.version.n:
+        if found is not None and found.phase in _LAST and found.version.is_at(cursor):
             return
         async with (
             self._attending(ref),

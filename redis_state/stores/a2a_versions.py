@@ -87,6 +87,10 @@ class Version:
         """The cursor that reads the events after this version."""
         return f"{self.n}-{self.at_ms}"
 
+    def is_at(self, cursor: str) -> bool:
+        """Tell whether a cursor is after this version: by both, by the number if it has no time."""
+        return cursor in {self.cursor, f"{self.n}-0"}
+
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
@@ -133,9 +137,17 @@ class Rule:
     rule: str
 
     @classmethod
-    def at(cls, version: int) -> Rule:
-        """Let the task be at this version; 0 is absent."""
-        return cls(str(version))
+    def at(cls, version: Version) -> Rule:
+        """Let the task be at this version: its number, and when it was written.
+
+        Of a version without a time the number is compared alone; 0 is absent.
+        """
+        return cls(f"{version.n} {version.at_ms}" if version.at_ms else str(version.n))
+
+    @property
+    def number(self) -> int:
+        """The number of the version that the task must have."""
+        return int(self.rule.partition(" ")[0])
 
 
 UNLESS_ENDED = Rule("open")
@@ -193,7 +205,7 @@ class A2ATasks:
         Errors: LostRace when it was written or renewed since; nothing is written then.
         """
         epoch = found.epoch if fenced else None
-        rule = Rule.at(found.version.n)
+        rule = Rule.at(found.version)
         await self._write(ref, draft, rule, write=new_write(new_owner()), dead_epoch=epoch)
 
     async def _write(
@@ -227,7 +239,7 @@ class A2ATasks:
             return None
         if reply.word is Word.STALE:
             what = f"task {ref.task_id!r}"
-            raise VersionConflict(what, expected=int(rule.rule), actual=int(reply.facts[0]))
+            raise VersionConflict(what, expected=rule.number, actual=int(reply.facts[0]))
         if reply.word is Word.DENIED:
             raise InvalidTransition(ref.task_id, current=reply.text(0), wanted=draft.state)
         if reply.word is Word.HELD:

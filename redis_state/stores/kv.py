@@ -22,6 +22,7 @@ from redis_state.errors import (
     RedisStateError,
     VersionConflict,
 )
+from redis_state.models.version import Version
 from redis_state.primitives.blob import Blobs, Quota
 from redis_state.primitives.record import stored
 from redis_state.stores.artifacts import ArtifactStore
@@ -271,7 +272,7 @@ class SessionKV:
         return done
 
     async def _replace(
-        self, place: str, old: Entry | None, version: int, value: Any, scope: KVScope
+        self, place: str, old: Entry | None, version: Version, value: Any, scope: KVScope
     ) -> KVValue:
         written = canonical_text(value)
         found: Entry = {
@@ -294,15 +295,15 @@ class SessionKV:
         await self._drop(old)
         return KVValue(json.loads(written), entry["etag"])
 
-    async def _load(self, place: str) -> tuple[Entry | None, int]:
+    async def _load(self, place: str) -> tuple[Entry | None, Version]:
         """Return an entry and the version of its record: what is unreadable can be replaced."""
         record = stored(await self._base.fetch(self._base.keys.memory(place)))
         if record is None:
-            return None, 0
+            return None, Version(0)
         data = record.fields.get("document", b"")
         return self._base.attempt(place, "kv", data, lambda: as_object(data)), record.version
 
-    async def _value_or_moved(self, place: str, entry: Entry, version: int) -> Any:
+    async def _value_or_moved(self, place: str, entry: Entry, version: Version) -> Any:
         try:
             return await self._value(place, entry)
         except CorruptState:

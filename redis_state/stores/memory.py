@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from redis_state import codec
+from redis_state.models.version import Version
 from redis_state.primitives.record import Stored
 from redis_state.stores.base import Base, as_object
 from redis_state.stores.kv_entry import lifetime_ms
-from redis_state.stores.values import mapping
+from redis_state.stores.values import expected, mapping
 
 
 class MemoryStore:
@@ -19,17 +20,21 @@ class MemoryStore:
 
     async def save(
         self, key: str, state: dict[str, Any], *, expected_version: int | None = None
-    ) -> int:
-        """Save a state and return its version. Errors: VersionConflict if one was expected."""
+    ) -> Version:
+        """Save a state and return its version. Errors: VersionConflict if one was expected.
+
+        ``expected_version`` is a version that was read or saved, compared with its write, or a
+        plain number, which is compared alone.
+        """
         checked = mapping("state", state)
         return await self._base.records.save(
             self._base.keys.memory(key),
             {"document": codec.encode(checked)},
             ttl_ms=lifetime_ms(key, checked, self._base.settings),
-            expected=expected_version,
+            expected=expected("expected_version", expected_version),
         )
 
-    async def load(self, key: str) -> tuple[dict[str, Any], int] | None:
+    async def load(self, key: str) -> tuple[dict[str, Any], Version] | None:
         """Return the state and its version, or None. An empty state is a state."""
         flat = self._base.fetch(self._base.keys.memory(key))
         return await self._base.read_record(key, "memory", flat, _read)
@@ -39,5 +44,5 @@ class MemoryStore:
         return await self._base.records.delete(self._base.keys.memory(key))
 
 
-def _read(record: Stored) -> tuple[dict[str, Any], int]:
+def _read(record: Stored) -> tuple[dict[str, Any], Version]:
     return as_object(record.fields["document"]), record.version

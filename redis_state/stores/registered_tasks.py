@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 from redis_state.errors import (
@@ -53,7 +54,7 @@ class _Found:
     created_us: int
     completed_us: int | None
     last: int
-    cursor: str
+    place: str
 
 
 class RegisteredTaskStore:
@@ -114,7 +115,8 @@ class RegisteredTaskStore:
         # What is told again may have its keys in another order.
         if reply.word is Word.TAKEN and unpack(reply.facts[1], 3) != unpack(row, 3):
             raise InvalidField("event_id", "another event was recorded under it")
-        return TaskEvent(reply.text(0), told.kind, state, event)
+        cursor = reply.text(0) + self._log(self._keys(task_id)).name
+        return TaskEvent(cursor, told.kind, state, event)
 
     async def load(self, task_id: str, *, events: bool) -> TaskInfo | None:
         """Read a task as it stands at one moment."""
@@ -139,15 +141,16 @@ class RegisteredTaskStore:
         found = await self._found(keys)
         if found is None:
             raise TaskUnknown(task_id)
-        if found.completed_us is not None and after == found.cursor:
+        log = self._log(keys)
+        if found.completed_us is not None and after in (found.place, found.place + log.name):
             return
         start = _START if after is None else after
-        rows = self._log(keys).follow(after=start, patience_s=patience_s)
+        rows = log.follow(after=start, patience_s=patience_s)
         async with aclosing(rows):
             try:
                 row = await self._first(task_id, keys, rows)
                 while True:
-                    told = self._read(task_id, row)
+                    told = self._read(task_id, log, row)
                     if told is not None:
                         yield told
                     if await self._is_last(keys, row, told):
@@ -218,10 +221,11 @@ class RegisteredTaskStore:
     ) -> TaskInfo | None:
         """Complete what a script found by its events; None if they are gone by now."""
         found = _found(keys, reply)
-        rows = await self._rows(keys, found) if events else []
+        log = self._log(keys)
+        rows = await self._rows(log, found) if events else []
         if rows is None:
             return None
-        told = self._base.read_rows(self._owner, f"event of {task_id}", rows, _told)
+        told = self._base.read_rows(self._owner, f"event of {task_id}", rows, partial(_told, log))
         return TaskInfo(
             task_id=task_id,
             context_id=found.context_id,
@@ -230,13 +234,13 @@ class RegisteredTaskStore:
             created_at=_moment(found.created_us),
             completed_at=None if found.completed_us is None else _moment(found.completed_us),
             current_state=found.state,
-            cursor=found.cursor,
+            cursor=found.place + log.name,
             dropped=found.last - len(rows) if events else 0,
         )
 
-    async def _rows(self, keys: TaskStateKeys, found: _Found) -> list[Row] | None:
+    async def _rows(self, log: Log, found: _Found) -> list[Row] | None:
         """Read the events up to the newest found; None if they are of another life by now."""
-        log, rows = self._log(keys), list[Row]()
+        rows = list[Row]()
         after: str | None = None
         while _number(after) < found.last:
             try:
@@ -251,7 +255,7 @@ class RegisteredTaskStore:
             after = page.cursor
             if page.at_end and _number(after) < found.last:
                 return None
-        return None if rows and rows[-1].cursor != found.cursor else rows
+        return None if rows and rows[-1].cursor != found.place else rows
 
     async def _first(
         self, task_id: str, keys: TaskStateKeys, rows: AsyncGenerator[Row, None]
@@ -274,10 +278,10 @@ class RegisteredTaskStore:
             return told.ends_task
         # It cannot be read, so the task itself must tell.
         found = await self._found(keys)
-        return found is None or (found.completed_us is not None and row.cursor == found.cursor)
+        return found is None or (found.completed_us is not None and row.cursor == found.place)
 
-    def _read(self, task_id: str, row: Row) -> TaskEvent | None:
-        return self._base.read_row(self._owner, f"event of {task_id}", row, _told)
+    def _read(self, task_id: str, log: Log, row: Row) -> TaskEvent | None:
+        return self._base.read_row(self._owner, f"event of {task_id}", row, partial(_told, log))
 
     def _send(self, *command: Any) -> asyncio.Future[Any]:
         return self._base.scripts.transport.sender.send(*command, repeatable=True)
@@ -294,7 +298,7 @@ class RegisteredTaskStore:
 
     def _log(self, keys: TaskStateKeys) -> Log:
         bounds = Bounds(self._max_rows, self._active_ms)
-        return Log(self._base.scripts, keys.events, bounds, announce=True)
+        return Log(self._base.scripts, keys.events, bounds, announce=True, named=True)
 
 
 def _found(keys: TaskStateKeys, reply: Reply) -> _Found:
@@ -309,16 +313,16 @@ def _found(keys: TaskStateKeys, reply: Reply) -> _Found:
             created_us=int(fields[b"created"]),
             completed_us=None if completed is None else int(completed),
             last=last,
-            cursor=f"{last}-{last_ms}",
+            place=f"{last}-{last_ms}",
         )
     except (KeyError, ValueError) as error:
         raise CorruptState(keys.task, f"not a registered task: {type(error).__name__}") from None
 
 
-def _told(row: Row) -> TaskEvent:
+def _told(log: Log, row: Row) -> TaskEvent:
     kind, state, event = unpack(row.data, 3)
     known = None if state is None else A2AState(state)
-    return TaskEvent(row.cursor, EventKind(kind), known, event)
+    return TaskEvent(log.cursor(row), EventKind(kind), known, event)
 
 
 def _number(cursor: str | None) -> int:

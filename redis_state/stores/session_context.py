@@ -21,11 +21,12 @@ from redis_state.models.session_context import (
     extract_results,
     hash_context,
 )
-from redis_state.primitives.record import Stored, new_write_id
+from redis_state.models.version import Version
+from redis_state.primitives.record import Stored, new_write_id, read_version
 from redis_state.stores.base import Base, ms
 from redis_state.stores.context_patches import ContextPatches
 from redis_state.stores.updates import UpdateStore
-from redis_state.stores.values import mapping
+from redis_state.stores.values import expected, mapping
 from redis_state.transport.scripts import Word, raw
 
 _PARTS = ("llm_context", "tool_context", "memory", "artifacts")
@@ -46,7 +47,8 @@ class ContextStore(ContextPatches):
     """Load, update and save contexts; apply patches to them, at once or after a decision.
 
     A context's ``version`` counts its updates, as PenguiFlow's does: a patch does not change it,
-    so tasks that started from one version do not make each other diverge.
+    so tasks that started from one version do not make each other diverge. It is a `Version`: the
+    number, and the update that gave it.
     """
 
     def __init__(
@@ -75,11 +77,12 @@ class ContextStore(ContextPatches):
         llm_context: dict[str, Any] | None = None,
         tool_context: dict[str, Any] | None = None,
         expected_version: int | None = None,
-    ) -> tuple[int, str | None]:
+    ) -> tuple[Version, str | None]:
         """Replace one part or both; return the new version and hash. None leaves a part as it is.
 
         One step. Results that stand in ``llm_context`` are taken out of it and kept as such.
-        Errors: VersionConflict if a version was expected (0: no context, or none updated yet).
+        Errors: VersionConflict if a version was expected (0: no context, or none updated yet). The
+        version of a loaded context is compared with the update that gave it, a plain int alone.
         """
         given = {"llm_context": llm_context, "tool_context": tool_context}
         parts = {name: part for name, part in given.items() if part is not None}
@@ -87,7 +90,7 @@ class ContextStore(ContextPatches):
 
     async def save(
         self, session_id: str, context: SessionContext, *, expected_version: int | None = None
-    ) -> tuple[int, str | None]:
+    ) -> tuple[Version, str | None]:
         """Replace all parts; return the new version and hash.
 
         The context's own ``version`` and hash are not looked at: the version is the stored one's
@@ -121,26 +124,28 @@ class ContextStore(ContextPatches):
         session_id: str,
         parts: Mapping[str, Any],
         results: Mapping[str, Any],
-        expected: int | None,
-    ) -> tuple[int, str | None]:
+        expected_version: int | None,
+    ) -> tuple[Version, str | None]:
+        wanted = expected("expected_version", expected_version)
         content, found = _checked(parts)
         results = {**results, **found}
         # PenguiFlow hashes the empty context too, as soon as anything of it was updated.
         hashed = hash_context(content.get("llm_context", {}))
+        call = new_write_id()
         reply = await self._base.scripts.update_context(
             self._base.keys.context(session_id),
             {name: codec.encode(part) for name, part in content.items()},
             results=[(raw(task_id), codec.encode(each)) for task_id, each in results.items()],
             content_hash=hashed or "",
             hashed="llm_context" in content,
-            expected=expected,
-            call=new_write_id(),
+            expected=wanted,
+            call=call,
             ttl_ms=ms(self._base.settings.contexts_ttl),
         )
         if reply.word is Word.STALE:
             key = self._base.keys.context(session_id)
-            raise VersionConflict(key, expected=expected or 0, actual=int(reply.facts[0]))
-        return int(reply.facts[0]), reply.text(1) or None
+            raise VersionConflict(key, expected=wanted or 0, actual=reply.version)
+        return Version(reply.facts[0], call), reply.text(1) or None
 
     def _read(self, record: Stored) -> SessionContext:
         fields = record.fields
@@ -155,7 +160,7 @@ class ContextStore(ContextPatches):
                 )
                 for _, name, value in ordered
             },
-            version=int(fields.get("number", 0)),
+            version=read_version(fields.get("number"), fields.get("call")),
             context_hash=fields.get("hash", b"").decode() or None,
         )
         return context

@@ -110,7 +110,7 @@ class SessionLog(ABC, Generic[M]):
         log = self._log(session_id)
         page = await log.read(after=after, count=count, topic=task_id, look=True)
         entries = [
-            Entry(row.cursor, value, row.data)
+            Entry(log.cursor(row), value, row.data)
             for row in page.rows
             if (value := self._read(session_id, row)) is not None
         ]
@@ -122,11 +122,13 @@ class SessionLog(ABC, Generic[M]):
         """Yield every model after a cursor once, in order, and go on live. Errors: CursorGap."""
         read_row, kind, read_model = self._base.read_row, self.kind, partial(self.read, session_id)
 
+        log = self._log(session_id)
+        cursor = log.cursor
+
         def read(row: Row) -> Entry[M] | None:
             value = read_row(session_id, kind, row, read_model)
-            return None if value is None else Entry(row.cursor, value, row.data)
+            return None if value is None else Entry(cursor(row), value, row.data)
 
-        log = self._log(session_id)
         return log.follow_as(read, after=after, topic=task_id, patience_s=patience_s)
 
     async def cursor(self, session_id: str, row_id: str | None) -> str | None:
@@ -152,7 +154,8 @@ class SessionLog(ABC, Generic[M]):
         return self._name(session_id)
 
     def _name(self, session_id: str) -> Log:
-        return Log(self._base.scripts, self.keys(session_id), self._bounds, announce=True)
+        keys = self.keys(session_id)
+        return Log(self._base.scripts, keys, self._bounds, announce=True, named=True)
 
 
 def long_id(row_id: bytes, full: str) -> Sequence[str]:

@@ -51,6 +51,17 @@ def optional_whole(field: str, value: object) -> int | None:
     return value
 
 
+def expected(field: str, value: object) -> int | None:
+    """Check that a value can be the version of a document that a save expects, or is None."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise _wrong(field, "a version", value)
+    if value < 0:
+        raise InvalidField(field, "must be at least 0")
+    return value
+
+
 def number(field: str, value: object) -> float:
     """Return a number as a float; NaN and infinities are numbers."""
     if not isinstance(value, Real):

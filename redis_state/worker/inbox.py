@@ -7,6 +7,9 @@ resolves a pause has acted before. The rest waits until the handler takes it.
 
 What a handler takes is recorded in the journal, with the place in the handler. A later run gets it
 at the same place, and gets nothing new before it has come as far as the runs before it.
+
+A run receives each event once by its id, also after a rollback of the server: a sender who learns
+of the loss sends the same event again.
 """
 
 from __future__ import annotations
@@ -61,9 +64,11 @@ class Inbox:
         self._replay = replay
         self._session_id = session_id
         self._task_id = task_id
+        self._begins_after = after
         self._after = after
         self._on_hard_cancel = on_hard_cancel
         self._on_priority = on_priority
+        self._received: set[str] = set()
         self._waiting: deque[SteeringEvent] = deque()
         self._arrived = asyncio.Event()
         self._open = asyncio.Event()
@@ -173,8 +178,7 @@ class Inbox:
                     self._session_id, after=self._after, task_id=self._task_id
                 )
             except CursorGap as gap:
-                log.warning("steering of task %s was dropped: %s", self._task_id, gap)
-                self._after = gap.resume_after
+                self._resume(gap)
                 continue
             for entry in page.entries:
                 self._receive(entry.value)
@@ -194,8 +198,7 @@ class Inbox:
                         self._receive(entry.value)
                         self._after = entry.cursor
             except CursorGap as gap:
-                log.warning("steering of task %s was dropped: %s", self._task_id, gap)
-                self._after = gap.resume_after
+                self._resume(gap)
             except BackendError as error:
                 log.warning("steering of task %s is not heard: %s", self._task_id, error)
                 await asyncio.sleep(_AGAIN_S)
@@ -231,7 +234,19 @@ class Inbox:
         row_id, data = row
         return self._store.steering.read(self._session_id, Row(0, 0, row_id, self._task_id, data))
 
+    def _resume(self, gap: CursorGap) -> None:
+        """Read on where the log says, or from the beginning if the server lost rows.
+
+        What was received before is not received again, so no clock is needed to find what is new.
+        """
+        log.warning("steering of task %s was dropped: %s", self._task_id, gap)
+        again = gap.reason != "trimmed" and gap.cursor != self._begins_after
+        self._after = self._begins_after if again else gap.resume_after
+
     def _receive(self, event: SteeringEvent) -> None:
+        if event.event_id in self._received:
+            return
+        self._received.add(event.event_id)
         match event.event_type:
             case SteeringEventType.CANCEL:
                 self._cancelled = TaskCancelled(_text(event.payload.get("reason")))

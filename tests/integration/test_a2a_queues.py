@@ -36,6 +36,7 @@ from tests.a2a_servers import (
 from tests.a2a_tasks import CANCELED, COMPLETED, WORKING, caller, piece, server_on, task
 from tests.faults import Proxy
 from tests.looking import clock_ms, lives
+from tests.rollback import rolling_back
 
 ME = caller()
 legacy = partial(replica, options=("--legacy",))
@@ -88,6 +89,33 @@ async def test_every_tap_on_every_server_gets_every_event(
         assert await tap == everything
     # A tap begins where it is made, as the SDK says.
     assert await late == ["20"]
+
+
+@pytest.mark.parametrize("new", [1, 2, 3])
+async def test_a_tap_gets_every_event_once_although_the_server_lost_some(
+    settings: Settings, new: int
+) -> None:
+    async with rolling_back() as server:
+        here, there = (create_queue_manager(server_on(settings, url=server.url)) for _ in "ab")
+        queue = await here.create_or_tap("t")
+        own = asyncio.create_task(read(queue))
+        tap = await there.tap("t")
+        assert tap is not None
+        await queue.enqueue_event(piece("kept"))
+        await eventually(lambda: tap.queue.qsize() == 1, "the tap has the first event")
+        await server.mark()
+        lost, since = ["lost 1", "lost 2"], [f"new {n}" for n in range(new)]
+        for name in lost:
+            await queue.enqueue_event(piece(name))
+        await eventually(lambda: tap.queue.qsize() == 3, "the tap has all events")
+        await server.go_back()
+        for name in since:
+            await queue.enqueue_event(piece(name))
+        reading = asyncio.create_task(read(tap))
+        await queue.close()
+        assert await reading == await own == ["kept", *lost, *since]
+        for one in (here, there):
+            await one.aclose()
 
 
 async def test_a_queue_that_nobody_feeds_cannot_be_tapped(

@@ -50,6 +50,7 @@ from tests.a2a_tasks import (
 )
 from tests.faults import Proxy, run_processes
 from tests.looking import lives
+from tests.rollback import rolling_back
 
 ME = caller()
 MISSING = TaskVersion.MISSING
@@ -516,3 +517,26 @@ async def test_a_server_that_is_away_is_no_protocol_error(settings: Settings) ->
             await tasks.get("t", ME)
         assert proxy.refused > 0
         await backend.aclose()
+
+
+@pytest.mark.parametrize("others", [0, 1, 2])
+async def test_who_subscribes_or_saves_over_a_version_of_a_lost_history_is_told(
+    settings: Settings, others: int
+) -> None:
+    async with rolling_back() as server, server_on(settings, url=server.url) as backend:
+        tasks, stream = create_versioned_task_store(backend), create_event_stream(backend)
+        first = await save(tasks, task())
+        await server.mark()
+        lost = await save(tasks, task(), first, event=piece("lost"))
+        await server.go_back()
+        version = first
+        for n in range(others):
+            version = await save(tasks, task(), version, event=piece(str(n)))
+        # The number of the lost version is that of an end now, of a row before it, or of none.
+        assert (version == lost, version.is_after(first)) == (False, others > 0)
+        with pytest.raises(ConcurrentTaskModificationError):
+            await save(tasks, task(state=COMPLETED), lost)
+        if others < 2:
+            await save(tasks, task(state=COMPLETED), version)
+        with pytest.raises(UnsupportedOperationError, match="read the task"):
+            await hear(stream, lost)

@@ -90,14 +90,22 @@ class LogModel:
         dropped, self.rows, self.first = len(self.rows), [], self.last + 1
         return dropped
 
-    def gap(self, n: int, ms: int) -> str | None:
-        if n > self.last:
-            return "foreign" if 0 < ms < self.times.get(self.last, 0) else "ahead"
-        if n < self.first - 1:
-            return "trimmed"
-        # The time of a row that came and went in one call is not known here: no cursor names it.
-        wrong = n > 0 and ms > 0 and self.times.get(n) != ms
-        return "foreign" if wrong else None
+    def gap(self, n: int, ms: int) -> tuple[str, int] | None:
+        """Tell why a cursor cannot be followed, and after which row to read on."""
+        start = self.first - 1
+        if n < start:
+            return "trimmed", start
+        if n > self.last and ms == 0:
+            return "ahead", self.last
+        if n == 0 or ms == 0 or self.times.get(n) == ms:
+            return None
+        # The last row dropped may have come and gone in one call: with the next one, then.
+        before = self.times.get(start, self.times.get(self.first, 0))
+        kept = [k for k in range(self.first, self.last + 1) if self.times[k] <= ms]
+        seen = max(kept, default=start) if before <= ms else 0
+        if seen == self.last < n:
+            return "ahead", seen
+        return ("rewound", seen) if 0 < seen < n else ("foreign", start)
 
     def after(self, n: int, topic: str | None) -> list[tuple[int, str]]:
         found = [row for row in self.rows if row[0] > n]
@@ -160,19 +168,19 @@ class LogPlay:
         model = self.model
         try:
             n, ms = (model.first - 1, 0) if cursor is None else map(int, cursor.split("-"))
-            reason = model.gap(n, ms)
+            gap = model.gap(n, ms)
         except ValueError:
-            n, reason = 0, "foreign"
+            n, gap = 0, ("foreign", model.first - 1)
         page = await outcome(self.log.read(after=cursor, count=size, topic=topic), CursorGap)
         if isinstance(page, CursorGap):
             model.happened.append(f"gap: {page.reason}")
-            assert page.reason == reason
-            assert page.missed == (model.first - 1 - n if reason == "trimmed" else None)
+            assert gap is not None
+            assert page.reason == gap[0]
+            assert page.missed == (gap[1] - n if page.reason == "trimmed" else None)
             rest = await self.log.read(after=page.resume_after)
-            kept = [] if reason == "ahead" else model.after(0, None)
-            assert [(row.n, row.id.decode()) for row in rest.rows] == kept
+            assert [(row.n, row.id.decode()) for row in rest.rows] == model.after(gap[1], None)
             return
-        assert reason is None
+        assert gap is None
         expected = model.after(n, topic)
         assert [(row.n, row.id.decode()) for row in page.rows] == expected[:size]
         assert all(row.data == b"row " + row.id for row in page.rows)
@@ -182,7 +190,8 @@ class LogPlay:
         else:
             assert (page.cursor, page.at_end) == (model.end, True)
         model.happened.append("read a topic" if topic is not None else "read all")
-        self.cursors += [page.cursor, f"{page.cursor.split('-')[0]}-1"]
+        place, _, time = page.cursor.partition("-")
+        self.cursors += [page.cursor, f"{place}-1", f"{int(place) + 1}-{time}"]
 
     async def _tail(self, number: int, size: int, topic: str | None) -> None:
         row_id = str(number % 40) if number % 3 else ""
@@ -242,6 +251,7 @@ def test_a_log_is_what_the_model_says(settings: Settings) -> None:
             "gap: trimmed",
             "gap: foreign",
             "gap: ahead",
+            "gap: rewound",
         },
     )
 

@@ -37,6 +37,7 @@ from redis_state.testing import eventually
 from tests.calls import registered_keys
 from tests.looking import ask, clock_ms, clock_passes, lives, outcome
 from tests.processes.keep_task_states import chunk, name_of, status
+from tests.rollback import rolling_back
 
 MESSAGE: dict[str, Any] = {"kind": "message", "messageId": "m", "role": "agent", "parts": []}
 TASK: dict[str, Any] = {
@@ -688,3 +689,44 @@ def test_it_needs_no_package_of_a2a() -> None:
         [sys.executable, "-c", program], text=True, env={**os.environ, "PYTHONPATH": path}
     )
     assert told == "set()\n"
+
+
+async def test_a_subscriber_is_told_that_the_server_lost_events_and_goes_on_with_the_new() -> None:
+    async with (
+        rolling_back() as server,
+        RedisStateStore.from_url(server.url) as store,
+    ):
+        tasks = TaskStateManager(store)
+        await tasks.register_task("t", "c", "s")
+        await tasks.record_event("t", chunk("a"))
+        await server.mark()
+        for name in ("lost 1", "lost 2"):
+            await tasks.record_event("t", chunk(name))
+        seen = await hear(tasks, most=3)
+        await server.go_back()
+        for name in ("b", "c"):
+            await tasks.record_event("t", chunk(name))
+        for ahead in seen[1:]:
+            with pytest.raises(CursorGap) as gap:
+                await hear(tasks, after=ahead.cursor)
+            assert gap.value.reason == "rewound"
+            assert names(await hear(tasks, after=gap.value.resume_after, most=2)) == ["b", "c"]
+
+
+async def test_a_cursor_of_another_task_is_foreign_whenever_its_events_came(
+    tasks: TaskStateManager,
+) -> None:
+    others: list[str] = []
+    for task_id in ("t", "u"):
+        await tasks.register_task(task_id, "c", "s")
+    for name in "abc":
+        others.append((await tasks.record_event("u", chunk(name))).cursor)
+        await tasks.record_event("t", chunk(name))
+    info = await tasks.get_task_info("u")
+    assert info is not None
+    assert info.cursor == others[-1]
+    for cursor in others:
+        with pytest.raises(CursorGap) as gap:
+            await hear(tasks, after=cursor)
+        assert gap.value.reason == "foreign"
+        assert names(await hear(tasks, after=gap.value.resume_after, most=3)) == ["a", "b", "c"]

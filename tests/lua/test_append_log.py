@@ -191,3 +191,20 @@ async def test_a_writer_without_a_right_to_the_channel_leaves_nothing_half_writt
     assert await append(scripts, log, "d", topic="t") == ok(1, 4)
     await ask(scripts, "AUTH", "default", "any")
     await ask(scripts, "ACL", "DELUSER", user)
+
+
+async def test_no_row_is_dropped_before_its_time_when_the_clock_was_set_back(
+    scripts: Scripts, keys: Keys
+) -> None:
+    log = keys.updates("s")
+    await append(scripts, log, "old", "young")
+    now = await clock_ms(scripts)
+    await ask(scripts, "DEL", log.rows)
+    for n, (row_id, ms) in enumerate([("old", now - 20_000), ("young", now)], start=1):
+        await ask(scripts, "XADD", log.rows, f"{n}-{ms}", "id", row_id, "topic", "", "row", "")
+    await ask(scripts, "PEXPIRE", log.rows, HOUR)
+    # Row 2 was written in the next hour, before the clock was set back.
+    head = f"2-{now + HOUR} 1 {now - 20_000} {now + HOUR} 0"
+    await ask(scripts, "HSET", log.ids, "", head)
+    await append(scripts, log, "new", ttl_ms=10_000)
+    assert await rows_of(scripts, log) == [(2, "young"), (3, "new")]

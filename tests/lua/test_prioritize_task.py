@@ -32,7 +32,7 @@ async def test_a_priority_is_changed_once_at_its_version_and_under_its_lease(
     for _ in range(2):
         assert await scripts.prioritize_task(task, priority=3, write="a", expected=1) == ok(2)
     late = await scripts.prioritize_task(task, priority=4, write="b", expected=1)
-    assert late == no(Word.STALE, 2)
+    assert late == no(Word.STALE, 2, b"a")
     await start(scripts, keys, task)
     mark = await mark_of(scripts, task.lease)
     assert await scripts.prioritize_task(task, priority=5, write="c", mark=mark) == ok(4)

@@ -6,7 +6,7 @@ import pytest
 
 from redis_state.transport.keys import Keys, LogKeys
 from redis_state.transport.scripts import Reply, Scripts, Word
-from tests.looking import append, ask, clock_ms, clock_passes, no, ok
+from tests.looking import append, ask, clock_ms, clock_passes, end_of, no, ok, rows_of
 
 
 async def read(
@@ -29,7 +29,7 @@ async def test_an_absent_log_is_empty(scripts: Scripts, keys: Keys) -> None:
     log = keys.updates("s")
     for after in (None, 0):
         assert await read(scripts, log, after) == ok(1, 0, 0, [])
-    assert await read(scripts, log, 1, 5) == no(Word.GAP, b"ahead", 1, 0, 0, 0)
+    assert await read(scripts, log, 1, 5) == no(Word.GAP, b"ahead", 0, 0)
 
 
 async def test_rows_come_forward_from_a_cursor_and_by_topic(scripts: Scripts, keys: Keys) -> None:
@@ -51,12 +51,12 @@ async def test_a_cursor_that_would_skip_rows_is_told(scripts: Scripts, keys: Key
     log = keys.updates("s")
     await append(scripts, log, "a", "b", "c", "d", max_rows=2)
     ms = await times(scripts, log)
-    facts = [3, ms[0], 4, ms[1]]
-    assert await read(scripts, log, 1, ms[0]) == no(Word.GAP, b"trimmed", *facts)
-    assert await read(scripts, log, 3, ms[0] - 1) == no(Word.GAP, b"foreign", *facts)
-    assert await read(scripts, log, 2, ms[0] - 1) == no(Word.GAP, b"foreign", *facts)
-    assert await read(scripts, log, 9, ms[1] - 1) == no(Word.GAP, b"foreign", *facts)
-    assert await read(scripts, log, 9, ms[1] + 1) == no(Word.GAP, b"ahead", *facts)
+    assert await read(scripts, log, 1, ms[0]) == no(Word.GAP, b"trimmed", 2, ms[0])
+    assert await read(scripts, log, -1) == no(Word.GAP, b"foreign", 2, ms[0])
+    assert await read(scripts, log, 3, ms[0] - 1) == no(Word.GAP, b"foreign", 2, ms[0])
+    assert await read(scripts, log, 2, ms[0] - 1) == no(Word.GAP, b"foreign", 2, ms[0])
+    assert await read(scripts, log, 9, ms[1] - 1) == no(Word.GAP, b"foreign", 2, ms[0])
+    assert await read(scripts, log, 9, ms[1] + 1) == no(Word.GAP, b"ahead", 4, ms[1])
     assert ids(await read(scripts, log, 2, ms[0])) == ["c", "d"]
 
 
@@ -86,3 +86,80 @@ async def test_a_row_that_is_not_there_makes_its_cursor_foreign(
     ms = await times(scripts, log)
     await ask(scripts, "DEL", log.rows)
     assert (await read(scripts, log, 1, ms[0])).facts[0] == b"foreign"
+
+
+@pytest.fixture
+async def stepped(scripts: Scripts, keys: Keys) -> LogKeys:
+    """Give a log of six rows: 1 and 2 of the time 10, 3 and 4 of 20, 5 and 6 of 30."""
+    log = keys.updates("s")
+    await append(scripts, log, *"abcdef")
+    entries = await ask(scripts, "XRANGE", log.rows, "-", "+")
+    await ask(scripts, "DEL", log.rows)
+    for entry, row in entries:
+        n = int(entry.partition(b"-")[0])
+        await ask(scripts, "XADD", log.rows, f"{n}-{(n + 1) // 2 * 10}", *row)
+    await ask(scripts, "PEXPIRE", log.rows, 60_000)
+    head: bytes = await ask(scripts, "HGET", log.ids, "")
+    _, first, _, expires, before = head.decode().split()
+    await ask(scripts, "HSET", log.ids, "", f"6-30 {first} 10 {expires} {before}")
+    return log
+
+
+@pytest.mark.parametrize(
+    ("cursor", "reason", "goes_on"),
+    [
+        # Of a lost history, with as many new rows, more, fewer, one.
+        ((6, 25), b"rewound", (4, 20)),
+        ((5, 25), b"rewound", (4, 20)),
+        ((9, 25), b"rewound", (4, 20)),
+        ((9, 20), b"rewound", (4, 20)),
+        ((9, 19), b"rewound", (2, 10)),
+        ((3, 19), b"rewound", (2, 10)),
+        ((3, 10), b"rewound", (2, 10)),
+        # No new row.
+        ((7, 30), b"ahead", (6, 30)),
+        ((9, 31), b"ahead", (6, 30)),
+        ((9, 0), b"ahead", (6, 30)),
+        # Of another log: by that time this one had that row already, or none.
+        ((4, 25), b"foreign", (0, 0)),
+        ((2, 19), b"foreign", (0, 0)),
+        ((1, 20), b"foreign", (0, 0)),
+        ((6, 31), b"foreign", (0, 0)),
+        ((3, 9), b"foreign", (0, 0)),
+        ((9, 9), b"foreign", (0, 0)),
+    ],
+)
+async def test_what_was_seen_of_a_lost_history_is_what_is_not_later_than_the_cursor(
+    scripts: Scripts,
+    stepped: LogKeys,
+    cursor: tuple[int, int],
+    reason: bytes,
+    goes_on: tuple[int, int],
+) -> None:
+    assert await read(scripts, stepped, *cursor) == no(Word.GAP, reason, *goes_on)
+
+
+async def test_of_a_trimmed_log_too(scripts: Scripts, stepped: LogKeys) -> None:
+    await append(scripts, stepped, "g", max_rows=4)
+    assert [n for n, _ in await rows_of(scripts, stepped)] == [4, 5, 6, 7]
+    assert await read(scripts, stepped, 9, 35) == no(Word.GAP, b"rewound", 6, 30)
+    assert await read(scripts, stepped, 9, 29) == no(Word.GAP, b"rewound", 4, 20)
+    # Row 3 was dropped, and was as late as row 4; of before nothing is known.
+    assert await read(scripts, stepped, 9, 19) == no(Word.GAP, b"foreign", 3, 20)
+    assert await read(scripts, stepped, 2, 19) == no(Word.GAP, b"trimmed", 3, 20)
+
+
+async def test_the_time_of_a_row_is_never_before_that_of_the_last(
+    scripts: Scripts, keys: Keys
+) -> None:
+    log = keys.updates("s")
+    await append(scripts, log, "a")
+    head: bytes = await ask(scripts, "HGET", log.ids, "")
+    # The clock was set back by an hour since.
+    later = await clock_ms(scripts) + 3_600_000
+    _, rest = head.decode().split(" ", 1)
+    await ask(scripts, "HSET", log.ids, "", f"1-{later} {rest}")
+    await append(scripts, log, "b", "c")
+    assert (await times(scripts, log))[1:] == [later, later]
+    assert ids(await read(scripts, log, 2, later)) == ["c"]
+    assert (await end_of(scripts, log))[:2] == [3, later]

@@ -39,8 +39,8 @@ async def test_versions_count_and_a_repeated_write_is_recognised(
     key = keys.memory("m")
     for _ in range(2):
         assert await save(scripts, key, "one", expected=0, a=b"1", b=b"2") == ok(1)
-    assert await save(scripts, key, "two", expected=0, a=b"3") == no(Word.STALE, 1)
-    assert await save(scripts, key, "two", expected=2, a=b"3") == no(Word.STALE, 1)
+    assert await save(scripts, key, "two", expected=0, a=b"3") == no(Word.STALE, 1, b"one")
+    assert await save(scripts, key, "two", expected=2, a=b"3") == no(Word.STALE, 1, b"one")
     for _ in range(2):
         assert await save(scripts, key, "two", expected=1, a=b"3") == ok(2)
     assert await save(scripts, key, "three") == ok(3)
@@ -51,7 +51,7 @@ async def test_versions_count_and_a_repeated_write_is_recognised(
 
 async def test_only_what_is_there_is_amended(scripts: Scripts, keys: Keys) -> None:
     key = keys.memory("m")
-    assert await save(scripts, key, "one", expected="+", a=b"1") == no(Word.STALE, 0)
+    assert await save(scripts, key, "one", expected="+", a=b"1") == no(Word.STALE, 0, b"")
     assert await fields(scripts, key) == {}
     assert await save(scripts, key, "one", a=b"1") == ok(1)
     for _ in range(2):

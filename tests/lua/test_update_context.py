@@ -41,7 +41,9 @@ async def test_an_update_replaces_what_is_given_one_number_up(
     scripts: Scripts, context: str
 ) -> None:
     assert await update(scripts, context, "a", expected=0, llm_context=b"1") == ok(1, b"h")
-    assert await update(scripts, context, "b", expected=0, llm_context=b"2") == no(Word.STALE, 1)
+    assert await update(scripts, context, "b", expected=0, llm_context=b"2") == no(
+        Word.STALE, 1, b"a"
+    )
     assert await update(scripts, context, "c", expected=1, memory=b"3", hashed=False) == ok(2, b"h")
     found = await fields(scripts, context)
     assert (found["llm_context"], found["memory"], found["number"]) == (b"1", b"3", b"2")

@@ -52,7 +52,9 @@ async def test_a_stale_version_writes_nothing(scripts: Scripts, keys: Keys) -> N
     task = version_keys(keys)
     await write(scripts, task)
     before = await fields(scripts, task.task)
-    assert await write(scripts, task, rule="7", write="other") == no(Word.STALE, 1)
+    at = before["at"]
+    for rule in ("7", f"7 {at.decode()}", "1 1", "1 "):
+        assert await write(scripts, task, rule=rule, write="other") == no(Word.STALE, 1, at)
     assert await fields(scripts, task.task) == before
     assert await rows_of(scripts, task.events) == [(1, "w")]
 

@@ -234,15 +234,21 @@ class RedisQueueManager(QueueManager):
             self.backend.tapped -= Counter([task_id])
 
     async def _copy(self, tapped: EventQueueLegacy, feed: _Feed, cursor: str) -> None:
-        try:
-            async with aclosing(feed.log.follow(after=cursor)) as rows:
-                async for row in rows:
-                    if _is_end(row) or tapped.is_closed():
-                        return
-                    async with asyncio.timeout(_PUT_S):
-                        await tapped.enqueue_event(event_of(row.data[1:]))
-        except CursorGap as gap:
-            log.warning("a tap fell behind what is kept: %s", gap)
+        while True:
+            try:
+                async with aclosing(feed.log.follow(after=cursor)) as rows:
+                    async for row in rows:
+                        if _is_end(row) or tapped.is_closed():
+                            return
+                        async with asyncio.timeout(_PUT_S):
+                            await tapped.enqueue_event(event_of(row.data[1:]))
+                        cursor = row.cursor
+            except CursorGap as gap:
+                log.warning("a tap cannot read on: %s", gap)
+                if gap.reason not in {"ahead", "rewound"}:
+                    return
+                # The server lost what the tap has been given: what is new since comes next.
+                cursor = gap.resume_after
 
 
 def feed_look_s(backend: A2ABackend) -> float:

@@ -49,6 +49,14 @@ class RedisTaskVersion(TaskVersion):
         self.ref: Ref = ref
         self.place: Version = place
 
+    def __eq__(self, other: object) -> bool:
+        """Compare number and time: the number alone is given again after a rollback."""
+        if isinstance(other, RedisTaskVersion):
+            return (self.ref, self.place) == (other.ref, other.place)
+        return super().__eq__(other)
+
+    __hash__ = TaskVersion.__hash__
+
     @property
     def cursor(self) -> str:
         """The version as text: what `create_event_stream` resumes from."""
@@ -88,7 +96,7 @@ class RedisVersionedTaskStore(VersionedTaskStore):
         elif isinstance(prev_version, RedisTaskVersion) and prev_version.ref != ref:
             raise lost
         else:
-            rule = Rule.at(_number(prev_version))
+            rule = Rule.at(_place(prev_version))
         with protocol_errors():
             try:
                 version = await self.backend.owner.save(ref, draft, rule)
@@ -206,8 +214,11 @@ class RedisTaskEventStream(TaskEventStream):
 _LONGEST_CURSOR = 37
 
 
-def _number(version: TaskVersion) -> int:
+def _place(version: TaskVersion) -> Version:
+    """Read which version is expected; one that the SDK made itself is a number without a time."""
+    if isinstance(version, RedisTaskVersion):
+        return version.place
     number = version._value  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
     if isinstance(number, bool) or not isinstance(number, int) or number < 0:
         raise InvalidParamsError("prev_version: a number is needed")
-    return number
+    return Version(number, 0)

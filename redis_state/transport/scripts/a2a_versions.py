@@ -52,7 +52,7 @@ class A2AVersionScripts(ScriptRunner):
         keep_ms: int,
         epoch: int | None,
     ) -> Asked:
-        """OK version at epoch | STALE version | DENIED state | HELD epoch | MISSING."""
+        """OK version at epoch | STALE version at | DENIED state | HELD epoch | MISSING."""
         return self._run(
             "write_a2a_version",
             keys.all,

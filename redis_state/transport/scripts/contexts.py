@@ -10,6 +10,7 @@ from redis_state.transport.scripts.run import (
     Announcement,
     Asked,
     ScriptRunner,
+    expecting,
     flat,
     pairs,
     raw,
@@ -47,12 +48,12 @@ class ContextScripts(ScriptRunner):
         call: str,
         ttl_ms: int,
     ) -> Asked:
-        """OK number hash | STALE number."""
+        """OK number hash | STALE number call."""
         return self._run(
             "update_context",
             (context,),
             (
-                "" if expected is None else expected,
+                expecting(expected),
                 call,
                 ttl_ms,
                 content_hash,

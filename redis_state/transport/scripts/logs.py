@@ -39,7 +39,7 @@ class LogScripts(ScriptRunner):
     def read_log(
         self, log: LogKeys, *, after: int | None, after_ms: int, count: int, topic: str | None
     ) -> Asked:
-        """OK first last last_ms rows | GAP reason first before_ms last last_ms."""
+        """OK first last last_ms rows | GAP reason n ms. -1: after no row."""
         return self._run(
             "read_log",
             (log.rows, log.ids, log.topic(topic)),

@@ -13,6 +13,7 @@ from redis_state.transport.scripts.run import (
     Asked,
     Fence,
     ScriptRunner,
+    expecting,
     flat,
     topic_bytes,
 )
@@ -45,13 +46,13 @@ class RecordScripts(ScriptRunner):
         member: str | None = None,
         fence: Fence | None = None,
     ) -> Asked:
-        """OK version | STALE version | LOST epoch."""
+        """OK version | STALE version write | LOST epoch."""
         return self._run(
             "save_record",
             (record, index or record, fence.lease if fence else record),
             (
                 fence.mark if fence else b"",
-                "" if expected is None else expected,
+                "+" if expected == "+" else expecting(expected),
                 write,
                 ttl_ms,
                 topic_bytes(member) if index else b"",

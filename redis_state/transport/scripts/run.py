@@ -11,6 +11,7 @@ from itertools import chain
 from typing import Any, NamedTuple, TypeAlias
 
 from redis_state.errors import CommandRefused, CorruptState, RedisStateError
+from redis_state.models.version import Version
 from redis_state.transport.connect import Transport
 from redis_state.transport.keys import LogKeys
 from redis_state.transport.lua import Script, load_script, script_names
@@ -79,6 +80,11 @@ class Reply:
         fact = self.facts[place]
         return fact.decode("utf-8", "surrogatepass") if isinstance(fact, bytes) else str(fact)
 
+    @property
+    def version(self) -> Version:
+        """Read the version in a reply STALE: its number and its write."""
+        return Version(self.facts[0], self.text(1))
+
 
 # What runs a script is a coroutine without one of its own around it: each costs every call a bit.
 Asked: TypeAlias = Coroutine[Any, Any, Reply]
@@ -132,6 +138,15 @@ class Announcement:
 def raw(text: str) -> bytes:
     """Write any text as bytes; lone surrogates too."""
     return text.encode("utf-8", "surrogatepass")
+
+
+def expecting(version: int | None) -> bytes:
+    """Write which version a script shall find: with its write if that is known, b"" for any."""
+    if version is None:
+        return b""
+    if isinstance(version, Version) and version.write:
+        return raw(f"{version:d} {version.write}")
+    return b"%d" % version
 
 
 def topic_bytes(topic: str | None) -> bytes:

@@ -12,6 +12,7 @@ from redis_state.transport.scripts.run import (
     Asked,
     LaneState,
     ScriptRunner,
+    expecting,
     flat,
     pairs,
     raw,
@@ -151,13 +152,13 @@ class TaskScripts(ScriptRunner):
         mark: bytes = b"",
         expected: int | None = None,
     ) -> Asked:
-        """OK version | STALE version | DENIED status | LOST epoch | MISSING."""
+        """OK version | STALE version write | DENIED status | LOST epoch | MISSING."""
         return self._run(
             "prioritize_task",
             (keys.task, keys.lease),
             (
                 mark,
-                "" if expected is None else expected,
+                expecting(expected),
                 write,
                 priority,
             ),
