@@ -95,7 +95,7 @@ class LostRace(RedisStateError):
 
 
 class VersionConflict(LostRace):
-    """The document is at ``actual``, not at ``expected``. Load it and apply the change anew.
+    """The document is at ``actual``, not at ``expected``. Load it and apply the change again.
 
     Both may have one number, given twice: after a rollback of the server, or a deletion.
     """

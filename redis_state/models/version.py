@@ -27,7 +27,7 @@ class Version(int):
         return same and self.write == other.write if isinstance(other, Version) else same
 
     def __ne__(self, other: object) -> bool:
-        """Tell whether they differ."""
+        """Compare likewise."""
         same = self.__eq__(other)
         return same if same is NotImplemented else not same
 

@@ -88,7 +88,7 @@ class Version:
         return f"{self.n}-{self.at_ms}"
 
     def is_at(self, cursor: str) -> bool:
-        """Tell whether a cursor is after this version: by both, by the number if it has no time."""
+        """Return whether a cursor is after this version; one without a time is only a number."""
         return cursor in {self.cursor, f"{self.n}-0"}
 
 
