@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from redis_state import codec
-from redis_state.errors import ConfigError, InvalidField, RedisStateError
+from redis_state.errors import BackendError, ConfigError, InvalidField, RedisStateError
 from redis_state.models import (
     ArtifactRef,
     ArtifactRetentionConfig,
@@ -507,10 +507,12 @@ class RedisStateStore:
         """Finish what was called, disconnect, stop an embedded server of our own. Safe to repeat.
 
         Calls that have no outcome after 5 s are given up. Only the running loop's: another
-        loop's are finished by closing there too.
+        loop's are finished by closing there too. Pauses that could not be saved are tried again.
         """
-        with suppress(TimeoutError):
-            await self.drain(_CLOSE_S)
+        with suppress(TimeoutError, BackendError):
+            async with asyncio.timeout(_CLOSE_S):
+                await self.drain()
+                await self.pauses.save_unsaved()
         await self.transport.aclose(drain_s=0)
 
 

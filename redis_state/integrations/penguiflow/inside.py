@@ -46,11 +46,20 @@ def forget(session: StreamingSession, event: SteeringEvent) -> None:
         seen[event.task_id].remove(event.event_id)
 
 
+def has_copy(planner: ReactPlanner, token: str) -> bool:
+    """Return whether a planner, or one of its sessions' planners, keeps a copy of a pause."""
+    return any(token in copies for copies in _copies(planner))
+
+
 def drop_copies(planner: ReactPlanner, token: str) -> None:
     """Drop the copies of a pause that a planner and its sessions' planners keep."""
+    for copies in _copies(planner):
+        copies.pop(token, None)
+
+
+def _copies(planner: ReactPlanner) -> list[dict[str, Any]]:
     sessions: dict[str, Any] = getattr(planner, "_session_planners", {})
-    for each in (planner, *sessions.values()):
-        getattr(each, "_pause_records", {}).pop(token, None)
+    return [getattr(each, "_pause_records", {}) for each in (planner, *sessions.values())]
 
 
 def memory_of(planner: ReactPlanner) -> Any:
@@ -92,6 +101,7 @@ __all__ = [
     "drop_copies",
     "forget",
     "forget_trace",
+    "has_copy",
     "has_room",
     "inbox_of",
     "let_go",
