@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from redis_state.errors import BackendError, InvalidField
+from redis_state.errors import BackendError, InvalidField, RedisStateError
 from redis_state.memory.keys import CompositeKey, MemoryKey, read_composite, resolve_key
 from redis_state.memory.session import SessionMemory, check_summarizer
 from redis_state.memory.types import MemoryHealth, MemoryTypes, Summarizer
@@ -91,13 +91,18 @@ class PlannerMemory:
     async def hydrate(self, store: Any, key: Any) -> None:
         """Turn to a session and read what others have saved of it.
 
-        Errors: InvalidField for an ambiguous key: then there is no session at hand. BackendError
-        leaves the session at hand as it was last known.
+        Errors, which are logged too, since a planner does not say what failed: InvalidField for an
+        ambiguous key: then there is no session at hand. BackendError leaves the session at hand
+        as it was last known.
         """
         _turn_to(self, None)
-        session = self.session(store, key)
-        _turn_to(self, session)
-        await session.hydrate()
+        try:
+            session = self.session(store, key)
+            _turn_to(self, session)
+            await session.hydrate()
+        except RedisStateError as error:
+            log.warning("a memory cannot be read: %s", error)
+            raise
 
     async def persist(self, store: Any, key: Any) -> None:
         """Save what is not saved yet of a session."""

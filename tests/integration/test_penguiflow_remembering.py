@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import weakref
 from collections.abc import AsyncIterator
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,16 +16,18 @@ import pytest
 pytest.importorskip("penguiflow.state", reason="needs the published package")
 pytest.importorskip("arq", reason="needs the worker extra")
 
+from penguiflow.planner import ReactPlanner
 from penguiflow.planner.memory import MemoryBudget, ShortTermMemoryConfig
 
 from redis_state import BackendUnavailable, RedisStateStore, Settings
 from redis_state.integrations.penguiflow import create_memory, create_store
 from redis_state.integrations.penguiflow.planners import planner_handler
-from redis_state.memory import PlannerMemory
+from redis_state.memory import MemoryKey, PlannerMemory
 from redis_state.models import TaskStatus
 from redis_state.testing import eventually
 from tests.planning import Model, planner_of
-from tests.pools import SESSION, becomes, pool
+from tests.pools import SESSION, becomes, open_token, pool
+from tests.processes.plan_once import AFTER, BEFORE, make_planner
 from tests.remembering import Summarizer, names_in, turn
 
 pytestmark = pytest.mark.worker
@@ -128,6 +133,44 @@ async def test_a_run_that_begins_again_adds_its_turn_once(store: RedisStateStore
             await becomes(client, task, TaskStatus.COMPLETE, timeout_s=30)
     assert runs == ["q0", "q0", "q1"]
     assert names_in(await document(store)) == ["q0", "q1"]
+
+
+async def test_names_with_colons_have_a_memory_each_in_the_pool(
+    store: RedisStateStore, tmp_path: Path
+) -> None:
+    memory = memory_of(Summarizer())
+    kind = partial(ReactPlanner, short_term_memory=memory)
+    names = {"q0": ("did:plc:1", "ana"), "q1": ("did", "plc:1:ana")}
+
+    def build(own: Any, _: Any) -> Any:
+        return make_planner(own, tmp_path / "effects", next(stretches), kind)
+
+    async with pool(store, {"plan": planner_handler(build)}) as client:
+        for query, (tenant, user) in names.items():
+            stretches = iter([BEFORE, AFTER])
+            context = {"tenant_id": tenant, "user_id": user}
+            asking = {"query": query, "tool_context": context}
+            task = await client.submit("plan", asking, session_id=SESSION)
+            await client.approve(await open_token(store, task), "yes")
+            await becomes(client, task, TaskStatus.COMPLETE)
+    for query, (tenant, user) in names.items():
+        key = MemoryKey(tenant, user, SESSION).composite()
+        found = await store.load_memory_state(key)
+        assert found is not None
+        assert names_in(found) == [query]
+
+
+async def test_a_memory_that_cannot_be_read_says_why_in_the_log(
+    settings: Settings, stores: list[Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    stores.append(create_store(url=settings.url.get_secret_value(), namespace=settings.namespace))
+    planner = planner_of(stores[0], memory_of(Summarizer()), Model())
+    context = {"tenant_id": "did:plc:1", "user_id": "ana", "session_id": SESSION}
+    with caplog.at_level(logging.WARNING, "redis_state"):
+        await planner.run("q0", tool_context=context)
+    (reason,) = [line for line in caplog.messages if "cannot be read" in line]
+    assert "ambiguous: pass a MemoryKey" in reason
+    assert "did:plc" not in caplog.text
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from penguiflow.planner.memory import MemoryHealth, ShortTermMemoryConfig
 
 from redis_state.errors import BackendError, MemoryBudgetExceeded
 from redis_state.integrations.penguiflow.inside import memory_of
-from redis_state.memory import MemoryTypes, PlannerMemory, turns_named
+from redis_state.memory import MemoryKey, MemoryTypes, PlannerMemory, turns_named
 from redis_state.memory.types import Summarizer
 
 _SCHEMA: dict[str, Any] = {
@@ -66,6 +66,15 @@ def summarizer_of(client: Any) -> Summarizer:
     return summarize
 
 
+def memory_key_of(planner: ReactPlanner, tool_context: Mapping[str, Any]) -> MemoryKey | None:
+    """Return the key of a run's memory if the planner has one of ours, else None.
+
+    Without it a planner joins the names unescaped, and a name with a colon has no memory.
+    """
+    memory = memory_of(planner)
+    return memory.resolve_key(tool_context) if isinstance(memory, PlannerMemory) else None
+
+
 @asynccontextmanager
 async def remembering(
     planner: ReactPlanner, store: Any, *, name: str, summary_s: float
@@ -98,4 +107,11 @@ def _summary(text: str) -> str:
     return f"<session_summary>{inner}</session_summary>"
 
 
-__all__ = ["TYPES", "BudgetExceeded", "create_memory", "remembering", "summarizer_of"]
+__all__ = [
+    "TYPES",
+    "BudgetExceeded",
+    "create_memory",
+    "memory_key_of",
+    "remembering",
+    "summarizer_of",
+]

@@ -24,7 +24,7 @@ from penguiflow.steering import SteeringCancelled, SteeringInbox
 
 from redis_state import codec
 from redis_state.errors import BackendError, BackendUnavailable, InvalidField, LostRace
-from redis_state.integrations.penguiflow.memory import remembering
+from redis_state.integrations.penguiflow.memory import memory_key_of, remembering
 from redis_state.integrations.penguiflow.pauses import resume_once
 from redis_state.integrations.penguiflow.state import PenguiflowStateStore
 from redis_state.integrations.penguiflow.tasks import (
@@ -256,6 +256,7 @@ class _Plan:
                 self.asked.query,
                 llm_context=self.asked.llm_context or None,
                 tool_context=self.asked.tool_context,
+                memory_key=memory_key_of(planner, self.asked.tool_context),
                 steering=inbox,
             )
 
@@ -278,6 +279,7 @@ class _Plan:
                 claim=claim,
                 by=self.ctx.worker,
                 tool_context=self.asked.tool_context,
+                memory_key=memory_key_of(planner, self.asked.tool_context),
                 steering=inbox,
             )
 
