@@ -364,8 +364,8 @@ class Keys:
 
     def context(self, session_id: str) -> str:
         """hash: version, write, order, number, hash, call, places, llm_context, tool_context,
-        memory, artifacts; =<task> -> place and result: a session's context. `contexts_ttl` after
-        a write.
+        memory, artifacts, and of each its `:write`; =<task> -> place and result: a session's
+        context. `contexts_ttl` after a write.
         """
         return self._key("session_id", session_id, "context")
 

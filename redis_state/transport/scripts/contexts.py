@@ -53,7 +53,7 @@ class ContextScripts(ScriptRunner):
             (context,),
             (
                 "" if expected is None else expected,
-                call,
+                raw(call),
                 ttl_ms,
                 content_hash,
                 int(hashed),
