@@ -506,17 +506,22 @@ class RedisStateStore:
     async def aclose(self) -> None:
         """Finish what was called, disconnect, stop an embedded server of our own. Safe to repeat.
 
-        Calls that have no outcome after 5 s are given up. Only the running loop's: another
-        loop's are finished by closing there too. Pauses that could not be saved are tried again.
+        Calls that have no outcome after 5 s are given up. Memories that used the store summarise
+        what waits, for 10 s at most, and save. Pauses that could not be saved are tried again.
+        Only the running loop's: another loop's are finished by closing there too.
         """
+        with suppress(TimeoutError):
+            await self.drain(_CLOSE_S)
+        await self.memory.dismiss(self, timeout_s=_SUMMARIES_S)
         with suppress(TimeoutError, BackendError):
             async with asyncio.timeout(_CLOSE_S):
-                await self.drain()
                 await self.pauses.save_unsaved()
+                await self.drain()
         await self.transport.aclose(drain_s=0)
 
 
 _CLOSE_S = 5.0
+_SUMMARIES_S = 10.0
 # Between two calls of one task the loop may turn so often: tasks of tasks, shields, deadlines.
 _QUIET_TURNS = 20
 

@@ -17,7 +17,11 @@ pytest.importorskip("penguiflow.state", reason="needs the published package")
 pytest.importorskip("arq", reason="needs the worker extra")
 
 from penguiflow.planner import ReactPlanner
-from penguiflow.planner.memory import MemoryBudget, ShortTermMemoryConfig
+from penguiflow.planner.memory import (
+    DefaultShortTermMemory,
+    MemoryBudget,
+    ShortTermMemoryConfig,
+)
 
 from redis_state import BackendUnavailable, RedisStateStore, Settings
 from redis_state.integrations.penguiflow import create_memory, create_store
@@ -35,10 +39,22 @@ OF = {"tenant_id": "acme", "user_id": "ana"}
 KEY = f"acme:ana:{SESSION}"
 
 
-def memory_of(summarizer: Any) -> PlannerMemory:
+class TerseModel(Model):
+    """Answers a request for a summary as PenguiFlow's own memory can read it."""
+
+    async def complete(self, **request: Any) -> str | tuple[str, float]:
+        """Say nothing but JSON."""
+        said = await super().complete(**request)
+        return said if isinstance(said, str) else said[0].removeprefix("Here: ")
+
+
+def config() -> ShortTermMemoryConfig:
     budget = MemoryBudget(full_zone_turns=1, summary_max_tokens=10**6, total_max_tokens=0)
-    config = ShortTermMemoryConfig(strategy="rolling_summary", budget=budget)
-    return create_memory(config, summarizer=summarizer)
+    return ShortTermMemoryConfig(strategy="rolling_summary", budget=budget)
+
+
+def memory_of(summarizer: Any) -> PlannerMemory:
+    return create_memory(config(), summarizer=summarizer)
 
 
 def asked(name: str) -> dict[str, Any]:
@@ -171,6 +187,60 @@ async def test_a_memory_that_cannot_be_read_says_why_in_the_log(
     (reason,) = [line for line in caplog.messages if "cannot be read" in line]
     assert "ambiguous: pass a MemoryKey" in reason
     assert "did:plc" not in caplog.text
+
+
+async def test_twenty_planners_of_a_session_with_a_configuration_keep_all_their_turns_in_the_pool(
+    store: RedisStateStore,
+) -> None:
+    def build(own: Any, _: Any) -> Any:
+        return planner_of(own, config(), TerseModel())
+
+    names = [f"q{number}" for number in range(20)]
+    async with pool(store, {"plan": planner_handler(build)}, max_tasks=20) as client:
+        tasks = [await client.submit("plan", asked(name), session_id=SESSION) for name in names]
+        for task in tasks:
+            await becomes(client, task, TaskStatus.COMPLETE)
+    found = await document(store)
+    summary: str = found["summary"].removeprefix("<session_summary>")
+    found["summary"] = summary.removesuffix("</session_summary>")
+    assert sorted(names_in(found)) == sorted(names)
+    assert len(found["summary"].split()) == 19
+    assert found["health"] == "healthy"
+
+
+async def test_a_memory_object_of_another_kind_is_finished_and_named_in_the_log(
+    store: RedisStateStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    summarizer = Summarizer()
+
+    def build(own: Any, _: Any) -> Any:
+        memory = DefaultShortTermMemory(config=config(), summarizer=summarizer)
+        return planner_of(own, memory, Model())
+
+    async with pool(store, {"plan": planner_handler(build)}) as client:
+        for name in ("q0", "q1", "q2"):
+            task = await client.submit("plan", asked(name), session_id=SESSION)
+            await becomes(client, task, TaskStatus.COMPLETE)
+    found = await document(store)
+    assert (found["summary"], names_in(found)) == ("q0 q1", ["q0", "q1", "q2"])
+    told = [line for line in caplog.messages if "a DefaultShortTermMemory overwrites" in line]
+    assert len(told) == 1
+
+
+async def test_a_store_that_is_closed_lets_its_memories_finish_their_summaries(
+    store: RedisStateStore, settings: Settings
+) -> None:
+    summarizer = Summarizer()
+    summarizer.gate = asyncio.Event()
+    own = create_store(url=settings.url.get_secret_value(), namespace=settings.namespace)
+    planner = planner_of(own, memory_of(summarizer), Model())
+    for name in ("q0", "q1"):
+        await planner.run(name, tool_context={**OF, "session_id": SESSION})
+    await eventually(lambda: bool(summarizer.asked), "a summary is being made")
+    asyncio.get_running_loop().call_later(0.05, summarizer.gate.set)
+    await own.aclose()
+    found = await document(store)
+    assert (found["summary"], names_in(found)) == ("q0", ["q0", "q1"])
 
 
 @pytest.fixture
