@@ -106,12 +106,15 @@ class SessionMemory:
         added = Added(turn_of(turn, turn_id or secrets.token_urlsafe(9)))
         if len(self._unsaved) >= _MOST_UNSAVED:
             await self._save()
+        taken = False
         try:
-            if self.change(added):
+            taken = self.change(added)
+            if taken:
                 self.fire(self._config.on_turn_added, turn)
                 await self._save()
         finally:
-            self._work.begin()
+            # A turn that is refused changes nothing: it is no occasion to recover.
+            self._work.begin(recover=taken and added.refused is None)
         if added.refused is not None:
             raise added.refused
 
