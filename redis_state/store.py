@@ -327,7 +327,7 @@ class RedisStateStore:
     # Steering
 
     async def save_steering(self, event: SteeringEvent) -> None:
-        """Append a steering event, sanitised, once per ``event_id``, and tell it to its task.
+        """Append a steering event, sanitised, once per ``event_id`` and task, and tell the task.
 
         Payloads are limited, not validated: `validate_steering_event` does that at the edge.
         """

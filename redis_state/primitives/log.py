@@ -208,6 +208,14 @@ class Log:
         reply = await self.scripts.find_row(self.keys, row_id=row_id)
         return None if reply.word is Word.MISSING else f"{reply.facts[0]}-{reply.facts[1]}"
 
+    async def get(self, row_id: bytes) -> Row | None:
+        """Return the row of this id, or None if it is not kept."""
+        cursor = await self.find(row_id)
+        if cursor is None:
+            return None
+        found = await self.scripts.ask("XRANGE", self.keys.rows, cursor, cursor)
+        return _row(found[0]) if found else None
+
     async def end(self) -> str:
         """Return the cursor after the newest row: what comes later is what a watcher gets."""
         # See lua/lib/log_head: it begins with the place of the newest row.
