@@ -236,8 +236,9 @@ class RedisStateStore:
     ) -> dict[str, Any] | None:
         """Consume a pause: its payload for exactly one caller anywhere, None for all others.
 
-        The same ``claim`` repeated gets the same payload: name one if you will ask again after
-        OutcomeUnknown, or after a restart of your own.
+        The same ``claim`` repeated gets the same payload: name one if you will ask again after a
+        restart of your own. A call without one that is cancelled or ends in OutcomeUnknown leaves
+        the pause to the next.
         """
         return await self.pauses.load(token, claim=claim)
 

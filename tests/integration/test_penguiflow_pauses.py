@@ -20,7 +20,7 @@ from redis_state.integrations.penguiflow import create_store
 from redis_state.integrations.penguiflow.pauses import OncePlanner, resume_once
 from redis_state.integrations.penguiflow.sessions import open_session
 from redis_state.testing import eventually
-from tests.faults import Proxy, run_processes
+from tests.faults import Proxy, reached, run_processes
 from tests.processes.plan_once import AFTER, BEFORE, CONTEXT, Script, make_planner, steps_of
 from tests.samples import admin
 
@@ -181,12 +181,13 @@ def through(proxy: Proxy, settings: Settings) -> Any:
 async def paused_while_the_server_is_unreachable(
     proxy: Proxy, host: Any, planner: Any, caplog: pytest.LogCaptureFixture
 ) -> str:
-    assert (await host.health()).ok
+    await reached(host)
     proxy.refuse()
     assert proxy.cut()
     token = await paused(planner)
     assert "state_store_save_failed" in caplog.messages
     proxy.refuse(refusing=False)
+    await reached(host)
     return token
 
 
@@ -222,7 +223,7 @@ async def test_a_pause_whose_client_left_before_the_reply_is_resumed_by_another_
     key = host.base.keys.pause(token)
     async with Proxy(settings.url.get_secret_value()) as proxy, through(proxy, settings) as leaving:
         planner = make_planner(leaving, effects, AFTER, OncePlanner)
-        assert (await leaving.health()).ok
+        await reached(leaving)
         proxy.silence()
         request = asyncio.create_task(planner.resume(token, "yes", tool_context=CONTEXT))
 
@@ -237,6 +238,7 @@ async def test_a_pause_whose_client_left_before_the_reply_is_resumed_by_another_
             await request
         proxy.silence(silent=False)
         proxy.cut()
+        await reached(leaving)
         await leaving.drain()
     await host.save_memory_state("go", {})
     argument = {

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import Counter
 from typing import Any
@@ -15,7 +16,7 @@ from redis_state import (
     TokenResolved,
 )
 from redis_state.testing import eventually
-from tests.faults import Proxy, run_processes
+from tests.faults import Proxy, reached, run_processes
 from tests.samples import STORED_STRANGE, admin, changed, keys_of, strange
 
 
@@ -162,13 +163,20 @@ async def test_a_load_of_unknown_outcome_leaves_the_pause_to_the_next_load(
     key = store.base.keys.pause("token")
     async with Proxy(settings.url.get_secret_value()) as proxy:
         unlucky = changed(settings, url=proxy.url, call_timeout_s=0.3)
-        assert (await unlucky.health()).ok
+        await reached(unlucky)
         proxy.silence()
+        loading = asyncio.create_task(unlucky.load_planner_state("token"))
+
+        async def claimed() -> bool:
+            state: bytes = await admin(store, "HGET", key, "state")
+            return state == b"resolved"
+
+        await eventually(claimed, "the server has the claim")
         with pytest.raises(OutcomeUnknown):
-            await unlucky.load_planner_state("token")
-        assert await admin(store, "HGET", key, "state") == b"resolved"
+            await loading
         proxy.silence(silent=False)
         proxy.cut()
+        await reached(unlucky)
         assert await unlucky.load_planner_state("token") == {"n": 1}
         assert await store.load_planner_state("token") is None
         await unlucky.aclose()
@@ -182,7 +190,7 @@ async def test_a_failed_save_brings_no_pause_back_that_was_loaded(
         async with Proxy(settings.url.get_secret_value()) as proxy:
             options = {"url": proxy.url, "call_timeout_s": 0.2, "resolved_token_ttl": "PT0.05S"}
             unlucky = changed(settings, **options)
-            assert (await unlucky.health()).ok
+            await reached(unlucky)
             proxy.silence()
             with pytest.raises(OutcomeUnknown):
                 await unlucky.save_planner_state("token", {"n": 1})
@@ -191,6 +199,7 @@ async def test_a_failed_save_brings_no_pause_back_that_was_loaded(
             assert await store.load_planner_state("token") == {"n": 1}
             if gone:
                 await admin(store, "DEL", key)
+            await reached(unlucky)
             assert await unlucky.load_planner_state("token") is None
             await unlucky.aclose()
         await admin(store, "DEL", key)
@@ -205,4 +214,5 @@ async def test_a_failed_save_brings_no_pause_back_whose_time_is_over(settings: S
                 await unlucky.save_planner_state("token", {"n": 1})
             assert proxy.refused
             proxy.refuse(refusing=False)
+            await reached(unlucky)
             assert await unlucky.load_planner_state("token") is None
