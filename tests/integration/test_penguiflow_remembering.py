@@ -154,7 +154,7 @@ async def test_a_run_that_begins_again_adds_its_turn_once(store: RedisStateStore
 async def test_names_with_colons_have_a_memory_each_in_the_pool(
     store: RedisStateStore, tmp_path: Path
 ) -> None:
-    memory = memory_of(Summarizer())
+    memory: Any = memory_of(Summarizer())
     kind = partial(ReactPlanner, short_term_memory=memory)
     names = {"q0": ("did:plc:1", "ana"), "q1": ("did", "plc:1:ana")}
 

@@ -110,8 +110,10 @@ class DurableSession(StreamingSession):  # type: ignore[misc]  # penguiflow has 
                     self._unsaved.popleft()
                     raise
                 given = self._unsaved.popleft()
-                parts = (name for name, part in given.items() if part is not None)
-                self._writes |= dict.fromkeys(parts, given["write"])
+                write: str = given["write"]
+                for name in ("llm_context", "tool_context"):
+                    if given[name] is not None:
+                        self._writes[name] = write
                 if not self._unsaved:
                     self._context.version, self._context.context_hash = saved
 

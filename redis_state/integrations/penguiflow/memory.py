@@ -25,7 +25,7 @@ from redis_state.integrations.penguiflow.inside import (
     planned_memory,
     save_memory,
 )
-from redis_state.memory import MemoryKey, MemoryTypes, PlannerMemory, turns_named
+from redis_state.memory import MemoryTypes, PlannerMemory, turns_named
 from redis_state.memory.types import Summarizer
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -76,8 +76,8 @@ def summarizer_of(client: Any) -> Summarizer:
     return summarize
 
 
-def memory_key_of(planner: ReactPlanner, tool_context: Mapping[str, Any]) -> MemoryKey | None:
-    """Return the key of a run's memory if the planner has one of ours, else None.
+def memory_key_of(planner: ReactPlanner, tool_context: Mapping[str, Any]) -> Any:
+    """Return the `MemoryKey` of a run if the planner has a memory of ours, else None.
 
     Without it a planner joins the names unescaped, and a name with a colon has no memory.
     """
