@@ -328,7 +328,7 @@ class RedisStateStore:
     # Steering
 
     async def save_steering(self, event: SteeringEvent) -> None:
-        """Append a steering event, sanitised, once per ``event_id`` and task, and tell the task.
+        """Append a steering event, sanitised, once per ``event_id`` and task, and publish it.
 
         Payloads are limited, not validated: `validate_steering_event` does that at the edge.
         """

@@ -32,7 +32,7 @@ class MemoryStore:
         self._users: WeakKeyDictionary[MemoryUser, asyncio.AbstractEventLoop] = WeakKeyDictionary()
 
     def add_user(self, user: MemoryUser) -> None:
-        """Have a memory of the running loop leave when the store is closed there."""
+        """Register a memory: it leaves when the store is closed in the running loop."""
         self._users[user] = asyncio.get_running_loop()
 
     def drop_user(self, user: MemoryUser) -> None:
@@ -40,7 +40,7 @@ class MemoryStore:
         self._users.pop(user, None)
 
     async def dismiss(self, store: Any, *, timeout_s: float) -> None:
-        """Have the memories of the running loop leave a store that is about to be closed."""
+        """Make the memories of the running loop leave a store that is about to be closed."""
         loop = asyncio.get_running_loop()
         users = [user for user, own in list(self._users.items()) if own is loop]
         left = (user.leave(store, timeout_s=timeout_s) for user in users)

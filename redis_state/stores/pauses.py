@@ -85,7 +85,7 @@ class PauseStore:
             await self._tokens.open(key, data, ttl_ms=ms(lives))
         except BackendError as error:
             if isinstance(error, OutcomeUnknown):
-                # Another process may use the saved pause: only its trace tells this one.
+                # If it is saved, another process may use it: only its trace shows that.
                 lives = min(lives, settings.resolved_token_ttl)
             _keep(self._unsaved, key, _Unsaved(data, started + lives.total_seconds()))
             raise

@@ -37,7 +37,7 @@ class SteeringStore(SessionLog[SteeringEvent]):
         return model.session_id, model.task_id
 
     async def save(self, model: SteeringEvent, *, fence: Fence | None = None) -> bool:
-        """Append an event once per id and task, in call order; tell whether it was new.
+        """Append an event once per id and task, in call order; return whether it is new.
 
         Errors: LeaseLost under a stale fence.
         """

@@ -80,14 +80,14 @@ def planned_memory(planner: ReactPlanner) -> tuple[Any, Any] | None:
 
 
 def give_memory(planner: ReactPlanner, memory: Any) -> None:
-    """Have a planner, and those that it makes of itself for its sessions, use a memory object."""
+    """Give a memory object to a planner, and to those that it makes of itself for its sessions."""
     vars(planner)["_memory_singleton"] = memory
     made_with: dict[str, Any] = getattr(planner, "_init_kwargs", None) or {}
     made_with["short_term_memory"] = memory
 
 
 async def save_memory(planner: ReactPlanner, memory: Any, tool_context: Mapping[str, Any]) -> None:
-    """Have a memory object saved as its planner does after a turn. Its errors are logged there."""
+    """Save a memory object as its planner does after a turn, which logs the errors."""
     find = getattr(planner, "_resolve_memory_key", None)
     save = getattr(planner, "_maybe_memory_persist", None)
     key = None if find is None else find(None, tool_context)
