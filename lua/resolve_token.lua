@@ -1,5 +1,5 @@
 -- Consume a token for one claim. The claim's repeated call gets the same answer.
--- KEYS[1] token    hash: state, payload, expires, claim, by, at, decision, task
+-- KEYS[1] token    hash: state, payload, expires, claim, by, at, decision, task, void
 -- ARGV[1] claim    id of this consumer's call
 -- ARGV[2] by       who consumes it
 -- ARGV[3] decision JSON
@@ -8,7 +8,7 @@
 --   {'OK', payload, task}        this claim has it
 --   {'TAKEN', by, at, decision}  another claim has it, or this one with another decision
 --   {'EXPIRED'}                  nobody took it in time
---   {'MISSING'}                  no such token, or its trace is gone
+--   {'MISSING'}                  no such token, or its trace is gone, or this claim was released
 -- @include now_ms
 -- @include token_resolve
 local key = KEYS[1]

@@ -1,7 +1,7 @@
 -- Replace parts of a session's context, one number up, if it has the expected one.
 -- KEYS[1] context  hash: version, write, order, number, hash, call, places and the parts given; =<task> -> place and result
 -- ARGV[1] expected number and, after a space, its call; the number alone; 0 for absent, '' for any
--- ARGV[2] call     id of this call
+-- ARGV[2] call     id of this call; each part given has it as its `:write` among the fields
 -- ARGV[3] ttl_ms   milliseconds
 -- ARGV[4] hash     of the parts given, or of an empty context for one that has none yet
 -- ARGV[5] hashed   1 if the part that is hashed is given

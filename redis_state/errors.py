@@ -64,7 +64,8 @@ class InvalidField(CallerError, ValueError):
     """An argument has the wrong type or shape. ``field`` names it."""
 
     def __init__(self, field: str, problem: str) -> None:
-        super().__init__(f"{field}: {problem}")
+        # "limit must be >= 0" is how hosts word it too, and what their callers look for.
+        super().__init__(f"{field}{' ' if problem.startswith('must ') else ': '}{problem}")
         self.field = field
         self.problem = problem
 
@@ -194,10 +195,13 @@ class InvalidTransition(LostRace):
 
 
 class LimitReached(LostRace, RuntimeError):
-    """As many of ``what`` are waiting as may: ``limit``. Have one decided first."""
+    """As many of ``what`` are waiting as may: ``limit``. Have one decided first.
 
-    def __init__(self, what: str, *, limit: int) -> None:
-        super().__init__(f"{limit} {what} are waiting, and no more may")
+    The text begins with ``code``, the host's own word for it.
+    """
+
+    def __init__(self, what: str, *, limit: int, code: str) -> None:
+        super().__init__(f"{code}: {limit} {what} are waiting, and no more may")
         self.what = what
         self.limit = limit
 

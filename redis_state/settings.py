@@ -56,7 +56,8 @@ class Settings(BaseSettings):
     active_task_ttl: _Lifetime = 90 * _DAY
     finished_task_ttl: _Lifetime = 7 * _DAY
     agent_sessions_ttl: _Lifetime = 90 * _DAY
-    pause_ttl: _Lifetime = timedelta(hours=1)
+    # People decide on these, and may be away for days.
+    pause_ttl: _Lifetime = 7 * _DAY
     task_pause_ttl: _Lifetime = 7 * _DAY
     resolved_token_ttl: _Lifetime = timedelta(hours=1)
     contexts_ttl: _Lifetime = 90 * _DAY

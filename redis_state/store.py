@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from redis_state import codec
-from redis_state.errors import ConfigError, InvalidField, RedisStateError
+from redis_state.errors import BackendError, ConfigError, InvalidField, RedisStateError
 from redis_state.models import (
     ArtifactRef,
     ArtifactRetentionConfig,
@@ -237,8 +237,9 @@ class RedisStateStore:
     ) -> dict[str, Any] | None:
         """Consume a pause: its payload for exactly one caller anywhere, None for all others.
 
-        The same ``claim`` repeated gets the same payload: name one if you will ask again after
-        OutcomeUnknown, or after a restart of your own.
+        The same ``claim`` repeated gets the same payload: name one if you will ask again after a
+        restart of your own. A call without one that is cancelled or ends in OutcomeUnknown leaves
+        the pause to the next.
         """
         return await self.pauses.load(token, claim=claim)
 
@@ -330,7 +331,7 @@ class RedisStateStore:
     # Steering
 
     async def save_steering(self, event: SteeringEvent) -> None:
-        """Append a steering event, sanitised, once per ``event_id``, and tell it to its task.
+        """Append a steering event, sanitised, once per ``event_id`` and task, and publish it.
 
         Payloads are limited, not validated: `validate_steering_event` does that at the edge.
         """
@@ -509,15 +510,22 @@ class RedisStateStore:
     async def aclose(self) -> None:
         """Finish what was called, disconnect, stop an embedded server of our own. Safe to repeat.
 
-        Calls that have no outcome after 5 s are given up. Only the running loop's: another
-        loop's are finished by closing there too.
+        Calls that have no outcome after 5 s are given up. Memories that used the store summarise
+        what waits, for 10 s at most, and save. Pauses that could not be saved are tried again.
+        Only the running loop's: another loop's are finished by closing there too.
         """
         with suppress(TimeoutError):
             await self.drain(_CLOSE_S)
+        await self.memory.dismiss(self, timeout_s=_SUMMARIES_S)
+        with suppress(TimeoutError, BackendError):
+            async with asyncio.timeout(_CLOSE_S):
+                await self.pauses.save_unsaved()
+                await self.drain()
         await self.transport.aclose(drain_s=0)
 
 
 _CLOSE_S = 5.0
+_SUMMARIES_S = 10.0
 # Between two calls of one task the loop may turn so often: tasks of tasks, shields, deadlines.
 _QUIET_TURNS = 20
 

@@ -340,6 +340,9 @@ CALLS: dict[str, Call] = {
     "release_lease": lambda scripts, keys: scripts.release_lease(
         keys.lease(SESSION, "t"), owner="o", epoch=1
     ),
+    "release_token": lambda scripts, keys: scripts.release_token(
+        keys.pause("token"), claim="c", keep_ms=HOUR
+    ),
     "renew_lease": lambda scripts, keys: scripts.renew_lease(
         keys.lease(SESSION, "t"), owner="o", epoch=1, duration_ms=HOUR, keep_ms=HOUR
     ),

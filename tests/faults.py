@@ -18,6 +18,8 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
+from redis_state import RedisStateStore
+from redis_state.testing import eventually
 from redis_state.transport.address import Address
 from redis_state.transport.sender import Sender
 from tests.servers import on_path, wheel_binary
@@ -146,6 +148,15 @@ class Proxy:
                 if pause_s:
                     await asyncio.sleep(pause_s)
         writer.close()
+
+
+async def reached(store: RedisStateStore) -> None:
+    """Wait until a store reaches its server, again too."""
+
+    async def answers() -> bool:
+        return (await store.health()).ok
+
+    await eventually(answers, "the store reaches its server")
 
 
 def certificate(folder: Path, name: str) -> tuple[Path, Path]:

@@ -2,8 +2,9 @@
 -- decision, gets the same answer. `use` has claim, by, decision, keep_ms (how long the answer is
 -- kept) and late (also when it has expired). Returns the reply and whether this very call won.
 local function token_resolve(key, use, now)
-  local was = redis.call('HMGET', key, 'state', 'payload', 'expires', 'claim', 'by', 'at', 'decision', 'task')
-  if not was[1] then return { 'MISSING' }, false end
+  local was = redis.call('HMGET', key, 'state', 'payload', 'expires', 'claim', 'by', 'at', 'decision', 'task', 'void')
+  -- A claim that was released may come later than its release: its caller has left.
+  if not was[1] or was[9] == use.claim then return { 'MISSING' }, false end
   if was[1] == 'resolved' and was[4] == use.claim and was[7] == use.decision then
     return { 'OK', was[2], was[8] }, false
   end

@@ -71,10 +71,16 @@ class Held:
         return None
 
 
+def memory_store_of(store: Any) -> MemoryStore | None:
+    """Return the memory store of a state store of ours, else None."""
+    memory = getattr(store, "memory", None)
+    return memory if isinstance(memory, MemoryStore) else None
+
+
 def open_document(store: Any, key: str) -> Document:
     """Name the document of a key: in a store's memory, else by its two methods, else nowhere."""
-    memory = getattr(store, "memory", None)
-    if isinstance(memory, MemoryStore):
+    memory = memory_store_of(store)
+    if memory is not None:
         return Versioned(memory, key)
     if hasattr(store, "load_memory_state") and hasattr(store, "save_memory_state"):
         return Plain(store, key)

@@ -83,7 +83,7 @@ def read_composite(key: object) -> CompositeKey:
         raise InvalidField("key", f"text is needed, not {type(key).__name__}")
     parts = key.split(":")
     if len(parts) > _PARTS:
-        raise InvalidField("key", "has more than two colons: whose it is cannot be told")
+        raise InvalidField("key", "has more than two colons, so it is ambiguous: pass a MemoryKey")
     if not parts[-1].strip():
         raise InvalidField("key", "names no session")
     return CompositeKey(":".join(map(_escape, parts)))

@@ -8,13 +8,14 @@ import logging
 import secrets
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from redis_state.errors import BackendError, InvalidField
+from redis_state.errors import BackendError, InvalidField, RedisStateError
+from redis_state.memory.document import memory_store_of
 from redis_state.memory.keys import CompositeKey, MemoryKey, read_composite, resolve_key
 from redis_state.memory.session import SessionMemory, check_summarizer
 from redis_state.memory.types import MemoryHealth, MemoryTypes, Summarizer
@@ -91,13 +92,21 @@ class PlannerMemory:
     async def hydrate(self, store: Any, key: Any) -> None:
         """Turn to a session and read what others have saved of it.
 
-        Errors: InvalidField for an ambiguous key: then there is no session at hand. BackendError
-        leaves the session at hand as it was last known.
+        Errors, which are logged too, since a planner does not say what failed: InvalidField for an
+        ambiguous key: then there is no session at hand. BackendError leaves the session at hand
+        as it was last known.
         """
         _turn_to(self, None)
-        session = self.session(store, key)
-        _turn_to(self, session)
-        await session.hydrate()
+        try:
+            session = self.session(store, key)
+            _turn_to(self, session)
+            memories = memory_store_of(store)
+            if memories is not None:
+                memories.add_user(self)
+            await session.hydrate()
+        except RedisStateError as error:
+            log.warning("a memory cannot be read: %s", error)
+            raise
 
     async def persist(self, store: Any, key: Any) -> None:
         """Save what is not saved yet of a session."""
@@ -135,13 +144,11 @@ class PlannerMemory:
         """
         places = [place for place, each in self._sessions.items() if each.store is store]
         sessions = [self._sessions.pop(place).session for place in places]
-        with suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
-                # What cannot be saved is tried again below.
-                flushed = (session.flush() for session in sessions)
-                await asyncio.gather(*flushed, return_exceptions=True)
-        closed = (session.aclose() for session in sessions)
-        for error in await asyncio.gather(*closed, return_exceptions=True):
+        memories = memory_store_of(store)
+        if memories is not None:
+            memories.drop_user(self)
+        left = (session.leave(store, timeout_s=timeout_s) for session in sessions)
+        for error in await asyncio.gather(*left, return_exceptions=True):
             if isinstance(error, BackendError):
                 raise error
             if error is not None:

@@ -14,10 +14,11 @@ import random
 import secrets
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, cast
 
 from redis_state.errors import InvalidField, RedisStateError, VersionConflict
-from redis_state.memory.document import open_document
+from redis_state.memory.document import memory_store_of, open_document
 from redis_state.memory.keys import CompositeKey, MemoryKey, read_composite
 from redis_state.memory.state import Added, Change, Replaced, Rules, State, settled
 from redis_state.memory.summarising import Attempt, Summarising
@@ -40,8 +41,9 @@ class SessionMemory:
     """One session's memory, shared with every process that has one of the same key.
 
     `add_turn` returns when the turn is in the server. Summaries are made in the background and
-    saved together with the removal of the turns they replace, so no crash loses a turn. Belongs
-    to one event loop. Making one does no I/O.
+    saved together with the removal of the turns they replace, so no crash loses a turn. When the
+    store is closed, what waits is summarised and saved first. Belongs to one event loop. Making one
+    does no I/O.
 
     ``config`` may be PenguiFlow's. Errors: InvalidField for a key that could be several sessions',
     and for ``rolling_summary`` without a summarizer.
@@ -63,6 +65,7 @@ class SessionMemory:
         self._types = types or MemoryTypes()
         self._rules = Rules(config, self._types.budget_exceeded)
         self._document = open_document(store, self.key)
+        self._memories = memory_store_of(store)
         self._state = State()
         self._version: int | None = None
         self._conflicting: int = 0
@@ -99,15 +102,19 @@ class SessionMemory:
         """
         if self._config.strategy == "none":
             return
+        self._use_store()
         added = Added(turn_of(turn, turn_id or secrets.token_urlsafe(9)))
         if len(self._unsaved) >= _MOST_UNSAVED:
             await self._save()
+        taken = False
         try:
-            if self.change(added):
+            taken = self.change(added)
+            if taken:
                 self.fire(self._config.on_turn_added, turn)
                 await self._save()
         finally:
-            self._work.begin()
+            # A turn that is refused changes nothing: it is no occasion to recover.
+            self._work.begin(recover=taken and added.refused is None)
         if added.refused is not None:
             raise added.refused
 
@@ -143,6 +150,7 @@ class SessionMemory:
         self._check_key(key)
         if self._config.strategy == "none":
             return
+        self._use_store()
         async with self._saving:
             await self._reload()
 
@@ -164,8 +172,22 @@ class SessionMemory:
         del ref
         return None
 
+    async def leave(self, store: Any = None, *, timeout_s: float) -> None:
+        """Summarise what waits if that takes no longer than ``timeout_s``, and save.
+
+        What takes longer is stored as waiting, for the next process. Errors: BackendError if
+        something could not be saved.
+        """
+        del store
+        with suppress(TimeoutError, RedisStateError):  # what cannot be saved is tried again below
+            async with asyncio.timeout(timeout_s):
+                await self.flush()
+        await self.aclose()
+
     async def aclose(self) -> None:
         """Stop summarising and save. What was being summarised is kept, and waits. Repeatable."""
+        if self._memories is not None:
+            self._memories.drop_user(self)
         await self._work.stop()
         await self._save()
         if self._callbacks:
@@ -224,6 +246,10 @@ class SessionMemory:
             self.fire(
                 self._config.on_health_changed, health(before.value), health(state.health.value)
             )
+
+    def _use_store(self) -> None:
+        if self._memories is not None:
+            self._memories.add_user(self)
 
     def _check_key(self, key: Any) -> None:
         if key is not None and read_composite(key) != self.key:

@@ -83,7 +83,7 @@ class Rules:
         budget = self.config.budget
         while 0 < budget.total_max_tokens < self.tokens(state):
             if budget.overflow_policy == "error":
-                raise self.too_much("the memory would exceed total_max_tokens")
+                raise self.too_much("memory context exceeded total_max_tokens")
             shortens = budget.overflow_policy == "truncate_summary" and self._shows_summary(state)
             if shortens and state.summary:
                 self._shorten(state)
@@ -105,7 +105,7 @@ class Rules:
         if tokens <= most:
             return
         if self.config.budget.overflow_policy == "error":
-            raise self.too_much("the summary would exceed summary_max_tokens")
+            raise self.too_much("summary exceeded budget: summary_max_tokens")
         kept = max(1, int(len(state.summary) * most / tokens))
         state.summary = state.summary[-kept:]
 

@@ -98,12 +98,17 @@ class Summarising:
         """Whether the task is at work."""
         return self._task is not None and not self._task.done()
 
-    def begin(self) -> None:
-        """Begin to summarise what waits, unless it is being done or it is too early."""
+    def begin(self, *, recover: bool = True) -> None:
+        """Begin to summarise what waits, unless it is being done or it is too early.
+
+        Without ``recover`` a degraded memory stays as it is.
+        """
         if self._config.strategy != "rolling_summary" or self.running:
             return
         state = self._memory.state
         if state.health == MemoryHealth.DEGRADED:
+            if not recover:
+                return
             now = self._time()
             if now - self._recovered_at < self._config.degraded_retry_interval_s:
                 return

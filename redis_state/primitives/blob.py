@@ -96,7 +96,7 @@ class Blobs:
         upload.size += len(view)
         if upload.size > largest:
             raise InvalidField(
-                "data", f"{upload.size} bytes are more than the limits allow: {max(largest, 0)}"
+                "data", f"its size ({upload.size} bytes) exceeds limit ({max(largest, 0)} bytes)"
             )
         while view:
             room = CHUNK_BYTES - len(upload.rest)

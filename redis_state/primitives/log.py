@@ -230,6 +230,15 @@ class Log:
         """Return the cursor after the row of a number and a time."""
         return f"{n}-{ms}{self.name}"
 
+    async def get(self, row_id: bytes) -> Row | None:
+        """Return the row of this id, or None if it is not kept."""
+        reply = await self.scripts.find_row(self.keys, row_id=row_id)
+        if reply.word is Word.MISSING:
+            return None
+        entry = "{}-{}".format(*reply.facts)
+        found = await self.scripts.ask("XRANGE", self.keys.rows, entry, entry)
+        return _row(found[0]) if found else None
+
     async def end(self) -> str:
         """Return the cursor after the newest row: what comes later is what a watcher gets."""
         return await self._end() + self.name

@@ -49,6 +49,14 @@ class Tokens:
         payload: bytes = raise_unless_won(reply).facts[0]
         return payload
 
+    async def release(self, key: str, *, claim: str) -> bool:
+        """Open a token again that a claim has, as if the claim had never come. It never will.
+
+        For a claim whose caller left before the reply. False if the claim does not have the token.
+        """
+        reply = await self._scripts.release_token(key, claim=claim, keep_ms=self._keep_ms)
+        return reply.word is Word.OK and bool(reply.facts[0])
+
 
 def raise_unless_won(reply: Reply) -> Reply:
     """Return the winner's reply; raise what anybody else gets."""

@@ -159,7 +159,8 @@ class ContextPatches:
 
         reply = await until_set(attempt, timeout_s=self._patience(timeout_s))
         if reply.word is Word.DENIED:
-            raise LimitReached("context patches", limit=settings.max_pending_patches)
+            limit = settings.max_pending_patches
+            raise LimitReached("context patches", limit=limit, code="pending_patch_limit_exceeded")
         return _outcome(keys.patch_id, reply, updates)
 
     async def pending_patches(self, session_id: str) -> dict[str, PendingContextPatch]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+import logging
+from typing import Any, Protocol
+from weakref import WeakKeyDictionary
 
 from redis_state import codec
 from redis_state.models.version import Version
@@ -11,12 +14,42 @@ from redis_state.stores.base import Base, as_object
 from redis_state.stores.kv_entry import lifetime_ms
 from redis_state.stores.values import expected, mapping
 
+log: logging.Logger = logging.getLogger(__name__)
+
+
+class MemoryUser(Protocol):
+    """A memory that holds what is not in the store yet, and may be busy with it."""
+
+    async def leave(self, store: Any, *, timeout_s: float) -> None:
+        """Finish within a time, save, and use the store no more."""
+        ...
+
 
 class MemoryStore:
     """Save and load memory states. The last save wins."""
 
     def __init__(self, base: Base) -> None:
         self._base = base
+        self._users: WeakKeyDictionary[MemoryUser, asyncio.AbstractEventLoop] = WeakKeyDictionary()
+
+    def add_user(self, user: MemoryUser) -> None:
+        """Register a memory: it leaves when the store is closed in the running loop."""
+        self._users[user] = asyncio.get_running_loop()
+
+    def drop_user(self, user: MemoryUser) -> None:
+        """Forget a memory that has left."""
+        self._users.pop(user, None)
+
+    async def dismiss(self, store: Any, *, timeout_s: float) -> None:
+        """Make the memories of the running loop leave a store that is about to be closed."""
+        loop = asyncio.get_running_loop()
+        users = [user for user, own in list(self._users.items()) if own is loop]
+        left = (user.leave(store, timeout_s=timeout_s) for user in users)
+        for error in await asyncio.gather(*left, return_exceptions=True):
+            if error is not None:
+                log.warning("a memory is closed unsaved: %s", type(error).__name__)
+        for user in users:
+            self.drop_user(user)
 
     async def save(
         self, key: str, state: dict[str, Any], *, expected_version: int | None = None

@@ -2,59 +2,99 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Generator
-from contextlib import contextmanager
+import time
+from collections import OrderedDict
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
 from contextvars import ContextVar
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 from redis_state import codec
-from redis_state.errors import TokenResolved, TokenUnknown
-from redis_state.primitives.token import Tokens
+from redis_state.errors import BackendError, OutcomeUnknown, TokenResolved, TokenUnknown
+from redis_state.primitives.token import Tokens, new_claim
 from redis_state.stores.base import Base, as_object, ms
 from redis_state.stores.values import mapping
 from redis_state.transport.keys import token_digest
 
 log: logging.Logger = logging.getLogger(__name__)
 
-_CLAIMED: ContextVar[tuple[str, str] | None] = ContextVar("claimed pause", default=None)
+T = TypeVar("T")
+
+# So many pauses that could not be saved, and so many claims that nobody has, are kept at most.
+_MOST_KEPT = 1000
 
 
-@contextmanager
-def claiming(token: str, claim: str) -> Generator[None]:
-    """Have loads of a token in this context be one claim's, for a caller who cannot name it."""
-    before = _CLAIMED.set((token, claim))
-    try:
-        yield
-    finally:
-        _CLAIMED.reset(before)
+@dataclass(slots=True)
+class Claim:
+    """One caller's right to a pause. ``used`` says that the caller has the pause."""
+
+    token: str = field(repr=False)
+    name: str
+    used: bool = False
 
 
-def current_claim(token: str) -> str | None:
+@dataclass(frozen=True, slots=True)
+class _Unsaved:
+    """A pause that the server may not have, until ``until`` of this process's clock."""
+
+    payload: bytes = field(repr=False)
+    until: float
+
+    @property
+    def left_ms(self) -> int:
+        return int((self.until - time.monotonic()) * 1000)
+
+
+_CLAIMED: ContextVar[Claim | None] = ContextVar("claimed pause", default=None)
+
+
+def current_claim(token: str) -> Claim | None:
     """Return the claim under which this context loads a token."""
     claimed = _CLAIMED.get()
-    return claimed[1] if claimed is not None and claimed[0] == token else None
+    return claimed if claimed is not None and claimed.token == token else None
 
 
 class PauseStore:
-    """Save and consume planner pauses."""
+    """Save and consume planner pauses.
+
+    Hosts only log that a pause could not be saved. So the pause is kept here, and saved before this
+    process next claims it, or when the store is closed.
+    """
 
     def __init__(self, base: Base, *, consumer: str) -> None:
         self._base = base
         self._consumer = consumer
         self._tokens = Tokens(base.scripts, keep_ms=ms(base.settings.resolved_token_ttl))
+        self._unsaved: OrderedDict[str, _Unsaved] = OrderedDict()
+        self._left: OrderedDict[str, str] = OrderedDict()
 
     async def save(self, token: str, payload: dict[str, Any]) -> None:
         """Keep a pause until it is loaded or `pause_ttl` is over; saving again starts that anew.
 
         A repeated save of a pause that was loaded already does nothing. Errors: TokenResolved if
         the token was used before with another payload: it cannot stand for a second pause.
+        BackendError; this process then saves the pause before it claims it.
         """
-        await self._tokens.open(
-            self._base.keys.pause(token),
-            codec.encode(mapping("payload", payload)),
-            ttl_ms=ms(self._base.settings.pause_ttl),
-        )
+        settings = self._base.settings
+        key, data = self._base.keys.pause(token), codec.encode(mapping("payload", payload))
+        started, lives = time.monotonic(), settings.pause_ttl
+        try:
+            await self._tokens.open(key, data, ttl_ms=ms(lives))
+        except BackendError as error:
+            if isinstance(error, OutcomeUnknown):
+                # If it is saved, another process may use it: only its trace shows that.
+                lives = min(lives, settings.resolved_token_ttl)
+            _keep(self._unsaved, key, _Unsaved(data, started + lives.total_seconds()))
+            raise
+        self._unsaved.pop(key, None)
+
+    async def save_unsaved(self) -> None:
+        """Save the pauses that could not be saved. Errors: BackendError."""
+        for key in list(self._unsaved):
+            await self._settle(key)
 
     async def load(self, token: str, *, claim: str | None = None) -> dict[str, Any] | None:
         """Consume a pause: its payload for the first caller, None for every other.
@@ -63,22 +103,93 @@ class PauseStore:
         never was, and for a pause that cannot be read; the log of this process says which of
         these it was.
         """
+        current = None if claim else current_claim(token)
         try:
-            return await self.claim(token, claim=claim or current_claim(token))
+            payload = await self.claim(token, claim=current.name if current else claim)
         except TokenResolved as error:
             log.info("a pause was loaded before: by %s at %d ms", error.by, error.at_ms)
             return None
         except TokenUnknown as error:
             log.info("a pause cannot be loaded: %s", error)
             return None
+        if current:
+            current.used = True
+        return payload
 
     async def claim(
         self, token: str, *, claim: str | None = None, by: str | None = None
     ) -> dict[str, Any] | None:
         """Consume a pause like `load`, and tell every other caller who was first.
 
-        None for a pause that cannot be read. Errors: TokenResolved, TokenUnknown.
+        A caller that leaves before the reply, cancelled or with OutcomeUnknown, can only repeat a
+        ``claim`` that it named. Without a name the pause is released for the next caller. None for
+        a pause that cannot be read. Errors: TokenResolved, TokenUnknown.
         """
-        key = self._base.keys.pause(token)
-        data = await self._tokens.consume(key, by=by or self._consumer, claim=claim)
+        data = await self._consume(token, claim or new_claim(), by, named=claim is not None)
         return self._base.attempt(token_digest(token), "pause", data, lambda: as_object(data))
+
+    @asynccontextmanager
+    async def claimed(
+        self, token: str, *, claim: str | None = None, by: str | None = None
+    ) -> AsyncGenerator[Claim]:
+        """Claim a pause for a block, whose loads of the token are this claim's.
+
+        A block that fails before the claim is ``used`` leaves the pause to the next caller, unless
+        it named the ``claim``, under which it can come back. Errors: TokenResolved, TokenUnknown.
+        """
+        made = Claim(token, claim or new_claim())
+        await self._consume(token, made.name, by, named=claim is not None)
+        before = _CLAIMED.set(made)
+        try:
+            yield made
+        except BaseException:
+            if claim is None and not made.used:
+                self._release(self._base.keys.pause(token), made.name)
+            raise
+        finally:
+            _CLAIMED.reset(before)
+
+    async def _consume(self, token: str, claim: str, by: str | None, *, named: bool) -> bytes:
+        key = self._base.keys.pause(token)
+        await self._settle(key)
+        try:
+            return await self._tokens.consume(key, by=by or self._consumer, claim=claim)
+        except (asyncio.CancelledError, OutcomeUnknown):
+            if not named:
+                self._release(key, claim)
+            raise
+
+    async def _settle(self, key: str) -> None:
+        """Make the server know what this process knows of a token. Errors: BackendError."""
+        unsaved = self._unsaved.get(key)
+        if unsaved is not None:
+            if unsaved.left_ms > 0:
+                with suppress(TokenResolved):
+                    await self._tokens.open(key, unsaved.payload, ttl_ms=unsaved.left_ms)
+            if self._unsaved.get(key) is unsaved:
+                del self._unsaved[key]
+        claim = self._left.get(key)
+        if claim is not None:
+            await self._tokens.release(key, claim=claim)
+            if self._left.get(key) == claim:
+                del self._left[key]
+
+    def _release(self, key: str, claim: str) -> None:
+        """Release a claim without waiting. If the server is unreachable, the next claim does it."""
+        _keep(self._left, key, claim)
+        task = asyncio.get_running_loop().create_task(self._settle_quietly(key))
+        self._base.background.add(task)
+        task.add_done_callback(self._base.background.discard)
+
+    async def _settle_quietly(self, key: str) -> None:
+        try:
+            await self._settle(key)
+        except BackendError as error:
+            log.warning("a pause whose caller left is not released yet: %s", error)
+
+
+def _keep(kept: OrderedDict[str, T], key: str, value: T) -> None:
+    kept[key] = value
+    kept.move_to_end(key)
+    while len(kept) > _MOST_KEPT:
+        kept.popitem(last=False)

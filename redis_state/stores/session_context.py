@@ -67,6 +67,16 @@ class ContextStore(ContextPatches):
 
     async def load(self, session_id: str) -> SessionContext | None:
         """Return a session's context and the results in it, all of one moment, or None."""
+        found = await self.load_with_writes(session_id)
+        return None if found is None else found[0]
+
+    async def load_with_writes(
+        self, session_id: str
+    ) -> tuple[SessionContext, dict[str, str]] | None:
+        """Return a session's context, and by each part's name the write that the part is from.
+
+        A part whose write is the same is the same. The context's ``version`` is of all parts.
+        """
         flat = self._base.fetch(self._base.keys.context(session_id))
         return await self._base.read_record(session_id, "context", flat, self._read)
 
@@ -77,16 +87,18 @@ class ContextStore(ContextPatches):
         llm_context: dict[str, Any] | None = None,
         tool_context: dict[str, Any] | None = None,
         expected_version: int | None = None,
+        write: str | None = None,
     ) -> tuple[Version, str | None]:
         """Replace one part or both; return the new version and hash. None leaves a part as it is.
 
         One step. Results that stand in ``llm_context`` are taken out of it and kept as such.
+        ``write`` is an id of this update: a repeated call does nothing until another update comes.
         Errors: VersionConflict if a version was expected (0: no context, or none updated yet). The
         version of a loaded context is compared with the update that gave it, a plain int alone.
         """
         given = {"llm_context": llm_context, "tool_context": tool_context}
         parts = {name: part for name, part in given.items() if part is not None}
-        return await self._write(session_id, parts, {}, expected_version)
+        return await self._write(session_id, parts, {}, expected_version, write)
 
     async def save(
         self, session_id: str, context: SessionContext, *, expected_version: int | None = None
@@ -125,29 +137,33 @@ class ContextStore(ContextPatches):
         parts: Mapping[str, Any],
         results: Mapping[str, Any],
         expected_version: int | None,
+        write: str | None = None,
     ) -> tuple[Version, str | None]:
         wanted = expected("expected_version", expected_version)
+        write = write or new_write_id()
         content, found = _checked(parts)
         results = {**results, **found}
         # PenguiFlow hashes the empty context too, as soon as anything of it was updated.
         hashed = hash_context(content.get("llm_context", {}))
-        call = new_write_id()
         reply = await self._base.scripts.update_context(
             self._base.keys.context(session_id),
-            {name: codec.encode(part) for name, part in content.items()},
+            {
+                **{name: codec.encode(part) for name, part in content.items()},
+                **{_write_of(name): raw(write) for name in content},
+            },
             results=[(raw(task_id), codec.encode(each)) for task_id, each in results.items()],
             content_hash=hashed or "",
             hashed="llm_context" in content,
             expected=wanted,
-            call=call,
+            call=write,
             ttl_ms=ms(self._base.settings.contexts_ttl),
         )
         if reply.word is Word.STALE:
             key = self._base.keys.context(session_id)
             raise VersionConflict(key, expected=wanted or 0, actual=reply.version)
-        return Version(reply.facts[0], call), reply.text(1) or None
+        return Version(reply.facts[0], write), reply.text(1) or None
 
-    def _read(self, record: Stored) -> SessionContext:
+    def _read(self, record: Stored) -> tuple[SessionContext, dict[str, str]]:
         fields = record.fields
         results = [(name, value) for name, value in fields.items() if name.startswith("=")]
         ordered = sorted((int(value.split(b" ", 1)[0]), name, value) for name, value in results)
@@ -163,7 +179,17 @@ class ContextStore(ContextPatches):
             version=read_version(fields.get("number"), fields.get("call")),
             context_hash=fields.get("hash", b"").decode() or None,
         )
-        return context
+        # A part that an earlier release wrote has no write: then it is as old as the context.
+        last = fields.get("number", b"0")
+        writes = {name: fields.get(_write_of(name), last) for name in _PARTS}
+        return context, {
+            name: write.decode("utf-8", "surrogatepass") for name, write in writes.items()
+        }
+
+
+def _write_of(part: str) -> str:
+    """Name the field that says which write a part is from."""
+    return f"{part}:write"
 
 
 def _checked(parts: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, BackgroundTaskResult]]:

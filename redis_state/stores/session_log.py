@@ -94,14 +94,19 @@ class SessionLog(ABC, Generic[M]):
         row = self.write(model)
         return self._log(session_id).add(row, topic=task_id, fence=fence)
 
+    async def _newest(
+        self, session_id: str, after: bytes, task_id: str | None, limit: int
+    ) -> list[M]:
+        rows = await self._log(session_id).tail(after_id=after, count=limit, topic=task_id)
+        found = (self._read(session_id, row) for row in rows)
+        return [model for model in found if model is not None]
+
     async def list(
         self, session_id: str, *, task_id: str | None, since_id: str | None, limit: int
     ) -> list[M]:
         """Return the newest ``limit`` models after ``since_id`` and of a task, oldest first."""
         after = entry_id("since_id", since_id) if since_id else b""
-        rows = await self._log(session_id).tail(after_id=after, count=limit, topic=task_id)
-        found = (self._read(session_id, row) for row in rows)
-        return [model for model in found if model is not None]
+        return await self._newest(session_id, after, task_id, limit)
 
     async def page(
         self, session_id: str, *, after: str | None, count: int, task_id: str | None

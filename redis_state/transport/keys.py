@@ -66,6 +66,15 @@ def entry_id(field: str, value: str) -> bytes:
     return b"%~" + hashlib.sha256(raw).hexdigest().encode()
 
 
+def entry_id_in(field: str, value: str, topic: str) -> bytes:
+    """Write a text as the entry id that it has in one topic, should another topic have its own.
+
+    It has 67 bytes, so it can never be mistaken for an `entry_id`.
+    """
+    parts = entry_id(field, value) + b"\0" + topic.encode("utf-8", "surrogatepass")
+    return b"%~~" + hashlib.sha256(parts).hexdigest().encode()
+
+
 def token_digest(token: str) -> str:
     """Name a token without telling it: 40 hexadecimal digits of its SHA-256."""
     if not isinstance(token, str):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -383,8 +392,8 @@ class Keys:
 
     def context(self, session_id: str) -> str:
         """hash: version, write, order, number, hash, call, places, llm_context, tool_context,
-        memory, artifacts; =<task> -> place and result: a session's context. `contexts_ttl` after
-        a write.
+        memory, artifacts, and of each its `:write`; =<task> -> place and result: a session's
+        context. `contexts_ttl` after a write.
         """
         return self._key("session_id", session_id, "context")
 

@@ -96,6 +96,36 @@ async def test_what_json_cannot_hold_stays_with_the_session_that_was_given_it(ho
         assert list(session.get_background_results()) == ["task"]
 
 
+async def test_what_json_cannot_hold_stays_when_another_process_changes_the_context(
+    host: Any, elsewhere: Any, settings: Settings
+) -> None:
+    def callback() -> None: ...
+
+    async with open_session(host, "session") as session:
+        session.update_context(
+            llm_context={"goal": "report"}, tool_context={"callback": callback, "n": 1}
+        )
+        await session.save_context()
+        argument = {
+            "url": settings.url.get_secret_value(),
+            "namespace": settings.namespace,
+            "does": "update",
+            "parts": {"llm_context": {"goal": "memo"}},
+        }
+        [seen] = await run_processes("durable_session", [argument])
+        assert seen[0] == {"goal": "memo"}
+        assert isinstance(seen[1]["callback"], str)
+        await session.refresh()
+        assert session.get_context() == ({"goal": "memo"}, {"callback": callback, "n": 1})
+        assert session.context_version == 2
+        # Another one's change of the tools keeps what it leaves as it was.
+        for value, kept in ((seen[1]["callback"], callback), ("none", "none")):
+            tools = {"callback": value, "n": 2}
+            await elsewhere.contexts.update_context("session", tool_context=tools)
+            await session.refresh()
+            assert session.get_context()[1] == {"callback": kept, "n": 2}
+
+
 async def test_a_patch_is_decided_in_one_of_two_sessions(host: Any, elsewhere: Any) -> None:
     async with open_session(host, "session") as here, open_session(elsewhere, "session") as there:
         patch_id = await here.apply_context_patch(patch=patch(), strategy=GATED, payload=1)

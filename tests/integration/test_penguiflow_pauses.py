@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,9 @@ from redis_state.integrations.penguiflow import create_store
 from redis_state.integrations.penguiflow.pauses import OncePlanner, resume_once
 from redis_state.integrations.penguiflow.sessions import open_session
 from redis_state.testing import eventually
-from tests.processes.plan_once import AFTER, BEFORE, CONTEXT, make_planner, steps_of
+from tests.faults import Proxy, reached, run_processes
+from tests.processes.plan_once import AFTER, BEFORE, CONTEXT, Script, make_planner, steps_of
+from tests.samples import admin
 
 DONE = ["look_up", "ask", "act"]
 KINDS = pytest.mark.parametrize("kind", [ReactPlanner, OncePlanner])
@@ -169,3 +172,146 @@ async def test_a_session_resumes_its_planner_once_when_it_is_approved_from_elsew
         await resume_once(make_planner(elsewhere, effects, AFTER), elsewhere, token)
     assert lines_of(effects) == 1
     await elsewhere.aclose()
+
+
+def through(proxy: Proxy, settings: Settings) -> Any:
+    return create_store(url=proxy.url, namespace=settings.namespace, call_timeout_s=0.4)
+
+
+async def paused_while_the_server_is_unreachable(
+    proxy: Proxy, host: Any, planner: Any, caplog: pytest.LogCaptureFixture
+) -> str:
+    await reached(host)
+    proxy.refuse()
+    assert proxy.cut()
+    token = await paused(planner)
+    assert "state_store_save_failed" in caplog.messages
+    proxy.refuse(refusing=False)
+    await reached(host)
+    return token
+
+
+async def test_a_pause_whose_save_failed_is_resumed_once_by_the_planner_that_holds_it(
+    settings: Settings, host: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    effects = tmp_path / "effects"
+    async with Proxy(settings.url.get_secret_value()) as proxy, through(proxy, settings) as broken:
+        planner = make_planner(broken, effects, BEFORE + AFTER, OncePlanner)
+        token = await paused_while_the_server_is_unreachable(proxy, broken, planner, caplog)
+        assert steps_of(await planner.resume(token, "yes", tool_context=CONTEXT)) == DONE
+    with pytest.raises(TokenResolved):
+        await resume_once(make_planner(host, effects, AFTER), host, token, tool_context=CONTEXT)
+    assert lines_of(effects) == 1
+
+
+async def test_a_pause_whose_save_failed_is_saved_when_its_store_is_closed(
+    settings: Settings, host: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    effects = tmp_path / "effects"
+    async with Proxy(settings.url.get_secret_value()) as proxy, through(proxy, settings) as broken:
+        planner = make_planner(broken, effects, BEFORE)
+        token = await paused_while_the_server_is_unreachable(proxy, broken, planner, caplog)
+    other = make_planner(host, effects, AFTER)
+    assert steps_of(await resume_once(other, host, token, "yes", tool_context=CONTEXT)) == DONE
+
+
+async def test_a_pause_whose_client_left_before_the_reply_is_resumed_by_another_process(
+    settings: Settings, host: Any, tmp_path: Path
+) -> None:
+    effects = tmp_path / "effects"
+    token = await paused(make_planner(host, effects, BEFORE))
+    key = host.base.keys.pause(token)
+    async with Proxy(settings.url.get_secret_value()) as proxy, through(proxy, settings) as leaving:
+        planner = make_planner(leaving, effects, AFTER, OncePlanner)
+        await reached(leaving)
+        proxy.silence()
+        request = asyncio.create_task(planner.resume(token, "yes", tool_context=CONTEXT))
+
+        async def claimed() -> bool:
+            state: bytes = await admin(host, "HGET", key, "state")
+            return state == b"resolved"
+
+        await eventually(claimed, "the server has the claim")
+        assert proxy.swallowed
+        request.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await request
+        proxy.silence(silent=False)
+        proxy.cut()
+        await reached(leaving)
+        await leaving.drain()
+    await host.save_memory_state("go", {})
+    argument = {
+        "url": settings.url.get_secret_value(),
+        "namespace": settings.namespace,
+        "effects": str(effects),
+        "how": "planner",
+        "times": 1,
+        "go": "go",
+        "token": token,
+    }
+    (result,) = await run_processes("plan_once", [argument])
+    assert result["outcomes"] == [DONE]
+    assert lines_of(effects) == 1
+
+
+async def test_a_client_that_leaves_before_the_planner_has_the_pause_loses_nothing(
+    host: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    effects = tmp_path / "effects"
+    planner = make_planner(host, effects, BEFORE, OncePlanner)
+    token = await paused(planner)
+    key = host.base.keys.pause(token)
+    asked = asyncio.Event()
+
+    async def never(*_: Any, **__: Any) -> str:
+        asked.set()
+        await asyncio.Event().wait()
+        return ""
+
+    async def state() -> bytes:
+        found: bytes = await admin(host, "HGET", key, "state")
+        return found
+
+    with monkeypatch.context() as held:
+        held.setattr(Script, "complete", never)
+        busy = asyncio.create_task(planner.run("another question", tool_context=CONTEXT))
+        await asked.wait()
+        request = asyncio.create_task(planner.resume(token, "yes", tool_context=CONTEXT))
+
+        async def claimed() -> bool:
+            return await state() == b"resolved"
+
+        await eventually(claimed, "the request waits for the session")
+        request.cancel()
+        busy.cancel()
+        await asyncio.gather(request, busy, return_exceptions=True)
+    await host.drain()
+    assert await state() == b"open"
+    other = make_planner(host, effects, AFTER, OncePlanner)
+    assert steps_of(await other.resume(token, "yes", tool_context=CONTEXT)) == DONE
+    assert lines_of(effects) == 1
+
+
+async def test_a_pause_that_the_planner_has_begun_with_is_not_given_to_another(
+    host: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    effects = tmp_path / "effects"
+    planner = make_planner(host, effects, BEFORE + AFTER, OncePlanner)
+    token = await paused(planner)
+    asked = asyncio.Event()
+
+    async def never(*_: Any, **__: Any) -> str:
+        asked.set()
+        await asyncio.Event().wait()
+        return ""
+
+    monkeypatch.setattr(Script, "complete", never)
+    request = asyncio.create_task(planner.resume(token, "yes", tool_context=CONTEXT))
+    await asked.wait()
+    request.cancel()
+    await asyncio.gather(request, return_exceptions=True)
+    await host.drain()
+    for late in (planner, make_planner(host, effects, AFTER, OncePlanner)):
+        with pytest.raises(TokenResolved):
+            await late.resume(token, "yes", tool_context=CONTEXT)

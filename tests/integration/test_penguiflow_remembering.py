@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import weakref
 from collections.abc import AsyncIterator
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,16 +16,22 @@ import pytest
 pytest.importorskip("penguiflow.state", reason="needs the published package")
 pytest.importorskip("arq", reason="needs the worker extra")
 
-from penguiflow.planner.memory import MemoryBudget, ShortTermMemoryConfig
+from penguiflow.planner import ReactPlanner
+from penguiflow.planner.memory import (
+    DefaultShortTermMemory,
+    MemoryBudget,
+    ShortTermMemoryConfig,
+)
 
 from redis_state import BackendUnavailable, RedisStateStore, Settings
 from redis_state.integrations.penguiflow import create_memory, create_store
 from redis_state.integrations.penguiflow.planners import planner_handler
-from redis_state.memory import PlannerMemory
+from redis_state.memory import MemoryKey, PlannerMemory
 from redis_state.models import TaskStatus
 from redis_state.testing import eventually
 from tests.planning import Model, planner_of
-from tests.pools import SESSION, becomes, pool
+from tests.pools import SESSION, becomes, open_token, pool
+from tests.processes.plan_once import AFTER, BEFORE, make_planner
 from tests.remembering import Summarizer, names_in, turn
 
 pytestmark = pytest.mark.worker
@@ -30,10 +39,22 @@ OF = {"tenant_id": "acme", "user_id": "ana"}
 KEY = f"acme:ana:{SESSION}"
 
 
-def memory_of(summarizer: Any) -> PlannerMemory:
+class TerseModel(Model):
+    """Answers a request for a summary as PenguiFlow's own memory can read it."""
+
+    async def complete(self, **request: Any) -> str | tuple[str, float]:
+        """Say nothing but JSON."""
+        said = await super().complete(**request)
+        return said if isinstance(said, str) else said[0].removeprefix("Here: ")
+
+
+def config() -> ShortTermMemoryConfig:
     budget = MemoryBudget(full_zone_turns=1, summary_max_tokens=10**6, total_max_tokens=0)
-    config = ShortTermMemoryConfig(strategy="rolling_summary", budget=budget)
-    return create_memory(config, summarizer=summarizer)
+    return ShortTermMemoryConfig(strategy="rolling_summary", budget=budget)
+
+
+def memory_of(summarizer: Any) -> PlannerMemory:
+    return create_memory(config(), summarizer=summarizer)
 
 
 def asked(name: str) -> dict[str, Any]:
@@ -128,6 +149,98 @@ async def test_a_run_that_begins_again_adds_its_turn_once(store: RedisStateStore
             await becomes(client, task, TaskStatus.COMPLETE, timeout_s=30)
     assert runs == ["q0", "q0", "q1"]
     assert names_in(await document(store)) == ["q0", "q1"]
+
+
+async def test_names_with_colons_have_a_memory_each_in_the_pool(
+    store: RedisStateStore, tmp_path: Path
+) -> None:
+    memory: Any = memory_of(Summarizer())
+    kind = partial(ReactPlanner, short_term_memory=memory)
+    names = {"q0": ("did:plc:1", "ana"), "q1": ("did", "plc:1:ana")}
+
+    def build(own: Any, _: Any) -> Any:
+        return make_planner(own, tmp_path / "effects", next(stretches), kind)
+
+    async with pool(store, {"plan": planner_handler(build)}) as client:
+        for query, (tenant, user) in names.items():
+            stretches = iter([BEFORE, AFTER])
+            context = {"tenant_id": tenant, "user_id": user}
+            asking = {"query": query, "tool_context": context}
+            task = await client.submit("plan", asking, session_id=SESSION)
+            await client.approve(await open_token(store, task), "yes")
+            await becomes(client, task, TaskStatus.COMPLETE)
+    for query, (tenant, user) in names.items():
+        key = MemoryKey(tenant, user, SESSION).composite()
+        found = await store.load_memory_state(key)
+        assert found is not None
+        assert names_in(found) == [query]
+
+
+async def test_a_memory_that_cannot_be_read_says_why_in_the_log(
+    settings: Settings, stores: list[Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    stores.append(create_store(url=settings.url.get_secret_value(), namespace=settings.namespace))
+    planner = planner_of(stores[0], memory_of(Summarizer()), Model())
+    context = {"tenant_id": "did:plc:1", "user_id": "ana", "session_id": SESSION}
+    with caplog.at_level(logging.WARNING, "redis_state"):
+        await planner.run("q0", tool_context=context)
+    (reason,) = [line for line in caplog.messages if "cannot be read" in line]
+    assert "ambiguous: pass a MemoryKey" in reason
+    assert "did:plc" not in caplog.text
+
+
+async def test_twenty_planners_of_a_session_with_a_configuration_keep_all_their_turns_in_the_pool(
+    store: RedisStateStore,
+) -> None:
+    def build(own: Any, _: Any) -> Any:
+        return planner_of(own, config(), TerseModel())
+
+    names = [f"q{number}" for number in range(20)]
+    async with pool(store, {"plan": planner_handler(build)}, max_tasks=20) as client:
+        tasks = [await client.submit("plan", asked(name), session_id=SESSION) for name in names]
+        for task in tasks:
+            await becomes(client, task, TaskStatus.COMPLETE)
+    found = await document(store)
+    summary: str = found["summary"].removeprefix("<session_summary>")
+    found["summary"] = summary.removesuffix("</session_summary>")
+    assert sorted(names_in(found)) == sorted(names)
+    assert len(found["summary"].split()) == 19
+    assert found["health"] == "healthy"
+
+
+async def test_a_memory_object_of_another_kind_is_finished_and_named_in_the_log(
+    store: RedisStateStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    summarizer = Summarizer()
+
+    def build(own: Any, _: Any) -> Any:
+        memory = DefaultShortTermMemory(config=config(), summarizer=summarizer)
+        return planner_of(own, memory, Model())
+
+    async with pool(store, {"plan": planner_handler(build)}) as client:
+        for name in ("q0", "q1", "q2"):
+            task = await client.submit("plan", asked(name), session_id=SESSION)
+            await becomes(client, task, TaskStatus.COMPLETE)
+    found = await document(store)
+    assert (found["summary"], names_in(found)) == ("q0 q1", ["q0", "q1", "q2"])
+    told = [line for line in caplog.messages if "a DefaultShortTermMemory overwrites" in line]
+    assert len(told) == 1
+
+
+async def test_a_store_that_is_closed_lets_its_memories_finish_their_summaries(
+    store: RedisStateStore, settings: Settings
+) -> None:
+    summarizer = Summarizer()
+    summarizer.gate = asyncio.Event()
+    own = create_store(url=settings.url.get_secret_value(), namespace=settings.namespace)
+    planner = planner_of(own, memory_of(summarizer), Model())
+    for name in ("q0", "q1"):
+        await planner.run(name, tool_context={**OF, "session_id": SESSION})
+    await eventually(lambda: bool(summarizer.asked), "a summary is being made")
+    asyncio.get_running_loop().call_later(0.05, summarizer.gate.set)
+    await own.aclose()
+    found = await document(store)
+    assert (found["summary"], names_in(found)) == ("q0", ["q0", "q1"])
 
 
 @pytest.fixture

@@ -1,14 +1,22 @@
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import Counter
 from typing import Any
 
 import pytest
 
-from redis_state import InvalidField, RedisStateStore, Settings, TokenResolved
+from redis_state import (
+    BackendUnavailable,
+    InvalidField,
+    OutcomeUnknown,
+    RedisStateStore,
+    Settings,
+    TokenResolved,
+)
 from redis_state.testing import eventually
-from tests.faults import run_processes
+from tests.faults import Proxy, reached, run_processes
 from tests.samples import STORED_STRANGE, admin, changed, keys_of, strange
 
 
@@ -146,3 +154,65 @@ async def test_a_token_is_nowhere_in_the_server(store: RedisStateStore) -> None:
     (key,) = await keys_of(store)
     assert "a-secret-token" not in key
     assert b"a-secret-token" not in b"".join(await admin(store, "HGETALL", key))
+
+
+async def test_a_load_of_unknown_outcome_leaves_the_pause_to_the_next_load(
+    store: RedisStateStore, settings: Settings
+) -> None:
+    await store.save_planner_state("token", {"n": 1})
+    key = store.base.keys.pause("token")
+    async with Proxy(settings.url.get_secret_value()) as proxy:
+        unlucky = changed(settings, url=proxy.url, call_timeout_s=0.3)
+        await reached(unlucky)
+        proxy.silence()
+        loading = asyncio.create_task(unlucky.load_planner_state("token"))
+
+        async def claimed() -> bool:
+            state: bytes = await admin(store, "HGET", key, "state")
+            return state == b"resolved"
+
+        await eventually(claimed, "the server has the claim")
+        with pytest.raises(OutcomeUnknown):
+            await loading
+        proxy.silence(silent=False)
+        proxy.cut()
+        await reached(unlucky)
+        assert await unlucky.load_planner_state("token") == {"n": 1}
+        assert await store.load_planner_state("token") is None
+        await unlucky.aclose()
+
+
+async def test_a_failed_save_brings_no_pause_back_that_was_loaded(
+    store: RedisStateStore, settings: Settings
+) -> None:
+    key = store.base.keys.pause("token")
+    for gone in (False, True):
+        async with Proxy(settings.url.get_secret_value()) as proxy:
+            options = {"url": proxy.url, "call_timeout_s": 0.2, "resolved_token_ttl": "PT0.05S"}
+            unlucky = changed(settings, **options)
+            await reached(unlucky)
+            proxy.silence()
+            with pytest.raises(OutcomeUnknown):
+                await unlucky.save_planner_state("token", {"n": 1})
+            proxy.silence(silent=False)
+            proxy.cut()
+            assert await store.load_planner_state("token") == {"n": 1}
+            if gone:
+                await admin(store, "DEL", key)
+            await reached(unlucky)
+            assert await unlucky.load_planner_state("token") is None
+            await unlucky.aclose()
+        await admin(store, "DEL", key)
+
+
+async def test_a_failed_save_brings_no_pause_back_whose_time_is_over(settings: Settings) -> None:
+    async with Proxy(settings.url.get_secret_value()) as proxy:
+        options = {"url": proxy.url, "call_timeout_s": 0.2, "pause_ttl": "PT0.05S"}
+        async with changed(settings, **options) as unlucky:
+            proxy.refuse()
+            with pytest.raises(BackendUnavailable):
+                await unlucky.save_planner_state("token", {"n": 1})
+            assert proxy.refused
+            proxy.refuse(refusing=False)
+            await reached(unlucky)
+            assert await unlucky.load_planner_state("token") is None

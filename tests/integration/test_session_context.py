@@ -51,6 +51,40 @@ async def test_an_update_may_ask_for_the_version_it_read(store: RedisStateStore)
     assert (await contexts.update_context("s", llm_context={"n": 2}, expected_version=1))[0] == 2
 
 
+async def test_each_part_says_which_write_it_is_from(store: RedisStateStore) -> None:
+    contexts = store.contexts
+
+    async def writes() -> dict[str, str]:
+        found = await contexts.load_with_writes("s")
+        assert found is not None
+        return found[1]
+
+    await contexts.update_context("s", llm_context={"n": 1}, tool_context={}, write="\ud800")
+    first = await writes()
+    assert first["llm_context"] == first["tool_context"] == "\ud800"
+    assert await contexts.update_context("s", llm_context={"n": 1}, write="\ud800") == (
+        1,
+        hash_context({"n": 1}),
+    )
+    await contexts.update_context("s", llm_context={"n": 1})
+    second = await writes()
+    assert second["tool_context"] == "\ud800"
+    assert second["llm_context"] not in first.values()
+    await contexts.apply_context_patch("s", ContextPatch(task_id="t"))
+    assert await writes() == second
+
+
+async def test_parts_of_a_context_of_an_earlier_release_are_as_old_as_the_context(
+    store: RedisStateStore,
+) -> None:
+    await store.contexts.update_context("s", llm_context={"n": 1}, tool_context={})
+    fields = ("llm_context:write", "tool_context:write")
+    assert await admin(store, "HDEL", store.base.keys.context("s"), *fields) == 2
+    found = await store.contexts.load_with_writes("s")
+    assert found is not None
+    assert set(found[1].values()) == {"1"}
+
+
 async def test_a_whole_context_is_saved_and_loses_no_result(store: RedisStateStore) -> None:
     contexts = store.contexts
     await contexts.apply_context_patch("s", ContextPatch(task_id="a", digest=["brought"]))

@@ -773,3 +773,57 @@ async def test_the_key_of_another_session_is_refused(store: RedisStateStore) -> 
         with pytest.raises(InvalidField) as caught:
             await call
         assert caught.value.field == "key"
+
+
+async def test_a_store_that_is_closed_lets_a_memory_finish_and_save(
+    store: RedisStateStore, settings: Settings
+) -> None:
+    summarizer = Summarizer()
+    summarizer.gate = asyncio.Event()
+    async with RedisStateStore(settings) as own:
+        memory = memory_of(own, summarizer=summarizer)
+        for name in "abc":
+            await memory.add_turn(turn(name))
+        await eventually(lambda: bool(summarizer.asked), "a summary is being made")
+        asyncio.get_running_loop().call_later(0.05, summarizer.gate.set)
+    found = await stored(store)
+    assert (found["summary"], names_in(found)) == ("a", ["a", "b", "c"])
+
+
+async def test_a_store_that_is_closed_leaves_the_memories_of_another_loop_alone(
+    settings: Settings,
+) -> None:
+    left: list[str] = []
+
+    class User:
+        async def leave(self, store: Any, *, timeout_s: float) -> None:
+            assert timeout_s > 0
+            assert store is own
+            left.append("left")
+
+    user, own = User(), RedisStateStore(settings)
+
+    async def use() -> None:
+        own.memory.add_user(user)
+
+    await asyncio.to_thread(asyncio.run, use())
+    await own.aclose()
+    assert left == []
+    own.memory.add_user(user)
+    await own.aclose()
+    await own.aclose()
+    assert left == ["left"]
+
+
+async def test_a_memory_that_cannot_finish_holds_a_closing_store_up_no_longer_than_it_says(
+    store: RedisStateStore, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("redis_state.store._SUMMARIES_S", 0.05)
+    summarizer = Summarizer()
+    summarizer.gate = asyncio.Event()
+    async with asyncio.timeout(5), RedisStateStore(settings) as own:
+        memory = memory_of(own, summarizer=summarizer)
+        for name in "abc":
+            await memory.add_turn(turn(name))
+    found = await stored(store)
+    assert (found["summary"], [each["user_message"] for each in found["pending"]]) == ("", ["a"])

@@ -105,3 +105,44 @@ async def test_a_session_keeps_so_many_of_its_newest_events(settings: Settings) 
         assert await store.list_steering("session") == events[-5:]
         with pytest.raises(CursorGap):
             await store.read_steering("session", after="1-5")
+
+
+async def test_one_event_may_be_sent_to_several_tasks_and_stands_once_for_each(
+    store: RedisStateStore,
+) -> None:
+    def sent(task_id: str, event_id: str = "e") -> SteeringEvent:
+        return steering(event_id).model_copy(update={"task_id": task_id})
+
+    for event_id in ("e", "long " * 20):
+        for task_id in ("a", "b", "", "b", "a"):
+            await store.save_steering(sent(task_id, event_id))
+    await store.save_steering(sent("b", "later"))
+    events = await store.list_steering("session")
+    assert [(event.event_id[:4], event.task_id) for event in events] == [
+        *(("e", "a"), ("e", "b"), ("e", "")),
+        *(("long", "a"), ("long", "b"), ("long", "")),
+        ("late", "b"),
+    ]
+    for task_id, expected in (("a", ["long"]), ("b", ["long", "late"]), ("", ["long"])):
+        after = await store.list_steering("session", task_id=task_id, since_id="e")
+        assert [event.event_id[:4] for event in after] == expected
+        assert {event.task_id for event in after} == {task_id}
+    async with aclosing(store.watch_steering("session", task_id="b")) as entries:
+        heard = (await anext(entries)).value
+        assert (heard.event_id, heard.task_id) == ("e", "b")
+
+
+async def test_an_event_that_many_processes_send_to_two_tasks_at_once_reaches_each_once(
+    store: RedisStateStore, settings: Settings
+) -> None:
+    others = [RedisStateStore(settings) for _ in range(4)]
+    await asyncio.gather(
+        *(
+            other.save_steering(steering("e").model_copy(update={"task_id": task_id}))
+            for other in others
+            for task_id in ("a", "b", "a", "b")
+        )
+    )
+    assert sorted(event.task_id for event in await store.list_steering("session")) == ["a", "b"]
+    for other in others:
+        await other.aclose()

@@ -1,4 +1,7 @@
-"""Leave a session behind with a patch that waits, or decide on that; print what was seen."""
+"""Leave a session behind with a patch that waits, decide on that, or change the session's context.
+
+Print what was seen.
+"""
 
 from __future__ import annotations
 
@@ -89,6 +92,9 @@ async def main(argument: dict[str, Any]) -> Any:
     ):
         if argument["does"] == "leave":
             await _leave(session, store)
+        if argument["does"] == "update":
+            session.update_context(**argument["parts"])
+            return session.get_context()
         return await _decide(session, argument)
 
 

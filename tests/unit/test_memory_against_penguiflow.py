@@ -225,6 +225,30 @@ def test_both_memories_show_the_same_at_each_step() -> None:
     assert set(happened) >= HAPPENS, f"never happened: {HAPPENS - set(happened)}"
 
 
+async def test_a_refused_turn_is_no_occasion_to_recover_a_degraded_memory() -> None:
+    # Found by the comparison above: the summary's budget is 0, the third turn is too long, and
+    # of two failed answers the second is the recovery's.
+    budget = theirs.MemoryBudget(
+        full_zone_turns=1, summary_max_tokens=0, total_max_tokens=40, overflow_policy="error"
+    )
+    options: dict[str, Any] = {
+        "strategy": "rolling_summary",
+        "budget": budget,
+        "recovery_backlog_limit": 1,
+        "retry_attempts": 0,
+        "retry_backoff_base_s": 0.0,
+    }
+    steps = [(0, False, 0.0), (0, False, 0.0), (0, True, 0.0), (0, False, 40.0), (0, False, 0.0)]
+    happened = await play(options, steps, ["fail", "fail"])
+    assert happened == {
+        "refused",
+        "healthy -> degraded",
+        "degraded -> recovering",
+        "recovering -> degraded",
+        "rolling_summary degraded",
+    }
+
+
 HAPPENS = {
     *("none healthy", "truncation healthy", "rolling_summary healthy", "rolling_summary degraded"),
     *("refused", "hangs", "healthy -> retry", "retry -> healthy", "retry -> degraded"),

@@ -73,3 +73,10 @@ def test_passwords_are_not_shown() -> None:
 def test_settings_do_not_change() -> None:
     with pytest.raises(ValidationError):
         Settings().namespace = "other"  # type: ignore[misc]
+
+
+def test_what_a_person_decides_on_waits_equally_long_wherever_it_waits() -> None:
+    settings = Settings()
+    week = timedelta(days=7)
+    lives = (settings.pause_ttl, settings.task_pause_ttl, settings.pending_patch_ttl)
+    assert lives == (week, week, week)

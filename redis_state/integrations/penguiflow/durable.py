@@ -25,6 +25,7 @@ from redis_state.errors import (
     TokenResolved,
     TokenUnknown,
 )
+from redis_state.primitives.record import new_write_id
 from redis_state.stores.context_patches import PatchOutcome
 from redis_state.stores.groups import GroupStep
 
@@ -49,6 +50,7 @@ class DurableSession(StreamingSession):  # type: ignore[misc]  # penguiflow has 
         self._kept: Any = state_store.store
         self._context: Any
         self._unsaved: deque[dict[str, Any]] = deque()
+        self._writes: dict[str, str] = {}
         self._given = 0
         self._saving = asyncio.Lock()
         self._loaded = False
@@ -87,7 +89,7 @@ class DurableSession(StreamingSession):  # type: ignore[misc]  # penguiflow has 
         super().update_context(llm_context=llm_context, tool_context=tool_context)
         # A copy: the caller may change its own before it is saved.
         parts = {"llm_context": llm_context, "tool_context": tool_context}
-        self._unsaved.append(codec.plain(parts))
+        self._unsaved.append({**codec.plain(parts), "write": new_write_id()})
         self._given += 1
         task = asyncio.get_running_loop().create_task(self._save_quietly())
         self._kept.base.background.add(task)
@@ -107,7 +109,11 @@ class DurableSession(StreamingSession):  # type: ignore[misc]  # penguiflow has 
                 except CallerError:
                     self._unsaved.popleft()
                     raise
-                self._unsaved.popleft()
+                given = self._unsaved.popleft()
+                write: str = given["write"]
+                for name in ("llm_context", "tool_context"):
+                    if given[name] is not None:
+                        self._writes[name] = write
                 if not self._unsaved:
                     self._context.version, self._context.context_hash = saved
 
@@ -342,15 +348,21 @@ class DurableSession(StreamingSession):  # type: ignore[misc]  # penguiflow has 
 
     async def _read_context(self) -> None:
         contexts, given = self._kept.contexts, self._given
-        context = await contexts.load(self.session_id)
+        found = await contexts.load_with_writes(self.session_id)
         self._pending_patches = await contexts.pending_patches(self.session_id)
-        if context is None:
+        if found is None:
             self._context.background_results = {}
-        elif self._unsaved or given != self._given or context.version == self._context.version:
-            # What was given here may hold what JSON cannot: a tool's callbacks.
+            return
+        context, writes = found
+        if self._unsaved or given != self._given:
             self._context.background_results = context.background_results
-        else:
-            self._context = context
+            return
+        for name, write in writes.items():
+            if write == self._writes.get(name):
+                # What was given here may hold what JSON cannot: a tool's callbacks.
+                setattr(context, name, getattr(self._context, name))
+        context.tool_context = _living(context.tool_context, self._context.tool_context)
+        self._context, self._writes = context, writes
 
     async def _tell(self, outcome: PatchOutcome) -> None:
         """Show what became of a patch, to those who listen here too: it is stored already."""
@@ -394,6 +406,14 @@ class DurableSession(StreamingSession):  # type: ignore[misc]  # penguiflow has 
         group.status, group.report_queued = "sealed", False
         await self._check_group_completion(group_id)
         self._show(stored)
+
+
+def _living(stored: dict[str, Any], here: dict[str, Any]) -> dict[str, Any]:
+    """Return a stored tool context with the values that are the same here and that JSON lacks."""
+    return {
+        name: here[name] if name in here and codec.plain(here[name]) == value else value
+        for name, value in stored.items()
+    }
 
 
 __all__ = ["DurableSession"]

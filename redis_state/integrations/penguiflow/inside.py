@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -46,16 +46,53 @@ def forget(session: StreamingSession, event: SteeringEvent) -> None:
         seen[event.task_id].remove(event.event_id)
 
 
+def has_copy(planner: ReactPlanner, token: str) -> bool:
+    """Return whether a planner, or one of its sessions' planners, keeps a copy of a pause."""
+    return any(token in copies for copies in _copies(planner))
+
+
 def drop_copies(planner: ReactPlanner, token: str) -> None:
     """Drop the copies of a pause that a planner and its sessions' planners keep."""
+    for copies in _copies(planner):
+        copies.pop(token, None)
+
+
+def _copies(planner: ReactPlanner) -> list[dict[str, Any]]:
     sessions: dict[str, Any] = getattr(planner, "_session_planners", {})
-    for each in (planner, *sessions.values()):
-        getattr(each, "_pause_records", {}).pop(token, None)
+    return [getattr(each, "_pause_records", {}) for each in (planner, *sessions.values())]
 
 
 def memory_of(planner: ReactPlanner) -> Any:
     """Return the memory object that a planner was made with, or None."""
     return getattr(planner, "_memory_singleton", None)
+
+
+def planned_memory(planner: ReactPlanner) -> tuple[Any, Any] | None:
+    """Return the configuration of the memories that a planner makes itself, and its summarizer.
+
+    None if it makes none.
+    """
+    config = getattr(planner, "_memory_config", None)
+    if config is None or config.strategy == "none" or memory_of(planner) is not None:
+        return None
+    summarizer = getattr(planner, "_get_short_term_memory_summarizer", lambda: None)
+    return config, summarizer() if config.strategy == "rolling_summary" else None
+
+
+def give_memory(planner: ReactPlanner, memory: Any) -> None:
+    """Give a memory object to a planner, and to those that it makes of itself for its sessions."""
+    vars(planner)["_memory_singleton"] = memory
+    made_with: dict[str, Any] = getattr(planner, "_init_kwargs", None) or {}
+    made_with["short_term_memory"] = memory
+
+
+async def save_memory(planner: ReactPlanner, memory: Any, tool_context: Mapping[str, Any]) -> None:
+    """Save a memory object as its planner does after a turn, which logs the errors."""
+    find = getattr(planner, "_resolve_memory_key", None)
+    save = getattr(planner, "_maybe_memory_persist", None)
+    key = None if find is None else find(None, tool_context)
+    if key is not None and save is not None:
+        await save(memory, key)
 
 
 async def forget_trace(flow: PenguiFlow, trace_id: str) -> None:
@@ -92,9 +129,13 @@ __all__ = [
     "drop_copies",
     "forget",
     "forget_trace",
+    "give_memory",
+    "has_copy",
     "has_room",
     "inbox_of",
     "let_go",
     "memory_of",
+    "planned_memory",
+    "save_memory",
     "when_a_node_ends",
 ]

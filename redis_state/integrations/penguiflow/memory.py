@@ -6,9 +6,12 @@ planner = ReactPlanner(..., state_store=create_store(), short_term_memory=memory
 
 from __future__ import annotations
 
+import asyncio
 import json
+import logging
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import cache
 from typing import Any
 
 from penguiflow.planner import ReactPlanner, prompts
@@ -16,9 +19,16 @@ from penguiflow.planner.memory import MemoryBudgetExceeded as TheirMemoryBudgetE
 from penguiflow.planner.memory import MemoryHealth, ShortTermMemoryConfig
 
 from redis_state.errors import BackendError, MemoryBudgetExceeded
-from redis_state.integrations.penguiflow.inside import memory_of
+from redis_state.integrations.penguiflow.inside import (
+    give_memory,
+    memory_of,
+    planned_memory,
+    save_memory,
+)
 from redis_state.memory import MemoryTypes, PlannerMemory, turns_named
 from redis_state.memory.types import Summarizer
+
+log: logging.Logger = logging.getLogger(__name__)
 
 _SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -66,18 +76,44 @@ def summarizer_of(client: Any) -> Summarizer:
     return summarize
 
 
+def memory_key_of(planner: ReactPlanner, tool_context: Mapping[str, Any]) -> Any:
+    """Return the `MemoryKey` of a run if the planner has a memory of ours, else None.
+
+    Without it a planner joins the names unescaped, and a name with a colon has no memory.
+    """
+    memory = memory_of(planner)
+    return memory.resolve_key(tool_context) if isinstance(memory, PlannerMemory) else None
+
+
 @asynccontextmanager
 async def remembering(
-    planner: ReactPlanner, store: Any, *, name: str, summary_s: float
+    planner: ReactPlanner,
+    store: Any,
+    *,
+    name: str,
+    summary_s: float,
+    tool_context: Mapping[str, Any],
 ) -> AsyncGenerator[None]:
     """Run a planner in this block, before its store is closed: what it remembers is saved.
 
     PenguiFlow ends a run when its turn is saved; the summary is only begun then. It is waited for
-    ``summary_s``, after a failure not at all. A run of the same ``name`` adds its turn once.
+    ``summary_s``, after a failure not at all. A run of the same ``name`` adds its turn once. A
+    planner with a memory configuration gets a memory of ours for it: the memories that PenguiFlow
+    makes overwrite each other's turns. A memory object of another kind is flushed and saved.
     """
+    planned = planned_memory(planner)
+    if planned is not None:
+        config, summarizer = planned
+        give_memory(planner, create_memory(config, summarizer=summarizer))
     memory = memory_of(planner)
     if not isinstance(memory, PlannerMemory):
         yield
+        if memory is not None:
+            _warn_of(type(memory).__name__)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(summary_s):
+                    await memory.flush()
+            await save_memory(planner, memory, tool_context)
         return
     with turns_named(name):
         try:
@@ -89,6 +125,11 @@ async def remembering(
         await memory.leave(store, timeout_s=summary_s)
 
 
+@cache
+def _warn_of(kind: str) -> None:
+    log.warning("a %s overwrites what other tasks of its session save: use create_memory", kind)
+
+
 def _summary(text: str) -> str:
     """Read a model's answer, whatever stands around its JSON. Errors: ValueError, KeyError."""
     summary = str(json.loads(text[text.find("{") : text.rfind("}") + 1])["summary"]).strip()
@@ -98,4 +139,11 @@ def _summary(text: str) -> str:
     return f"<session_summary>{inner}</session_summary>"
 
 
-__all__ = ["TYPES", "BudgetExceeded", "create_memory", "remembering", "summarizer_of"]
+__all__ = [
+    "TYPES",
+    "BudgetExceeded",
+    "create_memory",
+    "memory_key_of",
+    "remembering",
+    "summarizer_of",
+]

@@ -14,10 +14,9 @@ from typing import Any
 from penguiflow.planner import PlannerFinish, PlannerPause, ReactPlanner
 
 from redis_state.errors import ConfigError, TokenResolved
-from redis_state.integrations.penguiflow.inside import drop_copies
-from redis_state.primitives.token import new_claim
+from redis_state.integrations.penguiflow.inside import drop_copies, has_copy
 from redis_state.store import RedisStateStore
-from redis_state.stores.pauses import claiming, current_claim
+from redis_state.stores.pauses import current_claim
 
 
 async def resume_once(
@@ -37,8 +36,11 @@ async def resume_once(
     job names its own id; two who use one claim at the same time both run. ``by`` is what the
     others are told. Options are those of ``planner.resume``.
 
-    Errors: TokenResolved by whom and when the pause was resumed; TokenUnknown if it expired or was
-    never saved.
+    A call that is cancelled or fails before the planner has the pause leaves the pause to the next
+    caller, unless it named a ``claim``.
+
+    Errors: TokenResolved by whom and when the pause was resumed; TokenUnknown if it expired, or if
+    it was not saved and the process that paused is another one.
     """
     resume = partial(planner.resume, token, user_input, **options)
     return await _claimed(planner, store, token, resume, claim=claim, by=by)
@@ -76,18 +78,21 @@ async def _claimed(
     claim: str | None = None,
     by: str | None = None,
 ) -> PlannerFinish | PlannerPause:
-    # Within a claim already: a planner hands on to the one that it keeps for the session.
-    claim = claim or current_claim(token) or new_claim()
+    if claim is None and current_claim(token) is not None:
+        # A planner hands on to the planner that it keeps for the session.
+        return await resume()
+    held = has_copy(planner, token)
     try:
-        await store.pauses.claim(token, claim=claim, by=by)
+        async with store.pauses.claimed(token, claim=claim, by=by) as claimed:
+            try:
+                return await resume()
+            finally:
+                claimed.used = claimed.used or (held and not has_copy(planner, token))
+                if claimed.used or claim is not None:
+                    drop_copies(planner, token)
     except TokenResolved:
         drop_copies(planner, token)
         raise
-    try:
-        with claiming(token, claim):
-            return await resume()
-    finally:
-        drop_copies(planner, token)
 
 
 __all__ = ["OncePlanner", "resume_once"]

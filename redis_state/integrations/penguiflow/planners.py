@@ -24,7 +24,7 @@ from penguiflow.steering import SteeringCancelled, SteeringInbox
 
 from redis_state import codec
 from redis_state.errors import BackendError, BackendUnavailable, InvalidField, LostRace
-from redis_state.integrations.penguiflow.memory import remembering
+from redis_state.integrations.penguiflow.memory import memory_key_of, remembering
 from redis_state.integrations.penguiflow.pauses import resume_once
 from redis_state.integrations.penguiflow.state import PenguiflowStateStore
 from redis_state.integrations.penguiflow.tasks import (
@@ -63,7 +63,7 @@ def planner_handler(
     is told of a decision; by default the value that came with it, or that it was approved or
     rejected. A planner that has one of our memories adds its turn once, however often the run
     begins again; the task is over when the summary is made too, or after ``summary_s``: then the
-    next task of the session makes it.
+    next task of the session makes it. A planner with a memory configuration gets one of ours.
 
     The task's result is ``reason``, ``payload`` and ``metadata`` of PlannerFinish, and the
     ``trace_id``; the steps are in the trajectory. Errors, which fail the task: InvalidField for an
@@ -256,6 +256,7 @@ class _Plan:
                 self.asked.query,
                 llm_context=self.asked.llm_context or None,
                 tool_context=self.asked.tool_context,
+                memory_key=memory_key_of(planner, self.asked.tool_context),
                 steering=inbox,
             )
 
@@ -278,6 +279,7 @@ class _Plan:
                 claim=claim,
                 by=self.ctx.worker,
                 tool_context=self.asked.tool_context,
+                memory_key=memory_key_of(planner, self.asked.tool_context),
                 steering=inbox,
             )
 
@@ -317,7 +319,13 @@ class _Plan:
         # An id may be that of an earlier task which is no longer kept.
         made = task.created_at.isoformat()
         turn = codec.fingerprint("task", task.session_id, task.task_id, made, name)
-        return remembering(planner, store, name=turn, summary_s=self.summary_s)
+        return remembering(
+            planner,
+            store,
+            name=turn,
+            summary_s=self.summary_s,
+            tool_context=self.asked.tool_context,
+        )
 
 
 class _Ending:

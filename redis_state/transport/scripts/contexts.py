@@ -54,7 +54,7 @@ class ContextScripts(ScriptRunner):
             (context,),
             (
                 expecting(expected),
-                call,
+                raw(call),
                 ttl_ms,
                 content_hash,
                 int(hashed),

@@ -1,4 +1,4 @@
-"""Tokens: open, and consume once."""
+"""Tokens: open, consume once, and release."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from redis_state.transport.scripts.run import (
 
 
 class TokenScripts(ScriptRunner):
-    """Tokens: open, and consume once."""
+    """Tokens: open, consume once, and release."""
 
     def open_token(
         self, token: str, *, payload: bytes, mark: str, ttl_ms: int, keep_ms: int
@@ -23,3 +23,7 @@ class TokenScripts(ScriptRunner):
     ) -> Asked:
         """OK payload task | TAKEN by at decision | EXPIRED | MISSING."""
         return self._run("resolve_token", (token,), (raw(claim), raw(by), decision, keep_ms))
+
+    def release_token(self, token: str, *, claim: str, keep_ms: int) -> Asked:
+        """OK released | MISSING."""
+        return self._run("release_token", (token,), (raw(claim), keep_ms))
