@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from redis_state import codec
+from redis_state.agents.kinds import write_moment
 from redis_state.agents.session_store import HasBase
 from redis_state.agents.state import AgentState
-from redis_state.agents.wire import write_moment
 from redis_state.errors import InvalidField
 from redis_state.primitives.log import Bounds, Log
 from redis_state.primitives.signal import Row

@@ -6,7 +6,7 @@ import asyncio
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from heapq import merge
 from itertools import islice
@@ -16,6 +16,7 @@ from pydantic import SecretStr
 
 from redis_state import codec
 from redis_state.agents.ids import check_session_id
+from redis_state.agents.kinds import instance, integer, moment, text
 from redis_state.agents.layout import Image, PartLists, change_of, read_header, read_session
 from redis_state.agents.protection import Protect, protection_for
 from redis_state.agents.session import AgentSession, SessionHeader, SessionStatus
@@ -34,6 +35,7 @@ from redis_state.transport.scripts import Fence, Reply, Word
 
 _CURSOR = re.compile(r"[0-9]{16}:[a-zA-Z0-9][a-zA-Z0-9_-]*")
 _WRITE = re.compile(r"[^\s:]+")
+_EPOCH = datetime.fromtimestamp(0, UTC)
 _MOST = 1_000
 _AT_ONCE = 100
 
@@ -91,7 +93,7 @@ class SessionStore:
         you will ask again after OutcomeUnknown. Errors: SessionConflict if there is one, or for a
         version above 0.
         """
-        if session.version != 0:
+        if _version_of(session) != 0:
             actual = await self._version(session.session_id)
             raise SessionConflict(session.session_id, expected=session.version, actual=actual)
         return await self._write(session, None, write, fence)
@@ -105,7 +107,7 @@ class SessionStore:
         stays as it is. ``write`` as in `create`. Errors: SessionConflict at any other version, or
         if the id was deleted and created anew; SessionNotFound; LeaseLost under a stale fence.
         """
-        if session.version < 1:
+        if _version_of(session) < 1:
             raise SessionConflict(
                 session.session_id, expected=0, actual=await self._version(session.session_id)
             )
@@ -217,8 +219,9 @@ class SessionStore:
         header = session.header.changed(version=session.version + 1, updated_at=now())
         change = change_of(session, header, known, self._protection)
         write = new_write_id() if write is None else write
-        if not _WRITE.fullmatch(write):
+        if not _WRITE.fullmatch(text.check(write, "write")):
             raise InvalidField("write", "text without spaces and colons is needed")
+        born = moment.read(moment.write(header.created_at), "header.createdAt")
         reply = await self._base.scripts.save_session(
             self._key(session.session_id),
             change.fields,
@@ -227,7 +230,7 @@ class SessionStore:
             session_id=session.session_id,
             tags=" ".join(_tags(header)),
             # In seconds: some languages write no more of a date.
-            born=str(int(header.created_at.timestamp())),
+            born=str(int((born - _EPOCH).total_seconds())),
             expected=session.version,
             base=known.write if known else "",
             dropped=change.dropped,
@@ -286,6 +289,12 @@ class SessionStore:
 
     def _expiries(self, session_id: str) -> str:
         return self._base.keys.agent_expiries(agent_shard(session_id))
+
+
+def _version_of(session: AgentSession) -> int:
+    checked: AgentSession = instance(AgentSession)(session, "session")
+    header: SessionHeader = instance(SessionHeader)(checked.header, "header")
+    return int(integer.check(header.version, "header.version"))
 
 
 def _remembering(

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from redis_state.agents.context import AgentContext
 from redis_state.agents.driver import Driver, Scope, Steering, Tool, ToolRun
 from redis_state.agents.execution import ExecutionStatus
+from redis_state.agents.frozen import FrozenMap
 from redis_state.agents.ids import derived_id
 from redis_state.agents.inference import LlmConfig
 from redis_state.agents.loop import AgentLoop
@@ -17,7 +18,6 @@ from redis_state.agents.runtime import SessionRuntime
 from redis_state.agents.session import AgentDefinition, AgentSession
 from redis_state.agents.signals import StopSignal
 from redis_state.agents.state import AgentState
-from redis_state.agents.wire import FrozenMap
 from redis_state.errors import SessionConflict
 from redis_state.models.steering import SteeringEvent
 
