@@ -30,6 +30,7 @@ from redis_state.agents.messages import (
     ToolCall,
     ToolResult,
 )
+from redis_state.agents.raw import RawSession
 from redis_state.agents.run import run_session
 from redis_state.agents.runtime import (
     SessionEvent,
@@ -82,6 +83,7 @@ __all__ = [
     "Message",
     "MessageStore",
     "Messages",
+    "RawSession",
     "ResponseData",
     "ResponseFormat",
     "Scope",

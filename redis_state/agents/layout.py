@@ -103,7 +103,7 @@ def _change_of(
         fields["definition"] = written(definition, AgentDefinition, "definition")
     known: PartLists = base.parts if base else {}
     for name, items in parts.items():
-        were, kind, place = known.get(name, ()), *_kind_and_place(name)
+        were, kind, place = known.get(name, ()), *part_kind(name)
         for at, item in enumerate(items):
             if at >= len(were) or were[at] is not item:
                 fields[f"{name}:{at}"] = data_of(item, kind, f"{place}[{at}]")
@@ -151,7 +151,7 @@ def _parts_of(state: AgentState) -> dict[str, Sequence[Any]]:
     return parts
 
 
-def _kind_and_place(name: str) -> tuple[type[Wire], str]:
+def part_kind(name: str) -> tuple[type[Wire], str]:
     """Return what the parts of a name are, and where in a session they stand."""
     if name == "s":
         return StepExecution, "state.execution.stepExecutions"
@@ -164,10 +164,10 @@ def _without_parts(state: AgentState) -> AgentState:
 
 def _with_parts(state: AgentState, parts: PartLists) -> AgentState:
     sections = [
-        Messages.held(parts.get(f"m{k}", ()), place=_kind_and_place(f"m{k}")[1])
+        Messages.held(parts.get(f"m{k}", ()), place=part_kind(f"m{k}")[1])
         for k in range(len(state.store.sections))
     ]
-    steps = StepExecutions.held(parts.get("s", ()), place=_kind_and_place("s")[1])
+    steps = StepExecutions.held(parts.get("s", ()), place=part_kind("s")[1])
     return _replaced(state, sections, steps)
 
 

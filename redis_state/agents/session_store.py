@@ -19,6 +19,7 @@ from redis_state.agents.ids import check_session_id
 from redis_state.agents.kinds import instance, integer, moment, text
 from redis_state.agents.layout import Image, PartLists, change_of, read_header, read_session
 from redis_state.agents.protection import Protect, protection_for
+from redis_state.agents.raw import RawSession
 from redis_state.agents.session import AgentSession, SessionHeader, SessionStatus
 from redis_state.agents.wire import now
 from redis_state.errors import (
@@ -118,7 +119,8 @@ class SessionStore:
     async def load(self, session_id: str) -> AgentSession | None:
         """Return a session, or None. Its steps and messages are read when they are looked at.
 
-        Errors: ConfigError if its key cannot be decrypted; CorruptState.
+        Errors: ConfigError if its key cannot be decrypted; CorruptState, and then `raw` gives all
+        that is stored.
         """
         key = self._key(session_id)
         flat = await self._base.fetch(key)
@@ -135,6 +137,17 @@ class SessionStore:
             raise CorruptState(key, str(error)) from None
         # One that was stored under less protection is written again by the next save.
         return _remembering(found.session, write, found.parts, sealed=found.sealed)
+
+    async def raw(self, session_id: str) -> RawSession | None:
+        """Return a session as it is stored, or None. Nothing of it is read: it may be damaged.
+
+        Its ``problems`` say what cannot be read; its ``to_dict`` gives all that is there, to be
+        mended and stored again.
+        """
+        flat = await self._base.fetch(self._key(session_id))
+        names = (name.decode("utf-8", "backslashreplace") for name in flat[::2])
+        fields = dict(zip(names, flat[1::2], strict=True))
+        return RawSession(session_id, fields) if fields else None
 
     async def get(self, session_id: str) -> AgentSession:
         """Return a session. Errors: SessionNotFound; else as `load`."""
