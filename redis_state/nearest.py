@@ -98,12 +98,34 @@ def moment_text(moment: datetime) -> str:
     return moment.isoformat()
 
 
+def unshared(value: Any) -> Any:
+    """Return a copy of the dicts and lists of a value, all the way down; the rest is shared."""
+    return _unshared(value, {})
+
+
 def text_of(value: object) -> str:
     """Return ``str(value)``, or ``<ClassName>`` for an object that cannot say it."""
     try:
         return str.__str__(str(value))
     except Exception:  # noqa: BLE001 - foreign code, any failure
         return f"<{type(value).__name__}>"
+
+
+def _unshared(value: Any, made: dict[int, Any]) -> Any:
+    kind = cast("type[object]", type(value))
+    if kind is not dict and kind is not list:
+        return value
+    if id(value) in made:  # it may hold itself
+        return made[id(value)]
+    if kind is list:
+        items: list[Any] = []
+        made[id(value)] = items
+        items.extend(_unshared(item, made) for item in value)
+        return items
+    entries: dict[Any, Any] = {}
+    made[id(value)] = entries
+    entries.update((name, _unshared(item, made)) for name, item in value.items())
+    return entries
 
 
 def whole_text(value: str) -> str:

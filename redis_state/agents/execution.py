@@ -46,7 +46,7 @@ class ExecutionStatus(StrEnum):
 
 
 def _read_step(value: Any, place: str) -> AgentStep | None:
-    return AgentStep.from_dict(value, place=place) if value else None
+    return AgentStep.of_wire(value, place=place) if value else None
 
 
 _maybe_step = optional(model(AgentStep))

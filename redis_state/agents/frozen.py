@@ -27,6 +27,7 @@ from redis_state.nearest import MAX_INTEGER_BITS, below, whole_text
 MOST_LEVELS = 200
 # What JSON text was read to is as deep as its reader allows.
 _READ_LEVELS = 1_000
+_TOO_DEEP = "is nested too deeply, or holds itself"
 
 
 class FrozenMap(dict[str, Any]):
@@ -148,6 +149,8 @@ def frozen(value: Any, place: str, *, levels: int = MOST_LEVELS) -> Any:
         return _frozen(value, levels)
     except _NotJson as refused:
         raise refused.at(place) from None
+    except RecursionError:
+        raise InvalidField(place or "value", _TOO_DEEP) from None
 
 
 def frozen_map(value: Any, place: str) -> FrozenMap:
@@ -197,7 +200,7 @@ def _frozen(value: Any, levels: int) -> Any:
     if issubclass(kind, float):
         return _float(value)
     if levels == 0:
-        raise _NotJson("it is nested too deeply, or holds itself")
+        raise _NotJson(_TOO_DEEP)
     if issubclass(kind, (list, tuple)):
         made = FrozenList.__new__(FrozenList)
         list[Any].__init__(made, _items(value, levels))

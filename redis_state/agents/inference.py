@@ -78,7 +78,7 @@ class ResponseData(Wire):
 
 def _write_call(call: ToolCall) -> dict[str, Any]:
     """Write a call as an answer holds it: without an id, its id is null."""
-    written = call.to_dict()
+    written = call.wire()
     return written if call.id else written | {"id": None}
 
 
@@ -212,9 +212,9 @@ def _read_format(value: Any, place: str) -> ResponseFormat:
         return ResponseFormat()
     if not isinstance(value, Mapping):
         raise InvalidField(place, "an object is needed")
-    return ResponseFormat.from_dict(cast("Mapping[str, Any]", value), place=place)
+    return ResponseFormat.of_wire(cast("Mapping[str, Any]", value), place=place)
 
 
 response_format: Kind = Kind(
-    _read_format, lambda value: value.to_dict() or [], instance(ResponseFormat)
+    _read_format, lambda value: value.wire() or [], instance(ResponseFormat)
 )

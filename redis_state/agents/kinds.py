@@ -201,8 +201,8 @@ def model(kind: type[W]) -> Kind:
     """Make the kind of a part that is an object of its own."""
     check = instance(kind)
     return Kind(
-        lambda value, place: kind.from_dict(value, place=place),
-        lambda value: check(value, kind.__name__).to_dict(),
+        lambda value, place: kind.of_wire(value, place=place),
+        lambda value: check(value, kind.__name__).wire(),
         check,
     )
 

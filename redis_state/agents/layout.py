@@ -92,14 +92,14 @@ def _change_of(
     names = [section.name for section in session.state.store.sections]
     if len(set(names)) < len(names):  # a reader puts them together
         raise InvalidField("state.context.messageStore.sections", "two have the same name")
-    head = protection.seal(_without_parts(session.state).to_dict())
+    head = protection.seal(_without_parts(session.state).wire())
     fields = {
-        "header": written(header.to_dict(), SessionHeader, "header"),
+        "header": written(header.wire(), SessionHeader, "header"),
         "head": written(head, AgentState, "state"),
         "parts": codec.encode({name: len(items) for name, items in parts.items()}),
     }
     if base is None or base.definition is not session.definition:
-        definition = protection.seal(session.definition.to_dict())
+        definition = protection.seal(session.definition.wire())
         fields["definition"] = written(definition, AgentDefinition, "definition")
     known: PartLists = base.parts if base else {}
     for name, items in parts.items():
@@ -122,9 +122,9 @@ def read_session(fields: Mapping[bytes, bytes], protection: Protection) -> Found
     definition = _object("definition", fields)
     session = AgentSession(
         header=read_header(fields[b"header"]),
-        definition=AgentDefinition.from_dict(protection.open(definition), place="definition"),
+        definition=AgentDefinition.of_wire(protection.open(definition), place="definition"),
         state=_with_parts(
-            AgentState.from_dict(protection.open(_object("head", fields)), place="state"), parts
+            AgentState.of_wire(protection.open(_object("head", fields)), place="state"), parts
         ),
     )
     return Found(session, _parts_of(session.state), protection.seal(definition) == definition)
@@ -132,7 +132,7 @@ def read_session(fields: Mapping[bytes, bytes], protection: Protection) -> Found
 
 def read_header(data: bytes) -> SessionHeader:
     """Read a header. Errors: InvalidField, codec.Unreadable."""
-    return SessionHeader.from_dict(codec.decode(data), place="header")
+    return SessionHeader.of_wire(codec.decode(data), place="header")
 
 
 def _gone(known: PartLists, parts: PartLists) -> Iterator[str]:

@@ -161,7 +161,7 @@ class Messages(Parts[Message]):
 _many_messages = many(model(Message))
 _messages = Kind(
     lambda value, place: Messages(_many_messages.read(value, place), place=place),
-    lambda value: value.to_list(),
+    lambda value: value.wire(),
     lambda value, place: instance(Messages)(_as_messages(value, place), place),
 )
 

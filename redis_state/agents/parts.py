@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Self, TypeAlias, TypeVar, cast, overload
 
 from redis_state import codec
+from redis_state.agents.frozen import thawed
 from redis_state.agents.wire import Wire
 from redis_state.errors import InvalidField
 
@@ -81,7 +82,11 @@ class Parts(Sequence[W]):
         return tuple(self._items)
 
     def to_list(self) -> list[dict[str, Any]]:
-        """Write them; one that nobody has looked at stays as it was read."""
+        """Write them, as a copy; one that nobody has looked at is written as it was read."""
+        return cast("list[dict[str, Any]]", thawed(self.wire()))
+
+    def wire(self) -> list[dict[str, Any]]:
+        """Write them. What was read is shared with them: not to be changed."""
         return [_wire_form(item, self._name(at)) for at, item in enumerate(self._items)]
 
     def with_added(self, more: Iterable[W]) -> Self:
@@ -100,7 +105,7 @@ class Parts(Sequence[W]):
         return given
 
     def _read(self, data: Mapping[str, Any], at: int) -> W:
-        return cast("W", self.kind.from_dict(data, place=self._name(at)))
+        return cast("W", self.kind.of_wire(data, place=self._name(at)))
 
     def _name(self, at: int) -> str:
         return f"{self._place or type(self).__name__}[{at}]"
@@ -123,7 +128,7 @@ def written(data: dict[str, Any], kind: type[Wire], place: str) -> bytes:
     if changes:
         problem = f"cannot be stored as it is: {changes[0].kind}"
         raise InvalidField(f"{place}{changes[0].path[1:]}", problem)
-    kind.from_dict(codec.decode(text), place=place)
+    kind.of_wire(codec.decode(text), place=place)
     return text
 
 
@@ -165,4 +170,4 @@ def decoded(data: bytes, place: str) -> Mapping[str, Any]:
 def _wire_form(part: Part[Any], place: str) -> dict[str, Any]:
     if isinstance(part, bytes):
         return cast("dict[str, Any]", decoded(part, place))
-    return part.to_dict() if isinstance(part, Wire) else cast("dict[str, Any]", part)
+    return part.wire() if isinstance(part, Wire) else cast("dict[str, Any]", part)

@@ -86,7 +86,7 @@ class RawSession:
 
 
 def _read(kind: Any, place: str) -> Callable[[bytes], object]:
-    return lambda data: kind.from_dict(decoded(data, place), place=place)
+    return lambda data: kind.of_wire(decoded(data, place), place=place)
 
 
 def _with_parts(state: Any, parts: dict[str, Any]) -> Any:

@@ -219,9 +219,8 @@ class SessionRuntime:
         return saved
 
     def _tell(self, kind: SessionEventType, session_id: str, **facts: object) -> None:
-        event = SessionEvent(kind, session_id, {"sessionId": session_id, **facts})
-        for listener in self._listeners:
-            listener(event)
+        for listener in self._listeners:  # each has facts of its own
+            listener(SessionEvent(kind, session_id, {"sessionId": session_id, **facts}))
 
     def _tell_version(self, kind: SessionEventType, session: AgentSession) -> None:
         self._tell(kind, session.session_id, version=session.version, status=session.status.value)

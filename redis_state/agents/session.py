@@ -79,13 +79,13 @@ class SessionHeader(Wire):
 
 def _read_llm(value: Any, place: str) -> LlmConfig | str | None:
     if isinstance(value, Mapping):
-        return LlmConfig.from_dict(cast("Mapping[str, Any]", value), place=place)
+        return LlmConfig.of_wire(cast("Mapping[str, Any]", value), place=place)
     return value if isinstance(value, str) else None
 
 
 def _read_budget(value: Any, place: str) -> ExecutionBudget | None:
     if isinstance(value, Mapping):
-        return ExecutionBudget.from_dict(cast("Mapping[str, Any]", value), place=place)
+        return ExecutionBudget.of_wire(cast("Mapping[str, Any]", value), place=place)
     return ExecutionBudget() if isinstance(value, list) else None
 
 
@@ -99,7 +99,7 @@ def _check_llm(value: Any, place: str) -> LlmConfig | str | None:
 
 
 _llm = Kind(
-    _read_llm, lambda value: value.to_dict() if isinstance(value, LlmConfig) else value, _check_llm
+    _read_llm, lambda value: value.wire() if isinstance(value, LlmConfig) else value, _check_llm
 )
 _maybe_budget = optional(model(ExecutionBudget))
 _budget = Kind(_read_budget, _maybe_budget.write, _maybe_budget.check)

@@ -24,7 +24,7 @@ def _read_execution(value: Any, place: str) -> ExecutionState | None:
     # lost by taking it for none.
     if not isinstance(value, Mapping):
         return None
-    return ExecutionState.from_dict(cast("Mapping[str, Any]", value), place=place)
+    return ExecutionState.of_wire(cast("Mapping[str, Any]", value), place=place)
 
 
 _maybe_execution = optional(model(ExecutionState))

@@ -247,7 +247,7 @@ def _read_executions(value: Any, place: str) -> StepExecutions:
     items = as_list(value, place)
     for at, item in enumerate(items):
         if not isinstance(item, Mapping):
-            return StepExecutions([StepExecution.from_dict(item, place=f"{place}[{at}]")])
+            return StepExecutions([StepExecution.of_wire(item, place=f"{place}[{at}]")])
     return StepExecutions.held(cast("Sequence[Mapping[str, Any]]", items), place=place)
 
 
@@ -260,4 +260,4 @@ def _check_executions(value: Any, place: str) -> StepExecutions:
     return cast("StepExecutions", instance(StepExecutions)(value, place))
 
 
-step_executions: Kind = Kind(_read_executions, lambda value: value.to_list(), _check_executions)
+step_executions: Kind = Kind(_read_executions, lambda value: value.wire(), _check_executions)

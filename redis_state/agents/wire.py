@@ -25,7 +25,7 @@ from pydantic import (
     model_validator,
 )
 
-from redis_state.agents.frozen import EMPTY
+from redis_state.agents.frozen import EMPTY, read_frozen, thawed
 from redis_state.errors import InvalidField
 
 
@@ -102,10 +102,15 @@ class Wire(BaseModel):
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], *, place: str = "") -> Self:
-        """Read it from its wire form, which is not to be changed afterwards.
+        """Read it from its wire form, of which it keeps a copy.
 
         ``place`` leads the names of fields in errors. Errors: InvalidField.
         """
+        return cls.of_wire(thawed(read_frozen(data, place)), place=place)
+
+    @classmethod
+    def of_wire(cls, data: Mapping[str, Any], *, place: str = "") -> Self:
+        """Read it from a wire form that nobody else has: it is kept as it is."""
         if not isinstance(data, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidField(place or cls.__name__, "an object is needed")
         older = cls.older(data)
@@ -121,7 +126,11 @@ class Wire(BaseModel):
         return EMPTY
 
     def to_dict(self) -> dict[str, Any]:
-        """Write it in its wire form. What nobody changed is written as it was read."""
+        """Write it in its wire form, as a copy. What nobody changed is written as it was read."""
+        return cast("dict[str, Any]", thawed(self.wire()))
+
+    def wire(self) -> dict[str, Any]:
+        """Write it in its wire form, which shares what was read with it: not to be changed."""
         written: dict[str, Any] = {}
         known: set[str] = set()
         source, values = self._source, self._values  # each look at them is a call

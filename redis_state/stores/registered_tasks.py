@@ -114,7 +114,7 @@ class RegisteredTaskStore:
         # What is told again may have its keys in another order.
         if reply.word is Word.TAKEN and unpack(reply.facts[1], 3) != unpack(row, 3):
             raise InvalidField("event_id", "another event was recorded under it")
-        return TaskEvent(reply.text(0), told.kind, state, event)
+        return TaskEvent(reply.text(0), told.kind, state, unpack(row, 3)[2])
 
     async def load(self, task_id: str, *, events: bool) -> TaskInfo | None:
         """Read a task as it stands at one moment."""

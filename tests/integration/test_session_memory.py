@@ -773,3 +773,27 @@ async def test_the_key_of_another_session_is_refused(store: RedisStateStore) -> 
         with pytest.raises(InvalidField) as caught:
             await call
         assert caught.value.field == "key"
+
+
+async def test_what_a_memory_shows_of_itself_belongs_to_whoever_asked(
+    store: RedisStateStore,
+) -> None:
+    memory = memory_of(store)
+    added: Any = full_turn("1")
+    added.trajectory_digest.tools_invoked = [{"tool": ["t"]}]
+    await memory.add_turn(added)
+    before, context = json.dumps(memory.to_dict()), json.dumps(await memory.get_llm_context())
+    shown: Any = await memory.get_llm_context()
+    for digest in (
+        memory.to_dict()["turns"][0]["trajectory_digest"],
+        shown["conversation_memory"]["recent_turns"][0]["trajectory_digest"],
+    ):
+        digest["tools_invoked"][0]["tool"].append("masked")
+        digest.clear()
+    memory.to_dict()["turns"][0]["artifacts_shown"].clear()
+    assert json.dumps(memory.to_dict()) == before
+    assert json.dumps(await memory.get_llm_context()) == context
+    given = memory.to_dict()
+    memory.from_dict(given)
+    given["turns"][0]["artifacts_shown"]["a"]["b"].append("masked")
+    assert json.dumps(memory.to_dict()["turns"]) == json.dumps(json.loads(before)["turns"])
