@@ -29,6 +29,7 @@ from redis_state.agents import (
     AgentStep,
     ExecutionBudget,
     ExecutionContinuation,
+    ExecutionHistory,
     ExecutionState,
     InferenceResponse,
     LlmConfig,
@@ -271,3 +272,15 @@ async def test_what_was_put_in_past_the_checks_is_refused_by_the_save_or_read_ba
     )
     assert None in tried
     assert any(tried)
+
+
+async def test_a_summary_that_json_does_not_have_is_refused_and_not_recorded(
+    store: RedisStateStore,
+) -> None:
+    history = ExecutionHistory(store)
+    for value, place in (({1}, "summary.tags"), ([1, {"k": nan}], r"summary.tags\[1\].k")):
+        with pytest.raises(InvalidField, match=place):
+            await history.record("agent", {"executionId": "e", "tags": value})
+    assert await history.all("agent") == []
+    assert await history.record("agent", {"executionId": "e", "tags": ("a", Role.USER)})
+    assert await history.last("agent") == {"executionId": "e", "tags": ["a", "user"]}
