@@ -7,7 +7,7 @@ was given. True and False are numbers to Python, and to nobody who writes them h
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import TypeGuard
@@ -17,6 +17,7 @@ from redis_state.errors import ConfigError, InvalidField
 # The server counts in milliseconds. Nobody waits longer than this for a lease to run out.
 _SHORTEST = timedelta(milliseconds=1)
 _LONGEST = timedelta(days=3650)
+SHORTEST_S: float = _SHORTEST.total_seconds()
 
 
 def count(field: str, value: object, *, least: int = 1) -> int:
@@ -26,7 +27,7 @@ def count(field: str, value: object, *, least: int = 1) -> int:
     raise InvalidField(field, f"a whole number of at least {least} is needed")
 
 
-def seconds(field: str, value: object, *, least: float = _SHORTEST.total_seconds()) -> float:
+def seconds(field: str, value: object, *, least: float = SHORTEST_S) -> float:
     """Check how long something lasts, like a lease: at least a millisecond, and not for ever."""
     if _is_number(value) and least <= value <= _LONGEST.total_seconds():
         return value
@@ -34,16 +35,18 @@ def seconds(field: str, value: object, *, least: float = _SHORTEST.total_seconds
     raise InvalidField(field, f"a number of seconds from {least:g} to {most:.0f} is needed")
 
 
-def patience(field: str, value: object) -> float:
+def patience(field: str, value: object, *, least: float = 0.0) -> float:
     """Check how long somebody waits for something: not at all, or up to for ever."""
-    if _is_number(value) and value >= 0:
+    if _is_number(value) and value >= least:
         return value
-    raise InvalidField(field, "a number of seconds from 0 is needed")
+    raise InvalidField(field, f"a number of seconds from {least:g} is needed")
 
 
-def optional_patience(field: str, value: object) -> float | None:
-    """Check how long somebody waits, where None is for ever."""
-    return None if value is None else patience(field, value)
+def timeout(field: str, value: object) -> float | None:
+    """Check what is left of a wait: None is for ever, and what is below 0 is over already."""
+    if value is None or _is_number(value):
+        return value
+    raise InvalidField(field, "a number of seconds is needed, or None for no limit")
 
 
 def lifetime(field: str, value: object) -> timedelta:
@@ -54,7 +57,7 @@ def lifetime(field: str, value: object) -> timedelta:
 
 
 @contextmanager
-def options() -> Iterator[None]:
+def options() -> Generator[None]:
     """Check options of what is being made. Errors: ConfigError instead of InvalidField."""
     try:
         yield

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from pydantic import SecretStr
 
-from redis_state import codec
+from redis_state import codec, limits
 from redis_state.agents.ids import check_session_id
 from redis_state.agents.kinds import instance, integer, moment, text
 from redis_state.agents.layout import Image, PartLists, change_of, read_header, read_session
@@ -78,7 +78,10 @@ class SessionStore:
     ) -> None:
         self._base = store.base
         self._protection = protection_for(protect, encryption_key)
-        self._ttl_ms = ms(lifetime or self._base.settings.agent_sessions_ttl)
+        if lifetime is None:
+            lifetime = self._base.settings.agent_sessions_ttl
+        with limits.options():
+            self._ttl_ms = ms(limits.lifetime("lifetime", lifetime))
 
     @property
     def base(self) -> Base:
@@ -207,7 +210,7 @@ class SessionStore:
         meets each session that is there all the while once; what is created meanwhile comes
         before its first page. Errors: InvalidField for a count below 1, or a bad cursor.
         """
-        if not 1 <= count <= _MOST:
+        if limits.count("count", count) > _MOST:
             raise InvalidField("count", f"must be from 1 to {_MOST}")
         if after is not None and not _CURSOR.fullmatch(after):
             raise InvalidField("after", "is no cursor of a listing")

@@ -142,7 +142,7 @@ class TaskStateManager:
         events = self._tasks.follow(
             text("task_id", task_id),
             after=None if after is None else text("after", after),
-            patience_s=patience_s,
+            patience_s=limits.patience("patience_s", patience_s, least=limits.SHORTEST_S),
         )
         async with aclosing(events):
             async for event in events:

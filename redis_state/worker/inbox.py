@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from typing import NoReturn
 
+from redis_state import limits
 from redis_state.errors import BackendError, CursorGap
 from redis_state.models import SteeringEvent, SteeringEventType
 from redis_state.store import RedisStateStore
@@ -99,7 +100,7 @@ class Inbox:
         Errors: TaskCancelled.
         """
         try:
-            async with asyncio.timeout(timeout_s):
+            async with asyncio.timeout(limits.timeout("timeout_s", timeout_s)):
                 while not self._waiting:
                     self.raise_if_over()
                     self._arrived.clear()
