@@ -22,7 +22,7 @@ from redis_state.agents import (
     SubAgents,
 )
 from redis_state.integrations.task_state_manager import TaskStateManager
-from redis_state.memory import PlannerMemory, ShortTermMemoryConfig
+from redis_state.memory import MemoryBudget, PlannerMemory, ShortTermMemoryConfig
 from redis_state.telemetry import GuardedSink
 from redis_state.worker import AgentWorker, Budget, RetryPolicy, TaskClient, cleanup_cron
 from redis_state.worker.agents import agent_handler
@@ -132,6 +132,17 @@ GIVEN: Mapping[Callable[..., Any], Options] = {
     },
     GuardedSink: {"max_waiting": (FROM_1, (1,)), "timeout_s": (PATIENCE, (0.5, inf))},
     memory: {"max_sessions": (FROM_1, (1,))},
+    MemoryBudget: {
+        "full_zone_turns": (FROM_0, (0, 5)),
+        "summary_max_tokens": (FROM_0, (0, 5)),
+        "total_max_tokens": (FROM_0, (0, 5000)),
+    },
+    ShortTermMemoryConfig: {
+        "recovery_backlog_limit": (FROM_0, (0, 5)),
+        "retry_attempts": (FROM_0, (0, 5)),
+        "retry_backoff_base_s": (PATIENCE, (0, 5.5)),
+        "degraded_retry_interval_s": (PATIENCE, (0, inf)),
+    },
     cleanup_cron: {"older_than": ((*NUMBERS, 5, inf, -DAY), (DAY, timedelta(0)))},
     TaskStateManager: {"max_event_bytes": (FROM_1, (1,))},
     cleanup: {"older_than": ((*NUMBERS, 5, inf, -DAY), ())},
@@ -141,6 +152,7 @@ GIVEN: Mapping[Callable[..., Any], Options] = {
     STORE.watch_updates: {"patience_s": ((*PATIENCE, 0), ())},
     STORE.watch_steering: {"patience_s": ((*PATIENCE, 0), ())},
     TASKS.subscribe: {"patience_s": ((*PATIENCE, 0), ())},
+    STORE.contexts.apply_pending_patch: {"timeout_s": (ANY_NUMBER, ())},
     CLIENT.wait: {"timeout_s": (ANY_NUMBER, ())},
     CLIENT.result: {"timeout_s": (ANY_NUMBER, ())},
     CLIENT.unfinished: {"limit": (FROM_0, ())},
@@ -155,6 +167,7 @@ ARGUMENTS: Mapping[Callable[..., Any], tuple[Any, ...]] = {
     STORE.watch_updates: ("s",),
     STORE.watch_steering: ("s",),
     TASKS.subscribe: ("t",),
+    STORE.contexts.apply_pending_patch: ("s", "p"),
     CLIENT.wait: ("s", "t"),
     CLIENT.result: ("s", "t"),
 }
