@@ -22,7 +22,12 @@ def new_id() -> str:
 
 
 def derived_id(*parts: str) -> str:
-    """Make an id of what it belongs to: the same parts give the same id in every process."""
+    """Make an id of what it belongs to: the same parts give the same id in every process.
+
+    Errors: InvalidField for a part that is no text.
+    """
+    for part in parts:
+        text.read(part, "parts")
     # A lone surrogate, which JSON may hold, has no UTF-8.
     name = "\x1f".join(parts).encode("utf-8", "backslashreplace").decode()
     return str(uuid.uuid5(_OURS, name))
@@ -69,6 +74,7 @@ def is_session_id(text_: str) -> bool:
 
 def session_id_for(name: str) -> str:
     """Return a name as a session's id: itself if it may be one, else one of its own made of it."""
+    text.check(name, "name")
     if is_session_id(name):
         return name
     words = "-".join(re.findall(r"[a-zA-Z0-9]+", name))[:40]

@@ -98,6 +98,8 @@ class Parts(Sequence[W]):
 
     def _checked(self, items: Iterable[Any], first: int) -> list[Part[W]]:
         """Return parts. Errors: InvalidField for what is none."""
+        if not isinstance(items, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidField(self._place or type(self).__name__, "a list is needed")
         given = list(items)
         for at, item in enumerate(given, start=first):
             if not isinstance(item, self.kind):

@@ -15,6 +15,7 @@ from redis_state.agents.frozen import EMPTY, FrozenMap
 from redis_state.agents.ids import check_session_id, new_id
 from redis_state.agents.inference import LlmConfig
 from redis_state.agents.kinds import (
+    instance,
     integer,
     many,
     mapping,
@@ -185,8 +186,9 @@ class AgentSession(Wire):
         parent_id: str | None = None,
         state: AgentState | None = None,
     ) -> AgentSession:
-        """Begin a session, to be created in a store. Errors: InvalidField for a bad id."""
-        config = definition.llm_config
+        """Begin a session, to be created in a store. Errors: InvalidField, for a bad id too."""
+        given: AgentDefinition = instance(AgentDefinition)(definition, "definition")
+        config = given.llm_config
         header = SessionHeader(
             session_id=check_session_id(session_id or new_id()),
             parent_id=parent_id and check_session_id(parent_id, "parent_id"),

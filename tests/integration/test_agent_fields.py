@@ -50,6 +50,7 @@ from redis_state.agents import (
     ToolExecution,
     ToolResult,
     Usage,
+    derived_id,
     new_id,
 )
 from redis_state.agents.wire import Slot, Wire, now
@@ -272,6 +273,38 @@ async def test_what_was_put_in_past_the_checks_is_refused_by_the_save_or_read_ba
     )
     assert None in tried
     assert any(tried)
+
+
+CALLS: Mapping[str, Callable[[Any], Any]] = {
+    "context": lambda value: AgentState().with_context(value),
+    "Messages": lambda value: AgentState().with_messages(value),
+    "content": lambda value: AgentState().with_user_message(value),
+    "system_prompt": lambda value: AgentState().with_system_prompt(value),
+    "llm_config": lambda value: AgentState().with_llm_config(value),
+    "execution_id": lambda value: AgentState().with_new_execution(value),
+    "execution": lambda value: AgentState().with_execution(value),
+    "current_step": lambda value: AgentState().with_current_step(value),
+    "items": lambda value: AgentState().with_stop_signal(value),
+    "is_continuation_requested": lambda value: AgentState().with_continuation_requested(
+        requested=value
+    ),
+    "metadata.key": lambda value: AgentState().with_metadata(key=value),
+    "errors": lambda value: AgentStep().with_error(value),
+    "name": lambda value: MessageStore().with_section(value, []),
+    "definition": AgentSession.fresh,
+    "session_id": lambda value: AgentSession.fresh(DEFINITION, session_id=value),
+    "state": lambda value: in_session(HEADER).with_state(value),
+    "status": lambda value: in_session(HEADER).with_status(value),
+    "parts": lambda value: derived_id("a", value),
+}
+
+
+@pytest.mark.parametrize("field", CALLS)
+def test_every_method_refuses_by_name_what_a_state_cannot_hold(field: str) -> None:
+    for value in (object(), {"k": {1}}, Ambiguous()):
+        with pytest.raises(InvalidField) as refused:
+            CALLS[field](value)
+        assert refused.value.field.startswith(field)
 
 
 async def test_a_summary_that_json_does_not_have_is_refused_and_not_recorded(
