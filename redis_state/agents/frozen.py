@@ -73,6 +73,9 @@ class FrozenMap(dict[str, Any]):
         """Refuse."""
         _refuse()
 
+    def __deepcopy__(self, _: Any) -> FrozenMap:
+        return self  # pydantic copies each default
+
     def __reduce__(self) -> tuple[type[FrozenMap], tuple[dict[str, Any]]]:
         return FrozenMap, (dict(self),)
 
@@ -131,6 +134,9 @@ class FrozenList(list[Any]):
     def sort(self, **_: Any) -> NoReturn:
         """Refuse."""
         _refuse()
+
+    def __deepcopy__(self, _: Any) -> FrozenList:
+        return self
 
     def __reduce__(self) -> tuple[type[FrozenList], tuple[list[Any]]]:
         return FrozenList, (list(self),)
