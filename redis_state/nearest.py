@@ -39,11 +39,12 @@ from pydantic import BaseModel
 
 MAX_DEPTH: Final = 254  # the most that orjson writes
 
-_MAX_INTEGER_BITS: Final = 2048  # no interpreter setting forbids reading that many digits
+MAX_INTEGER_BITS: Final = 2048  # no interpreter setting forbids reading that many digits
 _CYCLE: Final = "<cycle>"
 _TOO_DEEP: Final = "<too deep>"
 # An object without a text of its own tells its address, which would make equal values differ.
 _ADDRESS: Final = re.compile(r" at 0x[0-9A-Fa-f]+(?=>)")
+_LONGEST_NAME: Final = 40
 _LEAVES: Final = frozenset({str, int, float, bool, type(None)})
 
 # Compact JSON holds no raw tab, so one tab anywhere says: written by the standard library,
@@ -97,12 +98,52 @@ def moment_text(moment: datetime) -> str:
     return moment.isoformat()
 
 
+def unshared(value: Any) -> Any:
+    """Return a copy of the dicts and lists of a value, all the way down; the rest is shared."""
+    return _unshared(value, {})
+
+
 def text_of(value: object) -> str:
     """Return ``str(value)``, or ``<ClassName>`` for an object that cannot say it."""
     try:
         return str.__str__(str(value))
     except Exception:  # noqa: BLE001 - foreign code, any failure
         return f"<{type(value).__name__}>"
+
+
+def _unshared(value: Any, made: dict[int, Any]) -> Any:
+    kind = cast("type[object]", type(value))
+    if kind is not dict and kind is not list:
+        return value
+    if id(value) in made:  # it may hold itself
+        return made[id(value)]
+    if kind is list:
+        items: list[Any] = []
+        made[id(value)] = items
+        items.extend(_unshared(item, made) for item in value)
+        return items
+    entries: dict[Any, Any] = {}
+    made[id(value)] = entries
+    entries.update((name, _unshared(item, made)) for name, item in value.items())
+    return entries
+
+
+def whole_text(value: str) -> str:
+    """Return a text as JSON gives it back: two halves of a surrogate pair are one character."""
+    if value.isascii():
+        return str.__str__(value)
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
+    return str.__str__(value)
+
+
+def below(place: str, key: object) -> str:
+    """Name an entry in an error: a key that is no name may be part of what nobody should read."""
+    named = type(key) is str and len(key) <= _LONGEST_NAME and key.isidentifier()
+    name = key if named else f"<{type(key).__name__}>"
+    return f"{place}.{name}" if place else str(name)
 
 
 def write_tree(tree: Any, *, sort_keys: bool = False) -> bytes:
@@ -178,15 +219,11 @@ class Cleaner:
         return self._note(kind, stored)
 
     def _string(self, value: str) -> str:
-        if value.isascii():
-            return value
-        whole = value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
-        if whole == value:
-            return value
-        return cast("str", self._note("surrogate", whole))  # two halves will be read as one
+        whole = whole_text(value)
+        return value if whole == value else cast("str", self._note("surrogate", whole))
 
     def _integer(self, value: int) -> int | str:
-        if value.bit_length() <= _MAX_INTEGER_BITS:
+        if value.bit_length() <= MAX_INTEGER_BITS:
             return value
         return cast("str", self._note("int", hex(value)))
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Annotated, Any, ClassVar
 
-from pydantic import Field, SecretStr
+from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from redis_state.errors import ConfigError
 
 _DAY = timedelta(days=1)
 
-_Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+# A socket takes no more than some hundred years.
+_Seconds = Annotated[float, Field(gt=0, le=3650 * _DAY.total_seconds(), allow_inf_nan=False)]
 # 0 sets no limit: then a row's lifetime alone bounds a log.
 _Count = Annotated[int, Field(ge=0)]
 # The server counts in milliseconds: less than one would delete what is written.
@@ -63,6 +64,13 @@ class Settings(BaseSettings):
     contexts_ttl: _Lifetime = 90 * _DAY
     pending_patch_ttl: _Lifetime = 7 * _DAY
     kv_tombstone_ttl: _Lifetime = _DAY
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _is_no_truth(cls, value: Any) -> Any:
+        if isinstance(value, bool):  # pydantic takes it for a number
+            raise ValueError("a truth value is no setting")  # noqa: TRY004 - pydantic names the field
+        return value
 
     # Fernet keys, separated by commas: the first one seals, all of them open.
     oauth_token_keys: SecretStr | None = None

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
 
-from redis_state import codec
+from redis_state import codec, limits
 from redis_state.errors import BackendError, ConfigError, InvalidField, RedisStateError
 from redis_state.models import (
     ArtifactRef,
@@ -496,7 +496,7 @@ class RedisStateStore:
         Also for calls that are not begun yet, and for those that a task in the background makes
         one right after the other.
         """
-        async with asyncio.timeout(timeout_s):
+        async with asyncio.timeout(limits.timeout("timeout_s", timeout_s)):
             quiet = 0
             while quiet < _QUIET_TURNS:
                 if self.transport.sender.pending or self.base.unsettled():

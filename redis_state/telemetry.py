@@ -19,7 +19,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
-from redis_state.errors import ConfigError, InvalidField
+from redis_state import limits
+from redis_state.errors import ConfigError
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -178,8 +179,8 @@ class GuardedSink:
     def __init__(
         self, sink: TaskTelemetrySink, *, max_waiting: int = 1000, timeout_s: float = 5.0
     ) -> None:
-        if max_waiting < 1:
-            raise InvalidField("max_waiting", "must be at least 1")
+        limits.count("max_waiting", max_waiting)
+        limits.patience("timeout_s", timeout_s)
         self._sink = sink
         self._max_waiting = max_waiting
         self._timeout_s = timeout_s

@@ -4,9 +4,16 @@ from redis_state.agents.budget import ExecutionBudget
 from redis_state.agents.context import AgentContext
 from redis_state.agents.driver import Driver, Scope, ScriptedDriver, Steering, Tool, ToolRun, Turn
 from redis_state.agents.execution import ExecutionState, ExecutionStatus
+from redis_state.agents.frozen import FrozenMap
 from redis_state.agents.guards import DEFAULT_BUDGET
 from redis_state.agents.history import ExecutionHistory, summary_of
-from redis_state.agents.ids import derived_id, new_id, session_id_for
+from redis_state.agents.ids import (
+    derived_id,
+    execution_id_for,
+    id_for,
+    new_id,
+    session_id_for,
+)
 from redis_state.agents.inference import (
     InferenceResponse,
     LlmConfig,
@@ -23,6 +30,7 @@ from redis_state.agents.messages import (
     ToolCall,
     ToolResult,
 )
+from redis_state.agents.raw import RawSession
 from redis_state.agents.run import run_session
 from redis_state.agents.runtime import (
     SessionEvent,
@@ -51,7 +59,6 @@ from redis_state.agents.steps import (
     ToolExecution,
 )
 from redis_state.agents.subagents import SubAgents
-from redis_state.agents.wire import FrozenMap
 
 __all__ = [
     "DEFAULT_BUDGET",
@@ -76,6 +83,7 @@ __all__ = [
     "Message",
     "MessageStore",
     "Messages",
+    "RawSession",
     "ResponseData",
     "ResponseFormat",
     "Scope",
@@ -106,6 +114,8 @@ __all__ = [
     "Turn",
     "Usage",
     "derived_id",
+    "execution_id_for",
+    "id_for",
     "new_id",
     "run_session",
     "session_id_for",

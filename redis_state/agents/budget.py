@@ -5,7 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 from typing import ClassVar
 
-from redis_state.agents.wire import Slot, Wire, integer, moment, now, number, optional
+from redis_state.agents.kinds import integer, moment, number, optional
+from redis_state.agents.wire import Slot, Wire, now
 
 
 class ExecutionBudget(Wire):

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 from redis_state import codec
 from redis_state.agents.driver import Tool, Turn
+from redis_state.agents.frozen import FrozenMap
 from redis_state.agents.ids import derived_id
 from redis_state.agents.inference import (
     InferenceResponse,
@@ -16,7 +17,6 @@ from redis_state.agents.inference import (
     Usage,
 )
 from redis_state.agents.messages import Message, ToolCall
-from redis_state.agents.wire import FrozenMap
 
 
 class Malformed(ValueError):

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, ClassVar
 
+from redis_state.agents.frozen import EMPTY, FrozenMap
 from redis_state.agents.inference import ResponseFormat, response_format
+from redis_state.agents.kinds import mapping, model, text
 from redis_state.agents.messages import MESSAGES, Message, MessageStore
-from redis_state.agents.wire import EMPTY, FrozenMap, Slot, Wire, mapping, model, text
+from redis_state.agents.wire import Slot, Wire
 
 
 class AgentContext(Wire):
@@ -51,7 +53,7 @@ class AgentContext(Wire):
 
     def with_metadata(self, **values: Any) -> AgentContext:
         """Return it with more metadata."""
-        return self.changed(metadata=FrozenMap(self.metadata | values))
+        return self.changed(metadata=self.metadata | values)
 
     def with_system_prompt(self, prompt: str) -> AgentContext:
         """Return it with other instructions."""

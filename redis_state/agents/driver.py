@@ -6,12 +6,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
+from redis_state.agents.frozen import FrozenMap
 from redis_state.agents.ids import derived_id
 from redis_state.agents.inference import InferenceResponse, Usage
 from redis_state.agents.messages import Message, ToolCall
 from redis_state.agents.signals import StopSignal
 from redis_state.agents.state import AgentState
-from redis_state.agents.wire import FrozenMap
 from redis_state.models.steering import SteeringEvent
 
 

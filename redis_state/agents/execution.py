@@ -12,6 +12,7 @@ from pydantic import Field
 
 from redis_state.agents.ids import new_id, uuid_kind
 from redis_state.agents.inference import Usage
+from redis_state.agents.kinds import lenient_moment, model, moment, one_of, optional
 from redis_state.agents.signals import (
     PRIORITIES,
     ExecutionContinuation,
@@ -26,7 +27,7 @@ from redis_state.agents.steps import (
     StepExecutions,
     step_executions,
 )
-from redis_state.agents.wire import Kind, Slot, Wire, lenient_moment, model, now, one_of
+from redis_state.agents.wire import Kind, Slot, Wire, now
 
 
 class ExecutionStatus(StrEnum):
@@ -45,13 +46,14 @@ class ExecutionStatus(StrEnum):
 
 
 def _read_step(value: Any, place: str) -> AgentStep | None:
-    return AgentStep.from_dict(value, place=place) if value else None
+    return AgentStep.of_wire(value, place=place) if value else None
 
 
-_step = Kind(_read_step, lambda value: None if value is None else value.to_dict())
+_maybe_step = optional(model(AgentStep))
+_step = Kind(_read_step, _maybe_step.write, _maybe_step.check)
 # The original takes a date that it cannot read for the present.
 _started = Kind(
-    lambda value, place: lenient_moment.read(value, place) or now(), lenient_moment.write
+    lambda value, place: lenient_moment.read(value, place) or now(), moment.write, moment.check
 )
 
 

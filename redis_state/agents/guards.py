@@ -8,9 +8,10 @@ from datetime import datetime
 from typing import Any
 
 from redis_state.agents.budget import ExecutionBudget
+from redis_state.agents.frozen import FrozenMap
 from redis_state.agents.inference import Usage
+from redis_state.agents.kinds import write_moment
 from redis_state.agents.signals import StopReason, StopSignal
-from redis_state.agents.wire import FrozenMap, write_moment
 
 # What an execution may use when nobody said anything, as in the original.
 DEFAULT_BUDGET = ExecutionBudget(max_steps=20, max_tokens=32_768, max_seconds=300.0)

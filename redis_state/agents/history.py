@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from redis_state import codec
+from redis_state.agents.frozen import frozen_map
+from redis_state.agents.kinds import write_moment
 from redis_state.agents.session_store import HasBase
 from redis_state.agents.state import AgentState
-from redis_state.agents.wire import write_moment
 from redis_state.errors import InvalidField
 from redis_state.primitives.log import Bounds, Log
 from redis_state.primitives.signal import Row
@@ -47,11 +48,15 @@ class ExecutionHistory:
         self._base = store.base
 
     async def record(self, agent_id: str, summary: Mapping[str, Any]) -> bool:
-        """Add a summary, once per ``executionId``; tell whether it was new."""
+        """Add a summary, once per ``executionId``; tell whether it was new.
+
+        Errors: InvalidField for a summary without an id, or with what JSON does not have.
+        """
         execution_id = summary.get("executionId")
         if not isinstance(execution_id, str) or not execution_id:
             raise InvalidField("executionId", "text is needed")
-        row = (entry_id("executionId", execution_id), codec.encode(dict(summary)))
+        kept = frozen_map(summary, "summary")  # as all of an agent: JSON, or refused
+        row = (entry_id("executionId", execution_id), codec.encode(kept.to_dict()))
         return await self._log(agent_id).add(row)
 
     async def all(self, agent_id: str) -> Sequence[dict[str, Any]]:

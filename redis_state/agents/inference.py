@@ -9,24 +9,21 @@ from typing import Any, ClassVar, cast
 
 from pydantic import Field
 
+from redis_state.agents.frozen import EMPTY, FrozenMap
 from redis_state.agents.ids import new_id
-from redis_state.agents.messages import ToolCall
-from redis_state.agents.wire import (
-    EMPTY,
-    FrozenMap,
-    Kind,
-    Slot,
-    Wire,
+from redis_state.agents.kinds import (
     anything,
     boolean,
+    instance,
     integer,
     many,
     mapping,
     model,
     moment,
-    now,
     text,
 )
+from redis_state.agents.messages import ToolCall
+from redis_state.agents.wire import Kind, Slot, Wire, now
 from redis_state.errors import InvalidField
 
 REDACTED = "[redacted]"
@@ -57,7 +54,10 @@ class Usage(Wire):
 
     def __add__(self, other: Usage) -> Usage:
         names = [slot.field for slot in self.slots]
-        return Usage(**{name: getattr(self, name) + getattr(other, name) for name in names})
+        # Of what was checked; a sum is not stored.
+        return Usage.model_construct(
+            **{name: getattr(self, name) + getattr(other, name) for name in names}
+        )
 
 
 class ResponseData(Wire):
@@ -78,11 +78,14 @@ class ResponseData(Wire):
 
 def _write_call(call: ToolCall) -> dict[str, Any]:
     """Write a call as an answer holds it: without an id, its id is null."""
-    written = call.to_dict()
+    written = call.wire()
     return written if call.id else written | {"id": None}
 
 
-_calls = Kind(many(model(ToolCall)).read, lambda calls: [_write_call(call) for call in calls])
+_many_calls = many(model(ToolCall))
+_calls = Kind(
+    _many_calls.read, lambda calls: [_write_call(call) for call in calls], _many_calls.check
+)
 
 
 class InferenceResponse(Wire):
@@ -209,7 +212,9 @@ def _read_format(value: Any, place: str) -> ResponseFormat:
         return ResponseFormat()
     if not isinstance(value, Mapping):
         raise InvalidField(place, "an object is needed")
-    return ResponseFormat.from_dict(cast("Mapping[str, Any]", value), place=place)
+    return ResponseFormat.of_wire(cast("Mapping[str, Any]", value), place=place)
 
 
-response_format: Kind = Kind(_read_format, lambda value: value.to_dict() or [])
+response_format: Kind = Kind(
+    _read_format, lambda value: value.wire() or [], instance(ResponseFormat)
+)

@@ -17,15 +17,20 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
 from redis_state import codec
-from redis_state.agents.messages import Messages
-from redis_state.agents.parts import data_of
+from redis_state.agents.kinds import instance
+from redis_state.agents.messages import Message, Messages
+from redis_state.agents.parts import check_all, data_of, written
 from redis_state.agents.protection import Protection
 from redis_state.agents.session import AgentDefinition, AgentSession, SessionHeader
 from redis_state.agents.state import AgentState
-from redis_state.agents.steps import StepExecutions
+from redis_state.agents.steps import StepExecution, StepExecutions
+from redis_state.agents.wire import Wire
 from redis_state.errors import InvalidField
 
 PartLists: TypeAlias = Mapping[str, Sequence[Any]]
+
+_messages = instance(Messages)
+_steps = instance(StepExecutions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,21 +72,41 @@ class Change:
 def change_of(
     session: AgentSession, header: SessionHeader, base: Image | None, protection: Protection
 ) -> Change:
-    """Tell what is new in a session since ``base``; all of it without one."""
+    """Return what is new in a session since ``base``; all of it without one.
+
+    What is to be written is read before it is. Errors: InvalidField names what nobody could read.
+    """
+    try:
+        for slot in session.slots:
+            slot.kind.check(getattr(session, slot.field), slot.key)
+        return _change_of(session, header, base, protection)
+    except Exception:
+        check_all(session)
+        raise
+
+
+def _change_of(
+    session: AgentSession, header: SessionHeader, base: Image | None, protection: Protection
+) -> Change:
     parts = _parts_of(session.state)
+    names = [section.name for section in session.state.store.sections]
+    if len(set(names)) < len(names):  # a reader puts them together
+        raise InvalidField("state.context.messageStore.sections", "two have the same name")
+    head = protection.seal(_without_parts(session.state).wire())
     fields = {
-        "header": codec.encode(header.to_dict()),
-        "head": codec.encode(protection.seal(_without_parts(session.state).to_dict())),
+        "header": written(header.wire(), SessionHeader, "header"),
+        "head": written(head, AgentState, "state"),
         "parts": codec.encode({name: len(items) for name, items in parts.items()}),
     }
     if base is None or base.definition is not session.definition:
-        fields["definition"] = codec.encode(protection.seal(session.definition.to_dict()))
+        definition = protection.seal(session.definition.wire())
+        fields["definition"] = written(definition, AgentDefinition, "definition")
     known: PartLists = base.parts if base else {}
     for name, items in parts.items():
-        were = known.get(name, ())
-        for place, item in enumerate(items):
-            if place >= len(were) or were[place] is not item:
-                fields[f"{name}:{place}"] = data_of(item)
+        were, kind, place = known.get(name, ()), *part_kind(name)
+        for at, item in enumerate(items):
+            if at >= len(were) or were[at] is not item:
+                fields[f"{name}:{at}"] = data_of(item, kind, f"{place}[{at}]")
     return Change(fields, list(_gone(known, parts)), parts)
 
 
@@ -97,9 +122,9 @@ def read_session(fields: Mapping[bytes, bytes], protection: Protection) -> Found
     definition = _object("definition", fields)
     session = AgentSession(
         header=read_header(fields[b"header"]),
-        definition=AgentDefinition.from_dict(protection.open(definition), place="definition"),
+        definition=AgentDefinition.of_wire(protection.open(definition), place="definition"),
         state=_with_parts(
-            AgentState.from_dict(protection.open(_object("head", fields)), place="state"), parts
+            AgentState.of_wire(protection.open(_object("head", fields)), place="state"), parts
         ),
     )
     return Found(session, _parts_of(session.state), protection.seal(definition) == definition)
@@ -107,7 +132,7 @@ def read_session(fields: Mapping[bytes, bytes], protection: Protection) -> Found
 
 def read_header(data: bytes) -> SessionHeader:
     """Read a header. Errors: InvalidField, codec.Unreadable."""
-    return SessionHeader.from_dict(codec.decode(data), place="header")
+    return SessionHeader.of_wire(codec.decode(data), place="header")
 
 
 def _gone(known: PartLists, parts: PartLists) -> Iterator[str]:
@@ -118,11 +143,19 @@ def _gone(known: PartLists, parts: PartLists) -> Iterator[str]:
 
 def _parts_of(state: AgentState) -> dict[str, Sequence[Any]]:
     parts: dict[str, Sequence[Any]] = {
-        f"m{k}": section.messages.items for k, section in enumerate(state.store.sections)
+        f"m{k}": _messages(section.messages, "messages").items
+        for k, section in enumerate(state.store.sections)
     }
     if state.execution is not None:
-        parts["s"] = state.execution.step_executions.items
+        parts["s"] = _steps(state.execution.step_executions, "stepExecutions").items
     return parts
+
+
+def part_kind(name: str) -> tuple[type[Wire], str]:
+    """Return what the parts of a name are, and where in a session they stand."""
+    if name == "s":
+        return StepExecution, "state.execution.stepExecutions"
+    return Message, f"state.context.messageStore.sections[{name[1:]}].messages"
 
 
 def _without_parts(state: AgentState) -> AgentState:
@@ -131,10 +164,10 @@ def _without_parts(state: AgentState) -> AgentState:
 
 def _with_parts(state: AgentState, parts: PartLists) -> AgentState:
     sections = [
-        Messages(parts.get(f"m{k}", ()), place=f"state.context.messageStore.sections[{k}].messages")
+        Messages.held(parts.get(f"m{k}", ()), place=part_kind(f"m{k}")[1])
         for k in range(len(state.store.sections))
     ]
-    steps = StepExecutions(parts.get("s", ()), place="state.execution.stepExecutions")
+    steps = StepExecutions.held(parts.get("s", ()), place=part_kind("s")[1])
     return _replaced(state, sections, steps)
 
 

@@ -17,6 +17,7 @@ from typing import Any
 from redis_state import codec
 from redis_state.agents.budget import ExecutionBudget
 from redis_state.agents.driver import Driver, Scope, Tool, ToolRun, Turn
+from redis_state.agents.frozen import FrozenMap
 from redis_state.agents.guards import DEFAULT_BUDGET, Spent, cost_of, reached
 from redis_state.agents.ids import derived_id
 from redis_state.agents.inference import InferenceResponse, Usage
@@ -25,7 +26,7 @@ from redis_state.agents.session import AgentDefinition
 from redis_state.agents.signals import StopReason, StopSignal
 from redis_state.agents.state import AgentState
 from redis_state.agents.steps import AgentStep, StepExecution, ToolExecution
-from redis_state.agents.wire import FrozenMap, now
+from redis_state.agents.wire import now
 from redis_state.errors import BackendError, LostRace
 from redis_state.models.steering import SteeringEvent, SteeringEventType
 
@@ -107,11 +108,12 @@ class AgentLoop:
             response = await self._driver.respond(
                 Turn(number, step_id, state, state.messages, tools)
             )
+            answered = step.changed(inference_response=response)
         except _NOT_OURS:
             raise
         except Exception as error:  # noqa: BLE001 - a driver may raise anything
             return state.with_current_step(step).with_failure(error)
-        return state.with_current_step(step.changed(inference_response=response))
+        return state.with_current_step(answered)
 
     async def _acted(self, state: AgentState, tools: tuple[Tool, ...], scope: Scope) -> AgentState:
         """Return a state with the step that runs over, its tools run but those that have."""

@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Annotated, Any, ClassVar, cast
 
 from pydantic import BeforeValidator, Field
 
+from redis_state.agents.frozen import EMPTY, FrozenMap, frozen, read_frozen, thawed
 from redis_state.agents.ids import new_id, uuid_kind
-from redis_state.agents.parts import Parts
-from redis_state.agents.wire import (
-    EMPTY,
-    FrozenMap,
-    Kind,
-    Slot,
-    Wire,
+from redis_state.agents.kinds import (
     boolean,
+    instance,
     many,
     mapping,
     model,
     moment,
-    now,
     optional,
     text,
     text_or_none,
 )
+from redis_state.agents.parts import Parts
+from redis_state.agents.wire import Kind, Slot, Wire, now
 from redis_state.errors import InvalidField
 
 MESSAGES = "messages"
@@ -33,11 +30,14 @@ MESSAGES = "messages"
 COMPILED = ("summary", "buffer", MESSAGES)
 
 
+_call_id = Kind(lambda value, place: text.read(value or "", place), str, text.check)
+
+
 class ToolCall(Wire):
     """A tool that a model asks for. ``id`` is empty where the call has none."""
 
     slots: ClassVar[tuple[Slot, ...]] = (
-        Slot("id", "id", Kind(lambda value, place: text.read(value or "", place), str), str),
+        Slot("id", "id", _call_id, str),
         Slot("name", "name", text, str),
         Slot("arguments", "arguments", mapping, lambda: EMPTY, legacy=("args",)),
     )
@@ -75,11 +75,17 @@ def _read_content(value: Any, place: str) -> str | tuple[Any, ...]:
     if value is None:
         return ""
     if isinstance(value, (list, tuple)):
-        return tuple(cast("Sequence[Any]", value))
+        return tuple(read_frozen(value, place))
     raise InvalidField(place, "text or a list of parts is needed")
 
 
-_content = Kind(_read_content, lambda value: value if isinstance(value, str) else list(value))
+def _check_content(value: Any, place: str) -> str | tuple[Any, ...]:
+    if isinstance(value, (list, tuple)):
+        return tuple(frozen(value, place))
+    return cast("str", text.check(value, place))
+
+
+_content = Kind(_read_content, thawed, _check_content)
 
 
 def _part_text(part: Any) -> str:
@@ -118,7 +124,9 @@ class Message(Wire):
     def older(cls, data: Mapping[str, Any]) -> Mapping[str, Any]:
         """Find the tool calls that were once kept in the metadata."""
         kept = data.get("_metadata", data.get("metadata"))
-        return cast("Mapping[str, Any]", kept) if isinstance(kept, Mapping) else EMPTY
+        held = cast("Mapping[str, Any]", kept) if isinstance(kept, Mapping) else EMPTY
+        calls = held.get("tool_calls")
+        return EMPTY if calls is None else {"tool_calls": calls}
 
     @property
     def text(self) -> str:
@@ -134,7 +142,7 @@ class Message(Wire):
 
     def with_metadata(self, **values: Any) -> Message:
         """Return it with more metadata. What is there under another name stays."""
-        return self.changed(metadata=FrozenMap(self.metadata | values))
+        return self.changed(metadata=self.metadata | values)
 
 
 def text_of(messages: Iterable[Message]) -> str:
@@ -153,12 +161,15 @@ class Messages(Parts[Message]):
 _many_messages = many(model(Message))
 _messages = Kind(
     lambda value, place: Messages(_many_messages.read(value, place), place=place),
-    lambda value: value.to_list(),
+    lambda value: value.wire(),
+    lambda value, place: instance(Messages)(_as_messages(value, place), place),
 )
 
 
-def _as_messages(value: Any) -> Any:
-    return Messages(cast("Sequence[Message]", value)) if isinstance(value, (list, tuple)) else value
+def _as_messages(value: Any, place: str = "") -> Any:
+    if isinstance(value, (list, tuple)):
+        return Messages(_many_messages.check(value, place), place=place)
+    return value
 
 
 class Section(Wire):
@@ -173,10 +184,22 @@ class Section(Wire):
     messages: Annotated[Messages, BeforeValidator(_as_messages)] = Field(default_factory=Messages)
 
 
+_many_sections = many(model(Section))
+
+
 def _read_sections(value: Any, place: str) -> tuple[Section, ...]:
+    return _merged(_many_sections.read(value, place), place)
+
+
+def _check_sections(value: Any, place: str) -> tuple[Section, ...]:
+    return _merged(_many_sections.check(value, place), place)
+
+
+def _merged(sections: Iterable[Section], place: str) -> tuple[Section, ...]:
+    """Put together what stands under one name: a section is stored under its place."""
     merged: dict[str, Section] = {}
-    for section in many(model(Section)).read(value, place):
-        known = merged.get(section.name)
+    for section in sections:
+        known = merged.get(text.check(section.name, f"{place}.name"))
         both = (
             section
             if known is None
@@ -186,11 +209,14 @@ def _read_sections(value: Any, place: str) -> tuple[Section, ...]:
     return tuple(merged.values())
 
 
+_sections = Kind(_read_sections, _many_sections.write, _check_sections)
+
+
 class MessageStore(Wire):
     """All sections of a conversation, and parameters beside them."""
 
     slots: ClassVar[tuple[Slot, ...]] = (
-        Slot("sections", "sections", Kind(_read_sections, many(model(Section)).write), tuple),
+        Slot("sections", "sections", _sections, tuple),
         Slot("parameters", "parameters", mapping, lambda: EMPTY),
     )
 

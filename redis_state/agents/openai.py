@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 
 from pydantic import SecretStr
 
-from redis_state import codec
+from redis_state import codec, limits
 from redis_state.agents.chat import Malformed, read_answer, request_of
 from redis_state.agents.driver import Turn
 from redis_state.agents.inference import REDACTED, InferenceResponse, LlmConfig
@@ -72,13 +72,16 @@ class ChatDriver:
         except ModuleNotFoundError:
             problem = "ChatDriver needs the extra 'http': pip install redis_state[http]"
             raise ConfigError(problem) from None
+        with limits.options():
+            limits.seconds("timeout_s", timeout_s)
+            limits.seconds("wait_s", wait_s, least=0)
+            self._attempts = limits.count("attempts", attempts)
         self._client = httpx.AsyncClient(timeout=timeout_s)
         self._failures: tuple[type[Exception], ...] = (httpx.HTTPError, httpx.InvalidURL)
         self._model = model
         self._api_url = api_url.rstrip("/")
         self._api_key = "" if api_key is None else api_key.get_secret_value()
         self._options = dict(options or {})
-        self._attempts = max(1, attempts)
         self._wait_s = wait_s
 
     async def __aenter__(self) -> Self:

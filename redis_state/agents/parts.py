@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Self, TypeAlias, TypeVar, cast, overload
 
 from redis_state import codec
+from redis_state.agents.frozen import thawed
 from redis_state.agents.wire import Wire
 from redis_state.errors import InvalidField
 
@@ -26,11 +27,18 @@ class Parts(Sequence[W]):
 
     __slots__ = ("_found", "_items", "_place")
 
-    def __init__(self, items: Iterable[Part[W]] = (), *, place: str = "") -> None:
-        self._items: list[Part[W]] = list(items)
+    def __init__(self, items: Iterable[W] = (), *, place: str = "") -> None:
         self._place = place
+        self._items: list[Part[W]] = self._checked(items, 0)
         # What was read of bytes. Copies share it: where they hold bytes they hold the same.
         self._found: dict[int, W] = {}
+
+    @classmethod
+    def held(cls, items: Iterable[Part[W]], *, place: str) -> Self:
+        """Take parts as they are held, without looking into them."""
+        made = cls(place=place)
+        made._items = list(items)
+        return made
 
     @overload
     def __getitem__(self, index: int) -> W: ...
@@ -74,25 +82,83 @@ class Parts(Sequence[W]):
         return tuple(self._items)
 
     def to_list(self) -> list[dict[str, Any]]:
-        """Write them; one that nobody has looked at stays as it was read."""
+        """Write them, as a copy; one that nobody has looked at is written as it was read."""
+        return cast("list[dict[str, Any]]", thawed(self.wire()))
+
+    def wire(self) -> list[dict[str, Any]]:
+        """Write them. What was read is shared with them: not to be changed."""
         return [_wire_form(item, self._name(at)) for at, item in enumerate(self._items)]
 
     def with_added(self, more: Iterable[W]) -> Self:
         """Return them with more."""
-        made = type(self)((*self._items, *more), place=self._place)
+        added = self._checked(more, len(self._items))
+        made = self.held((*self._items, *added), place=self._place)
         made._found = self._found  # noqa: SLF001 - its own class
         return made
 
+    def _checked(self, items: Iterable[Any], first: int) -> list[Part[W]]:
+        """Return parts. Errors: InvalidField for what is none."""
+        if not isinstance(items, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidField(self._place or type(self).__name__, "a list is needed")
+        given = list(items)
+        for at, item in enumerate(given, start=first):
+            if not isinstance(item, self.kind):
+                raise InvalidField(self._name(at), f"{self.kind.__name__} is needed")
+        return given
+
     def _read(self, data: Mapping[str, Any], at: int) -> W:
-        return cast("W", self.kind.from_dict(data, place=self._name(at)))
+        return cast("W", self.kind.of_wire(data, place=self._name(at)))
 
     def _name(self, at: int) -> str:
-        return f"{self._place}[{at}]"
+        return f"{self._place or type(self).__name__}[{at}]"
 
 
-def data_of(part: Part[Any]) -> bytes:
-    """Write a part as a store holds it: the very bytes that it was read from, if it was."""
-    return part if isinstance(part, bytes) else codec.encode(_wire_form(part, ""))
+def data_of(part: Part[Any], kind: type[Wire], place: str) -> bytes:
+    """Write a part as a store holds it: the very bytes that it was read from, if it was.
+
+    Errors: as `written`.
+    """
+    return part if isinstance(part, bytes) else written(_wire_form(part, place), kind, place)
+
+
+def written(data: dict[str, Any], kind: type[Wire], place: str) -> bytes:
+    """Write a wire form that is read again as it is. Errors: InvalidField names what is not.
+
+    Constructors check what is given; this finds also what came past them.
+    """
+    text, changes = codec.encode_reporting(data)
+    if changes:
+        problem = f"cannot be stored as it is: {changes[0].kind}"
+        raise InvalidField(f"{place}{changes[0].path[1:]}", problem)
+    kind.of_wire(codec.decode(text), place=place)
+    return text
+
+
+def check_all(part: Wire, place: str = "") -> None:
+    """Check the fields of a part, and of the parts in it. Errors: InvalidField names the field.
+
+    Constructors did so. This names what was put in past them; what was read stays as it is.
+    """
+    for slot in part.slots:
+        value: Any = part.__dict__.get(slot.field)
+        name = f"{place}{slot.key}"
+        kept = value if part.was_read(slot.field) else slot.kind.check(value, name)
+        if type(kept) is not type(value):
+            problem = f"a {type(kept).__name__} is needed, not a {type(value).__name__}"
+            raise InvalidField(name, problem)
+        if isinstance(value, Wire):
+            check_all(value, f"{name}.")
+        for at, item in enumerate(_parts_in(value)):
+            check_all(item, f"{name}[{at}].")
+
+
+def _parts_in(value: Any) -> Iterator[Wire]:
+    held: Any = value
+    if isinstance(value, Parts):
+        held = cast("Parts[Wire]", value).items
+    for item in held if codec.kind_of(held) is tuple else ():
+        if isinstance(item, Wire):
+            yield item
 
 
 def decoded(data: bytes, place: str) -> Mapping[str, Any]:
@@ -106,4 +172,4 @@ def decoded(data: bytes, place: str) -> Mapping[str, Any]:
 def _wire_form(part: Part[Any], place: str) -> dict[str, Any]:
     if isinstance(part, bytes):
         return cast("dict[str, Any]", decoded(part, place))
-    return part.to_dict() if isinstance(part, Wire) else cast("dict[str, Any]", part)
+    return part.wire() if isinstance(part, Wire) else cast("dict[str, Any]", part)

@@ -11,7 +11,8 @@ from contextlib import aclosing, suppress
 
 from redis_state.agents.driver import Scope, Unsteered
 from redis_state.agents.history import ExecutionHistory, summary_of
-from redis_state.agents.ids import derived_id
+from redis_state.agents.ids import derived_id, execution_id_for
+from redis_state.agents.kinds import text
 from redis_state.agents.loop import AgentLoop, begin
 from redis_state.agents.messages import MESSAGES, Message
 from redis_state.agents.runtime import SessionRuntime
@@ -39,15 +40,22 @@ async def run_session(
 ) -> AgentSession:
     """Execute a session's agent to its end and return the session as it was saved last.
 
-    Named by ``execution_id``, an execution happens once, whoever calls this how often: one that
-    is over, or was before the last 1,000 others, is not done again, one that is not is gone on
-    with, and ``message`` is said once. Without a name an execution that is not over is gone on
-    with. One of another name is stopped to make room, unless it ``yields`` to it.
+    Named by ``execution_id``, an execution happens once, however often this is called. An execution
+    that has ended is not repeated, as long as it is among the last 1,000 of its agent. One that has
+    not ended is resumed, and ``message`` is added once. A name that is no UUID stands for the id
+    that `execution_id_for` derives of the session and the name. Without a name an execution that
+    has not ended is resumed. One of another name is stopped to make room, unless it ``yields`` to
+    it.
 
     Hold the session meanwhile (`SessionRuntime.holding`) and give its fence. Errors:
     SessionConflict if somebody else saved the session; call it again to go on from there.
-    SessionBusy if it yields. LeaseLost, BackendError.
+    SessionBusy if it yields. InvalidField for a name or a message that cannot be one. LeaseLost,
+    BackendError.
     """
+    if execution_id is not None:
+        execution_id = execution_id_for(session_id, execution_id)
+    if message is not None:
+        message = str(text.check(message, "message"))
     history = ExecutionHistory(runtime.sessions)
     session = await runtime.get(session_id)
     if execution_id is not None and await _is_past(history, session.state, execution_id):
@@ -92,13 +100,13 @@ def _begun(session: AgentSession, execution_id: str | None) -> AgentState:
     return begin(state, execution_id) or state
 
 
-def _with_message(state: AgentState, text: str | None) -> AgentState:
-    if text is None or not _is_open(state):
+def _with_message(state: AgentState, said: str | None) -> AgentState:
+    if said is None or not _is_open(state):
         return state
-    message_id = derived_id(_execution_of(state), "message", text)
+    message_id = derived_id(_execution_of(state), "message", said)
     if any(message.id == message_id for message in state.store.section(MESSAGES)):
         return state
-    return state.with_messages([Message(id=message_id, role="user", content=text)])
+    return state.with_messages([Message(id=message_id, role="user", content=said)])
 
 
 async def _is_past(history: ExecutionHistory, state: AgentState, execution_id: str) -> bool:

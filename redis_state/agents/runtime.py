@@ -11,7 +11,7 @@ from enum import StrEnum
 from inspect import isawaitable
 from typing import TypeAlias
 
-from redis_state import codec
+from redis_state import codec, limits
 from redis_state.agents.ids import check_session_id
 from redis_state.agents.session import AgentSession
 from redis_state.agents.session_store import SessionStore
@@ -173,8 +173,11 @@ class SessionRuntime:
         """Be the only one to execute a session for the length of the block.
 
         The lease is renewed meanwhile, and runs out ``lease_s`` after its holder died. Errors:
-        SessionBusy if somebody else holds it for longer than ``wait_s``.
+        SessionBusy if somebody else holds it for longer than ``wait_s``; InvalidField for times
+        that cannot be.
         """
+        limits.seconds("lease_s", lease_s)
+        limits.patience("wait_s", wait_s)
         key = self.sessions.base.keys.agent_lease(check_session_id(session_id))
         held = await self._acquire(key, session_id, lease_s, wait_s)
         lost = asyncio.Event()
@@ -219,9 +222,8 @@ class SessionRuntime:
         return saved
 
     def _tell(self, kind: SessionEventType, session_id: str, **facts: object) -> None:
-        event = SessionEvent(kind, session_id, {"sessionId": session_id, **facts})
-        for listener in self._listeners:
-            listener(event)
+        for listener in self._listeners:  # each has facts of its own
+            listener(SessionEvent(kind, session_id, {"sessionId": session_id, **facts}))
 
     def _tell_version(self, kind: SessionEventType, session: AgentSession) -> None:
         self._tell(kind, session.session_id, version=session.version, status=session.status.value)

@@ -11,27 +11,25 @@ from pydantic import Field, PrivateAttr
 
 from redis_state.agents.budget import ExecutionBudget
 from redis_state.agents.context import AgentContext
+from redis_state.agents.frozen import EMPTY, FrozenMap
 from redis_state.agents.ids import check_session_id, new_id
 from redis_state.agents.inference import LlmConfig
-from redis_state.agents.messages import MessageStore
-from redis_state.agents.state import AgentState
-from redis_state.agents.wire import (
-    EMPTY,
-    FrozenMap,
-    Kind,
-    Slot,
-    Wire,
+from redis_state.agents.kinds import (
+    instance,
     integer,
     many,
     mapping,
     model,
     moment,
-    now,
     one_of,
     optional,
+    same,
     text,
     text_or_none,
 )
+from redis_state.agents.messages import MessageStore
+from redis_state.agents.state import AgentState
+from redis_state.agents.wire import Kind, Slot, Wire, now
 
 
 class SessionStatus(StrEnum):
@@ -48,8 +46,12 @@ def _read_parent(value: Any, place: str) -> str | None:
     return check_session_id(value, place) if isinstance(value, str) and value else None
 
 
-_session_id = Kind(check_session_id, lambda value: value)
-_parent_id = Kind(_read_parent, lambda value: value)
+def _check_parent(value: Any, place: str) -> str | None:
+    return check_session_id(value, place) if text_or_none.check(value, place) else None
+
+
+_session_id = Kind(check_session_id, same, check_session_id)
+_parent_id = Kind(_read_parent, same, _check_parent)
 
 
 class SessionHeader(Wire):
@@ -78,21 +80,34 @@ class SessionHeader(Wire):
 
 def _read_llm(value: Any, place: str) -> LlmConfig | str | None:
     if isinstance(value, Mapping):
-        return LlmConfig.from_dict(cast("Mapping[str, Any]", value), place=place)
+        return LlmConfig.of_wire(cast("Mapping[str, Any]", value), place=place)
     return value if isinstance(value, str) else None
 
 
 def _read_budget(value: Any, place: str) -> ExecutionBudget | None:
     if isinstance(value, Mapping):
-        return ExecutionBudget.from_dict(cast("Mapping[str, Any]", value), place=place)
+        return ExecutionBudget.of_wire(cast("Mapping[str, Any]", value), place=place)
     return ExecutionBudget() if isinstance(value, list) else None
 
 
 _names = many(text)
-_llm = Kind(_read_llm, lambda value: value.to_dict() if isinstance(value, LlmConfig) else value)
-_budget = Kind(_read_budget, lambda value: value and value.to_dict())
+
+
+def _check_llm(value: Any, place: str) -> LlmConfig | str | None:
+    if value is None or isinstance(value, LlmConfig):
+        return value
+    return cast("str", text.check(value, place))
+
+
+_llm = Kind(
+    _read_llm, lambda value: value.wire() if isinstance(value, LlmConfig) else value, _check_llm
+)
+_maybe_budget = optional(model(ExecutionBudget))
+_budget = Kind(_read_budget, _maybe_budget.write, _maybe_budget.check)
 _metadata = Kind(
-    lambda value, place: EMPTY if value is None else mapping.read(value, place), mapping.write
+    lambda value, place: EMPTY if value is None else mapping.read(value, place),
+    mapping.write,
+    mapping.check,
 )
 
 
@@ -171,8 +186,9 @@ class AgentSession(Wire):
         parent_id: str | None = None,
         state: AgentState | None = None,
     ) -> AgentSession:
-        """Begin a session, to be created in a store. Errors: InvalidField for a bad id."""
-        config = definition.llm_config
+        """Begin a session, to be created in a store. Errors: InvalidField, for a bad id too."""
+        given: AgentDefinition = instance(AgentDefinition)(definition, "definition")
+        config = given.llm_config
         header = SessionHeader(
             session_id=check_session_id(session_id or new_id()),
             parent_id=parent_id and check_session_id(parent_id, "parent_id"),

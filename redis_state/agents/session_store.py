@@ -6,7 +6,7 @@ import asyncio
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from heapq import merge
 from itertools import islice
@@ -14,10 +14,12 @@ from typing import Any, Protocol
 
 from pydantic import SecretStr
 
-from redis_state import codec
+from redis_state import codec, limits
 from redis_state.agents.ids import check_session_id
+from redis_state.agents.kinds import instance, integer, moment, text
 from redis_state.agents.layout import Image, PartLists, change_of, read_header, read_session
 from redis_state.agents.protection import Protect, protection_for
+from redis_state.agents.raw import RawSession
 from redis_state.agents.session import AgentSession, SessionHeader, SessionStatus
 from redis_state.agents.wire import now
 from redis_state.errors import (
@@ -34,6 +36,7 @@ from redis_state.transport.scripts import Fence, Reply, Word
 
 _CURSOR = re.compile(r"[0-9]{16}:[a-zA-Z0-9][a-zA-Z0-9_-]*")
 _WRITE = re.compile(r"[^\s:]+")
+_EPOCH = datetime.fromtimestamp(0, UTC)
 _MOST = 1_000
 _AT_ONCE = 100
 
@@ -75,7 +78,10 @@ class SessionStore:
     ) -> None:
         self._base = store.base
         self._protection = protection_for(protect, encryption_key)
-        self._ttl_ms = ms(lifetime or self._base.settings.agent_sessions_ttl)
+        if lifetime is None:
+            lifetime = self._base.settings.agent_sessions_ttl
+        with limits.options():
+            self._ttl_ms = ms(limits.lifetime("lifetime", lifetime))
 
     @property
     def base(self) -> Base:
@@ -91,7 +97,7 @@ class SessionStore:
         you will ask again after OutcomeUnknown. Errors: SessionConflict if there is one, or for a
         version above 0.
         """
-        if session.version != 0:
+        if _version_of(session) != 0:
             actual = await self._version(session.session_id)
             raise SessionConflict(session.session_id, expected=session.version, actual=actual)
         return await self._write(session, None, write, fence)
@@ -105,7 +111,7 @@ class SessionStore:
         stays as it is. ``write`` as in `create`. Errors: SessionConflict at any other version, or
         if the id was deleted and created anew; SessionNotFound; LeaseLost under a stale fence.
         """
-        if session.version < 1:
+        if _version_of(session) < 1:
             raise SessionConflict(
                 session.session_id, expected=0, actual=await self._version(session.session_id)
             )
@@ -116,7 +122,8 @@ class SessionStore:
     async def load(self, session_id: str) -> AgentSession | None:
         """Return a session, or None. Its steps and messages are read when they are looked at.
 
-        Errors: ConfigError if its key cannot be decrypted; CorruptState.
+        Errors: ConfigError if its key cannot be decrypted; CorruptState, and then `raw` gives all
+        that is stored.
         """
         key = self._key(session_id)
         flat = await self._base.fetch(key)
@@ -133,6 +140,17 @@ class SessionStore:
             raise CorruptState(key, str(error)) from None
         # One that was stored under less protection is written again by the next save.
         return _remembering(found.session, write, found.parts, sealed=found.sealed)
+
+    async def raw(self, session_id: str) -> RawSession | None:
+        """Return a session as it is stored, or None. Nothing of it is read: it may be damaged.
+
+        Its ``problems`` say what cannot be read; its ``to_dict`` gives all that is there, to be
+        mended and stored again.
+        """
+        flat = await self._base.fetch(self._key(session_id))
+        names = (name.decode("utf-8", "backslashreplace") for name in flat[::2])
+        fields = dict(zip(names, flat[1::2], strict=True))
+        return RawSession(session_id, fields) if fields else None
 
     async def get(self, session_id: str) -> AgentSession:
         """Return a session. Errors: SessionNotFound; else as `load`."""
@@ -192,7 +210,7 @@ class SessionStore:
         meets each session that is there all the while once; what is created meanwhile comes
         before its first page. Errors: InvalidField for a count below 1, or a bad cursor.
         """
-        if not 1 <= count <= _MOST:
+        if limits.count("count", count) > _MOST:
             raise InvalidField("count", f"must be from 1 to {_MOST}")
         if after is not None and not _CURSOR.fullmatch(after):
             raise InvalidField("after", "is no cursor of a listing")
@@ -217,8 +235,9 @@ class SessionStore:
         header = session.header.changed(version=session.version + 1, updated_at=now())
         change = change_of(session, header, known, self._protection)
         write = new_write_id() if write is None else write
-        if not _WRITE.fullmatch(write):
+        if not _WRITE.fullmatch(text.check(write, "write")):
             raise InvalidField("write", "text without spaces and colons is needed")
+        born = moment.read(moment.write(header.created_at), "header.createdAt")
         reply = await self._base.scripts.save_session(
             self._key(session.session_id),
             change.fields,
@@ -227,7 +246,7 @@ class SessionStore:
             session_id=session.session_id,
             tags=" ".join(_tags(header)),
             # In seconds: some languages write no more of a date.
-            born=str(int(header.created_at.timestamp())),
+            born=str(int((born - _EPOCH).total_seconds())),
             expected=session.version,
             base=known.write if known else "",
             dropped=change.dropped,
@@ -286,6 +305,12 @@ class SessionStore:
 
     def _expiries(self, session_id: str) -> str:
         return self._base.keys.agent_expiries(agent_shard(session_id))
+
+
+def _version_of(session: AgentSession) -> int:
+    checked: AgentSession = instance(AgentSession)(session, "session")
+    header: SessionHeader = instance(SessionHeader)(checked.header, "header")
+    return int(integer.check(header.version, "header.version"))
 
 
 def _remembering(

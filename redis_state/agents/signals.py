@@ -6,13 +6,10 @@ from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from typing import Any, ClassVar
 
-from redis_state.agents.wire import (
-    EMPTY,
-    FrozenMap,
-    Kind,
-    Slot,
-    Wire,
+from redis_state.agents.frozen import EMPTY, FrozenMap
+from redis_state.agents.kinds import (
     boolean,
+    instance,
     many,
     mapping,
     model,
@@ -20,6 +17,7 @@ from redis_state.agents.wire import (
     text,
     text_or_none,
 )
+from redis_state.agents.wire import Kind, Slot, Wire
 
 
 class StopReason(StrEnum):
@@ -83,8 +81,13 @@ class StopSignal(Wire):
         return f"{self.reason}: {self.message}" if self.message else str(self.reason)
 
 
+_many_signals = many(model(StopSignal))
+
+
 class StopSignals(Wire):
     """Signals in the order in which they were given, each as often as it was."""
+
+    slots: ClassVar[tuple[Slot, ...]] = (Slot("items", "items", _many_signals, tuple),)
 
     items: tuple[StopSignal, ...] = ()
 
@@ -103,10 +106,10 @@ class StopSignals(Wire):
         return min(self.items, key=lambda signal: priorities[signal.reason], default=None)
 
 
-_list = many(model(StopSignal))
 _signals = Kind(
-    lambda value, place: StopSignals(items=_list.read(value, place)),
-    lambda value: _list.write(value.items),
+    lambda value, place: StopSignals(items=_many_signals.read(value, place)),
+    lambda value: _many_signals.write(value.items),
+    instance(StopSignals),
 )
 
 

@@ -12,10 +12,11 @@ from redis_state.agents.context import AgentContext
 from redis_state.agents.execution import ExecutionState, ExecutionStatus
 from redis_state.agents.ids import new_id, uuid_kind
 from redis_state.agents.inference import LlmConfig, Usage
+from redis_state.agents.kinds import integer, model, moment, optional
 from redis_state.agents.messages import Message, MessageStore, text_of
 from redis_state.agents.signals import PRIORITIES, StopReason, StopSignal
 from redis_state.agents.steps import AgentStep, AgentStepType, StepError
-from redis_state.agents.wire import Kind, Slot, Wire, integer, model, moment, now, optional
+from redis_state.agents.wire import Kind, Slot, Wire, now
 
 
 def _read_execution(value: Any, place: str) -> ExecutionState | None:
@@ -23,10 +24,11 @@ def _read_execution(value: Any, place: str) -> ExecutionState | None:
     # lost by taking it for none.
     if not isinstance(value, Mapping):
         return None
-    return ExecutionState.from_dict(cast("Mapping[str, Any]", value), place=place)
+    return ExecutionState.of_wire(cast("Mapping[str, Any]", value), place=place)
 
 
-_execution = Kind(_read_execution, lambda value: None if value is None else value.to_dict())
+_maybe_execution = optional(model(ExecutionState))
+_execution = Kind(_read_execution, _maybe_execution.write, _maybe_execution.check)
 
 
 class AgentState(Wire):

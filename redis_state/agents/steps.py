@@ -10,25 +10,23 @@ from typing import Any, ClassVar, cast
 from pydantic import Field
 
 from redis_state import codec
+from redis_state.agents.frozen import EMPTY
 from redis_state.agents.ids import new_id, uuid_kind
 from redis_state.agents.inference import InferenceResponse, Usage
-from redis_state.agents.messages import Message, ToolCall
-from redis_state.agents.parts import Parts
-from redis_state.agents.signals import ExecutionContinuation
-from redis_state.agents.wire import (
-    EMPTY,
-    Kind,
-    Slot,
-    Wire,
+from redis_state.agents.kinds import (
     anything,
     as_list,
+    instance,
     many,
     model,
     moment,
-    now,
     optional,
     text,
 )
+from redis_state.agents.messages import Message, ToolCall
+from redis_state.agents.parts import Parts
+from redis_state.agents.signals import ExecutionContinuation
+from redis_state.agents.wire import Kind, Slot, Wire, now
 
 _UNKNOWN_ERROR = "Unknown execution error"
 _TOOL_ERROR = "ToolExecutionException"
@@ -249,8 +247,17 @@ def _read_executions(value: Any, place: str) -> StepExecutions:
     items = as_list(value, place)
     for at, item in enumerate(items):
         if not isinstance(item, Mapping):
-            return StepExecutions([StepExecution.from_dict(item, place=f"{place}[{at}]")])
-    return StepExecutions(cast("Sequence[Mapping[str, Any]]", items), place=place)
+            return StepExecutions([StepExecution.of_wire(item, place=f"{place}[{at}]")])
+    return StepExecutions.held(cast("Sequence[Mapping[str, Any]]", items), place=place)
 
 
-step_executions: Kind = Kind(_read_executions, lambda value: value.to_list())
+_many_executions = many(model(StepExecution))
+
+
+def _check_executions(value: Any, place: str) -> StepExecutions:
+    if isinstance(value, (list, tuple)):
+        value = StepExecutions(_many_executions.check(value, place), place=place)
+    return cast("StepExecutions", instance(StepExecutions)(value, place))
+
+
+step_executions: Kind = Kind(_read_executions, lambda value: value.wire(), _check_executions)

@@ -6,9 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+from redis_state import limits
 from redis_state.agents.context import AgentContext
 from redis_state.agents.driver import Driver, Scope, Steering, Tool, ToolRun
 from redis_state.agents.execution import ExecutionStatus
+from redis_state.agents.frozen import FrozenMap
 from redis_state.agents.ids import derived_id
 from redis_state.agents.inference import LlmConfig
 from redis_state.agents.loop import AgentLoop
@@ -17,7 +19,6 @@ from redis_state.agents.runtime import SessionRuntime
 from redis_state.agents.session import AgentDefinition, AgentSession
 from redis_state.agents.signals import StopSignal
 from redis_state.agents.state import AgentState
-from redis_state.agents.wire import FrozenMap
 from redis_state.errors import SessionConflict
 from redis_state.models.steering import SteeringEvent
 
@@ -51,6 +52,12 @@ class SubAgents:
     tools: Sequence[Tool] = ()
     max_depth: int = 3
     lease_s: float = 10.0
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be. Errors: ConfigError."""
+        with limits.options():
+            limits.count("max_depth", self.max_depth, least=0)
+            limits.seconds("lease_s", self.lease_s)
 
     @property
     def tool(self) -> Tool:

@@ -4,79 +4,41 @@ The wire form is JSON that other languages read and write too. A part remembers 
 read from, beside the values made of it. Nothing can change a value in place, so a value that is
 still the one that was read is written back as it stood: a date with its offset, ``[]`` where an
 empty map is meant, text inside text. Keys that this version does not know stay where they were.
+
+A value is checked where it is given, by the constructor or by `Wire.changed`, against the kind of
+its field. A part that was made can therefore be written, and what was written can be read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from enum import StrEnum
-from typing import Any, ClassVar, NoReturn, Self, TypeVar, cast
+from typing import Any, ClassVar, Self, cast
 
-from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, PrivateAttr, ValidationError
-from pydantic_core import CoreSchema, core_schema
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    ModelWrapValidatorHandler,
+    PrivateAttr,
+    ValidationError,
+    model_validator,
+)
 
+from redis_state.agents.frozen import EMPTY, read_frozen, thawed
 from redis_state.errors import InvalidField
-
-W = TypeVar("W", bound="Wire")
-E = TypeVar("E", bound=StrEnum)
-
-
-class FrozenMap(dict[str, Any]):
-    """A map that cannot be changed. What its values hold is yours to leave alone."""
-
-    def __setitem__(self, *_: Any) -> NoReturn:
-        _refuse()
-
-    def __delitem__(self, _: Any) -> NoReturn:
-        _refuse()
-
-    def __ior__(self, _: Any) -> NoReturn:  # type: ignore[misc]
-        _refuse()
-
-    def clear(self) -> NoReturn:
-        """Refuse."""
-        _refuse()
-
-    def pop(self, *_: Any) -> NoReturn:
-        """Refuse."""
-        _refuse()
-
-    def popitem(self) -> NoReturn:
-        """Refuse."""
-        _refuse()
-
-    def setdefault(self, *_: Any) -> NoReturn:
-        """Refuse."""
-        _refuse()
-
-    def update(self, *_: Any, **__: Any) -> NoReturn:
-        """Refuse."""
-        _refuse()
-
-    def __reduce__(self) -> tuple[type[FrozenMap], tuple[dict[str, Any]]]:
-        return FrozenMap, (dict(self),)
-
-    @classmethod
-    def __get_pydantic_core_schema__(cls, _: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        given = handler(dict[str, Any])
-        return core_schema.no_info_after_validator_function(cls, given)
-
-
-def _refuse() -> NoReturn:
-    raise TypeError("an agent's state is never changed in place: use its with_* methods")
-
-
-EMPTY = FrozenMap()
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """How a value is read from the wire and written to it."""
+    """How a value is read from the wire and written to it, and which may be given.
+
+    ``check`` returns the value as it is kept. Errors of ``read`` and ``check``: InvalidField.
+    """
 
     read: Callable[[Any, str], Any]
     write: Callable[[Any], Any]
+    check: Callable[[Any, str], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,10 +74,23 @@ class Wire(BaseModel):
         try:
             super().__init__(**values)
         except ValidationError as error:
-            # The error's own text quotes what was given.
-            first = error.errors(include_input=False, include_url=False)[0]
-            place = ".".join(str(part) for part in first["loc"]) or type(self).__name__
-            raise InvalidField(place, first["msg"]) from None
+            raise _named(error, type(self).__name__) from None
+        kept: Any = self.__dict__
+        for slot in self.slots:
+            if slot.field in values:
+                made, given = kept[slot.field], values[slot.field]
+                if isinstance(given, bool) and not isinstance(made, bool):
+                    made = given  # pydantic takes it for a number
+                kept[slot.field] = slot.kind.check(made, slot.field)
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _with_names(cls, value: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        """Refuse an object that cannot be called with: pydantic would fail, not refuse."""
+        keys = cast("Mapping[object, Any]", value) if isinstance(value, Mapping) else ()
+        if not all(isinstance(key, str) for key in keys):
+            raise ValueError("an object with keys of text is needed")
+        return handler(value)
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
@@ -127,10 +102,15 @@ class Wire(BaseModel):
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], *, place: str = "") -> Self:
-        """Read it from its wire form, which is not to be changed afterwards.
+        """Read it from its wire form, of which it keeps a copy.
 
         ``place`` leads the names of fields in errors. Errors: InvalidField.
         """
+        return cls.of_wire(thawed(read_frozen(data, place)), place=place)
+
+    @classmethod
+    def of_wire(cls, data: Mapping[str, Any], *, place: str = "") -> Self:
+        """Read it from a wire form that nobody else has: it is kept as it is."""
         if not isinstance(data, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidField(place or cls.__name__, "an object is needed")
         older = cls.older(data)
@@ -146,21 +126,40 @@ class Wire(BaseModel):
         return EMPTY
 
     def to_dict(self) -> dict[str, Any]:
-        """Write it in its wire form. What nobody changed is written as it was read."""
+        """Write it in its wire form, as a copy. What nobody changed is written as it was read."""
+        return cast("dict[str, Any]", thawed(self.wire()))
+
+    def wire(self) -> dict[str, Any]:
+        """Write it in its wire form, which shares what was read with it: not to be changed."""
         written: dict[str, Any] = {}
         known: set[str] = set()
+        source, values = self._source, self._values  # each look at them is a call
         for slot in self.slots:
             known.update((slot.key, *slot.legacy))
             value = getattr(self, slot.field)
-            names = [name for name in (slot.key, *slot.legacy) if name in self._source]
-            if names and self._values.get(slot.field) is value:
-                written |= {name: self._source[name] for name in names}
+            names = [name for name in (slot.key, *slot.legacy) if name in source]
+            if names and values.get(slot.field) is value:
+                written |= {name: source[name] for name in names}
             elif value or not slot.optional:
                 written[slot.key] = slot.kind.write(value)
-        return _in_order(written, self._source, known)
+        for key in self.older(written).keys() - written.keys():
+            # A reader would take what stands there for the value of a key that is absent.
+            written |= {
+                s.key: s.kind.write(getattr(self, s.field)) for s in self.slots if s.key == key
+            }
+        return _in_order(written, source, known)
+
+    def was_read(self, field: str) -> bool:
+        """Whether a field's value is the one that was read."""
+        return field in self._values and self._values[field] is self.__dict__.get(field)
 
     def changed(self, **values: Any) -> Self:
-        """Return a copy with other values. They are not checked."""
+        """Return a copy with other values. Errors: InvalidField names the one that cannot be."""
+        kinds = {slot.field: slot.kind for slot in self.slots}
+        for name, value in values.items():
+            if name not in kinds:
+                raise InvalidField(name, f"is no field of {type(self).__name__}")
+            values[name] = kinds[name].check(value, name)
         return self.model_copy(update=values)
 
     def replaced(self, **values: Any) -> Self:
@@ -174,6 +173,16 @@ class Wire(BaseModel):
         kept = {name: value for name, value in self._values.items() if name not in values}
         made._values, made._source = kept, source  # noqa: SLF001 - its own class
         return cast("Self", made)
+
+
+def _named(error: ValidationError, name: str) -> InvalidField:
+    """Name the field of a validation error, whose own text quotes what was given."""
+    first = error.errors(include_input=False, include_url=False)[0]
+    place = ".".join(str(part) for part in first["loc"])
+    inner = first.get("ctx", {}).get("error")
+    if isinstance(inner, InvalidField):  # of a part, or of a place in a map
+        return InvalidField(f"{place}.{inner.field}" if place else inner.field, inner.problem)
+    return InvalidField(place or name, first["msg"])
 
 
 def _read(slot: Slot, data: Mapping[str, Any], older: Mapping[str, Any], place: str) -> Any:
@@ -204,123 +213,3 @@ def _in_order(
 def now() -> datetime:
     """Tell the time, in UTC."""
     return datetime.now(UTC)
-
-
-def _wrong(place: str, wanted: str) -> NoReturn:
-    raise InvalidField(place, f"{wanted} is needed")
-
-
-def _same(value: Any) -> Any:
-    return value
-
-
-def _scalar(kinds: type | tuple[type, ...], wanted: str) -> Kind:
-    def read(value: Any, place: str) -> Any:
-        if not isinstance(value, kinds) or (isinstance(value, bool) and kinds is not bool):
-            _wrong(place, wanted)
-        return value
-
-    return Kind(read, _same)
-
-
-text: Kind = _scalar(str, "text")
-integer: Kind = _scalar(int, "a whole number")
-number: Kind = _scalar((int, float), "a number")
-boolean: Kind = _scalar(bool, "true or false")
-anything: Kind = Kind(lambda value, _: value, _same)
-
-
-def optional(kind: Kind) -> Kind:
-    """Make a kind of which null is a value."""
-    return Kind(
-        lambda value, place: None if value is None else kind.read(value, place),
-        lambda value: None if value is None else kind.write(value),
-    )
-
-
-def _read_text_or_none(value: Any, place: str) -> str | None:
-    return text.read(value, place) or None if value is not None else None
-
-
-# Text of which the empty one means that there is none.
-text_or_none: Kind = Kind(_read_text_or_none, _same)
-
-
-def _read_moment(value: Any, place: str) -> datetime:
-    try:
-        moment = datetime.fromisoformat(value)
-    except (TypeError, ValueError):
-        _wrong(place, "a date and time")
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-
-
-def write_moment(moment: datetime) -> str:
-    """Write a moment as ATOM, with its offset, and its fraction if it has one."""
-    aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    return aware.isoformat()
-
-
-moment: Kind = Kind(_read_moment, write_moment)
-
-
-def _read_lenient_moment(value: Any, place: str) -> datetime | None:
-    try:
-        return None if value is None else _read_moment(value, place)
-    except InvalidField:
-        return None
-
-
-# One of which the original reads a bad value as none.
-lenient_moment: Kind = Kind(
-    _read_lenient_moment, lambda value: None if value is None else write_moment(value)
-)
-
-
-def _read_map(value: Any, place: str) -> FrozenMap:
-    if isinstance(value, Mapping):
-        return FrozenMap(cast("Mapping[str, Any]", value))
-    if isinstance(value, (list, tuple)):  # how the original writes a map without keys of its own
-        return FrozenMap({str(at): each for at, each in enumerate(cast("Sequence[Any]", value))})
-    _wrong(place, "an object")
-
-
-# An empty map is [] on the wire, as the original's language writes it.
-mapping: Kind = Kind(_read_map, lambda value: dict(value) if value else [])
-
-
-def model(kind: type[W]) -> Kind:
-    """Make the kind of a part that is an object of its own."""
-    return Kind(
-        lambda value, place: kind.from_dict(value, place=place), lambda value: value.to_dict()
-    )
-
-
-def many(kind: Kind) -> Kind:
-    """Make the kind of a list."""
-
-    def read(value: Any, place: str) -> tuple[Any, ...]:
-        return tuple(
-            kind.read(each, f"{place}[{at}]") for at, each in enumerate(as_list(value, place))
-        )
-
-    return Kind(read, lambda value: [kind.write(each) for each in value])
-
-
-def as_list(value: Any, place: str) -> Sequence[Any]:
-    """Take a list, or an object with none but its values. Errors: InvalidField."""
-    if isinstance(value, (list, tuple)):
-        return cast("Sequence[Any]", value)
-    if isinstance(value, Mapping):
-        return list(cast("Mapping[str, Any]", value).values())
-    _wrong(place, "a list")
-
-
-def one_of(kind: type[E], *, unknown: E | None = None) -> Kind:
-    """Make the kind of a value out of a fixed set; another text is ``unknown``, or refused."""
-    members: Mapping[str, E] = {member.value: member for member in kind}
-
-    def read(value: Any, place: str) -> E:
-        found = members.get(text.read(value, place), unknown)
-        return found or _wrong(place, f"one of {', '.join(members)}")
-
-    return Kind(read, lambda value: value.value)

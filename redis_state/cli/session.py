@@ -18,6 +18,7 @@ from redis_state import RedisStateStore, codec
 from redis_state.agents import (
     AgentSession,
     LlmConfig,
+    RawSession,
     SessionPage,
     SessionStatus,
     SessionStore,
@@ -26,7 +27,7 @@ from redis_state.agents.ids import is_session_id
 from redis_state.agents.protection import is_sealed
 from redis_state.cli.ending import Status, or_exit, run
 from redis_state.cli.tree import differences
-from redis_state.errors import CallerError
+from redis_state.errors import CallerError, CorruptState, SessionNotFound
 
 T = TypeVar("T")
 
@@ -132,15 +133,27 @@ def export(
     with_keys: Annotated[
         bool, typer.Option("--with-keys", help="Leave the keys of models in it, as stored.")
     ] = False,
+    raw: Annotated[
+        bool,
+        typer.Option("--raw", help="Write it unchecked, as it is stored."),
+    ] = False,
     url: Url = None,
 ) -> None:
     """Write a session as one JSON document, in the form that other languages read too.
 
     The keys of models are redacted unless asked for. Try:
     `redis-state session export ID | redis-state session import - --as COPY --url OTHER`.
+
+    A session that cannot be read is written with `--raw`; each problem is a line on standard error.
+    Correct the document, then store it: `redis-state session import FILE --replace`. Export it
+    `--with-keys`, or its models have none afterwards.
     """
-    found = _with_store(url, lambda store: store.get(session_id))
-    text = json.dumps(or_exit((found if with_keys else found.redacted()).to_dict), indent=2)
+    if raw:
+        document = _raw(session_id, url, with_keys=with_keys)
+    else:
+        found = _with_store(url, lambda store: store.get(session_id))
+        document = or_exit((found if with_keys else found.redacted()).to_dict)
+    text = json.dumps(document, indent=2)
     if out is None:
         print(text)
         return
@@ -169,12 +182,17 @@ def import_(
     header = given.header.changed(version=0, session_id=as_id or given.session_id)
 
     async def store_it(store: SessionStore) -> AgentSession:
-        known = await store.load(header.session_id) if replace else None
-        if known is None:
+        there = await store.raw(header.session_id) if replace else None
+        if there is None:
             return await store.create(given.changed(header=header))
-        its = known.header
-        known_as = header.changed(version=its.version, created_at=its.created_at)
-        return await store.save(given.with_keys_of(known).changed(header=known_as))
+        try:
+            known = await store.load(header.session_id)
+        except CorruptState:
+            known = None  # it is what this one mends
+        created_at = known.header.created_at if known else there.born
+        known_as = header.changed(version=there.version, created_at=created_at)
+        with_keys = given.with_keys_of(known) if known else given
+        return await store.save(with_keys.changed(header=known_as))
 
     if _has_clear_keys(given):
         print("redis-state: the keys of models are stored in clear", file=sys.stderr)
@@ -208,6 +226,19 @@ def diff(
             print("They are the same.")
     if found:
         raise typer.Exit(Status.FAILED)
+
+
+def _raw(session_id: str, url: str | None, *, with_keys: bool) -> dict[str, Any]:
+    async def read(store: SessionStore) -> RawSession:
+        found = await store.raw(session_id)
+        if found is None:
+            raise SessionNotFound(session_id)
+        return found
+
+    found = _with_store(url, read)
+    for problem in found.problems:
+        print(f"redis-state: {_shown(problem)}", file=sys.stderr)
+    return found.to_dict(with_keys=with_keys)
 
 
 def _has_clear_keys(given: AgentSession) -> bool:

@@ -14,6 +14,7 @@ from typing import Any, cast
 
 from pydantic import BaseModel
 
+from redis_state import limits
 from redis_state.errors import InvalidField
 from redis_state.models.registered_tasks import (
     A2AState,
@@ -47,12 +48,17 @@ class TaskStateManager:
     of one ``owner`` are never seen by another. An active task is kept `active_task_ttl` after its
     last event, a completed one `finished_task_ttl`; of its events the newest
     `max_updates_per_a2a_task`. Reads of an unknown task give None, False or nothing.
+
+    An event may have ``max_event_bytes`` as JSON. Errors: InvalidField for less than 1.
     """
 
-    def __init__(self, store: RedisStateStore, *, owner: str = "") -> None:
+    def __init__(
+        self, store: RedisStateStore, *, owner: str = "", max_event_bytes: int = 8 << 20
+    ) -> None:
         self._store = store
         self._owner = text("owner", owner)
-        self._tasks = RegisteredTaskStore(store.base, owner=owner)
+        most = limits.count("max_event_bytes", max_event_bytes)
+        self._tasks = RegisteredTaskStore(store.base, owner=owner, max_event_bytes=most)
 
     def __repr__(self) -> str:
         return f"<TaskStateManager owner={self._owner!r} {self._store!r}>"
@@ -76,9 +82,11 @@ class TaskStateManager:
 
         Needs no subscriber. Artifacts and messages leave the state as it is. A terminal state
         ends the task, whatever the event's ``final`` says. Once per ``event_id``: a caller that
-        does not know whether its call happened repeats it with the same one. Errors: TaskUnknown;
-        InvalidTransition if the task has ended, and nothing is recorded then; InvalidField for
-        what is no event, or one of another task.
+        does not know whether its call happened repeats it with the same one, and gets the first
+        one's cursor. An id is recognised as long as its event is kept: among the newest
+        `max_updates_per_a2a_task` of its task. Errors: TaskUnknown; InvalidTransition if the task
+        has ended, and nothing is recorded then; InvalidField for what is no event, one of another
+        task, or one above ``max_event_bytes``.
         """
         document = _document(event)
         told = what_is_told(document)
@@ -134,7 +142,7 @@ class TaskStateManager:
         events = self._tasks.follow(
             text("task_id", task_id),
             after=None if after is None else text("after", after),
-            patience_s=patience_s,
+            patience_s=limits.patience("patience_s", patience_s, least=limits.SHORTEST_S),
         )
         async with aclosing(events):
             async for event in events:
@@ -145,7 +153,7 @@ class TaskStateManager:
 
         Returns how many were dropped by this call. Active tasks stay. Safe while others record,
         register and clean up: each task is dropped whole, and once. Errors: InvalidField for a
-        moment without an offset.
+        moment without an offset, or a negative length of time.
         """
         if isinstance(older_than, datetime):
             if older_than.utcoffset() is None:
@@ -153,6 +161,8 @@ class TaskStateManager:
         elif not isinstance(cast("object", older_than), timedelta):
             needed = f"a datetime or a timedelta is needed, not {type(older_than).__name__}"
             raise InvalidField("older_than", needed)
+        elif older_than < timedelta(0):
+            raise InvalidField("older_than", "must not be less than 0")
         return await self._tasks.drop_before(older_than)
 
     async def count_tasks(self) -> TaskCounts:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from redis_state import limits
 from redis_state.errors import BackendError, InvalidField, RedisStateError
 from redis_state.memory.document import memory_store_of
 from redis_state.memory.keys import CompositeKey, MemoryKey, read_composite, resolve_key
@@ -55,7 +56,7 @@ class PlannerMemory:
         self._summarizer = summarizer
         self._time_source = time_source
         self._types = types or MemoryTypes()
-        self._max_sessions = max_sessions
+        self._max_sessions = limits.count("max_sessions", max_sessions)
         self._sessions: OrderedDict[tuple[int, str], _Open] = OrderedDict()
         self._ephemeral = MemoryKey("default", "anonymous", secrets.token_hex(16))
 

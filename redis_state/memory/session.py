@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, cast
 
+from redis_state import codec
 from redis_state.errors import InvalidField, RedisStateError, VersionConflict
 from redis_state.memory.document import memory_store_of, open_document
 from redis_state.memory.keys import CompositeKey, MemoryKey, read_composite
@@ -121,7 +122,7 @@ class SessionMemory:
     async def get_llm_context(self) -> Mapping[str, Any]:
         """Return what a model is shown, under ``conversation_memory``; nothing for ``none``."""
         payload = self._rules.payload(self._state)
-        return {"conversation_memory": payload} if payload else {}
+        return {"conversation_memory": codec.plain(payload)} if payload else {}
 
     def estimate_tokens(self) -> int:
         """Estimate what a model is shown, in tokens."""
@@ -155,15 +156,16 @@ class SessionMemory:
             await self._reload()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the memory as it is stored: PenguiFlow's format."""
-        return document_of(self._state, self._config)
+        """Return a copy of the memory as it is stored: PenguiFlow's format."""
+        document: dict[str, Any] = codec.plain(document_of(self._state, self._config))
+        return document
 
     def from_dict(self, state: Mapping[str, Any]) -> None:
         """Replace the whole memory by a stored one; the next save overwrites what others did.
 
         Errors: InvalidField.
         """
-        given = settled(state_of(state))
+        given = settled(state_of(codec.plain(state)))
         self._state = given
         self._unsaved = [Replaced(given)]
 

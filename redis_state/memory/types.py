@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Literal, TypeAlias
 
+from redis_state import limits
 from redis_state.errors import InvalidField, MemoryBudgetExceeded
 
 Strategy: TypeAlias = Literal["truncation", "rolling_summary", "none"]
@@ -62,7 +63,8 @@ class MemoryBudget:
 
     def __post_init__(self) -> None:
         """Refuse what contradicts itself."""
-        _at_least_zero(self, "full_zone_turns", "summary_max_tokens", "total_max_tokens")
+        for name in ("full_zone_turns", "summary_max_tokens", "total_max_tokens"):
+            limits.count(name, getattr(self, name), least=0)
         if self.total_max_tokens and self.summary_max_tokens > self.total_max_tokens:
             raise InvalidField("summary_max_tokens", "must be <= total_max_tokens")
         _one_of(self, "overflow_policy", _POLICIES)
@@ -110,15 +112,12 @@ class ShortTermMemoryConfig:
     on_health_changed: Callable[[Any, Any], Awaitable[None]] | None = None
 
     def __post_init__(self) -> None:
-        """Refuse an unknown strategy and negative numbers."""
+        """Refuse an unknown strategy and numbers that cannot be."""
         _one_of(self, "strategy", _STRATEGIES)
-        _at_least_zero(
-            self,
-            "recovery_backlog_limit",
-            "retry_attempts",
-            "retry_backoff_base_s",
-            "degraded_retry_interval_s",
-        )
+        for name in ("recovery_backlog_limit", "retry_attempts"):
+            limits.count(name, getattr(self, name), least=0)
+        for name in ("retry_backoff_base_s", "degraded_retry_interval_s"):
+            limits.patience(name, getattr(self, name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,12 +131,6 @@ class MemoryTypes:
 def default_token_estimator(text: str) -> int:
     """Estimate tokens: a quarter of the characters, and one."""
     return len(text) // 4 + 1
-
-
-def _at_least_zero(owner: object, *names: str) -> None:
-    for name in names:
-        if getattr(owner, name) < 0:
-            raise InvalidField(name, "must be >= 0")
 
 
 def _one_of(owner: object, name: str, known: tuple[str, ...]) -> None:

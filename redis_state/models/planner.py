@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, cast
 
 from redis_state.errors import InvalidField
+from redis_state.nearest import unshared
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ class TrajectoryStep:
     extra: dict[str, Any] = field(default_factory=dict[str, Any])
 
     def serialise(self) -> dict[str, Any]:
-        """Return the step as an object; its values are shared, not copied."""
+        """Return the step as an object. Its dicts and lists are copies."""
         content: dict[str, Any] = {
             "action": self.action,
             "observation": self.observation,
@@ -48,7 +49,7 @@ class TrajectoryStep:
             content["llm_observation"] = self.llm_observation
         if self.streams is not None:
             content["streams"] = self.streams
-        return content | self.extra
+        return cast("dict[str, Any]", unshared(content | self.extra))
 
     @classmethod
     def from_serialised(cls, content: Mapping[str, Any]) -> TrajectoryStep:
@@ -78,9 +79,10 @@ class Trajectory:
     extra: dict[str, Any] = field(default_factory=dict[str, Any])
 
     def serialise(self) -> dict[str, Any]:
-        """Return the trajectory as an object; its values are shared, not copied."""
+        """Return the trajectory as an object. Its dicts and lists are copies."""
         known = {name: getattr(self, name) for name in _known(type(self))}
-        return known | {"steps": [step.serialise() for step in self.steps]} | self.extra
+        steps = [step.serialise() for step in self.steps]
+        return cast("dict[str, Any]", unshared(known | {"steps": steps} | self.extra))
 
     @classmethod
     def from_serialised(cls, content: Mapping[str, Any]) -> Trajectory:

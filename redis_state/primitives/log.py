@@ -16,6 +16,7 @@ from itertools import chain
 from typing import Any, TypeVar
 from zlib import crc32
 
+from redis_state import limits
 from redis_state.errors import BackendUnavailable, CursorGap, InvalidField, LeaseLost
 from redis_state.primitives.signal import Row, listening, read_message
 from redis_state.transport.keys import LogKeys
@@ -276,7 +277,7 @@ class Log:
         Survives lost connections and server restarts: what the subscription missed is read from
         the log. Close it (``aclose()``, or ``contextlib.aclosing``) when done. Errors: CursorGap
         instead of a silent skip; BackendUnavailable when the server stays away for
-        ``patience_s``.
+        ``patience_s``. InvalidField for a cursor that is none, or less patience than a millisecond.
         """
         return self.follow_as(_itself, after=after, topic=topic, patience_s=patience_s)
 
@@ -289,6 +290,7 @@ class Log:
         patience_s: float,
     ) -> AsyncGenerator[T, None]:
         """Yield what ``read`` makes of each row, unless it is None. Like `follow`."""
+        limits.patience("patience_s", patience_s, least=limits.SHORTEST_S)
         follower = _Follower(self, after, topic, patience_s)
         async with listening(self.scripts.transport, self.keys.channel) as subscription:
             while True:

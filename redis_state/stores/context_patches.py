@@ -15,7 +15,7 @@ from typing import Any, Literal, cast
 
 from pydantic import BaseModel
 
-from redis_state import codec
+from redis_state import codec, limits
 from redis_state.errors import (
     InvalidField,
     LimitReached,
@@ -315,7 +315,8 @@ class ContextPatches:
         return _outcome(patch_id, raise_unless_won(reply), updates)
 
     def _patience(self, timeout_s: float | None) -> float:
-        return self._base.settings.call_timeout_s if timeout_s is None else timeout_s
+        given = limits.timeout("timeout_s", timeout_s)
+        return self._base.settings.call_timeout_s if given is None else given
 
     def _keys(self, session_id: str, patch_id: str, task_id: str) -> PatchKeys:
         keys = self._base.keys

@@ -24,12 +24,11 @@ import orjson
 
 from redis_state import codec
 from redis_state.errors import InvalidField
+from redis_state.nearest import MAX_INTEGER_BITS, below
 from redis_state.stores.base import ROW_VERSION, unpack
 
 _TAG = "$"
 _MARK = b'"$"'
-_MAX_INTEGER_BITS = 2048  # as many as codec writes as a number
-_LONGEST_NAME = 40
 # A level takes up to three of orjson's, and several of the interpreter's.
 _MAX_DEPTH = 80
 _OPTIONS = (
@@ -109,7 +108,7 @@ def _text(value: Any, _path: str, _depth: int) -> Any:
 
 def _integer(value: Any, _path: str, _depth: int) -> Any:
     number = int(value)
-    if number.bit_length() <= _MAX_INTEGER_BITS:
+    if number.bit_length() <= MAX_INTEGER_BITS:
         return number
     return {_TAG: ["int", hex(number)]}
 
@@ -122,19 +121,13 @@ def _float(value: Any, _path: str, _depth: int) -> Any:
 def _object(value: Any, path: str, depth: int) -> Any:
     entries = cast("dict[Any, Any]", value).items()
     if _TAG not in value and all(_text_is_plain(key) for key, _ in entries):
-        return {key: _tag(item, _below(path, key), depth) for key, item in entries}
+        return {key: _tag(item, below(path, key), depth) for key, item in entries}
     tagged = [
-        [_tag(key, below, depth), _tag(item, below, depth)]
+        [_tag(key, place, depth), _tag(item, place, depth)]
         for key, item in entries
-        for below in (_below(path, key),)
+        for place in (below(path, key),)
     ]
     return {_TAG: ["dict", tagged]}
-
-
-def _below(path: str, key: object) -> str:
-    """Name an entry in an error: a key that is no name may be part of what nobody should read."""
-    named = type(key) is str and len(key) <= _LONGEST_NAME and key.isidentifier()
-    return f"{path}.{key if named else f'<{type(key).__name__}>'}"
 
 
 def _text_is_plain(key: object) -> bool:

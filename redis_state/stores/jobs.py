@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from redis_state import codec
-from redis_state.errors import InvalidField, LostRace
+from redis_state import codec, limits
+from redis_state.errors import LostRace
 from redis_state.primitives.lease import new_owner
 from redis_state.primitives.log import Bounds, Log
 from redis_state.primitives.record import Stored, new_write_id
@@ -67,8 +67,8 @@ class JobStore:
 
         An occurrence that was fired is not planned again, and one that is claimed stays claimed.
         """
-        if interval_s is not None and interval_s < 1:
-            raise InvalidField("schedule.interval_s", "must be at least 1, or None")
+        if interval_s is not None:
+            limits.count("schedule.interval_s", interval_s)
         await self._base.scripts.save_job(
             self._keys(job_id, session_id),
             {"document": codec.encode(document)},

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
-from redis_state import codec
+from redis_state import codec, limits
 from redis_state.errors import (
     BackendError,
     CorruptState,
@@ -109,7 +109,7 @@ class SessionKV:
         self._memory = memory
         self._artifacts = artifacts
         self._owner = owner
-        self._max_inline_bytes = max_inline_bytes
+        self._max_inline_bytes = limits.count("max_inline_bytes", max_inline_bytes, least=0)
         self._redact_keys = redact_keys
 
     async def get(

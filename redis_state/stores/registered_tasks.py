@@ -60,9 +60,10 @@ class _Found:
 class RegisteredTaskStore:
     """Register, tell, read, follow and drop one owner's tasks."""
 
-    def __init__(self, base: Base, *, owner: str) -> None:
+    def __init__(self, base: Base, *, owner: str, max_event_bytes: int) -> None:
         self._base = base
         self._owner = owner
+        self._max_bytes = max_event_bytes
         self._active_ms = ms(base.settings.active_task_ttl)
         self._kept_ms = ms(base.settings.finished_task_ttl)
         self._max_rows = base.settings.max_updates_per_a2a_task
@@ -91,10 +92,12 @@ class RegisteredTaskStore:
         """Append an event once per id and move the task to the state it says. Atomic.
 
         Errors: InvalidTransition if the task has ended, TaskUnknown, InvalidField for the id of
-        another event; nothing is written then.
+        another event and for an event that is too large; nothing is written then.
         """
         state = told.state
         row = pack([told.kind, state, event])
+        if len(row) > self._max_bytes:
+            raise InvalidField("event", f"{len(row)} bytes, {self._max_bytes} are allowed")
         name = new_write_id() if event_id is None else event_id
         reply = await self._base.scripts.record_task_event(
             self._keys(task_id),
@@ -116,7 +119,7 @@ class RegisteredTaskStore:
         if reply.word is Word.TAKEN and unpack(reply.facts[1], 3) != unpack(row, 3):
             raise InvalidField("event_id", "another event was recorded under it")
         cursor = reply.text(0) + self._log(self._keys(task_id)).name
-        return TaskEvent(cursor, told.kind, state, event)
+        return TaskEvent(cursor, told.kind, state, unpack(row, 3)[2])
 
     async def load(self, task_id: str, *, events: bool) -> TaskInfo | None:
         """Read a task as it stands at one moment."""

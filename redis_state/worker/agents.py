@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Literal, cast
 
+from redis_state import limits
 from redis_state.agents.driver import Scope
 from redis_state.agents.execution import ExecutionStatus
 from redis_state.agents.history import ExecutionHistory, summary_of
@@ -83,8 +84,11 @@ def agent_handler(
     While another task executes the session, this one waits. Before one that was interrupted it
     steps back, for ``patience_s`` since it first found it so: it is PENDING meanwhile, for the
     other may need its slot. It does so unless the other is known to be over. After that the other's
-    execution counts as stopped.
+    execution counts as stopped. Errors: ConfigError for times that cannot be.
     """
+    with limits.options():
+        limits.seconds("lease_s", lease_s)
+        limits.patience("patience_s", patience_s)
 
     async def handle(ctx: TaskContext) -> dict[str, Any]:
         session_id, message = _input(ctx)

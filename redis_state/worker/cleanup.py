@@ -41,8 +41,9 @@ def cleanup_cron(
     if several did, each task would still be dropped once. A run that fails is left to the next.
     Of several in one worker each needs a name. Errors: ConfigError.
     """
-    if older_than < timedelta(0):
-        raise ConfigError("older_than must not be less than 0")
+    length = isinstance(older_than, timedelta)  # pyright: ignore[reportUnnecessaryIsInstance]
+    if not length or older_than < timedelta(0):
+        raise ConfigError("older_than: a timedelta from 0 is needed")
     if not name:
         raise ConfigError("a cron job needs a name")
 

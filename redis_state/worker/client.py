@@ -8,6 +8,7 @@ from contextlib import aclosing, suppress
 from dataclasses import replace
 from typing import Any, Self
 
+from redis_state import limits
 from redis_state.errors import CursorGap, InvalidField, InvalidTransition, TaskUnknown
 from redis_state.models import (
     StateUpdate,
@@ -266,7 +267,7 @@ class TaskClient:
 
         Errors: TimeoutError; InvalidField if the session has no such task.
         """
-        async with asyncio.timeout(timeout_s):
+        async with asyncio.timeout(limits.timeout("timeout_s", timeout_s)):
             while True:
                 # The cursor first: an end that comes after the look comes after the cursor too.
                 cursor = await self.store.update_cursor(session_id)
@@ -307,7 +308,7 @@ class TaskClient:
 
     async def unfinished(self, *, limit: int = 100) -> Sequence[TaskState]:
         """List tasks of all sessions that are not over, the next to be looked at first."""
-        return await list_unfinished(self.store, limit)
+        return await list_unfinished(self.store, limits.count("limit", limit, least=0))
 
     async def snapshots(self, session_id: str, task_id: str) -> list[Snapshot]:
         """List what a task's steps have noted, in order, without the results.
@@ -336,7 +337,7 @@ class TaskClient:
         """List tasks of all sessions that were given up, the last first: FAILED, because more
         workers than allowed died, one after the other, while they ran them.
         """
-        return await list_dead(self.store, limit)
+        return await list_dead(self.store, limits.count("limit", limit, least=0))
 
     async def _still_there(self, session_id: str, task_id: str) -> bool:
         """Tell whether there is such a task; queue it if it waits and the queue has lost it.

@@ -8,15 +8,14 @@ reason that one gives ends the task as FAILED, whatever its handler does about i
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import update_wrapper
 from inspect import isawaitable
-from typing import Any, Generic, ParamSpec, Protocol, TypeVar
+from typing import Generic, ParamSpec, Protocol, TypeVar
 
-from redis_state.errors import InvalidField
+from redis_state import limits
 from redis_state.worker.inbox import Inbox
 
 P = ParamSpec("P")
@@ -73,12 +72,11 @@ class Budget:
 
     def __post_init__(self) -> None:
         """Refuse terms that make no sense, before a task is begun under them."""
-        if self.seconds is not None and not 0 < self.seconds < math.inf:
-            raise InvalidField("seconds", "more than 0 are needed, or None for no limit")
+        if self.seconds is not None:
+            limits.seconds("seconds", self.seconds)
         for name in ("steps", "updates"):
-            most: Any = getattr(self, name)
-            if most is not None and (type(most) is not int or most < 0):
-                raise InvalidField(name, "a whole number is needed, 0 or more, or None")
+            if getattr(self, name) is not None:
+                limits.count(name, getattr(self, name), least=0)
 
     def check(self, spent: Spent, /) -> str | None:
         """Name what is used up."""

@@ -22,6 +22,7 @@ from contextlib import aclosing
 from functools import partial
 from typing import NoReturn
 
+from redis_state import limits
 from redis_state.errors import BackendError, CursorGap
 from redis_state.models import SteeringEvent, SteeringEventType
 from redis_state.primitives.signal import Row
@@ -123,7 +124,7 @@ class Inbox:
         if timeout_s is None and not lane.is_due:
             lane.go_live()
         try:
-            async with asyncio.timeout(timeout_s):
+            async with asyncio.timeout(limits.timeout("timeout_s", timeout_s)):
                 while not (lane.is_due or (self._waiting and not lane.withholds())):
                     self.raise_if_over()
                     self._arrived.clear()

@@ -12,6 +12,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 
 from stamina import Attempt, retry_context
 
+from redis_state import limits
 from redis_state.errors import InvalidField, LeaseLost
 
 R = TypeVar("R")
@@ -38,13 +39,11 @@ class RetryPolicy:
 
     def __post_init__(self) -> None:
         """Refuse terms that make no sense, before a step is begun under them."""
-        if self.attempts < 1:
-            raise InvalidField("attempts", "at least 1 is needed")
+        limits.count("attempts", self.attempts)
         for name in ("wait_initial_s", "wait_max_s", "wait_jitter_s"):
-            if not 0 <= getattr(self, name) < float("inf"):
-                raise InvalidField(name, "a number of seconds is needed, 0 or more")
-        if self.timeout_s is not None and not self.timeout_s > 0:
-            raise InvalidField("timeout_s", "more than 0 seconds are needed, or None for no limit")
+            limits.seconds(name, getattr(self, name), least=0)
+        if self.timeout_s is not None:
+            limits.patience("timeout_s", self.timeout_s, least=limits.SHORTEST_S)
         kinds: tuple[Any, ...] = self.on if isinstance(self.on, tuple) else (self.on,)
         if not all(isinstance(kind, type) and issubclass(kind, Exception) for kind in kinds):
             raise InvalidField("on", "kinds of Exception are needed")

@@ -15,6 +15,7 @@ from typing import Any
 from arq.cron import CronJob
 from redis.exceptions import RedisError
 
+from redis_state import limits
 from redis_state.errors import ConfigError
 from redis_state.settings import Settings
 from redis_state.store import RedisStateStore, process_name
@@ -85,15 +86,16 @@ class AgentWorker:
         """Refuse what cannot be."""
         self._check_queues()
         copies(self.crons)
-        if min([self.max_tasks, *self.queue_limits.values()]) < 1:
-            raise ConfigError("max_tasks and queue_limits must be at least 1")
+        with limits.options():
+            limits.count("max_tasks", self.max_tasks)
+            limits.count("max_crashes", self.max_crashes, least=0)
+            for queue, most in self.queue_limits.items():
+                limits.count(f"queue_limits[{queue!r}]", most)
+            for option in ("task_timeout_s", "lease_s", "poll_s", "interval_s"):
+                limits.seconds(option, getattr(self, option))
+            limits.seconds("grace_s", self.grace_s, least=0)
         if self.heartbeat not in ("loop", "thread"):
             raise ConfigError(f"heartbeat is loop or thread, not {self.heartbeat!r}")
-        for option in ("task_timeout_s", "lease_s", "poll_s", "interval_s"):
-            if not 0 < getattr(self, option) < math.inf:
-                raise ConfigError(f"{option} must be more than 0")
-        if not 0 <= self.grace_s < math.inf:
-            raise ConfigError("grace_s must not be less than 0")
 
     @property
     def queue_names(self) -> tuple[str, ...]:

@@ -11,9 +11,10 @@ import pytest
 pytest.importorskip("typer", reason="needs the cli extra")
 
 from redis_state import RedisStateStore, Settings
-from redis_state.agents import AgentDefinition, AgentSession, LlmConfig, SessionStore
+from redis_state.agents import AgentDefinition, AgentSession, FrozenMap, LlmConfig, SessionStore
 from redis_state.cli.session import session as app
 from redis_state.cli.tree import differences
+from redis_state.errors import CorruptState
 from tests.agents import fresh, stepped
 from tests.commands import Ran, begin, end
 from tests.commands import cli as run_command
@@ -200,3 +201,82 @@ async def test_sessions_are_compared_place_by_place(cli: Cli, sessions: SessionS
     assert lines[0] == 'state.context.metadata: [] -> {"seen": true}'
     assert lines[1].startswith("state.context.messageStore.sections[0].messages[2]: nothing -> {")
     assert (await cli("diff", "a", "nobody")).status == 3
+
+
+async def damage(store: RedisStateStore, name: str, old: bytes, new: bytes) -> None:
+    """Put something else into a field of the stored session."""
+    key, sender = store.base.keys.agent_session("a"), store.transport.sender
+    data: bytes = await sender.send("HGET", key, name, repeatable=True)
+    assert old in data
+    await sender.send("HSET", key, name, data.replace(old, new, 1), repeatable=True)
+
+
+def mend(file: Path, old: str, new: str) -> None:
+    file.write_text(file.read_text(encoding="utf-8").replace(old, new), encoding="utf-8")
+
+
+async def test_a_session_that_cannot_be_read_is_exported_raw_mended_and_stored_again(
+    cli: Cli, sessions: SessionStore, store: RedisStateStore
+) -> None:
+    execution_id = "00000001-0000-4000-8000-00000000000a"
+    state = stepped(keyed("a").state.with_new_execution(execution_id), 2)
+    whole = await sessions.create(keyed("a").with_state(state))
+    # As sessions stand that earlier versions of this library saved.
+    await damage(store, "head", execution_id.encode(), b"order-42")
+    with pytest.raises(CorruptState, match="executionId"):
+        await sessions.get("a")
+    refused = await cli("export", "a")
+    assert (refused.status, refused.out) == (1, "")
+
+    raw = await cli("export", "a", "--raw", "--with-keys", "-o", "a.json")
+    assert raw.status == 0
+    assert "state.execution.executionId: a UUID is needed" in raw.err
+    mend(Path("a.json"), "order-42", execution_id)
+    mended = await cli("import", "a.json", "--replace")
+    assert mended.status == 0, mended.err
+    found = await sessions.get("a")
+    assert (found.definition, found.state) == (whole.definition, whole.state)
+    assert found.version == 2
+    assert (await cli("export", "missing", "--raw")).status == 3
+
+
+async def test_a_raw_export_loses_nothing_of_a_session_and_shows_no_key(
+    cli: Cli, sessions: SessionStore, store: RedisStateStore
+) -> None:
+    state = keyed("a").state
+    for number in range(12):
+        state = stepped(state, number)
+    model = LlmConfig(api_key="s3cr3t", query_params=FrozenMap(sig=["s3cr3t"]))
+    await sessions.create(keyed("a").with_state(state.with_llm_config(model)))
+    whole = (await cli("export", "a")).document
+    assert (await cli("export", "a", "--raw")).document["state"]["execution"] == (
+        whole["state"]["execution"]
+    )
+    key, sender = store.base.keys.agent_session("a"), store.transport.sender
+    await damage(store, "s:1", b"{", b"not JSON {")
+    await damage(store, "m0:3", b"{", b'{"odd": 1, ')
+    await sender.send("HDEL", key, "s:2", repeatable=True)
+    raw = await cli("export", "a", "--raw")
+    assert "s3cr3t" not in raw.out + raw.err
+    assert "s:2 is missing" in raw.err
+    assert "stepExecutions[1]: not JSON" in raw.err
+    steps = raw.document["state"]["execution"]["stepExecutions"]
+    were = whole["state"]["execution"]["stepExecutions"]
+    assert steps[1].startswith("not JSON {")
+    assert [steps[0], *steps[2:]] == [were[0], *were[3:]]
+    said = raw.document["state"]["context"]["messageStore"]["sections"][0]["messages"]
+    assert (len(said), said[3]["odd"]) == (14, 1)
+
+    await damage(store, "head", b"{", b"s3cr3t {")
+    await damage(store, "definition", b'"llmConfig":{', b'"llmConfig":[{')
+    await damage(store, "definition", b'},"tools"', b'}],"tools"')
+    raw = await cli("export", "a", "--raw")
+    assert "s3cr3t" not in raw.out + raw.err
+    assert raw.document["state"] == "[redacted]"
+    assert {"s:0", "s:11", "m0:11"} <= raw.document["parts"].keys()
+    shown = await cli("export", "a", "--raw", "--with-keys")
+    assert shown.document["state"].startswith("s3cr3t {")
+    found = await sessions.raw("a")
+    assert found is not None
+    assert "s3cr3t" not in repr(found)
+    assert await sessions.raw("b") is None

@@ -11,6 +11,7 @@ from redis_state.agents import (
     ExecutionHistory,
     ExecutionStatus,
     FrozenMap,
+    InferenceResponse,
     ScriptedDriver,
     SessionRuntime,
     SessionStage,
@@ -19,9 +20,11 @@ from redis_state.agents import (
     Tool,
     ToolCall,
     ToolRun,
+    Turn,
+    execution_id_for,
     run_session,
 )
-from redis_state.errors import SessionBusy
+from redis_state.errors import InvalidField, SessionBusy
 from tests.agents import EXECUTION, fresh
 
 OTHER = "00000002-0000-4000-8000-000000000002"
@@ -162,3 +165,70 @@ async def test_a_fork_has_executions_of_its_own(runtime: SessionRuntime) -> None
         await run_session(runtime, session_id, quick("two"))
     # One of the source before the fork, and one of each after it.
     assert await ExecutionHistory(runtime.sessions).count(source.state.agent_id) == 3
+
+
+async def test_an_execution_of_a_free_name_happens_once_in_each_session_and_can_be_read(
+    runtime: SessionRuntime,
+) -> None:
+    ran: dict[str, str] = {}
+
+    def loop(session_id: str) -> AgentLoop:
+        def work(run: ToolRun) -> str:
+            assert ran.setdefault(session_id, run.id) == run.id
+            return "ok"
+
+        return AgentLoop(ScriptedDriver(CALL, "done"), tools=[Tool("work", work)])
+
+    for session_id in ("a", "b"):
+        await runtime.create(fresh(session_id))
+        named = execution_id_for(session_id, "order-42")
+        for answer in ("first", "again"):
+            saved = await run_session(
+                runtime, session_id, loop(session_id), message="go", execution_id="order-42"
+            )
+            loaded = await runtime.get(session_id)
+            assert loaded.state == saved.state, answer
+            assert loaded.state.execution_count == 1
+            assert loaded.state.execution is not None
+            assert loaded.state.execution.execution_id == named
+        await run_session(runtime, session_id, quick("next"), message="and now?")
+        after = await run_session(runtime, session_id, quick("x"), execution_id="order-42")
+        assert after.state.execution_count == 2
+        assert await ExecutionHistory(runtime.sessions).knows(after.state.agent_id, named)
+    # What a tool does outside for one session is never taken for what it does for another.
+    assert ran["a"] != ran["b"]
+
+
+@pytest.mark.parametrize("name", ["", 42, b"order"])
+async def test_a_name_that_cannot_be_one_is_refused_before_anything_is_saved(
+    name: Any, runtime: SessionRuntime
+) -> None:
+    await runtime.create(fresh("a"))
+    with pytest.raises(InvalidField) as refused:
+        await run_session(runtime, "a", quick("x"), message="go", execution_id=name)
+    assert refused.value.field == "execution_id"
+    message: Any = name or b""
+    with pytest.raises(InvalidField) as refused:
+        await run_session(runtime, "a", quick("x"), message=message)
+    assert refused.value.field == "message"
+    assert (await runtime.get("a")).version == 1
+
+
+async def test_what_a_driver_or_a_tool_gives_never_leaves_a_session_that_cannot_be_read(
+    runtime: SessionRuntime,
+) -> None:
+    class Wrong:
+        async def respond(self, turn: Turn) -> Any:
+            return "text is no response" if turn.number else InferenceResponse(tool_calls=(CALL,))
+
+    def work(_: ToolRun) -> Any:
+        return {"half": "\ud800", "other": {1, 2}, "much": float("nan")}
+
+    await runtime.create(fresh("a"))
+    loop = AgentLoop(Wrong(), tools=[Tool("work", work)])
+    saved = await run_session(runtime, "a", loop, message="\ud83d\ude00 \udc80")
+    loaded = await runtime.get("a")
+    assert loaded.state == saved.state
+    assert loaded.state.status is ExecutionStatus.FAILED
+    assert [error.class_ for error in loaded.state.errors] == ["InvalidField"]
+    assert said_by_users(loaded.state) == ["\U0001f600 \udc80"]

@@ -827,3 +827,27 @@ async def test_a_memory_that_cannot_finish_holds_a_closing_store_up_no_longer_th
             await memory.add_turn(turn(name))
     found = await stored(store)
     assert (found["summary"], [each["user_message"] for each in found["pending"]]) == ("", ["a"])
+
+
+async def test_what_a_memory_shows_of_itself_belongs_to_whoever_asked(
+    store: RedisStateStore,
+) -> None:
+    memory = memory_of(store)
+    added: Any = full_turn("1")
+    added.trajectory_digest.tools_invoked = [{"tool": ["t"]}]
+    await memory.add_turn(added)
+    before, context = json.dumps(memory.to_dict()), json.dumps(await memory.get_llm_context())
+    shown: Any = await memory.get_llm_context()
+    for digest in (
+        memory.to_dict()["turns"][0]["trajectory_digest"],
+        shown["conversation_memory"]["recent_turns"][0]["trajectory_digest"],
+    ):
+        digest["tools_invoked"][0]["tool"].append("masked")
+        digest.clear()
+    memory.to_dict()["turns"][0]["artifacts_shown"].clear()
+    assert json.dumps(memory.to_dict()) == before
+    assert json.dumps(await memory.get_llm_context()) == context
+    given = memory.to_dict()
+    memory.from_dict(given)
+    given["turns"][0]["artifacts_shown"]["a"]["b"].append("masked")
+    assert json.dumps(memory.to_dict()["turns"]) == json.dumps(json.loads(before)["turns"])

@@ -309,6 +309,25 @@ async def test_a_damaged_session_is_told_without_its_contents(
     assert [each.place for each in await store.base.unreadable("a")] == ["header"]
 
 
+@pytest.mark.parametrize(
+    ("place", "part"),
+    [
+        ("state.execution.stepExecutions[1].id", {"id": "step-1", "step": {}}),
+        ("state.execution.stepExecutions[1].step", {"step": "gone"}),
+    ],
+)
+async def test_a_step_that_nobody_has_looked_at_is_read_before_it_is_stored(
+    sessions: SessionStore, place: str, part: dict[str, Any]
+) -> None:
+    data = fresh("a").with_state(stepped(fresh().state, 1)).to_dict()
+    data["state"]["execution"]["stepExecutions"].append(part)
+    session = AgentSession.from_dict(data)
+    with pytest.raises(InvalidField) as refused:
+        await sessions.create(session)
+    assert refused.value.field == place
+    assert not await sessions.exists("a")
+
+
 async def test_a_listing_filters_and_pages_newest_first(sessions: SessionStore) -> None:
     made: list[SessionHeader] = []
     for number in range(40):

@@ -306,6 +306,47 @@ async def test_an_id_is_of_one_event_also_if_its_keys_come_in_another_order(
 # Retention
 
 
+async def test_an_event_is_recognised_by_its_id_as_long_as_it_is_kept(
+    settings: Settings,
+) -> None:
+    few = settings.model_copy(update={"max_updates_per_a2a_task": 3})
+    async with RedisStateStore(few) as short:
+        tasks = TaskStateManager(short)
+        await tasks.register_task("t", "c", "s")
+        first = await tasks.record_event("t", chunk("a"), event_id="e")
+        for _ in range(2):
+            await tasks.record_event("t", chunk("b"))
+        assert (await tasks.record_event("t", chunk("a"), event_id="e")).cursor == first.cursor
+        await tasks.record_event("t", chunk("b"))
+        again = await tasks.record_event("t", chunk("a"), event_id="e")
+        assert again.cursor != first.cursor
+
+
+async def test_an_event_that_is_too_large_is_refused_and_not_recorded(
+    store: RedisStateStore,
+) -> None:
+    tasks = TaskStateManager(store, max_event_bytes=1_000)
+    await tasks.register_task("t", "c", "s")
+    with pytest.raises(InvalidField, match=r"event: 1.* bytes, 1000 are allowed") as refused:
+        await tasks.record_event("t", chunk("s3cr3t" * 200))
+    assert "s3cr3t" not in str(refused.value)
+    assert await tasks.get_task_events("t") == []
+    await tasks.record_event("t", chunk("x" * 500))
+    assert len(await tasks.get_task_events("t")) == 1
+
+
+async def test_an_event_that_was_recorded_is_told_as_everybody_reads_it(
+    tasks: TaskStateManager,
+) -> None:
+    await tasks.register_task("t", "c", "s")
+    event = chunk("a") | {"metadata": {"tags": {1}, "much": float("inf")}}
+    told = await tasks.record_event("t", event)
+    assert told.event == {**chunk("a"), "metadata": {"tags": [1], "much": "Infinity"}}
+    assert [told.event] == await tasks.get_task_events("t")
+    told.event["metadata"]["tags"].clear()
+    assert event["metadata"]["tags"] == {1}
+
+
 async def test_only_the_newest_events_are_kept_and_a_reader_is_told(settings: Settings) -> None:
     few = settings.model_copy(update={"max_updates_per_a2a_task": 10})
     async with RedisStateStore(few) as store:

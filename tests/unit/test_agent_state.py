@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import uuid
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -28,6 +29,8 @@ from redis_state.agents import (
     ToolCall,
     ToolExecution,
     Usage,
+    execution_id_for,
+    id_for,
 )
 from redis_state.agents.parts import Parts
 from redis_state.agents.wire import Wire, now
@@ -203,6 +206,21 @@ def test_a_bad_step_is_told_when_it_is_looked_at_with_its_place() -> None:
         assert state.steps
     assert caught.value.field == "execution.stepExecutions[0].id"
     assert state.to_dict()["execution"]["stepExecutions"] == broken["execution"]["stepExecutions"]
+
+
+def test_a_free_name_gives_the_same_id_in_every_process_and_language() -> None:
+    # uuid5(uuid5(NAMESPACE_URL, "redis_state.agents"), name), as the docstring says.
+    ours = uuid.uuid5(uuid.NAMESPACE_URL, "redis_state.agents")
+    assert id_for("agent-7") == str(uuid.uuid5(ours, "agent-7"))
+    assert AgentState(agent_id=id_for("agent-7")).agent_id == id_for("agent-7")
+    assert execution_id_for("s", "order-42") != execution_id_for("t", "order-42")
+    # One of version 7 is a UUID, and no name.
+    seventh = "018f0000-0000-7000-8000-000000000001"
+    assert id_for(seventh) == seventh
+    assert execution_id_for("s", seventh) == seventh
+    assert AgentState.from_dict({"agentId": seventh}).agent_id == seventh
+    with pytest.raises(InvalidField, match="name"):
+        id_for("")
 
 
 def test_a_constructor_names_a_bad_field_without_quoting_it() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 LAYERS = (
-    ("errors", "models", "codec", "nearest", "settings"),
+    ("errors", "models", "codec", "nearest", "limits", "settings"),
     ("transport",),
     ("primitives",),
     ("stores", "agents"),

@@ -13,6 +13,7 @@ from a2a.server.context import ServerCallContext
 from a2a.server.events.event_queue import Event
 from a2a.server.owner_resolver import OwnerResolver, resolve_user_scope
 
+from redis_state import limits
 from redis_state.errors import ConfigError
 from redis_state.integrations.a2a.convert import event_of, failed
 from redis_state.store import RedisStateStore
@@ -44,11 +45,11 @@ class A2AOptions:
 
     def __post_init__(self) -> None:
         """Refuse what cannot work. Errors: ConfigError names it."""
-        if not self.lease_s >= _SHORTEST_LEASE_S:
-            raise ConfigError(f"lease_s: at least {_SHORTEST_LEASE_S} is needed")
-        for name in ("max_bytes", "max_events", "max_push_configs"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name}: at least 1 is needed")
+        with limits.options():
+            limits.seconds("lease_s", self.lease_s, least=_SHORTEST_LEASE_S)
+            for name in ("max_bytes", "max_events", "max_push_configs"):
+                limits.count(name, getattr(self, name))
+            limits.lifetime("tombstone", self.tombstone)
 
 
 class A2ABackend:

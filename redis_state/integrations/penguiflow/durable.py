@@ -17,7 +17,7 @@ from penguiflow.sessions import StreamingSession
 from penguiflow.sessions.models import ContextPatch, MergeStrategy, TaskGroup
 from penguiflow.state import StateUpdate, SteeringEvent, TaskStatus
 
-from redis_state import codec
+from redis_state import codec, limits
 from redis_state.errors import (
     CallerError,
     InvalidField,
@@ -262,7 +262,7 @@ class DurableSession(StreamingSession):  # type: ignore[misc]  # penguiflow has 
     ) -> tuple[TaskGroup | None, bool]:
         """Wait until a group is over, whichever process ends it; the group, and if time ran out."""
         try:
-            async with asyncio.timeout(timeout_s):
+            async with asyncio.timeout(limits.timeout("timeout_s", timeout_s)):
                 while True:
                     group = await self._group(group_id)
                     if group is None or group.status in _OVER:

@@ -22,7 +22,7 @@ from penguiflow.planner import PlannerFinish, PlannerPause, ReactPlanner
 from penguiflow.state import SteeringEvent, SteeringEventType
 from penguiflow.steering import SteeringCancelled, SteeringInbox
 
-from redis_state import codec
+from redis_state import codec, limits
 from redis_state.errors import BackendError, BackendUnavailable, InvalidField, LostRace
 from redis_state.integrations.penguiflow.memory import memory_key_of, remembering
 from redis_state.integrations.penguiflow.pauses import resume_once
@@ -72,6 +72,7 @@ def planner_handler(
     options: PauseOptions = {} if pause is None else pause
     if "key" in options:
         raise InvalidField("pause", "cannot have a key: a planner may pause more than once")
+    limits.patience("summary_s", summary_s)
     tell = answer or answer_of
 
     async def plan(ctx: TaskContext) -> dict[str, Any]:

@@ -1,0 +1,71 @@
+"""Lengths of time, and numbers of things: what may be given where one is needed.
+
+Each check returns the value, or raises InvalidField, which names the field and never quotes what
+was given. True and False are numbers to Python, and to nobody who writes them here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import TypeGuard
+
+from redis_state.errors import ConfigError, InvalidField
+
+# The server counts in milliseconds. Nobody waits longer than this for a lease to run out.
+_SHORTEST = timedelta(milliseconds=1)
+_LONGEST = timedelta(days=3650)
+SHORTEST_S: float = _SHORTEST.total_seconds()
+
+
+def count(field: str, value: object, *, least: int = 1) -> int:
+    """Check a number of things."""
+    if isinstance(value, int) and not isinstance(value, bool) and value >= least:
+        return value
+    raise InvalidField(field, f"a whole number of at least {least} is needed")
+
+
+def seconds(field: str, value: object, *, least: float = SHORTEST_S) -> float:
+    """Check how long something lasts, like a lease: at least a millisecond, and not for ever."""
+    if _is_number(value) and least <= value <= _LONGEST.total_seconds():
+        return value
+    most = _LONGEST.total_seconds()
+    raise InvalidField(field, f"a number of seconds from {least:g} to {most:.0f} is needed")
+
+
+def patience(field: str, value: object, *, least: float = 0.0) -> float:
+    """Check how long somebody waits for something: not at all, or up to for ever."""
+    if _is_number(value) and value >= least:
+        return value
+    raise InvalidField(field, f"a number of seconds from {least:g} is needed")
+
+
+def timeout(field: str, value: object) -> float | None:
+    """Check what is left of a wait: None is for ever, and what is below 0 is over already."""
+    if value is None or _is_number(value):
+        return value
+    raise InvalidField(field, "a number of seconds is needed, or None for no limit")
+
+
+def lifetime(field: str, value: object) -> timedelta:
+    """Check how long something is kept: at least a millisecond, and at most ten years."""
+    if isinstance(value, timedelta) and _SHORTEST <= value <= _LONGEST:
+        return value
+    raise InvalidField(field, "a timedelta from 1 millisecond to 3650 days is needed")
+
+
+@contextmanager
+def options() -> Generator[None]:
+    """Check options of what is being made. Errors: ConfigError instead of InvalidField."""
+    try:
+        yield
+    except InvalidField as error:
+        raise ConfigError(str(error)) from None
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        return False
+    return not math.isnan(value)
