@@ -1,4 +1,5 @@
--- Claim a job's due occurrence for one scheduler, until its lease runs out.
+-- Claim a job's due occurrence for one scheduler, until its lease runs out. A repetition finds its own
+-- claim.
 -- KEYS[1] job      hash: document, next, enabled, owner, until, occurrence, asked, begun, attempts
 -- KEYS[2] due      zset: job_id -> next occurrence in us
 -- ARGV[1] owner    id of this claim

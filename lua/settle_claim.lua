@@ -1,4 +1,5 @@
 -- Put off or take out what a claim has looked at; what was put anew meanwhile stays as it was put.
+-- A repetition finds the claim's mark gone.
 -- KEYS[1] watch    zset: entry -> when, in ms
 -- ARGV[1] mark     the time that the claim gave its entries
 -- ARGV[2..] entries  entry and delay_ms in turn; without a delay the entry is taken out

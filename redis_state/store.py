@@ -428,7 +428,10 @@ class RedisStateStore:
         await self.base.drop_unreadable(session_id)
 
     async def delete_everything(self) -> None:
-        """Delete every key under this store's namespace. Looks through the whole server."""
+        """Delete every key under this store's namespace. Looks through the whole server.
+
+        What other clients write meanwhile may be deleted too: for a namespace that nobody uses.
+        """
         sender = self.transport.sender
         cursor = b"0"
         while True:

@@ -46,8 +46,8 @@ class WatchList:
 
     async def take_out(self, entry: bytes) -> bool:
         """Take an entry out; tell whether it was there."""
-        sender = self._scripts.transport.sender
-        return bool(await sender.send("ZREM", self._shard(entry), entry, repeatable=True))
+        reply = await self._scripts.run_once("ZREM", self._shard(entry), entry)
+        return bool(reply.facts[0])
 
     async def claim_due(self, *, limit: int = 100, hold_ms: int = 30_000) -> list[Claim]:
         """Claim entries that are due, ``limit`` of each shard, for ``hold_ms``.

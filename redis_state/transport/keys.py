@@ -311,10 +311,6 @@ class Keys:
         """
         return self._key("task_id", task_id, "snapshot-index")
 
-    def snapshot_removal(self, task_id: str) -> str:
-        """string: call, answer: what the last removal of snapshots did. 10 minutes."""  # noqa: D401
-        return self._key("task_id", task_id, "snapshot-removal")
-
     def artifacts(self, place: str) -> BlobKeys:
         """hash: number -> bytes, ref, chunks: ``:blob:<id>`` an artifact, ``:upload:<n>`` one that
         comes; ``:expiry``, ``:use`` zset, ``:about`` hash: the books. As the retention says.
@@ -478,6 +474,12 @@ class Keys:
         """zset: task_id -> expiry in ms: the same tasks. As long as the last one."""
         return self._key("owner", owner, "registered-kept")
 
+    def call(self, beside: str, call: str) -> str:
+        """string: the packed reply of a call that removes or overwrites, for its repetition; in the
+        slot of what it is about. `call_timeout_s` and a minute.
+        """  # noqa: D401
+        return call_key(beside, call)
+
     def worker(self, worker: str) -> str:
         """hash: version, write, order, document: one worker process. Three of its intervals."""
         return f"{self.namespace}:v1:{{workers}}:worker:{escape('worker', worker)}"
@@ -548,6 +550,11 @@ class Keys:
 def a2a_scope(tenant: str, owner: str) -> str:
     """Name the slot of one owner's A2A tasks. No other scope holds a slash."""
     return f"a2a/{escape('tenant', tenant)}/{escape('owner', owner)}"
+
+
+def call_key(beside: str, call: str) -> str:
+    """Name the place of a call's reply, in the slot of another key."""
+    return f"{beside[: beside.index('}') + 1]}:call:{call}"
 
 
 def agent_shard(session_id: str) -> int:

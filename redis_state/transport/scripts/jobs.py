@@ -23,7 +23,7 @@ class JobScripts(ScriptRunner):
     ) -> Asked:
         """OK kept."""
         expires = "" if expires_ms is None else expires_ms
-        return self._run("save_oauth_token", (token,), (value, expires, ttl_ms))
+        return self._run_once("save_oauth_token", (token,), (value, expires, ttl_ms))
 
     # Scheduled jobs
 
