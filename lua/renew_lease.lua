@@ -1,5 +1,5 @@
 -- Prolong a lease that nobody has taken over since, even if it has expired.
--- KEYS[1] lease    hash: owner, epoch, expires
+-- KEYS[1] lease    hash: owner, epoch, expires, length
 -- ARGV[1] owner    of the claim that took it
 -- ARGV[2] epoch    that it was taken under
 -- ARGV[3] duration_ms  from now
@@ -13,6 +13,6 @@ local owner, epoch, duration_ms, keep_ms = ARGV[1], ARGV[2], tonumber(ARGV[3]), 
 
 local was = redis.call('HMGET', lease, 'owner', 'epoch')
 if was[1] ~= owner or was[2] ~= epoch then return { 'LOST', tonumber(was[2] or 0) } end
-redis.call('HSET', lease, 'expires', string.format('%.0f', now_ms() + duration_ms))
+redis.call('HSET', lease, 'expires', string.format('%.0f', now_ms() + duration_ms), 'length', duration_ms)
 redis.call('PEXPIRE', lease, string.format('%.0f', duration_ms + keep_ms))
 return { 'OK', tonumber(epoch) }

@@ -26,6 +26,7 @@
 --   {'LOST', epoch}     somebody else runs it, under this epoch; nothing was written
 --   {'MISSING'}         no such task
 -- Emits the update on channel
+-- @include lease_left
 -- @include now_ms
 -- @include record_write
 -- @include log_append
@@ -40,9 +41,8 @@ local was = redis.call('HMGET', task, 'status', 'phase', 'write', 'attempts')
 if not was[1] then return { 'MISSING' } end
 if was[3] == write then return { 'OK', redis.call('HGETALL', task) } end
 local now = now_ms()
-local held = redis.call('HMGET', lease, 'owner', 'epoch', 'expires')
-local current = held[2] or '0'
-local is_held = held[1] and held[1] ~= '' and tonumber(held[3]) > now
+local current = redis.call('HGET', lease, 'epoch') or '0'
+local is_held = lease_left(lease, now) > 0
 if current ~= epoch and (epoch ~= '' or is_held) then return { 'LOST', tonumber(current) } end
 -- Who moves it otherwise leaves the phase standing: it is that of its status in its own run.
 local run = ':' .. (was[4] or '0') .. ':'

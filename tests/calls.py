@@ -323,6 +323,7 @@ CALLS: dict[str, Call] = {
     "read_snapshot": lambda scripts, keys: scripts.read_snapshot(
         snapshot_keys(keys, SESSION), prefix="v:"
     ),
+    "look_lease": lambda scripts, keys: scripts.look_lease(keys.lease(SESSION, "t")),
     "release_lease": lambda scripts, keys: scripts.release_lease(
         keys.lease(SESSION, "t"), owner="o", epoch=1
     ),

@@ -262,8 +262,8 @@ class Keys:
         return self._key("session_id", session_id, f"journal:{escape('task_id', task_id)}")
 
     def lease(self, session_id: str, task_id: str) -> str:
-        """hash: owner, epoch, expires: who runs a task. Kept as long as an active task may live,
-        so that an epoch is never given twice.
+        """hash: owner, epoch, expires, length: who runs a task. Kept as long as an active task may
+        live, so that an epoch is never given twice.
         """
         return self._key("session_id", session_id, f"lease:{escape('task_id', task_id)}")
 
@@ -340,7 +340,9 @@ class Keys:
         return f"{self.namespace}:v1:{{agents-{shard:02d}}}:expiries"
 
     def agent_lease(self, session_id: str) -> str:
-        """hash: owner, epoch, expires: who executes an agent's session. `agent_sessions_ttl`."""
+        """hash: owner, epoch, expires, length: who executes an agent's session.
+        `agent_sessions_ttl`.
+        """
         return f"{self._agents(session_id)}:lease:{escape('session_id', session_id)}"
 
     def executions(self, agent_id: str) -> LogKeys:
@@ -489,7 +491,9 @@ class Keys:
         return f"{self.namespace}:v1:{{workers}}:workers"
 
     def watch(self, shard: int) -> str:
-        """zset: what somebody must look at -> when, in ms. Permanent; entries are taken out."""
+        """zset: what somebody must look at -> when, in ms; ``:clock`` string: the server's time at
+        its last change. Permanent; entries are taken out.
+        """
         return f"{self.namespace}:v1:{{watch-{shard:02d}}}:watch"
 
     def a2a_version_books(self, scope: str) -> A2ABooks:
@@ -513,8 +517,8 @@ class Keys:
         return LogKeys(rows, f"{rows}:ids", channel, f"{rows}:topic")
 
     def a2a_version_lease(self, scope: str, task_id: str) -> str:
-        """hash: owner, epoch, expires: which server works on an A2A task. A lease longer than the
-        task.
+        """hash: owner, epoch, expires, length: which server works on an A2A task. A lease longer
+        than the task.
         """
         return f"{self.namespace}:v1:{{{scope}}}:a2a-version-lease:{escape('task_id', task_id)}"
 
@@ -533,7 +537,9 @@ class Keys:
         return LogKeys(rows, f"{rows}:ids", channel, f"{rows}:topic")
 
     def a2a_queue_lease(self, task_id: str) -> str:
-        """hash: owner, epoch, expires: which server feeds a queue. One hour after its lease."""
+        """hash: owner, epoch, expires, length: which server feeds a queue. One hour after its
+        lease.
+        """
         return f"{self.namespace}:v1:{{a2a-queue/{escape('task_id', task_id)}}}:a2a-queue-lease"
 
     def a2a_page_secret(self) -> str:
@@ -541,8 +547,8 @@ class Keys:
         return f"{self.namespace}:v1:{{a2a-pages}}:a2a-page-secret"
 
     def a2a_watch(self, shard: int) -> str:
-        """zset: A2A task -> when its owner's lease may have run out, in ms. Permanent; entries are
-        taken out.
+        """zset: A2A task -> when its owner's lease may have run out, in ms; ``:clock`` string: the
+        server's time at its last change. Permanent; entries are taken out.
         """
         return f"{self.namespace}:v1:{{a2a-watch-{shard:02d}}}:watch"
 
