@@ -432,6 +432,6 @@ CALLS: dict[str, Call] = {
         active=keys.registered_active(SESSION), kept=keys.registered_kept(SESSION)
     ),
     "watch_entry": lambda scripts, keys: scripts.watch_entry(
-        keys.watch(0), entry=b"e", delay_ms=HOUR, sooner=False
+        keys.watch(0), entry=b"e", delay_ms=HOUR, stands="later"
     ),
 }

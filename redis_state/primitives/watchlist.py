@@ -40,9 +40,18 @@ class WatchList:
         ``sooner`` lets the given time replace a later one.
         """
         reply = await self._scripts.watch_entry(
-            self._shard(entry), entry=entry, delay_ms=delay_ms, sooner=sooner
+            self._shard(entry),
+            entry=entry,
+            delay_ms=delay_ms,
+            stands="given" if sooner else "later",
         )
         return int(reply.facts[0])
+
+    async def put_back(self, entry: bytes, *, delay_ms: int) -> None:
+        """Have an entry looked at after a while if it is not on the list; else its time stands."""
+        await self._scripts.watch_entry(
+            self._shard(entry), entry=entry, delay_ms=delay_ms, stands="first"
+        )
 
     async def take_out(self, entry: bytes) -> bool:
         """Take an entry out; tell whether it was there."""

@@ -92,7 +92,7 @@ async def test_an_entry_of_the_watch_list_is_due_after_its_delay_or_soon(
     # More than the script moves at a time.
     await asyncio.gather(
         *(
-            scripts.watch_entry(keys.watch(0), entry=b"%d" % number, delay_ms=HOUR, sooner=False)
+            scripts.watch_entry(keys.watch(0), entry=b"%d" % number, delay_ms=HOUR, stands="later")
             for number in range(2_500)
         )
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 from redis_state.transport.packing import Argument
 from redis_state.transport.scripts.run import Asked, ScriptRunner
@@ -11,9 +12,16 @@ from redis_state.transport.scripts.run import Asked, ScriptRunner
 class WatchScripts(ScriptRunner):
     """The watch list: what somebody must look at, and when."""
 
-    def watch_entry(self, watch: str, *, entry: bytes, delay_ms: int, sooner: bool) -> Asked:
+    def watch_entry(
+        self,
+        watch: str,
+        *,
+        entry: bytes,
+        delay_ms: int,
+        stands: Literal["later", "given", "first"],
+    ) -> Asked:
         """OK when."""
-        return self._run("watch_entry", _with_clock(watch), (entry, delay_ms, int(sooner)))
+        return self._run("watch_entry", _with_clock(watch), (entry, delay_ms, stands))
 
     def claim_due(self, watch: str, *, limit: int, hold_ms: int) -> Asked:
         """OK mark entry..."""
