@@ -6,7 +6,7 @@ import asyncio
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -231,29 +231,32 @@ def _plain(*made: Any, call: tuple[Any, ...]) -> Case:
     )
 
 
-_SNAPSHOTS = Case(_save_snapshots, CALLS["save_snapshot"], _look_at_snapshots)
 CASES = {
-    "delete_snapshots one": replace(
-        _SNAPSHOTS,
-        call=lambda scripts, keys: scripts.delete_snapshots(snapshot_keys(keys), version="0012"),
+    "delete_snapshots one": Case(
+        _save_snapshots,
+        lambda scripts, keys: scripts.delete_snapshots(snapshot_keys(keys), version="0012"),
+        _look_at_snapshots,
     ),
-    "delete_snapshots all": replace(
-        _SNAPSHOTS,
-        call=lambda scripts, keys: scripts.delete_snapshots(snapshot_keys(keys), version=None),
+    "delete_snapshots all": Case(
+        _save_snapshots,
+        lambda scripts, keys: scripts.delete_snapshots(snapshot_keys(keys), version=None),
+        _look_at_snapshots,
     ),
-    "prune_snapshots": replace(
-        _SNAPSHOTS,
-        call=lambda scripts, keys: scripts.prune_snapshots(
+    "prune_snapshots": Case(
+        _save_snapshots,
+        lambda scripts, keys: scripts.prune_snapshots(
             snapshot_keys(keys), keep_last=0, keep_checkpoints=True
         ),
+        _look_at_snapshots,
     ),
-    "rollback_snapshots": replace(
-        _SNAPSHOTS,
-        call=lambda scripts, keys: scripts.rollback_snapshots(snapshot_keys(keys), prefix="c:"),
+    "rollback_snapshots": Case(
+        _save_snapshots,
+        lambda scripts, keys: scripts.rollback_snapshots(snapshot_keys(keys), prefix="c:"),
+        _look_at_snapshots,
     ),
-    "save_snapshot": replace(
-        _SNAPSHOTS,
-        call=lambda scripts, keys: scripts.save_snapshot(
+    "save_snapshot": Case(
+        _save_snapshots,
+        lambda scripts, keys: scripts.save_snapshot(
             snapshot_keys(keys),
             version="0012",
             snapshot_id="%",
@@ -261,6 +264,7 @@ CASES = {
             row=b"mine",
             ttl_ms=HOUR,
         ),
+        _look_at_snapshots,
     ),
     "delete_session": Case(
         _save_session,

@@ -117,7 +117,7 @@ async def test_of_deletions_at_once_one_finds_something(scripts: Scripts, keys: 
     task = snapshot_keys(keys)
     await save(scripts, task, 1)
     replies = await asyncio.gather(
-        *(scripts.delete_snapshots(task, version=None) for n in range(20))
+        *(scripts.delete_snapshots(task, version=None) for _ in range(20))
     )
     assert sorted(reply.facts[0] for reply in replies) == [0] * 19 + [1]
 
