@@ -7,6 +7,7 @@ import re
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,7 +23,7 @@ from redis_state.testing import eventually
 from redis_state.transport.keys import Keys, call_key
 from redis_state.transport.scripts import SCRIPTS, Reply, Scripts
 from tests.agents import fresh
-from tests.calls import CALLS, a2a_keys, registered_keys
+from tests.calls import CALLS, SESSION, a2a_keys, job_keys, registered_keys
 from tests.faults import Proxy
 from tests.looking import HOUR, append, ask, fields, lives, ok, snapshot_keys
 
@@ -214,6 +215,13 @@ def _drop(scripts: Scripts, keys: Keys) -> Awaitable[Reply]:
     return scripts.drop_task_state(owner, task_id="t", before_us=1 << 52)
 
 
+async def _claim_job(scripts: Scripts, keys: Keys) -> None:
+    """Have the job claimed after others have fired it meanwhile."""
+    await CALLS["save_job"](scripts, keys)
+    claim = {"owner": "o", "occurrence": 1, "asked": 1, "ended": "another", "length": HOUR}
+    await ask(scripts, "HSET", job_keys(keys).job, *chain.from_iterable(claim.items()))
+
+
 def _plain(*made: Any, call: tuple[Any, ...]) -> Case:
     """Make a case of a plain command on the key of a session's open pauses."""
 
@@ -302,6 +310,13 @@ CASES = {
         _complete,
         _drop,
         lambda scripts, keys: ask(scripts, "HGET", registered_keys(keys).task, "state"),
+    ),
+    "end_job": Case(
+        _claim_job,
+        lambda scripts, keys: scripts.end_job(
+            job_keys(keys), owner="o", job_id=SESSION, ttl_ms=HOUR
+        ),
+        lambda scripts, keys: ask(scripts, "HGET", job_keys(keys).job, "owner"),
     ),
     "run_once DEL": _plain("SET", "theirs", call=("DEL",)),
     "run_once HDEL": _plain("HSET", "a", "theirs", call=("HDEL", "a", "b")),
