@@ -7,7 +7,6 @@ import re
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -218,8 +217,8 @@ def _drop(scripts: Scripts, keys: Keys) -> Awaitable[Reply]:
 async def _claim_job(scripts: Scripts, keys: Keys) -> None:
     """Have the job claimed after others have fired it meanwhile."""
     await CALLS["save_job"](scripts, keys)
-    claim = {"owner": "o", "occurrence": 1, "asked": 1, "ended": "another", "length": HOUR}
-    await ask(scripts, "HSET", job_keys(keys).job, *chain.from_iterable(claim.items()))
+    claim = ("owner", "o", "occurrence", 1, "asked", 1, "ended", "another", "length", HOUR)
+    await ask(scripts, "HSET", job_keys(keys).job, *claim)
 
 
 def _plain(*made: Any, call: tuple[Any, ...]) -> Case:
