@@ -1,5 +1,5 @@
 -- Take a lease if nobody holds it, under an epoch greater than every one before.
--- KEYS[1] lease    hash: owner, claim, epoch, expires
+-- KEYS[1] lease    hash: owner, claim, epoch, expires, length
 -- ARGV[1] owner    id of this claim; the same claim repeated gets the same epoch
 -- ARGV[2] duration_ms  until it expires unless renewed
 -- ARGV[3] keep_ms  how long the epoch is remembered afterwards

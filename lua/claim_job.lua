@@ -1,5 +1,6 @@
--- Claim a job's due occurrence for one scheduler, until its lease runs out.
--- KEYS[1] job      hash: document, next, enabled, owner, until, occurrence, asked, begun, attempts
+-- Claim a job's due occurrence for one scheduler, until its lease runs out. A repetition finds its own
+-- claim.
+-- KEYS[1] job      hash: document, next, enabled, owner, until, length, occurrence, asked, begun, attempts
 -- KEYS[2] due      zset: job_id -> next occurrence in us
 -- ARGV[1] owner    id of this claim
 -- ARGV[2] lease_ms milliseconds
@@ -10,21 +11,21 @@
 --   {'HELD', left_ms}  another claim has it
 --   {'DENIED'}         it is not due, or not enabled
 --   {'MISSING'}        no such job any more
+-- @include lease_left
 -- @include now_ms
 local job, due = KEYS[1], KEYS[2]
 local owner, lease_ms, member, asked = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
 
-local was = redis.call('HMGET', job, 'document', 'next', 'enabled', 'owner', 'until', 'occurrence', 'attempts')
+local was = redis.call('HMGET', job, 'document', 'next', 'enabled', 'owner', 'occurrence', 'attempts')
 local occurrence, now = was[2], now_ms()
 if not was[1] then
   redis.call('ZREM', due, member)
   return { 'MISSING' }
 end
-if was[4] and was[4] ~= owner and tonumber(was[5]) > now then
-  return { 'HELD', tonumber(was[5]) - now }
-end
+local left_ms = lease_left(job, now, 'until')
+if was[4] ~= owner and left_ms > 0 then return { 'HELD', left_ms } end
 if was[3] ~= '1' or occurrence == '' or tonumber(occurrence) > tonumber(asked) then return { 'DENIED' } end
-local attempts = was[6] == occurrence and tonumber(was[7] or 0) or 0
+local attempts = was[5] == occurrence and tonumber(was[6] or 0) or 0
 redis.call('HSET', job, 'owner', owner, 'occurrence', occurrence, 'attempts', attempts, 'asked', asked,
-  'until', string.format('%.0f', now + lease_ms))
+  'until', string.format('%.0f', now + lease_ms), 'length', lease_ms)
 return { 'OK', was[1], occurrence, attempts }

@@ -1,18 +1,28 @@
--- Drop every row of a log. Its numbers go on, so that no cursor can point into another life.
+-- Drop every row of a log, once per call. Its numbers go on, so that no cursor can point into another
+-- life.
 -- KEYS[1] rows     stream: id, topic, row
--- KEYS[2] ids      hash: entry id -> n; '' -> head
--- KEYS[3..] topics lists: n of the rows of a topic
+-- KEYS[2] call     string: this call's reply, if it was here before
+-- KEYS[3] ids      hash: entry id -> n; '' -> head
+-- KEYS[4..] topics lists: n of the rows of a topic
+-- ARGV[1] keep_ms  how long the reply is kept for a repetition
 -- Returns
 --   {'OK', dropped}  how many rows there were
+-- @include call_noted
+-- @include call_note
 -- @include log_head
-local rows, ids = KEYS[1], KEYS[2]
+local rows, call, ids = KEYS[1], KEYS[2], KEYS[3]
+local keep_ms = ARGV[1]
 
+local done = call_noted(call)
+if done then return done end
 local head, dropped = log_head(redis.call('HGET', ids, '')), redis.call('XLEN', rows)
 local expires = redis.call('PEXPIRETIME', ids)
-for _, key in ipairs(KEYS) do redis.call('UNLINK', key) end
-if head.last == 0 then return { 'OK', dropped } end
--- As expired at once: the next append then gives the new stream its lifetime.
-head.first, head.first_ms, head.expires, head.before_ms = head.last + 1, 0, 0, head.last_ms
-redis.call('HSET', ids, '', log_text(head))
-redis.call('PEXPIREAT', ids, string.format('%.0f', expires))
-return { 'OK', dropped }
+redis.call('UNLINK', rows, ids)
+for topic = 4, #KEYS do redis.call('UNLINK', KEYS[topic]) end
+if head.last > 0 then
+  -- As expired at once: the next append then gives the new stream its lifetime.
+  head.first, head.first_ms, head.expires, head.before_ms = head.last + 1, 0, 0, head.last_ms
+  redis.call('HSET', ids, '', log_text(head))
+  redis.call('PEXPIREAT', ids, string.format('%.0f', expires))
+end
+return call_note(call, keep_ms, { 'OK', dropped })

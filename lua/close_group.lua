@@ -1,4 +1,5 @@
--- Seal a group, which ends it if no member is pending, or end it as failed.
+-- Seal a group, which ends it if no member is pending, or end it as failed. A
+-- repetition is known by its call, which the group keeps.
 -- KEYS[1] group    hash: version, write, order, status, sealed, ended, completer, <target>-by
 -- KEYS[2] groups   zset: group_id -> expiry in us
 -- KEYS[3] names    hash: turn and name -> group_id: groups that are open

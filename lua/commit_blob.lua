@@ -1,40 +1,47 @@
--- Make an uploaded blob one of its scope, evicting what the limits ask for; once per id. A blob that
--- is there already only lives longer. What is larger than a limit is refused before the upload.
+-- Make an uploaded blob one of its scope, evicting what the limits ask for; once per id, and once
+-- per call. A blob that is there already only lives longer. What is larger than a limit is refused
+-- before the upload.
 -- KEYS[1] staging  hash: number -> bytes
--- KEYS[2] blob     hash: number -> bytes, ref, chunks
--- KEYS[3] expiry   zset: id -> when, in ms
--- KEYS[4] use      zset: id -> last use or arrival, in us
--- KEYS[5] about    hash: =<id> -> size and trace; ':' and ':<trace>' -> count and bytes
--- KEYS[6..] victims hashes: the blobs that may be evicted
--- ARGV[1] id       of the blob
--- ARGV[2] ref      JSON
--- ARGV[3] size     bytes
--- ARGV[4] chunks   that were uploaded
--- ARGV[5] trace    text, '' for none
--- ARGV[6] ttl_ms   milliseconds, 0 to keep
--- ARGV[7] strategy lru, fifo or none
--- ARGV[8] max_count  of the scope
--- ARGV[9] max_bytes  of the scope
--- ARGV[10] max_trace_count  of the trace
--- ARGV[11] max_trace_bytes  of the trace
--- ARGV[12..] ids   of the victims, in the order of their keys
+-- KEYS[2] call     string: this call's reply, if it was here before
+-- KEYS[3] blob     hash: number -> bytes, ref, chunks
+-- KEYS[4] expiry   zset: id -> when, in ms
+-- KEYS[5] use      zset: id -> last use or arrival, in us
+-- KEYS[6] about    hash: =<id> -> size and trace; ':' and ':<trace>' -> count and bytes
+-- KEYS[7..] victims hashes: the blobs that may be evicted
+-- ARGV[1] keep_ms  how long the reply is kept for a repetition
+-- ARGV[2] id       of the blob
+-- ARGV[3] ref      JSON
+-- ARGV[4] size     bytes
+-- ARGV[5] chunks   that were uploaded
+-- ARGV[6] trace    text, '' for none
+-- ARGV[7] ttl_ms   milliseconds, 0 to keep
+-- ARGV[8] strategy lru, fifo or none
+-- ARGV[9] max_count  of the scope
+-- ARGV[10] max_bytes  of the scope
+-- ARGV[11] max_trace_count  of the trace
+-- ARGV[12] max_trace_bytes  of the trace
+-- ARGV[13..] ids   of the victims, in the order of their keys
 -- Returns
 --   {'OK', ref}         the blob's reference as it was first stored
 --   {'AGAIN', id, ...}  not yet: call again with the keys of these, of which some must go
 --   {'MISSING'}         the upload is gone, or a part of it
+-- @include call_noted
+-- @include call_note
 -- @include blob_forget
 -- @include blob_keep
 -- @include blob_used
 -- @include blob_victims
 -- @include now_ms
-local staging, blob, expiry, use, about = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local victims = { unpack(KEYS, 6) }
-local id, ref, size, chunks = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
-local trace, ttl_ms, strategy = ARGV[5], tonumber(ARGV[6]), ARGV[7]
-local limits = { count = tonumber(ARGV[8]), bytes = tonumber(ARGV[9]) }
-limits.trace_count, limits.trace_bytes = tonumber(ARGV[10]), tonumber(ARGV[11])
-local ids = { unpack(ARGV, 12) }
+local staging, call, blob, expiry, use, about = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local victims = { unpack(KEYS, 7) }
+local keep_ms, id, ref, size, chunks = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
+local trace, ttl_ms, strategy = ARGV[6], tonumber(ARGV[7]), ARGV[8]
+local limits = { count = tonumber(ARGV[9]), bytes = tonumber(ARGV[10]) }
+limits.trace_count, limits.trace_bytes = tonumber(ARGV[11]), tonumber(ARGV[12])
+local ids = { unpack(ARGV, 13) }
 
+local done = call_noted(call)
+if done then return done end
 local portion = 200
 local books = { expiry = expiry, use = use, about = about }
 local now = string.format('%.0f', now_ms())
@@ -46,7 +53,7 @@ if known and redis.call('HEXISTS', about, '=' .. id) == 1 then
   redis.call('UNLINK', staging)
   if strategy == 'lru' then blob_used(use, id) end
   blob_keep(books, blob, id, ttl_ms)
-  return { 'OK', known }
+  return call_note(call, keep_ms, { 'OK', known })
 end
 if redis.call('HLEN', staging) ~= chunks then return { 'MISSING' } end
 blob_forget(books, id)
@@ -72,4 +79,4 @@ redis.call('HSET', about, '=' .. id, string.format('%d ', size) .. trace)
 blob_book(about, trace, 1, size)
 blob_used(use, id)
 blob_keep(books, blob, id, ttl_ms)
-return { 'OK', ref }
+return call_note(call, keep_ms, { 'OK', ref })

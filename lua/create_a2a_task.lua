@@ -1,4 +1,4 @@
--- Create an A2A task, unless there is one of its id.
+-- Create an A2A task, unless there is one of its id. A repetition finds its own.
 -- KEYS[1] task     hash: created, updated, context, state, status, final, document
 -- KEYS[2] tasks    zset: task_id -> updated in us
 -- KEYS[3] history  list: messages

@@ -1,5 +1,5 @@
 -- Delete an A2A task. What is left says for a while that it was deleted: nobody writes it anew by
--- mistake, and who watches it learns of the end.
+-- mistake, and who watches it learns of the end. A repetition finds its own mark.
 -- KEYS[1] task     hash: state, phase, version, at, body
 -- KEYS[2] index    zset: order and id, all of score 0
 -- KEYS[3] places   hash: id -> context, state and time

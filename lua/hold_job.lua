@@ -1,5 +1,5 @@
 -- Hold a claimed job for longer, or give it back; note when its run begins.
--- KEYS[1] job      hash: owner, until, begun, attempts
+-- KEYS[1] job      hash: owner, until, length, begun, attempts
 -- ARGV[1] owner    id of the claim
 -- ARGV[2] lease_ms from now; 0 gives it back
 -- ARGV[3] begins   1 when its run begins, else 0
@@ -16,5 +16,5 @@ if begins == '1' and was[2] ~= owner then
   redis.call('HSET', job, 'begun', owner)
   redis.call('HINCRBY', job, 'attempts', 1)
 end
-redis.call('HSET', job, 'until', string.format('%.0f', now_ms() + lease_ms))
+redis.call('HSET', job, 'until', string.format('%.0f', now_ms() + lease_ms), 'length', lease_ms)
 return { 'OK', tonumber(redis.call('HGET', job, 'attempts')) }

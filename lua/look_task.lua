@@ -1,7 +1,7 @@
 -- Tell how a task stands, and how long its holder's lease still runs.
 -- KEYS[1] task     hash: status, version, order, priority, crashes, queue, job, parent, isolate,
 --   waits_for, parent_order, attempts
--- KEYS[2] lease    hash: owner, epoch, expires
+-- KEYS[2] lease    hash: owner, epoch, expires, length
 -- Returns
 --   {'OK', status, version, epoch, left_ms, order, priority, crashes, queue, ours, parent, waits_for, parent_order, attempts}
 --                    left_ms is 0 if nobody holds it; ours is 1 for a task that workers run;
@@ -9,15 +9,14 @@
 --                    parent_order is the order of the task that spawned it, as it then was; attempts
 --                    is how often it was started
 --   {'MISSING'}      no such task
+-- @include lease_left
 -- @include now_ms
 local task, lease = KEYS[1], KEYS[2]
 
 local found = redis.call('HMGET', task, 'status', 'version', 'order', 'priority', 'crashes', 'queue',
   'parent', 'isolate', 'waits_for', 'parent_order', 'attempts')
 if not found[1] then return { 'MISSING' } end
-local held = redis.call('HMGET', lease, 'owner', 'epoch', 'expires')
-local left_ms = 0
-if held[1] and held[1] ~= '' then left_ms = math.max(0, (tonumber(held[3]) or 0) - now_ms()) end
-return { 'OK', found[1], tonumber(found[2]) or 0, tonumber(held[2]) or 0, left_ms, found[3] or '0',
+local epoch, left_ms = redis.call('HGET', lease, 'epoch'), lease_left(lease, now_ms())
+return { 'OK', found[1], tonumber(found[2]) or 0, tonumber(epoch) or 0, left_ms, found[3] or '0',
   found[4] or '0', tonumber(found[5]) or 0, found[6] or '', redis.call('HEXISTS', task, 'job'),
   found[8] ~= '1' and found[7] or '', found[9] or '', found[10] or '', tonumber(found[11]) or 0 }

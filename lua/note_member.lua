@@ -1,4 +1,5 @@
 -- Note in an index that there is something of a member, for as long as it may be there.
+-- Only what has expired goes: a repetition changes nothing.
 -- KEYS[1] index    zset: member -> expiry in us
 -- ARGV[1] member   text
 -- ARGV[2] ttl_ms   milliseconds, 0 for ever

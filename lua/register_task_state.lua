@@ -1,4 +1,5 @@
--- Register a task as working, unless there is one of its id; tell what there is then.
+-- Register a task as working, unless there is one of its id; tell what there is then. A
+-- repetition finds its own.
 -- KEYS[1] task     hash: write, context, stream, state, created
 -- KEYS[2] active   zset: task_id -> expiry in ms
 -- KEYS[3] completed  zset: task_id -> its end in us

@@ -1,4 +1,5 @@
--- Give a lease back; its epoch stays, so that the next owner's is greater.
+-- Give a lease back; its epoch stays, so that the next owner's is greater. A repetition
+-- finds the lease free, or a later owner's, and leaves it so.
 -- KEYS[1] lease    hash: owner, claim, epoch, expires
 -- ARGV[1] owner    of the claim that took it
 -- ARGV[2] epoch    that it was taken under

@@ -1,4 +1,5 @@
 -- Open a token again whose claim nobody knows: its caller left before the reply.
+-- A repetition finds the claim void and does nothing.
 -- KEYS[1] token    hash: state, expires, claim, by, at, decision, void
 -- ARGV[1] claim    id of that consumer's call; it gets the token no more, however late it comes
 -- ARGV[2] keep_ms  how long the token's trace is kept after it expires

@@ -1,5 +1,5 @@
 -- Prolong a lease that nobody has taken over since, even if it has expired.
--- KEYS[1] lease    hash: owner, claim, epoch, expires
+-- KEYS[1] lease    hash: owner, claim, epoch, expires, length
 -- ARGV[1] owner    of the claim that took it
 -- ARGV[2] epoch    that it was taken under
 -- ARGV[3] duration_ms  from now
@@ -15,6 +15,6 @@ local was = redis.call('HMGET', lease, 'owner', 'epoch', 'claim')
 if was[1] ~= owner or was[2] ~= epoch then
   return { 'LOST', tonumber(was[2] or 0), (was[2] == epoch and was[3] == owner) and 0 or 1 }
 end
-redis.call('HSET', lease, 'expires', string.format('%.0f', now_ms() + duration_ms))
+redis.call('HSET', lease, 'expires', string.format('%.0f', now_ms() + duration_ms), 'length', duration_ms)
 redis.call('PEXPIRE', lease, string.format('%.0f', duration_ms + keep_ms))
 return { 'OK', tonumber(epoch) }

@@ -1,4 +1,5 @@
--- Decide on a patch that waits, bring it into the context if it is approved, and say so.
+-- Decide on a patch that waits, bring it into the context if it is approved, and say so. A repetition
+-- finds its own decision.
 -- KEYS[1] context  hash: version, write, order, number, hash; =<task> -> place and result
 -- KEYS[2] patch    hash: state, payload, expires, claim, by, at, decision, task, resolver
 -- KEYS[3] patches  zset: patch_id -> expiry in us: those that wait

@@ -1,5 +1,5 @@
 -- Save what changed of an agent's session, if it is at the expected version. Takes up to ten
--- sessions that have expired out of the listing.
+-- sessions that have expired out of the listing. A repetition finds its write.
 -- KEYS[1] session  hash: version, write, writes, created, born, tags and the fields given
 -- KEYS[2] index    zset: <tag>:<created>:<id>, by name
 -- KEYS[3] expiries zset: <created>:<id> <tags> -> when it expires in ms

@@ -1,14 +1,18 @@
 -- Put off or take out what a claim has looked at; what was put anew meanwhile stays as it was put.
+-- A repetition finds the claim's mark gone.
 -- KEYS[1] watch    zset: entry -> when, in ms
+-- KEYS[2] clock    string: when the list was last written, in ms
 -- ARGV[1] mark     the time that the claim gave its entries
 -- ARGV[2..] entries  entry and delay_ms in turn; without a delay the entry is taken out
 -- Returns
 --   {'OK', settled}  how many were still the claim's
 -- @include now_ms
-local watch, mark = KEYS[1], tonumber(ARGV[1])
+-- @include watch_clock
+local watch, clock, mark = KEYS[1], KEYS[2], tonumber(ARGV[1])
 local entries = { unpack(ARGV, 2) }
 
 local now, settled = now_ms(), 0
+watch_clock(watch, clock, now)
 for i = 1, #entries, 2 do
   local entry, delay_ms = entries[i], tonumber(entries[i + 1])
   if tonumber(redis.call('ZSCORE', watch, entry) or -1) == mark then

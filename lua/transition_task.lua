@@ -26,6 +26,7 @@
 --   {'LOST', epoch}     somebody else runs it, under this epoch; nothing was written
 --   {'MISSING'}         no such task
 -- Emits the update on channel
+-- @include lease_left
 -- @include now_ms
 -- @include fence
 -- @include record_write
@@ -41,9 +42,9 @@ local was = redis.call('HMGET', task, 'status', 'phase', 'write', 'attempts')
 if not was[1] then return { 'MISSING' } end
 if was[3] == write then return { 'OK', redis.call('HGETALL', task) } end
 local now = now_ms()
-local held = redis.call('HMGET', lease, 'owner', 'epoch', 'expires')
-local is_held = held[1] and held[1] ~= '' and tonumber(held[3]) > now
-local lost = fence(lease, mark) or (mark == '' and is_held and { 'LOST', tonumber(held[2]) })
+local is_held = lease_left(lease, now) > 0
+local lost = fence(lease, mark)
+if mark == '' and is_held then lost = { 'LOST', tonumber(redis.call('HGET', lease, 'epoch') or 0) } end
 if lost then return lost end
 -- Who moves it otherwise leaves the phase standing: it is that of its status in its own run.
 local run = ':' .. (was[4] or '0') .. ':'

@@ -1,16 +1,21 @@
--- Write down that somebody must look at a thing after a while; the later of two times stands.
+-- Write down that somebody must look at a thing after a while. Of two times the later stands, or the one
+-- given, or the one that was there.
 -- KEYS[1] watch    zset: entry -> when, in ms
+-- KEYS[2] clock    string: when the list was last written, in ms
 -- ARGV[1] entry    what to look at
 -- ARGV[2] delay_ms from now
--- ARGV[3] sooner   1 to let an earlier time replace a later one
+-- ARGV[3] stands   later, given or first
 -- Returns
 --   {'OK', when}  in ms
 -- @include now_ms
-local watch = KEYS[1]
-local entry, delay_ms, sooner = ARGV[1], tonumber(ARGV[2]), ARGV[3]
+-- @include watch_clock
+local watch, clock = KEYS[1], KEYS[2]
+local entry, delay_ms, stands = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 
-local when = now_ms() + delay_ms
+local now = now_ms()
+local when = now + delay_ms
+watch_clock(watch, clock, now)
 local was = tonumber(redis.call('ZSCORE', watch, entry) or 0)
-if sooner == '0' and was > when then return { 'OK', was } end
+if stands == 'later' and was > when or stands == 'first' and was > 0 then return { 'OK', was } end
 redis.call('ZADD', watch, string.format('%.0f', when), entry)
 return { 'OK', when }

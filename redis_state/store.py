@@ -6,14 +6,20 @@ import asyncio
 import os
 import socket
 import time
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
 
 from redis_state import codec, limits
-from redis_state.errors import BackendError, ConfigError, InvalidField, RedisStateError
+from redis_state.errors import (
+    BackendError,
+    CommandRefused,
+    ConfigError,
+    InvalidField,
+    RedisStateError,
+)
 from redis_state.models import (
     ArtifactRef,
     ArtifactRetentionConfig,
@@ -75,7 +81,12 @@ class HostTypes:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """What the store found out about its server, and about itself in this process."""
+    """What the store found out about its server, and about itself in this process.
+
+    ``problem`` is why the server cannot be reached, ``problems`` are settings of it that endanger
+    what is stored; ``ok`` is True without either. ``details`` and ``problems`` are empty where the
+    user may not run INFO: then the settings are unknown.
+    """
 
     ok: bool
     address: str
@@ -85,6 +96,7 @@ class Health:
     unreadable_rows: int
     stale_task_saves: int
     details: dict[str, str] = field(default_factory=dict[str, str])
+    problems: tuple[str, ...] = ()
 
 
 class RedisStateStore:
@@ -432,7 +444,10 @@ class RedisStateStore:
         await self.base.drop_unreadable(session_id)
 
     async def delete_everything(self) -> None:
-        """Delete every key under this store's namespace. Looks through the whole server."""
+        """Delete every key under this store's namespace. Looks through the whole server.
+
+        What other clients write meanwhile may be deleted too: for a namespace that nobody uses.
+        """
         sender = self.transport.sender
         cursor = b"0"
         while True:
@@ -475,12 +490,14 @@ class RedisStateStore:
         try:
             info: bytes = await self.transport.sender.send("INFO", repeatable=True)
             details = _read_info(info.decode("utf-8", "replace"))
+        except CommandRefused:
+            pass  # the server answers; what it says of itself is not for this user
         except RedisStateError as error:
             problem = str(error)
         took_ms = round((time.perf_counter() - started) * 1000, 3)
-        counters = self.base.counters
+        counters, problems = self.base.counters, _problems_of(details)
         return Health(
-            ok=problem is None,
+            ok=problem is None and not problems,
             address=str(self.transport.address),
             round_trip_ms=None if problem else took_ms,
             problem=problem,
@@ -488,6 +505,7 @@ class RedisStateStore:
             unreadable_rows=counters.unreadable_rows,
             stale_task_saves=counters.stale_task_saves,
             details=details,
+            problems=problems,
         )
 
     async def drain(self, timeout_s: float | None = None) -> None:
@@ -554,6 +572,15 @@ _INFO = {
 def _read_info(text: str) -> dict[str, str]:
     pairs = (line.partition(":")[::2] for line in text.splitlines() if ":" in line)
     return {name: value for name, value in pairs if name in _INFO}
+
+
+def _problems_of(details: Mapping[str, str]) -> tuple[str, ...]:
+    """Name what of a server's settings endangers what is stored."""
+    policy = details.get("maxmemory_policy", "noeviction")
+    if policy == "noeviction":
+        return ()
+    effect = "once memory is full, the server evicts tasks and state without an error"
+    return (f"maxmemory-policy is {policy}: {effect}; set it to noeviction",)
 
 
 __all__ = [

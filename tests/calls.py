@@ -289,7 +289,7 @@ CALLS: dict[str, Call] = {
         keys.task(SESSION, "t"), index=keys.tasks(SESSION), member="t", only_if_gone=False
     ),
     "delete_snapshots": lambda scripts, keys: scripts.delete_snapshots(
-        snapshot_keys(keys, SESSION), version="0011", write="w"
+        snapshot_keys(keys, SESSION), version="0011"
     ),
     "find_row": lambda scripts, keys: scripts.find_row(keys.updates(SESSION), row_id=b"a"),
     "keep_part": lambda scripts, keys: scripts.keep_part(
@@ -328,7 +328,7 @@ CALLS: dict[str, Call] = {
         scripts, keys, task_keys(keys), token_key(keys), mark=MARK
     ),
     "prune_snapshots": lambda scripts, keys: scripts.prune_snapshots(
-        snapshot_keys(keys, SESSION), keep_last=1, keep_checkpoints=True, write="w"
+        snapshot_keys(keys, SESSION), keep_last=1, keep_checkpoints=True
     ),
     "read_journal": lambda scripts, keys: scripts.read_journal(task_keys(keys, SESSION)),
     "read_log": lambda scripts, keys: scripts.read_log(
@@ -337,6 +337,7 @@ CALLS: dict[str, Call] = {
     "read_snapshot": lambda scripts, keys: scripts.read_snapshot(
         snapshot_keys(keys, SESSION), prefix="v:"
     ),
+    "look_lease": lambda scripts, keys: scripts.look_lease(keys.lease(SESSION, "t")),
     "release_lease": lambda scripts, keys: scripts.release_lease(
         keys.lease(SESSION, "t"), owner="o", epoch=1
     ),
@@ -350,7 +351,7 @@ CALLS: dict[str, Call] = {
         keys.pause("token"), claim="c", by="me", decision=b"null", keep_ms=HOUR
     ),
     "rollback_snapshots": lambda scripts, keys: scripts.rollback_snapshots(
-        snapshot_keys(keys, SESSION), prefix="c:", write="w"
+        snapshot_keys(keys, SESSION), prefix="c:"
     ),
     "create_task": lambda scripts, keys: scripts.create_task(
         task_keys(keys, SESSION),
@@ -409,6 +410,7 @@ CALLS: dict[str, Call] = {
     "save_oauth_token": lambda scripts, keys: scripts.save_oauth_token(
         keys.oauth_token(SESSION, "\ud800"), value=b"v", expires_ms=None, ttl_ms=HOUR
     ),
+    "run_once": lambda scripts, keys: scripts.run_once("DEL", keys.unreadable(SESSION)),
     "save_job": _save_job,
     "claim_job": lambda scripts, keys: scripts.claim_job(
         keys.job(SESSION), keys.jobs_due(), owner="o", lease_ms=HOUR, job_id=SESSION, asked_us=1
@@ -447,6 +449,6 @@ CALLS: dict[str, Call] = {
         active=keys.registered_active(SESSION), kept=keys.registered_kept(SESSION)
     ),
     "watch_entry": lambda scripts, keys: scripts.watch_entry(
-        keys.watch(0), entry=b"e", delay_ms=HOUR, sooner=False
+        keys.watch(0), entry=b"e", delay_ms=HOUR, stands="later"
     ),
 }

@@ -142,7 +142,6 @@ def snapshot_keys(keys: Keys, task: str = "t") -> SnapshotKeys:
     return SnapshotKeys(
         rows=keys.snapshots(task),
         index=keys.snapshot_index(task),
-        removal=keys.snapshot_removal(task),
     )
 
 

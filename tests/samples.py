@@ -167,7 +167,7 @@ def changed(settings: Settings, **options: Any) -> RedisStateStore:
 
 
 async def keys_of(store: RedisStateStore) -> list[str]:
-    """Name every key in the store's namespace."""
+    """Name every key in the store's namespace, but for the replies kept for repeated calls."""
     found: list[bytes] = []
     cursor, match = b"0", f"{store.settings.namespace}:*"
     while True:
@@ -176,7 +176,7 @@ async def keys_of(store: RedisStateStore) -> list[str]:
         )
         found += keys
         if cursor == b"0":
-            return sorted(key.decode() for key in found)
+            return sorted(key.decode() for key in found if b"}:call:" not in key)
 
 
 async def admin(store: RedisStateStore, *command: str | bytes | int) -> Any:

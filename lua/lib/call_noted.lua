@@ -1,5 +1,5 @@
--- Return what this very call answered before, if its note is still the last one.
-local function call_noted(note, write)
-  local by, answer = string.match(redis.call('GET', note) or '', '^(%S+) (.*)$')
-  return by == write and answer or nil
+-- Return the reply that this very call got before, nil for a call that comes for the first time.
+local function call_noted(call)
+  local reply = redis.call('GET', call)
+  return reply and cmsgpack.unpack(reply)
 end

@@ -9,7 +9,7 @@ local function job_end(keys, member, ttl_ms, now)
     next_us = job_next(was[1], was[3], math.max(tonumber(was[4]), now * 1000))
   end
   redis.call('HSET', keys.job, 'fired', was[1], 'ended', was[5])
-  redis.call('HDEL', keys.job, 'owner', 'until', 'occurrence', 'asked', 'begun', 'attempts')
+  redis.call('HDEL', keys.job, 'owner', 'until', 'length', 'occurrence', 'asked', 'begun', 'attempts')
   job_plan(keys, member, next_us, ttl_ms)
   return next_us
 end

@@ -187,7 +187,10 @@ def worker(
 
 @app.command()
 def health(url: Url = None, as_json: AsJson = False) -> None:
-    """Ask the server how it is: status 0 if it answers, 5 if it cannot be reached."""
+    """Ask the server how it is.
+
+    Status 0 if all is well, 1 if its settings endanger what is stored, 5 if it cannot be reached.
+    """
 
     async def ask_server() -> dict[str, Any]:
         async with RedisStateStore.from_url(url) as store:
@@ -198,13 +201,14 @@ def health(url: Url = None, as_json: AsJson = False) -> None:
         print(json.dumps(found))
     else:
         details: dict[str, str] = found.pop("details")
+        found["problems"] = "\n".join(found["problems"]) or None
         table = Table(box=box.SIMPLE, show_header=False, pad_edge=False, show_edge=False)
         for name, value in (found | details).items():
             if value is not None:
                 table.add_row(name, str(value))
         Console().print(table)
     if not found["ok"]:
-        raise typer.Exit(Status.UNAVAILABLE)
+        raise typer.Exit(Status.UNAVAILABLE if found["problem"] else Status.FAILED)
 
 
 @app.command()

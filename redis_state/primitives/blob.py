@@ -112,7 +112,10 @@ class Blobs:
         return str(upload.sha256.hexdigest())
 
     def drop(self, upload: Upload) -> None:
-        """Delete an upload, without waiting for it."""
+        """Delete an upload, without waiting for it.
+
+        Its key is never used again: a repetition finds nothing.
+        """
         self._scripts.transport.sender.send("UNLINK", upload.key, repeatable=True)
 
     async def commit(self, upload: Upload, blob_id: str, ref: bytes) -> bytes:

@@ -73,6 +73,11 @@ class Leases:
             current, taken = map(int, reply.facts)
             raise LeaseLost(held.key, epoch=held.epoch, current=current, released=not taken)
 
+    async def is_held(self, key: str) -> bool:
+        """Tell whether somebody holds the lease."""
+        reply = await self._scripts.look_lease(key)
+        return int(reply.facts[0]) > 0
+
     async def release(self, held: Held) -> None:
         """Give it back. Does nothing if it is no longer held."""
         await self._scripts.release_lease(held.key, owner=held.owner, epoch=held.epoch)

@@ -40,14 +40,23 @@ class WatchList:
         ``sooner`` lets the given time replace a later one.
         """
         reply = await self._scripts.watch_entry(
-            self._shard(entry), entry=entry, delay_ms=delay_ms, sooner=sooner
+            self._shard(entry),
+            entry=entry,
+            delay_ms=delay_ms,
+            stands="given" if sooner else "later",
         )
         return int(reply.facts[0])
 
+    async def put_back(self, entry: bytes, *, delay_ms: int) -> None:
+        """Have an entry looked at after a while if it is not on the list; else its time stands."""
+        await self._scripts.watch_entry(
+            self._shard(entry), entry=entry, delay_ms=delay_ms, stands="first"
+        )
+
     async def take_out(self, entry: bytes) -> bool:
         """Take an entry out; tell whether it was there."""
-        sender = self._scripts.transport.sender
-        return bool(await sender.send("ZREM", self._shard(entry), entry, repeatable=True))
+        reply = await self._scripts.run_once("ZREM", self._shard(entry), entry)
+        return bool(reply.facts[0])
 
     async def claim_due(self, *, limit: int = 100, hold_ms: int = 30_000) -> list[Claim]:
         """Claim entries that are due, ``limit`` of each shard, for ``hold_ms``.

@@ -157,8 +157,7 @@ class Base:
     async def drop_unreadable(self, scope: str) -> None:
         """Forget what was set aside."""
         await self.settle()
-        sender = self.scripts.transport.sender
-        await sender.send("DEL", self.keys.unreadable(scope), repeatable=True)
+        await self.scripts.run_once("DEL", self.keys.unreadable(scope))
 
     async def _keep_aside(self, scope: str, place: str, note: bytes) -> None:
         try:

@@ -176,11 +176,11 @@ class GroupStore:
 
     async def clear(self, session_id: str) -> None:
         """Delete a session's groups."""
-        keys, send = self._base.keys, self._base.scripts.transport.sender.send
+        keys, run_once = self._base.keys, self._base.scripts.run_once
         for group_id in await self._base.records.members(keys.groups(session_id)):
-            await send("UNLINK", keys.group(session_id, group_id), repeatable=True)
+            await run_once("UNLINK", keys.group(session_id, group_id))
         for key in (keys.groups(session_id), keys.group_names(session_id)):
-            await send("UNLINK", key, repeatable=True)
+            await run_once("UNLINK", key)
 
     async def _close(
         self, session_id: str, group_id: str, target: str, call: str | None

@@ -60,8 +60,8 @@ class OAuthTokenStore:
     async def delete(self, user_id: str, provider: str) -> bool:
         """Delete the token; tell whether there was one."""
         key = self._base.keys.oauth_token(user_id, provider)
-        sender = self._base.scripts.transport.sender
-        return bool(await sender.send("DEL", key, repeatable=True))
+        reply = await self._base.scripts.run_once("DEL", key)
+        return bool(reply.facts[0])
 
     def _write(self, user_id: str, provider: str, token: str) -> bytes:
         if self._seal is None:

@@ -118,18 +118,17 @@ class ContextStore(ContextPatches):
         fields = [b"=" + raw(task_id) for task_id in dict.fromkeys(task_ids)]
         if not fields:
             return 0
-        send = self._base.scripts.transport.sender.send
-        return int(
-            await send("HDEL", self._base.keys.context(session_id), *fields, repeatable=True)
-        )
+        context = self._base.keys.context(session_id)
+        reply = await self._base.scripts.run_once("HDEL", context, *fields)
+        return int(reply.facts[0])
 
     async def clear(self, session_id: str) -> None:
         """Delete a session's context and its patches, those that wait too."""
-        keys, send = self._base.keys, self._base.scripts.transport.sender.send
+        keys, run_once = self._base.keys, self._base.scripts.run_once
         for patch_id in await self._base.records.members(keys.patches(session_id)):
-            await send("UNLINK", keys.patch(session_id, patch_id), repeatable=True)
+            await run_once("UNLINK", keys.patch(session_id, patch_id))
         for key in (keys.patches(session_id), keys.context(session_id)):
-            await send("UNLINK", key, repeatable=True)
+            await run_once("UNLINK", key)
 
     async def _write(
         self,

@@ -12,7 +12,6 @@ from typing import Any, cast
 
 from redis_state.errors import CorruptState, InvalidField
 from redis_state.models.snapshots import Snapshot
-from redis_state.primitives.record import new_write_id
 from redis_state.stores.base import Base, ms
 from redis_state.stores.exact import pack, unpack_exact
 from redis_state.stores.values import moment, text
@@ -29,8 +28,8 @@ class SnapshotStore:
     """Save, find, list and clear away the snapshots of tasks.
 
     Every call is one atomic step, whose effect all later reads see, in any process. A task's
-    snapshots live `snapshots_ttl` after the last save, all together. A removal whose reply was
-    lost is repeated without removing anything that came since.
+    snapshots live `snapshots_ttl` after the last save, all together. A save or a removal whose
+    reply was lost is repeated without touching anything that came since.
     """
 
     def __init__(self, base: Base, snapshot_type: type[Any] = Snapshot) -> None:
@@ -95,9 +94,7 @@ class SnapshotStore:
         name = None if version is None else version_name(version)
         if version is not None and name is None:
             return False
-        reply = await self._base.scripts.delete_snapshots(
-            self.keys(task_id), version=name, write=new_write_id()
-        )
+        reply = await self._base.scripts.delete_snapshots(self.keys(task_id), version=name)
         return int(reply.facts[0]) > 0
 
     async def rollback(self, task_id: str, *, to: int | None = None) -> Snapshot | None:
@@ -109,9 +106,7 @@ class SnapshotStore:
         if to is not None and name is None:
             return None
         prefix = _CHECKPOINT if name is None else _LATEST + name
-        reply = await self._base.scripts.rollback_snapshots(
-            self.keys(task_id), prefix=prefix, write=new_write_id()
-        )
+        reply = await self._base.scripts.rollback_snapshots(self.keys(task_id), prefix=prefix)
         return self._read(task_id, reply)
 
     async def prune(self, task_id: str, *, keep_last: int, keep_checkpoints: bool = True) -> int:
@@ -122,21 +117,14 @@ class SnapshotStore:
         if type(keep_last) is not int or not 0 <= keep_last <= _MOST_KEPT:
             raise InvalidField("keep_last", f"a whole number from 0 to {_MOST_KEPT} is needed")
         reply = await self._base.scripts.prune_snapshots(
-            self.keys(task_id),
-            keep_last=keep_last,
-            keep_checkpoints=keep_checkpoints,
-            write=new_write_id(),
+            self.keys(task_id), keep_last=keep_last, keep_checkpoints=keep_checkpoints
         )
         return int(reply.facts[0])
 
     def keys(self, task_id: str) -> SnapshotKeys:
         """Name the keys of a task's snapshots."""
         keys = self._base.keys
-        return SnapshotKeys(
-            rows=keys.snapshots(task_id),
-            index=keys.snapshot_index(task_id),
-            removal=keys.snapshot_removal(task_id),
-        )
+        return SnapshotKeys(rows=keys.snapshots(task_id), index=keys.snapshot_index(task_id))
 
     async def _find(self, task_id: str, prefix: str) -> Snapshot | None:
         reply = await self._base.scripts.read_snapshot(self.keys(task_id), prefix=prefix)

@@ -127,14 +127,15 @@ class TaskStore:
     async def clear(self, session_id: str, task_id: str) -> None:
         """Delete a task and its journal; end its lease: a worker that runs it can write no more."""
         keys = self.keys(session_id, task_id)
-        send = self._base.scripts.transport.sender.send
+        once, send = self._base.scripts.run_once, self._base.scripts.transport.sender.send
         if await send("HEXISTS", keys.lease, "epoch", repeatable=True):
             # The epoch stays, so that none is given twice should the task be submitted anew.
-            await send("HINCRBY", keys.lease, "epoch", 1, repeatable=True)
-            await send("HDEL", keys.lease, "owner", repeatable=True)
+            await once("HINCRBY", keys.lease, "epoch", 1)
+            await once("HDEL", keys.lease, "owner")
+            # Done twice it is done once.
             await send("PEXPIRE", keys.lease, self.ttl_ms(_ACTIVE), repeatable=True)
         await self._base.records.delete(keys.task, place=Place(keys.tasks, task_id))
-        await send("DEL", keys.journal, repeatable=True)
+        await once("DEL", keys.journal)
 
     def read(self, session_id: str, task_id: str, record: Stored) -> TaskState:
         """Build a task from its record. Errors: ValueError, KeyError and their like."""

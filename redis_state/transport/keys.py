@@ -290,8 +290,8 @@ class Keys:
         return self._key("session_id", session_id, f"journal:{escape('task_id', task_id)}")
 
     def lease(self, session_id: str, task_id: str) -> str:
-        """hash: owner, claim, epoch, expires: which worker runs a task. Kept as long as an active
-        task may live: also the last epoch, so that the next one is greater.
+        """hash: owner, claim, epoch, expires, length: which worker runs a task. Kept as long as an
+        active task may live: also the last epoch, so that the next one is greater.
         """
         return self._key("session_id", session_id, f"lease:{escape('task_id', task_id)}")
 
@@ -337,10 +337,6 @@ class Keys:
         """
         return self._key("task_id", task_id, "snapshot-index")
 
-    def snapshot_removal(self, task_id: str) -> str:
-        """string: call, answer: what the last removal of snapshots did. 10 minutes."""  # noqa: D401
-        return self._key("task_id", task_id, "snapshot-removal")
-
     def artifacts(self, place: str) -> BlobKeys:
         """hash: number -> bytes, ref, chunks: ``:blob:<id>`` an artifact, ``:upload:<n>`` one that
         comes; ``:expiry``, ``:use`` zset, ``:about`` hash: the books. As the retention says.
@@ -370,7 +366,7 @@ class Keys:
         return f"{self.namespace}:v1:{{agents-{shard:02d}}}:expiries"
 
     def agent_lease(self, session_id: str) -> str:
-        """hash: owner, claim, epoch, expires: which process executes an agent's session.
+        """hash: owner, claim, epoch, expires, length: which process executes an agent's session.
         `agent_sessions_ttl`.
         """
         return f"{self._agents(session_id)}:lease:{escape('session_id', session_id)}"
@@ -506,6 +502,12 @@ class Keys:
         """zset: task_id -> expiry in ms: the same tasks. As long as the last one."""
         return self._key("owner", owner, "registered-kept")
 
+    def call(self, beside: str, call: str) -> str:
+        """string: the packed reply of a call that removes or overwrites, for its repetition; in the
+        slot of what it is about. `call_timeout_s` and a minute.
+        """  # noqa: D401
+        return call_key(beside, call)
+
     def worker(self, worker: str) -> str:
         """hash: version, write, order, document: one worker process. Three of its intervals."""
         return f"{self.namespace}:v1:{{workers}}:worker:{escape('worker', worker)}"
@@ -515,7 +517,9 @@ class Keys:
         return f"{self.namespace}:v1:{{workers}}:workers"
 
     def watch(self, shard: int) -> str:
-        """zset: what somebody must look at -> when, in ms. Permanent; entries are taken out."""
+        """zset: what somebody must look at -> when, in ms; ``:clock`` string: the server's time at
+        its last change. Permanent; entries are taken out.
+        """
         return f"{self.namespace}:v1:{{watch-{shard:02d}}}:watch"
 
     def a2a_version_books(self, scope: str) -> A2ABooks:
@@ -539,7 +543,7 @@ class Keys:
         return LogKeys(rows, f"{rows}:ids", channel, f"{rows}:topic")
 
     def a2a_version_lease(self, scope: str, task_id: str) -> str:
-        """hash: owner, claim, epoch, expires: which server works on an A2A task. A lease
+        """hash: owner, claim, epoch, expires, length: which server works on an A2A task. A lease
         longer than the task.
         """
         return f"{self.namespace}:v1:{{{scope}}}:a2a-version-lease:{escape('task_id', task_id)}"
@@ -559,8 +563,8 @@ class Keys:
         return LogKeys(rows, f"{rows}:ids", channel, f"{rows}:topic")
 
     def a2a_queue_lease(self, task_id: str) -> str:
-        """hash: owner, claim, epoch, expires: which server feeds a queue. One hour after its
-        lease.
+        """hash: owner, claim, epoch, expires, length: which server feeds a queue. One hour after
+        its lease.
         """
         return f"{self.namespace}:v1:{{a2a-queue/{escape('task_id', task_id)}}}:a2a-queue-lease"
 
@@ -569,8 +573,8 @@ class Keys:
         return f"{self.namespace}:v1:{{a2a-pages}}:a2a-page-secret"
 
     def a2a_watch(self, shard: int) -> str:
-        """zset: A2A task -> when its owner's lease may have run out, in ms. Permanent; entries are
-        taken out.
+        """zset: A2A task -> when its owner's lease may have run out, in ms; ``:clock`` string: the
+        server's time at its last change. Permanent; entries are taken out.
         """
         return f"{self.namespace}:v1:{{a2a-watch-{shard:02d}}}:watch"
 
@@ -578,6 +582,11 @@ class Keys:
 def a2a_scope(tenant: str, owner: str) -> str:
     """Name the slot of one owner's A2A tasks. No other scope holds a slash."""
     return f"a2a/{escape('tenant', tenant)}/{escape('owner', owner)}"
+
+
+def call_key(beside: str, call: str) -> str:
+    """Name the place of a call's reply, in the slot of another key."""
+    return f"{beside[: beside.index('}') + 1]}:call:{call}"
 
 
 def agent_shard(session_id: str) -> int:

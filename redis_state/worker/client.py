@@ -39,6 +39,7 @@ from redis_state.worker.snapshots import FullSnapshot, Snapshot, Snapshots
 from redis_state.worker.watching import (
     TaskView,
     list_unfinished,
+    put_back,
     result_once_over,
     view_task,
     watch_task,
@@ -265,6 +266,8 @@ class TaskClient:
     ) -> TaskState:
         """Wait until a task is over and return it.
 
+        Every few seconds the task is put back on the watch list, should the server have evicted its
+        entry: a task whose worker died is taken over all the same.
         Errors: TimeoutError; InvalidField if the session has no such task.
         """
         async with asyncio.timeout(limits.timeout("timeout_s", timeout_s)):
@@ -278,6 +281,7 @@ class TaskClient:
                         ended = ended or await self._watch_for_end(session_id, task_id, cursor)
                 if ended is not None:
                     return ended
+                await put_back(self.store, session_id, task_id)
 
     async def result(self, session_id: str, task_id: str, *, timeout_s: float | None = None) -> Any:
         """Wait until a task is over and return its result.

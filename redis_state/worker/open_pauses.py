@@ -108,7 +108,7 @@ class _Reading:
             elif int(token["expires"]) > now:
                 found.append((now, token, task))
         if closed:
-            await self._send("ZREM", self._index, *closed)
+            await self._store.base.scripts.run_once("ZREM", self._index, *closed)
         return found
 
     async def _tasks(

@@ -302,7 +302,7 @@ class Pausing:
     async def _unlist(self, key: str) -> None:
         # What is listed and not open any more is found out by whoever reads the list.
         with suppress(BackendError):
-            await self._send("ZREM", self._store.base.keys.open_pauses(), key)
+            await self._scripts.run_once("ZREM", self._store.base.keys.open_pauses(), key)
 
     async def _left_ms(self, key: str) -> int:
         """Tell how long a pause may still be decided, 0 if no longer."""

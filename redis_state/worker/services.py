@@ -103,6 +103,7 @@ class Services:
             # A busy loop must not make its worker look dead.
             work = going_on(self.presence.keep, "presence")
             self._running.append(asyncio.wrap_future(self._thread.spawn(work)))
+        self._running.append(asyncio.create_task(self._warn(), name="warn"))
         for name, loop in self._loops().items():
             self._running.append(asyncio.create_task(going_on(loop, name), name=name))
 
@@ -113,6 +114,16 @@ class Services:
             loops["presence"] = self.presence.keep
         loops |= self._metrics()
         return loops
+
+    async def _warn(self) -> None:
+        """Warn of server settings that endanger what is stored, once the server answers."""
+        while True:
+            health = await self.store.health()
+            if health.problem is None:
+                break
+            await asyncio.sleep(_AGAIN_S)
+        if health.problems:
+            log.warning("the server at %s: %s", health.address, "; ".join(health.problems))
 
     async def _sweep(self) -> None:
         plan = self._plan

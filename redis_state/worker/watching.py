@@ -11,11 +11,13 @@ from typing import Any, Protocol
 from redis_state import codec
 from redis_state.errors import CorruptState, InvalidField
 from redis_state.models import StateUpdate, TaskState, TaskStatus, UpdateType
+from redis_state.primitives.watchlist import WatchList
 from redis_state.store import RedisStateStore
 from redis_state.stores.base import as_object
 from redis_state.stores.session_log import Entry
 from redis_state.transport.keys import WATCH_SHARDS
 from redis_state.worker.family import noted_end, result_of
+from redis_state.worker.moves import watch_entry
 
 Updates = AsyncGenerator[Entry[StateUpdate], None]
 
@@ -41,6 +43,7 @@ class TaskView:
 
 
 _LOOK_EVERY_S = 5.0
+_LOOK_SOON_MS = 2_000
 _PAGE = 100
 _ENDS = frozenset(status.value for status in TaskStatus if status.is_terminal)
 
@@ -102,6 +105,8 @@ async def _until_over(
             if found is not None:
                 coming = None
                 yield found
+            if found is None:
+                await put_back(store, session_id, task_id)
             # Also what no update tells of, a session that was cleared say, is seen in time.
             if (found is None or _tells_of_end(found.value)) and await _is_over(
                 store, session_id, task_id
@@ -130,6 +135,20 @@ def _tells_of_end(update: StateUpdate) -> bool:
             return status in _ENDS
         case _:
             return False
+
+
+async def put_back(store: RedisStateStore, session_id: str, task_id: str) -> None:
+    """Put an unfinished task of a worker back on the watch list, should it be gone from there.
+
+    A server that evicts may have dropped the entry. Then no sweeper looks at the task, and nobody
+    takes it over when its worker dies. A sweeper takes an entry out again that is not needed.
+    """
+    ours = await store.transport.sender.send(
+        "HEXISTS", store.base.keys.task(session_id, task_id), "job", repeatable=True
+    )
+    if ours:
+        watch = WatchList(store.base.scripts, store.base.keys)
+        await watch.put_back(watch_entry(session_id, task_id), delay_ms=_LOOK_SOON_MS)
 
 
 async def view_task(store: RedisStateStore, session_id: str, task_id: str) -> TaskView | None:

@@ -64,6 +64,8 @@ def _shape(name: str) -> str:
         "job_id": "J",
         "worker": "W",
         "owner": "O",
+        "beside": Keys("rs").tasks("scope"),
+        "call": "<call>",
     }
     method = getattr(Keys("rs"), name)
     parameters = list(inspect.signature(method).parameters)

@@ -109,8 +109,13 @@ async def test_a_row_that_cannot_be_kept_aside_for_want_of_room_is_still_left_ou
 async def test_a_full_server_can_be_cleared(full: RedisStateStore) -> None:
     with pytest.raises(StoreFull):
         await full.save_update(update("after"))
-    await full.memory.delete("key")
+    # What is there, and what is not: a removal keeps its reply for its repetition all the same.
+    for there in (True, False):
+        assert await full.memory.delete("key") is there
     assert await full.load_memory_state("key") is None
+    await full.clear_session("session")
+    assert await full.list_tasks("session") == []
+    assert await full.list_updates("session") == []
 
 
 async def test_a_full_server_tells_watchers_of_nothing_that_it_refused() -> None:

@@ -27,7 +27,7 @@ async def test_what_was_put_anew_since_stays_as_it_was_put(scripts: Scripts, key
     await ask(scripts, "ZADD", watch, 1, "e")
     mark = (await scripts.claim_due(watch, limit=10, hold_ms=HOUR)).facts[0]
     # Even at the very same time: a claim's is half a millisecond off.
-    put = await scripts.watch_entry(watch, entry=b"e", delay_ms=HOUR, sooner=True)
+    put = await scripts.watch_entry(watch, entry=b"e", delay_ms=HOUR, stands="given")
     for delay_ms in (None, 0):
         settled = await scripts.settle_claim(watch, mark=mark, entries=[(b"e", delay_ms)])
         assert settled == ok(0)

@@ -74,7 +74,7 @@ async def test_the_highest_number_is_read_where_doubles_would_see_equals(
     assert await scripts.read_snapshot(task, prefix="v:") == told(10**30)
     for top in (10**30, 10**30 - 1, 2**53 + 1, 2**53, 100, 99, 10, 9, 3):
         assert await scripts.read_snapshot(task, prefix="v:") == told(top)
-        removed = await scripts.delete_snapshots(task, version=name(top), write=f"w{top}")
+        removed = await scripts.delete_snapshots(task, version=name(top))
         assert removed == ok(1)
     assert await scripts.read_snapshot(task, prefix="v:") == no(Word.MISSING)
     assert await ask(scripts, "EXISTS", task.rows, task.index) == 0
@@ -92,38 +92,14 @@ async def test_an_id_is_found_whole_and_at_its_highest_version(
     assert await scripts.read_snapshot(task, prefix="i:b:") == no(Word.MISSING)
 
 
-async def test_a_repeated_removal_spares_what_came_since(scripts: Scripts, keys: Keys) -> None:
-    task = snapshot_keys(keys)
-    for version in range(1, 5):
-        await save(scripts, task, version, checkpoint=version == 2)
-    for _ in range(2):
-        assert await scripts.rollback_snapshots(task, prefix="c:", write="r") == told(2)
-        await save(scripts, task, 9)
-    assert await scripts.read_snapshot(task, prefix="v:") == told(9)
-    for _ in range(2):
-        removed = await scripts.prune_snapshots(
-            task, keep_last=0, keep_checkpoints=False, write="p"
-        )
-        assert removed == ok(3)
-        await save(scripts, task, 9)
-    for _ in range(2):
-        assert await scripts.delete_snapshots(task, version=None, write="d") == ok(1)
-        await save(scripts, task, 1)
-    for _ in range(2):
-        assert await scripts.delete_snapshots(task, version=name(1), write="e") == ok(1)
-        await save(scripts, task, 1)
-    assert 0 < (await lives(scripts, task.removal))[0] <= 600_000
-
-
 async def test_a_rollback_to_nothing_removes_nothing(scripts: Scripts, keys: Keys) -> None:
     task = snapshot_keys(keys)
     await save(scripts, task, 1)
-    assert await scripts.rollback_snapshots(task, prefix="c:", write="r") == no(Word.MISSING)
-    there = await scripts.rollback_snapshots(task, prefix="v:" + name(2), write="s")
+    assert await scripts.rollback_snapshots(task, prefix="c:") == no(Word.MISSING)
+    there = await scripts.rollback_snapshots(task, prefix="v:" + name(2))
     assert there == no(Word.MISSING)
     assert await scripts.read_snapshot(task, prefix="v:") == told(1)
-    assert await scripts.delete_snapshots(task, version=name(2), write="d") == ok(0)
-    assert await ask(scripts, "EXISTS", task.removal) == 0
+    assert await scripts.delete_snapshots(task, version=name(2)) == ok(0)
 
 
 async def test_half_of_a_pair_of_keys_counts_as_nothing(scripts: Scripts, keys: Keys) -> None:
@@ -141,7 +117,7 @@ async def test_of_deletions_at_once_one_finds_something(scripts: Scripts, keys: 
     task = snapshot_keys(keys)
     await save(scripts, task, 1)
     replies = await asyncio.gather(
-        *(scripts.delete_snapshots(task, version=None, write=f"w{n}") for n in range(20))
+        *(scripts.delete_snapshots(task, version=None) for _ in range(20))
     )
     assert sorted(reply.facts[0] for reply in replies) == [0] * 19 + [1]
 
@@ -152,7 +128,7 @@ async def test_pruning_thousands_leaves_the_last_and_the_checkpoints(
     task = snapshot_keys(keys)
     many = range(1, 3001)
     await asyncio.gather(*(save(scripts, task, n, checkpoint=n % 1000 == 0) for n in many))
-    removed = await scripts.prune_snapshots(task, keep_last=5, keep_checkpoints=True, write="p")
+    removed = await scripts.prune_snapshots(task, keep_last=5, keep_checkpoints=True)
     assert removed == ok(2993)
     left = await ask(scripts, "ZRANGEBYLEX", task.index, "[v:", "(v;")
     assert left == [f"v:{name(n)}".encode() for n in (1000, 2000, *range(2996, 3001))]

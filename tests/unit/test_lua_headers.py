@@ -32,6 +32,8 @@ _INPUT_WORD = re.compile(r"\b(KEYS|ARGV)\b")
 _RETURNED_WORD = re.compile(r"\breturn\s*\{\s*['\"]([A-Z][A-Z_]*)['\"]")
 _TABLE_WORD = re.compile(r"\{\s*['\"]([A-Z][A-Z_]*)['\"]")
 _RETURNED_NAME = re.compile(r"\breturn\s+(\w+)[ \t]*(?:$|;|\bend\b)", re.MULTILINE)
+_REMOVING = re.compile(r"\bredis\.p?call\('(DEL|UNLINK|HDEL|ZREM\w*|LTRIM|XTRIM|SET|RENAME)'")
+_REPEATED = re.compile(r"\b(once|repetition)\b")
 _WALKING = re.compile(r"\bredis\s*\.\s*p?call\s*\(\s*['\"](KEYS|SCAN)['\"]", re.IGNORECASE)
 
 
@@ -68,6 +70,15 @@ def test_there_are_scripts() -> None:
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_script_does_what_its_header_says(name: str) -> None:
     assert list(_script_problems(name, SCRIPTS[name], PARTS)) == []
+
+
+@pytest.mark.parametrize("name", [name for name in SCRIPTS if _REMOVING.search(SCRIPTS[name])])
+def test_script_that_removes_remembers_its_call_or_says_why_a_repetition_is_harmless(
+    name: str,
+) -> None:
+    sentence = SCRIPTS[name].split("\n-- KEYS")[0]
+    remembers = "-- @include call_noted\n" in SCRIPTS[name]
+    assert remembers or _REPEATED.search(sentence), sentence
 
 
 @pytest.mark.parametrize("name", PARTS)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from redis_state import Settings
 from redis_state.errors import CommandRefused, CorruptState
 from redis_state.transport.connect import Transport
 from redis_state.transport.keys import Keys
@@ -51,7 +52,7 @@ class Noting:
 
 def noting(reply: Any) -> tuple[Noting, Scripts]:
     sender = Noting(reply)
-    transport: Any = SimpleNamespace(sender=sender)
+    transport: Any = SimpleNamespace(sender=sender, settings=Settings())
     assert hasattr(Transport, "sender")
     return sender, Scripts(transport)
 

@@ -24,7 +24,6 @@ from redis_state.primitives.lease import Held, Leases, new_owner
 from redis_state.primitives.log import Bounds, Log
 from redis_state.primitives.signal import Row
 from redis_state.stores.a2a_versions import new_write
-from redis_state.transport.clock import now_ms
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -66,7 +65,6 @@ class _Feed:
         self._lease = keys.a2a_queue_lease(task_id)
         self._lease_ms = backend.tasks.limits.lease_ms
         self._leases = Leases(scripts, keep_ms=_TTL_MS)
-        self._sender = scripts.transport.sender
         self._held: Held | None = None
         self._beating: asyncio.Task[None] | None = None
         self._ended = False
@@ -116,10 +114,7 @@ class _Feed:
 
     async def is_fed(self) -> bool:
         """Tell whether some server feeds the queue."""
-        owner, expires = await self._sender.send(
-            "HMGET", self._lease, "owner", "expires", repeatable=True
-        )
-        return bool(owner) and int(expires) > await now_ms(self._sender)
+        return await self._leases.is_held(self._lease)
 
 
 class RedisQueueManager(QueueManager):

@@ -83,4 +83,4 @@ class A2AScripts(ScriptRunner):
 
     def save_a2a_push(self, keys: A2AKeys, *, config_id: str, config: bytes) -> Asked:
         """OK | MISSING. An empty ``config`` deletes it."""
-        return self._run("save_a2a_push", (keys.task, keys.push), (raw(config_id), config))
+        return self._run_once("save_a2a_push", (keys.task, keys.push), (raw(config_id), config))

@@ -105,8 +105,8 @@ class A2AVersionScripts(ScriptRunner):
         self, push: str, *, name: bytes, config: bytes, most: int, ttl_ms: int
     ) -> Asked:
         """OK number | DENIED count."""
-        return self._run("put_a2a_config", (push,), (name, config, most, ttl_ms))
+        return self._run_once("put_a2a_config", (push,), (name, config, most, ttl_ms))
 
     def drop_a2a_configs(self, push: str, *, owner: bytes, name: bytes) -> Asked:
         """OK deleted."""
-        return self._run("drop_a2a_configs", (push,), (owner, name))
+        return self._run_once("drop_a2a_configs", (push,), (owner, name))

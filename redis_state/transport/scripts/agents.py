@@ -54,4 +54,4 @@ class AgentScripts(ScriptRunner):
 
     def delete_session(self, session: str, *, index: str, expiries: str, session_id: str) -> Asked:
         """OK deleted."""
-        return self._run("delete_session", (session, index, expiries), (session_id,))
+        return self._run_once("delete_session", (session, index, expiries), (session_id,))

@@ -39,7 +39,7 @@ class BlobScripts(ScriptRunner):
     ) -> Asked:
         """OK ref | AGAIN id... | MISSING. ``limits``: count, bytes, a trace's count, bytes."""
         places = [keys.blob(victim) for victim in victims]
-        return self._run(
+        return self._run_once(
             "commit_blob",
             (upload, keys.blob(blob_id), keys.expiry, keys.use, keys.about, *places),
             (
@@ -65,7 +65,7 @@ class BlobScripts(ScriptRunner):
 
     def delete_blob(self, keys: BlobKeys, *, blob_id: str) -> Asked:
         """OK deleted left."""
-        return self._run(
+        return self._run_once(
             "delete_blob", (keys.blob(blob_id), keys.expiry, keys.use, keys.about), (raw(blob_id),)
         )
 

@@ -23,7 +23,7 @@ class JobScripts(ScriptRunner):
     ) -> Asked:
         """OK kept."""
         expires = "" if expires_ms is None else expires_ms
-        return self._run("save_oauth_token", (token,), (value, expires, ttl_ms))
+        return self._run_once("save_oauth_token", (token,), (value, expires, ttl_ms))
 
     # Scheduled jobs
 
@@ -66,7 +66,7 @@ class JobScripts(ScriptRunner):
 
     def end_job(self, keys: JobKeys, *, owner: str, job_id: str, ttl_ms: int) -> Asked:
         """OK next_us | LOST."""
-        return self._run(
+        return self._run_once(
             "end_job",
             (keys.job, keys.jobs, keys.jobs_of, keys.due),
             (owner, raw(job_id), ttl_ms),

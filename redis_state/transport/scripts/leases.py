@@ -22,6 +22,10 @@ class LeaseScripts(ScriptRunner):
         """OK epoch | LOST epoch."""
         return self._run("renew_lease", (lease,), (raw(owner), epoch, duration_ms, keep_ms))
 
+    def look_lease(self, lease: str) -> Asked:
+        """OK left_ms."""
+        return self._run("look_lease", (lease,), ())
+
     def release_lease(self, lease: str, *, owner: str, epoch: int) -> Asked:
         """OK epoch | LOST epoch."""
         return self._run("release_lease", (lease,), (raw(owner), epoch))

@@ -61,7 +61,7 @@ class LogScripts(ScriptRunner):
     def clear_log(self, log: LogKeys, *, topics: Sequence[str]) -> Asked:
         """OK dropped."""
         keys = [log.rows, log.ids, *(log.topic(topic) for topic in topics)]
-        return self._run("clear_log", tuple(keys), ())
+        return self._run_once("clear_log", tuple(keys), ())
 
     def set_aside(
         self, unreadable: str, *, place: str, note: bytes, most: int, ttl_ms: int

@@ -80,7 +80,7 @@ class RecordScripts(ScriptRunner):
         self, record: str, *, index: str | None, member: str | None, only_if_gone: bool
     ) -> Asked:
         """OK deleted."""
-        return self._run(
+        return self._run_once(
             "delete_record",
             (record, index or record),
             (topic_bytes(member) if index else b"", int(only_if_gone)),

@@ -67,11 +67,11 @@ class RegisteredScripts(ScriptRunner):
 
     def set_task_stream(self, keys: TaskStateKeys, *, stream_id: str) -> Asked:
         """OK | MISSING."""
-        return self._run("set_task_stream", (keys.task,), (raw(stream_id),))
+        return self._run_once("set_task_stream", (keys.task,), (raw(stream_id),))
 
     def drop_task_state(self, keys: TaskStateKeys, *, task_id: str, before_us: int) -> Asked:
         """OK | STALE | MISSING."""
-        return self._run(
+        return self._run_once(
             "drop_task_state",
             (*_registered(keys), keys.events.rows, keys.events.ids),
             (raw(task_id), before_us),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections import Counter
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,12 +14,15 @@ from typing import Any, NamedTuple, TypeAlias
 from redis_state.errors import CommandRefused, CorruptState, RedisStateError
 from redis_state.models.version import Version
 from redis_state.transport.connect import Transport
-from redis_state.transport.keys import LogKeys
+from redis_state.transport.keys import LogKeys, call_key
 from redis_state.transport.lua import Script, load_script, script_names
 from redis_state.transport.packing import Argument, Prepared, prepare, prepared_keys
 
 # Every script is read at import, so that a package built without them fails at once.
 SCRIPTS: dict[str, Script] = {name: load_script(name) for name in script_names()}
+
+# How much later than its caller's deadline a call may reach a server that had stopped for a while.
+_LATE_MS = 60_000
 
 # The topic of a row whose topic is the empty text: no UTF-8 text encodes to this byte.
 _EMPTY_TOPIC = b"\xff"
@@ -200,6 +204,22 @@ class ScriptRunner:
 
     def _run(self, name: str, keys: tuple[str, ...], arguments: tuple[Argument, ...]) -> Asked:
         return self._run_prepared(_prepared(name, keys), arguments)
+
+    def _run_once(self, name: str, keys: tuple[str, ...], arguments: tuple[Argument, ...]) -> Asked:
+        """Run a script that keeps its reply for as long as this call may be repeated.
+
+        A repetition gets that reply and does nothing: what another client wrote meanwhile stays.
+        The reply's key stands behind the first key, and how long it is kept before the arguments.
+        """
+        keep_ms = int(self.transport.settings.call_timeout_s * 1000) + _LATE_MS
+        call = call_key(keys[0], os.urandom(9).hex())
+        # A key that no other call has is not worth remembering packed.
+        prepared = prepare(SCRIPTS[name], (keys[0], call, *keys[1:]))
+        return self._run_prepared(prepared, (keep_ms, *arguments))
+
+    def run_once(self, verb: str, key: str, *arguments: Argument) -> Asked:
+        """OK reply. Run a command that removes, or overwrites, and replies with a number."""
+        return self._run_once("run_once", (key,), (verb, *arguments))
 
     async def _run_prepared(self, prepared: Prepared, more: tuple[Argument, ...]) -> Reply:
         try:

@@ -16,7 +16,6 @@ class SnapshotKeys:
 
     rows: str
     index: str
-    removal: str
 
 
 class SnapshotScripts(ScriptRunner):
@@ -33,7 +32,7 @@ class SnapshotScripts(ScriptRunner):
         ttl_ms: int,
     ) -> Asked:
         """OK."""
-        return self._run(
+        return self._run_once(
             "save_snapshot",
             (keys.rows, keys.index),
             (version, snapshot_id, int(checkpoint), row, ttl_ms),
@@ -43,24 +42,18 @@ class SnapshotScripts(ScriptRunner):
         """OK version row | MISSING."""
         return self._run("read_snapshot", (keys.rows, keys.index), (prefix,))
 
-    def delete_snapshots(self, keys: SnapshotKeys, *, version: str | None, write: str) -> Asked:
+    def delete_snapshots(self, keys: SnapshotKeys, *, version: str | None) -> Asked:
         """OK removed. None stands for all versions."""
-        return self._run(
-            "delete_snapshots", (keys.rows, keys.index, keys.removal), (version or "", write)
-        )
+        return self._run_once("delete_snapshots", (keys.rows, keys.index), (version or "",))
 
-    def rollback_snapshots(self, keys: SnapshotKeys, *, prefix: str, write: str) -> Asked:
+    def rollback_snapshots(self, keys: SnapshotKeys, *, prefix: str) -> Asked:
         """OK version row | MISSING."""
-        return self._run(
-            "rollback_snapshots", (keys.rows, keys.index, keys.removal), (prefix, write)
-        )
+        return self._run_once("rollback_snapshots", (keys.rows, keys.index), (prefix,))
 
     def prune_snapshots(
-        self, keys: SnapshotKeys, *, keep_last: int, keep_checkpoints: bool, write: str
+        self, keys: SnapshotKeys, *, keep_last: int, keep_checkpoints: bool
     ) -> Asked:
         """OK removed."""
-        return self._run(
-            "prune_snapshots",
-            (keys.rows, keys.index, keys.removal),
-            (keep_last, int(keep_checkpoints), write),
+        return self._run_once(
+            "prune_snapshots", (keys.rows, keys.index), (keep_last, int(keep_checkpoints))
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 from redis_state.transport.packing import Argument
 from redis_state.transport.scripts.run import Asked, ScriptRunner
@@ -11,13 +12,20 @@ from redis_state.transport.scripts.run import Asked, ScriptRunner
 class WatchScripts(ScriptRunner):
     """The watch list: what somebody must look at, and when."""
 
-    def watch_entry(self, watch: str, *, entry: bytes, delay_ms: int, sooner: bool) -> Asked:
+    def watch_entry(
+        self,
+        watch: str,
+        *,
+        entry: bytes,
+        delay_ms: int,
+        stands: Literal["later", "given", "first"],
+    ) -> Asked:
         """OK when."""
-        return self._run("watch_entry", (watch,), (entry, delay_ms, int(sooner)))
+        return self._run("watch_entry", _with_clock(watch), (entry, delay_ms, stands))
 
     def claim_due(self, watch: str, *, limit: int, hold_ms: int) -> Asked:
         """OK mark entry..."""
-        return self._run("claim_due", (watch,), (limit, hold_ms))
+        return self._run("claim_due", _with_clock(watch), (limit, hold_ms))
 
     def settle_claim(
         self, watch: str, *, mark: bytes, entries: Sequence[tuple[bytes, int | None]]
@@ -26,4 +34,9 @@ class WatchScripts(ScriptRunner):
         tail: list[Argument] = [mark]
         for entry, delay_ms in entries:
             tail += (entry, "" if delay_ms is None else delay_ms)
-        return self._run("settle_claim", (watch,), tuple(tail))
+        return self._run("settle_claim", _with_clock(watch), tuple(tail))
+
+
+def _with_clock(watch: str) -> tuple[str, str]:
+    """Name a list and the time at which it was last written."""
+    return watch, f"{watch}:clock"
