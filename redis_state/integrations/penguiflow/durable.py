@@ -34,6 +34,7 @@ _ENDED = frozenset({TaskStatus.COMPLETE, TaskStatus.FAILED, TaskStatus.CANCELLED
 _OVER = ("complete", "failed")
 # Another process may end a group that is waited for here.
 _LOOK_S = 0.5
+_FINISH_S = 5.0
 
 
 class DurableSession(StreamingSession):  # type: ignore[misc]  # penguiflow has no types
@@ -48,6 +49,7 @@ class DurableSession(StreamingSession):  # type: ignore[misc]  # penguiflow has 
         # Of PenguiFlow's classes.
         self._kept: Any = state_store.store
         self._context: Any
+        self._task_handles: dict[str, asyncio.Task[None]]
         self._unsaved: deque[dict[str, Any]] = deque()
         self._given = 0
         self._saving = asyncio.Lock()
@@ -67,7 +69,25 @@ class DurableSession(StreamingSession):  # type: ignore[misc]  # penguiflow has 
         await self._read_groups()
 
     async def close(self) -> None:
-        """End what runs, and save what is not saved yet of the context."""
+        """Let ended tasks finish, cancel what runs, and save what is not saved yet of the context.
+
+        What PenguiFlow does after a task's status says that it has ended (its context patch, its
+        place in a group, its result's update) is not cut short. A task is CANCELLED if it does
+        not end by itself in the moment of its cancellation. All this is waited for, 5 s at most.
+        """
+        until = asyncio.get_running_loop().time() + _FINISH_S
+        while ended := await self._handles(ended=True):
+            await self._let_finish(ended, until)
+        running = await self._handles(ended=False)
+        for handle in running.values():
+            handle.cancel()
+        await self._let_finish(running, until)
+        for task_id in running:
+            task = await self._registry.get_task(task_id)
+            if task is not None and task.status not in _ENDED:
+                await self._registry.update_task(
+                    task_id, status=TaskStatus.CANCELLED, error="session_closed"
+                )
         await super().close()
         await self._save_quietly()
 
@@ -316,6 +336,28 @@ class DurableSession(StreamingSession):  # type: ignore[misc]  # penguiflow has 
             if group.turn_id == turn:
                 sealed += await self.seal_group(group.group_id)
         return sealed
+
+    # The end
+
+    async def _handles(self, *, ended: bool) -> dict[str, asyncio.Task[None]]:
+        """Find the tasks of this session that have ended, or those that have not."""
+        found: dict[str, asyncio.Task[None]] = {}
+        for task_id, handle in self._task_handles.items():
+            task = await self._registry.get_task(task_id)
+            if (task is not None and task.status in _ENDED) == ended:
+                found[task_id] = handle
+        return found
+
+    async def _let_finish(self, handles: dict[str, asyncio.Task[None]], until: float) -> None:
+        """Wait until then at most for tasks' handles, and let go of them."""
+        for task_id in handles:
+            self._task_handles.pop(task_id, None)
+        waited = set(handles.values()) - {asyncio.current_task()}
+        if waited:
+            left = max(0.0, until - asyncio.get_running_loop().time())
+            _, late = await asyncio.wait(waited, timeout=left)
+            if late:
+                log.warning("%d tasks are not saved to their end yet", len(late))
 
     # What is shown
 

@@ -376,9 +376,9 @@ async def open_session(
 ) -> AsyncGenerator[DurableSession]:
     """Give a session with all that is stored of it, steered from anywhere while the block runs.
 
-    At the end the session is closed, as PenguiFlow does it: what still runs is CANCELLED. Then its
-    updates, which PenguiFlow saves without waiting, are waited for. Options are those of
-    StreamingSession.
+    At the end the session is closed: tasks that have ended are saved to their end, what still
+    runs is CANCELLED. Then its updates, which PenguiFlow saves without waiting, are waited for.
+    Options are those of StreamingSession.
     """
     kept = SessionStore(store)
     session = DurableSession(session_id, state_store=kept, **options)
