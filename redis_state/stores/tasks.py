@@ -17,7 +17,7 @@ from pydantic import BaseModel
 from redis_state import codec
 from redis_state.errors import InvalidField
 from redis_state.models import TaskContextSnapshot, TaskState, TaskStatus, TaskType
-from redis_state.primitives.record import Place, Stored, new_write_id
+from redis_state.primitives.record import Stored, new_write_id
 from redis_state.stores.base import Base, as_object, ms
 from redis_state.stores.values import choice, moment, validated
 from redis_state.transport.keys import LONGEST_REMEMBERED
@@ -125,16 +125,15 @@ class TaskStore:
         return await self._base.records.members(self._base.keys.tasks(session_id))
 
     async def clear(self, session_id: str, task_id: str) -> None:
-        """Delete a task and its journal; end its lease: a worker that runs it can write no more."""
-        keys = self.keys(session_id, task_id)
-        send = self._base.scripts.transport.sender.send
-        if await send("HEXISTS", keys.lease, "epoch", repeatable=True):
-            # The epoch stays, so that none is given twice should the task be submitted anew.
-            await send("HINCRBY", keys.lease, "epoch", 1, repeatable=True)
-            await send("HDEL", keys.lease, "owner", repeatable=True)
-            await send("PEXPIRE", keys.lease, self.ttl_ms(_ACTIVE), repeatable=True)
-        await self._base.records.delete(keys.task, place=Place(keys.tasks, task_id))
-        await send("DEL", keys.journal, repeatable=True)
+        """Delete a task and its journal, and end its lease, in one step.
+
+        A worker that runs it can write no more, and none can start it.
+        """
+        await self._base.scripts.clear_task(
+            self.keys(session_id, task_id),
+            children=self._base.keys.children(session_id, task_id),
+            keep_ms=self.ttl_ms(_ACTIVE),
+        )
 
     def read(self, session_id: str, task_id: str, record: Stored) -> TaskState:
         """Build a task from its record. Errors: ValueError, KeyError and their like."""

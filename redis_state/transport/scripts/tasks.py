@@ -65,6 +65,14 @@ class TaskScripts(ScriptRunner):
             ),
         )
 
+    def clear_task(self, keys: TaskKeys, *, children: str, keep_ms: int) -> Asked:
+        """OK deleted."""
+        return self._run(
+            "clear_task",
+            (keys.task, keys.tasks, keys.lease, keys.journal, children),
+            (topic_bytes(keys.task_id), keep_ms),
+        )
+
     def look_task(self, keys: TaskKeys) -> Asked:
         """OK status version epoch left_ms order priority crashes queue ours parent waits_for
         parent_order | MISSING.
