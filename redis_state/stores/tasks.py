@@ -17,11 +17,11 @@ from pydantic import BaseModel
 from redis_state import codec
 from redis_state.errors import InvalidField
 from redis_state.models import TaskContextSnapshot, TaskState, TaskStatus, TaskType
-from redis_state.primitives.record import Stored, new_write_id
+from redis_state.primitives.record import Place, Stored, new_write_id
 from redis_state.stores.base import Base, as_object, ms
 from redis_state.stores.values import choice, moment, validated
 from redis_state.transport.keys import LONGEST_REMEMBERED
-from redis_state.transport.scripts import TASK_FIELDS, TaskKeys, Word
+from redis_state.transport.scripts import TASK_FIELDS, Fence, TaskKeys, Word
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -77,14 +77,18 @@ class TaskStore:
         """Tell how long a task in this state is kept at least after its last change."""
         return self._finished_ttl_ms if status in _ENDED else self._active_ttl_ms
 
-    async def save(self, state: TaskState) -> bool:
+    async def save(self, state: TaskState, *, fence: Fence | None = None) -> bool:
         """Save a task whole; tell whether it was taken.
 
         The last save wins, whoever's clock says what; except that an older view of a task that
-        has ended does not bring it back.
+        has ended does not bring it back. Under a ``fence`` the holder's save wins. Errors:
+        LeaseLost if a later owner has come.
         """
         values = _values(state)
         finished = values[0] in _ENDED_BYTES
+        if fence is not None:
+            await self._save_fenced(state, values, fence, finished=finished)
+            return True
         reply = await self._base.scripts.save_task(
             self.keys(state.session_id, state.task_id),
             values,
@@ -96,6 +100,21 @@ class TaskStore:
         if reply.word is Word.STALE:
             self._base.counters.stale_task_saves += 1
         return reply.word is Word.OK
+
+    async def _save_fenced(
+        self, state: TaskState, values: tuple[bytes, ...], fence: Fence, *, finished: bool
+    ) -> None:
+        keys = self.keys(state.session_id, state.task_id)
+        fields = dict(zip(TASK_FIELDS, values, strict=True))
+        fields["finished"] = b"%d" % finished
+        fields["updated_at"] = b"%d" % microseconds(state.updated_at)
+        await self._base.records.save(
+            keys.task,
+            fields,
+            ttl_ms=self._finished_ttl_ms if finished else self._active_ttl_ms,
+            place=Place(keys.tasks, state.task_id),
+            fence=fence,
+        )
 
     async def load(self, session_id: str, task_id: str) -> TaskState | None:
         """Return one task, or None."""

@@ -289,19 +289,19 @@ async def test_a_task_that_ends_while_its_session_closes_has_one_end(
 ) -> None:
     finish = asyncio.Event()
     ends: list[tuple[str, TaskStatus]] = []
-    save = host.save_task
+    save = host.tasks.save
 
-    async def note_and_save(state: TaskState) -> None:
+    async def note_and_save(state: TaskState, **options: Any) -> None:
         if state.status is not TaskStatus.RUNNING and state.status is not TaskStatus.PENDING:
             ends.append((state.task_id, state.status))
-        await save(state)
+        await save(state, **options)
 
     async def work(runtime: TaskRuntime) -> TaskResult:
         await finish.wait()
         return TaskResult(payload=runtime.state.task_id)
 
     names = ["first", "second", "third"]
-    monkeypatch.setattr(host, "save_task", note_and_save)
+    monkeypatch.setattr(host.tasks, "save", note_and_save)
     async with open_session(host, "session") as session:
         for name in names:
             await session.spawn_task(work, task_id=name)
@@ -322,7 +322,7 @@ async def test_a_task_that_ends_while_its_session_closes_has_one_end(
 async def test_a_session_closes_in_time_though_its_ended_task_cannot_be_saved(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("redis_state.integrations.penguiflow.durable._FINISH_S", 0.3)
+    monkeypatch.setattr("redis_state.integrations.penguiflow.shared._FINISH_S", 0.3)
     store: Any = make_store(settings)
     hold = asyncio.Event()
 

@@ -13,9 +13,8 @@ from collections import deque
 from contextlib import suppress
 from typing import Any, Literal
 
-from penguiflow.sessions import StreamingSession
 from penguiflow.sessions.models import ContextPatch, MergeStrategy, TaskGroup
-from penguiflow.state import StateUpdate, SteeringEvent, TaskStatus
+from penguiflow.state import StateUpdate, SteeringEvent
 
 from redis_state import codec
 from redis_state.errors import (
@@ -25,31 +24,29 @@ from redis_state.errors import (
     TokenResolved,
     TokenUnknown,
 )
+from redis_state.integrations.penguiflow.registry import ENDED
+from redis_state.integrations.penguiflow.shared import SharedSession
 from redis_state.stores.context_patches import PatchOutcome
 from redis_state.stores.groups import GroupStep
 
 log: logging.Logger = logging.getLogger(__name__)
 
-_ENDED = frozenset({TaskStatus.COMPLETE, TaskStatus.FAILED, TaskStatus.CANCELLED})
 _OVER = ("complete", "failed")
 # Another process may end a group that is waited for here.
 _LOOK_S = 0.5
-_FINISH_S = 5.0
 
 
-class DurableSession(StreamingSession):  # type: ignore[misc]  # penguiflow has no types
+class DurableSession(SharedSession):
     """PenguiFlow's session over a store that any number of processes share.
 
-    What others change is seen after `hydrate`, `refresh`, and each change made here.
-    ``state_store`` has the store itself as ``store``. Errors, beside PenguiFlow's: BackendError.
+    What others change of the context is seen after `hydrate`, `refresh`, and each change made
+    here; tasks, groups and updates are read when they are asked for. ``state_store`` has the store
+    itself as ``store``. Errors, beside PenguiFlow's: BackendError.
     """
 
     def __init__(self, session_id: str, *, state_store: Any, **options: Any) -> None:
         super().__init__(session_id, state_store=state_store, **options)
-        # Of PenguiFlow's classes.
-        self._kept: Any = state_store.store
         self._context: Any
-        self._task_handles: dict[str, asyncio.Task[None]]
         self._unsaved: deque[dict[str, Any]] = deque()
         self._given = 0
         self._saving = asyncio.Lock()
@@ -71,23 +68,8 @@ class DurableSession(StreamingSession):  # type: ignore[misc]  # penguiflow has 
     async def close(self) -> None:
         """Let ended tasks finish, cancel what runs, and save what is not saved yet of the context.
 
-        What PenguiFlow does after a task's status says that it has ended (its context patch, its
-        place in a group, its result's update) is not cut short. A task is CANCELLED if it does
-        not end by itself in the moment of its cancellation. All this is waited for, 5 s at most.
+        See `SharedSession.close`.
         """
-        until = asyncio.get_running_loop().time() + _FINISH_S
-        while ended := await self._handles(ended=True):
-            await self._let_finish(ended, until)
-        running = await self._handles(ended=False)
-        for handle in running.values():
-            handle.cancel()
-        await self._let_finish(running, until)
-        for task_id in running:
-            task = await self._registry.get_task(task_id)
-            if task is not None and task.status not in _ENDED:
-                await self._registry.update_task(
-                    task_id, status=TaskStatus.CANCELLED, error="session_closed"
-                )
         await super().close()
         await self._save_quietly()
 
@@ -186,6 +168,13 @@ class DurableSession(StreamingSession):  # type: ignore[misc]  # penguiflow has 
                 self.session_id, patch_id, by=by, trace_id=trace_id
             )
         )
+
+    async def steer(self, event: SteeringEvent) -> bool:
+        """Influence a task, or decide on a patch, whichever process runs or brought it."""
+        patch_id = event.payload.get("patch_id")
+        if isinstance(patch_id, str) and patch_id not in self._pending_patches:
+            await self._read_context()
+        return await super().steer(event)
 
     async def _reject_pending_patch(self, patch_id: str, event: SteeringEvent) -> None:
         await self.reject_pending_patch(patch_id, by=event.source, trace_id=event.trace_id)
@@ -337,28 +326,6 @@ class DurableSession(StreamingSession):  # type: ignore[misc]  # penguiflow has 
                 sealed += await self.seal_group(group.group_id)
         return sealed
 
-    # The end
-
-    async def _handles(self, *, ended: bool) -> dict[str, asyncio.Task[None]]:
-        """Find the tasks of this session that have ended, or those that have not."""
-        found: dict[str, asyncio.Task[None]] = {}
-        for task_id, handle in self._task_handles.items():
-            task = await self._registry.get_task(task_id)
-            if (task is not None and task.status in _ENDED) == ended:
-                found[task_id] = handle
-        return found
-
-    async def _let_finish(self, handles: dict[str, asyncio.Task[None]], until: float) -> None:
-        """Wait until then at most for tasks' handles, and let go of them."""
-        for task_id in handles:
-            self._task_handles.pop(task_id, None)
-        waited = set(handles.values()) - {asyncio.current_task()}
-        if waited:
-            left = max(0.0, until - asyncio.get_running_loop().time())
-            _, late = await asyncio.wait(waited, timeout=left)
-            if late:
-                log.warning("%d tasks are not saved to their end yet", len(late))
-
     # What is shown
 
     async def _save_quietly(self) -> None:
@@ -379,7 +346,7 @@ class DurableSession(StreamingSession):  # type: ignore[misc]  # penguiflow has 
         store: Any = self._state_store
         bridge = store.bridges.get(self.session_id)
         task = await self.get_task(task_id)
-        if bridge is not None and (task is None or task.status in _ENDED):
+        if bridge is not None and (task is None or task.status in ENDED):
             bridge.look_at(task_id, ended=True)
 
     async def _read_context(self) -> None:
