@@ -20,6 +20,7 @@ from redis_state.integrations.penguiflow import (
     create_store,
 )
 from redis_state.integrations.penguiflow.durable import DurableSession
+from redis_state.integrations.penguiflow.playground import DurableSessionManager
 from redis_state.integrations.penguiflow.sessions import SessionStore
 
 
@@ -57,6 +58,7 @@ def test_the_stores_are_what_penguiflow_asks_for_also_by_their_types() -> None:
     ]
     managers: list[SessionManager] = [
         SessionManager(state_store=store),
+        DurableSessionManager(state_store=store),
     ]
     flow = create(node.to(), state_store=plain)
     catalog = build_catalog([], ModelRegistry())
