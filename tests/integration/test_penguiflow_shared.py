@@ -201,6 +201,29 @@ async def test_a_stopped_process_that_wakes_up_does_not_change_what_was_settled(
         assert (task.status, task.error) == (TaskStatus.FAILED, LEFT)
 
 
+async def test_a_task_that_is_started_again_elsewhere_is_stopped_where_it_ran(
+    settings: Settings, host: Any
+) -> None:
+    finish = asyncio.Event()
+
+    async def work(runtime: TaskRuntime) -> TaskResult:
+        await finish.wait()
+        return TaskResult(payload={"digest": runtime.state.task_id})
+
+    async with open_session(host, "session") as session:
+        # It hears that it lost its lease when it renews it, or saves.
+        async with running(settings, "task-0", lease_s=LEASE_S) as (process, group_id):
+            await all_run(session, ["task-0"])
+            await session.registry.remove_task("task-0")
+            await session.spawn_task(work, task_id="task-0", group_id=group_id)
+            assert (await line(process))["statuses"] == {"task-0": "RUNNING"}
+            finish.set()
+            group, late = await session.wait_for_group_completion(group_id, timeout_s=10)
+        assert group is not None
+        assert (group.status, late) == ("complete", False)
+        assert [each["digest"] for each in await session.get_group_results(group_id)] == ["task-0"]
+
+
 async def test_what_no_session_runs_is_not_settled(host: Any) -> None:
     """A task of the pool, and one that a plain session saved, which has no lease."""
 

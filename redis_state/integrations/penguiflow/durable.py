@@ -250,6 +250,9 @@ class DurableSession(SharedSession):
     ) -> None:
         """Note how a member ended. Of all processes the one that ends the group reports it."""
         del patch
+        if task_id in self._taken_over:
+            # Who has it now says how it ended.
+            return
         try:
             step = await self._kept.groups.finish(
                 self.session_id, group_id, task_id, success=success, patch_id=patch_id
@@ -277,7 +280,7 @@ class DurableSession(SharedSession):
             return self._groups.get(group_id), True
 
     async def get_group_results(self, group_id: str) -> list[dict[str, Any]]:
-        """Return what a group's members came to, of those tasks that this session knows."""
+        """Return what a group's members came to, whichever processes ran them."""
         await self._group(group_id)
         found: list[dict[str, Any]] = await super().get_group_results(group_id)
         return found

@@ -59,6 +59,7 @@ class SharedSession(StreamingSession):  # type: ignore[misc]  # penguiflow has n
         self._registry = SharedRegistry(state_store, session_id, on_lost=self._stop_task)
         self._spawning = asyncio.Lock()
         self._entering: set[str] = set()
+        self._taken_over: set[str] = set()
 
     async def hydrate(self) -> None:
         """Read the tasks, and settle those whose process is gone. Once."""
@@ -84,6 +85,7 @@ class SharedSession(StreamingSession):  # type: ignore[misc]  # penguiflow has n
                 # Also what another process settled, if it died before it could say so.
                 task = self._registry.remembered(task_id)
                 if task is not None and task.status is TaskStatus.FAILED and task.error == LEFT:
+                    self._taken_over.discard(task_id)
                     await self.mark_task_complete_in_group(group.group_id, task_id, success=False)
         return settled
 
@@ -139,6 +141,7 @@ class SharedSession(StreamingSession):  # type: ignore[misc]  # penguiflow has n
 
     async def _execute_task(self, *, state: TaskState, **options: Any) -> Any:
         self._entered(state.task_id)
+        self._taken_over.discard(state.task_id)
         return await super()._execute_task(state=state, **options)
 
     def _entered(self, task_id: str) -> None:
@@ -223,6 +226,7 @@ class SharedSession(StreamingSession):  # type: ignore[misc]  # penguiflow has n
 
     def _stop_task(self, task_id: str) -> None:
         log.warning("task %r is stopped here: its lease was taken over", task_id)
+        self._taken_over.add(task_id)
         handle = self._task_handles.get(task_id)
         if handle is not None:
             handle.cancel()
