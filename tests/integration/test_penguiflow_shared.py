@@ -386,6 +386,39 @@ async def test_a_cancelled_task_takes_its_children_of_other_processes_with_it(
         await eventually(lambda: not there._task_handles, "it runs no more where it ran")
 
 
+async def test_a_cancelled_group_cancels_its_members_wherever_they_run(
+    host: Any, elsewhere: Any
+) -> None:
+    async with open_session(host, "session") as here, open_session(elsewhere, "session") as there:
+        group = await here.resolve_or_create_group(group_name="crew")
+        for session, name in ((here, "a"), (there, "b")):
+            await session.add_task_to_group(group.group_id, name)
+            await session.spawn_task(hang, task_id=name, group_id=group.group_id)
+        await all_run(here, ["a", "b"])
+        assert await here.cancel_group(group.group_id)
+
+        async def cancelled() -> bool:
+            return await statuses(here) == {"a": "CANCELLED", "b": "CANCELLED"}
+
+        await eventually(cancelled, "both are cancelled")
+
+
+async def test_a_group_learns_of_its_left_member_though_who_settled_it_died(
+    settings: Settings, host: Any
+) -> None:
+    async with running(settings, "task-0") as (process, group_id):
+        process.kill()
+        await process.wait()
+    async with open_session(host, "session") as dies:
+        registry: Any = dies.registry
+        assert (await registry.settle("task-0", alone=True)).error == LEFT
+        # Here it dies: it has told nobody.
+    async with open_session(host, "session") as session:
+        group = await session.get_group(group_id)
+        assert group is not None
+        assert (group.status, group.failed_task_ids) == ("failed", ["task-0"])
+
+
 async def test_a_task_that_could_not_be_saved_takes_no_place(settings: Settings) -> None:
     async with Proxy(settings.url.get_secret_value()) as proxy:
         store: Any = make_store(settings, url=proxy.url, call_timeout_s=0.3, connect_timeout_s=0.3)

@@ -288,7 +288,7 @@ class DurableSession(SharedSession):
     async def cancel_group(
         self, group_id: str, *, reason: str | None = None, propagate: bool = True
     ) -> bool:
-        """End a group as failed, and its members that run here; False if it was over."""
+        """End a group as failed, and cancel its members wherever they run; False if it was over."""
         step = await self._kept.groups.cancel(self.session_id, group_id)
         group = await self._group(group_id)
         if step is None:
