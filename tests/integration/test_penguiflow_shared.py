@@ -7,8 +7,9 @@ import json
 import os
 import signal
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -30,7 +31,7 @@ from penguiflow.state import (
     UpdateType,
 )
 
-from redis_state import BackendError, Settings
+from redis_state import BackendError, BackendUnavailable, Settings
 from redis_state.integrations.penguiflow import PenguiflowStateStore, create_store
 from redis_state.integrations.penguiflow.registry import LEFT
 from redis_state.integrations.penguiflow.sessions import open_session
@@ -383,7 +384,111 @@ async def test_a_cancelled_task_takes_its_children_of_other_processes_with_it(
             return await statuses(there) == {"parent": "CANCELLED", "child": "CANCELLED"}
 
         await eventually(cancelled, "both are cancelled")
-        await eventually(lambda: not there._task_handles, "it runs no more where it ran")
+        await stops(there)
+
+
+async def runs(session: StreamingSession, name: str) -> None:
+    async def run() -> bool:
+        return (await statuses(session)).get(name) == "RUNNING"
+
+    await eventually(run, f"{name} runs")
+
+
+async def stops(session: StreamingSession) -> None:
+    handles: dict[str, Any] = getattr(session, "_task_handles")  # noqa: B009
+    await eventually(lambda: not handles, "it runs here no more")
+
+
+@pytest.mark.parametrize("cleared", [False, True])
+async def test_a_task_that_was_taken_over_or_cleared_is_saved_no_more_and_stops(
+    host: Any, elsewhere: Any, *, cleared: bool
+) -> None:
+    go_on = asyncio.Event()
+
+    async def work(runtime: TaskRuntime) -> TaskResult:
+        await go_on.wait()
+        runtime.emit_update(UpdateType.PROGRESS, {"stale": True})
+        return await hang(runtime)
+
+    async with open_session(host, "session") as here, open_session(elsewhere, "session") as there:
+        await here.spawn_task(work, task_id="task")
+        await all_run(there, ["task"])
+        if cleared:
+            await asyncio.to_thread(elsewhere.clear_session, "session")
+        else:
+            await there.spawn_task(hang, task_id="task")
+            await runs(there, "task")
+        go_on.set()
+        await stops(here)
+        stored = await elsewhere.list_tasks("session")
+        assert [(task.status, task.progress) for task in stored] == (
+            [] if cleared else [(TaskStatus.RUNNING, None)]
+        )
+        assert await statuses(here) == await statuses(there)
+        for changed in (
+            here.registry.update_task("task", status=TaskStatus.FAILED),
+            here.registry.update_status("task", TaskStatus.PAUSED),
+            here.registry.update_priority("task", 9),
+        ):
+            assert await changed is None
+        assert await elsewhere.list_tasks("session") == stored
+
+
+async def test_the_status_of_an_ended_task_is_final_and_the_rest_may_change(
+    host: Any, elsewhere: Any
+) -> None:
+    async with open_session(host, "session") as here, open_session(elsewhere, "session") as there:
+        await here.run_task(nothing, task_id="task")
+        for session in (here, there):
+            assert await session.registry.update_status("task", TaskStatus.RUNNING) is None
+            assert await session.registry.update_priority("task", 7) is not None
+        (task,) = await host.list_tasks("session")
+        assert (task.status, task.priority) == (TaskStatus.COMPLETE, 7)
+        assert not await there.registry.list_active("session")
+
+
+async def test_a_task_whose_first_save_fails_is_not_there_and_not_held(
+    host: Any, elsewhere: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    away = AsyncMock(side_effect=BackendUnavailable("here", "away"))
+    async with open_session(host, "session") as here, open_session(elsewhere, "session") as there:
+        with monkeypatch.context() as patched:
+            patched.setattr(host.tasks, "save", away)
+            with pytest.raises(BackendUnavailable):
+                await here.spawn_task(hang, task_id="task")
+        assert away.await_count == 1
+        assert await statuses(here) == {}
+        lease = host.base.keys.lease("session", "task")
+        assert await host.base.fetch(lease, ("owner",)) == [b""]
+        await there.spawn_task(hang, task_id="task")
+        await runs(here, "task")
+
+
+async def test_a_session_that_closes_in_the_middle_of_a_cancel_does_not_wait_for_the_task(
+    host: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saving, go_on = asyncio.Event(), asyncio.Event()
+    save = host.tasks.save
+
+    async def save_late(state: TaskState, **options: Any) -> None:
+        if state.status is TaskStatus.CANCELLED:
+            saving.set()
+            await go_on.wait()
+        await save(state, **options)
+
+    async with open_session(host, "session") as session:
+        await session.spawn_task(hang, task_id="task")
+        await runs(session, "task")
+        monkeypatch.setattr(host.tasks, "save", save_late)
+        cancelling = asyncio.create_task(session.cancel_task("task"))
+        async with asyncio.timeout(3):
+            await saving.wait()
+            closing = asyncio.create_task(session.close())
+            go_on.set()
+            assert await cancelling
+            await closing
+    (task,) = await host.list_tasks("session")
+    assert task.status is TaskStatus.CANCELLED
 
 
 async def test_a_cancelled_group_cancels_its_members_wherever_they_run(
@@ -422,13 +527,21 @@ async def test_a_group_learns_of_its_left_member_though_who_settled_it_died(
 async def test_a_task_that_could_not_be_saved_takes_no_place(settings: Settings) -> None:
     async with Proxy(settings.url.get_secret_value()) as proxy:
         store: Any = make_store(settings, url=proxy.url, call_timeout_s=0.3, connect_timeout_s=0.3)
-        async with store, open_session(store, "session") as session:
+        limits = SessionLimits(max_tasks_per_session=1)
+        async with store, open_session(store, "session", limits=limits) as session:
             proxy.refuse()
             assert proxy.cut()
-            for number in range(9):
+            for number in range(2):
                 with pytest.raises(BackendError):
                     await session.spawn_task(hang, task_id=f"task-{number}")
             assert proxy.refused
             proxy.refuse(refusing=False)
-            await session.spawn_task(hang, task_id="task")
+
+            async def spawned() -> bool:
+                with suppress(BackendError):
+                    await session.spawn_task(hang, task_id="task")
+                    return True
+                return False
+
+            await eventually(spawned, "the server answers again")
             assert list(await statuses(session)) == ["task"]

@@ -98,14 +98,18 @@ class SharedSession(StreamingSession):  # type: ignore[misc]  # penguiflow has n
         """
         until = asyncio.get_running_loop().time() + _FINISH_S
         while ended := self._handles(ended=True):
-            await self._let_finish(ended, until)
-        running = self._handles(ended=False)
+            if not await self._finish(ended, until):
+                break
+        for task_id in self._handles(ended=True):
+            if self._status(task_id) is not TaskStatus.CANCELLED:
+                # It ends when its calls have their outcome.
+                del self._task_handles[task_id]
+        running, self._task_handles = self._task_handles, {}
         for handle in running.values():
             handle.cancel()
-        await self._let_finish(running, until)
+        await self._finish(running, until)
         for task_id in running:
-            task = self._registry.remembered(task_id)
-            if task is not None and task.status not in ENDED:
+            if self._status(task_id) not in ENDED:
                 await self._registry.update_task(
                     task_id, status=TaskStatus.CANCELLED, error="session_closed"
                 )
@@ -231,25 +235,28 @@ class SharedSession(StreamingSession):  # type: ignore[misc]  # penguiflow has n
         if handle is not None:
             handle.cancel()
 
+    def _status(self, task_id: str) -> TaskStatus | None:
+        task = self._registry.remembered(task_id)
+        return None if task is None else task.status
+
     def _handles(self, *, ended: bool) -> dict[str, asyncio.Task[None]]:
         """Find the tasks of this session that have ended, or those that have not."""
-        found: dict[str, asyncio.Task[None]] = {}
-        for task_id, handle in self._task_handles.items():
-            task = self._registry.remembered(task_id)
-            if (task is not None and task.status in ENDED) == ended:
-                found[task_id] = handle
-        return found
+        found = self._task_handles.items()
+        return {name: handle for name, handle in found if (self._status(name) in ENDED) == ended}
 
-    async def _let_finish(self, handles: dict[str, asyncio.Task[None]], until: float) -> None:
-        """Wait until then at most for tasks' handles, and let go of them."""
-        for task_id in handles:
-            self._task_handles.pop(task_id, None)
+    async def _finish(self, handles: dict[str, asyncio.Task[None]], until: float) -> bool:
+        """Wait until then at most for tasks' handles; tell whether all have finished."""
         waited = set(handles.values()) - {asyncio.current_task()}
+        late = set[asyncio.Task[None]]()
         if waited:
             left = max(0.0, until - asyncio.get_running_loop().time())
             _, late = await asyncio.wait(waited, timeout=left)
-            if late:
-                log.warning("%d tasks are not saved to their end yet", len(late))
+        for task_id, handle in handles.items():
+            if handle.done():
+                self._task_handles.pop(task_id, None)
+        if late:
+            log.warning("%d tasks are not saved to their end yet", len(late))
+        return all(handle.done() for handle in handles.values())
 
 
 __all__ = ["SharedSession"]
