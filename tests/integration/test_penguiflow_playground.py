@@ -187,6 +187,32 @@ async def test_one_process_has_one_session_of_an_id_and_its_options(host: Any) -
     assert await manager.get("s") is None
 
 
+async def test_a_session_that_many_open_and_drop_at_once_is_open_once_at_a_time(
+    host: Any,
+) -> None:
+    found: list[DurableSession] = []
+
+    def still_open() -> int:
+        stores: list[Any] = [getattr(each, "_state_store") for each in found]  # noqa: B009
+        return len({id(each) for each in stores if each.bridges})
+
+    async with DurableSessionManager(state_store=host) as manager:
+
+        async def come_and_go() -> list[int]:
+            seen: list[int] = []
+            for _ in range(5):
+                found.append(await manager.get_or_create("s"))
+                seen.append(still_open())
+                await manager.drop("s")
+            return seen
+
+        seen = await asyncio.gather(*(come_and_go() for _ in range(4)))
+        found.append(await manager.get_or_create("s"))
+        assert still_open() == 1
+    assert still_open() == 0
+    assert max(map(max, seen)) == 1
+
+
 async def test_a_managed_session_is_steered_and_sees_the_context_of_others(host: Any) -> None:
     kept = SessionStore(host)
     async with (

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections import defaultdict
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
+from weakref import WeakValueDictionary
 
 from penguiflow.sessions import SessionManager
 
@@ -52,7 +52,7 @@ class DurableSessionManager(SessionManager):  # type: ignore[misc]  # penguiflow
         for name in ("limits", "control_policy", "telemetry_sink"):
             self._options[name] = options.get(name)
         self._open: dict[str, AsyncExitStack] = {}
-        self._opening: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._opening: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def __aenter__(self) -> Self:
         return self
@@ -70,7 +70,7 @@ class DurableSessionManager(SessionManager):  # type: ignore[misc]  # penguiflow
 
         Errors: BackendError.
         """
-        async with self._opening[session_id]:
+        async with self._turn(session_id):
             known = self._sessions.get(session_id)
             if isinstance(known, DurableSession):
                 await known.refresh()
@@ -87,16 +87,19 @@ class DurableSessionManager(SessionManager):  # type: ignore[misc]  # penguiflow
 
         What is stored of it stays: see `clear_session`.
         """
-        async with self._opening[session_id]:
+        async with self._turn(session_id):
             self._sessions.pop(session_id, None)
             stack = self._open.pop(session_id, None)
             if stack is not None:
                 await stack.aclose()
-        self._opening.pop(session_id, None)
 
     async def aclose(self) -> None:
         """Close all sessions."""
         await asyncio.gather(*map(self.drop, list(self._open)))
+
+    def _turn(self, session_id: str) -> asyncio.Lock:
+        """Have one call at a time open or close a session. Kept as long as a call has it."""
+        return self._opening.setdefault(session_id, asyncio.Lock())
 
 
 def create_playground(
@@ -131,9 +134,10 @@ def create_playground(
 
     @asynccontextmanager
     async def lifespan(running: FastAPI) -> AsyncGenerator[Any]:
-        async with inner(running) as state, AsyncExitStack() as closing:
+        async with AsyncExitStack() as closing:
             if state_store is None:
                 closing.push_async_callback(store.aclose)
+            state = await closing.enter_async_context(inner(running))
             closing.push_async_callback(made[0].aclose)
             yield state
 
