@@ -377,6 +377,9 @@ async def open_session(
 ) -> AsyncGenerator[DurableSession]:
     """Give a session with all that is stored of it, steered from anywhere while the block runs.
 
+    Tasks that their process has left are failed first, see `SharedSession.settle`; with ``owner``,
+    which says that no other process has the session, at once.
+
     At the end the session is closed: tasks that have ended are saved to their end, what still
     runs is CANCELLED. Then its updates, which PenguiFlow saves without waiting, are waited for.
     Options are those of StreamingSession.
