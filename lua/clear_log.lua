@@ -9,20 +9,11 @@
 --   {'OK', dropped}  how many rows there were
 -- @include call_noted
 -- @include call_note
--- @include log_head
+-- @include log_drop
 local rows, call, ids = KEYS[1], KEYS[2], KEYS[3]
 local keep_ms = ARGV[1]
 
 local done = call_noted(call)
 if done then return done end
-local head, dropped = log_head(redis.call('HGET', ids, '')), redis.call('XLEN', rows)
-local expires = redis.call('PEXPIRETIME', ids)
-redis.call('UNLINK', rows, ids)
 for topic = 4, #KEYS do redis.call('UNLINK', KEYS[topic]) end
-if head.last > 0 then
-  -- As expired at once: the next append then gives the new stream its lifetime.
-  head.first, head.first_ms, head.expires, head.before_ms = head.last + 1, 0, 0, head.last_ms
-  redis.call('HSET', ids, '', log_text(head))
-  redis.call('PEXPIREAT', ids, string.format('%.0f', expires))
-end
-return call_note(call, keep_ms, { 'OK', dropped })
+return call_note(call, keep_ms, { 'OK', log_drop(rows, ids) })

@@ -24,7 +24,7 @@ def count(field: str, value: object, *, least: int = 1) -> int:
     """Check a number of things."""
     if isinstance(value, int) and not isinstance(value, bool) and value >= least:
         return value
-    raise InvalidField(field, f"a whole number of at least {least} is needed")
+    raise InvalidField(field, f"must be a whole number of at least {least}")
 
 
 def seconds(field: str, value: object, *, least: float = SHORTEST_S) -> float:
@@ -32,28 +32,28 @@ def seconds(field: str, value: object, *, least: float = SHORTEST_S) -> float:
     if _is_number(value) and least <= value <= _LONGEST.total_seconds():
         return value
     most = _LONGEST.total_seconds()
-    raise InvalidField(field, f"a number of seconds from {least:g} to {most:.0f} is needed")
+    raise InvalidField(field, f"must be a number of seconds from {least:g} to {most:.0f}")
 
 
 def patience(field: str, value: object, *, least: float = 0.0) -> float:
     """Check how long somebody waits for something: not at all, or up to for ever."""
     if _is_number(value) and value >= least:
         return value
-    raise InvalidField(field, f"a number of seconds from {least:g} is needed")
+    raise InvalidField(field, f"must be a number of seconds from {least:g}")
 
 
 def timeout(field: str, value: object) -> float | None:
     """Check what is left of a wait: None is for ever, and what is below 0 is over already."""
     if value is None or _is_number(value):
         return value
-    raise InvalidField(field, "a number of seconds is needed, or None for no limit")
+    raise InvalidField(field, "must be a number of seconds, or None for no limit")
 
 
 def lifetime(field: str, value: object) -> timedelta:
     """Check how long something is kept: at least a millisecond, and at most ten years."""
     if isinstance(value, timedelta) and _SHORTEST <= value <= _LONGEST:
         return value
-    raise InvalidField(field, "a timedelta from 1 millisecond to 3650 days is needed")
+    raise InvalidField(field, "must be a timedelta from 1 millisecond to 3650 days")
 
 
 @contextmanager

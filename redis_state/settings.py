@@ -63,6 +63,7 @@ class Settings(BaseSettings):
     resolved_token_ttl: _Lifetime = timedelta(hours=1)
     contexts_ttl: _Lifetime = 90 * _DAY
     pending_patch_ttl: _Lifetime = 7 * _DAY
+    session_task_lease: _Lifetime = timedelta(seconds=30)
     kv_tombstone_ttl: _Lifetime = _DAY
 
     @field_validator("*", mode="before")

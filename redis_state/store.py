@@ -52,6 +52,7 @@ from redis_state.stores.session_log import Entry, EntryPage
 from redis_state.stores.snapshots import SnapshotStore
 from redis_state.stores.steering import SteeringStore
 from redis_state.stores.tasks import TaskStore
+from redis_state.stores.traces import TraceStore
 from redis_state.stores.trajectories import TrajectoryStore
 from redis_state.stores.transitions import Transitions
 from redis_state.stores.updates import UpdateStore
@@ -143,6 +144,7 @@ class RedisStateStore:
         self.steering: SteeringStore = SteeringStore(self.base, types.steering_event)
         self.trajectories: TrajectoryStore = TrajectoryStore(self.base, types.trajectory)
         self.planner_events: PlannerEventStore = PlannerEventStore(self.base, types.planner_event)
+        self.traces: TraceStore = TraceStore(self.base, self.bindings, self.trajectories)
         self.snapshots: SnapshotStore = SnapshotStore(self.base)
         self.transitions: Transitions = Transitions(self.base, self.tasks, self.updates)
         self._artifacts = ArtifactStore(self.base, artifact_retention, ref_type=types.artifact_ref)
@@ -419,8 +421,9 @@ class RedisStateStore:
 
     async def clear_session(self, session_id: str) -> None:
         """Delete what is kept of a session: tasks, groups, context, patches, updates, steering,
-        trajectories, artifacts, what was set aside, and of each trace with a trajectory its events
-        and bindings.
+        trajectories, artifacts, its conversations' bindings, what was set aside, and the events,
+        planner events and bindings of its traces. A trace is a session's once that has saved a
+        trajectory of it, or a binding in it; one that other sessions use stays for them.
 
         Stay: memory with its key-value entries, pauses and snapshots, which are not kept by
         session, and, until their usual end, what became of patches and the number at which each
@@ -436,11 +439,7 @@ class RedisStateStore:
         await self.updates.clear(session_id)
         await self.steering.clear(session_id)
         await self._artifacts.clear(session_id)
-        for trace_id in await self.trajectories.traces(session_id, limit=1_000_000):
-            for store in (self.events, self.planner_events, self.bindings):
-                await store.clear(trace_id)
-            await self.base.drop_unreadable(trace_id)
-            await self.trajectories.delete(trace_id, session_id)
+        await self.traces.clear(session_id)
         await self.base.drop_unreadable(session_id)
 
     async def delete_everything(self) -> None:

@@ -27,6 +27,7 @@ from tests.looking import (
     task_keys,
     task_values,
     token_key,
+    trace_keys,
     wake,
 )
 
@@ -274,6 +275,15 @@ CALLS: dict[str, Call] = {
     "claim_due": lambda scripts, keys: scripts.claim_due(keys.watch(0), limit=1, hold_ms=HOUR),
     "settle_claim": lambda scripts, keys: scripts.settle_claim(
         keys.watch(0), mark=b"1.5", entries=[(b"e", HOUR), (b"f", None)]
+    ),
+    "clear_task": lambda scripts, keys: scripts.clear_task(
+        task_keys(keys, SESSION), children=keys.children(SESSION, "t"), lease_ms=HOUR
+    ),
+    "leave_trace": lambda scripts, keys: scripts.leave_trace(
+        trace_keys(keys, SESSION),
+        session="\ud800",
+        own=1,
+        bindings=[(keys.binding(SESSION, "b"), "b", b"w"), (keys.binding(SESSION, "c"), "c", b"")],
     ),
     "look_task": lambda scripts, keys: scripts.look_task(task_keys(keys, SESSION)),
     "prioritize_task": lambda scripts, keys: scripts.prioritize_task(

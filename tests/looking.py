@@ -29,6 +29,7 @@ from redis_state.transport.scripts import (
     Scripts,
     SnapshotKeys,
     TaskKeys,
+    TraceKeys,
     Word,
     topic_bytes,
 )
@@ -134,6 +135,17 @@ def task_keys(keys: Keys, session: str = "s", task: str = "t") -> TaskKeys:
         tasks=keys.tasks(session),
         lease=keys.lease(session, task),
         journal=keys.journal(session, task),
+    )
+
+
+def trace_keys(keys: Keys, trace: str = "t") -> TraceKeys:
+    """Name what is kept of a trace."""
+    return TraceKeys(
+        sessions=keys.trace_sessions(trace),
+        events=keys.events(trace),
+        planner_events=keys.planner_events(trace),
+        unreadable=keys.unreadable(trace),
+        bindings=keys.bindings(trace),
     )
 
 

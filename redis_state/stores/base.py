@@ -76,6 +76,17 @@ class Base:
             self.set_aside(scope, f"{kind} {row.cursor}", row.data, error)
             return None
 
+    def note_first(self, index: str, member: str, *, ttl_ms: int) -> asyncio.Future[Any]:
+        """Note a member in an index of another slot, before the save that the caller makes next.
+
+        Queued at once and awaited after that save: the calls keep their order, and what is saved
+        is never there and not noted.
+        """
+        noted = self.scripts.begin_note_member(index, member=member, ttl_ms=ttl_ms)
+        # The save may fail first; then nobody awaits this.
+        noted.add_done_callback(_look_at)
+        return noted
+
     def fetch(self, key: str, names: tuple[str, ...] = ()) -> Flat:
         """Ask for a record, or for some of its fields, without waiting, for `read_record`."""
         return self.scripts.transport.sender.ask(_about(key, names))
@@ -170,6 +181,11 @@ class Base:
             )
         except BackendError as error:
             log.warning("something unreadable could not be kept aside: %s", error)
+
+
+def _look_at(noted: asyncio.Future[Any]) -> None:
+    if not noted.cancelled():
+        noted.exception()
 
 
 @lru_cache(maxsize=4096)

@@ -2,12 +2,14 @@
 
 A binding stands with its trace; the session that began it has an index of such bindings in its own
 slot. The index is written first and only ever names candidates: what the binding itself says
-decides, so a name without a binding, or one that has moved, is harmless.
+decides, so a name without a binding, or one that has moved, is harmless. The trace notes the
+session in the same way, see `TraceStore`.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -32,32 +34,30 @@ class BindingStore:
         document = {name: getattr(binding, name) for name in self._names}
         member = binding_member(binding.context_id, binding.task_id)
         ttl_ms = ms(self._base.settings.bindings_ttl)
-        noted: asyncio.Future[Any] | None = None
+        noted: list[asyncio.Future[Any]] = []
         if binding.router_session_id is not None:
-            # Not awaited yet: the binding itself must be on its way when this call is made, for
-            # calls to take effect in their order. Noted first, it is never there and not found.
-            noted = self._base.scripts.begin_note_member(
-                keys.conversations(binding.router_session_id),
-                member=codec.encode([binding.trace_id, member]).decode(),
-                ttl_ms=ttl_ms,
-            )
-            noted.add_done_callback(_look_at)
+            session_id, of = binding.router_session_id, binding.trace_id
+            conversation = codec.encode([of, member]).decode()
+            for index, name in (
+                (keys.conversations(session_id), conversation),
+                (keys.trace_sessions(of), session_id),
+            ):
+                noted.append(self._base.note_first(index, name, ttl_ms=ttl_ms))
         await self._base.records.save(
             keys.binding(binding.trace_id, member),
             {"document": codec.encode(document), "retired": b"%d" % binding.is_terminal},
             ttl_ms=ttl_ms,
             place=Place(keys.bindings(binding.trace_id), member),
         )
-        if noted is not None:
-            await noted
+        for note in noted:
+            await note
 
     async def list_session(self, router_session_id: str) -> list[RemoteBinding]:
         """Return the bindings of a session's conversations, terminal ones too, by first save."""
         base, keys = self._base, self._base.keys
-        noted = await base.records.members(keys.conversations(router_session_id))
         pending = [
             (trace_id, member, base.fetch(keys.binding(trace_id, member)))
-            for trace_id, member in map(codec.decode, noted)
+            for trace_id, member in await self.conversations(router_session_id)
         ]
         found: list[tuple[int, RemoteBinding]] = []
         for trace_id, member, flat in pending:
@@ -92,12 +92,32 @@ class BindingStore:
         ttl_ms = ms(self._base.settings.bindings_ttl)
         await self._base.records.amend(key, {"retired": b"1"}, ttl_ms=ttl_ms)
 
-    async def clear(self, trace_id: str) -> None:
-        """Delete a trace's bindings."""
-        index = self._base.keys.bindings(trace_id)
-        for member in await self._base.records.members(index):
-            key = self._base.keys.binding(trace_id, member)
-            await self._base.records.delete(key, place=Place(index, member))
+    async def conversations(self, router_session_id: str) -> list[tuple[str, str]]:
+        """Name the bindings that a session may have used: their traces, and their names there."""
+        index = self._base.keys.conversations(router_session_id)
+        return [tuple(codec.decode(name)) for name in await self._base.records.members(index)]
+
+    async def forget(self, router_session_id: str, named: Iterable[tuple[str, str]]) -> None:
+        """Take bindings out of those that a session may have used."""
+        index = self._base.keys.conversations(router_session_id)
+        for conversation in named:
+            await self._base.scripts.run_once("ZREM", index, codec.encode(list(conversation)))
+
+    async def own_first(
+        self, trace_id: str, router_session_id: str
+    ) -> tuple[int, Sequence[tuple[str, str, bytes]]]:
+        """Name a trace's bindings by key, name and last write; a session's own, so many, first."""
+        base, keys = self._base, self._base.keys
+        members = await base.records.members(keys.bindings(trace_id))
+        pending = [(name, base.fetch(keys.binding(trace_id, name))) for name in members]
+        own: list[tuple[str, str, bytes]] = []
+        others: list[tuple[str, str, bytes]] = []
+        for name, flat in pending:
+            found = await base.read_record(trace_id, f"binding {name}", flat, self._owner)
+            owner, write = found or (None, b"")
+            of = own if owner == router_session_id else others
+            of.append((keys.binding(trace_id, name), name, write))
+        return len(own), [*own, *others]
 
     async def list(self, trace_id: str) -> list[RemoteBinding]:
         """Return a trace's bindings in the order of their first save."""
@@ -111,15 +131,12 @@ class BindingStore:
                 found.append(ordered)
         return [binding for _, binding in sorted(found, key=lambda pair: pair[0])]
 
+    def _owner(self, record: Stored) -> tuple[str | None, bytes]:
+        return self._read(record)[1].router_session_id, record.fields.get("write", b"")
+
     def _read(self, record: Stored) -> tuple[int, RemoteBinding]:
         document = as_object(record.fields["document"])
         # A field that the writer's version did not have takes its default.
         known = {name: document[name] for name in self._names if name in document}
         known["is_terminal"] = record.fields.get("retired") == b"1"
         return record.order, self._type(**known)
-
-
-def _look_at(noted: asyncio.Future[Any]) -> None:
-    """Look at what became of it, though the save beside it may have failed first."""
-    if not noted.cancelled():
-        noted.exception()

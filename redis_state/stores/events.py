@@ -58,10 +58,6 @@ class EventStore:
         events = self._base.read_rows(scope, "event", rows, self._read)
         return sorted(events, key=lambda event: (math.isnan(event.ts), event.ts))
 
-    async def clear(self, trace_id: str) -> None:
-        """Drop a trace's events."""
-        await self._log(trace_id).clear()
-
     def _log(self, trace_id: str) -> Log:
         return Log(self._base.scripts, self._base.keys.events(trace_id), self._bounds)
 

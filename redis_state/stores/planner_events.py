@@ -49,10 +49,6 @@ class PlannerEventStore:
         rows = await self._log(trace_id).read_all()
         return self._base.read_rows(trace_id, "planner event", rows, self._read)
 
-    async def clear(self, trace_id: str) -> None:
-        """Drop a trace's planner events."""
-        await self._log(trace_id).clear()
-
     def _log(self, trace_id: str) -> Log:
         return Log(self._base.scripts, self._base.keys.planner_events(trace_id), self._bounds)
 

@@ -21,7 +21,7 @@ from redis_state.primitives.record import Place, Stored, new_write_id
 from redis_state.stores.base import Base, as_object, ms
 from redis_state.stores.values import choice, moment, validated
 from redis_state.transport.keys import LONGEST_REMEMBERED
-from redis_state.transport.scripts import TASK_FIELDS, TaskKeys, Word
+from redis_state.transport.scripts import TASK_FIELDS, Fence, TaskKeys, Word
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -77,14 +77,18 @@ class TaskStore:
         """Tell how long a task in this state is kept at least after its last change."""
         return self._finished_ttl_ms if status in _ENDED else self._active_ttl_ms
 
-    async def save(self, state: TaskState) -> bool:
+    async def save(self, state: TaskState, *, fence: Fence | None = None) -> bool:
         """Save a task whole; tell whether it was taken.
 
         The last save wins, whoever's clock says what; except that an older view of a task that
-        has ended does not bring it back.
+        has ended does not bring it back. Under a ``fence`` the holder's save wins. Errors:
+        LeaseLost if a later owner has come.
         """
         values = _values(state)
         finished = values[0] in _ENDED_BYTES
+        if fence is not None:
+            await self._save_fenced(state, values, fence, finished=finished)
+            return True
         reply = await self._base.scripts.save_task(
             self.keys(state.session_id, state.task_id),
             values,
@@ -96,6 +100,21 @@ class TaskStore:
         if reply.word is Word.STALE:
             self._base.counters.stale_task_saves += 1
         return reply.word is Word.OK
+
+    async def _save_fenced(
+        self, state: TaskState, values: tuple[bytes, ...], fence: Fence, *, finished: bool
+    ) -> None:
+        keys = self.keys(state.session_id, state.task_id)
+        fields = dict(zip(TASK_FIELDS, values, strict=True))
+        fields["finished"] = b"%d" % finished
+        fields["updated_at"] = b"%d" % microseconds(state.updated_at)
+        await self._base.records.save(
+            keys.task,
+            fields,
+            ttl_ms=self._finished_ttl_ms if finished else self._active_ttl_ms,
+            place=Place(keys.tasks, state.task_id),
+            fence=fence,
+        )
 
     async def load(self, session_id: str, task_id: str) -> TaskState | None:
         """Return one task, or None."""
@@ -125,17 +144,15 @@ class TaskStore:
         return await self._base.records.members(self._base.keys.tasks(session_id))
 
     async def clear(self, session_id: str, task_id: str) -> None:
-        """Delete a task and its journal; end its lease: a worker that runs it can write no more."""
-        keys = self.keys(session_id, task_id)
-        once, send = self._base.scripts.run_once, self._base.scripts.transport.sender.send
-        if await send("HEXISTS", keys.lease, "epoch", repeatable=True):
-            # The epoch stays, so that none is given twice should the task be submitted anew.
-            await once("HINCRBY", keys.lease, "epoch", 1)
-            await once("HDEL", keys.lease, "owner")
-            # Done twice it is done once.
-            await send("PEXPIRE", keys.lease, self.ttl_ms(_ACTIVE), repeatable=True)
-        await self._base.records.delete(keys.task, place=Place(keys.tasks, task_id))
-        await once("DEL", keys.journal)
+        """Delete a task and its journal, and end its lease, in one step.
+
+        A worker that runs it can write no more, and none can start it.
+        """
+        await self._base.scripts.clear_task(
+            self.keys(session_id, task_id),
+            children=self._base.keys.children(session_id, task_id),
+            lease_ms=self.ttl_ms(_ACTIVE),
+        )
 
     def read(self, session_id: str, task_id: str, record: Stored) -> TaskState:
         """Build a task from its record. Errors: ValueError, KeyError and their like."""

@@ -21,12 +21,13 @@ class TrajectoryStore:
     async def save(self, trace_id: str, session_id: str, trajectory: Trajectory) -> None:
         """Save a trajectory and make its trace the session's newest."""
         keys = self._base.keys
-        await self._base.records.save(
-            keys.trajectory(session_id, trace_id),
-            {"document": codec.encode(mapping("trajectory", trajectory.serialise()))},
-            ttl_ms=ms(self._base.settings.trajectories_ttl),
-            place=Place(keys.traces(session_id), trace_id),
-        )
+        key = keys.trajectory(session_id, trace_id)
+        document = codec.encode(mapping("trajectory", trajectory.serialise()))
+        ttl_ms = ms(self._base.settings.trajectories_ttl)
+        noted = self._base.note_first(keys.trace_sessions(trace_id), session_id, ttl_ms=ttl_ms)
+        place = Place(keys.traces(session_id), trace_id)
+        await self._base.records.save(key, {"document": document}, ttl_ms=ttl_ms, place=place)
+        await noted
 
     async def load(self, trace_id: str, session_id: str) -> Trajectory | None:
         """Return a trajectory, or None if this session has none of this trace."""

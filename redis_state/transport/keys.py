@@ -245,6 +245,12 @@ class Keys:
         """hash: place -> JSON: reason, row: rows that could not be read, at most 100. 7 days."""
         return self._key("scope", session_or_trace, "unreadable")
 
+    def trace_sessions(self, trace_id: str) -> str:
+        """zset: session_id -> expiry in us: the sessions that have a trajectory of a trace, or a
+        binding in it. As long as the last of these.
+        """
+        return self._key("trace_id", trace_id, "trace-sessions")
+
     def bindings(self, trace_id: str) -> str:
         """zset: binding -> expiry in us. As long as its longest-lived binding."""
         return self._key("trace_id", trace_id, "bindings")

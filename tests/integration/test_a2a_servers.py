@@ -284,7 +284,7 @@ async def test_a_replica_that_cannot_start_ends_the_command_with_its_error(
     async with command(settings, "--lease", "0.01") as running, asyncio.timeout(WAIT_S):
         _, said = await running.communicate()
         assert running.returncode == 1
-        assert "lease_s: a number of seconds from 0.1" in said.decode()
+        assert "lease_s must be a number of seconds from 0.1" in said.decode()
 
 
 async def test_a_replica_that_does_not_stop_is_killed(settings: Settings) -> None:

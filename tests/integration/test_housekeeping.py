@@ -12,7 +12,10 @@ from redis_state import BackendUnavailable, CursorGap, LeaseLost, RedisStateStor
 from redis_state.models import Trajectory
 from redis_state.primitives.lease import Leases
 from redis_state.primitives.log import Bounds, Log
+from redis_state.worker.life import Started, TaskLife
 from tests.faults import Proxy
+from tests.pools import SESSION
+from tests.runs import TASK, make
 from tests.samples import (
     admin,
     binding,
@@ -147,6 +150,117 @@ async def test_a_worker_of_a_cleared_session_can_write_no_more(store: RedisState
     assert anew is not None
     assert anew.epoch > held.epoch
     assert await admin(store, "PTTL", keys.lease) > 0
+
+
+async def test_no_start_slips_through_the_clearing_of_its_session(
+    settings: Settings, store: RedisStateStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clearing = RedisStateStore(settings)
+    calls = 0
+
+    async def start_before(nth: int) -> list[Any]:
+        """Clear the session, while a worker starts its task before the nth call of the clearing."""
+        nonlocal calls
+        calls, found = 0, list[Any]()
+
+        def between(send: Any) -> Any:
+            async def start_and_send(*given: Any, **options: Any) -> Any:
+                nonlocal calls
+                calls += 1
+                if calls == nth:
+                    life = TaskLife(store)
+                    owner = f"run {nth}"
+                    started = await life.start(
+                        SESSION, TASK, owner=owner, lease_ms=60_000, worker="w"
+                    )
+                    found.append(started)
+                return await send(*given, **options)
+
+            return start_and_send
+
+        with monkeypatch.context() as patched:
+            scripts, sender = clearing.base.scripts, clearing.transport.sender
+            patched.setattr(scripts, "_run_prepared", between(scripts._run_prepared))
+            patched.setattr(sender, "send", between(sender.send))
+            await clearing.clear_session(SESSION)
+        return found
+
+    nth = slipped = 0
+    while nth == 0 or calls >= nth:
+        nth += 1
+        await make(store)
+        for started in await start_before(nth):
+            if isinstance(started, Started):
+                slipped += 1
+                with pytest.raises(LeaseLost):
+                    await store.updates.save(update("late"), fence=started.held.fence)
+        assert await store.list_tasks(SESSION) == []
+    await clearing.aclose()
+    assert slipped > 0
+    assert nth > slipped + 1
+
+
+async def test_a_trace_stays_until_its_last_session_is_cleared(store: RedisStateStore) -> None:
+    await _fill(store, "one", "shared")
+    await store.save_trajectory("shared", "two", Trajectory("q"))
+    for session in ("one", "two", "three"):
+        await store.save_remote_binding(
+            binding(
+                f"task of {session}",
+                trace_id="shared",
+                router_session_id=session,
+                remote_skill="skill",
+            )
+        )
+
+    async def names() -> list[str]:
+        return sorted(each.task_id for each in await store.list_remote_bindings("shared"))
+
+    async def conversation(session: str) -> bool:
+        wanted = {"router_session_id": session, "agent_url": "http://agent"}
+        return await store.find_binding(**wanted, remote_skill="skill") is not None
+
+    for cleared, left in (("one", {"two", "three"}), ("two", {"three"})):
+        # Interrupted after any of its steps it is repeated.
+        for _ in range(2):
+            await store.clear_session(cleared)
+        assert await store.list_traces(cleared) == []
+        assert not await conversation(cleared)
+        assert len(await store.load_history("shared")) == 1
+        assert len(await store.list_planner_events("shared")) == 1
+        assert len(await store.unreadable(trace_id="shared")) == 1
+        assert await names() == sorted(["remote", *(f"task of {each}" for each in left)])
+        for session in left:
+            assert await conversation(session)
+    # The third has no trajectory of the trace, only a conversation in it.
+    await store.clear_session("three")
+    assert await names() == []
+    assert await store.load_history("shared") == []
+    assert await store.list_planner_events("shared") == []
+    assert await store.unreadable(trace_id="shared") == []
+
+
+async def test_a_session_that_comes_to_a_trace_while_another_leaves_keeps_it(
+    store: RedisStateStore,
+) -> None:
+    for number in range(20):
+        trace = f"trace-{number}"
+        await store.save_event(event(trace_id=trace))
+        await store.save_trajectory(trace, "leaves", Trajectory("q"))
+
+    async def come(number: int) -> list[Any]:
+        trace = f"trace-{number}"
+        await store.save_trajectory(trace, "comes", Trajectory("q"))
+        await store.save_event(event(trace_id=trace, node_id="of who comes"))
+        return [each.node_id for each in await store.load_history(trace)]
+
+    leaving = asyncio.create_task(store.clear_session("leaves"))
+    found = await asyncio.gather(*(come(number) for number in range(20)))
+    await leaving
+    assert all("of who comes" in each for each in found)
+    for number in range(20):
+        history = await store.load_history(f"trace-{number}")
+        assert "of who comes" in [each.node_id for each in history]
 
 
 async def test_drain_waits_for_calls_that_nobody_awaits(store: RedisStateStore) -> None:

@@ -11,8 +11,14 @@ import pytest
 
 pytest.importorskip("penguiflow.state", reason="needs the published package")
 
-from penguiflow.sessions import ContextPatch, MergeStrategy, SessionLimits
-from penguiflow.state import SteeringEvent, SteeringEventType
+from penguiflow.sessions import (
+    ContextPatch,
+    MergeStrategy,
+    SessionLimits,
+    TaskResult,
+    TaskRuntime,
+)
+from penguiflow.state import SteeringEvent, SteeringEventType, TaskState, TaskStatus
 
 from redis_state import BackendUnavailable, InvalidField, Settings
 from redis_state.integrations.penguiflow import PenguiflowStateStore, create_store
@@ -270,6 +276,116 @@ async def test_the_patches_of_a_group_are_decided_on_after_a_restart(
         expected = ["a", "b"] if action == "apply" else []
         assert list(session.get_background_results()) == expected
         assert await session.cancel_group(group.group_id)
+
+
+async def test_a_task_that_ended_before_its_session_closes_stays_complete_with_its_patch(
+    host: Any, elsewhere: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    applying = asyncio.Semaphore(0)
+
+    async def work(runtime: TaskRuntime) -> TaskResult:
+        return TaskResult(payload="done", context_patch=patch(runtime.state.task_id))
+
+    names = [f"task-{number}" for number in range(3)]
+    async with open_session(host, "session") as session:
+        apply = session.apply_context_patch
+
+        async def tell_and_apply(**options: Any) -> Any:
+            applying.release()
+            return await apply(**options)
+
+        monkeypatch.setattr(session, "apply_context_patch", tell_and_apply)
+        group = await session.resolve_or_create_group(group_name="crew")
+        for name in names:
+            await session.add_task_to_group(group.group_id, name)
+            await session.spawn_task(work, task_id=name, group_id=group.group_id)
+        await session.seal_group(group.group_id)
+        async with asyncio.timeout(10):
+            for _ in names:
+                await applying.acquire()
+    stored = {task.task_id: task for task in await elsewhere.list_tasks("session")}
+    assert [stored[name].status for name in names] == [TaskStatus.COMPLETE] * 3
+    assert {stored[name].result for name in names} == {"done"}
+    context = await elsewhere.contexts.load("session")
+    assert sorted(context.background_results) == names
+    (ended_group,) = await elsewhere.groups.list("session")
+    assert ended_group.status == "complete"
+    kinds = [each.update_type.value for each in await elsewhere.list_updates("session")]
+    assert kinds.count("RESULT") == 3
+
+
+async def test_a_task_that_ends_while_its_session_closes_has_one_end(
+    host: Any, elsewhere: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finish = asyncio.Event()
+    ends: list[tuple[str, TaskStatus]] = []
+    save = host.tasks.save
+
+    async def note_and_save(state: TaskState, **options: Any) -> None:
+        if state.status is not TaskStatus.RUNNING and state.status is not TaskStatus.PENDING:
+            ends.append((state.task_id, state.status))
+        await save(state, **options)
+
+    async def work(runtime: TaskRuntime) -> TaskResult:
+        await finish.wait()
+        return TaskResult(payload=runtime.state.task_id)
+
+    names = ["first", "second", "third"]
+    monkeypatch.setattr(host.tasks, "save", note_and_save)
+    async with open_session(host, "session") as session:
+        for name in names:
+            await session.spawn_task(work, task_id=name)
+
+        async def run() -> bool:
+            return all(task.status is TaskStatus.RUNNING for task in await session.list_tasks())
+
+        await eventually(run, "all run")
+        finish.set()
+    assert sorted(name for name, _ in ends) == sorted(names)
+    stored = {task.task_id: task.status for task in await elsewhere.list_tasks("session")}
+    assert stored == dict(ends)
+    updates = await elsewhere.list_updates("session")
+    complete = {name for name in names if stored[name] is TaskStatus.COMPLETE}
+    assert {each.task_id for each in updates if each.update_type.value == "RESULT"} == complete
+
+
+async def test_a_session_closes_in_time_though_its_ended_task_cannot_be_saved(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("redis_state.integrations.penguiflow.shared._FINISH_S", 0.3)
+    store: Any = make_store(settings)
+    hold = asyncio.Event()
+
+    async def work(runtime: TaskRuntime) -> TaskResult:
+        return TaskResult(payload=runtime.state.task_id, context_patch=patch())
+
+    async with store, open_session(store, "session") as session:
+        apply = session.apply_context_patch
+
+        async def apply_late(**options: Any) -> Any:
+            await hold.wait()
+            return await apply(**options)
+
+        monkeypatch.setattr(session, "apply_context_patch", apply_late)
+        await session.spawn_task(work, task_id="task")
+
+        async def complete() -> bool:
+            return [task.status for task in await store.list_tasks("session")] == [
+                TaskStatus.COMPLETE
+            ]
+
+        await eventually(complete, "the task has ended")
+        async with asyncio.timeout(5):
+            await session.close()
+        assert "not saved to their end yet" in caplog.text
+        hold.set()
+
+        async def applied() -> bool:
+            context = await store.contexts.load("session")
+            return context is not None and list(context.background_results) == ["task"]
+
+        await eventually(applied, "its patch is applied all the same")
+        assert await complete()
 
 
 async def test_an_update_of_the_context_waits_for_the_server(settings: Settings) -> None:

@@ -238,9 +238,12 @@ async def test_a_task_of_another_process_is_left_to_it(host: Any, elsewhere: Any
             await eventually(lambda: listener.heard == ["PAUSE"], "it is paused where it runs")
             await elsewhere.save_steering(said("stop", "of its own"))
             await ended(looks_on, "of its own")
-            seen = await looks_on.get_task("task")
-            assert seen is not None
-            assert seen.status is TaskStatus.RUNNING
+
+            async def seen() -> bool:
+                task = await looks_on.get_task("task")
+                return task is not None and task.status is TaskStatus.PAUSED
+
+            await eventually(seen, "it is seen as it is where it runs")
         await host.save_steering(said("stop"))
         await ended(runs)
     statuses = {task.task_id: task.status.value for task in await host.list_tasks("session")}

@@ -24,7 +24,18 @@ from redis_state.transport.scripts import SCRIPTS, Reply, Scripts
 from tests.agents import fresh
 from tests.calls import CALLS, SESSION, a2a_keys, job_keys, registered_keys
 from tests.faults import Proxy
-from tests.looking import HOUR, append, ask, fields, lives, ok, snapshot_keys
+from tests.looking import (
+    HOUR,
+    append,
+    ask,
+    fields,
+    lives,
+    make_task,
+    ok,
+    snapshot_keys,
+    task_keys,
+    trace_keys,
+)
 
 T = TypeVar("T")
 Step = Callable[[Scripts, Keys], Awaitable[Any]]
@@ -221,6 +232,11 @@ async def _claim_job(scripts: Scripts, keys: Keys) -> None:
     await ask(scripts, "HSET", job_keys(keys).job, *claim)
 
 
+async def _join_trace(scripts: Scripts, keys: Keys) -> None:
+    await ask(scripts, "ZADD", trace_keys(keys, "t").sessions, 1 << 52, "s")
+    await ask(scripts, "PEXPIRE", trace_keys(keys, "t").sessions, HOUR)
+
+
 def _plain(*made: Any, call: tuple[Any, ...]) -> Case:
     """Make a case of a plain command on the key of a session's open pauses."""
 
@@ -291,6 +307,20 @@ CASES = {
         lambda scripts, keys: append(scripts, keys.updates("s"), "a", topic="t"),
         lambda scripts, keys: scripts.clear_log(keys.updates("s"), topics=["t"]),
         _log,
+    ),
+    "clear_task": Case(
+        lambda scripts, keys: make_task(scripts, task_keys(keys), "PENDING"),
+        lambda scripts, keys: scripts.clear_task(
+            task_keys(keys), children=keys.children("s", "t"), lease_ms=HOUR
+        ),
+        lambda scripts, keys: ask(scripts, "HGET", task_keys(keys).task, "status"),
+    ),
+    "leave_trace": Case(
+        _join_trace,
+        lambda scripts, keys: scripts.leave_trace(
+            trace_keys(keys, "t"), session="s", own=0, bindings=[]
+        ),
+        lambda scripts, keys: ask(scripts, "ZRANGE", trace_keys(keys, "t").sessions, 0, -1),
     ),
     "drop_a2a_configs": Case(
         _put_config(b"theirs"),

@@ -13,9 +13,8 @@ from collections import deque
 from contextlib import suppress
 from typing import Any, Literal
 
-from penguiflow.sessions import StreamingSession
 from penguiflow.sessions.models import ContextPatch, MergeStrategy, TaskGroup
-from penguiflow.state import StateUpdate, SteeringEvent, TaskStatus
+from penguiflow.state import StateUpdate, SteeringEvent
 
 from redis_state import codec, limits
 from redis_state.errors import (
@@ -25,29 +24,29 @@ from redis_state.errors import (
     TokenResolved,
     TokenUnknown,
 )
+from redis_state.integrations.penguiflow.registry import ENDED
+from redis_state.integrations.penguiflow.shared import SharedSession
 from redis_state.primitives.record import new_write_id
 from redis_state.stores.context_patches import PatchOutcome
 from redis_state.stores.groups import GroupStep
 
 log: logging.Logger = logging.getLogger(__name__)
 
-_ENDED = frozenset({TaskStatus.COMPLETE, TaskStatus.FAILED, TaskStatus.CANCELLED})
 _OVER = ("complete", "failed")
 # Another process may end a group that is waited for here.
 _LOOK_S = 0.5
 
 
-class DurableSession(StreamingSession):  # type: ignore[misc]  # penguiflow has no types
+class DurableSession(SharedSession):
     """PenguiFlow's session over a store that any number of processes share.
 
-    What others change is seen after `hydrate`, `refresh`, and each change made here.
-    ``state_store`` has the store itself as ``store``. Errors, beside PenguiFlow's: BackendError.
+    What others change of the context is seen after `hydrate`, `refresh`, and each change made
+    here; tasks, groups and updates are read when they are asked for. ``state_store`` has the store
+    itself as ``store``. Errors, beside PenguiFlow's: BackendError.
     """
 
     def __init__(self, session_id: str, *, state_store: Any, **options: Any) -> None:
         super().__init__(session_id, state_store=state_store, **options)
-        # Of PenguiFlow's classes.
-        self._kept: Any = state_store.store
         self._context: Any
         self._unsaved: deque[dict[str, Any]] = deque()
         self._writes: dict[str, str] = {}
@@ -69,7 +68,10 @@ class DurableSession(StreamingSession):  # type: ignore[misc]  # penguiflow has 
         await self._read_groups()
 
     async def close(self) -> None:
-        """End what runs, and save what is not saved yet of the context."""
+        """Let ended tasks finish, cancel what runs, and save what is not saved yet of the context.
+
+        See `SharedSession.close`.
+        """
         await super().close()
         await self._save_quietly()
 
@@ -173,6 +175,13 @@ class DurableSession(StreamingSession):  # type: ignore[misc]  # penguiflow has 
             )
         )
 
+    async def steer(self, event: SteeringEvent) -> bool:
+        """Influence a task, or decide on a patch, whichever process runs or brought it."""
+        patch_id = event.payload.get("patch_id")
+        if isinstance(patch_id, str) and patch_id not in self._pending_patches:
+            await self._read_context()
+        return await super().steer(event)
+
     async def _reject_pending_patch(self, patch_id: str, event: SteeringEvent) -> None:
         await self.reject_pending_patch(patch_id, by=event.source, trace_id=event.trace_id)
 
@@ -247,6 +256,9 @@ class DurableSession(StreamingSession):  # type: ignore[misc]  # penguiflow has 
     ) -> None:
         """Note how a member ended. Of all processes the one that ends the group reports it."""
         del patch
+        if task_id in self._taken_over:
+            # Who has it now says how it ended.
+            return
         try:
             step = await self._kept.groups.finish(
                 self.session_id, group_id, task_id, success=success, patch_id=patch_id
@@ -274,7 +286,7 @@ class DurableSession(StreamingSession):  # type: ignore[misc]  # penguiflow has 
             return self._groups.get(group_id), True
 
     async def get_group_results(self, group_id: str) -> list[dict[str, Any]]:
-        """Return what a group's members came to, of those tasks that this session knows."""
+        """Return what a group's members came to, whichever processes ran them."""
         await self._group(group_id)
         found: list[dict[str, Any]] = await super().get_group_results(group_id)
         return found
@@ -282,7 +294,7 @@ class DurableSession(StreamingSession):  # type: ignore[misc]  # penguiflow has 
     async def cancel_group(
         self, group_id: str, *, reason: str | None = None, propagate: bool = True
     ) -> bool:
-        """End a group as failed, and its members that run here; False if it was over."""
+        """End a group as failed, and cancel its members wherever they run; False if it was over."""
         step = await self._kept.groups.cancel(self.session_id, group_id)
         group = await self._group(group_id)
         if step is None:
@@ -343,7 +355,7 @@ class DurableSession(StreamingSession):  # type: ignore[misc]  # penguiflow has 
         store: Any = self._state_store
         bridge = store.bridges.get(self.session_id)
         task = await self.get_task(task_id)
-        if bridge is not None and (task is None or task.status in _ENDED):
+        if bridge is not None and (task is None or task.status in ENDED):
             bridge.look_at(task_id, ended=True)
 
     async def _read_context(self) -> None:

@@ -1,5 +1,5 @@
 """What PenguiFlow has no public name for: a session's inboxes, a planner's copies of its pauses,
-its memory, what a flow keeps of its traces.
+its memory, what a flow keeps of its traces, what its playground is made of.
 
 Where another version has none of these names, its inboxes are not found, and the rest is let be.
 """
@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager, suppress
+from importlib import import_module
 from typing import Any
 
 from penguiflow import PenguiFlow, core
@@ -17,6 +18,8 @@ from penguiflow.planner import ReactPlanner
 from penguiflow.sessions import StreamingSession
 from penguiflow.state import SteeringEvent, SteeringEventType
 from penguiflow.steering import SteeringInbox
+
+from redis_state.errors import ConfigError
 
 
 def inbox_of(session: StreamingSession, task_id: str) -> SteeringInbox | None:
@@ -49,6 +52,23 @@ def forget(session: StreamingSession, event: SteeringEvent) -> None:
 def has_copy(planner: ReactPlanner, token: str) -> bool:
     """Return whether a planner, or one of its sessions' planners, keeps a copy of a pause."""
     return any(token in copies for copies in _copies(planner))
+
+
+@contextmanager
+def replaced(module: str, name: str, value: object) -> Generator[None]:
+    """Have a module of PenguiFlow's find ``value`` under a name, for the length of the block.
+
+    For what it makes itself and takes from nobody. Errors: ConfigError if it has no such name.
+    """
+    found = import_module(module)
+    if not hasattr(found, name):
+        raise ConfigError(f"this version of penguiflow has no {module}.{name}")
+    before = getattr(found, name)
+    setattr(found, name, value)
+    try:
+        yield
+    finally:
+        setattr(found, name, before)
 
 
 def drop_copies(planner: ReactPlanner, token: str) -> None:
@@ -136,6 +156,7 @@ __all__ = [
     "let_go",
     "memory_of",
     "planned_memory",
+    "replaced",
     "save_memory",
     "when_a_node_ends",
 ]

@@ -27,13 +27,15 @@ from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Any
 
 from penguiflow.sessions import StreamingSession
-from penguiflow.state import StateUpdate, SteeringEvent, SteeringEventType, TaskState, TaskStatus
+from penguiflow.state import StateUpdate, SteeringEvent, SteeringEventType, TaskState
 
 from redis_state.errors import BackendError, CursorGap, InvalidField
 from redis_state.integrations.penguiflow.durable import DurableSession
 from redis_state.integrations.penguiflow.inside import forget, has_room, inbox_of
+from redis_state.integrations.penguiflow.registry import ENDED
 from redis_state.store import RedisStateStore
 from redis_state.stores.session_log import Entry
+from redis_state.transport.scripts import Fence
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -41,7 +43,6 @@ _AGAIN_S = 1.0
 _LOOK_FOR_ROOM_S = 0.05
 _CLOSE_S = 5.0
 
-_ENDED = frozenset({TaskStatus.COMPLETE, TaskStatus.FAILED, TaskStatus.CANCELLED})
 _MESSAGES = frozenset(
     {
         SteeringEventType.USER_MESSAGE,
@@ -72,10 +73,10 @@ class SessionStore:
         store: RedisStateStore = self._store
         return store
 
-    async def save_task(self, state: TaskState) -> None:
-        """Save a task."""
-        ended = state.status in _ENDED
-        await self._store.save_task(state)
+    async def save_task(self, state: TaskState, *, fence: Fence | None = None) -> None:
+        """Save a task. Errors: LeaseLost under a ``fence`` of an earlier epoch."""
+        ended = state.status in ENDED
+        await self._store.tasks.save(state, fence=fence)
         bridge = self.bridges.get(state.session_id)
         if bridge is not None:
             # In its next turn the loop has let the session make the task's inbox, or its patch.
@@ -194,7 +195,7 @@ class SteeringBridge:
         for task in await self.session.list_tasks():
             if inbox_of(self.session, task.task_id) is not None:
                 await self._turn(task.task_id, _ALL)
-            elif self.owner and task.status not in _ENDED:
+            elif self.owner and task.status not in ENDED:
                 await self._turn(task.task_id, _OF_OWNERS)
         for patch in self.session.pending_patches.values():
             if patch.task_id not in self._readers:
@@ -331,7 +332,7 @@ class _Reader:
             return event.event_type in _APPROVALS and patch_id in waiting
         # PenguiFlow would let a late RESUME or CANCEL change the state of a task that is over.
         task = await self._bridge.session.get_task(self._task_id)
-        over = task is None or task.status in _ENDED
+        over = task is None or task.status in ENDED
         return event.event_type in self.kinds and not over
 
     def _has_room(self, event: SteeringEvent) -> bool:
@@ -376,12 +377,15 @@ async def open_session(
 ) -> AsyncGenerator[DurableSession]:
     """Give a session with all that is stored of it, steered from anywhere while the block runs.
 
-    At the end the session is closed, as PenguiFlow does it: what still runs is CANCELLED. Then its
-    updates, which PenguiFlow saves without waiting, are waited for. Options are those of
-    StreamingSession.
+    Tasks that their process has left are failed first, see `SharedSession.settle`; with ``owner``,
+    which says that no other process has the session, at once.
+
+    At the end the session is closed: tasks that have ended are saved to their end, what still
+    runs is CANCELLED. Then its updates, which PenguiFlow saves without waiting, are waited for.
+    Options are those of StreamingSession.
     """
     kept = SessionStore(store)
-    session = DurableSession(session_id, state_store=kept, **options)
+    session = DurableSession(session_id, state_store=kept, owner=owner, **options)
     await session.hydrate()
     async with following(kept, session, owner=owner, retell=retell):
         try:

@@ -28,9 +28,10 @@ from penguiflow.state import (
     TaskType,
 )
 
+from redis_state.integrations.penguiflow.typed import TypedStore
 from redis_state.models import ArtifactRetentionConfig as Retention
 from redis_state.settings import make_settings
-from redis_state.store import HostTypes, RedisStateStore
+from redis_state.store import HostTypes
 from redis_state.stores.session_context import ContextTypes
 
 TYPES: HostTypes = HostTypes(
@@ -56,7 +57,7 @@ TYPES: HostTypes = HostTypes(
 )
 
 
-class PenguiflowStateStore(RedisStateStore):
+class PenguiflowStateStore(TypedStore):
     """RedisStateStore bound to PenguiFlow's classes, with the names that older hosts look for."""
 
     async def save_task_update(self, update: Any) -> None:

@@ -17,7 +17,7 @@ from redis_state.transport.scripts.groups import GroupKeys, GroupScripts
 from redis_state.transport.scripts.jobs import JobScripts
 from redis_state.transport.scripts.journal import JournalScripts
 from redis_state.transport.scripts.leases import LeaseScripts
-from redis_state.transport.scripts.logs import LogScripts
+from redis_state.transport.scripts.logs import LogScripts, TraceKeys
 from redis_state.transport.scripts.records import TASK_FIELDS, RecordScripts
 from redis_state.transport.scripts.registered import RegisteredScripts
 from redis_state.transport.scripts.run import (
@@ -76,6 +76,7 @@ __all__ = [
     "Scripts",
     "SnapshotKeys",
     "TaskKeys",
+    "TraceKeys",
     "Word",
     "raw",
     "topic_bytes",

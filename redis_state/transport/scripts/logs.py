@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import chain
+from typing import NamedTuple
 
 from redis_state.transport.keys import LONGEST_REMEMBERED, LogKeys
 from redis_state.transport.packing import Prepared, prepare
@@ -18,8 +20,18 @@ from redis_state.transport.scripts.run import (
 )
 
 
+class TraceKeys(NamedTuple):
+    """What is kept of a trace, all in one slot; its bindings themselves are beside their index."""
+
+    sessions: str
+    events: LogKeys
+    planner_events: LogKeys
+    unreadable: str
+    bindings: str
+
+
 class LogScripts(ScriptRunner):
-    """Logs: append once, read after a cursor, find, clear."""
+    """Logs: append once, read after a cursor, find, clear; a trace's with its bindings."""
 
     def append_log(
         self,
@@ -62,6 +74,29 @@ class LogScripts(ScriptRunner):
         """OK dropped."""
         keys = [log.rows, log.ids, *(log.topic(topic) for topic in topics)]
         return self._run_once("clear_log", tuple(keys), ())
+
+    def leave_trace(
+        self,
+        keys: TraceKeys,
+        *,
+        session: str,
+        own: int,
+        bindings: Sequence[tuple[str, str, bytes]],
+    ) -> Asked:
+        """OK others. ``bindings``: keys, names and writes; the session's ``own`` come first."""
+        logs = (
+            keys.events.rows,
+            keys.events.ids,
+            keys.planner_events.rows,
+            keys.planner_events.ids,
+        )
+        named = tuple(key for key, _, _ in bindings)
+        read = chain.from_iterable((topic_bytes(name), write) for _, name, write in bindings)
+        return self._run_once(
+            "leave_trace",
+            (keys.sessions, *logs, keys.unreadable, keys.bindings, *named),
+            (raw(session), own, *read),
+        )
 
     def set_aside(
         self, unreadable: str, *, place: str, note: bytes, most: int, ttl_ms: int

@@ -68,6 +68,14 @@ class TaskScripts(ScriptRunner):
             ),
         )
 
+    def clear_task(self, keys: TaskKeys, *, children: str, lease_ms: int) -> Asked:
+        """OK deleted."""
+        return self._run_once(
+            "clear_task",
+            (keys.task, keys.tasks, keys.lease, keys.journal, children),
+            (topic_bytes(keys.task_id), lease_ms),
+        )
+
     def look_task(self, keys: TaskKeys) -> Asked:
         """OK status version epoch left_ms order priority crashes queue ours parent waits_for
         parent_order attempts | MISSING.

@@ -1,0 +1,14 @@
+-- Drop the rows of a log, and return how many there were. Its numbers go on, so that no cursor can
+-- point into another life. The indexes of its topics are the caller's to drop.
+-- @include log_head
+local function log_drop(rows, ids)
+  local head, dropped = log_head(redis.call('HGET', ids, '')), redis.call('XLEN', rows)
+  local expires = redis.call('PEXPIRETIME', ids)
+  redis.call('UNLINK', rows, ids)
+  if head.last == 0 then return dropped end
+  -- As expired at once: the next append then gives the new stream its lifetime.
+  head.first, head.first_ms, head.expires, head.before_ms = head.last + 1, 0, 0, head.last_ms
+  redis.call('HSET', ids, '', log_text(head))
+  redis.call('PEXPIREAT', ids, string.format('%.0f', expires))
+  return dropped
+end

@@ -1,0 +1,302 @@
+"""The tasks of a session as all processes have them. Who runs a task has its lease.
+
+A task's lease is taken before the task is saved, renewed while it has not ended, and given back at
+its end. Every save of the task carries the lease's epoch. So a task whose lease has run out was
+left by its process, whoever looks; and a process that was only stopped, and wakes up after another
+has settled its task or started it again, changes it no more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, fields
+from typing import Any
+
+from penguiflow.sessions import TaskRegistry
+from penguiflow.state import TaskState, TaskStatus
+
+from redis_state.errors import BackendError, LeaseLost
+from redis_state.primitives.lease import Held, Leases
+from redis_state.stores.base import ms
+from redis_state.transport.scripts import Fence, Word
+
+ENDED: frozenset[TaskStatus] = frozenset(
+    {TaskStatus.COMPLETE, TaskStatus.FAILED, TaskStatus.CANCELLED}
+)
+LEFT = "the process that ran the task is gone"
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How a stored task stands: its status, who runs it, and for how long that is certain."""
+
+    status: TaskStatus
+    epoch: int
+    left_ms: int
+    of_pool: bool
+
+
+class TaskLeases:
+    """The leases of the tasks that one session runs."""
+
+    def __init__(self, store: Any, session_id: str, *, on_lost: Callable[[str], None]) -> None:
+        settings = store.settings
+        self._store = store
+        self._session_id = session_id
+        self._on_lost = on_lost
+        self._leases = Leases(store.base.scripts, keep_ms=ms(settings.active_task_ttl))
+        self._duration_ms = ms(settings.session_task_lease)
+        self._held: dict[str, Held] = {}
+        self._beats: dict[str, asyncio.Task[None]] = {}
+
+    def __contains__(self, task_id: str) -> bool:
+        return task_id in self._held
+
+    def names(self) -> list[str]:
+        """Name the tasks that this session runs."""
+        return list(self._held)
+
+    def fence(self, task_id: str) -> Fence | None:
+        """Return what a save of a task carries."""
+        held = self._held.get(task_id)
+        return None if held is None else held.fence
+
+    async def take(self, task_id: str) -> bool:
+        """Take a task's lease; False if another session has it."""
+        if task_id not in self._held:
+            key = self._store.tasks.keys(self._session_id, task_id).lease
+            held = await self._leases.acquire(key, duration_ms=self._duration_ms)
+            if held is None:
+                return False
+            self._held[task_id] = held
+        return True
+
+    def keep(self, task_id: str) -> None:
+        """Renew a lease that was taken until it is given back."""
+        if task_id not in self._beats:
+            beating = self._beat(task_id, self._held[task_id])
+            self._beats[task_id] = asyncio.create_task(beating, name="redis_state task lease")
+
+    async def give_back(self, task_id: str) -> None:
+        """Let anybody take a lease. Where the server is away it runs out."""
+        held = self.drop(task_id)
+        if held is not None:
+            with suppress(BackendError):
+                await self._leases.release(held)
+
+    def drop(self, task_id: str) -> Held | None:
+        """Renew a lease no more, and write under it no more."""
+        beating = self._beats.pop(task_id, None)
+        if beating is not None and beating is not asyncio.current_task():
+            beating.cancel()
+        return self._held.pop(task_id, None)
+
+    async def free(self, task_id: str) -> None:
+        """Give back a task's lease in the name of whoever has it."""
+        key = self._store.tasks.keys(self._session_id, task_id).lease
+        owner, epoch = await self._store.base.fetch(key, ("owner", "epoch"))
+        if owner and epoch:
+            await self._leases.release(Held(key, owner.decode(), int(epoch)))
+
+    async def look(self, task_id: str) -> Standing | None:
+        """Tell how a stored task stands."""
+        reply = await self._store.base.scripts.look_task(
+            self._store.tasks.keys(self._session_id, task_id)
+        )
+        if reply.word is Word.MISSING:
+            return None
+        _, _, epoch, left_ms = reply.facts[:4]
+        return Standing(TaskStatus(reply.text(0)), epoch, left_ms, bool(reply.facts[8]))
+
+    async def _beat(self, task_id: str, held: Held) -> None:
+        if await self._leases.keep(held, duration_ms=self._duration_ms) is not None:
+            self._on_lost(task_id)
+
+
+class SharedRegistry(TaskRegistry):  # type: ignore[misc]  # penguiflow has no types
+    """PenguiFlow's registry of a session's tasks, over a store that its processes share.
+
+    What runs here is what this process has in memory; everything else is read from the store each
+    time. A task that runs elsewhere is not changed here, nor the status of one that has ended.
+    Errors, beside PenguiFlow's: BackendError.
+    """
+
+    def __init__(self, store: Any, session_id: str, *, on_lost: Callable[[str], None]) -> None:
+        super().__init__(persist_task=self._save)
+        self._store = store
+        self._session_id = session_id
+        self._lost = on_lost
+        self.leases: TaskLeases = TaskLeases(store.store, session_id, on_lost=self._lose)
+        self._taking = asyncio.Lock()
+
+    async def create_task(
+        self, *, session_id: str, task_id: str | None = None, **options: Any
+    ) -> TaskState:
+        """Make a task that this process runs from now on.
+
+        Another process that still runs one of this id is taken over: it stops, and changes the
+        task no more.
+        """
+        task_id = task_id or secrets.token_hex(8)
+        while not await self.leases.take(task_id):
+            await self.leases.free(task_id)
+        try:
+            self.leases.keep(task_id)
+            return await super().create_task(session_id=session_id, task_id=task_id, **options)
+        except BaseException:
+            await super().remove_task(task_id)
+            await self.leases.give_back(task_id)
+            raise
+
+    def remembered(self, task_id: str) -> TaskState | None:
+        """Return a task as this process knows it, without a look at the store."""
+        task: TaskState | None = self._tasks.get(task_id)
+        return task
+
+    async def get_task(self, task_id: str) -> TaskState | None:
+        """Return a task as it is now, whichever process runs it."""
+        if task_id not in self.leases:
+            await self._read(task_id)
+        return self.remembered(task_id)
+
+    async def list_tasks(
+        self, session_id: str, *, status: TaskStatus | None = None
+    ) -> list[TaskState]:
+        """Return the session's tasks as they are now, by first save."""
+        stored = await self._store.list_tasks(session_id)
+        names = [state.task_id for state in stored]
+        for state in stored:
+            await self._show(state)
+        names += [name for name in self.leases.names() if name not in names]
+        for known in await super().list_tasks(session_id):
+            if known.task_id not in names:
+                await super().remove_task(known.task_id)
+        found = [task for name in names if (task := self.remembered(name)) is not None]
+        return [task for task in found if status is None or task.status == status]
+
+    async def list_children(self, task_id: str) -> list[str]:
+        """Name the tasks that a task has spawned, in any process."""
+        await self.list_tasks(self._session_id)
+        found: list[str] = await super().list_children(task_id)
+        return found
+
+    async def update_status(self, task_id: str, status: TaskStatus) -> TaskState | None:
+        """Change a task's status; None if it may not be changed here."""
+        async with self._changing(task_id, status) as may_change:
+            if not may_change:
+                return None
+            changed: TaskState | None = await super().update_status(task_id, status)
+            return changed
+
+    async def update_task(
+        self, task_id: str, *, status: TaskStatus | None = None, **changes: Any
+    ) -> TaskState | None:
+        """Change a task; None if it may not be changed here."""
+        async with self._changing(task_id, status) as may_change:
+            if not may_change:
+                return None
+            changed: TaskState | None = await super().update_task(task_id, status=status, **changes)
+            return changed
+
+    async def update_priority(self, task_id: str, priority: int) -> TaskState | None:
+        """Change a task's priority; None if it may not be changed here."""
+        async with self._changing(task_id, None) as may_change:
+            if not may_change:
+                return None
+            changed: TaskState | None = await super().update_priority(task_id, priority)
+            return changed
+
+    async def runs_elsewhere(self, task_id: str) -> bool:
+        """Tell whether another process runs a task, or a worker of the pool is to."""
+        if task_id in self.leases:
+            return False
+        standing = await self.leases.look(task_id)
+        if standing is None or standing.status in ENDED:
+            return False
+        return standing.of_pool or standing.left_ms > 0
+
+    async def settle(self, task_id: str, *, alone: bool) -> TaskState | None:
+        """Fail a task that its process has left, and return it; None if none has.
+
+        ``alone`` says that no other process has the session: then it need not run out first. A
+        task that never had a lease is left as it is: a plain session may run it.
+        """
+        standing = None if task_id in self.leases else await self.leases.look(task_id)
+        if standing is None or standing.status in ENDED or standing.of_pool or not standing.epoch:
+            return None
+        if standing.left_ms > 0:
+            if not alone:
+                return None
+            await self.leases.free(task_id)
+        return await self.update_task(task_id, status=TaskStatus.FAILED, error=LEFT)
+
+    async def aclose(self) -> None:
+        """Give back all leases."""
+        await asyncio.gather(*map(self.leases.give_back, self.leases.names()))
+
+    @asynccontextmanager
+    async def _changing(self, task_id: str, status: TaskStatus | None) -> AsyncGenerator[bool]:
+        """Have a task's lease for a change; the block is told whether it may be made."""
+        if task_id in self.leases:
+            yield True
+            return
+        async with self._taking:
+            standing = await self.leases.look(task_id)
+            if standing is None or standing.of_pool or not await self.leases.take(task_id):
+                yield False
+                return
+            try:
+                await self._read(task_id, whole=True)
+                known = self.remembered(task_id)
+                yield known is not None and (
+                    known.status not in ENDED or status is None or status == known.status
+                )
+            finally:
+                await self.leases.give_back(task_id)
+
+    async def _save(self, state: TaskState) -> None:
+        """Save a task under its lease; at its end give that back."""
+        task_id = state.task_id
+        fence = self.leases.fence(task_id)
+        if fence is None:  # lost in the meantime
+            return
+        try:
+            await self._store.save_task(state, fence=fence)
+        except LeaseLost:
+            self._lose(task_id)
+            return
+        if state.status in ENDED:
+            await self.leases.give_back(task_id)
+
+    def _lose(self, task_id: str) -> None:
+        self.leases.drop(task_id)
+        self._lost(task_id)
+
+    async def _read(self, task_id: str, *, whole: bool = False) -> None:
+        state = await self._store.store.tasks.load(self._session_id, task_id)
+        if state is not None:
+            await self._show(state, whole=whole)
+        elif whole or task_id not in self.leases:
+            await super().remove_task(task_id)
+
+    async def _show(self, state: TaskState, *, whole: bool = False) -> None:
+        """Bring a task up to date, in the object that was handed out."""
+        known = self.remembered(state.task_id)
+        if known is None:
+            await super().seed_tasks([state])
+        elif whole or not self._is_newer(known, state):
+            for field in fields(state):
+                setattr(known, field.name, getattr(state, field.name))
+
+    def _is_newer(self, known: TaskState, state: TaskState) -> bool:
+        if known.task_id in self.leases:
+            return True
+        # Read before it ended here.
+        older: bool = state.updated_at <= known.updated_at
+        return known.status in ENDED and state.status not in ENDED and older
+
+
+__all__ = ["ENDED", "LEFT", "SharedRegistry", "Standing", "TaskLeases"]
