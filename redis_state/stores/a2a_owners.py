@@ -3,6 +3,10 @@
 The server that writes a task in work holds the task's lease, taken in the same step, and renews it
 as long as it lives. Whoever finds that one has run out (a reader, a watcher, or the sweep of any
 server) ends the task, once and fenced: the dead server's later writes find a task that has ended.
+
+A stall of the Redis server is not the death of an A2A server. A write is repeated under its id for
+up to a lease. A server that was itself out of touch ends no other server's task before those
+servers had the time to renew.
 """
 
 from __future__ import annotations
@@ -12,12 +16,15 @@ import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import aclosing, asynccontextmanager, suppress
 from functools import partial
+from math import inf
+from time import monotonic
 from typing import Any, TypeVar
 
-from redis_state.errors import LeaseLost, LostRace, RedisStateError
+from redis_state.errors import BackendUnavailable, LeaseLost, LostRace, RedisStateError
 from redis_state.primitives.lease import Held, Leases, new_owner
 from redis_state.primitives.signal import Row
 from redis_state.primitives.watchlist import Claim, WatchList
+from redis_state.stores.a2a_repeats import repeated
 from redis_state.stores.a2a_versions import (
     A2ATasks,
     Draft,
@@ -36,6 +43,8 @@ _GRAIN_MS = 20
 _PARKED_MS = 600_000
 _SWEPT = 100
 _SWEEP_MS = 1000
+# What a server that got no reply needs to be in touch again, beside the time between two renewals.
+_RECONNECT_MS = 1000
 
 T = TypeVar("T")
 
@@ -62,6 +71,8 @@ class A2AOwner:
         self._watch = WatchList(scripts, keys, key_of=keys.a2a_watch)
         self._heart: asyncio.Task[None] | None = None
         self._endings: set[asyncio.Future[None]] = set()
+        # When leases that ran out may be judged: not while this server is out of touch itself.
+        self._judges_at = 0.0
         self._closed = False
 
     def is_own(self, row: Row) -> bool:
@@ -79,18 +90,23 @@ class A2AOwner:
     async def save(self, ref: Ref, draft: Draft, rule: Rule) -> Version | None:
         """Write a version, and hold the task's lease while it is worked on. See `A2ATasks.write`.
 
-        A crash after any step leaves a task that somebody will look at. After a save that failed
-        the lease is renewed no more, unless somebody was only faster: the run may have ended with
-        it. If it has not, its next save goes on.
+        Repeated under its id for up to a lease while the server does not reply. A crash after any
+        step leaves a task that somebody will look at. After a save that failed the lease is renewed
+        no more, unless somebody was only faster: the run may have ended with it. If it has not, its
+        next save goes on.
         """
         self.begin()
         held = self.held.get(ref)
-        try:
+        write_id = new_write(self.name)
+
+        async def write() -> tuple[Version, int] | None:
             if draft.phase is Phase.OPEN and held is None:
+                # Before each try: a sweep takes the entry out while there is no task yet.
                 await self._watch.put(_entry(ref), delay_ms=self._lease_ms + _GRAIN_MS, sooner=True)
-            written = await self.tasks.write(
-                ref, draft, rule, write=new_write(self.name), owner=self.name
-            )
+            return await self.tasks.write(ref, draft, rule, write=write_id, owner=self.name)
+
+        try:
+            written = await self.repeat(write)
         except LostRace:
             raise
         except BaseException:
@@ -105,18 +121,29 @@ class A2AOwner:
             self.held.pop(ref, None)
         return version
 
+    async def repeat(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Make a call of a run, which may be repeated, for up to a lease. See `repeated`."""
+        return await repeated(call, self.tasks.base.scripts.transport, self._lease_ms / 1000)
+
     async def look(self, ref: Ref) -> Snapshot | None:
-        """Read a task; one whose owner is dead is ended first, so what is read is the truth."""
+        """Read a task; one whose owner is dead is ended first, so what is read is the truth.
+
+        A task that is worked on here is read again for up to a lease while the server does not
+        reply: its run must not fail of it.
+        """
         self.begin()
+        read = partial(self.tasks.read, ref)
         while True:
-            found = await self.tasks.read(ref)
+            found = await self.in_touch(self.repeat(read) if ref in self.held else read())
             if found is None or not found.is_orphan:
                 return found
             if ref in self.held:
                 # Our own, and here we are: a loop that was held up has not renewed it.
                 await self._renew(ref)
-            else:
+            elif self.judges:
                 await self._end(ref, found, fenced=True)
+            else:
+                return found
 
     async def drop(self, ref: Ref) -> bool:
         """Delete a task."""
@@ -147,7 +174,8 @@ class A2AOwner:
         total = 0
         while True:
             # What cannot be looked at, or whose sweeper dies, is due again soon.
-            due = await self._watch.claim_due(limit=_SWEPT, hold_ms=self._pause_ms)
+            claiming = self._watch.claim_due(limit=_SWEPT, hold_ms=self._pause_ms)
+            due = await self.in_touch(claiming)
             await asyncio.gather(
                 *(
                     _tried(partial(self._inspect, claim), "a task could not be looked at")
@@ -172,6 +200,28 @@ class A2AOwner:
         loop = asyncio.get_running_loop()
         while ours := [ending for ending in self._endings if ending.get_loop() is loop]:
             await asyncio.wait(ours)
+
+    @property
+    def judges(self) -> bool:
+        """Whether this server may take another for dead whose lease has run out.
+
+        Not while this server gets no reply itself, and not until those that had none either could
+        renew: a stall of the Redis server lets the leases of healthy servers run out.
+        """
+        return monotonic() >= self._judges_at
+
+    async def in_touch(self, call: Awaitable[T]) -> T:
+        """Wait for a reply, and note whether it came as replies do."""
+        began = monotonic()
+        try:
+            reply = await call
+        except BackendUnavailable:
+            self._judges_at = inf
+            raise
+        late = monotonic() - began > self._pause_ms / 1000
+        if late or self._judges_at == inf:
+            self._judges_at = monotonic() + (self._lease_ms / 3 + _RECONNECT_MS) / 1000
+        return reply
 
     @property
     def _lease_ms(self) -> int:
@@ -202,8 +252,9 @@ class A2AOwner:
     async def _left_ms(self, ref: Ref) -> int:
         """End a task whose owner is dead; else tell how long that need not be asked again."""
         found = await self.look(ref)
-        working = found is not None and found.phase is Phase.OPEN and found.left_ms > 0
-        return found.left_ms if found is not None and working else self._lease_ms
+        if found is None or found.phase is not Phase.OPEN or not found.owner:
+            return self._lease_ms
+        return found.left_ms if found.left_ms > 0 else self._pause_ms
 
     async def _give_up(self, ref: Ref) -> None:
         found = await self.tasks.read(ref)
@@ -248,26 +299,31 @@ class A2AOwner:
     async def _tend(self) -> None:
         """Renew and look, each in its own time: neither waits for the other, nor ends with it."""
         await asyncio.gather(
-            _each(self._lease_ms / 3, self._renew_all), _each(self._pause_ms, self.sweep)
+            _each(self._lease_ms / 3, self._renew_all, soon_ms=self._lease_ms / 30),
+            _each(self._pause_ms, self.sweep),
         )
 
-    async def _renew_all(self) -> None:
-        await asyncio.gather(
+    async def _renew_all(self) -> bool | None:
+        """Renew each lease that is held; None if any could not be: then it is tried again soon."""
+        renewed = await asyncio.gather(
             *(
                 _tried(partial(self._renew, ref), "a task's lease could not be renewed")
                 for ref in self.held
             )
         )
+        return all(renewed) or None
 
-    async def _renew(self, ref: Ref) -> None:
+    async def _renew(self, ref: Ref) -> bool:
+        """Renew a lease, if it is still held."""
         held = self.held.get(ref)
         if held is None:
-            return
+            return True
         try:
             await self._leases.renew(held, duration_ms=self._lease_ms)
         except LeaseLost:
             # Another server writes it now, or it was ended.
             self._let_go(ref, held)
+        return True
 
     def _let_go(self, ref: Ref, held: Held | None) -> None:
         """Hold a task no more, unless a save that came meanwhile does."""
@@ -287,10 +343,15 @@ class A2AOwner:
         await self._watch.settle([(claim, delay_ms)])
 
 
-async def _each(pause_ms: float, do: Callable[[], Coroutine[Any, Any, object]]) -> None:
+async def _each(
+    pause_ms: float, do: Callable[[], Coroutine[Any, Any, object]], *, soon_ms: float = 0.0
+) -> None:
+    """Do it for ever with a pause between, a shorter one after it failed if there is one."""
+    next_ms = pause_ms
     while True:
-        await asyncio.sleep(pause_ms / 1000)
-        await _tried(do, "the leases of tasks could not be tended")
+        await asyncio.sleep(next_ms / 1000)
+        done = await _tried(do, "the leases of tasks could not be tended")
+        next_ms = soon_ms if done is None and soon_ms else pause_ms
 
 
 async def _tried(work: Callable[[], Coroutine[Any, Any, T]], trouble: str) -> T | None:

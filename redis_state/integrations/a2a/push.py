@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from a2a.server.context import ServerCallContext
 from a2a.server.tasks.push_notification_config_store import PushNotificationConfigStore
 from a2a.types.a2a_pb2 import TaskPushNotificationConfig
@@ -54,7 +56,10 @@ class RedisPushNotificationConfigStore(PushNotificationConfigStore):
     async def get_info_for_dispatch(self, task_id: str) -> list[TaskPushNotificationConfig]:
         """Return the configurations of a task, of all owners."""
         working = any(ref.task_id == task_id for ref in self.backend.owner.held)
-        return self._read("a2a-push", await self._configs.of_all(task_id, working=working))
+        find = partial(self._configs.of_all, task_id, working=working)
+        # What a run here tells is told also after a stall of the server.
+        found = await (self.backend.owner.repeat(find) if working else find())
+        return self._read("a2a-push", found)
 
     async def delete_info(
         self, task_id: str, context: ServerCallContext, config_id: str | None = None

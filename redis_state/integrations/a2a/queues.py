@@ -12,12 +12,13 @@ import logging
 from collections import Counter
 from collections.abc import Coroutine
 from contextlib import aclosing, suppress
+from functools import partial
 from typing import Any
 
 from a2a.server.events.event_queue import Event, EventQueueLegacy
 from a2a.server.events.queue_manager import NoTaskQueue, QueueManager, TaskQueueExists
 
-from redis_state.errors import BackendError, CursorGap, RedisStateError
+from redis_state.errors import BackendError, BackendUnavailable, CursorGap
 from redis_state.integrations.a2a.backend import A2ABackend
 from redis_state.integrations.a2a.convert import event_bytes, event_of
 from redis_state.primitives.lease import Held, Leases, new_owner
@@ -61,7 +62,9 @@ class _Feed:
     def __init__(self, backend: A2ABackend, task_id: str) -> None:
         keys = backend.store.base.keys
         scripts = backend.store.base.scripts
+        self._owner = backend.owner
         self._writer = backend.owner.name
+        self._telling = asyncio.Lock()
         self._claim = new_owner()
         self._lease = keys.a2a_queue_lease(task_id)
         self._lease_ms = backend.tasks.limits.lease_ms
@@ -96,8 +99,10 @@ class _Feed:
                 log.warning("a queue's lease could not be taken: %s", error)
 
     async def tell(self, data: bytes) -> None:
-        """Append to the log."""
-        await self.log.add((new_write(self._writer).encode(), data))
+        """Append to the log, in the order of the calls, and again while the server is silent."""
+        row = (new_write(self._writer).encode(), data)
+        async with self._telling:
+            await self._owner.repeat(partial(self.log.add, row))
 
     async def end(self) -> None:
         """Tell the end. Safe to repeat. Who cannot be told hears it from the lease's end."""
@@ -108,7 +113,9 @@ class _Feed:
             self._beating.cancel()
             await asyncio.wait({self._beating})
         try:
-            await self.tell(_CLOSED)
+            # What is being told comes before the end.
+            async with self._telling:
+                await self.log.add((new_write(self._writer).encode(), _CLOSED))
             if self._held is not None:
                 await self._leases.release(self._held)
         except BackendError as error:
@@ -214,14 +221,21 @@ class RedisQueueManager(QueueManager):
         try:
             while not reader.done():
                 await asyncio.wait({reader}, timeout=feed_look_s(self.backend))
-                if not reader.done() and not await feed.is_fed():
+                if not reader.done() and await self._is_dead(feed):
                     break
-        except RedisStateError as error:
-            log.warning("a tap's feeder could not be looked at: %s", error)
         finally:
             reader.cancel()
             await asyncio.gather(reader, return_exceptions=True)
             self._start(self._end_tap(task_id, tapped))
+
+    async def _is_dead(self, feed: _Feed) -> bool:
+        """Tell whether a feeder is dead, as far as this server can know at the moment."""
+        try:
+            owner = self.backend.owner
+            return not await owner.in_touch(feed.is_fed()) and owner.judges
+        except BackendUnavailable as error:
+            log.warning("a tap's feeder could not be looked at: %s", error)
+            return False
 
     async def _end_tap(self, task_id: str, tapped: EventQueueLegacy) -> None:
         """Close a tap once it is read, and after a while also if nobody is there to read it."""

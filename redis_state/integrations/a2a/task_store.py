@@ -6,6 +6,8 @@ wins, with one exception: a task that has ended stays in its state, and a delete
 
 from __future__ import annotations
 
+from functools import partial
+
 from a2a.server.context import ServerCallContext
 from a2a.server.tasks.task_store import TaskStore
 from a2a.types.a2a_pb2 import ListTasksRequest, ListTasksResponse, Task, TaskState
@@ -44,7 +46,10 @@ class RedisTaskStore(TaskStore):
                 await self.backend.owner.save(ref, draft, UNLESS_REVIVED)
             else:
                 write = new_write(self.backend.owner.name)
-                await self.backend.tasks.write(ref, draft, UNLESS_REVIVED, write=write)
+                tasks = self.backend.tasks
+                await self.backend.owner.repeat(
+                    partial(tasks.write, ref, draft, UNLESS_REVIVED, write=write)
+                )
 
     async def get(self, task_id: str, context: ServerCallContext) -> Task | None:
         """Return a copy of the task, or None. One whose server has died is ended first."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from functools import partial
 
 from a2a.server.cluster import (
     ConcurrentTaskModificationError,
@@ -144,8 +145,9 @@ class RedisTaskEventStream(TaskEventStream):
         if not isinstance(event.event, Message) or not isinstance(version, RedisTaskVersion):
             return
         write = new_write(self.backend.owner.name)
+        tell = partial(self.backend.tasks.tell, version.ref, event_bytes(event.event), write=write)
         with protocol_errors():
-            await self.backend.tasks.tell(version.ref, event_bytes(event.event), write=write)
+            await self.backend.owner.repeat(tell)
 
     async def subscribe(
         self, task_id: str, *, after: TaskVersion
