@@ -20,7 +20,15 @@ from math import inf
 from time import monotonic
 from typing import Any, TypeVar
 
-from redis_state.errors import BackendUnavailable, LeaseLost, LostRace, RedisStateError
+from redis_state.errors import (
+    BackendError,
+    BackendUnavailable,
+    InvalidField,
+    LeaseLost,
+    LostRace,
+    RedisStateError,
+    StoreFull,
+)
 from redis_state.primitives.lease import Held, Leases, new_owner
 from redis_state.primitives.signal import Row
 from redis_state.primitives.watchlist import Claim, WatchList
@@ -46,16 +54,24 @@ _SWEEP_MS = 1000
 # What a server that got no reply needs to be in touch again, beside the time between two renewals.
 _RECONNECT_MS = 1000
 
+_SILENT = (
+    "The server that worked on this task did not renew its lease: "
+    "it died, hung, or could not reach Redis."
+)
+_STOPPED = "The server that worked on this task was stopped."
+_UNSAVED = "The server that worked on this task could not save it: {}."
+
 T = TypeVar("T")
 
-Ending = Callable[[str, bytes], Draft]
+Ending = Callable[[str, bytes, str], Draft]
 Told = Callable[[Ref, Draft], Awaitable[None]]
 
 
 class A2AOwner:
     """One server's part in the tasks: what it works on, and its eye on what others do.
 
-    ``ending`` makes of a task's id and body the draft that ends it, also of what cannot be read.
+    ``ending`` makes of a task's id and body the draft that ends it, also of what cannot be read,
+    for a reason that the task's readers are shown.
     ``on_orphan`` is called by the one server that ended it, once, unless that one dies at this
     moment.
     """
@@ -73,6 +89,8 @@ class A2AOwner:
         self._endings: set[asyncio.Future[None]] = set()
         # When leases that ran out may be judged: not while this server is out of touch itself.
         self._judges_at = 0.0
+        # Why the last save of a task failed here, and until when that may explain its end.
+        self._unsaved: dict[Ref, tuple[str, float]] = {}
         self._closed = False
 
     def is_own(self, row: Row) -> bool:
@@ -109,9 +127,11 @@ class A2AOwner:
             written = await self.repeat(write)
         except LostRace:
             raise
-        except BaseException:
+        except BaseException as error:
             self._let_go(ref, held)
+            self._note_unsaved(ref, error)
             raise
+        self._unsaved.pop(ref, None)
         if written is None:
             return None
         version, epoch = written
@@ -120,6 +140,18 @@ class A2AOwner:
         else:
             self.held.pop(ref, None)
         return version
+
+    def fail_run(self, task_id: str, error: BaseException) -> None:
+        """Renew the lease of a task no more: what its run wrote elsewhere could not be written."""
+        for ref, held in list(self.held.items()):
+            if ref.task_id == task_id:
+                self._let_go(ref, held)
+                self._note_unsaved(ref, error)
+
+    def reason(self, ref: Ref) -> str:
+        """Say why the last save of a task failed here; empty if it did not, or long ago."""
+        said, until = self._unsaved.get(ref, ("", 0.0))
+        return said if monotonic() < until else ""
 
     async def repeat(self, call: Callable[[], Awaitable[T]]) -> T:
         """Make a call of a run, which may be repeated, for up to a lease. See `repeated`."""
@@ -141,7 +173,7 @@ class A2AOwner:
                 # Our own, and here we are: a loop that was held up has not renewed it.
                 await self._renew(ref)
             elif self.judges:
-                await self._end(ref, found, fenced=True)
+                await self._end(ref, found, self.reason(ref) or _SILENT, fenced=True)
             else:
                 return found
 
@@ -259,14 +291,14 @@ class A2AOwner:
     async def _give_up(self, ref: Ref) -> None:
         found = await self.tasks.read(ref)
         if found is not None and found.owner == self.name:
-            await self._end(ref, found, fenced=False)
+            await self._end(ref, found, _STOPPED, fenced=False)
 
-    async def _end(self, ref: Ref, found: Snapshot, *, fenced: bool) -> None:
+    async def _end(self, ref: Ref, found: Snapshot, reason: str, *, fenced: bool) -> None:
         """End a task that nobody works on any more, unless somebody was first.
 
         It is done also if the caller is cancelled, as one is that hears of the end meanwhile.
         """
-        await asyncio.shield(self._start(self._end_once(ref, found, fenced=fenced)))
+        await asyncio.shield(self._start(self._end_once(ref, found, reason, fenced=fenced)))
 
     def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         started = asyncio.create_task(work)
@@ -279,13 +311,13 @@ class A2AOwner:
         if not ending.cancelled() and ending.exception() is not None:
             log.warning("a task could not be ended: %s", ending.exception())
 
-    async def _end_once(self, ref: Ref, found: Snapshot, *, fenced: bool) -> None:
-        draft = self._ending(ref.task_id, found.body)
+    async def _end_once(self, ref: Ref, found: Snapshot, reason: str, *, fenced: bool) -> None:
+        draft = self._ending(ref.task_id, found.body, reason)
         try:
             await self.tasks.end(ref, draft, found, fenced=fenced)
         except LostRace:
             return
-        log.warning("task %r was ended: its server is gone", ref.task_id)
+        log.warning("task %r was ended as failed: %s", ref.task_id, reason)
         if self._on_orphan is not None:
             # Nobody waits for it: who is told may be slow, and other tasks wait to be looked at.
             self._start(self._tell(self._on_orphan, ref, draft))
@@ -329,6 +361,24 @@ class A2AOwner:
         """Hold a task no more, unless a save that came meanwhile does."""
         if self.held.get(ref) is held:
             self.held.pop(ref, None)
+
+    def _note_unsaved(self, ref: Ref, error: BaseException) -> None:
+        lease_s = self._lease_ms / 1000
+        match error:
+            case StoreFull():
+                cause = f"Redis was out of memory for {lease_s:g} s"
+            case BackendUnavailable():
+                cause = f"Redis did not reply for {lease_s:g} s"
+            case BackendError():
+                cause = "Redis refused the write"
+            case InvalidField():
+                cause = str(error)
+            case _:
+                cause = "the save was broken off"
+        now = monotonic()
+        # Its lease runs out by then, and whoever can finds it.
+        self._unsaved = {each: noted for each, noted in self._unsaved.items() if now < noted[1]}
+        self._unsaved[ref] = (_UNSAVED.format(cause), now + 2 * lease_s + _RECONNECT_MS / 1000)
 
     async def _inspect(self, claim: Claim) -> None:
         scope, _, task_id = claim.entry.decode("utf-8", "surrogatepass").partition("|")

@@ -99,7 +99,7 @@ async def test_a_server_that_is_cut_off_loses_its_tasks_and_cannot_write_them(
                 await save(far, task(state=late), version)
         assert await create_versioned_task_store(near).get("t", ME) == ended
         assert ended is not None
-        assert "is gone" in ended.task.status.message.parts[0].text
+        assert "did not renew its lease" in ended.task.status.message.parts[0].text
 
 
 async def test_a_server_that_lives_keeps_its_idle_task(
@@ -216,6 +216,9 @@ async def test_a_server_that_stops_ends_what_it_works_on(settings: Settings) -> 
             await save(near, task("taken over", text="2"), version)
         states = [await state(near, name) for name in ("t", "done", "waits", "taken over")]
         assert states == [FAILED, COMPLETED, WAITING, WORKING]
+        ended = await create_versioned_task_store(near).get("t", ME)
+        assert ended is not None
+        assert "was stopped" in ended.task.status.message.parts[0].text
 
 
 # Agents

@@ -205,6 +205,49 @@ async def test_a_stall_that_outlasts_the_lease_fails_no_task_of_a_server_that_li
     await outside.aclose()
 
 
+@pytest.mark.parametrize("fault", ["silent", "deaf"])
+@pytest.mark.parametrize("legacy", [False, True])
+async def test_a_run_that_could_not_be_saved_for_a_lease_ends_with_that_reason(
+    settings: Settings,
+    proxy: Proxy,
+    scripts: Scripts,
+    fault: str,
+    legacy: bool,  # noqa: FBT001 - a parameter of a test
+) -> None:
+    outside = server_on(settings)  # not begun: it looks at nobody
+    async with hasty(settings, proxy.url, lease_s=0.5) as far:
+        agent = Gated()
+        handler = make_handler(far, make_card("http://here/"), agent=agent, legacy=legacy)
+        running = asyncio.create_task(streamed(handler))
+        await agent.started.wait()
+
+        async def state() -> str:
+            kept = await outside.tasks.read(outside.ref(agent.task_id, ME))
+            return "" if kept is None else kept.state
+
+        async def is_working() -> bool:
+            return await state() == str(int(WORKING))
+
+        async def has_failed() -> bool:
+            return await state() == str(int(FAILED))
+
+        await eventually(is_working, "the task is in work")
+        stalling = asyncio.create_task(stalls(proxy, scripts, 1.2, fault))
+        await eventually(lambda: proxy.swallowed > 0, "something is lost")
+        agent.gate.set()
+        await stalling
+        await eventually(has_failed, "the task is ended")
+        kept = await create_task_store(outside).get(agent.task_id, ME)
+        assert kept is not None
+        (said,) = kept.status.message.parts
+        assert said.text == (
+            "The server that worked on this task could not save it: Redis did not reply for 0.5 s."
+        )
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+    await outside.aclose()
+
+
 async def test_a_task_that_is_worked_on_here_is_read_after_a_stall(
     settings: Settings, proxy: Proxy, scripts: Scripts
 ) -> None:

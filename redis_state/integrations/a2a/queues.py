@@ -63,6 +63,7 @@ class _Feed:
         keys = backend.store.base.keys
         scripts = backend.store.base.scripts
         self._owner = backend.owner
+        self._task_id = task_id
         self._writer = backend.owner.name
         self._telling = asyncio.Lock()
         self._claim = new_owner()
@@ -99,10 +100,18 @@ class _Feed:
                 log.warning("a queue's lease could not be taken: %s", error)
 
     async def tell(self, data: bytes) -> None:
-        """Append to the log, in the order of the calls, and again while the server is silent."""
+        """Append to the log, in the order of the calls, and again while the server is silent.
+
+        The agent that could not be heard fails, and the legacy handler writes nothing of that: so
+        its task is given up.
+        """
         row = (new_write(self._writer).encode(), data)
         async with self._telling:
-            await self._owner.repeat(partial(self.log.add, row))
+            try:
+                await self._owner.repeat(partial(self.log.add, row))
+            except BackendError as error:
+                self._owner.fail_run(self._task_id, error)
+                raise
 
     async def end(self) -> None:
         """Tell the end. Safe to repeat. Who cannot be told hears it from the lease's end."""

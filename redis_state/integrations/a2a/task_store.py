@@ -13,7 +13,7 @@ from a2a.server.tasks.task_store import TaskStore
 from a2a.types.a2a_pb2 import ListTasksRequest, ListTasksResponse, Task, TaskState
 
 from redis_state.integrations.a2a.backend import A2ABackend
-from redis_state.integrations.a2a.convert import draft_of, protocol_errors, task_of
+from redis_state.integrations.a2a.convert import draft_of, explained, protocol_errors, task_of
 from redis_state.integrations.a2a.pages import list_page
 from redis_state.stores.a2a_versions import UNLESS_REVIVED, Phase, new_write
 
@@ -40,7 +40,7 @@ class RedisTaskStore(TaskStore):
         if self.backend.only_listens(task.id) and not cancels:
             return
         ref = self.backend.ref(task.id, context)
-        draft = draft_of(task, None)
+        draft = draft_of(*explained(task, None, self.backend.owner.reason(ref)))
         with protocol_errors():
             if self._holds_lease:
                 await self.backend.owner.save(ref, draft, UNLESS_REVIVED)

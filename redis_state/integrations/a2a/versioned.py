@@ -29,6 +29,7 @@ from redis_state.integrations.a2a.convert import (
     draft_of,
     event_bytes,
     event_of,
+    explained,
     protocol_errors,
     task_of,
 )
@@ -82,7 +83,7 @@ class RedisVersionedTaskStore(VersionedTaskStore):
         task that has ended or was deleted; InvalidParamsError for what is too large.
         """
         ref = self.backend.ref(task.id, context)
-        draft = draft_of(task, event)
+        draft = draft_of(*explained(task, event, self.backend.owner.reason(ref)))
         lost = ConcurrentTaskModificationError(task.id)
         if task.status.state == TaskState.TASK_STATE_CANCELED:
             rule = UNLESS_ENDED
