@@ -11,12 +11,13 @@ import pytest
 from a2a.server.events.event_queue import EventQueueLegacy
 from a2a.server.events.queue_manager import NoTaskQueue, TaskQueueExists
 
-from redis_state import Settings
+from redis_state import ConfigError, RedisStateStore, Settings
 from redis_state.errors import BackendError
 from redis_state.integrations.a2a import (
     A2AOptions,
     RedisQueueManager,
     connect,
+    create_push_config_store,
     create_queue_manager,
     create_task_store,
 )
@@ -243,6 +244,43 @@ async def test_who_only_listens_writes_nothing_but_a_cancel(
     await theirs.save(task("other", WORKING), ME)
     assert await ours.get("other", ME) == task("other", WORKING)
     await theirs.save(task("other", COMPLETED), ME)
+
+
+async def test_parts_that_are_made_for_one_address_are_of_one_server(settings: Settings) -> None:
+    url = settings.url.get_secret_value()
+    there: dict[str, Any] = {"namespace": settings.namespace}
+    far = create_queue_manager(server_on(settings))
+    ours = create_task_store(url, holds_lease=True, **there)
+    queues = create_queue_manager(url, **there)
+    assert ours.backend is queues.backend is create_push_config_store(url, **there).backend
+    # The handler saves what this server hears: older than what the other server has saved.
+    theirs = create_task_store(far.backend, holds_lease=True)
+    queue = await far.create_or_tap("t")
+    await theirs.save(task(text="newest"), ME)
+    tap = await queues.tap("t")
+    await ours.save(task(text="older"), ME)
+    assert await ours.get("t", ME) == task(text="newest")
+    await theirs.save(task(state=COMPLETED), ME)
+    await ours.save(task(text="older"), ME)
+    await queue.close(immediate=True)
+    assert await read(tap) == []
+    with pytest.raises(ConfigError, match="other options"):
+        create_task_store(url, A2AOptions(lease_s=1), **there)
+    with pytest.raises(ConfigError, match="a queue manager"):
+        create_queue_manager(url, **there)
+    await queues.aclose()
+    again = create_queue_manager(url, A2AOptions(lease_s=1), **there)
+    assert again.backend is not queues.backend
+    await again.aclose()
+    await far.aclose()
+
+
+async def test_parts_that_are_made_for_one_store_are_of_one_server(store: RedisStateStore) -> None:
+    tasks = create_task_store(store)
+    assert tasks.backend is create_queue_manager(store).backend
+    with pytest.raises(ConfigError, match="no further settings"):
+        create_task_store(store, namespace="x")
+    await tasks.aclose()
 
 
 async def test_what_is_told_does_not_stay(

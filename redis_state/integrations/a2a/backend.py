@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self
+from weakref import ReferenceType, WeakValueDictionary
 
 from a2a.server.context import ServerCallContext
 from a2a.server.events.event_queue import Event
@@ -15,6 +16,7 @@ from a2a.server.owner_resolver import OwnerResolver, resolve_user_scope
 
 from redis_state.errors import ConfigError
 from redis_state.integrations.a2a.convert import event_of, failed
+from redis_state.settings import Settings, make_settings
 from redis_state.store import RedisStateStore
 from redis_state.stores.a2a_owners import A2AOwner
 from redis_state.stores.a2a_versions import A2ATasks, Draft, Limits, Ref
@@ -80,7 +82,9 @@ class A2ABackend:
         # By task id, which is all that the SDK's queues know: who is read here, and who is fed.
         self.tapped: Counter[str] = Counter()
         self.fed: set[str] = set()
+        self.closed: bool = False
         self._owns_store = owns_store
+        self._queues: ReferenceType[object] | None = None
 
     async def __aenter__(self) -> Self:
         self.owner.begin()
@@ -106,11 +110,25 @@ class A2ABackend:
         """Tell whether a task's queue is fed by another server and read here."""
         return self.tapped[task_id] > 0 and task_id not in self.fed
 
+    def feed_by(self, queues: object) -> None:
+        """Take the one queue manager of this server. Errors: ConfigError for a second one.
+
+        A server must know which queues it feeds itself, by the task's id alone.
+        """
+        known = self._queues() if self._queues is not None else None
+        if known is not None and known is not queues:
+            raise ConfigError(
+                "this backend has a queue manager: a second server in one process needs a "
+                "backend of its own, made with connect()"
+            )
+        self._queues = ReferenceType(queues)
+
     async def aclose(self) -> None:
         """End what is still worked on here as failed, and disconnect. Safe to repeat.
 
         Stop the request handler first, so that no agent runs any more.
         """
+        self.closed = True
         await self.owner.aclose()
         if self._owns_store:
             await self.store.aclose()
@@ -127,8 +145,8 @@ def connect(
 ) -> A2ABackend:
     """Make the backend of an A2A server, for a store, a server URL, or ``REDIS_STATE_URL``.
 
-    A store is left open when the backend is closed. ``settings`` are the fields of `Settings`.
-    Errors: ConfigError. No I/O.
+    Give it to each part of that server. A store is left open when the backend is closed.
+    ``settings`` are the fields of `Settings`. Errors: ConfigError. No I/O.
     """
     if isinstance(at, A2ABackend):
         if options is not None or settings:
@@ -141,4 +159,30 @@ def connect(
     return A2ABackend(RedisStateStore.from_url(at, **settings), options, owns_store=True)
 
 
+def shared(
+    at: A2ABackend | RedisStateStore | str | None, options: A2AOptions | None, **settings: Any
+) -> A2ABackend:
+    """Return the backend that the parts of one server share; arguments as of `connect`.
+
+    Parts that are made in one process for the same store, or for the same server and settings,
+    are of one server: they must know what the others do. Errors: ConfigError for options other
+    than those that the backend was made with.
+    """
+    if isinstance(at, A2ABackend):
+        return connect(at, options, **settings)
+    key = at if isinstance(at, RedisStateStore) else make_settings(at, **settings)
+    backend = _SHARED.get(key)
+    if backend is None or backend.closed:
+        backend = _SHARED[key] = connect(at, options, **settings)
+    elif settings and isinstance(at, RedisStateStore):
+        raise ConfigError("a store that is there takes no further settings")
+    elif options is not None and options != backend.options:
+        raise ConfigError(
+            "the parts of one server share a backend, and it was made with other options: "
+            "make it with connect() and give it to each"
+        )
+    return backend
+
+
 _SHORTEST_LEASE_S = 0.1
+_SHARED: WeakValueDictionary[RedisStateStore | Settings, A2ABackend] = WeakValueDictionary()

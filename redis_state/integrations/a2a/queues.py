@@ -142,6 +142,7 @@ class RedisQueueManager(QueueManager):
     """Queues that can be tapped on any server."""
 
     def __init__(self, backend: A2ABackend) -> None:
+        backend.feed_by(self)
         self.backend: A2ABackend = backend
         self._queues: dict[str, EventQueueLegacy] = {}
         self._pumps: set[asyncio.Task[None]] = set()
