@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import timedelta
 from types import TracebackType
@@ -19,9 +20,12 @@ from redis_state.integrations.a2a.convert import event_of, failed
 from redis_state.settings import Settings, make_settings
 from redis_state.store import RedisStateStore
 from redis_state.stores.a2a_owners import A2AOwner
-from redis_state.stores.a2a_versions import A2ATasks, Draft, Limits, Ref
+from redis_state.stores.a2a_versions import A2ATasks, Draft, Limits, Ref, Snapshot
 from redis_state.stores.base import ms
 from redis_state.transport.keys import a2a_scope
+
+# The SDK reads a task, as its caller, before it taps the task's queue, by its id alone.
+_READ: ContextVar[Ref | None] = ContextVar("redis_state a2a task that was read", default=None)
 
 OnOrphan = Callable[[str, Event], Awaitable[None]]
 
@@ -105,6 +109,16 @@ class A2ABackend:
     def ref(self, task_id: str, context: ServerCallContext) -> Ref:
         """Name a task of the caller's."""
         return Ref(self.scope(context), task_id)
+
+    async def read(self, ref: Ref) -> Snapshot | None:
+        """Read a task, see `A2AOwner.look`, and remember for this call which it was."""
+        _READ.set(ref)
+        return await self.owner.look(ref)
+
+    def was_read(self, task_id: str) -> Ref | None:
+        """Name the task of this id that the running call has read, if it has."""
+        ref = _READ.get()
+        return ref if ref is not None and ref.task_id == task_id else None
 
     def only_listens(self, task_id: str) -> bool:
         """Tell whether a task's queue is fed by another server and read here."""

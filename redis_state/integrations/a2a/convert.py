@@ -113,6 +113,11 @@ def event_of(data: bytes) -> Event:
             raise InternalError("a stored event cannot be read")
 
 
+def status_of(task: Task) -> TaskStatusUpdateEvent:
+    """Make the event that tells a task's status."""
+    return TaskStatusUpdateEvent(task_id=task.id, context_id=task.context_id, status=task.status)
+
+
 def failed(task_id: str, body: bytes, reason: str) -> Draft:
     """Make the draft that ends a task that nobody works on; all anew if it cannot be read."""
     try:
@@ -125,8 +130,7 @@ def failed(task_id: str, body: bytes, reason: str) -> Draft:
     status = TaskStatus(state=TaskState.TASK_STATE_FAILED, message=_said(task, reason))
     status.timestamp.FromDatetime(datetime.now(UTC))
     task.status.CopyFrom(status)
-    event = TaskStatusUpdateEvent(task_id=task.id, context_id=task.context_id, status=status)
-    return draft_of(task, event)
+    return draft_of(task, status_of(task))
 
 
 def explained(task: Task, event: Event | None, reason: str) -> tuple[Task, Event | None]:

@@ -13,12 +13,12 @@ from functools import partial
 
 from a2a.server.agent_execution import AgentExecutor, RequestContext
 from a2a.server.events.event_queue import EventQueue
-from a2a.types.a2a_pb2 import Task, TaskStatusUpdateEvent
+from a2a.types.a2a_pb2 import Task
 from a2a.utils.errors import TaskNotFoundError
 
 from redis_state.errors import CursorGap
 from redis_state.integrations.a2a.backend import A2ABackend
-from redis_state.integrations.a2a.convert import task_of
+from redis_state.integrations.a2a.convert import status_of, task_of
 from redis_state.stores.a2a_versions import Phase, Ref, Snapshot
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -117,10 +117,7 @@ class InterruptibleExecutor(AgentExecutor):
 
     async def _tell(self, task: Task, event_queue: EventQueue) -> None:
         """Let this server's consumer meet the end: it then reads the task and closes streams."""
-        event = TaskStatusUpdateEvent(
-            task_id=task.id, context_id=task.context_id, status=task.status
-        )
-        await event_queue.enqueue_event(event)
+        await event_queue.enqueue_event(status_of(task))
 
 
 _PATIENCE_S = 3600.0

@@ -2,7 +2,8 @@
 
 The server that runs an agent feeds its queue: to its own consumer as ever, and to a log. A tap on
 another server reads that log from where it stands. Its end, told or by the feeder's death, closes
-the taps. The SDK names queues by the task's id alone, so here nothing stands under its owner.
+the taps; after the feeder's death the last event is the end of the task, as it is read by then. The
+SDK names queues by the task's id alone, so here nothing stands under its owner.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import logging
 from collections import Counter
 from collections.abc import Coroutine
 from contextlib import aclosing, suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -20,11 +22,11 @@ from a2a.server.events.queue_manager import NoTaskQueue, QueueManager, TaskQueue
 
 from redis_state.errors import BackendError, BackendUnavailable, CursorGap
 from redis_state.integrations.a2a.backend import A2ABackend
-from redis_state.integrations.a2a.convert import event_bytes, event_of
+from redis_state.integrations.a2a.convert import event_bytes, event_of, status_of, task_of
 from redis_state.primitives.lease import Held, Leases, new_owner
 from redis_state.primitives.log import Bounds, Log
 from redis_state.primitives.signal import Row
-from redis_state.stores.a2a_versions import new_write
+from redis_state.stores.a2a_versions import Phase, Ref, new_write
 from redis_state.transport.clock import now_ms
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -138,6 +140,30 @@ class _Feed:
         return bool(owner) and int(expires) > await now_ms(self._sender)
 
 
+@dataclass(slots=True)
+class _Tap:
+    """A tap of another server's queue: what it fills, from where, and of whose task if known."""
+
+    task_id: str
+    ref: Ref | None
+    queue: EventQueueLegacy
+    feed: _Feed
+    cursor: str
+
+    async def put(self, row: Row) -> bool:
+        """Put a row's event into the queue; False at the end, or if nobody reads the queue."""
+        self.cursor = row.cursor
+        if _is_end(row) or self.queue.is_closed():
+            return False
+        await self.give(event_of(row.data[1:]))
+        return True
+
+    async def give(self, event: Event) -> None:
+        """Put an event into the queue."""
+        async with asyncio.timeout(_PUT_S):
+            await self.queue.enqueue_event(event)
+
+
 class RedisQueueManager(QueueManager):
     """Queues that can be tapped on any server."""
 
@@ -173,7 +199,8 @@ class RedisQueueManager(QueueManager):
             return None
         tapped = EventQueueLegacy()
         self.backend.tapped[task_id] += 1
-        self._start(self._fill(task_id, tapped, feed, cursor))
+        ref = self.backend.was_read(task_id)
+        self._start(self._fill(_Tap(task_id, ref, tapped, feed, cursor)))
         return tapped
 
     async def close(self, task_id: str) -> None:
@@ -225,18 +252,47 @@ class RedisQueueManager(QueueManager):
                 await feed.tell(_EVENT + event_bytes(event))
         await feed.end()
 
-    async def _fill(self, task_id: str, tapped: EventQueueLegacy, feed: _Feed, cursor: str) -> None:
+    async def _fill(self, tap: _Tap) -> None:
         """Fill a tap from the log, until the queue ends or its feeder dies."""
-        reader = asyncio.ensure_future(self._copy(tapped, feed, cursor))
+        reader = asyncio.ensure_future(self._copy(tap))
         try:
             while not reader.done():
                 await asyncio.wait({reader}, timeout=feed_look_s(self.backend))
-                if not reader.done() and await self._is_dead(feed):
-                    break
+                if not reader.done() and await self._is_dead(tap.feed):
+                    reader.cancel()
+                    await asyncio.gather(reader, return_exceptions=True)
+                    await self._tell_end(tap)
         finally:
             reader.cancel()
             await asyncio.gather(reader, return_exceptions=True)
-            self._start(self._end_tap(task_id, tapped))
+            self._start(self._end_tap(tap.task_id, tap.queue))
+
+    async def _tell_end(self, tap: _Tap) -> None:
+        """Give a tap what its dead feeder still told, and then the end of the task.
+
+        The queue's lease may run out before the task's: until then the task is not ended.
+        """
+        log.info("the server that fed a tap of task %r is dead", tap.task_id)
+        owner, lease_s = self.backend.owner, self.backend.tasks.limits.lease_ms / 1000
+        try:
+            while True:
+                page = await owner.repeat(partial(tap.feed.log.read, after=tap.cursor))
+                for row in page.rows:
+                    if not await tap.put(row):
+                        return
+                if page.at_end:
+                    break
+            async with asyncio.timeout(2 * lease_s + _PUT_S):
+                while tap.ref is not None and not tap.queue.is_closed():
+                    found = await owner.repeat(partial(owner.look, tap.ref))
+                    if found is None or found.phase is Phase.GONE:
+                        return
+                    if found.phase is not Phase.OPEN:
+                        await tap.give(status_of(task_of(found.body)))
+                        return
+                    await asyncio.sleep(feed_look_s(self.backend))
+        except (BackendError, CursorGap, TimeoutError) as error:
+            log.warning("the end of a task could not be told to a tap: %r", error)
 
     async def _is_dead(self, feed: _Feed) -> bool:
         """Tell whether a feeder is dead, as far as this server can know at the moment."""
@@ -257,14 +313,12 @@ class RedisQueueManager(QueueManager):
         finally:
             self.backend.tapped -= Counter([task_id])
 
-    async def _copy(self, tapped: EventQueueLegacy, feed: _Feed, cursor: str) -> None:
+    async def _copy(self, tap: _Tap) -> None:
         try:
-            async with aclosing(feed.log.follow(after=cursor)) as rows:
+            async with aclosing(tap.feed.log.follow(after=tap.cursor)) as rows:
                 async for row in rows:
-                    if _is_end(row) or tapped.is_closed():
+                    if not await tap.put(row):
                         return
-                    async with asyncio.timeout(_PUT_S):
-                        await tapped.enqueue_event(event_of(row.data[1:]))
         except CursorGap as gap:
             log.warning("a tap fell behind what is kept: %s", gap)
 

@@ -54,7 +54,7 @@ class RedisTaskStore(TaskStore):
     async def get(self, task_id: str, context: ServerCallContext) -> Task | None:
         """Return a copy of the task, or None. One whose server has died is ended first."""
         with protocol_errors():
-            found = await self.backend.owner.look(self.backend.ref(task_id, context))
+            found = await self.backend.read(self.backend.ref(task_id, context))
         if found is None or found.phase is Phase.GONE:
             return None
         return task_of(found.body)
