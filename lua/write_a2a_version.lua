@@ -7,6 +7,7 @@
 -- KEYS[6] ids      hash: write -> version; '' -> head
 -- KEYS[7] channel  pub/sub
 -- KEYS[8] lease    hash: owner, epoch, expires
+-- KEYS[9] configs  hash: push configurations; may be absent
 -- ARGV[1] rule     the version it must have, 0 for absent; 'open' unless it has ended; 'any' unless it
 --   would leave an end; 'told' to tell an event without a change
 -- ARGV[2] write    id of this call
@@ -40,6 +41,7 @@ local log = { rows = KEYS[5], ids = KEYS[6], topic_rows = KEYS[5], channel = cha
 local rule, write, id, row, state, phase = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
 local place, body, ttl_ms, max_rows = ARGV[7], ARGV[8], tonumber(ARGV[9]), tonumber(ARGV[10])
 local owner, lease_ms, keep_ms, epoch = ARGV[11], tonumber(ARGV[12]), tonumber(ARGV[13]), ARGV[14]
+local configs = KEYS[9]
 
 local now = now_ms()
 local was = redis.call('HMGET', task, 'state', 'phase', 'version')
@@ -61,7 +63,7 @@ version = log_append(log, write, row, now)
 redis.call('HSET', task, 'version', version, 'at', string.format('%.0f', now))
 if rule ~= 'told' then redis.call('HSET', task, 'state', state, 'phase', phase, 'body', body) end
 local ends = now + ttl_ms
-redis.call('PEXPIREAT', task, string.format('%.0f', ends))
+for _, key in ipairs({ task, configs }) do redis.call('PEXPIREAT', key, string.format('%.0f', ends)) end
 local books = { index = index, places = places, expiry = expiry }
 a2a_sweep(books, now, 20)
 if rule == 'told' then place = redis.call('HGET', places, id) or '' end

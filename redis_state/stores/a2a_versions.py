@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
 from redis_state.errors import (
-    BackendError,
     InvalidField,
     InvalidTransition,
     LeaseLost,
@@ -166,6 +164,7 @@ class A2ATasks:
             keys.a2a_version_books(ref.scope),
             keys.a2a_version_events(ref.scope, ref.task_id),
             keys.a2a_version_lease(ref.scope, ref.task_id),
+            keys.a2a_version_configs(ref.scope, ref.task_id),
         )
 
     def log(self, ref: Ref) -> Log:
@@ -233,10 +232,6 @@ class A2ATasks:
         if reply.word is Word.HELD:
             current = int(reply.facts[0])
             raise LeaseLost(f"task {ref.task_id!r}", epoch=dead_epoch or 0, current=current)
-        if draft.phase is not Phase.OPEN:
-            # The task is written: this must not fail it. Untouched they end by themselves.
-            with suppress(BackendError):
-                await self.configs.live(ref.task_id, ttl_ms)
         version, at_ms, epoch = map(int, reply.facts)
         return Version(version, at_ms), epoch
 
@@ -266,11 +261,10 @@ class A2ATasks:
         )
 
     async def drop(self, ref: Ref, *, write: str) -> bool:
-        """Delete a task; tell whether there was one. Who watches it is told.
+        """Delete a task with its push configurations; tell whether there was one.
 
-        Its push configurations go first: of a call that broke off nothing outlives its repetition.
+        Who watches it is told.
         """
-        await self.configs.drop(ref.scope, ref.task_id, None)
         reply = await self.base.scripts.drop_a2a_version(
             self.keys(ref), write=write, ttl_ms=self.limits.tombstone_ms
         )

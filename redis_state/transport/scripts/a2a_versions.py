@@ -22,13 +22,15 @@ class A2AVersionKeys:
     books: A2ABooks
     events: LogKeys
     lease: str
+    configs: str
 
     @property
     def all(self) -> tuple[str, ...]:
         """The keys in the order of the scripts."""
         books, events = self.books, self.events
         index = (books.index, books.places, books.expiry)
-        return (self.task, *index, events.rows, events.ids, events.channel, self.lease)
+        log = (events.rows, events.ids, events.channel)
+        return (self.task, *index, *log, self.lease, self.configs)
 
 
 class A2AVersionScripts(ScriptRunner):
@@ -102,11 +104,11 @@ class A2AVersionScripts(ScriptRunner):
         return self._run("drop_a2a_version", keys.all, (write, raw(keys.task_id), ttl_ms))
 
     def put_a2a_config(
-        self, push: str, *, name: bytes, config: bytes, most: int, ttl_ms: int
+        self, push: str, task: str, *, name: str, config: bytes, most: int, ttl_ms: int
     ) -> Asked:
-        """OK number | DENIED count."""
-        return self._run("put_a2a_config", (push,), (name, config, most, ttl_ms))
+        """OK number | DENIED count | MISSING."""
+        return self._run("put_a2a_config", (push, task), (raw(name), config, most, ttl_ms))
 
-    def drop_a2a_configs(self, push: str, *, owner: bytes, name: bytes) -> Asked:
-        """OK deleted."""
-        return self._run("drop_a2a_configs", (push,), (owner, name))
+    def drop_a2a_configs(self, push: str, *, name: str) -> Asked:
+        """OK deleted. Without a name all are."""
+        return self._run("drop_a2a_configs", (push,), (raw(name),))
