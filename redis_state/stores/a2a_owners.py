@@ -64,7 +64,7 @@ _UNSAVED = "The server that worked on this task could not save it: {}."
 T = TypeVar("T")
 
 Ending = Callable[[str, bytes, str], Draft]
-Told = Callable[[Ref, Draft], Awaitable[None]]
+Told = Callable[[Ref, bytes], Awaitable[None]]
 
 
 class A2AOwner:
@@ -72,8 +72,9 @@ class A2AOwner:
 
     ``ending`` makes of a task's id and body the draft that ends it, also of what cannot be read,
     for a reason that the task's readers are shown.
-    ``on_orphan`` is called by the one server that ended it, once, unless that one dies at this
-    moment.
+    ``on_orphan`` is called with a task that was ended, and its body. That it is to be called is
+    written with the end, and one server at a time calls it, under a lease: at least once, and again
+    if the server that calls it dies, or if it fails.
     """
 
     def __init__(self, tasks: A2ATasks, ending: Ending, on_orphan: Told | None = None) -> None:
@@ -84,6 +85,7 @@ class A2AOwner:
         self._on_orphan = on_orphan
         scripts, keys = tasks.base.scripts, tasks.base.keys
         self._leases = Leases(scripts, keep_ms=tasks.keep_ms)
+        self._announcers = Leases(scripts, keep_ms=tasks.keep_ended_ms)
         self._watch = WatchList(scripts, keys, key_of=keys.a2a_watch)
         self._heart: asyncio.Task[None] | None = None
         self._endings: set[asyncio.Future[None]] = set()
@@ -309,24 +311,41 @@ class A2AOwner:
     def _ended(self, ending: asyncio.Future[None]) -> None:
         self._endings.discard(ending)
         if not ending.cancelled() and ending.exception() is not None:
-            log.warning("a task could not be ended: %s", ending.exception())
+            log.warning("an end could not be written or announced: %s", ending.exception())
 
     async def _end_once(self, ref: Ref, found: Snapshot, reason: str, *, fenced: bool) -> None:
         draft = self._ending(ref.task_id, found.body, reason)
         try:
-            await self.tasks.end(ref, draft, found, fenced=fenced)
+            announce = self._on_orphan is not None
+            await self.tasks.end(ref, draft, found, fenced=fenced, announce=announce)
         except LostRace:
             return
         log.warning("task %r was ended as failed: %s", ref.task_id, reason)
-        if self._on_orphan is not None:
-            # Nobody waits for it: who is told may be slow, and other tasks wait to be looked at.
-            self._start(self._tell(self._on_orphan, ref, draft))
+        self._announce_soon(ref)
 
-    async def _tell(self, told: Told, ref: Ref, draft: Draft) -> None:
-        try:
-            await told(ref, draft)
-        except Exception:
-            log.exception("telling of the end of task %r failed", ref.task_id)
+    def _announce_soon(self, ref: Ref) -> None:
+        """Announce an end. Nobody waits for it: it may be slow, and other tasks are to be seen."""
+        if self._on_orphan is not None:
+            self._start(self._announce(ref, self._on_orphan))
+
+    async def _announce(self, ref: Ref, on_orphan: Told) -> None:
+        """Announce an end, unless another server does or has. The ended task's lease says who."""
+        lease, duration_ms = self.tasks.keys(ref).lease, self._lease_ms
+        held = await self._announcers.acquire(lease, duration_ms=duration_ms)
+        if held is None:
+            return
+        async with self._announcers.keeping(held, duration_ms=duration_ms, on_lost=_ignore):
+            found = await self.tasks.read(ref)
+            if found is not None and found.phase is Phase.ENDED and found.unannounced:
+                try:
+                    async with asyncio.timeout(_PARKED_MS / 1000):
+                        await on_orphan(ref, found.body)
+                except Exception:
+                    log.exception("telling of the end of task %r failed", ref.task_id)
+                    await self._watch.put(_entry(ref), delay_ms=_PARKED_MS)
+                else:
+                    await self.repeat(partial(self.tasks.announced, ref))
+        await self._announcers.release(held)
 
     async def _tend(self) -> None:
         """Renew and look, each in its own time: neither waits for the other, nor ends with it."""
@@ -382,8 +401,13 @@ class A2AOwner:
 
     async def _inspect(self, claim: Claim) -> None:
         scope, _, task_id = claim.entry.decode("utf-8", "surrogatepass").partition("|")
-        found = await self.look(Ref(scope, task_id))
-        if found is None or found.phase in _LAST:
+        ref = Ref(scope, task_id)
+        found = await self.look(ref)
+        if found is not None and found.phase is Phase.ENDED and found.unannounced:
+            # Whoever announces it holds it for a lease at least; if that one dies it is due again.
+            self._announce_soon(ref)
+            delay_ms: int | None = self._lease_ms + _GRAIN_MS
+        elif found is None or found.phase in _LAST:
             delay_ms = None
         elif found.phase is Phase.OPEN and found.owner:
             delay_ms = max(found.left_ms, 0) + _GRAIN_MS
@@ -416,6 +440,10 @@ async def _tried(work: Callable[[], Coroutine[Any, Any, T]], trouble: str) -> T 
     except Exception:
         log.exception("%s", trouble)
     return None
+
+
+def _ignore(lost: LeaseLost) -> None:
+    log.warning("an end is announced elsewhere too: %s", lost)
 
 
 def _entry(ref: Ref) -> bytes:

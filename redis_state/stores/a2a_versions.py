@@ -88,7 +88,10 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A task as it was read. ``owner`` is who works on it, ``left_ms`` of its lease."""
+    """A task as it was read. ``owner`` is who works on it, ``left_ms`` of its lease.
+
+    ``unannounced`` if it was ended because nobody worked on it, and that is still to be announced.
+    """
 
     version: Version
     state: str
@@ -97,6 +100,7 @@ class Snapshot:
     epoch: int
     left_ms: int
     body: bytes = field(repr=False)
+    unannounced: bool = False
 
     @property
     def is_orphan(self) -> bool:
@@ -155,6 +159,11 @@ class A2ATasks:
         """How long an epoch is remembered: as long as an active task lives."""
         return self._active_ms
 
+    @property
+    def keep_ended_ms(self) -> int:
+        """How long a task lives that has ended."""
+        return self._finished_ms
+
     def keys(self, ref: Ref) -> A2AVersionKeys:
         """Name a task's keys."""
         keys = self.base.keys
@@ -184,16 +193,20 @@ class A2ATasks:
         self._check_size(draft)
         return await self._write(ref, draft, rule, write=write, owner=owner)
 
-    async def end(self, ref: Ref, draft: Draft, found: Snapshot, *, fenced: bool) -> None:
+    async def end(
+        self, ref: Ref, draft: Draft, found: Snapshot, *, fenced: bool, announce: bool
+    ) -> None:
         """End a task that nobody works on any more, as it was found.
 
         It is written by nobody, so that an agent that still works on it hears of it on any server,
-        and is never too large: what is added is little. ``fenced`` if its lease must have run out.
-        Errors: LostRace when it was written or renewed since; nothing is written then.
+        and is never too large: what is added is little. ``fenced`` if its lease must have run out,
+        ``announce`` to note in the same step that the end is to be announced. Errors: LostRace when
+        it was written or renewed since; nothing is written then.
         """
         epoch = found.epoch if fenced else None
         rule = Rule.at(found.version.n)
-        await self._write(ref, draft, rule, write=new_write(new_owner()), dead_epoch=epoch)
+        write = new_write(new_owner())
+        await self._write(ref, draft, rule, write=write, dead_epoch=epoch, announce=announce)
 
     async def _write(
         self,
@@ -204,6 +217,7 @@ class A2ATasks:
         write: str,
         owner: str = "",
         dead_epoch: int | None = None,
+        announce: bool = False,
     ) -> tuple[Version, int] | None:
         ttl_ms = self._finished_ms if draft.phase is Phase.ENDED else self._active_ms
         reply = await self.base.scripts.write_a2a_version(
@@ -221,6 +235,7 @@ class A2ATasks:
             lease_ms=self.limits.lease_ms,
             keep_ms=ttl_ms,
             epoch=dead_epoch,
+            announce=announce,
         )
         if reply.word is Word.MISSING:
             return None
@@ -249,7 +264,7 @@ class A2ATasks:
         reply = await self.base.scripts.read_a2a_version(self.keys(ref))
         if reply.word is Word.MISSING:
             return None
-        n, at_ms, _, _, _, epoch, left_ms, body = reply.facts
+        n, at_ms, _, _, _, epoch, left_ms, body, announce = reply.facts
         return Snapshot(
             Version(int(n), int(at_ms)),
             reply.text(2),
@@ -258,7 +273,13 @@ class A2ATasks:
             int(epoch),
             int(left_ms),
             body,
+            unannounced=bool(announce),
         )
+
+    async def announced(self, ref: Ref) -> None:
+        """Note that the end of a task was announced."""
+        sender = self.base.scripts.transport.sender
+        await sender.send("HDEL", self.keys(ref).task, "announce", repeatable=True)
 
     async def drop(self, ref: Ref, *, write: str) -> bool:
         """Delete a task with its push configurations; tell whether there was one.

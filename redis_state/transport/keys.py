@@ -497,8 +497,9 @@ class Keys:
         return A2ABooks(f"{self.namespace}:v1:{{{scope}}}:a2a-versions")
 
     def a2a_version(self, scope: str, task_id: str) -> str:
-        """hash: state, phase, version, at, body: one A2A task. `active_task_ttl` after a save,
-        `finished_task_ttl` once over; what says that it was deleted, as long as the options say.
+        """hash: state, phase, version, at, body, announce: one A2A task. `active_task_ttl` after a
+        save, `finished_task_ttl` once over; what says that it was deleted, as long as the options
+        say.
         """
         return f"{self.namespace}:v1:{{{scope}}}:a2a-version:{escape('task_id', task_id)}"
 

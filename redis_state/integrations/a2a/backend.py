@@ -16,11 +16,11 @@ from a2a.server.events.event_queue import Event
 from a2a.server.owner_resolver import OwnerResolver, resolve_user_scope
 
 from redis_state.errors import ConfigError
-from redis_state.integrations.a2a.convert import event_of, failed
+from redis_state.integrations.a2a.convert import failed, status_of, task_of
 from redis_state.settings import Settings, make_settings
 from redis_state.store import RedisStateStore
 from redis_state.stores.a2a_owners import A2AOwner
-from redis_state.stores.a2a_versions import A2ATasks, Draft, Limits, Ref, Snapshot
+from redis_state.stores.a2a_versions import A2ATasks, Limits, Ref, Snapshot
 from redis_state.stores.base import ms
 from redis_state.transport.keys import a2a_scope
 
@@ -34,10 +34,13 @@ OnOrphan = Callable[[str, Event], Awaitable[None]]
 class A2AOptions:
     """How an A2A server keeps its tasks.
 
-    ``lease_s`` is how long a server may be silent before what it works on is ended as failed;
-    ``on_orphan`` is then called by the one server that ended it (a push sender's
-    ``send_notification`` fits). ``max_events`` of a task can be read back, ``max_bytes`` is the
-    most that a task or an event may have, ``tombstone`` is how long a deleted id stays refused.
+    ``lease_s`` is how long a server may be silent before what it works on is ended as failed.
+    ``on_orphan`` is then called with the task's id and the event (a push sender's
+    ``send_notification`` fits), on one server at a time and at least once: again if that server
+    dies before it returns, or if it raises. ``event.status.message.message_id`` is the same each
+    time: an idempotency key. Give it to all servers alike. ``max_events`` of a task can be read
+    back, ``max_bytes`` is the most that a task or an event may have, ``tombstone`` is how long a
+    deleted id stays refused.
     """
 
     owner_resolver: OwnerResolver = resolve_user_scope
@@ -147,9 +150,9 @@ class A2ABackend:
         if self._owns_store:
             await self.store.aclose()
 
-    async def _tell(self, ref: Ref, draft: Draft) -> None:
+    async def _tell(self, ref: Ref, body: bytes) -> None:
         if self.options.on_orphan is not None:
-            await self.options.on_orphan(ref.task_id, event_of(draft.event))
+            await self.options.on_orphan(ref.task_id, status_of(task_of(body)))
 
 
 def connect(

@@ -53,6 +53,7 @@ class A2AVersionScripts(ScriptRunner):
         lease_ms: int,
         keep_ms: int,
         epoch: int | None,
+        announce: bool = False,
     ) -> Asked:
         """OK version at epoch | STALE version | DENIED state | HELD epoch | MISSING."""
         return self._run(
@@ -73,11 +74,12 @@ class A2AVersionScripts(ScriptRunner):
                 lease_ms,
                 keep_ms,
                 "" if epoch is None else epoch,
+                "1" if announce else "",
             ),
         )
 
     def read_a2a_version(self, keys: A2AVersionKeys) -> Asked:
-        """OK version at state phase owner epoch left_ms body | MISSING."""
+        """OK version at state phase owner epoch left_ms body announce | MISSING."""
         return self._run("read_a2a_version", (keys.task, keys.lease), ())
 
     def list_a2a_versions(
