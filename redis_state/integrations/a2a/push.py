@@ -59,8 +59,8 @@ class RedisPushNotificationConfigStore(PushNotificationConfigStore):
         held = self.backend.owner.held
         working = {ref.scope for ref in held if ref.task_id == task_id}
         find = partial(self._configs.of_all, task_id, working=working)
-        # What a run here tells is told also after a stall of the server.
-        found = await (self.backend.owner.repeat(find) if working else find())
+        # The SDK's sender sends nothing of what it cannot look up: so a stall is waited for.
+        found = await self.backend.owner.repeat(find)
         return self._read("a2a-push", found)
 
     async def delete_info(
