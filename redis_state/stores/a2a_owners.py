@@ -59,7 +59,7 @@ _SILENT = (
     "it died, hung, or could not reach Redis."
 )
 _STOPPED = "The server that worked on this task was stopped."
-_UNSAVED = "The server that worked on this task could not save it: {}."
+_FAILED = "The server that worked on this task could not {}: {}."
 
 T = TypeVar("T")
 
@@ -91,8 +91,8 @@ class A2AOwner:
         self._endings: set[asyncio.Future[None]] = set()
         # When leases that ran out may be judged: not while this server is out of touch itself.
         self._judges_at = 0.0
-        # Why the last save of a task failed here, and until when that may explain its end.
-        self._unsaved: dict[Ref, tuple[str, float]] = {}
+        # Why the run of a task failed here, and until when that may explain the task's end.
+        self._failures: dict[Ref, tuple[str, float]] = {}
         self._closed = False
 
     def is_own(self, row: Row) -> bool:
@@ -131,9 +131,9 @@ class A2AOwner:
             raise
         except BaseException as error:
             self._let_go(ref, held)
-            self._note_unsaved(ref, error)
+            self._note_failure(ref, "save it", error)
             raise
-        self._unsaved.pop(ref, None)
+        self._failures.pop(ref, None)
         if written is None:
             return None
         version, epoch = written
@@ -143,16 +143,24 @@ class A2AOwner:
             self.held.pop(ref, None)
         return version
 
-    def fail_run(self, task_id: str, error: BaseException) -> None:
-        """Renew the lease of a task no more: what its run wrote elsewhere could not be written."""
+    async def read(self, ref: Ref, call: Callable[[], Awaitable[T]]) -> T:
+        """Read what a run needs, for up to a lease. One that cannot read fails with that reason."""
+        try:
+            return await self.repeat(call)
+        except BackendError as error:
+            self._note_failure(ref, "read it", error)
+            raise
+
+    def fail_run(self, task_id: str, error: BackendError) -> None:
+        """Renew the lease of a task no more: the events of its run could not be published."""
         for ref, held in list(self.held.items()):
             if ref.task_id == task_id:
                 self._let_go(ref, held)
-                self._note_unsaved(ref, error)
+                self._note_failure(ref, "publish its events", error)
 
     def reason(self, ref: Ref) -> str:
-        """Say why the last save of a task failed here; empty if it did not, or long ago."""
-        said, until = self._unsaved.get(ref, ("", 0.0))
+        """Say why the run of a task failed here; empty if it did not, or long ago."""
+        said, until = self._failures.get(ref, ("", 0.0))
         return said if monotonic() < until else ""
 
     async def repeat(self, call: Callable[[], Awaitable[T]]) -> T:
@@ -173,9 +181,10 @@ class A2AOwner:
                 return found
             if ref in self.held:
                 # Our own, and here we are: a loop that was held up has not renewed it.
-                await self._renew(ref)
+                await self.repeat(partial(self._renew, ref))
             elif self.judges:
-                await self._end(ref, found, self.reason(ref) or _SILENT, fenced=True)
+                own = self.reason(ref) if found.owner == self.name else ""
+                await self._end(ref, found, own or _SILENT, fenced=True)
             else:
                 return found
 
@@ -381,7 +390,7 @@ class A2AOwner:
         if self.held.get(ref) is held:
             self.held.pop(ref, None)
 
-    def _note_unsaved(self, ref: Ref, error: BaseException) -> None:
+    def _note_failure(self, ref: Ref, what: str, error: BaseException) -> None:
         lease_s = self._lease_ms / 1000
         match error:
             case StoreFull():
@@ -389,15 +398,16 @@ class A2AOwner:
             case BackendUnavailable():
                 cause = f"Redis did not reply for {lease_s:g} s"
             case BackendError():
-                cause = "Redis refused the write"
+                cause = "Redis refused it"
             case InvalidField():
                 cause = str(error)
             case _:
-                cause = "the save was broken off"
+                cause = "it was broken off"
         now = monotonic()
         # Its lease runs out by then, and whoever can finds it.
-        self._unsaved = {each: noted for each, noted in self._unsaved.items() if now < noted[1]}
-        self._unsaved[ref] = (_UNSAVED.format(cause), now + 2 * lease_s + _RECONNECT_MS / 1000)
+        self._failures = {each: noted for each, noted in self._failures.items() if now < noted[1]}
+        until = now + 10 * lease_s + _RECONNECT_MS / 1000
+        self._failures[ref] = (_FAILED.format(what, cause), until)
 
     async def _inspect(self, claim: Claim) -> None:
         scope, _, task_id = claim.entry.decode("utf-8", "surrogatepass").partition("|")

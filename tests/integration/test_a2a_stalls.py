@@ -13,6 +13,7 @@ pytest.importorskip("a2a.server.cluster", reason="needs a2a-sdk 1.2")
 from a2a.server.agent_execution import AgentExecutor, RequestContext
 from a2a.server.cluster import TaskVersion
 from a2a.server.events import EventQueue
+from a2a.server.events.event_queue import EventQueueLegacy
 from a2a.server.request_handlers import RequestHandler
 from a2a.server.tasks import TaskUpdater
 from a2a.types.a2a_pb2 import Message, Part, Role, SendMessageRequest
@@ -24,6 +25,7 @@ from redis_state.integrations.a2a import (
     A2ABackend,
     A2AOptions,
     connect,
+    create_agent_executor,
     create_queue_manager,
     create_task_store,
     create_versioned_task_store,
@@ -32,7 +34,18 @@ from redis_state.stores.a2a_repeats import repeated
 from redis_state.stores.a2a_versions import Snapshot
 from redis_state.testing import eventually
 from redis_state.transport.scripts import Scripts
-from tests.a2a_tasks import COMPLETED, FAILED, SUBMITTED, WORKING, caller, piece, server_on, task
+from tests.a2a_tasks import (
+    COMPLETED,
+    FAILED,
+    SUBMITTED,
+    WAITING,
+    WORKING,
+    caller,
+    moved,
+    piece,
+    server_on,
+    task,
+)
 from tests.faults import Proxy
 from tests.looking import clock_ms, clock_passes
 
@@ -240,12 +253,45 @@ async def test_a_run_that_could_not_be_saved_for_a_lease_ends_with_that_reason(
         kept = await create_task_store(outside).get(agent.task_id, ME)
         assert kept is not None
         (said,) = kept.status.message.parts
+        # The legacy handler's queue is told before the task is saved.
+        what = "publish its events" if legacy else "save it"
         assert said.text == (
-            "The server that worked on this task could not save it: Redis did not reply for 0.5 s."
+            f"The server that worked on this task could not {what}: Redis did not reply for 0.5 s."
         )
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
     await outside.aclose()
+
+
+async def test_a_run_that_could_not_be_begun_for_a_lease_fails_with_that_reason(
+    settings: Settings, proxy: Proxy, scripts: Scripts
+) -> None:
+    async with hasty(settings, proxy.url, lease_s=0.5) as far:
+        store = create_versioned_task_store(far)
+        version = await store.save(
+            task(state=WAITING), event=None, prev=None, prev_version=MISSING, context=ME
+        )
+        queue, agent = EventQueueLegacy(), Gated()
+        context = RequestContext(call_context=ME, task_id="t", context_id="c")
+        executor = create_agent_executor(agent, far)
+        proxy.silence()
+        stalling = asyncio.create_task(stalls(proxy, scripts, 1.2))
+        with pytest.raises(BackendUnavailable):
+            await executor.execute(context, queue)
+        assert not agent.started.is_set()
+        await stalling
+        # The SDK then writes the failure without a word.
+        event = moved(FAILED)
+        await store.save(
+            task(state=FAILED), event=event, prev=None, prev_version=version, context=ME
+        )
+        kept = await store.get("t", ME)
+        assert kept is not None
+        (said,) = kept.task.status.message.parts
+        assert "could not read it: Redis did not reply for 0.5 s" in said.text
+        rows = await far.tasks.log(far.ref("t", ME)).read_all()
+        assert b"could not read it" in rows[-1].data
+        assert not event.status.HasField("message")
 
 
 async def test_a_task_that_is_worked_on_here_is_read_after_a_stall(

@@ -90,12 +90,15 @@ def create_queue_manager(
     return RedisQueueManager(shared(at, options, **settings))
 
 
-def create_agent_executor(inner: AgentExecutor, backend: A2ABackend) -> InterruptibleExecutor:
+def create_agent_executor(
+    inner: AgentExecutor, backend: At, **settings: Any
+) -> InterruptibleExecutor:
     """Make an executor that stops when another server ends its task.
 
-    ``backend`` is the one of the task store, by which a server knows its own writes.
+    ``backend`` is the one of the task store, by which a server knows its own writes, or what that
+    was made for.
     """
-    return InterruptibleExecutor(backend, inner)
+    return InterruptibleExecutor(shared(backend, None, **settings), inner)
 
 
 def _need_cluster() -> None:

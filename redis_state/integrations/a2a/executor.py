@@ -46,7 +46,7 @@ class InterruptibleExecutor(AgentExecutor):
         """
         ref = self.backend.ref(context.task_id or "", context.call_context)
         # The place before the look: what comes between the two is heard of.
-        cursor = await self.backend.owner.repeat(self.backend.tasks.log(ref).end)
+        cursor = await self.backend.owner.read(ref, self.backend.tasks.log(ref).end)
         found = await self._read(ref)
         if found is not None and found.phase is Phase.GONE:
             raise TaskNotFoundError("Task was deleted")
@@ -113,7 +113,7 @@ class InterruptibleExecutor(AgentExecutor):
         await self._tell(task, event_queue)
 
     async def _read(self, ref: Ref) -> Snapshot | None:
-        return await self.backend.owner.repeat(partial(self.backend.tasks.read, ref))
+        return await self.backend.owner.read(ref, partial(self.backend.tasks.read, ref))
 
     async def _tell(self, task: Task, event_queue: EventQueue) -> None:
         """Let this server's consumer meet the end: it then reads the task and closes streams."""
