@@ -16,7 +16,13 @@ from a2a.server.events import EventQueue
 from a2a.server.events.event_queue import EventQueueLegacy
 from a2a.server.request_handlers import RequestHandler
 from a2a.server.tasks import TaskUpdater
-from a2a.types.a2a_pb2 import Message, Part, Role, SendMessageRequest
+from a2a.types.a2a_pb2 import (
+    Message,
+    Part,
+    Role,
+    SendMessageRequest,
+    TaskPushNotificationConfig,
+)
 
 from redis_state import Settings
 from redis_state.demo.a2a_server import make_card, make_handler
@@ -26,6 +32,7 @@ from redis_state.integrations.a2a import (
     A2AOptions,
     connect,
     create_agent_executor,
+    create_push_config_store,
     create_queue_manager,
     create_task_store,
     create_versioned_task_store,
@@ -305,6 +312,21 @@ async def test_a_task_that_is_worked_on_here_is_read_after_a_stall(
         read = await store.get("t", ME)
         await stalling
         assert read == task()
+
+
+async def test_who_is_to_be_pushed_an_event_is_looked_up_after_a_stall(
+    settings: Settings, proxy: Proxy, scripts: Scripts
+) -> None:
+    async with hasty(settings, proxy.url, lease_s=3.0) as far:
+        configs = create_push_config_store(far)
+        config = TaskPushNotificationConfig(url="https://hook/", token="t")
+        kept = await configs.set_info("t", config, ME)
+        # The SDK's sender would send nothing, and so would an announcement that uses it.
+        proxy.silence()
+        stalling = asyncio.create_task(stalls(proxy, scripts, 3 * CALL_S))
+        assert await configs.get_info_for_dispatch("t") == [kept]
+        assert proxy.swallowed > 0
+        await stalling
 
 
 async def test_what_a_legacy_queue_was_given_in_a_stall_is_told_once_and_in_order(
