@@ -57,7 +57,7 @@ from tests.faults import Proxy
 from tests.looking import clock_ms, clock_passes
 
 ME = caller()
-CALL_S = 0.2
+CALL_S = 0.3
 MISSING = TaskVersion.MISSING
 
 
@@ -116,6 +116,23 @@ class Gated(AgentExecutor):
         """Do nothing."""
 
 
+async def begun(backend: A2ABackend, handler: RequestHandler, agent: Gated) -> asyncio.Task[Any]:
+    """Begin a run on a server whose connection is there, and wait until the agent has started."""
+
+    async def reads() -> bool:
+        try:
+            return await create_task_store(backend).get("none", ME) is None
+        except BackendUnavailable:  # a busy machine is slower than a short deadline
+            return False
+
+    await eventually(reads, "the server is connected")
+    running = asyncio.create_task(streamed(handler))
+    await eventually(lambda: agent.started.is_set() or running.done(), "the agent has started")
+    if running.done():
+        await running
+    return running
+
+
 async def streamed(handler: RequestHandler) -> list[Any]:
     """Send a message and read all that comes of it."""
     message = Message(message_id="m", role=Role.ROLE_USER, parts=[Part(text="go")])
@@ -138,8 +155,7 @@ async def test_a_run_outlasts_a_stall_that_is_longer_than_a_call_and_shorter_tha
     ):
         agent = Gated()
         handler = make_handler(far, make_card("http://here/"), agent=agent, legacy=legacy)
-        running = asyncio.create_task(streamed(handler))
-        await agent.started.wait()
+        running = await begun(far, handler, agent)
         reader = create_versioned_task_store(near)
 
         async def working() -> bool:
@@ -238,8 +254,7 @@ async def test_a_run_that_could_not_be_saved_for_a_lease_ends_with_that_reason(
     async with hasty(settings, proxy.url, lease_s=0.5) as far:
         agent = Gated()
         handler = make_handler(far, make_card("http://here/"), agent=agent, legacy=legacy)
-        running = asyncio.create_task(streamed(handler))
-        await agent.started.wait()
+        running = await begun(far, handler, agent)
 
         async def state() -> str:
             kept = await outside.tasks.read(outside.ref(agent.task_id, ME))
@@ -252,7 +267,7 @@ async def test_a_run_that_could_not_be_saved_for_a_lease_ends_with_that_reason(
             return await state() == str(int(FAILED))
 
         await eventually(is_working, "the task is in work")
-        stalling = asyncio.create_task(stalls(proxy, scripts, 1.2, fault))
+        stalling = asyncio.create_task(stalls(proxy, scripts, 2.0, fault))
         await eventually(lambda: proxy.swallowed > 0, "something is lost")
         agent.gate.set()
         await stalling
@@ -282,7 +297,7 @@ async def test_a_run_that_could_not_be_begun_for_a_lease_fails_with_that_reason(
         context = RequestContext(call_context=ME, task_id="t", context_id="c")
         executor = create_agent_executor(agent, far)
         proxy.silence()
-        stalling = asyncio.create_task(stalls(proxy, scripts, 1.2))
+        stalling = asyncio.create_task(stalls(proxy, scripts, 2.0))
         with pytest.raises(BackendUnavailable):
             await executor.execute(context, queue)
         assert not agent.started.is_set()
