@@ -8,6 +8,7 @@
 -- KEYS[6] ids      hash: write -> version; '' -> head
 -- KEYS[7] channel  pub/sub
 -- KEYS[8] lease    hash: owner, epoch, expires
+-- KEYS[9] configs  hash: push configurations; may be absent
 -- ARGV[1] write    id of this call
 -- ARGV[2] id       of the task
 -- ARGV[3] ttl_ms   how long is said that it was deleted
@@ -23,6 +24,7 @@
 -- @include a2a_number
 local task, index, places, expiry, channel, lease = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[7], KEYS[8]
 local log = { rows = KEYS[5], ids = KEYS[6], topic_rows = KEYS[5], channel = channel, topic = '', max_rows = 1 }
+local configs = KEYS[9]
 local write, id, ttl_ms = ARGV[1], ARGV[2], tonumber(ARGV[3])
 
 local now = now_ms()
@@ -40,7 +42,8 @@ redis.call('XTRIM', log.rows, 'MINID', string.format('%.0f', version))
 redis.call('DEL', log.ids)
 redis.call('HSET', log.ids, '', log_text(head), write, version)
 redis.call('PEXPIREAT', log.ids, string.format('%.0f', head.expires))
-redis.call('HDEL', task, 'body')
+redis.call('HDEL', task, 'body', 'announce')
+redis.call('DEL', configs)
 redis.call('HSET', task, 'state', '-', 'phase', 'g', 'version', version, 'at', at)
 redis.call('PEXPIRE', task, ttl_ms)
 a2a_forget({ index = index, places = places, expiry = expiry }, id)

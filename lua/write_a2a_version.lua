@@ -1,5 +1,5 @@
 -- Write the next version of an A2A task: the task, its places in the list, its event and its lease.
--- KEYS[1] task     hash: state, phase, version, at, body
+-- KEYS[1] task     hash: state, phase, version, at, body, announce
 -- KEYS[2] index    zset: order and id, all of score 0
 -- KEYS[3] places   hash: id -> context, state and time
 -- KEYS[4] expiry   zset: id -> when, in ms
@@ -7,6 +7,7 @@
 -- KEYS[6] ids      hash: write -> version; '' -> head
 -- KEYS[7] channel  pub/sub
 -- KEYS[8] lease    hash: owner, epoch, expires
+-- KEYS[9] configs  hash: push configurations; may be absent
 -- ARGV[1] rule     the version it must have and, after a space, when that was written; the version
 --   alone; 0 for absent; 'open' unless it has ended; 'any' unless it would leave an end; 'told' to tell
 --   an event without a change
@@ -23,6 +24,7 @@
 -- ARGV[12] lease_ms  until the owner is taken for dead
 -- ARGV[13] keep_ms  how long an epoch is remembered after its lease
 -- ARGV[14] epoch   of the lease that must have run out, '' if that does not matter
+-- ARGV[15] announce  1 to note that this end is to be announced, '' if not
 -- Returns
 --   {'OK', version, at, epoch}
 --   {'STALE', version, at}   it is at another version
@@ -42,6 +44,7 @@ local log = { rows = KEYS[5], ids = KEYS[6], topic_rows = KEYS[5], channel = cha
 local rule, write, id, row, state, phase = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
 local place, body, ttl_ms, max_rows = ARGV[7], ARGV[8], tonumber(ARGV[9]), tonumber(ARGV[10])
 local owner, lease_ms, keep_ms, epoch = ARGV[11], tonumber(ARGV[12]), tonumber(ARGV[13]), ARGV[14]
+local configs, announce = KEYS[9], ARGV[15]
 
 local now = now_ms()
 local was = redis.call('HMGET', task, 'state', 'phase', 'version', 'at')
@@ -63,8 +66,9 @@ log.max_rows, log.ttl_ms, log.keeps_old = max_rows, ttl_ms, phase == 'e'
 local number, _, written = log_append(log, write, row, now)
 redis.call('HSET', task, 'version', number, 'at', written)
 if rule ~= 'told' then redis.call('HSET', task, 'state', state, 'phase', phase, 'body', body) end
+if announce ~= '' then redis.call('HSET', task, 'announce', announce) end
 local ends = now + ttl_ms
-redis.call('PEXPIREAT', task, string.format('%.0f', ends))
+for _, key in ipairs({ task, configs }) do redis.call('PEXPIREAT', key, string.format('%.0f', ends)) end
 local books = { index = index, places = places, expiry = expiry }
 a2a_sweep(books, now, 20)
 if rule == 'told' then place = redis.call('HGET', places, id) or '' end

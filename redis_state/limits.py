@@ -24,7 +24,9 @@ def count(field: str, value: object, *, least: int = 1) -> int:
     """Check a number of things."""
     if isinstance(value, int) and not isinstance(value, bool) and value >= least:
         return value
-    raise InvalidField(field, f"must be a whole number of at least {least}")
+    if isinstance(value, int) and not isinstance(value, bool):
+        raise InvalidField(field, f"must be >= {least}")
+    raise InvalidField(field, f"must be a whole number >= {least}")
 
 
 def seconds(field: str, value: object, *, least: float = SHORTEST_S) -> float:

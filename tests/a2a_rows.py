@@ -20,6 +20,7 @@ def version_keys(keys: Keys, task_id: str = "t", scope: str = SCOPE) -> A2AVersi
         keys.a2a_version_books(scope),
         keys.a2a_version_events(scope, task_id),
         keys.a2a_version_lease(scope, task_id),
+        keys.a2a_version_configs(scope, task_id),
     )
 
 

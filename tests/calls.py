@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 from redis_state.transport.keys import A2AKeys, JobKeys, Keys, TaskStateKeys, agent_shard
 from redis_state.transport.scripts import Fence, LaneState, Reply, Scripts
-from tests.a2a_rows import version_keys, write
+from tests.a2a_rows import SCOPE, version_keys, write
 from tests.looking import (
     HOUR,
     append,
@@ -258,10 +258,15 @@ CALLS: dict[str, Call] = {
         known=[b"x"],
     ),
     "put_a2a_config": lambda scripts, keys: scripts.put_a2a_config(
-        keys.a2a_configs(SESSION), name=b"o n", config=b"c", most=9, ttl_ms=HOUR
+        keys.a2a_version_configs(SCOPE, SESSION),
+        keys.a2a_version(SCOPE, SESSION),
+        name="n",
+        config=b"c",
+        most=9,
+        ttl_ms=HOUR,
     ),
     "drop_a2a_configs": lambda scripts, keys: scripts.drop_a2a_configs(
-        keys.a2a_configs(SESSION), owner=b"o ", name=b""
+        keys.a2a_version_configs(SCOPE, SESSION), name=""
     ),
     "append_log": lambda scripts, keys: append(
         scripts,

@@ -137,11 +137,12 @@ def make_handler(
     backend: A2ABackend,
     card: AgentCard,
     *,
+    agent: AgentExecutor | None = None,
     sender: PushNotificationSender | None = None,
     legacy: bool = False,
 ) -> RequestHandler:
     """Make the request handler of a replica; ``legacy`` is the one that knows no versions."""
-    executor = create_agent_executor(DemoAgent(), backend)
+    executor = create_agent_executor(agent or DemoAgent(), backend)
     push = create_push_config_store(backend)
     if legacy:
         return LegacyRequestHandler(

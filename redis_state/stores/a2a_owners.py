@@ -3,6 +3,10 @@
 The server that writes a task in work holds the task's lease, taken in the same step, and renews it
 as long as it lives. Whoever finds that one has run out (a reader, a watcher, or the sweep of any
 server) ends the task, once and fenced: the dead server's later writes find a task that has ended.
+
+A stall of the Redis server is not the death of an A2A server. A write is repeated under its id for
+up to a lease. A server that was itself out of touch ends no other server's task before those
+servers had the time to renew.
 """
 
 from __future__ import annotations
@@ -12,12 +16,23 @@ import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import aclosing, asynccontextmanager, suppress
 from functools import partial
+from math import inf
+from time import monotonic
 from typing import Any, TypeVar
 
-from redis_state.errors import LeaseLost, LostRace, RedisStateError
+from redis_state.errors import (
+    BackendError,
+    BackendUnavailable,
+    InvalidField,
+    LeaseLost,
+    LostRace,
+    RedisStateError,
+    StoreFull,
+)
 from redis_state.primitives.lease import Held, Leases, new_owner
 from redis_state.primitives.signal import Row
 from redis_state.primitives.watchlist import Claim, WatchList
+from redis_state.stores.a2a_repeats import repeated
 from redis_state.stores.a2a_versions import (
     A2ATasks,
     Draft,
@@ -36,19 +51,30 @@ _GRAIN_MS = 20
 _PARKED_MS = 600_000
 _SWEPT = 100
 _SWEEP_MS = 1000
+# What a server that got no reply needs to be in touch again, beside the time between two renewals.
+_RECONNECT_MS = 1000
+
+_SILENT = (
+    "The server that worked on this task did not renew its lease: "
+    "it died, hung, or could not reach Redis."
+)
+_STOPPED = "The server that worked on this task was stopped."
+_FAILED = "The server that worked on this task could not {}: {}."
 
 T = TypeVar("T")
 
-Ending = Callable[[str, bytes], Draft]
-Told = Callable[[Ref, Draft], Awaitable[None]]
+Ending = Callable[[str, bytes, str], Draft]
+Told = Callable[[Ref, bytes], Awaitable[None]]
 
 
 class A2AOwner:
     """One server's part in the tasks: what it works on, and its eye on what others do.
 
-    ``ending`` makes of a task's id and body the draft that ends it, also of what cannot be read.
-    ``on_orphan`` is called by the one server that ended it, once, unless that one dies at this
-    moment.
+    ``ending`` makes of a task's id and body the draft that ends it, also of what cannot be read,
+    for a reason that the task's readers are shown.
+    ``on_orphan`` is called with a task that was ended, and its body. That it is to be called is
+    written with the end, and one server at a time calls it, under a lease: at least once, and again
+    if the server that calls it dies, or if it fails.
     """
 
     def __init__(self, tasks: A2ATasks, ending: Ending, on_orphan: Told | None = None) -> None:
@@ -59,9 +85,14 @@ class A2AOwner:
         self._on_orphan = on_orphan
         scripts, keys = tasks.base.scripts, tasks.base.keys
         self._leases = Leases(scripts, keep_ms=tasks.keep_ms)
+        self._announcers = Leases(scripts, keep_ms=tasks.keep_ended_ms)
         self._watch = WatchList(scripts, keys, key_of=keys.a2a_watch)
         self._heart: asyncio.Task[None] | None = None
         self._endings: set[asyncio.Future[None]] = set()
+        # When leases that ran out may be judged: not while this server is out of touch itself.
+        self._judges_at = 0.0
+        # Why the run of a task failed here, and until when that may explain the task's end.
+        self._failures: dict[Ref, tuple[str, float]] = {}
         self._closed = False
 
     def is_own(self, row: Row) -> bool:
@@ -79,23 +110,30 @@ class A2AOwner:
     async def save(self, ref: Ref, draft: Draft, rule: Rule) -> Version | None:
         """Write a version, and hold the task's lease while it is worked on. See `A2ATasks.write`.
 
-        A crash after any step leaves a task that somebody will look at. After a save that failed
-        the lease is renewed no more, unless somebody was only faster: the run may have ended with
-        it. If it has not, its next save goes on.
+        Repeated under its id for up to a lease while the server does not reply. A crash after any
+        step leaves a task that somebody will look at. After a save that failed the lease is renewed
+        no more, unless somebody was only faster: the run may have ended with it. If it has not, its
+        next save goes on.
         """
         self.begin()
         held = self.held.get(ref)
-        try:
+        write_id = new_write(self.name)
+
+        async def write() -> tuple[Version, int] | None:
             if draft.phase is Phase.OPEN and held is None:
+                # Before each try: a sweep takes the entry out while there is no task yet.
                 await self._watch.put(_entry(ref), delay_ms=self._lease_ms + _GRAIN_MS, sooner=True)
-            written = await self.tasks.write(
-                ref, draft, rule, write=new_write(self.name), owner=self.name
-            )
+            return await self.tasks.write(ref, draft, rule, write=write_id, owner=self.name)
+
+        try:
+            written = await self.repeat(write)
         except LostRace:
             raise
-        except BaseException:
+        except BaseException as error:
             self._let_go(ref, held)
+            self._note_failure(ref, "save it", error)
             raise
+        self._failures.pop(ref, None)
         if written is None:
             return None
         version, epoch = written
@@ -105,18 +143,50 @@ class A2AOwner:
             self.held.pop(ref, None)
         return version
 
+    async def read(self, ref: Ref, call: Callable[[], Awaitable[T]]) -> T:
+        """Read what a run needs, for up to a lease. One that cannot read fails with that reason."""
+        try:
+            return await self.repeat(call)
+        except BackendError as error:
+            self._note_failure(ref, "read it", error)
+            raise
+
+    def fail_run(self, task_id: str, error: BackendError) -> None:
+        """Renew the lease of a task no more: the events of its run could not be published."""
+        for ref, held in list(self.held.items()):
+            if ref.task_id == task_id:
+                self._let_go(ref, held)
+                self._note_failure(ref, "publish its events", error)
+
+    def reason(self, ref: Ref) -> str:
+        """Say why the run of a task failed here; empty if it did not, or long ago."""
+        said, until = self._failures.get(ref, ("", 0.0))
+        return said if monotonic() < until else ""
+
+    async def repeat(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Make a call of a run, which may be repeated, for up to a lease. See `repeated`."""
+        return await repeated(call, self.tasks.base.scripts.transport, self._lease_ms / 1000)
+
     async def look(self, ref: Ref) -> Snapshot | None:
-        """Read a task; one whose owner is dead is ended first, so what is read is the truth."""
+        """Read a task; one whose owner is dead is ended first, so what is read is the truth.
+
+        A task that is worked on here is read again for up to a lease while the server does not
+        reply: its run must not fail of it.
+        """
         self.begin()
+        read = partial(self.tasks.read, ref)
         while True:
-            found = await self.tasks.read(ref)
+            found = await self.in_touch(self.repeat(read) if ref in self.held else read())
             if found is None or not found.is_orphan:
                 return found
             if ref in self.held:
                 # Our own, and here we are: a loop that was held up has not renewed it.
-                await self._renew(ref)
+                await self.repeat(partial(self._renew, ref))
+            elif self.judges:
+                own = self.reason(ref) if found.owner == self.name else ""
+                await self._end(ref, found, own or _SILENT, fenced=True)
             else:
-                await self._end(ref, found, fenced=True)
+                return found
 
     async def drop(self, ref: Ref) -> bool:
         """Delete a task."""
@@ -146,7 +216,8 @@ class A2AOwner:
         total = 0
         while True:
             # What cannot be looked at, or whose sweeper dies, is due again soon.
-            due = await self._watch.claim_due(limit=_SWEPT, hold_ms=self._pause_ms)
+            claiming = self._watch.claim_due(limit=_SWEPT, hold_ms=self._pause_ms)
+            due = await self.in_touch(claiming)
             await asyncio.gather(
                 *(
                     _tried(partial(self._inspect, claim), "a task could not be looked at")
@@ -171,6 +242,28 @@ class A2AOwner:
         loop = asyncio.get_running_loop()
         while ours := [ending for ending in self._endings if ending.get_loop() is loop]:
             await asyncio.wait(ours)
+
+    @property
+    def judges(self) -> bool:
+        """Whether this server may take another for dead whose lease has run out.
+
+        Not while this server gets no reply itself, and not until those that had none either could
+        renew: a stall of the Redis server lets the leases of healthy servers run out.
+        """
+        return monotonic() >= self._judges_at
+
+    async def in_touch(self, call: Awaitable[T]) -> T:
+        """Wait for a reply, and note whether it came as replies do."""
+        began = monotonic()
+        try:
+            reply = await call
+        except BackendUnavailable:
+            self._judges_at = inf
+            raise
+        late = monotonic() - began > self._pause_ms / 1000
+        if late or self._judges_at == inf:
+            self._judges_at = monotonic() + (self._lease_ms / 3 + _RECONNECT_MS) / 1000
+        return reply
 
     @property
     def _lease_ms(self) -> int:
@@ -201,20 +294,21 @@ class A2AOwner:
     async def _left_ms(self, ref: Ref) -> int:
         """End a task whose owner is dead; else tell how long that need not be asked again."""
         found = await self.look(ref)
-        working = found is not None and found.phase is Phase.OPEN and found.left_ms > 0
-        return found.left_ms if found is not None and working else self._lease_ms
+        if found is None or found.phase is not Phase.OPEN or not found.owner:
+            return self._lease_ms
+        return found.left_ms if found.left_ms > 0 else self._pause_ms
 
     async def _give_up(self, ref: Ref) -> None:
         found = await self.tasks.read(ref)
         if found is not None and found.owner == self.name:
-            await self._end(ref, found, fenced=False)
+            await self._end(ref, found, _STOPPED, fenced=False)
 
-    async def _end(self, ref: Ref, found: Snapshot, *, fenced: bool) -> None:
+    async def _end(self, ref: Ref, found: Snapshot, reason: str, *, fenced: bool) -> None:
         """End a task that nobody works on any more, unless somebody was first.
 
         It is done also if the caller is cancelled, as one is that hears of the end meanwhile.
         """
-        await asyncio.shield(self._start(self._end_once(ref, found, fenced=fenced)))
+        await asyncio.shield(self._start(self._end_once(ref, found, reason, fenced=fenced)))
 
     def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         started = asyncio.create_task(work)
@@ -225,58 +319,104 @@ class A2AOwner:
     def _ended(self, ending: asyncio.Future[None]) -> None:
         self._endings.discard(ending)
         if not ending.cancelled() and ending.exception() is not None:
-            log.warning("a task could not be ended: %s", ending.exception())
+            log.warning("an end could not be written or announced: %s", ending.exception())
 
-    async def _end_once(self, ref: Ref, found: Snapshot, *, fenced: bool) -> None:
-        draft = self._ending(ref.task_id, found.body)
+    async def _end_once(self, ref: Ref, found: Snapshot, reason: str, *, fenced: bool) -> None:
+        draft = self._ending(ref.task_id, found.body, reason)
         try:
-            await self.tasks.end(ref, draft, found, fenced=fenced)
+            announce = self._on_orphan is not None
+            await self.tasks.end(ref, draft, found, fenced=fenced, announce=announce)
         except LostRace:
             return
-        log.warning("task %r was ended: its server is gone", ref.task_id)
-        if self._on_orphan is not None:
-            # Nobody waits for it: who is told may be slow, and other tasks wait to be looked at.
-            self._start(self._tell(self._on_orphan, ref, draft))
+        log.warning("task %r was ended as failed: %s", ref.task_id, reason)
+        self._announce_soon(ref)
 
-    async def _tell(self, told: Told, ref: Ref, draft: Draft) -> None:
-        try:
-            await told(ref, draft)
-        except Exception:
-            log.exception("telling of the end of task %r failed", ref.task_id)
+    def _announce_soon(self, ref: Ref) -> None:
+        """Announce an end. Nobody waits for it: it may be slow, and other tasks are to be seen."""
+        if self._on_orphan is not None:
+            self._start(self._announce(ref, self._on_orphan))
+
+    async def _announce(self, ref: Ref, on_orphan: Told) -> None:
+        """Announce an end, unless another server does or has. The ended task's lease says who."""
+        lease, duration_ms = self.tasks.keys(ref).lease, self._lease_ms
+        held = await self._announcers.acquire(lease, duration_ms=duration_ms)
+        if held is None:
+            return
+        async with self._announcers.keeping(held, duration_ms=duration_ms, on_lost=_ignore):
+            found = await self.tasks.read(ref)
+            if found is not None and found.phase is Phase.ENDED and found.unannounced:
+                try:
+                    async with asyncio.timeout(_PARKED_MS / 1000):
+                        await on_orphan(ref, found.body)
+                except Exception:
+                    log.exception("telling of the end of task %r failed", ref.task_id)
+                    await self._watch.put(_entry(ref), delay_ms=_PARKED_MS)
+                else:
+                    await self.repeat(partial(self.tasks.announced, ref))
+        await self._announcers.release(held)
 
     async def _tend(self) -> None:
         """Renew and look, each in its own time: neither waits for the other, nor ends with it."""
         await asyncio.gather(
-            _each(self._lease_ms / 3, self._renew_all), _each(self._pause_ms, self.sweep)
+            _each(self._lease_ms / 3, self._renew_all, soon_ms=self._lease_ms / 30),
+            _each(self._pause_ms, self.sweep),
         )
 
-    async def _renew_all(self) -> None:
-        await asyncio.gather(
+    async def _renew_all(self) -> bool | None:
+        """Renew each lease that is held; None if any could not be: then it is tried again soon."""
+        renewed = await asyncio.gather(
             *(
                 _tried(partial(self._renew, ref), "a task's lease could not be renewed")
                 for ref in self.held
             )
         )
+        return all(renewed) or None
 
-    async def _renew(self, ref: Ref) -> None:
+    async def _renew(self, ref: Ref) -> bool:
+        """Renew a lease, if it is still held."""
         held = self.held.get(ref)
         if held is None:
-            return
+            return True
         try:
             await self._leases.renew(held, duration_ms=self._lease_ms)
         except LeaseLost:
             # Another server writes it now, or it was ended.
             self._let_go(ref, held)
+        return True
 
     def _let_go(self, ref: Ref, held: Held | None) -> None:
         """Hold a task no more, unless a save that came meanwhile does."""
         if self.held.get(ref) is held:
             self.held.pop(ref, None)
 
+    def _note_failure(self, ref: Ref, what: str, error: BaseException) -> None:
+        lease_s = self._lease_ms / 1000
+        match error:
+            case StoreFull():
+                cause = f"Redis was out of memory for {lease_s:g} s"
+            case BackendUnavailable():
+                cause = f"Redis did not reply for {lease_s:g} s"
+            case BackendError():
+                cause = "Redis refused it"
+            case InvalidField():
+                cause = str(error)
+            case _:
+                cause = "it was broken off"
+        now = monotonic()
+        # Its lease runs out by then, and whoever can finds it.
+        self._failures = {each: noted for each, noted in self._failures.items() if now < noted[1]}
+        until = now + 10 * lease_s + _RECONNECT_MS / 1000
+        self._failures[ref] = (_FAILED.format(what, cause), until)
+
     async def _inspect(self, claim: Claim) -> None:
         scope, _, task_id = claim.entry.decode("utf-8", "surrogatepass").partition("|")
-        found = await self.look(Ref(scope, task_id))
-        if found is None or found.phase in _LAST:
+        ref = Ref(scope, task_id)
+        found = await self.look(ref)
+        if found is not None and found.phase is Phase.ENDED and found.unannounced:
+            # Whoever announces it holds it for a lease at least; if that one dies it is due again.
+            self._announce_soon(ref)
+            delay_ms: int | None = self._lease_ms + _GRAIN_MS
+        elif found is None or found.phase in _LAST:
             delay_ms = None
         elif found.phase is Phase.OPEN and found.owner:
             delay_ms = max(found.left_ms, 0) + _GRAIN_MS
@@ -286,10 +426,15 @@ class A2AOwner:
         await self._watch.settle([(claim, delay_ms)])
 
 
-async def _each(pause_ms: float, do: Callable[[], Coroutine[Any, Any, object]]) -> None:
+async def _each(
+    pause_ms: float, do: Callable[[], Coroutine[Any, Any, object]], *, soon_ms: float = 0.0
+) -> None:
+    """Do it for ever with a pause between, a shorter one after it failed if there is one."""
+    next_ms = pause_ms
     while True:
-        await asyncio.sleep(pause_ms / 1000)
-        await _tried(do, "the leases of tasks could not be tended")
+        await asyncio.sleep(next_ms / 1000)
+        done = await _tried(do, "the leases of tasks could not be tended")
+        next_ms = soon_ms if done is None and soon_ms else pause_ms
 
 
 async def _tried(work: Callable[[], Coroutine[Any, Any, T]], trouble: str) -> T | None:
@@ -304,6 +449,10 @@ async def _tried(work: Callable[[], Coroutine[Any, Any, T]], trouble: str) -> T 
     except Exception:
         log.exception("%s", trouble)
     return None
+
+
+def _ignore(lost: LeaseLost) -> None:
+    log.warning("an end is announced elsewhere too: %s", lost)
 
 
 def _entry(ref: Ref) -> bytes:

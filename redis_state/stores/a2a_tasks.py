@@ -8,21 +8,25 @@ from __future__ import annotations
 
 import asyncio
 import builtins
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, cast
+from functools import partial
+from typing import Any, TypeVar, cast
 
 from redis_state import codec
 from redis_state.errors import InvalidField
 from redis_state.primitives.log import Bounds, Log
 from redis_state.primitives.record import new_write_id
 from redis_state.primitives.signal import Row
+from redis_state.stores.a2a_repeats import repeated
 from redis_state.stores.base import Base, as_object, ms, pack, unpack
 from redis_state.stores.tasks import microseconds
 from redis_state.transport.keys import A2AKeys
 from redis_state.transport.scripts import Word, raw
+
+T = TypeVar("T")
 
 Document = dict[str, Any]
 
@@ -68,10 +72,15 @@ class Filter:
 
 
 class A2ATaskStore:
-    """Create, change, list and follow tasks. False and None tell that there is no such task."""
+    """Create, change, list and follow tasks. False and None tell that there is no such task.
 
-    def __init__(self, base: Base) -> None:
+    What the run of a task calls is made again, under its id, for ``patience_s`` while the server
+    does not reply: creating, changing, and push configurations.
+    """
+
+    def __init__(self, base: Base, *, patience_s: float = 0.0) -> None:
         self._base = base
+        self._patience_s = patience_s
         self._ttl_ms = ms(base.settings.a2a_task_ttl)
         self._max_rows = base.settings.max_updates_per_a2a_task
 
@@ -90,7 +99,8 @@ class A2ATaskStore:
         if len(history) + len(artifacts) > _MOST_ITEMS:
             raise InvalidField("history", f"{_MOST_ITEMS} entries at most when it is created")
         fields = _status_fields(state, status, final=False, metadata={})
-        reply = await self._base.scripts.create_a2a_task(
+        create = partial(
+            self._base.scripts.create_a2a_task,
             self._keys(task_id),
             {"context": raw(context_id), "document": codec.encode(document), **fields},
             task_id=task_id,
@@ -99,6 +109,7 @@ class A2ATaskStore:
             write=new_write_id(),
             ttl_ms=self._ttl_ms,
         )
+        reply = await self._repeat(create)
         return reply.word is Word.OK
 
     async def add_message(self, task_id: str, message: Document) -> bool:
@@ -201,29 +212,39 @@ class A2ATaskStore:
 
     async def save_push(self, task_id: str, config_id: str, config: Document) -> bool:
         """Save a push configuration; one of the same id is replaced."""
-        reply = await self._base.scripts.save_a2a_push(
-            self._keys(task_id), config_id=config_id, config=codec.encode(config)
-        )
-        return reply.word is Word.OK
+        return await self._write_push(task_id, config_id, codec.encode(config))
 
     async def delete_push(self, task_id: str, config_id: str) -> bool:
         """Delete a push configuration, if there is one."""
-        reply = await self._base.scripts.save_a2a_push(
-            self._keys(task_id), config_id=config_id, config=b""
-        )
-        return reply.word is Word.OK
+        return await self._write_push(task_id, config_id, b"")
 
     async def push_configs(self, task_id: str) -> Mapping[str, Document] | None:
         """Return a task's push configurations by id."""
-        sender, keys = self._base.scripts.transport.sender, self._keys(task_id)
-        there = sender.send("EXISTS", keys.task, repeatable=True)
-        flat: builtins.list[bytes] = await sender.send("HGETALL", keys.push, repeatable=True)
-        if not await there:
+        keys = self._keys(task_id)
+
+        async def read() -> tuple[int, builtins.list[bytes]]:
+            sender = self._base.scripts.transport.sender
+            there = sender.send("EXISTS", keys.task, repeatable=True)
+            flat: builtins.list[bytes] = await sender.send("HGETALL", keys.push, repeatable=True)
+            return await there, flat
+
+        there, flat = await self._repeat(read)
+        if not there:
             return None
         return {
             name.decode("utf-8", "surrogatepass"): as_object(data)
             for name, data in zip(flat[::2], flat[1::2], strict=True)
         }
+
+    async def _write_push(self, task_id: str, config_id: str, config: bytes) -> bool:
+        """Write a push configuration; an empty one deletes it."""
+        write = partial(
+            self._base.scripts.save_a2a_push,
+            self._keys(task_id),
+            config_id=config_id,
+            config=config,
+        )
+        return (await self._repeat(write)).word is Word.OK
 
     async def _update(
         self,
@@ -234,7 +255,8 @@ class A2ATaskStore:
         item: bytes = b"",
         fields: Mapping[str, bytes] | None = None,
     ) -> bool:
-        reply = await self._base.scripts.update_a2a_task(
+        update = partial(
+            self._base.scripts.update_a2a_task,
             self._keys(task_id),
             fields or {},
             task_id=task_id,
@@ -245,7 +267,10 @@ class A2ATaskStore:
             write=new_write_id(),
             ttl_ms=self._ttl_ms,
         )
-        return reply.word is Word.OK
+        return (await self._repeat(update)).word is Word.OK
+
+    async def _repeat(self, call: Callable[[], Awaitable[T]]) -> T:
+        return await repeated(call, self._base.scripts.transport, self._patience_s)
 
     def _keys(self, task_id: str) -> A2AKeys:
         keys = self._base.keys

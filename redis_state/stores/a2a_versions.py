@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
 from redis_state.errors import (
-    BackendError,
     InvalidField,
     InvalidTransition,
     LeaseLost,
@@ -94,7 +92,10 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A task as it was read. ``owner`` is who works on it, ``left_ms`` of its lease."""
+    """A task as it was read. ``owner`` is who works on it, ``left_ms`` of its lease.
+
+    ``unannounced`` if it was ended because nobody worked on it, and that is still to be announced.
+    """
 
     version: Version
     state: str
@@ -103,6 +104,7 @@ class Snapshot:
     epoch: int
     left_ms: int
     body: bytes = field(repr=False)
+    unannounced: bool = False
 
     @property
     def is_orphan(self) -> bool:
@@ -169,6 +171,11 @@ class A2ATasks:
         """How long an epoch is remembered: as long as an active task lives."""
         return self._active_ms
 
+    @property
+    def keep_ended_ms(self) -> int:
+        """How long a task lives that has ended."""
+        return self._finished_ms
+
     def keys(self, ref: Ref) -> A2AVersionKeys:
         """Name a task's keys."""
         keys = self.base.keys
@@ -178,6 +185,7 @@ class A2ATasks:
             keys.a2a_version_books(ref.scope),
             keys.a2a_version_events(ref.scope, ref.task_id),
             keys.a2a_version_lease(ref.scope, ref.task_id),
+            keys.a2a_version_configs(ref.scope, ref.task_id),
         )
 
     def log(self, ref: Ref) -> Log:
@@ -197,16 +205,20 @@ class A2ATasks:
         self._check_size(draft)
         return await self._write(ref, draft, rule, write=write, owner=owner)
 
-    async def end(self, ref: Ref, draft: Draft, found: Snapshot, *, fenced: bool) -> None:
+    async def end(
+        self, ref: Ref, draft: Draft, found: Snapshot, *, fenced: bool, announce: bool
+    ) -> None:
         """End a task that nobody works on any more, as it was found.
 
         It is written by nobody, so that an agent that still works on it hears of it on any server,
-        and is never too large: what is added is little. ``fenced`` if its lease must have run out.
-        Errors: LostRace when it was written or renewed since; nothing is written then.
+        and is never too large: what is added is little. ``fenced`` if its lease must have run out,
+        ``announce`` to note in the same step that the end is to be announced. Errors: LostRace when
+        it was written or renewed since; nothing is written then.
         """
         epoch = found.epoch if fenced else None
         rule = Rule.at(found.version)
-        await self._write(ref, draft, rule, write=new_write(new_owner()), dead_epoch=epoch)
+        write = new_write(new_owner())
+        await self._write(ref, draft, rule, write=write, dead_epoch=epoch, announce=announce)
 
     async def _write(
         self,
@@ -217,6 +229,7 @@ class A2ATasks:
         write: str,
         owner: str = "",
         dead_epoch: int | None = None,
+        announce: bool = False,
     ) -> tuple[Version, int] | None:
         ttl_ms = self._finished_ms if draft.phase is Phase.ENDED else self._active_ms
         reply = await self.base.scripts.write_a2a_version(
@@ -234,6 +247,7 @@ class A2ATasks:
             lease_ms=self.limits.lease_ms,
             keep_ms=ttl_ms,
             epoch=dead_epoch,
+            announce=announce,
         )
         if reply.word is Word.MISSING:
             return None
@@ -245,10 +259,6 @@ class A2ATasks:
         if reply.word is Word.HELD:
             current = int(reply.facts[0])
             raise LeaseLost(f"task {ref.task_id!r}", epoch=dead_epoch or 0, current=current)
-        if draft.phase is not Phase.OPEN:
-            # The task is written: this must not fail it. Untouched they end by themselves.
-            with suppress(BackendError):
-                await self.configs.live(ref.task_id, ttl_ms)
         version, at_ms, epoch = map(int, reply.facts)
         return Version(version, at_ms), epoch
 
@@ -266,7 +276,7 @@ class A2ATasks:
         reply = await self.base.scripts.read_a2a_version(self.keys(ref))
         if reply.word is Word.MISSING:
             return None
-        n, at_ms, _, _, _, epoch, left_ms, body = reply.facts
+        n, at_ms, _, _, _, epoch, left_ms, body, announce = reply.facts
         return Snapshot(
             Version(int(n), int(at_ms)),
             reply.text(2),
@@ -275,14 +285,18 @@ class A2ATasks:
             int(epoch),
             int(left_ms),
             body,
+            unannounced=bool(announce),
         )
 
-    async def drop(self, ref: Ref, *, write: str) -> bool:
-        """Delete a task; tell whether there was one. Who watches it is told.
+    async def announced(self, ref: Ref) -> None:
+        """Note that the end of a task was announced."""
+        await self.base.scripts.run_once("HDEL", self.keys(ref).task, "announce")
 
-        Its push configurations go first: of a call that broke off nothing outlives its repetition.
+    async def drop(self, ref: Ref, *, write: str) -> bool:
+        """Delete a task with its push configurations; tell whether there was one.
+
+        Who watches it is told.
         """
-        await self.configs.drop(ref.scope, ref.task_id, None)
         reply = await self.base.scripts.drop_a2a_version(
             self.keys(ref), write=write, ttl_ms=self.limits.tombstone_ms
         )

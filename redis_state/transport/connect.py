@@ -57,6 +57,12 @@ class Transport:
         """The running loop's subscriber."""
         return self._of_this_loop().subscriber
 
+    @property
+    def closed(self) -> bool:
+        """Whether the running loop was disconnected: its further calls are refused."""
+        links = self._links.get(asyncio.get_running_loop())
+        return links is not None and links.closed
+
     async def drain(self, timeout_s: float | None = None) -> None:
         """Wait until what this loop has queued is done. Errors: TimeoutError."""
         await self.sender.drain(timeout_s)

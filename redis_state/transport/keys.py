@@ -535,8 +535,9 @@ class Keys:
         return A2ABooks(f"{self.namespace}:v1:{{{scope}}}:a2a-versions")
 
     def a2a_version(self, scope: str, task_id: str) -> str:
-        """hash: state, phase, version, at, body: one A2A task. `active_task_ttl` after a save,
-        `finished_task_ttl` once over; what says that it was deleted, as long as the options say.
+        """hash: state, phase, version, at, body, announce: one A2A task. `active_task_ttl` after a
+        save, `finished_task_ttl` once over; what says that it was deleted, as long as the options
+        say.
         """
         return f"{self.namespace}:v1:{{{scope}}}:a2a-version:{escape('task_id', task_id)}"
 
@@ -554,11 +555,18 @@ class Keys:
         """
         return f"{self.namespace}:v1:{{{scope}}}:a2a-version-lease:{escape('task_id', task_id)}"
 
-    def a2a_configs(self, task_id: str) -> str:
-        """hash: owner and name -> number and configuration: an A2A task's push configurations, of
-        all owners. Like the task; at most `active_task_ttl` after a save or a dispatch.
+    def a2a_version_configs(self, scope: str, task_id: str) -> str:
+        """hash: name -> number and configuration: an owner's push configurations of an A2A task.
+        Like the task; `active_task_ttl` after a save while there is none.
         """
-        return f"{self.namespace}:v1:{{a2a-configs/{escape('task_id', task_id)}}}:a2a-configs"
+        return f"{self.namespace}:v1:{{{scope}}}:a2a-version-configs:{escape('task_id', task_id)}"
+
+    def a2a_config_scopes(self, task_id: str) -> str:
+        """zset: owner's scope -> expiry in us: who may have push configurations of an A2A task of
+        this id, written before they are. `active_task_ttl` after a save or a dispatch.
+        """
+        place = f"a2a-configs/{escape('task_id', task_id)}"
+        return f"{self.namespace}:v1:{{{place}}}:a2a-config-scopes"
 
     def a2a_queue(self, task_id: str) -> LogKeys:
         """stream: what a queue of the legacy A2A handler was told; ``:ids`` hash; ``:live``

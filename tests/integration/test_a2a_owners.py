@@ -26,6 +26,7 @@ from redis_state.integrations.a2a import (
     create_versioned_task_store,
 )
 from redis_state.integrations.a2a.executor import InterruptibleExecutor
+from redis_state.stores import a2a_owners
 from redis_state.testing import eventually
 from redis_state.transport.scripts import Scripts
 from tests.a2a_tasks import (
@@ -41,7 +42,7 @@ from tests.a2a_tasks import (
     task,
 )
 from tests.faults import Proxy
-from tests.looking import clock_ms
+from tests.looking import clock_ms, clock_passes
 
 ME = caller()
 LEASE_S = 0.3
@@ -99,7 +100,7 @@ async def test_a_server_that_is_cut_off_loses_its_tasks_and_cannot_write_them(
                 await save(far, task(state=late), version)
         assert await create_versioned_task_store(near).get("t", ME) == ended
         assert ended is not None
-        assert "is gone" in ended.task.status.message.parts[0].text
+        assert "did not renew its lease" in ended.task.status.message.parts[0].text
 
 
 async def test_a_server_that_lives_keeps_its_idle_task(
@@ -167,6 +168,83 @@ async def test_telling_of_an_orphan_may_fail(
     assert "telling of the end of task 't' failed" in caplog.text
 
 
+async def test_an_end_whose_announcement_failed_is_announced_again_under_the_same_id(
+    settings: Settings, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(a2a_owners, "_PARKED_MS", 300)
+    told: list[str] = []
+
+    async def tell(_: str, event: Any) -> None:
+        told.append(event.status.message.message_id)
+        if len(told) == 1:
+            raise RuntimeError("no network")
+        if len(told) == 2:
+            await asyncio.Event().wait()
+
+    async with (
+        server_on(settings, url=proxy.url, lease_s=LEASE_S) as far,
+        server_on(settings, lease_s=LEASE_S, on_orphan=tell) as near,
+    ):
+        await save(far, task())
+        proxy.refuse()
+        proxy.cut()
+
+        async def announced() -> bool:
+            found = await near.tasks.read(near.ref("t", ME))
+            return found is not None and found.state == str(int(FAILED)) and not found.unannounced
+
+        await eventually(announced, "the end is announced")
+        # Once it raised, once it did not return in time; with what is announced it ends.
+        assert len(told) == 3
+        assert len(set(told)) == 1
+        proxy.refuse(refusing=False)
+
+
+async def test_an_end_that_a_server_died_over_is_announced_by_another(
+    settings: Settings, proxy: Proxy, scripts: Scripts
+) -> None:
+    told: list[tuple[str, str]] = []
+    returns = asyncio.Event()
+
+    async def slowly(_: str, event: Any) -> None:
+        told.append(("finder", event.status.message.message_id))
+        await returns.wait()
+
+    async def tell(_: str, event: Any) -> None:
+        told.append(("other", event.status.message.message_id))
+
+    async with (
+        server_on(settings, url=proxy.url, lease_s=LEASE_S) as dead,
+        Proxy(settings.url.get_secret_value()) as line,
+        server_on(settings, url=line.url, lease_s=LEASE_S, on_orphan=slowly),
+    ):
+        await save(dead, task())
+        proxy.refuse()
+        proxy.cut()
+        await eventually(lambda: told, "the finder announces the end")
+        async with server_on(settings, lease_s=LEASE_S, on_orphan=tell) as other:
+            # The finder lives: however long it takes, nobody else announces the end.
+            await clock_passes(scripts, await clock_ms(scripts) + int(4_000 * LEASE_S))
+            await other.owner.sweep()
+            assert [who for who, _ in told] == ["finder"]
+            line.refuse()
+            line.cut()
+            await eventually(lambda: told[1:], "the other announces the end")
+
+            async def announced() -> bool:
+                found = await other.tasks.read(other.ref("t", ME))
+                return found is not None and not found.unannounced
+
+            await eventually(announced, "it is announced")
+            assert line.refused > 0
+            line.refuse(refusing=False)
+            returns.set()
+            await other.owner.sweep()
+        proxy.refuse(refusing=False)
+    assert [who for who, _ in told] == ["finder", "other"]
+    assert len({message_id for _, message_id in told}) == 1
+
+
 async def test_a_task_that_waits_for_somebody_has_no_owner(
     settings: Settings, proxy: Proxy
 ) -> None:
@@ -216,6 +294,9 @@ async def test_a_server_that_stops_ends_what_it_works_on(settings: Settings) -> 
             await save(near, task("taken over", text="2"), version)
         states = [await state(near, name) for name in ("t", "done", "waits", "taken over")]
         assert states == [FAILED, COMPLETED, WAITING, WORKING]
+        ended = await create_versioned_task_store(near).get("t", ME)
+        assert ended is not None
+        assert "was stopped" in ended.task.status.message.parts[0].text
 
 
 # Agents

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextvars import Context
 from functools import partial
 from typing import Any
 
@@ -11,12 +12,13 @@ import pytest
 from a2a.server.events.event_queue import EventQueueLegacy
 from a2a.server.events.queue_manager import NoTaskQueue, TaskQueueExists
 
-from redis_state import Settings
+from redis_state import ConfigError, RedisStateStore, Settings
 from redis_state.errors import BackendError
 from redis_state.integrations.a2a import (
     A2AOptions,
     RedisQueueManager,
     connect,
+    create_push_config_store,
     create_queue_manager,
     create_task_store,
 )
@@ -24,7 +26,6 @@ from redis_state.primitives.lease import Leases
 from redis_state.testing import eventually
 from redis_state.transport.scripts import Scripts
 from tests.a2a_servers import (
-    WAIT_S,
     Listener,
     RpcError,
     ended_within,
@@ -33,7 +34,17 @@ from tests.a2a_servers import (
     replica,
     state_of,
 )
-from tests.a2a_tasks import CANCELED, COMPLETED, WORKING, caller, piece, server_on, task
+from tests.a2a_tasks import (
+    CANCELED,
+    COMPLETED,
+    FAILED,
+    WAITING,
+    WORKING,
+    caller,
+    piece,
+    server_on,
+    task,
+)
 from tests.faults import Proxy
 from tests.looking import clock_ms, lives
 from tests.rollback import rolling_back
@@ -178,6 +189,42 @@ async def test_taps_of_a_server_that_is_cut_off_end(settings: Settings) -> None:
         await near.aclose()
 
 
+async def test_the_last_event_of_a_tap_whose_feeder_died_is_the_tasks_end(
+    settings: Settings,
+) -> None:
+    async with Proxy(settings.url.get_secret_value()) as proxy:
+        far = create_queue_manager(server_on(settings, url=proxy.url, lease_s=LEASE_S))
+        near = create_queue_manager(server_on(settings, lease_s=LEASE_S))
+        for name, state in (("dies", WORKING), ("waits", WAITING)):
+            queue = await far.create_or_tap(name)
+            await create_task_store(far.backend, holds_lease=True).save(task(name, state), ME)
+            await queue.enqueue_event(piece("before", name))
+        reader = create_task_store(near.backend)
+        taps: dict[str, EventQueueLegacy | None] = {}
+        for name in ("dies", "waits"):
+            assert await reader.get(name, ME) is not None
+            taps[name] = await near.tap(name)
+        # Whose task it is was not read by whoever taps now: then nobody may be told of it.
+        unknown = await asyncio.create_task(near.tap("dies"), context=Context())
+        proxy.refuse()
+        proxy.cut()
+        for name, state in (("dies", FAILED), ("waits", WAITING)):
+            tap = taps[name]
+            assert tap is not None
+            async with asyncio.timeout(20):
+                told: Any = await tap.dequeue_event()
+            kept = await reader.get(name, ME)
+            assert kept is not None
+            assert told.status == kept.status
+            assert told.status.state == state
+            tap.task_done()
+        assert await read(unknown) == []
+        assert proxy.refused > 0
+        proxy.refuse(refusing=False)
+        await far.aclose()
+        await near.aclose()
+
+
 @pytest.mark.parametrize("hangs", [False, True])
 async def test_a_queue_whose_end_cannot_be_told_is_closed_all_the_same(
     settings: Settings,
@@ -219,18 +266,21 @@ async def test_a_queue_that_is_fed_again_soon_after_its_feeder_died_can_be_tappe
     async with Proxy(settings.url.get_secret_value()) as proxy:
         dead = create_queue_manager(server_on(settings, url=proxy.url, lease_s=LEASE_S))
         here, there = (create_queue_manager(server_on(settings, lease_s=LEASE_S)) for _ in range(2))
-        left = await dead.create_or_tap("t")
-        proxy.refuse()
-        proxy.cut()
-        queue = await here.create_or_tap("t")
         feeders = Leases(here.backend.store.base.scripts, keep_ms=60_000)
         lease = here.backend.store.base.keys.a2a_queue_lease("t")
 
+        async def epoch() -> int:
+            sender = here.backend.store.base.scripts.transport.sender
+            return int(await sender.send("HGET", lease, "epoch", repeatable=True) or 0)
+
+        left = await dead.create_or_tap("t")
+        first = await eventually(epoch, "the first feeder has the lease")
+        proxy.refuse()
+        proxy.cut()
+        queue = await here.create_or_tap("t")
+
         async def fed_anew() -> bool:
-            held = await here.backend.store.base.scripts.transport.sender.send(
-                "HGET", lease, "epoch", repeatable=True
-            )
-            return int(held) > 1
+            return await epoch() > first
 
         await eventually(fed_anew, "the lease is taken")
         assert await feeders.acquire(lease, duration_ms=1000) is None
@@ -271,6 +321,43 @@ async def test_who_only_listens_writes_nothing_but_a_cancel(
     await theirs.save(task("other", WORKING), ME)
     assert await ours.get("other", ME) == task("other", WORKING)
     await theirs.save(task("other", COMPLETED), ME)
+
+
+async def test_parts_that_are_made_for_one_address_are_of_one_server(settings: Settings) -> None:
+    url = settings.url.get_secret_value()
+    there: dict[str, Any] = {"namespace": settings.namespace}
+    far = create_queue_manager(server_on(settings))
+    ours = create_task_store(url, holds_lease=True, **there)
+    queues = create_queue_manager(url, **there)
+    assert ours.backend is queues.backend is create_push_config_store(url, **there).backend
+    # The handler saves what this server hears: older than what the other server has saved.
+    theirs = create_task_store(far.backend, holds_lease=True)
+    queue = await far.create_or_tap("t")
+    await theirs.save(task(text="newest"), ME)
+    tap = await queues.tap("t")
+    await ours.save(task(text="older"), ME)
+    assert await ours.get("t", ME) == task(text="newest")
+    await theirs.save(task(state=COMPLETED), ME)
+    await ours.save(task(text="older"), ME)
+    await queue.close(immediate=True)
+    assert await read(tap) == []
+    with pytest.raises(ConfigError, match="other options"):
+        create_task_store(url, A2AOptions(lease_s=1), **there)
+    with pytest.raises(ConfigError, match="a queue manager"):
+        create_queue_manager(url, **there)
+    await queues.aclose()
+    again = create_queue_manager(url, A2AOptions(lease_s=1), **there)
+    assert again.backend is not queues.backend
+    await again.aclose()
+    await far.aclose()
+
+
+async def test_parts_that_are_made_for_one_store_are_of_one_server(store: RedisStateStore) -> None:
+    tasks = create_task_store(store)
+    assert tasks.backend is create_queue_manager(store).backend
+    with pytest.raises(ConfigError, match="no further settings"):
+        create_task_store(store, namespace="x")
+    await tasks.aclose()
 
 
 async def test_what_is_told_does_not_stay(
@@ -329,12 +416,9 @@ async def test_legacy_subscribers_of_a_killed_server_end(
         await second.hears(lambda event: "task" in event)
         killed_ms = await clock_ms(scripts)
         await a.kill()
-        await second.ends()
-
-        async def failed() -> bool:
-            return await b.state(made["id"]) == "FAILED"
-
-        await eventually(failed, "the task is ended", timeout_s=WAIT_S)
+        # The last event is the end, and the task is read so as soon as the event is heard.
+        assert state_of((await second.ends())[-1]) == "FAILED"
+        assert await b.state(made["id"]) == "FAILED"
         await ended_within(settings, made["id"], killed_ms, 2 + 2)
         with pytest.raises(RpcError, match="terminal state"):
             await Listener(b.stream("SubscribeToTask", id=made["id"])).ends()

@@ -162,13 +162,16 @@ async def test_nothing_of_a_task_outlives_it(
         store = create_task_store(backend, holds_lease=True)
         configs = create_push_config_store(backend)
         keys = backend.tasks.keys(backend.ref("t", ME))
-        push = backend.store.base.keys.a2a_configs("t")
+        push, index = keys.configs, backend.store.base.keys.a2a_config_scopes("t")
         await store.save(task(), ME)
         await configs.set_info("t", hook(), ME)
-        # While it is worked on, they live on with what is told of it.
-        await ask(scripts, "PEXPIRE", push, 1_000)
+        # While it is worked on, they live on with it, and can be found as long.
+        for key in (push, index):
+            await ask(scripts, "PEXPIRE", key, 1_000)
+        await store.save(task(text="more"), ME)
         await configs.get_info_for_dispatch("t")
-        assert (await lives(scripts, push))[0] > active_ms * 0.9
+        for left in await lives(scripts, push, index):
+            assert left > active_ms * 0.9
         await store.save(task(state=end), ME)
         assert len(await configs.get_info_for_dispatch("t")) == 1
         for left in await lives(scripts, keys.task, keys.lease, push):
@@ -258,6 +261,21 @@ async def test_owners_are_apart_and_dispatch_sees_all(
     assert await configs.get_info_for_dispatch("unknown") == []
 
 
+async def test_configurations_stand_in_their_owners_slot_and_go_with_the_task_in_one_step(
+    tasks: RedisTaskStore, configs: RedisPushNotificationConfigStore, scripts: Scripts
+) -> None:
+    keys = tasks.backend.tasks.keys(tasks.backend.ref("t", ME))
+    assert len({key.partition("{")[2].partition("}")[0] for key in keys.all}) == 1
+    await tasks.save(task(), ME)
+    await configs.set_info("t", hook(), ME)
+    assert await ask(scripts, "EXISTS", keys.configs) == 1
+    # The task's own script takes them along: there is no moment with one and without the other.
+    await scripts.drop_a2a_version(keys, write="d", ttl_ms=60_000)
+    assert await configs.get_info("t", ME) == await configs.get_info_for_dispatch("t") == []
+    with pytest.raises(TaskNotFoundError):
+        await configs.set_info("t", hook(), ME)
+
+
 async def test_configurations_are_bounded_and_do_not_stay(
     settings: Settings, scripts: Scripts
 ) -> None:
@@ -265,15 +283,17 @@ async def test_configurations_are_bounded_and_do_not_stay(
         configs = create_push_config_store(backend)
         for name in ("a", "b", "c"):
             await configs.set_info("t", hook(name), ME)
-        for who in (ME, *OTHERS):
-            with pytest.raises(InvalidParamsError, match="a task may have 3"):
-                await configs.set_info("t", hook("d"), who)
+        with pytest.raises(InvalidParamsError, match="a task may have 3"):
+            await configs.set_info("t", hook("d"), ME)
+        # What one owner has does not count for another.
+        for who in OTHERS:
+            await configs.set_info("t", hook("d"), who)
         await configs.set_info("t", hook("a", "https://new/"), ME)
         with pytest.raises(InvalidParamsError, match="too large"):
             await configs.set_info("t", hook("a", token="secret" * 999), ME)
         with pytest.raises(InvalidParamsError, match="task id"):
             await configs.set_info("", hook("a"), ME)
-        key = backend.store.base.keys.a2a_configs("t")
+        key = backend.tasks.keys(backend.ref("t", ME)).configs
         (left,) = await lives(scripts, key)
         assert 0 < left <= settings.active_task_ttl.total_seconds() * 1000
         await configs.delete_info("t", ME)
@@ -293,10 +313,8 @@ async def test_an_unreadable_configuration_is_left_out(
 ) -> None:
     for name in ("a", "b"):
         await configs.set_info("t", hook(name), ME)
-    key = configs.backend.store.base.keys.a2a_configs("t")
-    names: list[bytes] = await ask(scripts, "HKEYS", key)
-    (broken,) = [name for name in names if name.endswith(b" a")]
-    await ask(scripts, "HSET", key, broken, b"1 \xff")
+    key = configs.backend.tasks.keys(configs.backend.ref("t", ME)).configs
+    await ask(scripts, "HSET", key, "a", b"1 \xff")
     assert [one.id for one in await configs.get_info("t", ME)] == ["b"]
 
 

@@ -23,14 +23,15 @@ from penguiflow_a2a.models import (
 )
 from penguiflow_a2a.store import InMemoryTaskStore
 
-from redis_state import InvalidField, Settings
+from redis_state import ConfigError, InvalidField, Settings
+from redis_state.errors import OutcomeUnknown
 from redis_state.integrations.penguiflow import PenguiflowA2ATaskStore, create_a2a_task_store
 from redis_state.primitives.log import Bounds, Log
 from redis_state.stores import a2a_tasks
 from redis_state.testing import eventually
 from redis_state.transport.scripts import Scripts
 from tests.faults import Proxy, run_processes, start_process
-from tests.looking import HOUR, ask, lives
+from tests.looking import HOUR, ask, clock_ms, clock_passes, lives
 from tests.processes.use_a2a_tasks import TASK, artifact, message, serving, told
 
 WORKING = TaskStatus(state=TaskState.WORKING, timestamp="2026-01-01T00:00:00.000Z")
@@ -557,3 +558,54 @@ async def test_upstreams_server_streams_a_task_that_runs_in_another_process(
     assert [part["text"] for part in output["parts"]] == ["chunk 0", "chunk 1", "chunk 2"]
     assert again.status_code == 400
     assert not tasks._followers
+
+
+# A server that does not reply for a while
+
+
+async def test_what_a_run_changes_is_changed_once_after_a_stall_longer_than_a_call_may_take(
+    settings: Settings, scripts: Scripts
+) -> None:
+    async with Proxy(settings.url.get_secret_value()) as proxy, make(settings) as near:
+        hurry = {"call_timeout_s": 0.2, "connect_timeout_s": 0.2}
+        async with make(settings, url=proxy.url, **hurry) as far:
+            await far.create_task(task())
+            queue, unsubscribe = await near.subscribe(TASK)
+            proxy.silence()
+            changes = [
+                far.add_artifact(TASK, artifact("a", "x"), append=True, last_chunk=False),
+                far.update_status(TASK, DONE, final=True),
+                far.add_history(TASK, message("m")),
+                far.set_push_config(TASK, "p", push("p")),
+                far.list_push_configs(TASK, page_size=1, page_token=None),
+            ]
+            running = asyncio.gather(*changes)
+            await eventually(lambda: proxy.swallowed > 0, "a reply is lost")
+            await clock_passes(scripts, await clock_ms(scripts) + 600)
+            assert not running.done()
+            proxy.silence(silent=False)
+            proxy.cut()
+            async with asyncio.timeout(20):
+                await running
+            assert sorted([told(event) for event in await hear(queue, 2)]) == ["end", "x"]
+            assert queue.empty()
+            await unsubscribe()
+            kept = await near.get_task(TASK)
+            assert [part.text for part in (kept.artifacts or [])[0].parts] == ["x"]
+            assert [said.message_id for said in kept.history or []] == ["m"]
+
+
+async def test_a_change_is_not_repeated_beyond_the_patience_of_its_store(
+    settings: Settings,
+) -> None:
+    async with Proxy(settings.url.get_secret_value()) as proxy:
+        hurry = {"call_timeout_s": 0.2, "connect_timeout_s": 0.2, "patience_s": 0}
+        async with make(settings, url=proxy.url, **hurry) as far:
+            await far.create_task(task())
+            proxy.silence()
+            with pytest.raises(OutcomeUnknown):
+                await far.update_status(TASK, DONE, final=True)
+            assert proxy.swallowed > 0
+    for wrong in (-1.0, float("nan"), float("inf")):
+        with pytest.raises(ConfigError, match="patience_s"):
+            make(settings, patience_s=wrong)

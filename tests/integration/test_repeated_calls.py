@@ -21,6 +21,7 @@ from redis_state.models.snapshots import Snapshot
 from redis_state.testing import eventually
 from redis_state.transport.keys import Keys, call_key
 from redis_state.transport.scripts import SCRIPTS, Reply, Scripts
+from tests.a2a_rows import version_keys
 from tests.agents import fresh
 from tests.calls import CALLS, SESSION, a2a_keys, job_keys, registered_keys
 from tests.faults import Proxy
@@ -170,12 +171,17 @@ async def _log(scripts: Scripts, keys: Keys) -> Any:
 
 def _put_config(config: bytes) -> Step:
     return lambda scripts, keys: scripts.put_a2a_config(
-        keys.a2a_configs("t"), name=b"o n", config=config, most=9, ttl_ms=HOUR
+        version_keys(keys).configs,
+        version_keys(keys).task,
+        name="n",
+        config=config,
+        most=9,
+        ttl_ms=HOUR,
     )
 
 
 async def _look_at_configs(scripts: Scripts, keys: Keys) -> Any:
-    found = await fields(scripts, keys.a2a_configs("t"))
+    found = await fields(scripts, version_keys(keys).configs)
     return {name: value.partition(b" ")[2] for name, value in found.items() if name}
 
 
@@ -324,9 +330,7 @@ CASES = {
     ),
     "drop_a2a_configs": Case(
         _put_config(b"theirs"),
-        lambda scripts, keys: scripts.drop_a2a_configs(
-            keys.a2a_configs("t"), owner=b"o ", name=b""
-        ),
+        lambda scripts, keys: scripts.drop_a2a_configs(version_keys(keys).configs, name=""),
         _look_at_configs,
     ),
     "put_a2a_config": Case(_put_config(b"theirs"), _put_config(b"mine"), _look_at_configs),

@@ -1,24 +1,44 @@
 from __future__ import annotations
 
 from redis_state.transport.keys import Keys
-from redis_state.transport.scripts import Scripts, Word
+from redis_state.transport.scripts import Reply, Scripts, Word
+from tests.a2a_rows import version_keys, write
 from tests.looking import HOUR, fields, lives, no, ok
 
 
+async def put(
+    scripts: Scripts, keys: Keys, name: str, config: bytes = b"", *, most: int = 9
+) -> Reply:
+    task = version_keys(keys)
+    return await scripts.put_a2a_config(
+        task.configs, task.task, name=name, config=config, most=most, ttl_ms=HOUR
+    )
+
+
 async def test_a_configuration_is_kept_and_replaced(scripts: Scripts, keys: Keys) -> None:
-    push = keys.a2a_configs("t")
-    for number, (name, config) in enumerate([(b"o a", b"1"), (b"o b", b"2"), (b"o a", b"3")], 1):
-        put = await scripts.put_a2a_config(push, name=name, config=config, most=9, ttl_ms=HOUR)
-        assert put == ok(number)
-    assert await fields(scripts, push) == {"": b"3", "o a": b"3 3", "o b": b"2 2"}
+    push = version_keys(keys).configs
+    for number, (name, config) in enumerate([("a", b"1"), ("b", b"2"), ("a", b"3")], 1):
+        assert await put(scripts, keys, name, config) == ok(number)
+    assert await fields(scripts, push) == {"": b"3", "a": b"3 3", "b": b"2 2"}
     assert 0 < (await lives(scripts, push))[0] <= HOUR
 
 
 async def test_there_are_only_so_many(scripts: Scripts, keys: Keys) -> None:
-    push = keys.a2a_configs("t")
-    names = [b"o a", b"o b", b"o a", b"o c"]
-    replies = [
-        await scripts.put_a2a_config(push, name=name, config=b"", most=2, ttl_ms=HOUR)
-        for name in names
-    ]
+    replies = [await put(scripts, keys, name, most=2) for name in ("a", "b", "a", "c")]
     assert replies == [ok(1), ok(2), ok(3), no(Word.DENIED, 2)]
+
+
+async def test_it_lives_as_long_as_its_task_and_goes_with_it(scripts: Scripts, keys: Keys) -> None:
+    task = version_keys(keys)
+    await write(scripts, task, ttl_ms=HOUR // 2)
+    await put(scripts, keys, "a")
+    before, life = await lives(scripts, task.task, task.configs)
+    assert before - 1000 < life <= before <= HOUR // 2
+    await write(scripts, task, rule="1", write="w2", phase="w", ttl_ms=2 * HOUR)
+    assert (await lives(scripts, task.configs))[0] > HOUR
+    await write(scripts, task, rule="2", write="w3", phase="e", ttl_ms=HOUR // 4)
+    assert (await lives(scripts, task.configs))[0] <= HOUR // 4
+    await scripts.drop_a2a_version(task, write="d", ttl_ms=HOUR)
+    assert await lives(scripts, task.configs) == [-2]
+    assert await put(scripts, keys, "a") == no(Word.MISSING)
+    assert await lives(scripts, task.configs) == [-2]

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from a2a.server.agent_execution import AgentExecutor
 
 from redis_state.errors import ConfigError
-from redis_state.integrations.a2a.backend import A2ABackend, A2AOptions, connect
+from redis_state.integrations.a2a.backend import A2ABackend, A2AOptions, connect, shared
 from redis_state.integrations.a2a.executor import InterruptibleExecutor
 from redis_state.integrations.a2a.push import RedisPushNotificationConfigStore
 from redis_state.integrations.a2a.queues import RedisQueueManager
@@ -45,9 +45,12 @@ def create_task_store(
 ) -> RedisTaskStore:
     """Make the plain TaskStore. Arguments as of `connect`.
 
+    Parts that are made in one process for the same store, or URL and settings, share one backend;
+    so do those that the other functions here make. Errors: ConfigError if their options differ.
+
     ``holds_lease`` if the agents of these tasks run in this process.
     """
-    return RedisTaskStore(connect(at, options, **settings), holds_lease=holds_lease)
+    return RedisTaskStore(shared(at, options, **settings), holds_lease=holds_lease)
 
 
 def create_versioned_task_store(
@@ -57,7 +60,7 @@ def create_versioned_task_store(
     _need_cluster()
     from redis_state.integrations.a2a.versioned import RedisVersionedTaskStore  # noqa: PLC0415
 
-    return RedisVersionedTaskStore(connect(at, options, **settings))
+    return RedisVersionedTaskStore(shared(at, options, **settings))
 
 
 def create_event_stream(
@@ -67,29 +70,35 @@ def create_event_stream(
     _need_cluster()
     from redis_state.integrations.a2a.versioned import RedisTaskEventStream  # noqa: PLC0415
 
-    return RedisTaskEventStream(connect(at, options, **settings))
+    return RedisTaskEventStream(shared(at, options, **settings))
 
 
 def create_push_config_store(
     at: At = None, options: A2AOptions | None = None, **settings: Any
 ) -> RedisPushNotificationConfigStore:
     """Make the PushNotificationConfigStore. Arguments as of `connect`."""
-    return RedisPushNotificationConfigStore(connect(at, options, **settings))
+    return RedisPushNotificationConfigStore(shared(at, options, **settings))
 
 
 def create_queue_manager(
     at: At = None, options: A2AOptions | None = None, **settings: Any
 ) -> RedisQueueManager:
-    """Make the QueueManager of the legacy request handler. Arguments as of `connect`."""
-    return RedisQueueManager(connect(at, options, **settings))
+    """Make the QueueManager of the legacy request handler. Arguments as of `connect`.
+
+    A server has one. Errors: ConfigError for a second one on the same backend.
+    """
+    return RedisQueueManager(shared(at, options, **settings))
 
 
-def create_agent_executor(inner: AgentExecutor, backend: A2ABackend) -> InterruptibleExecutor:
+def create_agent_executor(
+    inner: AgentExecutor, backend: At, **settings: Any
+) -> InterruptibleExecutor:
     """Make an executor that stops when another server ends its task.
 
-    ``backend`` is the one of the task store, by which a server knows its own writes.
+    ``backend`` is the one of the task store, by which a server knows its own writes, or what that
+    was made for.
     """
-    return InterruptibleExecutor(backend, inner)
+    return InterruptibleExecutor(shared(backend, None, **settings), inner)
 
 
 def _need_cluster() -> None:

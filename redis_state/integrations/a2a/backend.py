@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self
+from weakref import ReferenceType, WeakValueDictionary
 
 from a2a.server.context import ServerCallContext
 from a2a.server.events.event_queue import Event
@@ -15,12 +17,16 @@ from a2a.server.owner_resolver import OwnerResolver, resolve_user_scope
 
 from redis_state import limits
 from redis_state.errors import ConfigError
-from redis_state.integrations.a2a.convert import event_of, failed
+from redis_state.integrations.a2a.convert import failed, status_of, task_of
+from redis_state.settings import Settings, make_settings
 from redis_state.store import RedisStateStore
 from redis_state.stores.a2a_owners import A2AOwner
-from redis_state.stores.a2a_versions import A2ATasks, Draft, Limits, Ref
+from redis_state.stores.a2a_versions import A2ATasks, Limits, Ref, Snapshot
 from redis_state.stores.base import ms
 from redis_state.transport.keys import a2a_scope
+
+# The SDK reads a task, as its caller, before it taps the task's queue, by its id alone.
+_READ: ContextVar[Ref | None] = ContextVar("redis_state a2a task that was read", default=None)
 
 OnOrphan = Callable[[str, Event], Awaitable[None]]
 
@@ -29,10 +35,13 @@ OnOrphan = Callable[[str, Event], Awaitable[None]]
 class A2AOptions:
     """How an A2A server keeps its tasks.
 
-    ``lease_s`` is how long a server may be silent before what it works on is ended as failed;
-    ``on_orphan`` is then called by the one server that ended it (a push sender's
-    ``send_notification`` fits). ``max_events`` of a task can be read back, ``max_bytes`` is the
-    most that a task or an event may have, ``tombstone`` is how long a deleted id stays refused.
+    ``lease_s`` is how long a server may be silent before what it works on is ended as failed.
+    ``on_orphan`` is then called with the task's id and the event (a push sender's
+    ``send_notification`` fits), on one server at a time and at least once: again if that server
+    dies before it returns, or if it raises. ``event.status.message.message_id`` is the same each
+    time: an idempotency key. Give it to all servers alike. ``max_events`` of a task can be read
+    back, ``max_bytes`` is the most that a task or an event may have, ``tombstone`` is how long a
+    deleted id stays refused.
     """
 
     owner_resolver: OwnerResolver = resolve_user_scope
@@ -81,7 +90,9 @@ class A2ABackend:
         # By task id, which is all that the SDK's queues know: who is read here, and who is fed.
         self.tapped: Counter[str] = Counter()
         self.fed: set[str] = set()
+        self.closed: bool = False
         self._owns_store = owns_store
+        self._queues: ReferenceType[object] | None = None
 
     async def __aenter__(self) -> Self:
         self.owner.begin()
@@ -103,22 +114,46 @@ class A2ABackend:
         """Name a task of the caller's."""
         return Ref(self.scope(context), task_id)
 
+    async def read(self, ref: Ref) -> Snapshot | None:
+        """Read a task, see `A2AOwner.look`, and remember for this call which it was."""
+        _READ.set(ref)
+        return await self.owner.look(ref)
+
+    def was_read(self, task_id: str) -> Ref | None:
+        """Name the task of this id that the running call has read, if it has."""
+        ref = _READ.get()
+        return ref if ref is not None and ref.task_id == task_id else None
+
     def only_listens(self, task_id: str) -> bool:
         """Tell whether a task's queue is fed by another server and read here."""
         return self.tapped[task_id] > 0 and task_id not in self.fed
+
+    def feed_by(self, queues: object) -> None:
+        """Take the one queue manager of this server. Errors: ConfigError for a second one.
+
+        A server must know which queues it feeds itself, by the task's id alone.
+        """
+        known = self._queues() if self._queues is not None else None
+        if known is not None and known is not queues:
+            raise ConfigError(
+                "this backend has a queue manager: a second server in one process needs a "
+                "backend of its own, made with connect()"
+            )
+        self._queues = ReferenceType(queues)
 
     async def aclose(self) -> None:
         """End what is still worked on here as failed, and disconnect. Safe to repeat.
 
         Stop the request handler first, so that no agent runs any more.
         """
+        self.closed = True
         await self.owner.aclose()
         if self._owns_store:
             await self.store.aclose()
 
-    async def _tell(self, ref: Ref, draft: Draft) -> None:
+    async def _tell(self, ref: Ref, body: bytes) -> None:
         if self.options.on_orphan is not None:
-            await self.options.on_orphan(ref.task_id, event_of(draft.event))
+            await self.options.on_orphan(ref.task_id, status_of(task_of(body)))
 
 
 def connect(
@@ -128,8 +163,8 @@ def connect(
 ) -> A2ABackend:
     """Make the backend of an A2A server, for a store, a server URL, or ``REDIS_STATE_URL``.
 
-    A store is left open when the backend is closed. ``settings`` are the fields of `Settings`.
-    Errors: ConfigError. No I/O.
+    Give it to each part of that server. A store is left open when the backend is closed.
+    ``settings`` are the fields of `Settings`. Errors: ConfigError. No I/O.
     """
     if isinstance(at, A2ABackend):
         if options is not None or settings:
@@ -142,4 +177,30 @@ def connect(
     return A2ABackend(RedisStateStore.from_url(at, **settings), options, owns_store=True)
 
 
+def shared(
+    at: A2ABackend | RedisStateStore | str | None, options: A2AOptions | None, **settings: Any
+) -> A2ABackend:
+    """Return the backend that the parts of one server share; arguments as of `connect`.
+
+    Parts that are made in one process for the same store, or for the same server and settings,
+    are of one server: they must know what the others do. Errors: ConfigError for options other
+    than those that the backend was made with.
+    """
+    if isinstance(at, A2ABackend):
+        return connect(at, options, **settings)
+    key = at if isinstance(at, RedisStateStore) else make_settings(at, **settings)
+    backend = _SHARED.get(key)
+    if backend is None or backend.closed:
+        backend = _SHARED[key] = connect(at, options, **settings)
+    elif settings and isinstance(at, RedisStateStore):
+        raise ConfigError("a store that is there takes no further settings")
+    elif options is not None and options != backend.options:
+        raise ConfigError(
+            "the parts of one server share a backend, and it was made with other options: "
+            "make it with connect() and give it to each"
+        )
+    return backend
+
+
 _SHORTEST_LEASE_S = 0.1
+_SHARED: WeakValueDictionary[RedisStateStore | Settings, A2ABackend] = WeakValueDictionary()

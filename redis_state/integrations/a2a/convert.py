@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Generator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from typing import TypeVar
 
 from a2a.server.events.event_queue import Event
 from a2a.types.a2a_pb2 import (
@@ -30,6 +31,8 @@ from google.protobuf.message import DecodeError
 from redis_state.errors import CursorGap, InvalidField, InvalidTransition
 from redis_state.stores.a2a_versions import Draft, Phase
 
+P = TypeVar("P", Task, TaskStatusUpdateEvent)
+
 ENDED_STATES: frozenset[TaskState] = frozenset(
     {
         TaskState.TASK_STATE_COMPLETED,
@@ -43,7 +46,6 @@ WAITING_STATES: frozenset[TaskState] = frozenset(
 )
 # A list's page token holds one.
 _LONGEST_ID = 2048
-ORPHANED = "The server that worked on this task is gone."
 
 
 def draft_of(task: Task, event: Event | None) -> Draft:
@@ -111,8 +113,13 @@ def event_of(data: bytes) -> Event:
             raise InternalError("a stored event cannot be read")
 
 
-def failed(task_id: str, body: bytes) -> Draft:
-    """Make the draft that ends a task whose server is gone; all anew if it cannot be read."""
+def status_of(task: Task) -> TaskStatusUpdateEvent:
+    """Make the event that tells a task's status."""
+    return TaskStatusUpdateEvent(task_id=task.id, context_id=task.context_id, status=task.status)
+
+
+def failed(task_id: str, body: bytes, reason: str) -> Draft:
+    """Make the draft that ends a task that nobody works on; all anew if it cannot be read."""
     try:
         task = Task.FromString(body)
     except DecodeError:
@@ -120,18 +127,41 @@ def failed(task_id: str, body: bytes) -> Draft:
     task.id = task_id
     if task.status.HasField("message"):
         task.history.append(task.status.message)
-    said = Message(
+    status = TaskStatus(state=TaskState.TASK_STATE_FAILED, message=_said(task, reason))
+    status.timestamp.FromDatetime(datetime.now(UTC))
+    task.status.CopyFrom(status)
+    return draft_of(task, status_of(task))
+
+
+def explained(task: Task, event: Event | None, reason: str) -> tuple[Task, Event | None]:
+    """Add a reason to a failure that says none: the SDK writes such a one after a failed save."""
+    silent = task.status.state == TaskState.TASK_STATE_FAILED and not task.status.HasField(
+        "message"
+    )
+    if not (reason and silent):
+        return task, event
+    task = _copy(task)
+    task.status.message.CopyFrom(_said(task, reason))
+    if isinstance(event, TaskStatusUpdateEvent):
+        event = _copy(event)
+        event.status.message.CopyFrom(task.status.message)
+    return task, task if isinstance(event, Task) else event
+
+
+def _said(task: Task, text: str) -> Message:
+    return Message(
         message_id=str(uuid.uuid4()),
         task_id=task.id,
         context_id=task.context_id,
         role=Role.ROLE_AGENT,
-        parts=[Part(text=ORPHANED)],
+        parts=[Part(text=text)],
     )
-    status = TaskStatus(state=TaskState.TASK_STATE_FAILED, message=said)
-    status.timestamp.FromDatetime(datetime.now(UTC))
-    task.status.CopyFrom(status)
-    event = TaskStatusUpdateEvent(task_id=task.id, context_id=task.context_id, status=status)
-    return draft_of(task, event)
+
+
+def _copy(message: P) -> P:
+    copy = type(message)()
+    copy.CopyFrom(message)
+    return copy
 
 
 @contextmanager

@@ -9,16 +9,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import aclosing
+from functools import partial
 
 from a2a.server.agent_execution import AgentExecutor, RequestContext
 from a2a.server.events.event_queue import EventQueue
-from a2a.types.a2a_pb2 import Task, TaskStatusUpdateEvent
+from a2a.types.a2a_pb2 import Task
 from a2a.utils.errors import TaskNotFoundError
 
 from redis_state.errors import CursorGap
 from redis_state.integrations.a2a.backend import A2ABackend
-from redis_state.integrations.a2a.convert import task_of
-from redis_state.stores.a2a_versions import Phase, Ref
+from redis_state.integrations.a2a.convert import status_of, task_of
+from redis_state.stores.a2a_versions import Phase, Ref, Snapshot
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -45,8 +46,8 @@ class InterruptibleExecutor(AgentExecutor):
         """
         ref = self.backend.ref(context.task_id or "", context.call_context)
         # The place before the look: what comes between the two is heard of.
-        cursor = await self.backend.tasks.log(ref).end()
-        found = await self.backend.tasks.read(ref)
+        cursor = await self.backend.owner.read(ref, self.backend.tasks.log(ref).end)
+        found = await self._read(ref)
         if found is not None and found.phase is Phase.GONE:
             raise TaskNotFoundError("Task was deleted")
         if found is not None and found.phase is Phase.ENDED:
@@ -84,7 +85,7 @@ class InterruptibleExecutor(AgentExecutor):
                         if gone or (row.data[:1] in _FINAL and not self.backend.owner.is_own(row)):
                             return
             except CursorGap as gap:
-                found = await self.backend.tasks.read(ref)
+                found = await self._read(ref)
                 if found is not None and found.phase in {Phase.ENDED, Phase.GONE}:
                     return
                 cursor = gap.resume_after
@@ -96,7 +97,7 @@ class InterruptibleExecutor(AgentExecutor):
         context: RequestContext,
         event_queue: EventQueue,
     ) -> None:
-        found = await self.backend.tasks.read(ref)
+        found = await self._read(ref)
         task = task_of(found.body) if found is not None and found.body else None
         if task is not None:
             context.current_task = task
@@ -111,12 +112,12 @@ class InterruptibleExecutor(AgentExecutor):
             raise TaskNotFoundError("Task was deleted")
         await self._tell(task, event_queue)
 
+    async def _read(self, ref: Ref) -> Snapshot | None:
+        return await self.backend.owner.read(ref, partial(self.backend.tasks.read, ref))
+
     async def _tell(self, task: Task, event_queue: EventQueue) -> None:
         """Let this server's consumer meet the end: it then reads the task and closes streams."""
-        event = TaskStatusUpdateEvent(
-            task_id=task.id, context_id=task.context_id, status=task.status
-        )
-        await event_queue.enqueue_event(event)
+        await event_queue.enqueue_event(status_of(task))
 
 
 _PATIENCE_S = 3600.0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from a2a.server.context import ServerCallContext
 from a2a.server.tasks.push_notification_config_store import PushNotificationConfigStore
 from a2a.types.a2a_pb2 import TaskPushNotificationConfig
@@ -30,7 +32,8 @@ class RedisPushNotificationConfigStore(PushNotificationConfigStore):
     ) -> TaskPushNotificationConfig:
         """Keep a configuration and return it as kept: with the task's id, and an id of its own.
 
-        Errors: InvalidParamsError for one too large, or one too many.
+        Errors: InvalidParamsError for one too large, or one too many; TaskNotFoundError for a task
+        that was deleted.
         """
         kept = TaskPushNotificationConfig()
         kept.CopyFrom(notification_config)
@@ -53,13 +56,19 @@ class RedisPushNotificationConfigStore(PushNotificationConfigStore):
 
     async def get_info_for_dispatch(self, task_id: str) -> list[TaskPushNotificationConfig]:
         """Return the configurations of a task, of all owners."""
-        working = any(ref.task_id == task_id for ref in self.backend.owner.held)
-        return self._read("a2a-push", await self._configs.of_all(task_id, working=working))
+        held = self.backend.owner.held
+        working = {ref.scope for ref in held if ref.task_id == task_id}
+        find = partial(self._configs.of_all, task_id, working=working)
+        # The SDK's sender sends nothing of what it cannot look up: so a stall is waited for.
+        found = await self.backend.owner.repeat(find)
+        return self._read("a2a-push", found)
 
     async def delete_info(
         self, task_id: str, context: ServerCallContext, config_id: str | None = None
     ) -> None:
-        """Delete one of the caller's configurations of a task, or all of them."""
+        """Delete one of the caller's configurations of a task, or all of them for None."""
+        if config_id == "":
+            return
         await self._configs.drop(self.backend.scope(context), task_id, config_id)
 
     async def aclose(self) -> None:

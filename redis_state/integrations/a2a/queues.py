@@ -2,7 +2,8 @@
 
 The server that runs an agent feeds its queue: to its own consumer as ever, and to a log. A tap on
 another server reads that log from where it stands. Its end, told or by the feeder's death, closes
-the taps. The SDK names queues by the task's id alone, so here nothing stands under its owner.
+the taps; after the feeder's death the last event is the end of the task, as it is read by then. The
+SDK names queues by the task's id alone, so here nothing stands under its owner.
 """
 
 from __future__ import annotations
@@ -12,18 +13,20 @@ import logging
 from collections import Counter
 from collections.abc import Coroutine
 from contextlib import aclosing, suppress
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from a2a.server.events.event_queue import Event, EventQueueLegacy
 from a2a.server.events.queue_manager import NoTaskQueue, QueueManager, TaskQueueExists
 
-from redis_state.errors import BackendError, CursorGap, RedisStateError
+from redis_state.errors import BackendError, BackendUnavailable, CursorGap
 from redis_state.integrations.a2a.backend import A2ABackend
-from redis_state.integrations.a2a.convert import event_bytes, event_of
+from redis_state.integrations.a2a.convert import event_bytes, event_of, status_of, task_of
 from redis_state.primitives.lease import Held, Leases, new_owner
 from redis_state.primitives.log import Bounds, Log
 from redis_state.primitives.signal import Row
-from redis_state.stores.a2a_versions import new_write
+from redis_state.stores.a2a_versions import Phase, Ref, new_write
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -60,7 +63,10 @@ class _Feed:
     def __init__(self, backend: A2ABackend, task_id: str) -> None:
         keys = backend.store.base.keys
         scripts = backend.store.base.scripts
+        self._owner = backend.owner
+        self._task_id = task_id
         self._writer = backend.owner.name
+        self._telling = asyncio.Lock()
         self._claim = new_owner()
         self._lease = keys.a2a_queue_lease(task_id)
         self._lease_ms = backend.tasks.limits.lease_ms
@@ -94,8 +100,18 @@ class _Feed:
                 log.warning("a queue's lease could not be taken: %s", error)
 
     async def tell(self, data: bytes) -> None:
-        """Append to the log."""
-        await self.log.add((new_write(self._writer).encode(), data))
+        """Append to the log, in the order of the calls, and again while the server is silent.
+
+        The agent that could not be heard fails, and the legacy handler writes nothing of that: so
+        its task is given up.
+        """
+        row = (new_write(self._writer).encode(), data)
+        async with self._telling:
+            try:
+                await self._owner.repeat(partial(self.log.add, row))
+            except BackendError as error:
+                self._owner.fail_run(self._task_id, error)
+                raise
 
     async def end(self) -> None:
         """Tell the end. Safe to repeat. Who cannot be told hears it from the lease's end."""
@@ -106,7 +122,9 @@ class _Feed:
             self._beating.cancel()
             await asyncio.wait({self._beating})
         try:
-            await self.tell(_CLOSED)
+            # What is being told comes before the end.
+            async with self._telling:
+                await self.log.add((new_write(self._writer).encode(), _CLOSED))
             if self._held is not None:
                 await self._leases.release(self._held)
         except BackendError as error:
@@ -117,10 +135,35 @@ class _Feed:
         return await self._leases.is_held(self._lease)
 
 
+@dataclass(slots=True)
+class _Tap:
+    """A tap of another server's queue: what it fills, from where, and of whose task if known."""
+
+    task_id: str
+    ref: Ref | None
+    queue: EventQueueLegacy
+    feed: _Feed
+    cursor: str
+
+    async def put(self, row: Row) -> bool:
+        """Put a row's event into the queue; False at the end, or if nobody reads the queue."""
+        self.cursor = row.cursor
+        if _is_end(row) or self.queue.is_closed():
+            return False
+        await self.give(event_of(row.data[1:]))
+        return True
+
+    async def give(self, event: Event) -> None:
+        """Put an event into the queue."""
+        async with asyncio.timeout(_PUT_S):
+            await self.queue.enqueue_event(event)
+
+
 class RedisQueueManager(QueueManager):
     """Queues that can be tapped on any server."""
 
     def __init__(self, backend: A2ABackend) -> None:
+        backend.feed_by(self)
         self.backend: A2ABackend = backend
         self._queues: dict[str, EventQueueLegacy] = {}
         self._pumps: set[asyncio.Task[None]] = set()
@@ -151,7 +194,8 @@ class RedisQueueManager(QueueManager):
             return None
         tapped = EventQueueLegacy()
         self.backend.tapped[task_id] += 1
-        self._start(self._fill(task_id, tapped, feed, cursor))
+        ref = self.backend.was_read(task_id)
+        self._start(self._fill(_Tap(task_id, ref, tapped, feed, cursor)))
         return tapped
 
     async def close(self, task_id: str) -> None:
@@ -203,20 +247,56 @@ class RedisQueueManager(QueueManager):
                 await feed.tell(_EVENT + event_bytes(event))
         await feed.end()
 
-    async def _fill(self, task_id: str, tapped: EventQueueLegacy, feed: _Feed, cursor: str) -> None:
+    async def _fill(self, tap: _Tap) -> None:
         """Fill a tap from the log, until the queue ends or its feeder dies."""
-        reader = asyncio.ensure_future(self._copy(tapped, feed, cursor))
+        reader = asyncio.ensure_future(self._copy(tap))
         try:
             while not reader.done():
                 await asyncio.wait({reader}, timeout=feed_look_s(self.backend))
-                if not reader.done() and not await feed.is_fed():
-                    break
-        except RedisStateError as error:
-            log.warning("a tap's feeder could not be looked at: %s", error)
+                if not reader.done() and await self._is_dead(tap.feed):
+                    reader.cancel()
+                    await asyncio.gather(reader, return_exceptions=True)
+                    await self._tell_end(tap)
         finally:
             reader.cancel()
             await asyncio.gather(reader, return_exceptions=True)
-            self._start(self._end_tap(task_id, tapped))
+            self._start(self._end_tap(tap.task_id, tap.queue))
+
+    async def _tell_end(self, tap: _Tap) -> None:
+        """Give a tap what its dead feeder still told, and then the end of the task.
+
+        The queue's lease may run out before the task's: until then the task is not ended.
+        """
+        log.info("the server that fed a tap of task %r is dead", tap.task_id)
+        owner, lease_s = self.backend.owner, self.backend.tasks.limits.lease_ms / 1000
+        try:
+            while True:
+                page = await owner.repeat(partial(tap.feed.log.read, after=tap.cursor))
+                for row in page.rows:
+                    if not await tap.put(row):
+                        return
+                if page.at_end:
+                    break
+            async with asyncio.timeout(2 * lease_s + _PUT_S):
+                while tap.ref is not None and not tap.queue.is_closed():
+                    found = await owner.repeat(partial(owner.look, tap.ref))
+                    if found is None or found.phase is Phase.GONE:
+                        return
+                    if found.phase is not Phase.OPEN:
+                        await tap.give(status_of(task_of(found.body)))
+                        return
+                    await asyncio.sleep(feed_look_s(self.backend))
+        except (BackendError, CursorGap, TimeoutError) as error:
+            log.warning("the end of a task could not be told to a tap: %r", error)
+
+    async def _is_dead(self, feed: _Feed) -> bool:
+        """Tell whether a feeder is dead, as far as this server can know at the moment."""
+        try:
+            owner = self.backend.owner
+            return not await owner.in_touch(feed.is_fed()) and owner.judges
+        except BackendUnavailable as error:
+            log.warning("a tap's feeder could not be looked at: %s", error)
+            return False
 
     async def _end_tap(self, task_id: str, tapped: EventQueueLegacy) -> None:
         """Close a tap once it is read, and after a while also if nobody is there to read it."""
@@ -228,22 +308,19 @@ class RedisQueueManager(QueueManager):
         finally:
             self.backend.tapped -= Counter([task_id])
 
-    async def _copy(self, tapped: EventQueueLegacy, feed: _Feed, cursor: str) -> None:
+    async def _copy(self, tap: _Tap) -> None:
         while True:
             try:
-                async with aclosing(feed.log.follow(after=cursor)) as rows:
+                async with aclosing(tap.feed.log.follow(after=tap.cursor)) as rows:
                     async for row in rows:
-                        if _is_end(row) or tapped.is_closed():
+                        if not await tap.put(row):
                             return
-                        async with asyncio.timeout(_PUT_S):
-                            await tapped.enqueue_event(event_of(row.data[1:]))
-                        cursor = row.cursor
             except CursorGap as gap:
                 log.warning("a tap cannot read on: %s", gap)
                 if gap.reason not in {"ahead", "rewound"}:
                     return
                 # The server lost what the tap has been given: what is new since comes next.
-                cursor = gap.resume_after
+                tap.cursor = gap.resume_after
 
 
 def feed_look_s(backend: A2ABackend) -> float:

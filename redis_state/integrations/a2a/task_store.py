@@ -6,12 +6,14 @@ wins, with one exception: a task that has ended stays in its state, and a delete
 
 from __future__ import annotations
 
+from functools import partial
+
 from a2a.server.context import ServerCallContext
 from a2a.server.tasks.task_store import TaskStore
 from a2a.types.a2a_pb2 import ListTasksRequest, ListTasksResponse, Task, TaskState
 
 from redis_state.integrations.a2a.backend import A2ABackend
-from redis_state.integrations.a2a.convert import draft_of, protocol_errors, task_of
+from redis_state.integrations.a2a.convert import draft_of, explained, protocol_errors, task_of
 from redis_state.integrations.a2a.pages import list_page
 from redis_state.stores.a2a_versions import UNLESS_REVIVED, Phase, new_write
 
@@ -38,18 +40,21 @@ class RedisTaskStore(TaskStore):
         if self.backend.only_listens(task.id) and not cancels:
             return
         ref = self.backend.ref(task.id, context)
-        draft = draft_of(task, None)
+        draft = draft_of(*explained(task, None, self.backend.owner.reason(ref)))
         with protocol_errors():
             if self._holds_lease:
                 await self.backend.owner.save(ref, draft, UNLESS_REVIVED)
             else:
                 write = new_write(self.backend.owner.name)
-                await self.backend.tasks.write(ref, draft, UNLESS_REVIVED, write=write)
+                tasks = self.backend.tasks
+                await self.backend.owner.repeat(
+                    partial(tasks.write, ref, draft, UNLESS_REVIVED, write=write)
+                )
 
     async def get(self, task_id: str, context: ServerCallContext) -> Task | None:
         """Return a copy of the task, or None. One whose server has died is ended first."""
         with protocol_errors():
-            found = await self.backend.owner.look(self.backend.ref(task_id, context))
+            found = await self.backend.read(self.backend.ref(task_id, context))
         if found is None or found.phase is Phase.GONE:
             return None
         return task_of(found.body)

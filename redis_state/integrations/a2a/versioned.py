@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from functools import partial
 
 from a2a.server.cluster import (
     ConcurrentTaskModificationError,
@@ -28,6 +29,7 @@ from redis_state.integrations.a2a.convert import (
     draft_of,
     event_bytes,
     event_of,
+    explained,
     protocol_errors,
     task_of,
 )
@@ -89,7 +91,7 @@ class RedisVersionedTaskStore(VersionedTaskStore):
         task that has ended or was deleted; InvalidParamsError for what is too large.
         """
         ref = self.backend.ref(task.id, context)
-        draft = draft_of(task, event)
+        draft = draft_of(*explained(task, event, self.backend.owner.reason(ref)))
         lost = ConcurrentTaskModificationError(task.id)
         if task.status.state == TaskState.TASK_STATE_CANCELED:
             rule = UNLESS_ENDED
@@ -152,8 +154,9 @@ class RedisTaskEventStream(TaskEventStream):
         if not isinstance(event.event, Message) or not isinstance(version, RedisTaskVersion):
             return
         write = new_write(self.backend.owner.name)
+        tell = partial(self.backend.tasks.tell, version.ref, event_bytes(event.event), write=write)
         with protocol_errors():
-            await self.backend.tasks.tell(version.ref, event_bytes(event.event), write=write)
+            await self.backend.owner.repeat(tell)
 
     async def subscribe(
         self, task_id: str, *, after: TaskVersion

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import aclosing
 from datetime import datetime
+from math import inf
 from typing import Any
 
 from penguiflow_a2a.models import (
@@ -28,7 +29,7 @@ from penguiflow_a2a.models import (
 )
 
 from redis_state import codec
-from redis_state.errors import BackendUnavailable, CursorGap, RedisStateError
+from redis_state.errors import BackendUnavailable, ConfigError, CursorGap, RedisStateError
 from redis_state.integrations.penguiflow.side import SideStore
 from redis_state.settings import Settings, make_settings
 from redis_state.stores.a2a_tasks import A2ATaskStore, Filter, FoundTask, Told
@@ -37,6 +38,7 @@ from redis_state.stores.values import choice, text
 log: logging.Logger = logging.getLogger(__name__)
 
 _AGAIN_S = 0.5
+PATIENCE_S = 15.0
 
 Unsubscribe = Callable[[], Coroutine[Any, Any, None]]
 
@@ -46,11 +48,17 @@ class PenguiflowA2ATaskStore(SideStore):
 
     An unknown task is a KeyError everywhere. Each change is one atomic step: no message, artifact
     or part of one is lost to another writer. A task is kept `a2a_task_ttl` after its last change.
+
+    PenguiFlow ends the run of a task at the first call of this store that fails, and leaves the
+    task in work. So a change is made again, once under its id, for ``patience_s`` while the server
+    does not reply.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, *, patience_s: float = PATIENCE_S) -> None:
+        if not 0 <= patience_s < inf:
+            raise ConfigError("patience_s: a number of seconds of at least 0 is needed")
         super().__init__(settings)
-        self._tasks = A2ATaskStore(self.base)
+        self._tasks = A2ATaskStore(self.base, patience_s=patience_s)
         self._followers: set[asyncio.Task[None]] = set()
 
     async def create_task(self, task: Task) -> Task:
@@ -286,14 +294,17 @@ class PenguiflowA2ATaskStore(SideStore):
         return now.cursor
 
 
-def create_a2a_task_store(*, url: str | None = None, **options: Any) -> PenguiflowA2ATaskStore:
+def create_a2a_task_store(
+    *, url: str | None = None, patience_s: float = PATIENCE_S, **options: Any
+) -> PenguiflowA2ATaskStore:
     """Make the A2A task store. No I/O; the first call connects.
 
     The server is ``url``, else ``REDIS_STATE_URL``; options are the fields of `Settings`, among
-    them ``a2a_task_ttl`` and ``max_updates_per_a2a_task``. Errors: ConfigError names an option
-    that cannot be used.
+    them ``a2a_task_ttl`` and ``max_updates_per_a2a_task``. ``patience_s`` is how long a change is
+    repeated while the server does not reply. Errors: ConfigError names an option that cannot be
+    used.
     """
-    return PenguiflowA2ATaskStore(make_settings(url, **options))
+    return PenguiflowA2ATaskStore(make_settings(url, **options), patience_s=patience_s)
 
 
 def _known(task_id: str, there: bool) -> None:  # noqa: FBT001 - read as: known, if it is there

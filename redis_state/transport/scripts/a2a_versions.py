@@ -22,13 +22,15 @@ class A2AVersionKeys:
     books: A2ABooks
     events: LogKeys
     lease: str
+    configs: str
 
     @property
     def all(self) -> tuple[str, ...]:
         """The keys in the order of the scripts."""
         books, events = self.books, self.events
         index = (books.index, books.places, books.expiry)
-        return (self.task, *index, events.rows, events.ids, events.channel, self.lease)
+        log = (events.rows, events.ids, events.channel)
+        return (self.task, *index, *log, self.lease, self.configs)
 
 
 class A2AVersionScripts(ScriptRunner):
@@ -51,6 +53,7 @@ class A2AVersionScripts(ScriptRunner):
         lease_ms: int,
         keep_ms: int,
         epoch: int | None,
+        announce: bool = False,
     ) -> Asked:
         """OK version at epoch | STALE version at | DENIED state | HELD epoch | MISSING."""
         return self._run(
@@ -71,11 +74,12 @@ class A2AVersionScripts(ScriptRunner):
                 lease_ms,
                 keep_ms,
                 "" if epoch is None else epoch,
+                "1" if announce else "",
             ),
         )
 
     def read_a2a_version(self, keys: A2AVersionKeys) -> Asked:
-        """OK version at state phase owner epoch left_ms body | MISSING."""
+        """OK version at state phase owner epoch left_ms body announce | MISSING."""
         return self._run("read_a2a_version", (keys.task, keys.lease), ())
 
     def list_a2a_versions(
@@ -102,11 +106,11 @@ class A2AVersionScripts(ScriptRunner):
         return self._run("drop_a2a_version", keys.all, (write, raw(keys.task_id), ttl_ms))
 
     def put_a2a_config(
-        self, push: str, *, name: bytes, config: bytes, most: int, ttl_ms: int
+        self, push: str, task: str, *, name: str, config: bytes, most: int, ttl_ms: int
     ) -> Asked:
-        """OK number | DENIED count."""
-        return self._run_once("put_a2a_config", (push,), (name, config, most, ttl_ms))
+        """OK number | DENIED count | MISSING."""
+        return self._run_once("put_a2a_config", (push, task), (raw(name), config, most, ttl_ms))
 
-    def drop_a2a_configs(self, push: str, *, owner: bytes, name: bytes) -> Asked:
-        """OK deleted."""
-        return self._run_once("drop_a2a_configs", (push,), (owner, name))
+    def drop_a2a_configs(self, push: str, *, name: str) -> Asked:
+        """OK deleted. Without a name all are."""
+        return self._run_once("drop_a2a_configs", (push,), (raw(name),))

@@ -1,0 +1,41 @@
+"""Calls of a run that outlast a stall of the server: made again under their own id.
+
+A call has one deadline. A run that is healthy must not fail because the server was silent for a
+little longer: what it writes is written under the same id again, until the run's lease is over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from redis_state.errors import BackendError, BackendUnavailable, OutcomeUnknown, StoreFull
+from redis_state.transport.connect import Transport
+
+T = TypeVar("T")
+
+_PAUSES = 30
+
+
+async def repeated(call: Callable[[], Awaitable[T]], transport: Transport, within_s: float) -> T:
+    """Make a call, and again while the server does not reply or is full, for ``within_s``.
+
+    ``call`` makes the same call each time: under one id, so that it happens once. The last try
+    begins within the time and has a deadline of its own. Errors: those of the last try, but
+    OutcomeUnknown if an earlier one may have happened. A closed store is not tried again.
+    """
+    now = asyncio.get_running_loop().time
+    give_up_at = now() + within_s
+    unknown: OutcomeUnknown | None = None
+    while True:
+        try:
+            return await call()
+        except (BackendUnavailable, StoreFull) as error:
+            if isinstance(error, OutcomeUnknown):
+                unknown = error
+            if transport.closed or now() + within_s / _PAUSES >= give_up_at:
+                raise unknown or error from None
+        except BackendError as error:
+            raise unknown or error from None
+        await asyncio.sleep(within_s / _PAUSES)
