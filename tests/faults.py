@@ -11,7 +11,7 @@ import ssl
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Callable, Generator
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import unquote, urlsplit
@@ -26,7 +26,7 @@ PROCESSES = Path(__file__).parent / "processes"
 
 
 class Proxy:
-    """A TCP port in front of a server, with faults. ``cuts`` and ``swallowed`` count them."""
+    """A TCP port in front of a server, with faults that are counted, by ``cuts`` for example."""
 
     def __init__(self, url: str, *, tls: ssl.SSLContext | None = None) -> None:
         self._target = urlsplit(url)
@@ -38,6 +38,9 @@ class Proxy:
         self._deaf = False
         self._piece = 1 << 16
         self._pause_s = 0.0
+        self._change: Callable[[bytes], bytes] | None = None
+        self._clients: set[asyncio.StreamWriter] = set()
+        self.changed = 0
         self.cuts = 0
         self.accepted = 0
         self.refused = 0
@@ -96,6 +99,16 @@ class Proxy:
         self._piece = piece
         self._pause_s = pause_s
 
+    def inject(self, reply: bytes) -> int:
+        """Send every client what its server did not; return how many there are."""
+        for client in self._clients:
+            client.write(reply)
+        return len(self._clients)
+
+    def change(self, change: Callable[[bytes], bytes] | None) -> None:
+        """Change what the server answers, a read at a time; ``changed`` counts the reads."""
+        self._change = change
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
@@ -111,6 +124,7 @@ class Proxy:
             writer.transport.abort()
             return
         self._open |= {writer, there[1]}
+        self._clients.add(writer)
         try:
             await asyncio.gather(
                 self._copy(reader, there[1], answers=False),
@@ -120,6 +134,7 @@ class Proxy:
             pass
         finally:
             self._open -= {writer, there[1]}
+            self._clients.discard(writer)
             for end in (writer, there[1]):
                 with contextlib.suppress(Exception):
                     end.transport.abort()
@@ -138,6 +153,10 @@ class Proxy:
             if lost:
                 self.swallowed += len(data)
                 continue
+            if answers and self._change is not None:
+                changed = self._change(data)
+                self.changed += changed != data
+                data = changed
             pause_s = self._pause_s if answers else 0.0
             piece = self._piece if answers else len(data)
             for start in range(0, len(data), piece):

@@ -7,6 +7,7 @@ parser, in C, to whoever waits for them, and what is written goes to the socket 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from operator import attrgetter
@@ -20,17 +21,25 @@ from redis_state.errors import BackendUnavailable
 from redis_state.transport.address import Address, Wire
 from redis_state.transport.failures import connect_error
 
-Heard = Callable[[Any], None]
+log: logging.Logger = logging.getLogger(__name__)
+
+# Takes the replies of one read together: they are counted before any of them is given away.
+Heard = Callable[[list[Any]], None]
 
 _BUFFER_BYTES = 1 << 16
 # How redis-py 5.3 and 8 name what it reads from and writes to.
 _STREAMS = ("_reader", "_writer")
 
 
+class ProtocolBroken(Exception):
+    """The server sent what is not the reply to any call. Nothing more can be read from it."""
+
+
 class Link(asyncio.BufferedProtocol):
     """A connection in use: ``write`` bytes, hear each reply in order, await ``lost``.
 
-    What a reply's taker raises ends the connection, and is raised by ``lost``.
+    What a reply's taker raises ends the connection, and is raised by ``lost``. A ProtocolBroken
+    is the server's fault: ``lost`` returns its text, and the connection is ``faulty``.
     """
 
     def __init__(
@@ -52,6 +61,8 @@ class Link(asyncio.BufferedProtocol):
         # When something was heard last; ``opened_at`` until then.
         self.heard_at: float = self.opened_at
         self.on_writable: Callable[[], None] | None = None
+        # It ended because of what the server sent on it: the next one may meet the same.
+        self.faulty: bool = False
         self._paused = False
 
     async def lost(self) -> str:
@@ -86,7 +97,7 @@ class Link(asyncio.BufferedProtocol):
         if self._ended.done():
             return
         self.heard_at = monotonic()
-        next_reply, hear = self._parser.gets, self._hear
+        next_reply, replies = self._parser.gets, list[Any]()
         self._parser.feed(self._buffer, 0, nbytes)
         try:
             while (reply := next_reply()) is not False:
@@ -94,7 +105,13 @@ class Link(asyncio.BufferedProtocol):
                 if isinstance(reply, RedisError) and not isinstance(reply, ResponseError):
                     self.abort(str(reply))
                     return
-                hear(reply)
+                replies.append(reply)
+            if replies:
+                self._hear(replies)
+        except ProtocolBroken as error:
+            log.warning("a connection is given up: the server broke the protocol: %s", error)
+            self.faulty = True
+            self.abort(f"the server broke the protocol: {error}")
         except Exception as error:  # noqa: BLE001 - whoever waits for its end is told
             self._transport.abort()
             self._end(error)
@@ -162,7 +179,8 @@ def _take_over(connection: Wire, hear: Heard) -> Link:
     if transport.is_closing() or reader.at_eof():
         raise ConnectionError("the server closed the connection")
     as_error: Any = attrgetter("_parser.parse_error")(connection)
-    link = Link(connection, transport, cast("Any", hiredis).Reader(replyError=as_error), hear)
+    parser = cast("Any", hiredis).Reader(protocolError=ProtocolBroken, replyError=as_error)
+    link = Link(connection, transport, parser, hear)
     # uvloop decides when it begins to read how it gives what it has read.
     transport.pause_reading()
     transport.set_protocol(link)

@@ -17,7 +17,8 @@ A call is in one of three places, and the order within them is the order of the 
     inflight  sent, its reply outstanding
 
 When the connection breaks, what is in flight goes back to ``again`` if it may be repeated and
-fails as *outcome unknown* if not. What was not sent stays queued until its deadline.
+fails as *outcome unknown* if not. What was not sent stays queued until its deadline. A reply that
+is nobody's breaks the connection too: the replies after it may be anybody's.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from itertools import count, groupby
 from math import inf
@@ -33,7 +34,7 @@ from operator import attrgetter
 from time import monotonic
 from typing import Any, TypeAlias
 
-from redis.exceptions import NoPermissionError, NoScriptError, RedisError, ResponseError
+from redis.exceptions import NoPermissionError, NoScriptError, ResponseError
 
 from redis_state.errors import (
     BackendUnavailable,
@@ -47,7 +48,7 @@ from redis_state.transport.address import Address
 from redis_state.transport.answer import Answer
 from redis_state.transport.failures import Rejected, reply_error
 from redis_state.transport.line import Line
-from redis_state.transport.link import Link
+from redis_state.transport.link import Link, ProtocolBroken
 from redis_state.transport.lua import Script
 from redis_state.transport.packing import (
     Argument,
@@ -229,7 +230,7 @@ class Sender:
         """Ask whether the server takes a key together with one of another slot, by its tag."""
         self._sharing = False
         elsewhere = key.replace("{", "{elsewhere ", 1)
-        asked = self.send("EVAL", "return 1", 2, key, elsewhere, repeatable=False)
+        asked = self.send("EVAL", "return 1", 2, key, elsewhere, repeatable=True)
         asked.add_done_callback(self._hear_sharing)
 
     def _hear_sharing(self, asked: asyncio.Future[Any]) -> None:
@@ -442,16 +443,20 @@ class Sender:
         self._loaded.add(script.digest)
         return head_of_text(script, keys, arguments)
 
-    def hear(self, reply: Any) -> None:
-        """Give a reply to whoever waits for it: the oldest calls in flight."""
-        inflight, share = self._inflight, self._shares.popleft()
-        if share > 1 and isinstance(reply, ResponseError):
-            self._refused_together(share, reply)
-        else:
-            replies: Sequence[Any] = (reply,) if share == 1 else reply
-            if len(replies) != share:
-                raise RedisError(f"{len(replies)} replies to {share} calls")
-            for of_call in replies:
+    def hear(self, replies: list[Any]) -> None:
+        """Give replies to the oldest calls in flight. All or none: see `_check`.
+
+        A caller that gets its reply goes on at once, and may send: what was read before that
+        is no reply to it.
+        """
+        self._check(replies)
+        inflight, shares = self._inflight, self._shares
+        for reply in replies:
+            share = shares.popleft()
+            if share > 1 and isinstance(reply, ResponseError):
+                self._refused_together(share, reply)
+                continue
+            for of_call in (reply,) if share == 1 else reply:
                 call = inflight.popleft()
                 if isinstance(of_call, ResponseError):
                     self._refused(call, of_call)
@@ -461,6 +466,17 @@ class Sender:
             if self._holding:
                 self._resume()
             self._note_idle()
+
+    def _check(self, replies: list[Any]) -> None:
+        """Raise ProtocolBroken if there are more replies, or other ones, than were waited for."""
+        shares = self._shares
+        if len(replies) > len(shares):
+            raise ProtocolBroken(f"{len(replies)} replies to {len(shares)} commands")
+        for share, reply in zip(shares, replies, strict=False):
+            if share == 1 or isinstance(reply, ResponseError):
+                continue
+            if reply.__class__ is not list or len(reply) != share:
+                raise ProtocolBroken(f"no list of {share} replies to {share} calls")
 
     def _refused_together(self, share: int, error: ResponseError) -> None:
         """Tell each of the calls that shared a command what they would have been told alone."""

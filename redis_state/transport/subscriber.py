@@ -23,13 +23,14 @@ from redis_state.transport.address import Address
 from redis_state.transport.answer import Answer
 from redis_state.transport.failures import Rejected, reply_error
 from redis_state.transport.line import Line
-from redis_state.transport.link import Link
+from redis_state.transport.link import Link, ProtocolBroken
 
 log: logging.Logger = logging.getLogger(__name__)
 
 _QUEUE_LIMIT = 1000
 _PING_EVERY_S = 10.0
 _LONGEST_BACKOFF_S = 1.0
+_PING = ("PING", b"")
 _pack: Callable[[tuple[str, bytes]], bytes] = cast("Any", hiredis).pack_command
 
 
@@ -176,7 +177,7 @@ class Subscriber:
                 async with asyncio.timeout(_PING_EVERY_S):
                     await link.lost()
                     return
-            self._ask("PING", b"")
+            self._ask(*_PING)
 
     def ended(self) -> None:
         """Forget what was confirmed."""
@@ -201,24 +202,35 @@ class Subscriber:
             self._asked.append((verb, channel))
             link.write(_pack((verb, channel)))
 
-    def hear(self, reply: Any) -> None:
-        """Take an answer, or a message to its subscribers."""
-        match reply:
-            case [b"message", channel, message]:
-                pass
-            case [b"subscribe", channel, _]:
-                self._asked.popleft()
-                if channel not in self._followers:
-                    return
-                self._confirmed.add(channel)
-                message = None
-            case ResponseError():
-                self._refused(self._asked.popleft(), reply)
-                return
-            case _:
-                self._asked.popleft()
-                return
-        # Whoever is told goes on at once, and may stop to follow.
+    def hear(self, replies: list[Any]) -> None:
+        """Take replies to commands, and messages to their subscribers."""
+        for reply in replies:
+            match reply:
+                case [b"message", channel, message]:
+                    self._deliver(channel, message)
+                case [b"subscribe", channel, _]:
+                    self._answered(("SUBSCRIBE", channel))
+                    if channel in self._followers:
+                        self._confirmed.add(channel)
+                        self._deliver(channel, None)
+                case [b"unsubscribe", channel, _]:
+                    self._answered(("UNSUBSCRIBE", channel))
+                # The latter when no channel is followed.
+                case [b"pong", _] | b"":
+                    self._answered(_PING)
+                case ResponseError():
+                    self._refused(self._answered(None), reply)
+                case _:
+                    raise ProtocolBroken("a reply that no command has")
+
+    def _answered(self, command: tuple[str, bytes] | None) -> tuple[str, bytes]:
+        """Take the oldest command as answered; it must be ``command``, if that is known."""
+        if not self._asked or command not in (None, self._asked[0]):
+            raise ProtocolBroken("a reply to a command that was not sent")
+        return self._asked.popleft()
+
+    def _deliver(self, channel: bytes, message: bytes | None) -> None:
+        # A subscriber that gets a message goes on at once, and may stop to follow.
         for subscription in tuple(self._followers.get(channel, ())):
             subscription.deliver(message)
 

@@ -485,7 +485,7 @@ async def test_nothing_is_written_to_a_connection_that_has_ended(url: str) -> No
         return address
 
     heard: list[Any] = []
-    link = await open_link(locate, heard.append, timeout_s=5)
+    link = await open_link(locate, heard.extend, timeout_s=5)
     link.write(b"*1\r\n$4\r\nPING\r\n")
     await eventually(lambda: heard == [b"PONG"], "it is heard")
     link.abort("enough")
