@@ -39,7 +39,9 @@ class Proxy:
         self._piece = 1 << 16
         self._pause_s = 0.0
         self._change: Callable[[bytes], bytes] | None = None
-        self._clients: set[asyncio.StreamWriter] = set()
+        # The server's end of each client's connection.
+        self._ends: dict[asyncio.StreamWriter, asyncio.StreamWriter] = {}
+        self._half_open: set[asyncio.StreamWriter] = set()
         self.changed = 0
         self.cuts = 0
         self.accepted = 0
@@ -101,9 +103,20 @@ class Proxy:
 
     def inject(self, reply: bytes) -> int:
         """Send every client what its server did not; return how many there are."""
-        for client in self._clients:
+        for client in self._ends:
             client.write(reply)
-        return len(self._clients)
+        return len(self._ends)
+
+    def half_open(self) -> int:
+        """Leave every client alone with a connection of which the other end is gone.
+
+        As when a host loses power, or a firewall forgets: the client hears of nothing. New
+        connections are fine. Returns how many there are.
+        """
+        self._half_open.update(self._ends)
+        for there in self._ends.values():
+            there.transport.abort()
+        return len(self._half_open)
 
     def change(self, change: Callable[[bytes], bytes] | None) -> None:
         """Change what the server answers, a read at a time; ``changed`` counts the reads."""
@@ -124,17 +137,18 @@ class Proxy:
             writer.transport.abort()
             return
         self._open |= {writer, there[1]}
-        self._clients.add(writer)
+        self._ends[writer] = there[1]
         try:
             await asyncio.gather(
-                self._copy(reader, there[1], answers=False),
-                self._copy(there[0], writer, answers=True),
+                self._copy(reader, there[1], writer, answers=False),
+                self._copy(there[0], writer, writer, answers=True),
             )
         except (OSError, asyncio.CancelledError):
             pass
         finally:
             self._open -= {writer, there[1]}
-            self._clients.discard(writer)
+            self._ends.pop(writer, None)
+            self._half_open.discard(writer)
             for end in (writer, there[1]):
                 with contextlib.suppress(Exception):
                     end.transport.abort()
@@ -145,11 +159,16 @@ class Proxy:
         return await asyncio.open_connection(self._target.hostname, self._target.port or 6379)
 
     async def _copy(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, answers: bool
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        client: asyncio.StreamWriter,
+        *,
+        answers: bool,
     ) -> None:
         lost = False
         while data := await reader.read(1 << 16):
-            lost = lost or (self._silent if answers else self._deaf)
+            lost = lost or client in self._half_open or (self._silent if answers else self._deaf)
             if lost:
                 self.swallowed += len(data)
                 continue
@@ -164,7 +183,8 @@ class Proxy:
                 await writer.drain()
                 if pause_s:
                     await asyncio.sleep(pause_s)
-        writer.close()
+        if client not in self._half_open:
+            writer.close()
 
 
 def certificate(folder: Path, name: str) -> tuple[Path, Path]:

@@ -80,6 +80,10 @@ _LONGEST_BACKOFF_S = 0.5
 _GRAIN_S = 0.1
 # A loop that counts in whole milliseconds rings up to two of them early.
 _EARLY_S = 0.002
+# A connection on which nothing was heard for this part of a call's time is given up, but not
+# after less than so long: what may be repeated is asked again on a new one, before its deadline.
+_SILENT_PART = 1 / 3
+_SILENT_S = 0.5
 
 _form_of = attrgetter("form")
 
@@ -97,6 +101,7 @@ class _Call(Answer):
         "number",
         "repeatable",
         "sent",
+        "timeout",
     )
 
     number: int
@@ -106,6 +111,7 @@ class _Call(Answer):
     # Neighbours of equal forms share a command, if it is a script's.
     form: _Form
     deadline: float
+    timeout: float
     repeatable: bool
     lasting: bool
     # It may have happened: a reply is outstanding, or one was lost with its connection.
@@ -122,6 +128,14 @@ class _Call(Answer):
             self.set_exception(error)
             # Unawaited calls are part of the contract: nobody may be there to look.
             self.exception()
+
+    def patient(self) -> bool:
+        """Tell whether it needs its connection until its deadline.
+
+        What may not be repeated does; what is large may still be on its way to the server.
+        """
+        small = len(self.arguments) <= _BATCH_BYTES
+        return not (self.done() or (self.repeatable and small))
 
 
 class Sender:
@@ -184,7 +198,8 @@ class Sender:
 
         ``repeatable`` promises that doing the command twice is doing it once, so that it may be
         sent again when a reply is lost. A ``lasting`` one is sent although its future is cancelled.
-        A call whose reply is overdue ends the connection, unless other replies still come in.
+        A connection on which nothing is heard for a third of a call's time is given up, unless one
+        of those in flight may not be repeated, or is large: then at the first deadline.
 
         Errors, on the future: BackendUnavailable if the deadline passes unsent, OutcomeUnknown if
         it passes later, StoreFull, CommandRefused; CallerError for what cannot be sent;
@@ -271,6 +286,7 @@ class Sender:
         if link is None and not self._line.connections:
             # A server that was never there is told as soon as connecting has taken its time.
             timeout_s = min(timeout_s, self._connect_timeout_s)
+        call.timeout = timeout_s
         call.deadline = monotonic() + timeout_s
         if at_once:
             self._inflight.append(call)
@@ -285,8 +301,9 @@ class Sender:
         else:
             self._queue.append(call)
             self._flush_soon()
-        if call.deadline < self._alarm_at:
-            self._arm(call.deadline)
+        look_at = call.deadline - timeout_s * (1 - _SILENT_PART)
+        if look_at < self._alarm_at:
+            self._arm(look_at)
         return call
 
     def _unsendable(self, what: Argument, error: Exception) -> asyncio.Future[Any]:
@@ -523,12 +540,12 @@ class Sender:
             self._idle.set()
             self._idle = None
 
-    def _arm(self, deadline: float) -> None:
-        """Keep one timer for all calls: it fires at the earliest deadline seen since it was set."""
+    def _arm(self, at: float) -> None:
+        """Keep one timer for all calls: it fires at the earliest moment asked for."""
         if self._alarm is not None:
             self._alarm.cancel()
-        self._alarm_at = deadline
-        delay_s = max(0, deadline - monotonic()) + _EARLY_S
+        self._alarm_at = at
+        delay_s = max(0, at - monotonic()) + _EARLY_S
         self._alarm = self._loop.call_later(delay_s, self._expire)
 
     def _expire(self) -> None:
@@ -540,15 +557,34 @@ class Sender:
                 call.fail(self._outcome(call, reason))
         self._again = deque(call for call in self._again if call.deadline > now and call.wanted())
         self._queue = deque(call for call in self._queue if call.deadline > now and call.wanted())
-        deadlines = [call.deadline for call in (*self._again, *self._queue, *self._inflight)]
-        overdue = self._inflight and self._inflight[0].deadline <= now
+        moments = [call.deadline for call in (*self._again, *self._queue, *self._inflight)]
         link = self._line.link
-        if overdue and link is not None and now - link.heard_at > _GRAIN_S:
+        if self._inflight and link is not None:
+            moments.append(self._look_at(link, now))
+        if moments:
+            self._arm(max(min(moments), now + _GRAIN_S))
+        self._note_idle()
+
+    def _look_at(self, link: Link, now: float) -> float:
+        """Give a connection up that is dead for all that can be heard; return when to look again.
+
+        A server that is busy for so long is asked again under the same ids. It is not asked often:
+        a new connection is in use once the server has answered on it.
+        """
+        oldest = self._inflight[0]
+        if oldest.deadline <= now and now - link.heard_at > _GRAIN_S:
             # The oldest reply is overdue: nothing behind it can be heard on this connection.
             link.abort("a reply is overdue")
-        if deadlines:
-            self._arm(max(min(deadlines), now + _GRAIN_S))
-        self._note_idle()
+        if any(call.patient() for call in self._inflight):
+            return inf
+        silent_at = min(
+            max(link.heard_at, call.deadline - call.timeout)
+            + max(_SILENT_S, call.timeout * _SILENT_PART)
+            for call in self._inflight
+        )
+        if silent_at <= now:
+            link.abort(f"nothing was heard for {now - link.heard_at:.1f} s")
+        return silent_at
 
     def _outcome(self, call: _Call, reason: str) -> RedisStateError:
         kind = OutcomeUnknown if call.sent else BackendUnavailable

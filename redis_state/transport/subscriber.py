@@ -28,7 +28,8 @@ from redis_state.transport.link import Link, ProtocolBroken
 log: logging.Logger = logging.getLogger(__name__)
 
 _QUEUE_LIMIT = 1000
-_PING_EVERY_S = 10.0
+# A connection that is silent for so long is sent a PING, and given up after as long again.
+_SILENT_S = 2.0
 _LONGEST_BACKOFF_S = 1.0
 _PING = ("PING", b"")
 _pack: Callable[[tuple[str, bytes]], bytes] = cast("Any", hiredis).pack_command
@@ -169,15 +170,20 @@ class Subscriber:
         return bool(self._followers)
 
     async def use(self, link: Link) -> None:
-        """Follow all channels until the connection ends, or nothing was heard for two pings."""
+        """Follow all channels until the connection ends, or does not answer a ping in time."""
         for channel in self._followers:
             self._ask("SUBSCRIBE", channel)
-        while monotonic() - link.heard_at <= 2 * _PING_EVERY_S:
+        heard_at, pinged = link.heard_at, False
+        while not pinged or link.heard_at > heard_at:
+            pinged = monotonic() - link.heard_at >= _SILENT_S
+            if pinged:
+                self._ask(*_PING)
+            heard_at = link.heard_at
+            wait_s = _SILENT_S if pinged else heard_at + _SILENT_S - monotonic()
             with suppress(TimeoutError):
-                async with asyncio.timeout(_PING_EVERY_S):
+                async with asyncio.timeout(wait_s):
                     await link.lost()
                     return
-            self._ask(*_PING)
 
     def ended(self) -> None:
         """Forget what was confirmed."""

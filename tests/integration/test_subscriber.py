@@ -146,7 +146,7 @@ async def test_connection_that_was_cut_comes_back_with_none(
 async def test_dead_connection_is_noticed_and_made_anew(
     url: str, channel: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_PING_EVERY_S", 0.1)
+    monkeypatch.setattr(module, "_SILENT_S", 0.1)
     async with Proxy(url) as proxy, subscriber_to(proxy.url) as subscriber:
         subscription = subscriber.subscribe(channel)
         assert await heard(subscription) is None
@@ -160,7 +160,7 @@ async def test_dead_connection_is_noticed_and_made_anew(
 async def test_idle_connection_is_kept(
     url: str, channel: str, sender: Sender, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_PING_EVERY_S", 0.05)
+    monkeypatch.setattr(module, "_SILENT_S", 0.05)
     async with subscriber_to(url) as subscriber:
         subscription = subscriber.subscribe(channel)
         assert await heard(subscription) is None
@@ -178,7 +178,7 @@ async def test_idle_connection_is_kept(
 async def test_connection_that_may_not_be_pinged_is_kept(
     own_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_PING_EVERY_S", 0.05)
+    monkeypatch.setattr(module, "_SILENT_S", 0.05)
     async with sender_to(own_url) as admin:
         rules = ("on", ">pw", "allchannels", "+subscribe", "+client")
         await admin.send("ACL", "SETUSER", "narrow", *rules, repeatable=True)
