@@ -22,15 +22,22 @@ from typing import Any
 from arq.connections import ArqRedis
 from arq.constants import in_progress_key_prefix, job_key_prefix, retry_key_prefix
 from arq.worker import Worker
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
 from redis_state.transport.clock import ms_of
 from redis_state.worker.jobs import is_anothers
 from redis_state.worker.queue import wake_channel
+from redis_state.worker.tally import Polls
 
 log: logging.Logger = logging.getLogger(__name__)
 
 _LISTEN_AGAIN_S = 1.0
+# A subscription that is silent for so long is sent a PING, and given up after as long again.
+_SILENT_S = 2.0
+# How long jobs that are being picked may hold up a stop. What a dead connection has marked as
+# picked by then is found by the sweeper.
+_SETTLE_S = 2.0
+_LEAVE_S = 1.0
 # How many jobs are read at a time.
 _PAGE = 256
 
@@ -53,6 +60,7 @@ class QueueWorker(Worker):
         self.slots = self.max_jobs
         self.most = most
         self.woken = asyncio.Event()
+        self.polls: Polls = Polls()
         self._namespace = namespace
 
     @property
@@ -65,6 +73,7 @@ class QueueWorker(Worker):
         while True:
             self.woken.clear()
             await self._poll_all()
+            self.polls.now()
             try:
                 async with asyncio.timeout_at(end):
                     await self.woken.wait()
@@ -188,18 +197,46 @@ class QueueWorker(Worker):
             try:
                 async with pool.pubsub() as told:
                     await told.subscribe(*channels)
-                    # Once subscribed too: what was put before is not told again.
-                    async for _ in told.listen():
-                        self.woken.set()
+                    await self._hear(told)
             except (RedisError, OSError) as error:
                 log.info("nobody can wake this worker, it looks by itself: %s", error)
             await asyncio.sleep(_LISTEN_AGAIN_S)
 
+    async def _hear(self, told: Any) -> None:
+        """Hear messages until the connection is lost, or is found to be dead."""
+        pinged = False
+        while True:
+            try:
+                message = await told.get_message(timeout=_SILENT_S)
+            except NoPermissionError:
+                if not pinged:
+                    raise
+                # A user that may not ask for a sign of life gets this one.
+                message = {"type": "pong"}
+            if message is not None:
+                pinged = False
+                # Once subscribed too: what was put before is not told again.
+                if message["type"] != "pong":
+                    self.woken.set()
+            elif pinged:
+                raise TimeoutError("no answer to a ping")
+            else:
+                await told.ping()
+                pinged = True
+
     async def settle(self) -> None:
-        """Wait until no job is about to begin."""
-        for worker in self.group:
-            if worker._picking is not None:  # noqa: SLF001 - our own kind
-                await asyncio.wait({worker._picking})  # noqa: SLF001 - as above
+        """Wait until no job is about to begin. What takes too long for that is given up."""
+        picking = {
+            worker._picking  # noqa: SLF001 - our own kind
+            for worker in self.group
+            if worker._picking is not None  # noqa: SLF001 - as above
+        }
+        if picking:
+            _, late = await asyncio.wait(picking, timeout=_SETTLE_S)
+            for task in late:
+                task.cancel()
+            if late:
+                await asyncio.wait(late)
 
     async def mend(self) -> None:
         """Put right what an error in arq's loop leaves: slots taken, and jobs marked as running."""
@@ -235,7 +272,8 @@ class QueueWorker(Worker):
         # Not by arq's own close, which stops half-way when the server is away.
         pool: ArqRedis = self.pool
         with suppress(RedisError, OSError):
-            await pool.delete(*(worker.health_check_key for worker in self.group))
+            async with asyncio.timeout(_LEAVE_S):
+                await pool.delete(*(worker.health_check_key for worker in self.group))
         await pool.aclose(close_connection_pool=True)
 
     async def _drop(self, job_id: str, error: Exception) -> None:

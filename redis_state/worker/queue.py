@@ -22,17 +22,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Iterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import Enum, auto
-from typing import Any
+from typing import Any, TypeVar
 
 from arq.connections import ArqRedis
 from arq.constants import in_progress_key_prefix, job_key_prefix
 from arq.jobs import serialize_job
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from redis_state.errors import BackendUnavailable, CommandRefused
 from redis_state.settings import Settings
@@ -43,6 +45,12 @@ from redis_state.worker.queue_server import connect, queue_settings
 
 log: logging.Logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
+# How often some work is tried when its connections break. As often fits into a call's time when
+# they break without a word.
+_TRIES = 3
+_SHORTEST_TRY_S = 0.5
 
 # One point of priority is worth as much as having been queued a minute earlier.
 _SENIORITY = timedelta(minutes=1)
@@ -87,11 +95,14 @@ class Queue:
 
     async def put_job(self, job: Job) -> None:
         """Queue a task where it belongs, once per epoch. Errors: BackendUnavailable."""
-        async with self._talking() as client:
+
+        async def put(client: ArqRedis) -> None:
             now_ms = await self._now_ms(client, job)
             async with client.pipeline(transaction=False) as pipe:
                 self._put(pipe, job, now_ms)
                 await _execute(pipe, waking=[job.queue or self._name])
+
+        await self._do(put)
 
     async def mend(self, jobs: Sequence[Job], *, patience_ms: int = 2_000) -> list[Mended]:
         """Make sure that the queue has these jobs, all of tasks that wait to be run.
@@ -105,9 +116,8 @@ class Queue:
         ``patience_ms`` after, so that nobody started the task in all that time, is the key
         deleted. A worker that was merely slow then finds the task held, or starts it first.
         """
-        if not jobs:
-            return []
-        async with self._talking() as client:
+
+        async def mend(client: ArqRedis) -> list[Mended]:
             now_ms, found = await self._find(client, jobs)
             async with client.pipeline(transaction=False) as pipe:
                 mended = [
@@ -121,7 +131,9 @@ class Queue:
                         if done in (Mended.REVIVED, Mended.QUEUED)
                     }
                     await _execute(pipe, waking=sorted(there_now))
-        return mended
+            return mended
+
+        return await self._do(mend) if jobs else []
 
     async def move(
         self,
@@ -138,14 +150,20 @@ class Queue:
         It is queued under the epoch of its last run or, if that was handed over, an earlier one.
         """
         earlier_ms = (_seniority(after) - _seniority(before)) // timedelta(milliseconds=1)
-        async with self._talking() as client:
+
+        async def move(client: ArqRedis) -> None:
             for job_id in self._names(Job(session_id, task_id, epoch, after)):
                 await client.zadd(queue or self._name, {job_id: -earlier_ms}, xx=True, incr=True)
 
+        await self._do(move, repeatable=False)
+
     async def clear(self) -> None:
         """Forget everything queued. The tasks stay as they are. Errors: BackendUnavailable."""
-        async with self._talking() as client:
+
+        async def clear(client: ArqRedis) -> None:
             await client.delete(self._name)
+
+        await self._do(clear)
 
     async def aclose(self) -> None:
         """Disconnect this loop. Safe to repeat."""
@@ -222,13 +240,25 @@ class Queue:
         pipe.set(job_key_prefix + name, payload, px=life_ms, nx=True)
         pipe.zadd(job.queue or self._name, {name: score}, nx=True)
 
-    @asynccontextmanager
-    async def _talking(self) -> AsyncGenerator[ArqRedis, None]:
+    async def _do(self, work: Callable[[ArqRedis], Awaitable[T]], *, repeatable: bool = True) -> T:
+        """Do some work, once more on new connections when its own has broken, if that is allowed.
+
+        Errors: BackendUnavailable.
+        """
         deadline_s = self._settings.connect_timeout_s + self._settings.call_timeout_s
-        client = self._client()
+        client, tries = self._client(), _TRIES if repeatable else 1
+        connections: Any = client.connection_pool
         try:
             async with asyncio.timeout(deadline_s):
-                yield client
+                while True:
+                    tries -= 1
+                    try:
+                        return await work(client)
+                    except (RedisConnectionError, RedisTimeoutError):
+                        # The others may be as dead.
+                        await connections.disconnect(inuse_connections=False)
+                        if not tries:
+                            raise
         except (RedisError, OSError) as error:
             url = (self._settings.queue_url or self._settings.url).get_secret_value()
             raise BackendUnavailable(str(Address.parse(url)), type(error).__name__) from error
@@ -238,7 +268,8 @@ class Queue:
         for other in [known for known in self._clients if known.is_closed()]:
             del self._clients[other]
         if loop not in self._clients:
-            self._clients[loop] = connect(queue_settings(self._settings))
+            try_s = max(_SHORTEST_TRY_S, self._settings.call_timeout_s / _TRIES)
+            self._clients[loop] = connect(queue_settings(self._settings), reply_timeout_s=try_s)
         return self._clients[loop]
 
 

@@ -62,8 +62,11 @@ def queue_settings(settings: Settings) -> QueueSettings:
     )
 
 
-def connect(server: QueueSettings) -> ArqRedis:
-    """Make a client of the queue's server, with every option of its address. No I/O."""
+def connect(server: QueueSettings, *, reply_timeout_s: float) -> ArqRedis:
+    """Make a client of the queue's server, with every option of its address. No I/O.
+
+    A reply that takes longer than ``reply_timeout_s`` ends its connection: TimeoutError.
+    """
     # arq's own create_pool connects at once, and again and again while the server is away.
     encryption: dict[str, Any] = {}
     if server.ssl:
@@ -84,6 +87,7 @@ def connect(server: QueueSettings) -> ArqRedis:
         username=server.username,
         password=server.password,
         socket_connect_timeout=server.conn_timeout,
+        socket_timeout=reply_timeout_s,
         job_serializer=serialize,
         job_deserializer=deserialize,
         **encryption,

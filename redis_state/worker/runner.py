@@ -34,6 +34,7 @@ from redis_state.worker.workers import INTERVAL_S, About
 log: logging.Logger = logging.getLogger(__name__)
 
 _SERVICES = "redis_state.services"
+_POLLS = "redis_state.polls"
 _RESTART_S = 0.5
 # arq itself looks at no more of a queue, and jobs that run stay in it.
 _ARQ_READS = 10_000
@@ -195,7 +196,7 @@ class AgentWorker:
     def _workers(self) -> QueueWorker:
         """Make one arq worker for each queue; the first leads the others."""
         settings = self.settings or Settings()
-        pool = connect(queue_settings(settings))
+        pool = connect(queue_settings(settings), reply_timeout_s=settings.call_timeout_s)
         made = [
             QueueWorker(
                 **self._options(queue),
@@ -207,6 +208,7 @@ class AgentWorker:
             for queue in self.queue_names
         ]
         leader = made[0]
+        leader.ctx[_POLLS] = leader.polls
         leader.others = made[1:]
         for worker in made[1:]:
             worker.ctx = leader.ctx
@@ -220,7 +222,7 @@ class AgentWorker:
 
         async def startup(ctx: dict[Any, Any]) -> None:
             if _SERVICES not in ctx:
-                ctx[_SERVICES] = services = Services(plan)
+                ctx[_SERVICES] = services = Services(plan, polls=ctx.get(_POLLS))
                 await services.start()
 
         async def shutdown(ctx: dict[Any, Any]) -> None:

@@ -24,7 +24,7 @@ from redis_state.worker.queue import Queue
 from redis_state.worker.run import Handler, Terms
 from redis_state.worker.steps import StepPolicy
 from redis_state.worker.sweeper import sweep_regularly
-from redis_state.worker.tally import Tally, stale_writes_refused
+from redis_state.worker.tally import Polls, Tally, stale_writes_refused
 from redis_state.worker.workers import About, Presence
 
 if TYPE_CHECKING:
@@ -69,11 +69,11 @@ class Plan:
 class Services:
     """The services of one running worker process."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, *, polls: Polls | None = None) -> None:
         self._plan = plan
         self.store: RedisStateStore = RedisStateStore(plan.settings)
         self.queue: Queue = Queue(plan.settings, name=plan.about.queues[0])
-        self.tally: Tally = Tally(plan.handlers)
+        self.tally: Tally = Tally(plan.handlers, polls=polls)
         self.presence: Presence = Presence(
             self.store, plan.about, self.tally, interval_s=plan.interval_s
         )
