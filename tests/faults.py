@@ -101,6 +101,10 @@ class Proxy:
         self._piece = piece
         self._pause_s = pause_s
 
+    def lead_to(self, url: str) -> None:
+        """Let new connections go to another server."""
+        self._target = urlsplit(url)
+
     def inject(self, reply: bytes) -> int:
         """Send every client what its server did not; return how many there are."""
         for client in self._ends:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
+from time import monotonic
 from typing import Any, Protocol
 
 from redis_state.transport.address import Address
@@ -100,7 +101,9 @@ class Line:
             try:
                 await user.use(link)
             finally:
-                of_use = link.heard_at > link.opened_at and not link.faulty
+                lived_s = monotonic() - link.opened_at
+                soon = link.faulty and lived_s < 2 * self._longest_backoff_s
+                of_use = link.heard_at > link.opened_at and not soon
                 self.link = None
                 link.abort("the connection was given up")
                 user.ended()

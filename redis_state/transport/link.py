@@ -19,7 +19,7 @@ from redis.exceptions import RedisError, ResponseError
 
 from redis_state.errors import BackendUnavailable
 from redis_state.transport.address import Address, Wire
-from redis_state.transport.failures import connect_error
+from redis_state.transport.failures import Refusal, connect_error
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -87,6 +87,11 @@ class Link(asyncio.BufferedProtocol):
         self._transport.abort()
         self._end(reason)
 
+    def leave(self, reason: str) -> None:
+        """End it at once for what the server answers: the next one may be answered the same."""
+        self.faulty = True
+        self.abort(reason)
+
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return the memory that the next bytes are written to."""
         del sizehint
@@ -101,17 +106,12 @@ class Link(asyncio.BufferedProtocol):
         self._parser.feed(self._buffer, 0, nbytes)
         try:
             while (reply := next_reply()) is not False:
-                # What redis-py counts as the end of a connection, such as a server that loads data.
-                if isinstance(reply, RedisError) and not isinstance(reply, ResponseError):
-                    self.abort(str(reply))
-                    return
                 replies.append(reply)
             if replies:
                 self._hear(replies)
         except ProtocolBroken as error:
             log.warning("a connection is given up: the server broke the protocol: %s", error)
-            self.faulty = True
-            self.abort(f"the server broke the protocol: {error}")
+            self.leave(f"the server broke the protocol: {error}")
         except Exception as error:  # noqa: BLE001 - whoever waits for its end is told
             self._transport.abort()
             self._end(error)
@@ -178,8 +178,7 @@ def _take_over(connection: Wire, hear: Heard) -> Link:
     reader, transport = streams[0], cast("asyncio.Transport", streams[1].transport)
     if transport.is_closing() or reader.at_eof():
         raise ConnectionError("the server closed the connection")
-    as_error: Any = attrgetter("_parser.parse_error")(connection)
-    parser = cast("Any", hiredis).Reader(protocolError=ProtocolBroken, replyError=as_error)
+    parser = cast("Any", hiredis).Reader(protocolError=ProtocolBroken, replyError=Refusal)
     link = Link(connection, transport, parser, hear)
     # uvloop decides when it begins to read how it gives what it has read.
     transport.pause_reading()

@@ -19,6 +19,10 @@ A call is in one of three places, and the order within them is the order of the 
 When the connection breaks, what is in flight goes back to ``again`` if it may be repeated and
 fails as *outcome unknown* if not. What was not sent stays queued until its deadline. A reply that
 is nobody's breaks the connection too: the replies after it may be anybody's.
+
+A server that is not the one to ask, or not yet (a replica after a failover, one that loads its
+data), executes nothing. Its calls go back to ``again``, in order, and the connection is left for
+where the address leads now.
 """
 
 from __future__ import annotations
@@ -34,8 +38,6 @@ from operator import attrgetter
 from time import monotonic
 from typing import Any, TypeAlias
 
-from redis.exceptions import NoPermissionError, NoScriptError, ResponseError
-
 from redis_state.errors import (
     BackendUnavailable,
     CallerError,
@@ -46,7 +48,7 @@ from redis_state.errors import (
 )
 from redis_state.transport.address import Address
 from redis_state.transport.answer import Answer
-from redis_state.transport.failures import Rejected, reply_error
+from redis_state.transport.failures import Refusal, Rejected, not_now, reply_error
 from redis_state.transport.line import Line
 from redis_state.transport.link import Link, ProtocolBroken
 from redis_state.transport.lua import Script
@@ -74,7 +76,7 @@ _BATCH_BYTES = 1 << 18
 # What is larger has a command of its own: it gains nothing, and the others would wait for it.
 _SHARED_ARGUMENTS = 100
 _SHARED_BYTES = 1 << 13
-_LONGEST_BACKOFF_S = 0.5
+_LONGEST_BACKOFF_S = 0.2
 # How late a deadline may be noticed: looking at every call for each of them would be quadratic.
 # Also how long a connection must be silent before an overdue reply ends it.
 _GRAIN_S = 0.1
@@ -84,6 +86,9 @@ _EARLY_S = 0.002
 # after less than so long: what may be repeated is asked again on a new one, before its deadline.
 _SILENT_PART = 1 / 3
 _SILENT_S = 0.5
+
+# Refusals that a shared command may get for keys that each of its calls may use.
+_OF_KEYS = ("NOPERM", "CROSSSLOT")
 
 _form_of = attrgetter("form")
 
@@ -149,7 +154,10 @@ class Sender:
         call_timeout_s: float = 5.0,
         connect_timeout_s: float = 5.0,
         busy_poll_s: float = 0.0,
+        left: Callable[[], None] = lambda: None,
     ) -> None:
+        # Called when a server is left because it is not the one to ask.
+        self._left = left
         self._shown_as = shown_as
         self._call_timeout_s = call_timeout_s
         self._connect_timeout_s = connect_timeout_s
@@ -181,8 +189,10 @@ class Sender:
         self._closed = False
         # Digests that this connection has sent the text of.
         self._loaded: set[str] = set()
-        # A script was forgotten: nothing is sent until it is known which calls must be repeated.
+        # A call was not executed: nothing is sent until it is known which must be repeated.
         self._holding = False
+        # Why the connection is left as soon as that is known, if it is.
+        self._leaving: str | None = None
         # Whether calls share commands; None until the server is asked.
         self._sharing: bool | None = None
         self.batches: int = 0
@@ -349,6 +359,7 @@ class Sender:
         """Send what waits, and what comes, until the connection ends."""
         self._loaded.clear()
         self._sharing = None
+        self._leaving = None
         link.on_writable = self._flush
         self._flush()
         self._trouble = await link.lost()
@@ -470,13 +481,17 @@ class Sender:
         inflight, shares = self._inflight, self._shares
         for reply in replies:
             share = shares.popleft()
-            if share > 1 and isinstance(reply, ResponseError):
+            if share > 1 and isinstance(reply, Refusal):
                 self._refused_together(share, reply)
                 continue
             for of_call in (reply,) if share == 1 else reply:
                 call = inflight.popleft()
-                if isinstance(of_call, ResponseError):
+                if isinstance(of_call, Refusal):
                     self._refused(call, of_call)
+                elif self._leaving is not None and call.repeatable:
+                    # It was made after one that was not executed, and must not overtake it.
+                    call.lost = True
+                    self._hold(call)
                 elif not call.done():
                     call.tell(of_call)
         if not inflight:
@@ -490,16 +505,16 @@ class Sender:
         if len(replies) > len(shares):
             raise ProtocolBroken(f"{len(replies)} replies to {len(shares)} commands")
         for share, reply in zip(shares, replies, strict=False):
-            if share == 1 or isinstance(reply, ResponseError):
+            if share == 1 or isinstance(reply, Refusal):
                 continue
             if reply.__class__ is not list or len(reply) != share:
                 raise ProtocolBroken(f"no list of {share} replies to {share} calls")
 
-    def _refused_together(self, share: int, error: ResponseError) -> None:
+    def _refused_together(self, share: int, error: Refusal) -> None:
         """Tell each of the calls that shared a command what they would have been told alone."""
         for _ in range(share):
             call = self._inflight.popleft()
-            if _is_of_keys(error):
+            if error.code in _OF_KEYS:
                 # For some of the keys, or because there are several: nothing was done. From now on
                 # each has its own command, those that wait in the queue too.
                 self._sharing = False
@@ -516,10 +531,15 @@ class Sender:
         call.sent = call.lost
         self._again.append(call)
 
-    def _refused(self, call: _Call, error: ResponseError) -> None:
-        if isinstance(error, NoScriptError) and call.form[0] is not None:
+    def _refused(self, call: _Call, error: Refusal) -> None:
+        if error.code == "NOSCRIPT" and call.form[0] is not None:
             # Somebody flushed the scripts: it is sent with its text.
             self._loaded.clear()
+            self._hold(call)
+            return
+        reason = not_now(error)
+        if reason is not None:
+            self._leaving = self._trouble = reason
             self._hold(call)
             return
         failure = reply_error(error, self._shown_as)
@@ -532,7 +552,11 @@ class Sender:
     def _resume(self) -> None:
         self._holding = False
         self._again = deque(sorted(self._again, key=lambda call: call.number))
-        if self._again or self._queue:
+        link = self._line.link
+        if self._leaving is not None and link is not None:
+            link.leave(self._leaving)
+            self._left()
+        elif self._again or self._queue:
             self._flush_soon()
 
     def _note_idle(self) -> None:
@@ -551,10 +575,13 @@ class Sender:
     def _expire(self) -> None:
         self._alarm_at = inf
         now = monotonic()
-        for call in (*self._again, *self._queue, *self._inflight):
+        for call in self._inflight:
             if call.deadline <= now:
-                reason = "sent, not answered by the deadline" if call.sent else self._trouble
-                call.fail(self._outcome(call, reason))
+                call.fail(self._outcome(call, "sent, not answered by the deadline"))
+        for call in (*self._again, *self._queue):
+            if call.deadline <= now:
+                before = "sent, the reply lost; then: " if call.sent else ""
+                call.fail(self._outcome(call, before + self._trouble))
         self._again = deque(call for call in self._again if call.deadline > now and call.wanted())
         self._queue = deque(call for call in self._queue if call.deadline > now and call.wanted())
         moments = [call.deadline for call in (*self._again, *self._queue, *self._inflight)]
@@ -609,7 +636,3 @@ class Sender:
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm_at = inf
-
-
-def _is_of_keys(error: ResponseError) -> bool:
-    return isinstance(error, NoPermissionError) or str(error).startswith("CROSSSLOT")

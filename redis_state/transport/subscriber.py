@@ -16,12 +16,11 @@ from time import monotonic
 from typing import Any, cast
 
 import hiredis
-from redis.exceptions import ResponseError
 
 from redis_state.errors import BackendUnavailable, ConfigError, RedisStateError
 from redis_state.transport.address import Address
 from redis_state.transport.answer import Answer
-from redis_state.transport.failures import Rejected, reply_error
+from redis_state.transport.failures import Refusal, Rejected, not_now, reply_error
 from redis_state.transport.line import Line
 from redis_state.transport.link import Link, ProtocolBroken
 
@@ -154,6 +153,12 @@ class Subscriber:
             self._confirmed.discard(subscription.channel)
             self._ask("UNSUBSCRIBE", subscription.channel)
 
+    def renew(self) -> None:
+        """Follow all channels over a new connection, to where the address leads now."""
+        link = self._line.link
+        if link is not None:
+            link.leave("the server is not the one to ask any more")
+
     async def aclose(self) -> None:
         """Disconnect. Safe to repeat. Who still waits for a message gets BackendUnavailable."""
         self._closed = True
@@ -224,7 +229,7 @@ class Subscriber:
                 # The latter when no channel is followed.
                 case [b"pong", _] | b"":
                     self._answered(_PING)
-                case ResponseError():
+                case Refusal():
                     self._refused(self._answered(None), reply)
                 case _:
                     raise ProtocolBroken("a reply that no command has")
@@ -240,9 +245,13 @@ class Subscriber:
         for subscription in tuple(self._followers.get(channel, ())):
             subscription.deliver(message)
 
-    def _refused(self, command: tuple[str, bytes], error: ResponseError) -> None:
+    def _refused(self, command: tuple[str, bytes], error: Refusal) -> None:
         verb, channel = command
         if verb != "SUBSCRIBE":
+            return
+        reason, link = not_now(error), self._line.link
+        if reason is not None and link is not None:
+            link.leave(reason)
             return
         for subscription in tuple(self._followers.get(channel, ())):
             subscription.deliver(reply_error(error, self._shown_as))

@@ -33,15 +33,16 @@ from arq.connections import ArqRedis
 from arq.constants import in_progress_key_prefix, job_key_prefix
 from arq.jobs import serialize_job
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from redis_state.errors import BackendUnavailable, CommandRefused
 from redis_state.settings import Settings
 from redis_state.transport.address import Address
 from redis_state.transport.clock import ms_of
+from redis_state.transport.failures import not_now
 from redis_state.worker.jobs import RUN_TASK, Job, serialize
-from redis_state.worker.queue_server import connect, queue_settings
+from redis_state.worker.queue_server import connect, queue_settings, renew
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -51,6 +52,9 @@ T = TypeVar("T")
 # they break without a word.
 _TRIES = 3
 _SHORTEST_TRY_S = 0.5
+# While the server is not the one to ask, or not yet.
+_FIRST_BACKOFF_S = 0.01
+_LONGEST_BACKOFF_S = 0.2
 
 # One point of priority is worth as much as having been queued a minute earlier.
 _SENIORITY = timedelta(minutes=1)
@@ -247,21 +251,28 @@ class Queue:
         """
         deadline_s = self._settings.connect_timeout_s + self._settings.call_timeout_s
         client, tries = self._client(), _TRIES if repeatable else 1
-        connections: Any = client.connection_pool
+        backoff_s, waits_for = _FIRST_BACKOFF_S, None
         try:
             async with asyncio.timeout(deadline_s):
                 while True:
                     tries -= 1
                     try:
                         return await work(client)
-                    except (RedisConnectionError, RedisTimeoutError):
-                        # The others may be as dead.
-                        await connections.disconnect(inuse_connections=False)
-                        if not tries:
+                    except (RedisConnectionError, RedisTimeoutError, ResponseError) as error:
+                        waits_for = not_now(error)
+                        broken = not isinstance(error, ResponseError) and tries > 0
+                        if waits_for is None and not broken:
                             raise
+                    await renew(client)
+                    if waits_for is not None:
+                        # Nothing was done.
+                        tries += 1
+                        await asyncio.sleep(backoff_s)
+                        backoff_s = min(2 * backoff_s, _LONGEST_BACKOFF_S)
         except (RedisError, OSError) as error:
             url = (self._settings.queue_url or self._settings.url).get_secret_value()
-            raise BackendUnavailable(str(Address.parse(url)), type(error).__name__) from error
+            reason = waits_for or type(error).__name__
+            raise BackendUnavailable(str(Address.parse(url)), reason) from error
 
     def _client(self) -> ArqRedis:
         loop = asyncio.get_running_loop()

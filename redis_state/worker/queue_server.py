@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from arq.connections import ArqRedis, RedisSettings
+from redis.exceptions import RedisError
 
 from redis_state.errors import ConfigError
 from redis_state.settings import Settings
 from redis_state.transport.address import Address
 from redis_state.worker.jobs import deserialize, serialize
 
+# Closing a dead connection over TLS would wait for the other side.
+_CLOSE_S = 0.2
 _BEYOND = ("ssl_min_version", "ssl_ciphers", "client_name")
 
 
@@ -93,3 +98,11 @@ def connect(server: QueueSettings, *, reply_timeout_s: float) -> ArqRedis:
         **encryption,
         **server.beyond,
     )
+
+
+async def renew(client: ArqRedis) -> None:
+    """Leave the connections that are not in use: they may be dead, or lead to a replica."""
+    connections: Any = client.connection_pool
+    with suppress(RedisError, OSError):
+        async with asyncio.timeout(_CLOSE_S):
+            await connections.disconnect(inuse_connections=False)

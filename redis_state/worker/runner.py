@@ -25,7 +25,7 @@ from redis_state.worker.heartbeat import Heartbeat
 from redis_state.worker.jobs import RUN_TASK, Ticket, deserialize, serialize
 from redis_state.worker.life import MAX_CRASHES
 from redis_state.worker.queue import default_queue
-from redis_state.worker.queue_server import connect, queue_settings
+from redis_state.worker.queue_server import connect, queue_settings, renew
 from redis_state.worker.run import Handler, run_task
 from redis_state.worker.services import Plan, Services, need_prometheus
 from redis_state.worker.steps import StepPolicy
@@ -179,6 +179,7 @@ class AgentWorker:
             except (RedisError, OSError) as error:
                 # arq gives up when the server is away; its running tasks go on meanwhile.
                 log.warning("the queue is away, trying again: %s", type(error).__name__)
+                await renew(worker.pool)
                 await asyncio.sleep(_RESTART_S)
 
     async def _finish_running(self, worker: QueueWorker) -> None:
