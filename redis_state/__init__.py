@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from redis_state.codec import Change
 from redis_state.errors import (
+    AuthenticationFailed,
     BackendError,
     BackendUnavailable,
     CallerError,
@@ -19,6 +20,7 @@ from redis_state.errors import (
     LostRace,
     MemoryBudgetExceeded,
     MissingCapability,
+    NoConnection,
     OutcomeUnknown,
     PauseTimeout,
     RedisStateError,
@@ -48,6 +50,7 @@ from redis_state.store import (
 __version__ = "0.1.0"
 
 __all__ = [
+    "AuthenticationFailed",
     "BackendError",
     "BackendUnavailable",
     "CallerError",
@@ -68,6 +71,7 @@ __all__ = [
     "LostRace",
     "MemoryBudgetExceeded",
     "MissingCapability",
+    "NoConnection",
     "OutcomeUnknown",
     "PauseTimeout",
     "RedisStateError",

@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from operator import attrgetter
+from socket import gaierror
 from time import monotonic
 from typing import Any, cast
 
 import hiredis
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import AuthenticationError, BusyLoadingError, RedisError, ResponseError
+from redis.exceptions import ConnectionError as RedisConnectionError
 
-from redis_state.errors import BackendUnavailable
+from redis_state.errors import BackendUnavailable, NoConnection
 from redis_state.transport.address import Address, Wire
-from redis_state.transport.failures import Refusal, connect_error
+from redis_state.transport.failures import Refusal, connect_error, server_problem
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -27,6 +30,7 @@ log: logging.Logger = logging.getLogger(__name__)
 Heard = Callable[[list[Any]], None]
 
 _BUFFER_BYTES = 1 << 16
+_TLS_TRY_S = 0.5
 # How redis-py 5.3 and 8 name what it reads from and writes to.
 _STREAMS = ("_reader", "_writer")
 
@@ -146,30 +150,84 @@ async def open_link(
 ) -> Link:
     """Connect to a server that is ready to serve.
 
-    Errors: BackendUnavailable; Rejected, if it would be in vain to try again; what ``locate``
+    Errors: NoConnection, which is ``final`` if it would be in vain to try again; what ``locate``
     raises.
     """
     address = await locate()
     connection = address.connection(connect_timeout_s=timeout_s)
-    failure: BackendUnavailable
+    failure: NoConnection
     try:
         async with asyncio.timeout(timeout_s):
             await connection.connect()
-            ping = connection.pack_command("PING")
-            await connection.send_packed_command(ping, check_health=False)
-            # A server that is loading its data answers here, before any call is at stake.
-            # Any other refusal (a full disk, narrow rights) says nothing about the calls.
-            with suppress(ResponseError):
-                await connection.read_response()
-        return _take_over(connection, hear)
+            problem = await _greet(connection)
+        if problem is None:
+            return _take_over(connection, hear)
+        failure = BackendUnavailable(str(address), problem, final=True)
     except (RedisError, OSError, TimeoutError) as error:
         failure = connect_error(error, str(address))
+        if not failure.final and isinstance(error, RedisConnectionError) and _is_hang_up(error):
+            failure = await _tls_failure(address) or failure
     except BaseException:
         await _disconnect(connection)
         raise
     await _disconnect(connection)
     # Not from the cause: the frames of redis-py, which some tools print, hold the password.
     raise failure
+
+
+async def _greet(connection: Wire) -> str | None:
+    """Ask whether the server is ready; return why it never will be, if so."""
+    hello = [*connection.pack_command("PING"), *connection.pack_command("HELLO")]
+    await connection.send_packed_command(hello, check_health=False)
+    said: Any = None
+    # A server that is loading its data answers here, before any call is at stake.
+    # Any other refusal (a full disk, narrow rights) says nothing about the calls.
+    with suppress(ResponseError):
+        await connection.read_response()
+    with suppress(ResponseError):
+        said = await connection.read_response()
+    return server_problem(said)
+
+
+def _is_hang_up(error: RedisConnectionError) -> bool:
+    """Tell whether a connection was made, and was lost before the server had said anything."""
+    if isinstance(error, AuthenticationError | BusyLoadingError):
+        return False
+    causes = (error.__cause__, error.__context__)
+    return not any(isinstance(cause, ConnectionRefusedError | gaierror) for cause in causes)
+
+
+async def _tls_failure(address: Address) -> NoConnection | None:
+    """Try TLS with a server that has hung up without a word; say so if that is why.
+
+    Nothing is sent: what was sent may have kept the server's reason from being heard.
+    """
+    if address.scheme not in ("redis", "rediss"):
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    if "ssl_certfile" in address.options:
+        context.load_cert_chain(address.options["ssl_certfile"], address.options["ssl_keyfile"])
+    host, port = address.options["host"], address.options["port"]
+    alert: ssl.SSLError | None = None
+    try:
+        async with asyncio.timeout(_TLS_TRY_S):
+            reader, writer = await asyncio.open_connection(host, port, ssl=context)
+            try:
+                if address.scheme == "rediss":
+                    await reader.read(1)
+            finally:
+                writer.transport.abort()
+    except ssl.SSLError as error:
+        if "ALERT" not in (error.reason or ""):
+            return None
+        alert = error
+    except (OSError, TimeoutError):
+        return None
+    if address.scheme == "rediss":
+        return None if alert is None else connect_error(alert, str(address))
+    reason = "this port speaks TLS: write rediss:// instead of redis://"
+    return BackendUnavailable(str(address), reason, final=True)
 
 
 def _take_over(connection: Wire, hear: Heard) -> Link:

@@ -43,12 +43,13 @@ from redis_state.errors import (
     CallerError,
     CommandRefused,
     ConfigError,
+    NoConnection,
     OutcomeUnknown,
     RedisStateError,
 )
 from redis_state.transport.address import Address
 from redis_state.transport.answer import Answer
-from redis_state.transport.failures import Refusal, Rejected, not_now, reply_error
+from redis_state.transport.failures import Refusal, again, not_now, reply_error
 from redis_state.transport.line import Line
 from redis_state.transport.link import Link, ProtocolBroken
 from redis_state.transport.lua import Script
@@ -212,8 +213,9 @@ class Sender:
         of those in flight may not be repeated, or is large: then at the first deadline.
 
         Errors, on the future: BackendUnavailable if the deadline passes unsent, OutcomeUnknown if
-        it passes later, StoreFull, CommandRefused; CallerError for what cannot be sent;
-        ConfigError if there is no server to start.
+        it passes later, AuthenticationFailed, StoreFull, CommandRefused; CallerError for what
+        cannot be sent; ConfigError if there is no server to start. What another try cannot help is
+        told at once, such as a wrong password.
         """
         try:
             packed = pack(command)
@@ -380,10 +382,10 @@ class Sender:
     def failed(self, error: Exception) -> None:
         """Keep the reason for whoever waits, or tell it at once if waiting is in vain."""
         if isinstance(error, ConfigError):
-            self._fail_waiting(str(error), configuration=True)
-        elif isinstance(error, Rejected):
-            self._fail_waiting(error.reason)
-        elif isinstance(error, BackendUnavailable):
+            self._fail_waiting(str(error), error)
+        elif isinstance(error, NoConnection) and error.final:
+            self._fail_waiting(error.reason, error)
+        elif isinstance(error, NoConnection):
             self._trouble = error.reason
         else:
             log.error("the sender failed; so do its calls", exc_info=error)
@@ -542,7 +544,9 @@ class Sender:
             self._leaving = self._trouble = reason
             self._hold(call)
             return
-        failure = reply_error(error, self._shown_as)
+        script = call.form[0]
+        command = "" if script is not None else _verb(call.arguments)
+        failure = reply_error(error, self._shown_as, command=command, script=script)
         if call.lost:
             failure = OutcomeUnknown(
                 self._shown_as, f"sent, the reply lost, and refused when repeated: {failure}"
@@ -617,12 +621,13 @@ class Sender:
         kind = OutcomeUnknown if call.sent else BackendUnavailable
         return kind(self._shown_as, reason)
 
-    def _fail_waiting(self, reason: str, *, configuration: bool = False) -> None:
+    def _fail_waiting(self, reason: str, error: ConfigError | NoConnection | None = None) -> None:
+        """Give each call that waits an outcome: a copy of ``error``, if it was not sent."""
         for call in (*self._again, *self._queue):
-            if configuration and not call.sent:
-                call.fail(ConfigError(reason))
-            else:
+            if error is None or call.sent:
                 call.fail(self._outcome(call, reason))
+            else:
+                call.fail(again(error))
         self._again.clear()
         self._queue.clear()
         self._note_idle()
@@ -636,3 +641,8 @@ class Sender:
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm_at = inf
+
+
+def _verb(packed: bytes) -> str:
+    """Name a packed command without its arguments."""
+    return packed.split(b"\r\n", 3)[2].decode(errors="replace")

@@ -17,10 +17,10 @@ from typing import Any, cast
 
 import hiredis
 
-from redis_state.errors import BackendUnavailable, ConfigError, RedisStateError
+from redis_state.errors import BackendUnavailable, ConfigError, NoConnection, RedisStateError
 from redis_state.transport.address import Address
 from redis_state.transport.answer import Answer
-from redis_state.transport.failures import Refusal, Rejected, not_now, reply_error
+from redis_state.transport.failures import Refusal, again, not_now, reply_error
 from redis_state.transport.line import Line
 from redis_state.transport.link import Link, ProtocolBroken
 
@@ -69,8 +69,9 @@ class Subscription:
 
         To be awaited at once, one at a time: what it has been given is taken from the queue.
         None also after ``within_s`` of silence, or up to twice as much. Errors: what keeps
-        messages from ever coming. BackendUnavailable if the store is closed or the server refuses
-        to know us, CommandRefused if it refuses the channel, ConfigError.
+        messages from ever coming. BackendUnavailable if the store is closed or no connection can be
+        made without a change, AuthenticationFailed, CommandRefused if the server refuses the
+        channel, ConfigError.
         """
         self._waiting = answer = Answer(loop=self._loop)
         answer.waiter = None
@@ -163,7 +164,7 @@ class Subscriber:
         """Disconnect. Safe to repeat. Who still waits for a message gets BackendUnavailable."""
         self._closed = True
         await self._line.aclose()
-        self._tell_all("the store is closed")
+        self._tell_all(BackendUnavailable(self._shown_as, "the store is closed"))
 
     @property
     def connections(self) -> int:
@@ -197,11 +198,9 @@ class Subscriber:
 
     def failed(self, error: Exception) -> None:
         """Tell the followers, if waiting is in vain."""
-        if isinstance(error, ConfigError):
-            self._tell_all(str(error), configuration=True)
-        elif isinstance(error, Rejected):
-            self._tell_all(error.reason)
-        elif isinstance(error, BackendUnavailable):
+        if isinstance(error, ConfigError) or (isinstance(error, NoConnection) and error.final):
+            self._tell_all(error)
+        elif isinstance(error, NoConnection):
             log.debug("the subscription connection could not be made: %s", error)
         else:
             log.error("the subscription connection failed; it is made anew", exc_info=error)
@@ -254,13 +253,9 @@ class Subscriber:
             link.leave(reason)
             return
         for subscription in tuple(self._followers.get(channel, ())):
-            subscription.deliver(reply_error(error, self._shown_as))
+            subscription.deliver(reply_error(error, self._shown_as, command=verb))
 
-    def _tell_all(self, reason: str, *, configuration: bool = False) -> None:
+    def _tell_all(self, error: ConfigError | NoConnection) -> None:
         for followers in self._followers.values():
             for subscription in followers:
-                subscription.deliver(
-                    ConfigError(reason)
-                    if configuration
-                    else BackendUnavailable(self._shown_as, reason)
-                )
+                subscription.deliver(again(error))

@@ -250,7 +250,7 @@ async def test_sender_whose_user_may_not_ping_still_works(own_url: str) -> None:
         assert await sender.send("GET", "x", repeatable=True) is None
 
 
-async def test_server_that_cannot_save_is_command_refused() -> None:
+async def test_server_that_cannot_save_is_full_and_says_what_to_do() -> None:
     options = ("--enable-protected-configs", "yes")
     with short_directory() as directory, run_server(directory, *options) as url:
         gone = directory / "gone"
@@ -267,8 +267,12 @@ async def test_server_that_cannot_save_is_command_refused() -> None:
                 return b"rdb_last_bgsave_status:err" in found
 
             await eventually(failed, "the server could not save")
-            with pytest.raises(CommandRefused, match="MISCONF"):
+            with pytest.raises(StoreFull, match=r"cannot write to its disk.*MISCONF"):
                 await sender.send("SET", "key", "new", repeatable=True)
+            writing = script_of("redis.call('SET', KEYS[1], 'new')")
+            with pytest.raises(StoreFull, match="MISCONF") as full:
+                await run_script(sender, writing, "key")
+            assert writing.digest not in str(full.value)
             assert await sender.send("GET", "key", repeatable=True) == b"old"
 
 

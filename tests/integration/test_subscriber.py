@@ -10,7 +10,12 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from redis_state.errors import BackendUnavailable, CommandRefused, ConfigError
+from redis_state.errors import (
+    AuthenticationFailed,
+    BackendUnavailable,
+    CommandRefused,
+    ConfigError,
+)
 from redis_state.settings import Settings
 from redis_state.testing import eventually
 from redis_state.transport import subscriber as module
@@ -248,14 +253,14 @@ async def test_wrong_password_is_an_error_until_it_is_put_right(own_url: str) ->
         await admin.send("CONFIG", "SET", "requirepass", "right", repeatable=True)
         subscription = subscriber.subscribe("channel")
         for _ in range(2):
-            with pytest.raises(BackendUnavailable, match="Authentication required"):
+            with pytest.raises(AuthenticationFailed, match="Authentication required"):
                 await heard(subscription)
         await admin.send("CONFIG", "SET", "requirepass", "", repeatable=True)
 
         async def confirmed() -> bool:
             try:
                 return await heard(subscription) is None
-            except BackendUnavailable:
+            except AuthenticationFailed:
                 return False
 
         await eventually(confirmed, "the subscription is confirmed")
