@@ -8,7 +8,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from arq.connections import ArqRedis, RedisSettings
+from redis.asyncio.connection import (
+    Connection,
+    ConnectionPool,
+    SSLConnection,
+    UnixDomainSocketConnection,
+)
 from redis.exceptions import RedisError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from redis_state.errors import ConfigError
 from redis_state.settings import Settings
@@ -67,16 +74,51 @@ def queue_settings(settings: Settings) -> QueueSettings:
     )
 
 
+class _Bounded:
+    """A connection of redis-py whose writes are bounded and can still be cancelled.
+
+    It bounds them with `asyncio.wait_for`, which before Python 3.12 loses a cancellation that comes
+    when the write is done: a worker that was told to stop went on for ever.
+    """
+
+    async def send_packed_command(self, command: Any, check_health: bool = True) -> None:  # noqa: FBT001, FBT002 - as redis-py calls it
+        """Send what was packed. Errors: TimeoutError, as redis-py has it."""
+        me: Any = self
+        limit_s, me.socket_timeout = me.socket_timeout, None
+        try:
+            async with asyncio.timeout(limit_s):
+                await super().send_packed_command(command, check_health)  # type: ignore[misc]  # the connection's, which comes next
+        except TimeoutError:
+            raise RedisTimeoutError("Timeout writing to socket") from None
+        finally:
+            me.socket_timeout = limit_s
+
+
+class _Connection(_Bounded, Connection):
+    pass
+
+
+class _TlsConnection(_Bounded, SSLConnection):
+    pass
+
+
+class _UnixConnection(_Bounded, UnixDomainSocketConnection):
+    pass
+
+
 def connect(server: QueueSettings, *, reply_timeout_s: float) -> ArqRedis:
     """Make a client of the queue's server, with every option of its address. No I/O.
 
     A reply that takes longer than ``reply_timeout_s`` ends its connection: TimeoutError.
     """
     # arq's own create_pool connects at once, and again and again while the server is away.
-    encryption: dict[str, Any] = {}
-    if server.ssl:
-        encryption = {
-            "ssl": True,
+    options: dict[str, Any] = {"host": server.host, "port": server.port}
+    kind: type[Connection | UnixDomainSocketConnection] = _Connection
+    if server.unix_socket_path is not None:
+        options, kind = {"path": server.unix_socket_path}, _UnixConnection
+    elif server.ssl:
+        kind = _TlsConnection
+        options |= {
             "ssl_keyfile": server.ssl_keyfile,
             "ssl_certfile": server.ssl_certfile,
             "ssl_ca_certs": server.ssl_ca_certs,
@@ -84,20 +126,17 @@ def connect(server: QueueSettings, *, reply_timeout_s: float) -> ArqRedis:
             "ssl_cert_reqs": server.ssl_cert_reqs,
             "ssl_check_hostname": server.ssl_check_hostname,
         }
-    return ArqRedis(
-        host=server.host,
-        port=server.port,
-        unix_socket_path=server.unix_socket_path,
+    pool = ConnectionPool(
+        connection_class=kind,
         db=server.database,
         username=server.username,
         password=server.password,
         socket_connect_timeout=server.conn_timeout,
         socket_timeout=reply_timeout_s,
-        job_serializer=serialize,
-        job_deserializer=deserialize,
-        **encryption,
+        **options,
         **server.beyond,
     )
+    return ArqRedis(pool, job_serializer=serialize, job_deserializer=deserialize)
 
 
 async def renew(client: ArqRedis) -> None:

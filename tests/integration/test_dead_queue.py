@@ -17,6 +17,7 @@ from redis_state.models import TaskStatus
 from redis_state.testing import eventually
 from redis_state.worker import TaskClient, TaskContext, WorkerInfo, arq_loop, workers
 from redis_state.worker.queue import Queue
+from redis_state.worker.queue_server import connect, queue_settings
 from tests.faults import Proxy
 from tests.pools import SESSION, agent, becomes, client_of, queue_of, queued, serving
 from tests.supervised import begin, listed, stop, worker_process
@@ -138,3 +139,21 @@ async def test_a_worker_is_still_woken_after_its_subscription_has_died(
         await eventually(lambda: proxy.swallowed > 0, "a ping is lost")
         await eventually(listening, "it listens again")
         await answered()
+
+
+async def test_a_cancellation_of_what_talks_to_the_queue_is_never_lost(settings: Settings) -> None:
+    client = connect(queue_settings(settings), reply_timeout_s=5)
+
+    async def talk() -> None:
+        while True:
+            await client.get("arq:none")
+
+    await client.get("arq:none")
+    for turns in range(40):
+        talking = asyncio.create_task(talk())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        talking.cancel()
+        await asyncio.wait({talking}, timeout=5)
+        assert talking.cancelled()
+    await client.aclose(close_connection_pool=True)
