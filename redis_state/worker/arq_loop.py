@@ -21,6 +21,7 @@ from typing import Any
 
 from arq.connections import ArqRedis
 from arq.constants import in_progress_key_prefix, job_key_prefix, retry_key_prefix
+from arq.utils import poll
 from arq.worker import Worker
 from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
@@ -62,6 +63,47 @@ class QueueWorker(Worker):
         self.woken = asyncio.Event()
         self.polls: Polls = Polls()
         self._namespace = namespace
+
+    async def main(self) -> None:
+        """Poll until cancelled. arq's own asks for more of the server than a worker needs."""
+        self.ctx["redis"] = self.pool
+        if self.on_startup:
+            await self.on_startup(self.ctx)
+        async for _ in poll(self.poll_delay_s):
+            await self._poll_iteration()
+
+    async def finish_job(  # noqa: PLR0917 - as arq calls it
+        self,
+        job_id: str,
+        finish: bool,  # noqa: FBT001 - as above
+        result_data: bytes | None,
+        result_timeout_s: float | None,
+        keep_result_forever: bool,  # noqa: FBT001 - as above
+        incr_score: int | None,
+        keep_in_progress: float | None,
+    ) -> None:
+        """Take a job that is done off the queue, or put it off. No result is kept, none aborted.
+
+        arq's own touches the one key that all queues of a server have in common.
+        """
+        del result_data, result_timeout_s, keep_result_forever
+        mark = in_progress_key_prefix + job_id
+        async with self.pool.pipeline(transaction=True) as opened:
+            pipe: Any = opened
+            if keep_in_progress is None:
+                pipe.delete(mark)
+            else:
+                pipe.pexpire(mark, round(keep_in_progress * 1000))
+            if finish:
+                pipe.delete(retry_key_prefix + job_id, job_key_prefix + job_id)
+                pipe.zrem(self.queue_name, job_id)
+            elif incr_score:
+                pipe.zincrby(self.queue_name, incr_score, job_id)
+            await pipe.execute()
+
+    async def finish_failed_job(self, job_id: str, result_data: bytes | None) -> None:
+        """Take a job that cannot be run off the queue."""
+        await self.finish_job(job_id, True, result_data, None, False, None, None)  # noqa: FBT003 - as arq calls it
 
     @property
     def group(self) -> tuple[QueueWorker, ...]:

@@ -38,11 +38,10 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from redis_state.errors import BackendUnavailable, CommandRefused
 from redis_state.settings import Settings
-from redis_state.transport.address import Address
 from redis_state.transport.clock import ms_of
 from redis_state.transport.failures import not_now
 from redis_state.worker.jobs import RUN_TASK, Job, serialize
-from redis_state.worker.queue_server import connect, queue_settings, renew
+from redis_state.worker.queue_server import connect, queue_error, queue_settings, renew
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -247,7 +246,7 @@ class Queue:
     async def _do(self, work: Callable[[ArqRedis], Awaitable[T]], *, repeatable: bool = True) -> T:
         """Do some work, once more on new connections when its own has broken, if that is allowed.
 
-        Errors: BackendUnavailable.
+        Errors: BackendUnavailable, AuthenticationFailed.
         """
         deadline_s = self._settings.connect_timeout_s + self._settings.call_timeout_s
         client, tries = self._client(), _TRIES if repeatable else 1
@@ -270,9 +269,11 @@ class Queue:
                         await asyncio.sleep(backoff_s)
                         backoff_s = min(2 * backoff_s, _LONGEST_BACKOFF_S)
         except (RedisError, OSError) as error:
-            url = (self._settings.queue_url or self._settings.url).get_secret_value()
-            reason = waits_for or type(error).__name__
-            raise BackendUnavailable(str(Address.parse(url)), reason) from error
+            failure = queue_error(error, self._settings)
+            if waits_for is not None:
+                failure = BackendUnavailable(failure.address, waits_for)
+        # Not from its cause: redis-py's frames and texts hold passwords and arguments.
+        raise failure
 
     def _client(self) -> ArqRedis:
         loop = asyncio.get_running_loop()

@@ -14,12 +14,13 @@ from redis.asyncio.connection import (
     SSLConnection,
     UnixDomainSocketConnection,
 )
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from redis_state.errors import ConfigError
+from redis_state.errors import BackendUnavailable, CommandRefused, ConfigError, NoConnection
 from redis_state.settings import Settings
 from redis_state.transport.address import Address
+from redis_state.transport.failures import connect_error, reply_error
 from redis_state.worker.jobs import deserialize, serialize
 
 # Closing a dead connection over TLS would wait for the other side.
@@ -137,6 +138,16 @@ def connect(server: QueueSettings, *, reply_timeout_s: float) -> ArqRedis:
         **server.beyond,
     )
     return ArqRedis(pool, job_serializer=serialize, job_deserializer=deserialize)
+
+
+def queue_error(error: BaseException, settings: Settings) -> NoConnection:
+    """Name why the queue's server did not do what was asked, without a password or a payload."""
+    address = str(Address.parse((settings.queue_url or settings.url).get_secret_value()))
+    if isinstance(error, ResponseError):
+        failure = reply_error(error, address)
+        reason = str(failure).removeprefix(f"{address}: ")
+        return BackendUnavailable(address, reason, final=isinstance(failure, CommandRefused))
+    return connect_error(error, address)
 
 
 async def renew(client: ArqRedis) -> None:

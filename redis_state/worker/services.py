@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from redis_state.errors import BackendError, ConfigError
+from redis_state.errors import BackendError, CommandRefused, ConfigError, NoConnection
 from redis_state.primitives.lease import Leases
 from redis_state.settings import Settings
 from redis_state.store import RedisStateStore
@@ -95,6 +95,15 @@ class Services:
         )
         self.served: Served | None = None
         self._running: list[asyncio.Future[None]] = []
+
+    async def reach(self) -> None:
+        """Reach the store's server, before anything is started. Errors: NoConnection."""
+        try:
+            with suppress(CommandRefused):
+                await self.store.transport.sender.send("PING", repeatable=True)
+        except NoConnection:
+            await self.store.transport.aclose(drain_s=0)
+            raise
 
     async def start(self) -> None:
         """Start everything."""

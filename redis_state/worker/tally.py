@@ -63,10 +63,12 @@ class Polls:
     """When a worker last looked at its queues, or began to. Safe to ask in another thread."""
 
     at: float = field(default_factory=time.monotonic)
+    # It has looked at all of them at least once.
+    ever: bool = False
 
     def now(self) -> None:
         """Note that it has looked at all of them."""
-        self.at = time.monotonic()
+        self.at, self.ever = time.monotonic(), True
 
     def age_s(self) -> float:
         """Tell how long ago that was."""
