@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from redis_state.codec import Change
 from redis_state.errors import (
+    AuthenticationFailed,
     BackendError,
     BackendUnavailable,
     CallerError,
@@ -20,6 +21,7 @@ from redis_state.errors import (
     LostRace,
     MemoryBudgetExceeded,
     MissingCapability,
+    NoConnection,
     OutcomeUnknown,
     PauseTimeout,
     RedisStateError,
@@ -49,6 +51,7 @@ from redis_state.store import (
 __version__ = "0.1.0"
 
 __all__ = [
+    "AuthenticationFailed",
     "BackendError",
     "BackendUnavailable",
     "CallerError",
@@ -70,6 +73,7 @@ __all__ = [
     "LostRace",
     "MemoryBudgetExceeded",
     "MissingCapability",
+    "NoConnection",
     "OutcomeUnknown",
     "PauseTimeout",
     "RedisStateError",

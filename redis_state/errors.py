@@ -25,9 +25,11 @@
     │   └── TaskWasCancelled       it is CANCELLED
     ├── HandlerChanged         a handler ended without asking for what earlier runs noted
     └── BackendError           trouble with the server
-        ├── BackendUnavailable     it cannot be reached; the call did not happen
-        │   └── OutcomeUnknown         the connection broke: it may have happened
-        ├── StoreFull              it refuses writes for want of memory; reads go on
+        ├── NoConnection           there is no connection that could be used
+        │   ├── BackendUnavailable     it cannot be reached; the call did not happen
+        │   │   └── OutcomeUnknown         the connection broke: it may have happened
+        │   └── AuthenticationFailed   it refuses the user and password; the call did not happen
+        ├── StoreFull              it refuses writes for want of memory or disk; reads go on
         ├── JournalRewound         it has lost entries of a task's journal that its run knows
         ├── CommandRefused         it answered with an error that none of the others explains
         └── CorruptState           what is stored cannot be what was written
@@ -272,13 +274,32 @@ class BackendError(RedisStateError):
     """Trouble with the server."""
 
 
-class BackendUnavailable(BackendError):
-    """The server at ``address`` cannot be reached. The call did not happen; it may be repeated."""
+class NoConnection(BackendError):
+    """There is no connection to the server at ``address`` that could be used, for ``reason``.
 
-    def __init__(self, address: str, reason: str) -> None:
+    ``final`` if another try is in vain until somebody changes something: the URL, a certificate, a
+    password. Such an error is raised at once, the others at the call's deadline.
+    """
+
+    def __init__(self, address: str, reason: str, *, final: bool = False) -> None:
         super().__init__(f"{address}: {reason}")
         self.address = address
         self.reason = reason
+        self.final = final
+
+
+class BackendUnavailable(NoConnection):
+    """The server at ``address`` cannot be reached. The call did not happen; it may be repeated."""
+
+
+class AuthenticationFailed(NoConnection):
+    """The server refuses the user and password, or asks for them. The call did not happen.
+
+    Correct them, or what the server knows of them; ``final`` is always true.
+    """
+
+    def __init__(self, address: str, reason: str, *, final: bool = True) -> None:
+        super().__init__(address, reason, final=final)
 
 
 class OutcomeUnknown(BackendUnavailable):
@@ -286,7 +307,7 @@ class OutcomeUnknown(BackendUnavailable):
 
 
 class StoreFull(BackendError):
-    """The server is out of memory and refuses writes. Nothing was written; reads go on."""
+    """The server has no memory or no disk to write to. Nothing was written; reads go on."""
 
 
 class JournalRewound(BackendError):

@@ -11,7 +11,7 @@ import ssl
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Callable, Generator
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import unquote, urlsplit
@@ -28,7 +28,7 @@ PROCESSES = Path(__file__).parent / "processes"
 
 
 class Proxy:
-    """A TCP port in front of a server, with faults. ``cuts`` and ``swallowed`` count them."""
+    """A TCP port in front of a server, with faults that are counted, by ``cuts`` for example."""
 
     def __init__(self, url: str, *, tls: ssl.SSLContext | None = None) -> None:
         self._target = urlsplit(url)
@@ -40,6 +40,11 @@ class Proxy:
         self._deaf = False
         self._piece = 1 << 16
         self._pause_s = 0.0
+        self._change: Callable[[bytes], bytes] | None = None
+        # The server's end of each client's connection.
+        self._ends: dict[asyncio.StreamWriter, asyncio.StreamWriter] = {}
+        self._half_open: set[asyncio.StreamWriter] = set()
+        self.changed = 0
         self.cuts = 0
         self.accepted = 0
         self.refused = 0
@@ -98,6 +103,31 @@ class Proxy:
         self._piece = piece
         self._pause_s = pause_s
 
+    def lead_to(self, url: str) -> None:
+        """Let new connections go to another server."""
+        self._target = urlsplit(url)
+
+    def inject(self, reply: bytes) -> int:
+        """Send every client what its server did not; return how many there are."""
+        for client in self._ends:
+            client.write(reply)
+        return len(self._ends)
+
+    def half_open(self) -> int:
+        """Leave every client alone with a connection of which the other end is gone.
+
+        As when a host loses power, or a firewall forgets: the client hears of nothing. New
+        connections are fine. Returns how many there are.
+        """
+        self._half_open.update(self._ends)
+        for there in self._ends.values():
+            there.transport.abort()
+        return len(self._half_open)
+
+    def change(self, change: Callable[[bytes], bytes] | None) -> None:
+        """Change what the server answers, a read at a time; ``changed`` counts the reads."""
+        self._change = change
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
@@ -113,15 +143,18 @@ class Proxy:
             writer.transport.abort()
             return
         self._open |= {writer, there[1]}
+        self._ends[writer] = there[1]
         try:
             await asyncio.gather(
-                self._copy(reader, there[1], answers=False),
-                self._copy(there[0], writer, answers=True),
+                self._copy(reader, there[1], writer, answers=False),
+                self._copy(there[0], writer, writer, answers=True),
             )
         except (OSError, asyncio.CancelledError):
             pass
         finally:
             self._open -= {writer, there[1]}
+            self._ends.pop(writer, None)
+            self._half_open.discard(writer)
             for end in (writer, there[1]):
                 with contextlib.suppress(Exception):
                     end.transport.abort()
@@ -132,14 +165,23 @@ class Proxy:
         return await asyncio.open_connection(self._target.hostname, self._target.port or 6379)
 
     async def _copy(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, answers: bool
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        client: asyncio.StreamWriter,
+        *,
+        answers: bool,
     ) -> None:
         lost = False
         while data := await reader.read(1 << 16):
-            lost = lost or (self._silent if answers else self._deaf)
+            lost = lost or client in self._half_open or (self._silent if answers else self._deaf)
             if lost:
                 self.swallowed += len(data)
                 continue
+            if answers and self._change is not None:
+                changed = self._change(data)
+                self.changed += changed != data
+                data = changed
             pause_s = self._pause_s if answers else 0.0
             piece = self._piece if answers else len(data)
             for start in range(0, len(data), piece):
@@ -147,7 +189,8 @@ class Proxy:
                 await writer.drain()
                 if pause_s:
                     await asyncio.sleep(pause_s)
-        writer.close()
+        if client not in self._half_open:
+            writer.close()
 
 
 async def reached(store: RedisStateStore) -> None:

@@ -168,8 +168,9 @@ def worker(
     """Run a worker process until SIGTERM, through restarts of the server.
 
     On SIGTERM it takes no more tasks, lets the running ones finish for a while, hands over the
-    rest, and ends. `arq workers.settings.WorkerSettings` runs the same tasks under arq's own
-    command, which exits when the server restarts.
+    rest, and ends. Status 5 if the server never lets it in, for a wrong password for example; it
+    waits for a server that is only away. `arq workers.settings.WorkerSettings` runs the same tasks
+    under arq's own command, which exits when the server restarts.
     """
     from redis_state.worker import AgentWorker  # noqa: PLC0415 - needs the extra
 
@@ -177,6 +178,8 @@ def worker(
         level=logging.INFO if verbose else logging.WARNING,
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
+    # What it serves, and where, is said at the start.
+    logging.getLogger("redis_state.worker.runner").setLevel(logging.INFO)
     signal.signal(signal.SIGTERM, _end_at_once)
     found = or_exit(lambda: _load_worker(target, AgentWorker))
     if stop_with_stdin:

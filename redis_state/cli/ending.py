@@ -13,9 +13,9 @@ import typer
 from pydantic import ValidationError
 
 from redis_state.errors import (
-    BackendUnavailable,
     CallerError,
     LostRace,
+    NoConnection,
     RedisStateError,
     SessionNotFound,
     TaskUnknown,
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 STATUSES = (
     "0 done, 1 it went wrong, 2 the call was wrong, 3 there is no such thing, 4 somebody was "
-    "faster or it is over, 5 the server cannot be reached, 130 interrupted"
+    "faster or it is over, 5 the server cannot be reached or does not let us in, 130 interrupted"
 )
 
 
@@ -79,7 +79,7 @@ def complain(problem: object) -> None:
 
 def _status_of(error: RedisStateError) -> Status:
     match error:
-        case BackendUnavailable():
+        case NoConnection():
             return Status.UNAVAILABLE
         case CallerError():
             return Status.USAGE

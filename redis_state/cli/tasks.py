@@ -223,7 +223,7 @@ def workers(url: Url = None, as_json: AsJson = False) -> None:
     if as_json:
         print_json(infos)
         return
-    columns = ("worker", "pid", "queues", "running", "of", "heard of", "")
+    columns = ("worker", "pid", "queues", "running", "of", "heard of", "polled", "")
     rows = [
         (
             info["name"],
@@ -232,7 +232,8 @@ def workers(url: Url = None, as_json: AsJson = False) -> None:
             info["running_count"],
             info["max_tasks"],
             f"{info['silent_s']:.0f} s ago",
-            "draining" if info["draining"] else "",
+            "" if info["unpolled_s"] is None else f"{info['unpolled_s']:.0f} s ago",
+            "stalled" if info["stalled"] else "draining" if info["draining"] else "",
         )
         for info in infos
     ]

@@ -137,6 +137,8 @@ def worker_document(info: WorkerInfo) -> dict[str, Any]:
         "running_count": info.running_count,
         "counters": dict(info.counters),
         "silent_s": round(info.silent_s, 3),
+        "unpolled_s": None if info.unpolled_s is None else round(info.unpolled_s, 3),
+        "stalled": info.stalled,
     }
 
 

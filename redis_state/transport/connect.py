@@ -93,14 +93,16 @@ class Transport:
     def _make(self) -> _Links:
         shown_as = str(self.address)
         connect_s = self.settings.connect_timeout_s
+        subscriber = Subscriber(self._locate, shown_as=shown_as, connect_timeout_s=connect_s)
         sender = Sender(
             self._locate,
             shown_as=shown_as,
             call_timeout_s=self.settings.call_timeout_s,
             connect_timeout_s=connect_s,
             busy_poll_s=self.settings.busy_poll_us / 1e6,
+            # A replica accepts subscriptions, and may not hear what is published.
+            left=subscriber.renew,
         )
-        subscriber = Subscriber(self._locate, shown_as=shown_as, connect_timeout_s=connect_s)
         return _Links(sender, subscriber, _until_loop_ends(sender, subscriber))
 
     async def _locate(self) -> Address:

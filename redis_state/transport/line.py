@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
+from time import monotonic
 from typing import Any, Protocol
 
 from redis_state.transport.address import Address
@@ -23,8 +24,8 @@ class User(Protocol):
     async def use(self, link: Link) -> None:
         """Use a new connection until it has ended, or is of no use any more."""
 
-    def hear(self, reply: Any) -> None:
-        """Take the next reply."""
+    def hear(self, replies: list[Any]) -> None:
+        """Take the replies that were read together. ProtocolBroken ends the connection."""
 
     def ended(self) -> None:
         """Take note that the connection has ended. There is none now."""
@@ -91,8 +92,8 @@ class Line:
             backoff_s = min(backoff_s * 2, self._longest_backoff_s)
 
     async def _connect_and_use(self) -> bool:
-        """Use a connection until it ends; tell whether anything was heard on it."""
-        heard, user = False, self._user
+        """Use a connection until it ends; return whether it was of use."""
+        of_use, user = False, self._user
         try:
             link = await open_link(self._locate, user.hear, timeout_s=self._connect_timeout_s)
             self.connections += 1
@@ -100,10 +101,12 @@ class Line:
             try:
                 await user.use(link)
             finally:
-                heard = link.heard_at > link.opened_at
+                lived_s = monotonic() - link.opened_at
+                soon = link.faulty and lived_s < 2 * self._longest_backoff_s
+                of_use = link.heard_at > link.opened_at and not soon
                 self.link = None
                 link.abort("the connection was given up")
                 user.ended()
         except Exception as error:  # noqa: BLE001 - the user tells whoever waits
             user.failed(error)
-        return heard
+        return of_use

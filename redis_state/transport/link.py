@@ -7,30 +7,43 @@ parser, in C, to whoever waits for them, and what is written goes to the socket 
 from __future__ import annotations
 
 import asyncio
+import logging
+import ssl
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from operator import attrgetter
+from socket import gaierror
 from time import monotonic
 from typing import Any, cast
 
 import hiredis
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import AuthenticationError, BusyLoadingError, RedisError, ResponseError
+from redis.exceptions import ConnectionError as RedisConnectionError
 
-from redis_state.errors import BackendUnavailable
+from redis_state.errors import BackendUnavailable, NoConnection
 from redis_state.transport.address import Address, Wire
-from redis_state.transport.failures import connect_error
+from redis_state.transport.failures import Refusal, connect_error, server_problem
 
-Heard = Callable[[Any], None]
+log: logging.Logger = logging.getLogger(__name__)
+
+# Takes the replies of one read together: they are counted before any of them is given away.
+Heard = Callable[[list[Any]], None]
 
 _BUFFER_BYTES = 1 << 16
+_TLS_TRY_S = 0.5
 # How redis-py 5.3 and 8 name what it reads from and writes to.
 _STREAMS = ("_reader", "_writer")
+
+
+class ProtocolBroken(Exception):
+    """The server sent what is not the reply to any call. Nothing more can be read from it."""
 
 
 class Link(asyncio.BufferedProtocol):
     """A connection in use: ``write`` bytes, hear each reply in order, await ``lost``.
 
-    What a reply's taker raises ends the connection, and is raised by ``lost``.
+    What a reply's taker raises ends the connection, and is raised by ``lost``. A ProtocolBroken
+    is the server's fault: ``lost`` returns its text, and the connection is ``faulty``.
     """
 
     def __init__(
@@ -52,6 +65,8 @@ class Link(asyncio.BufferedProtocol):
         # When something was heard last; ``opened_at`` until then.
         self.heard_at: float = self.opened_at
         self.on_writable: Callable[[], None] | None = None
+        # It ended because of what the server sent on it: the next one may meet the same.
+        self.faulty: bool = False
         self._paused = False
 
     async def lost(self) -> str:
@@ -76,6 +91,11 @@ class Link(asyncio.BufferedProtocol):
         self._transport.abort()
         self._end(reason)
 
+    def leave(self, reason: str) -> None:
+        """End it at once for what the server answers: the next one may be answered the same."""
+        self.faulty = True
+        self.abort(reason)
+
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return the memory that the next bytes are written to."""
         del sizehint
@@ -86,15 +106,16 @@ class Link(asyncio.BufferedProtocol):
         if self._ended.done():
             return
         self.heard_at = monotonic()
-        next_reply, hear = self._parser.gets, self._hear
+        next_reply, replies = self._parser.gets, list[Any]()
         self._parser.feed(self._buffer, 0, nbytes)
         try:
             while (reply := next_reply()) is not False:
-                # What redis-py counts as the end of a connection, such as a server that loads data.
-                if isinstance(reply, RedisError) and not isinstance(reply, ResponseError):
-                    self.abort(str(reply))
-                    return
-                hear(reply)
+                replies.append(reply)
+            if replies:
+                self._hear(replies)
+        except ProtocolBroken as error:
+            log.warning("a connection is given up: the server broke the protocol: %s", error)
+            self.leave(f"the server broke the protocol: {error}")
         except Exception as error:  # noqa: BLE001 - whoever waits for its end is told
             self._transport.abort()
             self._end(error)
@@ -129,24 +150,23 @@ async def open_link(
 ) -> Link:
     """Connect to a server that is ready to serve.
 
-    Errors: BackendUnavailable; Rejected, if it would be in vain to try again; what ``locate``
+    Errors: NoConnection, which is ``final`` if it would be in vain to try again; what ``locate``
     raises.
     """
     address = await locate()
     connection = address.connection(connect_timeout_s=timeout_s)
-    failure: BackendUnavailable
+    failure: NoConnection
     try:
         async with asyncio.timeout(timeout_s):
             await connection.connect()
-            ping = connection.pack_command("PING")
-            await connection.send_packed_command(ping, check_health=False)
-            # A server that is loading its data answers here, before any call is at stake.
-            # Any other refusal (a full disk, narrow rights) says nothing about the calls.
-            with suppress(ResponseError):
-                await connection.read_response()
-        return _take_over(connection, hear)
+            problem = await _greet(connection)
+        if problem is None:
+            return _take_over(connection, hear)
+        failure = BackendUnavailable(str(address), problem, final=True)
     except (RedisError, OSError, TimeoutError) as error:
         failure = connect_error(error, str(address))
+        if not failure.final and isinstance(error, RedisConnectionError) and _is_hang_up(error):
+            failure = await _tls_failure(address) or failure
     except BaseException:
         await _disconnect(connection)
         raise
@@ -155,14 +175,69 @@ async def open_link(
     raise failure
 
 
+async def _greet(connection: Wire) -> str | None:
+    """Ask whether the server is ready; return why it never will be, if so."""
+    hello = [*connection.pack_command("PING"), *connection.pack_command("HELLO")]
+    await connection.send_packed_command(hello, check_health=False)
+    said: Any = None
+    # A server that is loading its data answers here, before any call is at stake.
+    # Any other refusal (a full disk, narrow rights) says nothing about the calls.
+    with suppress(ResponseError):
+        await connection.read_response()
+    with suppress(ResponseError):
+        said = await connection.read_response()
+    return server_problem(said)
+
+
+def _is_hang_up(error: RedisConnectionError) -> bool:
+    """Tell whether a connection was made, and was lost before the server had said anything."""
+    if isinstance(error, AuthenticationError | BusyLoadingError):
+        return False
+    causes = (error.__cause__, error.__context__)
+    return not any(isinstance(cause, ConnectionRefusedError | gaierror) for cause in causes)
+
+
+async def _tls_failure(address: Address) -> NoConnection | None:
+    """Try TLS with a server that has hung up without a word; say so if that is why.
+
+    Nothing is sent: what was sent may have kept the server's reason from being heard.
+    """
+    if address.scheme not in ("redis", "rediss"):
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    if "ssl_certfile" in address.options:
+        context.load_cert_chain(address.options["ssl_certfile"], address.options["ssl_keyfile"])
+    host, port = address.options["host"], address.options["port"]
+    alert: ssl.SSLError | None = None
+    try:
+        async with asyncio.timeout(_TLS_TRY_S):
+            reader, writer = await asyncio.open_connection(host, port, ssl=context)
+            try:
+                if address.scheme == "rediss":
+                    await reader.read(1)
+            finally:
+                writer.transport.abort()
+    except ssl.SSLError as error:
+        if "ALERT" not in (error.reason or ""):
+            return None
+        alert = error
+    except (OSError, TimeoutError):
+        return None
+    if address.scheme == "rediss":
+        return None if alert is None else connect_error(alert, str(address))
+    reason = "this port speaks TLS: write rediss:// instead of redis://"
+    return BackendUnavailable(str(address), reason, final=True)
+
+
 def _take_over(connection: Wire, hear: Heard) -> Link:
     """Put ourselves in the place of redis-py's reader. Every reply has been read by now."""
     streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] = attrgetter(*_STREAMS)(connection)
     reader, transport = streams[0], cast("asyncio.Transport", streams[1].transport)
     if transport.is_closing() or reader.at_eof():
         raise ConnectionError("the server closed the connection")
-    as_error: Any = attrgetter("_parser.parse_error")(connection)
-    link = Link(connection, transport, cast("Any", hiredis).Reader(replyError=as_error), hear)
+    parser = cast("Any", hiredis).Reader(protocolError=ProtocolBroken, replyError=Refusal)
+    link = Link(connection, transport, parser, hear)
     # uvloop decides when it begins to read how it gives what it has read.
     transport.pause_reading()
     transport.set_protocol(link)

@@ -17,7 +17,12 @@ A call is in one of three places, and the order within them is the order of the 
     inflight  sent, its reply outstanding
 
 When the connection breaks, what is in flight goes back to ``again`` if it may be repeated and
-fails as *outcome unknown* if not. What was not sent stays queued until its deadline.
+fails as *outcome unknown* if not. What was not sent stays queued until its deadline. A reply that
+is nobody's breaks the connection too: the replies after it may be anybody's.
+
+A server that is not the one to ask, or not yet (a replica after a failover, one that loads its
+data), executes nothing. Its calls go back to ``again``, in order, and the connection is left for
+where the address leads now.
 """
 
 from __future__ import annotations
@@ -25,7 +30,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from itertools import count, groupby
 from math import inf
@@ -33,21 +38,20 @@ from operator import attrgetter
 from time import monotonic
 from typing import Any, TypeAlias
 
-from redis.exceptions import NoPermissionError, NoScriptError, RedisError, ResponseError
-
 from redis_state.errors import (
     BackendUnavailable,
     CallerError,
     CommandRefused,
     ConfigError,
+    NoConnection,
     OutcomeUnknown,
     RedisStateError,
 )
 from redis_state.transport.address import Address
 from redis_state.transport.answer import Answer
-from redis_state.transport.failures import Rejected, reply_error
+from redis_state.transport.failures import Refusal, again, not_now, reply_error
 from redis_state.transport.line import Line
-from redis_state.transport.link import Link
+from redis_state.transport.link import Link, ProtocolBroken
 from redis_state.transport.lua import Script
 from redis_state.transport.packing import (
     Argument,
@@ -73,12 +77,19 @@ _BATCH_BYTES = 1 << 18
 # What is larger has a command of its own: it gains nothing, and the others would wait for it.
 _SHARED_ARGUMENTS = 100
 _SHARED_BYTES = 1 << 13
-_LONGEST_BACKOFF_S = 0.5
+_LONGEST_BACKOFF_S = 0.2
 # How late a deadline may be noticed: looking at every call for each of them would be quadratic.
 # Also how long a connection must be silent before an overdue reply ends it.
 _GRAIN_S = 0.1
 # A loop that counts in whole milliseconds rings up to two of them early.
 _EARLY_S = 0.002
+# A connection on which nothing was heard for this part of a call's time is given up, but not
+# after less than so long: what may be repeated is asked again on a new one, before its deadline.
+_SILENT_PART = 1 / 3
+_SILENT_S = 0.5
+
+# Refusals that a shared command may get for keys that each of its calls may use.
+_OF_KEYS = ("NOPERM", "CROSSSLOT")
 
 _form_of = attrgetter("form")
 
@@ -96,6 +107,7 @@ class _Call(Answer):
         "number",
         "repeatable",
         "sent",
+        "timeout",
     )
 
     number: int
@@ -105,6 +117,7 @@ class _Call(Answer):
     # Neighbours of equal forms share a command, if it is a script's.
     form: _Form
     deadline: float
+    timeout: float
     repeatable: bool
     lasting: bool
     # It may have happened: a reply is outstanding, or one was lost with its connection.
@@ -122,6 +135,14 @@ class _Call(Answer):
             # Unawaited calls are part of the contract: nobody may be there to look.
             self.exception()
 
+    def patient(self) -> bool:
+        """Tell whether it needs its connection until its deadline.
+
+        What may not be repeated does; what is large may still be on its way to the server.
+        """
+        small = len(self.arguments) <= _BATCH_BYTES
+        return not (self.done() or (self.repeatable and small))
+
 
 class Sender:
     """Send commands over one connection of the running event loop, connecting at first use."""
@@ -134,7 +155,10 @@ class Sender:
         call_timeout_s: float = 5.0,
         connect_timeout_s: float = 5.0,
         busy_poll_s: float = 0.0,
+        left: Callable[[], None] = lambda: None,
     ) -> None:
+        # Called when a server is left because it is not the one to ask.
+        self._left = left
         self._shown_as = shown_as
         self._call_timeout_s = call_timeout_s
         self._connect_timeout_s = connect_timeout_s
@@ -166,8 +190,10 @@ class Sender:
         self._closed = False
         # Digests that this connection has sent the text of.
         self._loaded: set[str] = set()
-        # A script was forgotten: nothing is sent until it is known which calls must be repeated.
+        # A call was not executed: nothing is sent until it is known which must be repeated.
         self._holding = False
+        # Why the connection is left as soon as that is known, if it is.
+        self._leaving: str | None = None
         # Whether calls share commands; None until the server is asked.
         self._sharing: bool | None = None
         self.batches: int = 0
@@ -183,11 +209,13 @@ class Sender:
 
         ``repeatable`` promises that doing the command twice is doing it once, so that it may be
         sent again when a reply is lost. A ``lasting`` one is sent although its future is cancelled.
-        A call whose reply is overdue ends the connection, unless other replies still come in.
+        A connection on which nothing is heard for a third of a call's time is given up, unless one
+        of those in flight may not be repeated, or is large: then at the first deadline.
 
         Errors, on the future: BackendUnavailable if the deadline passes unsent, OutcomeUnknown if
-        it passes later, StoreFull, CommandRefused; CallerError for what cannot be sent;
-        ConfigError if there is no server to start.
+        it passes later, AuthenticationFailed, StoreFull, CommandRefused; CallerError for what
+        cannot be sent; ConfigError if there is no server to start. What another try cannot help is
+        told at once, such as a wrong password.
         """
         try:
             packed = pack(command)
@@ -229,7 +257,7 @@ class Sender:
         """Ask whether the server takes a key together with one of another slot, by its tag."""
         self._sharing = False
         elsewhere = key.replace("{", "{elsewhere ", 1)
-        asked = self.send("EVAL", "return 1", 2, key, elsewhere, repeatable=False)
+        asked = self.send("EVAL", "return 1", 2, key, elsewhere, repeatable=True)
         asked.add_done_callback(self._hear_sharing)
 
     def _hear_sharing(self, asked: asyncio.Future[Any]) -> None:
@@ -270,6 +298,7 @@ class Sender:
         if link is None and not self._line.connections:
             # A server that was never there is told as soon as connecting has taken its time.
             timeout_s = min(timeout_s, self._connect_timeout_s)
+        call.timeout = timeout_s
         call.deadline = monotonic() + timeout_s
         if at_once:
             self._inflight.append(call)
@@ -284,8 +313,9 @@ class Sender:
         else:
             self._queue.append(call)
             self._flush_soon()
-        if call.deadline < self._alarm_at:
-            self._arm(call.deadline)
+        look_at = call.deadline - timeout_s * (1 - _SILENT_PART)
+        if look_at < self._alarm_at:
+            self._arm(look_at)
         return call
 
     def _unsendable(self, what: Argument, error: Exception) -> asyncio.Future[Any]:
@@ -331,6 +361,7 @@ class Sender:
         """Send what waits, and what comes, until the connection ends."""
         self._loaded.clear()
         self._sharing = None
+        self._leaving = None
         link.on_writable = self._flush
         self._flush()
         self._trouble = await link.lost()
@@ -351,10 +382,10 @@ class Sender:
     def failed(self, error: Exception) -> None:
         """Keep the reason for whoever waits, or tell it at once if waiting is in vain."""
         if isinstance(error, ConfigError):
-            self._fail_waiting(str(error), configuration=True)
-        elif isinstance(error, Rejected):
-            self._fail_waiting(error.reason)
-        elif isinstance(error, BackendUnavailable):
+            self._fail_waiting(str(error), error)
+        elif isinstance(error, NoConnection) and error.final:
+            self._fail_waiting(error.reason, error)
+        elif isinstance(error, NoConnection):
             self._trouble = error.reason
         else:
             log.error("the sender failed; so do its calls", exc_info=error)
@@ -442,19 +473,27 @@ class Sender:
         self._loaded.add(script.digest)
         return head_of_text(script, keys, arguments)
 
-    def hear(self, reply: Any) -> None:
-        """Give a reply to whoever waits for it: the oldest calls in flight."""
-        inflight, share = self._inflight, self._shares.popleft()
-        if share > 1 and isinstance(reply, ResponseError):
-            self._refused_together(share, reply)
-        else:
-            replies: Sequence[Any] = (reply,) if share == 1 else reply
-            if len(replies) != share:
-                raise RedisError(f"{len(replies)} replies to {share} calls")
-            for of_call in replies:
+    def hear(self, replies: list[Any]) -> None:
+        """Give replies to the oldest calls in flight. All or none: see `_check`.
+
+        A caller that gets its reply goes on at once, and may send: what was read before that
+        is no reply to it.
+        """
+        self._check(replies)
+        inflight, shares = self._inflight, self._shares
+        for reply in replies:
+            share = shares.popleft()
+            if share > 1 and isinstance(reply, Refusal):
+                self._refused_together(share, reply)
+                continue
+            for of_call in (reply,) if share == 1 else reply:
                 call = inflight.popleft()
-                if isinstance(of_call, ResponseError):
+                if isinstance(of_call, Refusal):
                     self._refused(call, of_call)
+                elif self._leaving is not None and call.repeatable:
+                    # It was made after one that was not executed, and must not overtake it.
+                    call.lost = True
+                    self._hold(call)
                 elif not call.done():
                     call.tell(of_call)
         if not inflight:
@@ -462,11 +501,22 @@ class Sender:
                 self._resume()
             self._note_idle()
 
-    def _refused_together(self, share: int, error: ResponseError) -> None:
+    def _check(self, replies: list[Any]) -> None:
+        """Raise ProtocolBroken if there are more replies, or other ones, than were waited for."""
+        shares = self._shares
+        if len(replies) > len(shares):
+            raise ProtocolBroken(f"{len(replies)} replies to {len(shares)} commands")
+        for share, reply in zip(shares, replies, strict=False):
+            if share == 1 or isinstance(reply, Refusal):
+                continue
+            if reply.__class__ is not list or len(reply) != share:
+                raise ProtocolBroken(f"no list of {share} replies to {share} calls")
+
+    def _refused_together(self, share: int, error: Refusal) -> None:
         """Tell each of the calls that shared a command what they would have been told alone."""
         for _ in range(share):
             call = self._inflight.popleft()
-            if _is_of_keys(error):
+            if error.code in _OF_KEYS:
                 # For some of the keys, or because there are several: nothing was done. From now on
                 # each has its own command, those that wait in the queue too.
                 self._sharing = False
@@ -483,13 +533,20 @@ class Sender:
         call.sent = call.lost
         self._again.append(call)
 
-    def _refused(self, call: _Call, error: ResponseError) -> None:
-        if isinstance(error, NoScriptError) and call.form[0] is not None:
+    def _refused(self, call: _Call, error: Refusal) -> None:
+        if error.code == "NOSCRIPT" and call.form[0] is not None:
             # Somebody flushed the scripts: it is sent with its text.
             self._loaded.clear()
             self._hold(call)
             return
-        failure = reply_error(error, self._shown_as)
+        reason = not_now(error)
+        if reason is not None:
+            self._leaving = self._trouble = reason
+            self._hold(call)
+            return
+        script = call.form[0]
+        command = "" if script is not None else _verb(call.arguments)
+        failure = reply_error(error, self._shown_as, command=command, script=script)
         if call.lost:
             failure = OutcomeUnknown(
                 self._shown_as, f"sent, the reply lost, and refused when repeated: {failure}"
@@ -499,7 +556,11 @@ class Sender:
     def _resume(self) -> None:
         self._holding = False
         self._again = deque(sorted(self._again, key=lambda call: call.number))
-        if self._again or self._queue:
+        link = self._line.link
+        if self._leaving is not None and link is not None:
+            link.leave(self._leaving)
+            self._left()
+        elif self._again or self._queue:
             self._flush_soon()
 
     def _note_idle(self) -> None:
@@ -507,43 +568,66 @@ class Sender:
             self._idle.set()
             self._idle = None
 
-    def _arm(self, deadline: float) -> None:
-        """Keep one timer for all calls: it fires at the earliest deadline seen since it was set."""
+    def _arm(self, at: float) -> None:
+        """Keep one timer for all calls: it fires at the earliest moment asked for."""
         if self._alarm is not None:
             self._alarm.cancel()
-        self._alarm_at = deadline
-        delay_s = max(0, deadline - monotonic()) + _EARLY_S
+        self._alarm_at = at
+        delay_s = max(0, at - monotonic()) + _EARLY_S
         self._alarm = self._loop.call_later(delay_s, self._expire)
 
     def _expire(self) -> None:
         self._alarm_at = inf
         now = monotonic()
-        for call in (*self._again, *self._queue, *self._inflight):
+        for call in self._inflight:
             if call.deadline <= now:
-                reason = "sent, not answered by the deadline" if call.sent else self._trouble
-                call.fail(self._outcome(call, reason))
+                call.fail(self._outcome(call, "sent, not answered by the deadline"))
+        for call in (*self._again, *self._queue):
+            if call.deadline <= now:
+                before = "sent, the reply lost; then: " if call.sent else ""
+                call.fail(self._outcome(call, before + self._trouble))
         self._again = deque(call for call in self._again if call.deadline > now and call.wanted())
         self._queue = deque(call for call in self._queue if call.deadline > now and call.wanted())
-        deadlines = [call.deadline for call in (*self._again, *self._queue, *self._inflight)]
-        overdue = self._inflight and self._inflight[0].deadline <= now
+        moments = [call.deadline for call in (*self._again, *self._queue, *self._inflight)]
         link = self._line.link
-        if overdue and link is not None and now - link.heard_at > _GRAIN_S:
+        if self._inflight and link is not None:
+            moments.append(self._look_at(link, now))
+        if moments:
+            self._arm(max(min(moments), now + _GRAIN_S))
+        self._note_idle()
+
+    def _look_at(self, link: Link, now: float) -> float:
+        """Give a connection up that is dead for all that can be heard; return when to look again.
+
+        A server that is busy for so long is asked again under the same ids. It is not asked often:
+        a new connection is in use once the server has answered on it.
+        """
+        oldest = self._inflight[0]
+        if oldest.deadline <= now and now - link.heard_at > _GRAIN_S:
             # The oldest reply is overdue: nothing behind it can be heard on this connection.
             link.abort("a reply is overdue")
-        if deadlines:
-            self._arm(max(min(deadlines), now + _GRAIN_S))
-        self._note_idle()
+        if any(call.patient() for call in self._inflight):
+            return inf
+        silent_at = min(
+            max(link.heard_at, call.deadline - call.timeout)
+            + max(_SILENT_S, call.timeout * _SILENT_PART)
+            for call in self._inflight
+        )
+        if silent_at <= now:
+            link.abort(f"nothing was heard for {now - link.heard_at:.1f} s")
+        return silent_at
 
     def _outcome(self, call: _Call, reason: str) -> RedisStateError:
         kind = OutcomeUnknown if call.sent else BackendUnavailable
         return kind(self._shown_as, reason)
 
-    def _fail_waiting(self, reason: str, *, configuration: bool = False) -> None:
+    def _fail_waiting(self, reason: str, error: ConfigError | NoConnection | None = None) -> None:
+        """Give each call that waits an outcome: a copy of ``error``, if it was not sent."""
         for call in (*self._again, *self._queue):
-            if configuration and not call.sent:
-                call.fail(ConfigError(reason))
-            else:
+            if error is None or call.sent:
                 call.fail(self._outcome(call, reason))
+            else:
+                call.fail(again(error))
         self._again.clear()
         self._queue.clear()
         self._note_idle()
@@ -559,5 +643,6 @@ class Sender:
             self._alarm_at = inf
 
 
-def _is_of_keys(error: ResponseError) -> bool:
-    return isinstance(error, NoPermissionError) or str(error).startswith("CROSSSLOT")
+def _verb(packed: bytes) -> str:
+    """Name a packed command without its arguments."""
+    return packed.split(b"\r\n", 3)[2].decode(errors="replace")

@@ -16,20 +16,21 @@ from time import monotonic
 from typing import Any, cast
 
 import hiredis
-from redis.exceptions import ResponseError
 
-from redis_state.errors import BackendUnavailable, ConfigError, RedisStateError
+from redis_state.errors import BackendUnavailable, ConfigError, NoConnection, RedisStateError
 from redis_state.transport.address import Address
 from redis_state.transport.answer import Answer
-from redis_state.transport.failures import Rejected, reply_error
+from redis_state.transport.failures import Refusal, again, not_now, reply_error
 from redis_state.transport.line import Line
-from redis_state.transport.link import Link
+from redis_state.transport.link import Link, ProtocolBroken
 
 log: logging.Logger = logging.getLogger(__name__)
 
 _QUEUE_LIMIT = 1000
-_PING_EVERY_S = 10.0
+# A connection that is silent for so long is sent a PING, and given up after as long again.
+_SILENT_S = 2.0
 _LONGEST_BACKOFF_S = 1.0
+_PING = ("PING", b"")
 _pack: Callable[[tuple[str, bytes]], bytes] = cast("Any", hiredis).pack_command
 
 
@@ -68,8 +69,9 @@ class Subscription:
 
         To be awaited at once, one at a time: what it has been given is taken from the queue.
         None also after ``within_s`` of silence, or up to twice as much. Errors: what keeps
-        messages from ever coming. BackendUnavailable if the store is closed or the server refuses
-        to know us, CommandRefused if it refuses the channel, ConfigError.
+        messages from ever coming. BackendUnavailable if the store is closed or no connection can be
+        made without a change, AuthenticationFailed, CommandRefused if the server refuses the
+        channel, ConfigError.
         """
         self._waiting = answer = Answer(loop=self._loop)
         answer.waiter = None
@@ -152,11 +154,17 @@ class Subscriber:
             self._confirmed.discard(subscription.channel)
             self._ask("UNSUBSCRIBE", subscription.channel)
 
+    def renew(self) -> None:
+        """Follow all channels over a new connection, to where the address leads now."""
+        link = self._line.link
+        if link is not None:
+            link.leave("the server is not the one to ask any more")
+
     async def aclose(self) -> None:
         """Disconnect. Safe to repeat. Who still waits for a message gets BackendUnavailable."""
         self._closed = True
         await self._line.aclose()
-        self._tell_all("the store is closed")
+        self._tell_all(BackendUnavailable(self._shown_as, "the store is closed"))
 
     @property
     def connections(self) -> int:
@@ -168,15 +176,20 @@ class Subscriber:
         return bool(self._followers)
 
     async def use(self, link: Link) -> None:
-        """Follow all channels until the connection ends, or nothing was heard for two pings."""
+        """Follow all channels until the connection ends, or does not answer a ping in time."""
         for channel in self._followers:
             self._ask("SUBSCRIBE", channel)
-        while monotonic() - link.heard_at <= 2 * _PING_EVERY_S:
+        heard_at, pinged = link.heard_at, False
+        while not pinged or link.heard_at > heard_at:
+            pinged = monotonic() - link.heard_at >= _SILENT_S
+            if pinged:
+                self._ask(*_PING)
+            heard_at = link.heard_at
+            wait_s = _SILENT_S if pinged else heard_at + _SILENT_S - monotonic()
             with suppress(TimeoutError):
-                async with asyncio.timeout(_PING_EVERY_S):
+                async with asyncio.timeout(wait_s):
                     await link.lost()
                     return
-            self._ask("PING", b"")
 
     def ended(self) -> None:
         """Forget what was confirmed."""
@@ -185,11 +198,9 @@ class Subscriber:
 
     def failed(self, error: Exception) -> None:
         """Tell the followers, if waiting is in vain."""
-        if isinstance(error, ConfigError):
-            self._tell_all(str(error), configuration=True)
-        elif isinstance(error, Rejected):
-            self._tell_all(error.reason)
-        elif isinstance(error, BackendUnavailable):
+        if isinstance(error, ConfigError) or (isinstance(error, NoConnection) and error.final):
+            self._tell_all(error)
+        elif isinstance(error, NoConnection):
             log.debug("the subscription connection could not be made: %s", error)
         else:
             log.error("the subscription connection failed; it is made anew", exc_info=error)
@@ -201,39 +212,50 @@ class Subscriber:
             self._asked.append((verb, channel))
             link.write(_pack((verb, channel)))
 
-    def hear(self, reply: Any) -> None:
-        """Take an answer, or a message to its subscribers."""
-        match reply:
-            case [b"message", channel, message]:
-                pass
-            case [b"subscribe", channel, _]:
-                self._asked.popleft()
-                if channel not in self._followers:
-                    return
-                self._confirmed.add(channel)
-                message = None
-            case ResponseError():
-                self._refused(self._asked.popleft(), reply)
-                return
-            case _:
-                self._asked.popleft()
-                return
-        # Whoever is told goes on at once, and may stop to follow.
+    def hear(self, replies: list[Any]) -> None:
+        """Take replies to commands, and messages to their subscribers."""
+        for reply in replies:
+            match reply:
+                case [b"message", channel, message]:
+                    self._deliver(channel, message)
+                case [b"subscribe", channel, _]:
+                    self._answered(("SUBSCRIBE", channel))
+                    if channel in self._followers:
+                        self._confirmed.add(channel)
+                        self._deliver(channel, None)
+                case [b"unsubscribe", channel, _]:
+                    self._answered(("UNSUBSCRIBE", channel))
+                # The latter when no channel is followed.
+                case [b"pong", _] | b"":
+                    self._answered(_PING)
+                case Refusal():
+                    self._refused(self._answered(None), reply)
+                case _:
+                    raise ProtocolBroken("a reply that no command has")
+
+    def _answered(self, command: tuple[str, bytes] | None) -> tuple[str, bytes]:
+        """Take the oldest command as answered; it must be ``command``, if that is known."""
+        if not self._asked or command not in (None, self._asked[0]):
+            raise ProtocolBroken("a reply to a command that was not sent")
+        return self._asked.popleft()
+
+    def _deliver(self, channel: bytes, message: bytes | None) -> None:
+        # A subscriber that gets a message goes on at once, and may stop to follow.
         for subscription in tuple(self._followers.get(channel, ())):
             subscription.deliver(message)
 
-    def _refused(self, command: tuple[str, bytes], error: ResponseError) -> None:
+    def _refused(self, command: tuple[str, bytes], error: Refusal) -> None:
         verb, channel = command
         if verb != "SUBSCRIBE":
             return
+        reason, link = not_now(error), self._line.link
+        if reason is not None and link is not None:
+            link.leave(reason)
+            return
         for subscription in tuple(self._followers.get(channel, ())):
-            subscription.deliver(reply_error(error, self._shown_as))
+            subscription.deliver(reply_error(error, self._shown_as, command=verb))
 
-    def _tell_all(self, reason: str, *, configuration: bool = False) -> None:
+    def _tell_all(self, error: ConfigError | NoConnection) -> None:
         for followers in self._followers.values():
             for subscription in followers:
-                subscription.deliver(
-                    ConfigError(reason)
-                    if configuration
-                    else BackendUnavailable(self._shown_as, reason)
-                )
+                subscription.deliver(again(error))

@@ -21,16 +21,24 @@ from typing import Any
 
 from arq.connections import ArqRedis
 from arq.constants import in_progress_key_prefix, job_key_prefix, retry_key_prefix
+from arq.utils import poll
 from arq.worker import Worker
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
 from redis_state.transport.clock import ms_of
 from redis_state.worker.jobs import is_anothers
 from redis_state.worker.queue import wake_channel
+from redis_state.worker.tally import Polls
 
 log: logging.Logger = logging.getLogger(__name__)
 
 _LISTEN_AGAIN_S = 1.0
+# A subscription that is silent for so long is sent a PING, and given up after as long again.
+_SILENT_S = 2.0
+# How long jobs that are being picked may hold up a stop. What a dead connection has marked as
+# picked by then is found by the sweeper.
+_SETTLE_S = 2.0
+_LEAVE_S = 1.0
 # How many jobs are read at a time.
 _PAGE = 256
 
@@ -53,7 +61,49 @@ class QueueWorker(Worker):
         self.slots = self.max_jobs
         self.most = most
         self.woken = asyncio.Event()
+        self.polls: Polls = Polls()
         self._namespace = namespace
+
+    async def main(self) -> None:
+        """Poll until cancelled. arq's own asks for more of the server than a worker needs."""
+        self.ctx["redis"] = self.pool
+        if self.on_startup:
+            await self.on_startup(self.ctx)
+        async for _ in poll(self.poll_delay_s):
+            await self._poll_iteration()
+
+    async def finish_job(  # noqa: PLR0917 - as arq calls it
+        self,
+        job_id: str,
+        finish: bool,  # noqa: FBT001 - as above
+        result_data: bytes | None,
+        result_timeout_s: float | None,
+        keep_result_forever: bool,  # noqa: FBT001 - as above
+        incr_score: int | None,
+        keep_in_progress: float | None,
+    ) -> None:
+        """Take a job that is done off the queue, or put it off. No result is kept, none aborted.
+
+        arq's own touches the one key that all queues of a server have in common.
+        """
+        del result_data, result_timeout_s, keep_result_forever
+        mark = in_progress_key_prefix + job_id
+        async with self.pool.pipeline(transaction=True) as opened:
+            pipe: Any = opened
+            if keep_in_progress is None:
+                pipe.delete(mark)
+            else:
+                pipe.pexpire(mark, round(keep_in_progress * 1000))
+            if finish:
+                pipe.delete(retry_key_prefix + job_id, job_key_prefix + job_id)
+                pipe.zrem(self.queue_name, job_id)
+            elif incr_score:
+                pipe.zincrby(self.queue_name, incr_score, job_id)
+            await pipe.execute()
+
+    async def finish_failed_job(self, job_id: str, result_data: bytes | None) -> None:
+        """Take a job that cannot be run off the queue."""
+        await self.finish_job(job_id, True, result_data, None, False, None, None)  # noqa: FBT003 - as arq calls it
 
     @property
     def group(self) -> tuple[QueueWorker, ...]:
@@ -65,6 +115,7 @@ class QueueWorker(Worker):
         while True:
             self.woken.clear()
             await self._poll_all()
+            self.polls.now()
             try:
                 async with asyncio.timeout_at(end):
                     await self.woken.wait()
@@ -188,18 +239,46 @@ class QueueWorker(Worker):
             try:
                 async with pool.pubsub() as told:
                     await told.subscribe(*channels)
-                    # Once subscribed too: what was put before is not told again.
-                    async for _ in told.listen():
-                        self.woken.set()
+                    await self._hear(told)
             except (RedisError, OSError) as error:
                 log.info("nobody can wake this worker, it looks by itself: %s", error)
             await asyncio.sleep(_LISTEN_AGAIN_S)
 
+    async def _hear(self, told: Any) -> None:
+        """Hear messages until the connection is lost, or is found to be dead."""
+        pinged = False
+        while True:
+            try:
+                message = await told.get_message(timeout=_SILENT_S)
+            except NoPermissionError:
+                if not pinged:
+                    raise
+                # A user that may not ask for a sign of life gets this one.
+                message = {"type": "pong"}
+            if message is not None:
+                pinged = False
+                # Once subscribed too: what was put before is not told again.
+                if message["type"] != "pong":
+                    self.woken.set()
+            elif pinged:
+                raise TimeoutError("no answer to a ping")
+            else:
+                await told.ping()
+                pinged = True
+
     async def settle(self) -> None:
-        """Wait until no job is about to begin."""
-        for worker in self.group:
-            if worker._picking is not None:  # noqa: SLF001 - our own kind
-                await asyncio.wait({worker._picking})  # noqa: SLF001 - as above
+        """Wait until no job is about to begin. What takes too long for that is given up."""
+        picking = {
+            worker._picking  # noqa: SLF001 - our own kind
+            for worker in self.group
+            if worker._picking is not None  # noqa: SLF001 - as above
+        }
+        if picking:
+            _, late = await asyncio.wait(picking, timeout=_SETTLE_S)
+            for task in late:
+                task.cancel()
+            if late:
+                await asyncio.wait(late)
 
     async def mend(self) -> None:
         """Put right what an error in arq's loop leaves: slots taken, and jobs marked as running."""
@@ -235,7 +314,8 @@ class QueueWorker(Worker):
         # Not by arq's own close, which stops half-way when the server is away.
         pool: ArqRedis = self.pool
         with suppress(RedisError, OSError):
-            await pool.delete(*(worker.health_check_key for worker in self.group))
+            async with asyncio.timeout(_LEAVE_S):
+                await pool.delete(*(worker.health_check_key for worker in self.group))
         await pool.aclose(close_connection_pool=True)
 
     async def _drop(self, job_id: str, error: Exception) -> None:

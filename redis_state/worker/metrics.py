@@ -69,6 +69,9 @@ class WorkerMetrics(Collector):
         yield self._gauge("running_tasks", "Tasks that run now.", running, "handler")
         yield self._gauge("max_tasks", "Tasks that may run at once.", {(): self.max_tasks})
         yield self._gauge("draining", "1 once told to stop.", {(): int(tally.draining)})
+        if tally.polls is not None:
+            age = {(): tally.polls.age_s()}
+            yield self._gauge("poll_age_seconds", "Since it looked at its queues.", age)
         started = tally.started.copy()
         yield self._counter("runs_started", "Runs begun.", started, "handler")
         yield self._counter(
@@ -95,7 +98,7 @@ class WorkerMetrics(Collector):
             )
 
     def _gauge(
-        self, name: str, text: str, values: Mapping[Any, int], *labels: str
+        self, name: str, text: str, values: Mapping[Any, float], *labels: str
     ) -> GaugeMetricFamily:
         family = GaugeMetricFamily(f"redis_state_{name}", text, labels=["worker", *labels])
         for key, value in values.items():

@@ -22,27 +22,38 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Iterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import Enum, auto
-from typing import Any
+from typing import Any, TypeVar
 
 from arq.connections import ArqRedis
 from arq.constants import in_progress_key_prefix, job_key_prefix
 from arq.jobs import serialize_job
-from redis.exceptions import RedisError
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from redis_state.errors import BackendUnavailable, CommandRefused
 from redis_state.settings import Settings
-from redis_state.transport.address import Address
 from redis_state.transport.clock import ms_of
+from redis_state.transport.failures import not_now
 from redis_state.worker.jobs import RUN_TASK, Job, serialize
-from redis_state.worker.queue_server import connect, queue_settings
+from redis_state.worker.queue_server import connect, queue_error, queue_settings, renew
 
 log: logging.Logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
+# How often some work is tried when its connections break. As often fits into a call's time when
+# they break without a word.
+_TRIES = 3
+_SHORTEST_TRY_S = 0.5
+# While the server is not the one to ask, or not yet.
+_FIRST_BACKOFF_S = 0.01
+_LONGEST_BACKOFF_S = 0.2
 
 # One point of priority is worth as much as having been queued a minute earlier.
 _SENIORITY = timedelta(minutes=1)
@@ -87,11 +98,14 @@ class Queue:
 
     async def put_job(self, job: Job) -> None:
         """Queue a task where it belongs, once per run. Errors: BackendUnavailable."""
-        async with self._talking() as client:
+
+        async def put(client: ArqRedis) -> None:
             now_ms = await self._now_ms(client, job)
             async with client.pipeline(transaction=False) as pipe:
                 self._put(pipe, job, now_ms)
                 await _execute(pipe, waking=[job.queue or self._name])
+
+        await self._do(put)
 
     async def mend(self, jobs: Sequence[Job], *, patience_ms: int = 2_000) -> list[Mended]:
         """Make sure that the queue has these jobs, all of tasks that wait to be run.
@@ -105,9 +119,8 @@ class Queue:
         ``patience_ms`` after, so that nobody started the task in all that time, is the key
         deleted. A worker that was merely slow then finds the task held, or starts it first.
         """
-        if not jobs:
-            return []
-        async with self._talking() as client:
+
+        async def mend(client: ArqRedis) -> list[Mended]:
             now_ms, found = await self._find(client, jobs)
             async with client.pipeline(transaction=False) as pipe:
                 mended = [
@@ -121,7 +134,9 @@ class Queue:
                         if done in (Mended.REVIVED, Mended.QUEUED)
                     }
                     await _execute(pipe, waking=sorted(there_now))
-        return mended
+            return mended
+
+        return await self._do(mend) if jobs else []
 
     async def move(
         self,
@@ -138,14 +153,20 @@ class Queue:
         It is queued after its last run or, if that was handed over, an earlier one.
         """
         earlier_ms = (_seniority(after) - _seniority(before)) // timedelta(milliseconds=1)
-        async with self._talking() as client:
+
+        async def move(client: ArqRedis) -> None:
             for job_id in self._names(Job(session_id, task_id, runs, after)):
                 await client.zadd(queue or self._name, {job_id: -earlier_ms}, xx=True, incr=True)
 
+        await self._do(move, repeatable=False)
+
     async def clear(self) -> None:
         """Forget everything queued. The tasks stay as they are. Errors: BackendUnavailable."""
-        async with self._talking() as client:
+
+        async def clear(client: ArqRedis) -> None:
             await client.delete(self._name)
+
+        await self._do(clear)
 
     async def aclose(self) -> None:
         """Disconnect this loop. Safe to repeat."""
@@ -222,23 +243,45 @@ class Queue:
         pipe.set(job_key_prefix + name, payload, px=life_ms, nx=True)
         pipe.zadd(job.queue or self._name, {name: score}, nx=True)
 
-    @asynccontextmanager
-    async def _talking(self) -> AsyncGenerator[ArqRedis, None]:
+    async def _do(self, work: Callable[[ArqRedis], Awaitable[T]], *, repeatable: bool = True) -> T:
+        """Do some work, once more on new connections when its own has broken, if that is allowed.
+
+        Errors: BackendUnavailable, AuthenticationFailed.
+        """
         deadline_s = self._settings.connect_timeout_s + self._settings.call_timeout_s
-        client = self._client()
+        client, tries = self._client(), _TRIES if repeatable else 1
+        backoff_s, waits_for = _FIRST_BACKOFF_S, None
         try:
             async with asyncio.timeout(deadline_s):
-                yield client
+                while True:
+                    tries -= 1
+                    try:
+                        return await work(client)
+                    except (RedisConnectionError, RedisTimeoutError, ResponseError) as error:
+                        waits_for = not_now(error)
+                        broken = not isinstance(error, ResponseError) and tries > 0
+                        if waits_for is None and not broken:
+                            raise
+                    await renew(client)
+                    if waits_for is not None:
+                        # Nothing was done.
+                        tries += 1
+                        await asyncio.sleep(backoff_s)
+                        backoff_s = min(2 * backoff_s, _LONGEST_BACKOFF_S)
         except (RedisError, OSError) as error:
-            url = (self._settings.queue_url or self._settings.url).get_secret_value()
-            raise BackendUnavailable(str(Address.parse(url)), type(error).__name__) from error
+            failure = queue_error(error, self._settings)
+            if waits_for is not None:
+                failure = BackendUnavailable(failure.address, waits_for)
+        # Not from its cause: redis-py's frames and texts hold passwords and arguments.
+        raise failure
 
     def _client(self) -> ArqRedis:
         loop = asyncio.get_running_loop()
         for other in [known for known in self._clients if known.is_closed()]:
             del self._clients[other]
         if loop not in self._clients:
-            self._clients[loop] = connect(queue_settings(self._settings))
+            try_s = max(_SHORTEST_TRY_S, self._settings.call_timeout_s / _TRIES)
+            self._clients[loop] = connect(queue_settings(self._settings), reply_timeout_s=try_s)
         return self._clients[loop]
 
 

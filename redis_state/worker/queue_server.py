@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from arq.connections import ArqRedis, RedisSettings
+from redis.asyncio.connection import (
+    Connection,
+    ConnectionPool,
+    SSLConnection,
+    UnixDomainSocketConnection,
+)
+from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from redis_state.errors import ConfigError
+from redis_state.errors import BackendUnavailable, CommandRefused, ConfigError, NoConnection
 from redis_state.settings import Settings
 from redis_state.transport.address import Address
+from redis_state.transport.failures import connect_error, reply_error
 from redis_state.worker.jobs import deserialize, serialize
 
+# Closing a dead connection over TLS would wait for the other side.
+_CLOSE_S = 0.2
 _BEYOND = ("ssl_min_version", "ssl_ciphers", "client_name")
 
 
@@ -62,13 +75,51 @@ def queue_settings(settings: Settings) -> QueueSettings:
     )
 
 
-def connect(server: QueueSettings) -> ArqRedis:
-    """Make a client of the queue's server, with every option of its address. No I/O."""
+class _Bounded:
+    """A connection of redis-py whose writes are bounded and can still be cancelled.
+
+    It bounds them with `asyncio.wait_for`, which before Python 3.12 loses a cancellation that comes
+    when the write is done: a worker that was told to stop went on for ever.
+    """
+
+    async def send_packed_command(self, command: Any, check_health: bool = True) -> None:  # noqa: FBT001, FBT002 - as redis-py calls it
+        """Send what was packed. Errors: TimeoutError, as redis-py has it."""
+        me: Any = self
+        limit_s, me.socket_timeout = me.socket_timeout, None
+        try:
+            async with asyncio.timeout(limit_s):
+                await super().send_packed_command(command, check_health)  # type: ignore[misc]  # the connection's, which comes next
+        except TimeoutError:
+            raise RedisTimeoutError("Timeout writing to socket") from None
+        finally:
+            me.socket_timeout = limit_s
+
+
+class _Connection(_Bounded, Connection):
+    pass
+
+
+class _TlsConnection(_Bounded, SSLConnection):
+    pass
+
+
+class _UnixConnection(_Bounded, UnixDomainSocketConnection):
+    pass
+
+
+def connect(server: QueueSettings, *, reply_timeout_s: float) -> ArqRedis:
+    """Make a client of the queue's server, with every option of its address. No I/O.
+
+    A reply that takes longer than ``reply_timeout_s`` ends its connection: TimeoutError.
+    """
     # arq's own create_pool connects at once, and again and again while the server is away.
-    encryption: dict[str, Any] = {}
-    if server.ssl:
-        encryption = {
-            "ssl": True,
+    options: dict[str, Any] = {"host": server.host, "port": server.port}
+    kind: type[Connection | UnixDomainSocketConnection] = _Connection
+    if server.unix_socket_path is not None:
+        options, kind = {"path": server.unix_socket_path}, _UnixConnection
+    elif server.ssl:
+        kind = _TlsConnection
+        options |= {
             "ssl_keyfile": server.ssl_keyfile,
             "ssl_certfile": server.ssl_certfile,
             "ssl_ca_certs": server.ssl_ca_certs,
@@ -76,16 +127,32 @@ def connect(server: QueueSettings) -> ArqRedis:
             "ssl_cert_reqs": server.ssl_cert_reqs,
             "ssl_check_hostname": server.ssl_check_hostname,
         }
-    return ArqRedis(
-        host=server.host,
-        port=server.port,
-        unix_socket_path=server.unix_socket_path,
+    pool = ConnectionPool(
+        connection_class=kind,
         db=server.database,
         username=server.username,
         password=server.password,
         socket_connect_timeout=server.conn_timeout,
-        job_serializer=serialize,
-        job_deserializer=deserialize,
-        **encryption,
+        socket_timeout=reply_timeout_s,
+        **options,
         **server.beyond,
     )
+    return ArqRedis(pool, job_serializer=serialize, job_deserializer=deserialize)
+
+
+def queue_error(error: BaseException, settings: Settings) -> NoConnection:
+    """Name why the queue's server did not do what was asked, without a password or a payload."""
+    address = str(Address.parse((settings.queue_url or settings.url).get_secret_value()))
+    if isinstance(error, ResponseError):
+        failure = reply_error(error, address)
+        reason = str(failure).removeprefix(f"{address}: ")
+        return BackendUnavailable(address, reason, final=isinstance(failure, CommandRefused))
+    return connect_error(error, address)
+
+
+async def renew(client: ArqRedis) -> None:
+    """Leave the connections that are not in use: they may be dead, or lead to a replica."""
+    connections: Any = client.connection_pool
+    with suppress(RedisError, OSError):
+        async with asyncio.timeout(_CLOSE_S):
+            await connections.disconnect(inuse_connections=False)

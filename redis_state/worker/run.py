@@ -19,10 +19,10 @@ from arq.worker import Retry
 from redis_state import codec
 from redis_state.errors import (
     BackendError,
-    BackendUnavailable,
     InvalidTransition,
     JournalRewound,
     LeaseLost,
+    NoConnection,
 )
 from redis_state.models import TaskStatus
 from redis_state.primitives.lease import new_owner
@@ -128,7 +128,7 @@ async def _start(store: RedisStateStore, terms: Terms, job: Ticket) -> Started |
                 worker=terms.worker,
                 max_crashes=terms.max_crashes,
             )
-        except BackendUnavailable:
+        except NoConnection:
             if clock() + _AGAIN_S > end:
                 raise
             await asyncio.sleep(_AGAIN_S)
@@ -339,7 +339,7 @@ class _Run:
         while True:
             try:
                 await self._life.leave(self._started, status, result=result, error=error)
-            except BackendUnavailable:
+            except NoConnection:
                 if clock() + _AGAIN_S > end:
                     raise
                 again = True
@@ -408,7 +408,7 @@ class _Run:
         match error:
             case TaskCancelled():
                 return TaskStatus.CANCELLED, None, error.reason
-            case BackendUnavailable() | JournalRewound():
+            case NoConnection() | JournalRewound():
                 # The server was away, or lost something: it is not the handler's failure.
                 log.warning("task %s is handed back: %s", self._task_id, error)
                 return TaskStatus.PENDING, None, None
@@ -472,7 +472,7 @@ class _Exited(Exception):
 def _cause(error: BaseException) -> BaseException:
     """Look into a group: a handler's own tasks may have been paused or cancelled."""
     leaves = list(_leaves(error))
-    for kind in (TaskPaused, TaskCancelled, BackendUnavailable, JournalRewound, TaskHandedBack):
+    for kind in (TaskPaused, TaskCancelled, NoConnection, JournalRewound, TaskHandedBack):
         for leaf in leaves:
             if isinstance(leaf, kind):
                 return leaf

@@ -10,15 +10,17 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib import import_module
+from time import monotonic
 from typing import Any
 
 from arq.cron import CronJob
 from redis.exceptions import RedisError
 
 from redis_state import limits
-from redis_state.errors import ConfigError
+from redis_state.errors import ConfigError, NoConnection
 from redis_state.settings import Settings
 from redis_state.store import RedisStateStore, process_name
+from redis_state.transport.address import Address
 from redis_state.worker.arq_loop import QueueWorker
 from redis_state.worker.cleanup import copies
 from redis_state.worker.guards import Guard
@@ -26,7 +28,7 @@ from redis_state.worker.heartbeat import Heartbeat
 from redis_state.worker.jobs import RUN_TASK, Ticket, deserialize, serialize
 from redis_state.worker.life import MAX_CRASHES
 from redis_state.worker.queue import default_queue
-from redis_state.worker.queue_server import connect, queue_settings
+from redis_state.worker.queue_server import connect, queue_error, queue_settings, renew
 from redis_state.worker.run import Handler, run_task
 from redis_state.worker.services import Plan, Services, need_prometheus
 from redis_state.worker.steps import StepPolicy
@@ -35,7 +37,11 @@ from redis_state.worker.workers import INTERVAL_S, About
 log: logging.Logger = logging.getLogger(__name__)
 
 _SERVICES = "redis_state.services"
+_POLLS = "redis_state.polls"
 _RESTART_S = 0.5
+# When the server lets nobody in, and somebody has to change something.
+_LONGEST_RESTART_S = 5.0
+_COMPLAIN_EVERY_S = 30.0
 # arq itself looks at no more of a queue, and jobs that run stay in it.
 _ARQ_READS = 10_000
 
@@ -141,7 +147,7 @@ class AgentWorker:
     def run(self, *, uvloop: bool = False) -> None:
         """Run until SIGTERM or SIGINT, through server restarts. Returns after draining.
 
-        Errors: ConfigError if ``uvloop`` is wanted and not installed.
+        Errors: ConfigError if ``uvloop`` is wanted and not installed; those of `serve`.
         """
         with asyncio.Runner(loop_factory=_uvloop_factory() if uvloop else None) as runner:
             runner.run(self.serve())
@@ -151,8 +157,12 @@ class AgentWorker:
 
         Without ``handle_signals``, for a host that has its own, only until cancelled; that hands
         running tasks over at once.
+
+        Errors: NoConnection if the server never let it in, and trying again is in vain: for a wrong
+        password, a certificate, a missing right. It waits for a server that is only away.
         """
         worker = self._workers()
+        self._announce(worker)
         stop = asyncio.Event()
         if handle_signals:
             _on_signals(stop)
@@ -173,14 +183,42 @@ class AgentWorker:
                 _off_signals()
 
     async def _poll(self, worker: QueueWorker) -> None:
+        """Poll through trouble with the server. Errors: NoConnection, if it never let us in."""
+        settings = self.settings or Settings()
+        wait_s, failed_at, complained_at = _RESTART_S, 0.0, -math.inf
         while True:
             try:
                 await worker.mend()
                 await worker.async_run()
-            except (RedisError, OSError) as error:
+            except (RedisError, OSError, NoConnection) as error:
                 # arq gives up when the server is away; its running tasks go on meanwhile.
-                log.warning("the queue is away, trying again: %s", type(error).__name__)
-                await asyncio.sleep(_RESTART_S)
+                failure = error if isinstance(error, NoConnection) else queue_error(error, settings)
+            else:
+                continue
+            if failure.final and not worker.polls.ever:
+                raise failure
+            wait_s = min(2 * wait_s, _LONGEST_RESTART_S) if failure.final else _RESTART_S
+            if worker.polls.at > failed_at:
+                wait_s = _RESTART_S
+            failed_at = monotonic()
+            if failed_at - complained_at >= _COMPLAIN_EVERY_S:
+                complained_at = failed_at
+                log.warning("no tasks are taken from %s; next try in %.1f s", failure, wait_s)
+            await renew(worker.pool)
+            await asyncio.sleep(wait_s)
+
+    def _announce(self, worker: QueueWorker) -> None:
+        plan = self._plan()
+        settings = plan.settings
+        url = (settings.queue_url or settings.url).get_secret_value()
+        log.info(
+            "worker %s serves %s at %s with %d slots; handlers: %s",
+            plan.about.name,
+            ", ".join(each.queue_name for each in worker.group),
+            Address.parse(url),
+            self.max_tasks,
+            ", ".join(plan.about.handlers) or "none",
+        )
 
     async def _finish_running(self, worker: QueueWorker) -> None:
         worker.stop_picking()
@@ -197,7 +235,7 @@ class AgentWorker:
     def _workers(self) -> QueueWorker:
         """Make one arq worker for each queue; the first leads the others."""
         settings = self.settings or Settings()
-        pool = connect(queue_settings(settings))
+        pool = connect(queue_settings(settings), reply_timeout_s=settings.call_timeout_s)
         made = [
             QueueWorker(
                 **self._options(queue),
@@ -209,6 +247,7 @@ class AgentWorker:
             for queue in self.queue_names
         ]
         leader = made[0]
+        leader.ctx[_POLLS] = leader.polls
         leader.others = made[1:]
         for worker in made[1:]:
             worker.ctx = leader.ctx
@@ -222,7 +261,10 @@ class AgentWorker:
 
         async def startup(ctx: dict[Any, Any]) -> None:
             if _SERVICES not in ctx:
-                ctx[_SERVICES] = services = Services(plan)
+                services = Services(plan, polls=ctx.get(_POLLS))
+                if _POLLS in ctx and plan.settings.queue_url is not None:
+                    await services.reach()
+                ctx[_SERVICES] = services
                 await services.start()
 
         async def shutdown(ctx: dict[Any, Any]) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from redis_state.errors import BackendError, ConfigError
+from redis_state.errors import BackendError, CommandRefused, ConfigError, NoConnection
 from redis_state.primitives.lease import Leases
 from redis_state.settings import Settings
 from redis_state.store import RedisStateStore
@@ -24,7 +24,7 @@ from redis_state.worker.queue import Queue
 from redis_state.worker.run import Handler, Terms
 from redis_state.worker.steps import StepPolicy
 from redis_state.worker.sweeper import sweep_regularly
-from redis_state.worker.tally import Tally, stale_writes_refused
+from redis_state.worker.tally import Polls, Tally, stale_writes_refused
 from redis_state.worker.workers import About, Presence
 
 if TYPE_CHECKING:
@@ -69,11 +69,11 @@ class Plan:
 class Services:
     """The services of one running worker process."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, *, polls: Polls | None = None) -> None:
         self._plan = plan
         self.store: RedisStateStore = RedisStateStore(plan.settings)
         self.queue: Queue = Queue(plan.settings, name=plan.about.queues[0])
-        self.tally: Tally = Tally(plan.handlers)
+        self.tally: Tally = Tally(plan.handlers, polls=polls)
         self.presence: Presence = Presence(
             self.store, plan.about, self.tally, interval_s=plan.interval_s
         )
@@ -95,6 +95,15 @@ class Services:
         )
         self.served: Served | None = None
         self._running: list[asyncio.Future[None]] = []
+
+    async def reach(self) -> None:
+        """Reach the store's server, before anything is started. Errors: NoConnection."""
+        try:
+            with suppress(CommandRefused):
+                await self.store.transport.sender.send("PING", repeatable=True)
+        except NoConnection:
+            await self.store.transport.aclose(drain_s=0)
+            raise
 
     async def start(self) -> None:
         """Start everything."""

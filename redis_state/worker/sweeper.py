@@ -23,7 +23,7 @@ from enum import Enum, auto
 from typing import Self
 
 from redis_state import codec
-from redis_state.errors import BackendError, BackendUnavailable, StoreFull
+from redis_state.errors import BackendError, NoConnection, StoreFull
 from redis_state.models import TaskStatus
 from redis_state.primitives.watchlist import Claim, WatchList
 from redis_state.store import RedisStateStore
@@ -219,7 +219,7 @@ class Sweeper:
 
     def _trouble(self, entry: bytes, error: BaseException) -> int:
         """Put off what cannot be judged, so that the rest is swept; raise what concerns all."""
-        if isinstance(error, BackendUnavailable | StoreFull) or not isinstance(error, Exception):
+        if isinstance(error, NoConnection | StoreFull) or not isinstance(error, Exception):
             raise error
         log.error("%s cannot be swept: %s", entry.decode(errors="replace"), error)
         return _TROUBLE_MS

@@ -58,11 +58,30 @@ class Running:
     begun: float = field(default_factory=time.monotonic)
 
 
+@dataclass(slots=True)
+class Polls:
+    """When a worker last looked at its queues, or began to. Safe to ask in another thread."""
+
+    at: float = field(default_factory=time.monotonic)
+    # It has looked at all of them at least once.
+    ever: bool = False
+
+    def now(self) -> None:
+        """Note that it has looked at all of them."""
+        self.at, self.ever = time.monotonic(), True
+
+    def age_s(self) -> float:
+        """Tell how long ago that was."""
+        return time.monotonic() - self.at
+
+
 class Tally:
     """The numbers of one worker process since it started."""
 
-    def __init__(self, handlers: Iterable[str] = ()) -> None:
+    def __init__(self, handlers: Iterable[str] = (), *, polls: Polls | None = None) -> None:
         self.handlers: frozenset[str] = frozenset(handlers)
+        # None where arq's own loop looks, and does not tell.
+        self.polls: Polls | None = polls
         self.draining: bool = False
         self.taken_over: int = 0
         self.lease_lost: int = 0

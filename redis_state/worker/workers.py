@@ -29,6 +29,9 @@ from redis_state.worker.tally import Tally, stale_writes_refused
 log: logging.Logger = logging.getLogger(__name__)
 
 INTERVAL_S = 5.0
+# A worker looks at its queues many times a second. What holds it up for longer than this is no
+# reply that is merely late.
+_STALLED_S = 10.0
 _LIVES = 3
 _MOST_IDS = 100
 
@@ -40,6 +43,8 @@ class WorkerInfo:
     ``running`` are session and task of what it runs, a hundred at most; ``running_count`` is how
     many there are. ``counters`` count since it started: started, completed, failed, cancelled,
     paused, handed_over, dropped, unwritten, taken_over, lease_lost, stale_writes_refused.
+    ``last_poll_ms`` is when it last looked at its queues, ``unpolled_s`` how long that is ago; None
+    under arq's own command, which does not tell.
     """
 
     name: str
@@ -58,6 +63,13 @@ class WorkerInfo:
     started_ms: int
     last_seen_ms: int
     silent_s: float
+    last_poll_ms: int | None = None
+    unpolled_s: float | None = None
+
+    @property
+    def stalled(self) -> bool:
+        """Whether it takes no tasks although it lives: it had not looked at its queues for 10 s."""
+        return self.unpolled_s is not None and self.unpolled_s - self.silent_s > _STALLED_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +144,7 @@ class Presence:
                 "running": [[run.session_id, run.task_id] for run in running[:_MOST_IDS]],
                 "counters": tally.counters() | {"stale_writes_refused": refused},
                 "ttl_ms": self._ttl_ms,
+                "unpolled_ms": None if tally.polls is None else round(tally.polls.age_s() * 1000),
             }
         )
 
@@ -174,6 +187,9 @@ def _pairs(flat: Sequence[bytes]) -> zip[tuple[bytes, bytes]]:
 def _read(record: Stored, *, until_us: float, now_ms: int) -> WorkerInfo:
     said: dict[str, Any] = as_object(record.fields["document"])
     last_seen_ms = int(until_us) // 1000 - int(said["ttl_ms"])
+    # An earlier version's record has none.
+    unpolled_ms: int | None = said.get("unpolled_ms")
+    last_poll_ms = None if unpolled_ms is None else last_seen_ms - unpolled_ms
     return WorkerInfo(
         name=said["name"],
         instance=said["instance"],
@@ -191,4 +207,6 @@ def _read(record: Stored, *, until_us: float, now_ms: int) -> WorkerInfo:
         started_ms=record.order // 1000,
         last_seen_ms=last_seen_ms,
         silent_s=max(0.0, (now_ms - last_seen_ms) / 1000),
+        last_poll_ms=last_poll_ms,
+        unpolled_s=None if last_poll_ms is None else max(0.0, (now_ms - last_poll_ms) / 1000),
     )

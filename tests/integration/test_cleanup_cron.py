@@ -120,9 +120,9 @@ async def test_arqs_own_worker_can_clean_up(settings: Settings, tasks: TaskState
 async def test_a_worker_that_does_not_know_a_cron_job_goes_on(
     store: RedisStateStore, settings: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:
-    pool = connect(queue_settings(settings))
+    pool = connect(queue_settings(settings), reply_timeout_s=5)
     await pool.enqueue_job("cron:other", _queue_name=queue_of(settings))
-    await pool.aclose()
+    await pool.aclose(close_connection_pool=True)
     async with serving(agent(settings, {"noop": noop})), client_of(store) as client:
         await eventually(lambda: "'cron:other' not found" in caplog.text, "it was looked at")
         task = await client.submit("noop", None, session_id=SESSION)

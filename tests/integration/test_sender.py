@@ -250,7 +250,7 @@ async def test_sender_whose_user_may_not_ping_still_works(own_url: str) -> None:
         assert await sender.send("GET", "x", repeatable=True) is None
 
 
-async def test_server_that_cannot_save_is_command_refused() -> None:
+async def test_server_that_cannot_save_is_full_and_says_what_to_do() -> None:
     options = ("--enable-protected-configs", "yes")
     with short_directory() as directory, run_server(directory, *options) as url:
         gone = directory / "gone"
@@ -267,15 +267,19 @@ async def test_server_that_cannot_save_is_command_refused() -> None:
                 return b"rdb_last_bgsave_status:err" in found
 
             await eventually(failed, "the server could not save")
-            with pytest.raises(CommandRefused, match="MISCONF"):
+            with pytest.raises(StoreFull, match=r"cannot write to its disk.*MISCONF"):
                 await sender.send("SET", "key", "new", repeatable=True)
+            writing = script_of("redis.call('SET', KEYS[1], 'new')")
+            with pytest.raises(StoreFull, match="MISCONF") as full:
+                await run_script(sender, writing, "key")
+            assert writing.digest not in str(full.value)
             assert await sender.send("GET", "key", repeatable=True) == b"old"
 
 
 async def test_replica_refuses_writes_as_unavailable(own_url: str) -> None:
-    async with sender_to(own_url) as sender:
+    async with sender_to(own_url, call_timeout_s=0.5) as sender:
         await sender.send("REPLICAOF", "127.0.0.1", 1, repeatable=True)
-        with pytest.raises(BackendUnavailable, match="read only"):
+        with pytest.raises(BackendUnavailable, match=r"is a replica.*READONLY"):
             await sender.send("SET", "key", "new", repeatable=True)
 
 

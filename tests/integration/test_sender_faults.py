@@ -18,10 +18,12 @@ from typing import Any
 import pytest
 
 from redis_state.errors import (
+    AuthenticationFailed,
     BackendError,
     BackendUnavailable,
     CommandRefused,
     ConfigError,
+    NoConnection,
     OutcomeUnknown,
 )
 from redis_state.settings import Settings
@@ -301,13 +303,14 @@ async def test_many_calls_expire_while_the_loop_stays_free(url: str) -> None:
         assert max(later - sooner for sooner, later in pairwise(turns)) < 4 * LATE_S
 
 
-async def login_problem(url: str) -> str:
+async def login_problem(url: str, kind: type[NoConnection] = AuthenticationFailed) -> str:
     """Try to connect; give every text in which the failure could be seen."""
     async with sender_to(url) as sender:
         began = time.monotonic()
         calls = [sender.send("PING", repeatable=True) for _ in range(3)]
         (error, at), *others = await asyncio.gather(*map(outcome, calls))
-        assert type(error) is BackendUnavailable
+        assert type(error) is kind
+        assert error.final
         assert at - began < 2
         assert len({id(error), *(id(other) for other, _ in others)}) == 3
         detailed = traceback.TracebackException.from_exception(error, capture_locals=True)
@@ -332,13 +335,14 @@ async def test_wrong_password_fails_at_once_and_is_not_shown(own_url: str) -> No
 
 
 async def test_unknown_database_fails_at_once(own_url: str) -> None:
-    assert "DB index is out of range" in await login_problem(f"{own_url}?db=9999")
+    shown = await login_problem(f"{own_url}?db=9999", BackendUnavailable)
+    assert "DB index is out of range" in shown
 
 
 async def test_sender_recovers_when_the_password_is_put_right(own_url: str) -> None:
     async with sender_to(own_url) as admin, sender_to(own_url) as sender:
         await admin.send("CONFIG", "SET", "requirepass", "right", repeatable=True)
-        with pytest.raises(BackendUnavailable):
+        with pytest.raises(AuthenticationFailed):
             await sender.send("PING", repeatable=True)
         await admin.send("CONFIG", "SET", "requirepass", "", repeatable=True)
         assert await sender.send("ECHO", "in", repeatable=True) == b"in"
@@ -399,7 +403,7 @@ async def test_waiting_call_that_was_sent_before_is_outcome_unknown_when_login_f
         assert proxy.cut()
         assert type((await outcome(sent))[0]) is OutcomeUnknown
         unsent = sender.send("RPUSH", "list", "x", repeatable=True)
-        assert type((await outcome(unsent))[0]) is BackendUnavailable
+        assert type((await outcome(unsent))[0]) is AuthenticationFailed
 
 
 async def test_command_that_makes_the_server_hang_up_neither_loops_nor_harms(own_url: str) -> None:
@@ -485,7 +489,7 @@ async def test_nothing_is_written_to_a_connection_that_has_ended(url: str) -> No
         return address
 
     heard: list[Any] = []
-    link = await open_link(locate, heard.append, timeout_s=5)
+    link = await open_link(locate, heard.extend, timeout_s=5)
     link.write(b"*1\r\n$4\r\nPING\r\n")
     await eventually(lambda: heard == [b"PONG"], "it is heard")
     link.abort("enough")

@@ -266,7 +266,7 @@ async def test_a_command_that_is_refused_as_a_whole_is_refused_to_each(
             await keep_busy(other, sender)
         else:
             await other.send("REPLICAOF", "127.0.0.1", "1", repeatable=True)
-        calls = [push(sender, script, n) for n in range(10)]
+        calls = [push(sender, script, n, timeout_s=0.5) for n in range(10)]
         outcomes = await asyncio.gather(*calls, return_exceptions=True)
         assert [type(found) for found in outcomes] == [BackendUnavailable] * 10
         if busy:

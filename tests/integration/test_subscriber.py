@@ -10,7 +10,12 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from redis_state.errors import BackendUnavailable, CommandRefused, ConfigError
+from redis_state.errors import (
+    AuthenticationFailed,
+    BackendUnavailable,
+    CommandRefused,
+    ConfigError,
+)
 from redis_state.settings import Settings
 from redis_state.testing import eventually
 from redis_state.transport import subscriber as module
@@ -146,7 +151,7 @@ async def test_connection_that_was_cut_comes_back_with_none(
 async def test_dead_connection_is_noticed_and_made_anew(
     url: str, channel: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_PING_EVERY_S", 0.1)
+    monkeypatch.setattr(module, "_SILENT_S", 0.1)
     async with Proxy(url) as proxy, subscriber_to(proxy.url) as subscriber:
         subscription = subscriber.subscribe(channel)
         assert await heard(subscription) is None
@@ -160,7 +165,7 @@ async def test_dead_connection_is_noticed_and_made_anew(
 async def test_idle_connection_is_kept(
     url: str, channel: str, sender: Sender, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_PING_EVERY_S", 0.05)
+    monkeypatch.setattr(module, "_SILENT_S", 0.05)
     async with subscriber_to(url) as subscriber:
         subscription = subscriber.subscribe(channel)
         assert await heard(subscription) is None
@@ -178,7 +183,7 @@ async def test_idle_connection_is_kept(
 async def test_connection_that_may_not_be_pinged_is_kept(
     own_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_PING_EVERY_S", 0.05)
+    monkeypatch.setattr(module, "_SILENT_S", 0.05)
     async with sender_to(own_url) as admin:
         rules = ("on", ">pw", "allchannels", "+subscribe", "+client")
         await admin.send("ACL", "SETUSER", "narrow", *rules, repeatable=True)
@@ -248,14 +253,14 @@ async def test_wrong_password_is_an_error_until_it_is_put_right(own_url: str) ->
         await admin.send("CONFIG", "SET", "requirepass", "right", repeatable=True)
         subscription = subscriber.subscribe("channel")
         for _ in range(2):
-            with pytest.raises(BackendUnavailable, match="Authentication required"):
+            with pytest.raises(AuthenticationFailed, match="Authentication required"):
                 await heard(subscription)
         await admin.send("CONFIG", "SET", "requirepass", "", repeatable=True)
 
         async def confirmed() -> bool:
             try:
                 return await heard(subscription) is None
-            except BackendUnavailable:
+            except AuthenticationFailed:
                 return False
 
         await eventually(confirmed, "the subscription is confirmed")

@@ -14,6 +14,7 @@ from redis_state import models, store
 from redis_state.errors import RedisStateError
 
 PUBLIC = [
+    "AuthenticationFailed",
     "BackendError",
     "BackendUnavailable",
     "CallerError",
@@ -35,6 +36,7 @@ PUBLIC = [
     "LostRace",
     "MemoryBudgetExceeded",
     "MissingCapability",
+    "NoConnection",
     "OutcomeUnknown",
     "PauseTimeout",
     "RedisStateError",

@@ -29,7 +29,12 @@ from penguiflow_a2a.models import (
 )
 
 from redis_state import codec
-from redis_state.errors import BackendUnavailable, ConfigError, CursorGap, RedisStateError
+from redis_state.errors import (
+    ConfigError,
+    CursorGap,
+    NoConnection,
+    RedisStateError,
+)
 from redis_state.integrations.penguiflow.side import SideStore
 from redis_state.settings import Settings, make_settings
 from redis_state.stores.a2a_tasks import A2ATaskStore, Filter, FoundTask, Told
@@ -268,7 +273,7 @@ class PenguiflowA2ATaskStore(SideStore):
             except CursorGap as gap:
                 log.warning("updates of A2A task %r are gone: %s", task_id, gap.reason)
                 cursor = None
-            except BackendUnavailable as error:
+            except NoConnection as error:
                 log.warning("a subscription to an A2A task waits for its server: %s", error)
                 await asyncio.sleep(_AGAIN_S)
             except (RedisStateError, KeyError) as error:

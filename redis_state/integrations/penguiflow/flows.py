@@ -36,7 +36,7 @@ MakeMessage = Callable[[TaskContext], Message]
 
 _SETTLE_S = 2.0
 # What a node's step raises while the server is away, which is not the node's failure.
-_AWAY = {"BackendUnavailable", "OutcomeUnknown"}
+_AWAY = {"AuthenticationFailed", "BackendUnavailable", "OutcomeUnknown"}
 
 
 class FlowFailed(RedisStateError):
