@@ -247,12 +247,15 @@ async def run_processes(
     return results
 
 
-async def start_process(name: str, argument: dict[str, Any]) -> asyncio.subprocess.Process:
+async def start_process(
+    name: str, argument: dict[str, Any], *, stdin: int | None = None
+) -> asyncio.subprocess.Process:
     """Start ``tests/processes/<name>.py`` with one argument."""
     return await asyncio.create_subprocess_exec(
         sys.executable,
         str(PROCESSES / f"{name}.py"),
         json.dumps(argument),
+        stdin=stdin,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
         env=importing(),

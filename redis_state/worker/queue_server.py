@@ -10,6 +10,7 @@ from arq.connections import ArqRedis, RedisSettings
 from redis_state.errors import ConfigError
 from redis_state.settings import Settings
 from redis_state.transport.address import Address
+from redis_state.transport.embedded_socket import EmbeddedPool, EmbeddedSocket
 from redis_state.worker.jobs import deserialize, serialize
 
 _BEYOND = ("ssl_min_version", "ssl_ciphers", "client_name")
@@ -35,12 +36,15 @@ def queue_settings(settings: Settings) -> QueueSettings:
     """
     url = (settings.queue_url or settings.url).get_secret_value()
     address = Address.parse(url)
+    options = dict(address.options)
     if address.scheme == "embedded":
-        raise ConfigError(
-            "a worker needs a server it can share: start the embedded one with a directory and "
-            "give its unix:// address, or name a redis:// server"
-        )
-    options = address.options
+        if address.directory is None:
+            raise ConfigError(
+                "embedded:// is a server of one store's own, and a pool shares its server: "
+                "name a directory, embedded:///path/to/directory, or a redis:// server"
+            )
+        # arq wants text and passes it on to asyncio, which takes any path.
+        options["path"] = EmbeddedSocket(address.directory)
     encrypted = address.scheme == "rediss"
     return QueueSettings(
         host=options.get("host", "localhost"),
@@ -65,6 +69,13 @@ def queue_settings(settings: Settings) -> QueueSettings:
 def connect(server: QueueSettings) -> ArqRedis:
     """Make a client of the queue's server, with every option of its address. No I/O."""
     # arq's own create_pool connects at once, and again and again while the server is away.
+    socket: Any = server.unix_socket_path
+    if isinstance(socket, EmbeddedSocket):
+        return ArqRedis(
+            EmbeddedPool(socket, socket_connect_timeout=server.conn_timeout),
+            job_serializer=serialize,
+            job_deserializer=deserialize,
+        )
     encryption: dict[str, Any] = {}
     if server.ssl:
         encryption = {

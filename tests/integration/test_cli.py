@@ -166,7 +166,7 @@ def test_a_worker_cannot_share_a_server_of_its_own(tmp_path: Path) -> None:
         "worker", "my_pool:mine", cwd=tmp_path, environment={"REDIS_STATE_URL": "embedded://"}
     )
     assert ran.returncode == 2
-    assert "a server it can share" in ran.stderr
+    assert "name a directory, embedded:///path" in ran.stderr
 
 
 def test_uvloop_that_is_not_there_is_named(tmp_path: Path) -> None:

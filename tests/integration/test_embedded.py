@@ -534,6 +534,25 @@ def test_unusable_directory_is_a_config_error(home: Path) -> None:
         start_embedded(home)
 
 
+def test_a_directory_and_a_binary_may_be_named_by_text(binary: Path, home: Path) -> None:
+    with start_embedded(str(home), binary=str(binary)) as server:
+        assert server.directory == home.resolve()
+        assert run_id(server.socket_path)
+        assert server.lives()
+    assert not server.lives()
+
+
+@pytest.mark.parametrize("wrong", [7, b"data", ["data"], "", "a\0b", "embedded:///tmp/data"])
+def test_what_names_no_directory_is_refused_before_anything_is_made(
+    wrong: Any, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home.mkdir()
+    monkeypatch.chdir(home)
+    with pytest.raises(ConfigError, match="start_embedded"):
+        start_embedded(wrong)
+    assert not list(home.iterdir())
+
+
 def test_named_binary_comes_first_then_the_path_then_the_package(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
