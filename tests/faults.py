@@ -11,7 +11,7 @@ import ssl
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Generator, Mapping
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import unquote, urlsplit
@@ -267,14 +267,16 @@ def importing(**more: str) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **more}
 
 
-async def run_python(*arguments: str, timeout_s: float = 60.0) -> str:
+async def run_python(
+    *arguments: str, timeout_s: float = 60.0, environment: Mapping[str, str] | None = None
+) -> str:
     """Run Python with arguments of a test's own; give what it printed."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         *arguments,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
-        env=importing(),
+        env=importing(**environment or {}),
     )
     async with asyncio.timeout(timeout_s):
         out, _ = await process.communicate()
