@@ -20,16 +20,31 @@ from redis_state.transport.scripts import Scripts
 from tests.hosts import KINDS, Host, open_host
 from tests.servers import TestServer, describe, start_server
 
-# A shared, busy machine makes single examples slow: that is no finding.
-hypothesis_settings.register_profile(
-    "suite",
-    deadline=None,
+# `make fuzz` looks for what nobody has thought of. All other runs are the same for everybody: what
+# decides a test is in the checkout, not in the examples or the order that one run happens to draw.
+FUZZ = bool(os.environ.get("REDIS_STATE_FUZZ"))
+# Of the order of the tests, and of `random` in each of them.
+SEED = 20
+
+EXAMPLES = hypothesis_settings(
     max_examples=int(os.environ.get("REDIS_STATE_EXAMPLES", "25")),
+    # A shared, busy machine makes single examples slow: that is no finding.
+    deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+    print_blob=True,
 )
-hypothesis_settings.load_profile("suite")
+hypothesis_settings.register_profile("suite", EXAMPLES, derandomize=True, database=None)
+hypothesis_settings.register_profile("fuzz", EXAMPLES)
+hypothesis_settings.load_profile("fuzz" if FUZZ else "suite")
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Give pytest-randomly its seed, where it is there and was not given another one."""
+    if not FUZZ and config.getoption("randomly_seed", None) == "default":
+        config.option.randomly_seed = SEED
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -110,6 +110,7 @@ async def play(scripts: Scripts, steps: list[tuple[str, str | None, int]]) -> li
     return lease.happened
 
 
+@pytest.mark.fuzz
 def test_leases_are_what_the_model_says(settings: Settings) -> None:
     wanted = {"acquired", "acquired again", "held by another", "renewed", "written", "released"}
     explore(settings, STEPS, play, wanted=wanted | {"lost renewal", "lost write"})

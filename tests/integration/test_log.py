@@ -227,6 +227,7 @@ async def play_log(scripts: Scripts, example: tuple[int, list[Step]]) -> list[st
     return model.happened
 
 
+@pytest.mark.fuzz
 def test_a_log_is_what_the_model_says(settings: Settings) -> None:
     bounds = st.sampled_from([0, 1, 2, 5, 20, 40])
     explore(
@@ -430,6 +431,7 @@ async def play_follow(scripts: Scripts, steps: list[tuple[str, str | None]]) -> 
     return [name for name, _ in steps]
 
 
+@pytest.mark.fuzz
 def test_a_follower_sees_exactly_what_the_model_says(settings: Settings) -> None:
     wanted = {"append", "many", "again", "cut", "restart", "clear"}
     explore(settings, FOLLOWS, play_follow, wanted=wanted)

@@ -4,6 +4,7 @@ import asyncio
 import uuid
 from contextlib import AsyncExitStack
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -50,6 +51,7 @@ async def play(scripts: Scripts, rows: list[tuple[bytes, str | None, bytes]]) ->
     return ["a space" if b" " in row[0] else "no space" for row in rows]
 
 
+@pytest.mark.fuzz
 def test_a_signal_carries_the_row_as_the_log_has_it(settings: Settings) -> None:
     explore(settings, ROWS, play, wanted={"a space", "no space"})
 
