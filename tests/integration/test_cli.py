@@ -12,13 +12,14 @@ import pytest
 pytest.importorskip("typer", reason="needs the cli extra")
 
 from redis_state import Settings, __version__
+from tests import children
 
 
 def cli(
     *arguments: str, cwd: Path | None = None, environment: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     path = os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path if entry)
-    return subprocess.run(
+    return children.run(
         [sys.executable, "-m", "redis_state.cli.main", *arguments],
         capture_output=True,
         text=True,
@@ -185,10 +186,12 @@ def without(
     program = f"""import sys
 sys.modules[{missing!r}] = None
 from redis_state.cli.main import main
+
+from tests import children
 main()
 """
     path = os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path if entry)
-    return subprocess.run(
+    return children.run(
         [sys.executable, "-c", program, *arguments],
         capture_output=True,
         text=True,

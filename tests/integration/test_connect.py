@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -22,6 +21,7 @@ from redis_state.settings import Settings
 from redis_state.testing import eventually
 from redis_state.transport.connect import Transport
 from redis_state.transport.embedded import EmbeddedServer, start_embedded
+from tests import children
 from tests.faults import Proxy, certificate, own_binary, sender_to, tls_server_context
 
 ROOT = Path(__file__).parents[2]
@@ -368,7 +368,7 @@ def test_end_of_a_loop_makes_no_noise(ending: str) -> None:
         script = ENDING.format(main=ENDINGS[ending])
         command = [sys.executable, "-X", "dev", "-W", "error", "-c", script]
         try:
-            done = subprocess.run(
+            done = children.run(
                 [*command, server.url, str(server.pid)],
                 env={**os.environ, "PYTHONPATH": str(ROOT)},
                 capture_output=True,

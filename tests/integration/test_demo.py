@@ -21,6 +21,7 @@ from redis_state import RedisStateStore, Settings  # noqa: E402
 from redis_state.demo.pool import WorkerPool  # noqa: E402
 from redis_state.demo.review_run import INFORMATION, assign_roles  # noqa: E402
 from redis_state.testing import eventually  # noqa: E402
+from tests import children  # noqa: E402
 
 pytestmark = pytest.mark.slow
 PATH = os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path if entry)
@@ -62,7 +63,7 @@ def folder(tmp_path: Path) -> Path:
 async def start(folder: Path, *arguments: str, **environment: str) -> asyncio.subprocess.Process:
     hidden = {"REDIS_STATE_URL", "REDIS_STATE_QUEUE_URL"}
     kept = {name: value for name, value in os.environ.items() if name not in hidden}
-    return await asyncio.create_subprocess_exec(
+    return await children.start(
         sys.executable,
         "-m",
         "redis_state.cli.main",

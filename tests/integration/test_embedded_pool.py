@@ -28,6 +28,7 @@ from redis_state.transport.embedded_socket import EmbeddedSocket
 from redis_state.worker import AgentWorker, TaskClient
 from redis_state.worker.queue import Queue
 from redis_state.worker.queue_server import connect, queue_settings
+from tests import children
 from tests.commands import cli
 from tests.faults import importing, own_binary, short_directory, start_process
 from tests.pools import SESSION, becomes, client_of, open_token, pool, queue_of
@@ -101,9 +102,7 @@ async def api(settings: Settings) -> AsyncGenerator[Api]:
         assert await serving.heard() == "True"
         yield serving
     finally:
-        with suppress(ProcessLookupError):
-            process.kill()
-        await process.communicate()
+        await children.end(process)
 
 
 @pytest.mark.slow
@@ -165,20 +164,17 @@ async def test_the_command_line_and_arqs_runner_use_the_directories_of_store_and
     }
 
     async def burst() -> int:
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "arq", "workers.settings.WorkerSettings", "--burst"),
-            cwd=ROOT,
-            env=importing(**environment),
-            stdout=asyncio.subprocess.DEVNULL,
-            stderr=asyncio.subprocess.DEVNULL,
-        )
-        try:
-            async with asyncio.timeout(60):
-                return await process.wait()
-        finally:
-            with suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
+        async with (
+            children.running(
+                *(sys.executable, "-m", "arq", "workers.settings.WorkerSettings", "--burst"),
+                cwd=ROOT,
+                env=importing(**environment),
+                stdout=asyncio.subprocess.DEVNULL,
+                stderr=asyncio.subprocess.DEVNULL,
+            ) as process,
+            asyncio.timeout(60),
+        ):
+            return await process.wait()
 
     by_ann = ("--by", "ann", "--json")
     async with RedisStateStore(apart) as store, TaskClient(store) as client:

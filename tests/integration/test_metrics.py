@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
 import sys
 import urllib.request
 from collections import Counter
@@ -27,6 +26,7 @@ from redis_state.worker.life import Started, TaskLife
 from redis_state.worker.metrics import WorkerMetrics, count_regularly, pauses_older_than
 from redis_state.worker.queue import Queue
 from redis_state.worker.tally import Outcome, Tally
+from tests import children
 from tests.pools import SESSION, agent, becomes, client_of, open_token, pool, queue_of, serving
 from tests.supervised import begin
 
@@ -312,7 +312,7 @@ async def test_without_the_packages_nothing_is_imported_and_all_works(
 ) -> None:
     url, namespace = store.settings.url.get_secret_value(), store.settings.namespace
     ran = await asyncio.to_thread(
-        subprocess.run,
+        children.run,
         [sys.executable, "-c", _WITHOUT, url, namespace],
         capture_output=True,
         text=True,
@@ -327,7 +327,7 @@ def test_importing_the_worker_imports_neither_package() -> None:
         "import sys, redis_state.worker\n"
         "print([n for n in ('opentelemetry', 'prometheus_client') if n in sys.modules])"
     )
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    ran = children.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout == "[]\n"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ pytest.importorskip("arq", reason="needs the worker extra")
 from redis_state import RedisStateStore, Settings
 from redis_state.models import TaskStatus
 from redis_state.worker.queue import Queue
+from tests import children
 from tests.faults import start_process
 from tests.pools import SESSION, client_of, queue_of
 from tests.processes.step_worker import LARGE, STEPS
@@ -42,9 +43,7 @@ async def worker(
     try:
         yield process
     finally:
-        with suppress(ProcessLookupError):
-            process.terminate()
-        await process.communicate()
+        await children.end(process)
 
 
 @pytest.mark.parametrize(

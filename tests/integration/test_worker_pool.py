@@ -6,7 +6,7 @@ import asyncio
 import signal
 import sys
 from collections.abc import AsyncGenerator
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from redis_state.testing import eventually
 from redis_state.transport.embedded import start_embedded
 from redis_state.worker import TaskClient
 from redis_state.worker.life import Started, TaskLife
+from tests import children
 from tests.faults import importing, start_process
 from tests.pools import (
     SESSION,
@@ -52,10 +53,7 @@ async def worker(
     try:
         yield process
     finally:
-        with suppress(ProcessLookupError):
-            process.send_signal(signal.SIGCONT)
-            process.terminate()
-        await process.communicate()
+        await children.end(process)
 
 
 async def stop(process: asyncio.subprocess.Process, how: signal.Signals) -> int:
@@ -171,7 +169,7 @@ async def test_arqs_own_command_runs_the_deployed_pool(
 
 
 async def _burst(settings: Settings) -> int:
-    process = await asyncio.create_subprocess_exec(
+    process = await children.start(
         sys.executable,
         "-m",
         "arq",
