@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +35,7 @@ from tests.pools import (
     statuses,
 )
 from tests.supervised import begin, stop, worker_process
+from tests.timing import LONG_S
 
 RUNNERS = ("ours", "arq")
 
@@ -47,14 +47,13 @@ async def test_on_sigterm_a_task_that_ends_within_the_grace_is_finished(
 ) -> None:
     async with (
         client_of(store) as client,
-        worker_process(settings, "one", runner=runner, grace_s=10.0) as process,
+        worker_process(settings, "one", runner=runner, grace_s=LONG_S) as process,
     ):
         task = await begin(client, store, "nap", 1.0)
         waits = await client.submit("nap", 0, session_id=SESSION, task_id="waits")
         await client.wait(SESSION, waits, timeout_s=10)
-        began = time.monotonic()
+        # When its task has ended, and not when its grace has: that is long.
         assert await stop(process) == 0
-        assert time.monotonic() - began < 10
         assert (await client.wait(SESSION, task)).result == "one"
         assert await statuses(store, task) == ["PENDING", "RUNNING", "COMPLETE"]
         # What is submitted once it drains is left to others.
@@ -129,9 +128,8 @@ async def test_scripts_that_are_flushed_all_the_time_harm_nobody(
         worker_process(settings, "one", runner=runner, interval_s=0.1, heartbeat="thread"),
     ):
         flushing = asyncio.create_task(flush())
-        ends = time.monotonic() + 60
         done = 0
-        while (flushed < 60 or done < 20) and time.monotonic() < ends:
+        while flushed < 60 or done < 20:
             tasks = [await client.submit("chatter", session_id=SESSION) for _ in range(10)]
             for task in tasks:
                 ended = await client.wait(SESSION, task, timeout_s=20)
@@ -140,8 +138,6 @@ async def test_scripts_that_are_flushed_all_the_time_harm_nobody(
         flushing.cancel()
         await asyncio.wait({flushing})
         (info,) = await client.workers()
-        assert flushed >= 60
-        assert done >= 20
         await eventually(lambda: _completed(client, done), "it counted each of them once")
         assert info.counters["failed"] == 0
         assert info.counters["handed_over"] == 0

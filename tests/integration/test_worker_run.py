@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
@@ -37,6 +36,7 @@ from tests.faults import Proxy
 from tests.pools import (
     SESSION,
     agent,
+    arq_key,
     becomes,
     client_of,
     open_token,
@@ -48,6 +48,8 @@ from tests.pools import (
     updates_of,
     watched,
 )
+from tests.samples import admin
+from tests.timing import LONG_S
 
 
 async def forever(ctx: TaskContext) -> NoReturn:
@@ -343,18 +345,17 @@ async def test_cancel_stops_a_task_at_its_next_checkpoint(store: RedisStateStore
         await eventually(lambda: _is_idle(store), "the watch list is empty")
 
 
-async def test_hard_cancel_reaches_a_task_that_never_looks_quickly(store: RedisStateStore) -> None:
-    async with pool(store, {"forever": forever}) as client:
-        took: list[float] = []
+async def test_hard_cancel_reaches_a_task_that_never_looks_long_before_its_heartbeat(
+    store: RedisStateStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("redis_state.worker.client._LOOK_EVERY_S", LONG_S)
+    async with pool(store, {"forever": forever}, lease_s=LONG_S) as client:
         for _ in range(5):
             task = await client.submit("forever", session_id=SESSION)
             await eventually(partial(_has_begun, store, task), "it runs")
-            started = time.perf_counter()
             assert await client.cancel(SESSION, task, hard=True, reason="now")
-            ended = await client.wait(SESSION, task, timeout_s=10)
-            took.append(time.perf_counter() - started)
+            ended = await client.wait(SESSION, task, timeout_s=60)
             assert (ended.status, ended.error) == (TaskStatus.CANCELLED, "now")
-        assert sorted(took)[2] < 0.1
 
 
 async def _has_begun(store: RedisStateStore, task: str) -> bool:
@@ -515,17 +516,18 @@ async def test_a_worker_that_stops_hands_its_tasks_over(store: RedisStateStore) 
 
     async with client_of(store) as client:
         task = await client.submit("steps", session_id=SESSION)
-        one = agent(store.settings, {"steps": steps})
+        # Neither its lease nor its mark on the job runs out in time: both have to be given back.
+        one = agent(store.settings, {"steps": steps}, lease_s=LONG_S)
         async with serving(one):
             await eventually(lambda: _has_begun(store, task), "it runs")
+        for epoch in range(3):
+            assert not await admin(store, "EXISTS", arq_key(store, "in-progress", task, epoch))
         state = await client.get(SESSION, task)
         assert state is not None
         assert state.status is TaskStatus.PENDING
         assert len(await queued(store)) == 1
-        started = time.perf_counter()
         async with serving(agent(store.settings, {"steps": steps})):
-            ended = await client.wait(SESSION, task, timeout_s=10)
-        assert time.perf_counter() - started < 2
+            ended = await client.wait(SESSION, task, timeout_s=60)
         result: Any = ended.result
         assert result[2] == 2
         told = ["PENDING", "RUNNING", "PENDING", "RUNNING", "COMPLETE"]
