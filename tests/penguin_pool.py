@@ -46,5 +46,5 @@ async def worker(
 async def end(process: asyncio.subprocess.Process) -> int:
     """Tell a worker to stop, and wait for that; return its status."""
     process.terminate()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         return await process.wait()

@@ -329,7 +329,7 @@ async def test_reading_all_passes_over_what_is_dropped_meanwhile(
 
 
 async def take(rows: AsyncGenerator[Row, None], wanted: int) -> list[str]:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         return [(await anext(rows)).id.decode() for _ in range(wanted)]
 
 

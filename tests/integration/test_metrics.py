@@ -81,12 +81,12 @@ async def test_the_numbers_are_those_of_a_known_workload(
             if how == "pause":
                 await becomes(client, task, TaskStatus.PAUSED)
             else:
-                await client.wait(SESSION, task, timeout_s=10)
+                await client.wait(SESSION, task, timeout_s=60)
         paused = [task for how, task in tasks if how == "pause"]
         for task in paused[:3]:
             await client.approve(await open_token(store, task))
-            await client.wait(SESSION, task, timeout_s=10)
-        await client.wait(SESSION, await client.submit("?", session_id=SESSION), timeout_s=10)
+            await client.wait(SESSION, task, timeout_s=60)
+        await client.wait(SESSION, await client.submit("?", session_id=SESSION), timeout_s=60)
         await client.submit("works", "wait", session_id=SESSION, task_id="waits")
 
         model = Counter(completed=7 + 3, failed=3, paused=4)
@@ -114,7 +114,7 @@ async def test_the_numbers_are_those_of_a_known_workload(
         for zero in ("takeovers_total", "leases_lost_total", "stale_writes_refused_total"):
             assert of(series, zero) == 0
         await client.cancel(SESSION, "waits", hard=True)
-        await client.wait(SESSION, "waits", timeout_s=10)
+        await client.wait(SESSION, "waits", timeout_s=60)
         await client.cancel(SESSION, paused[3])
 
 
@@ -161,7 +161,7 @@ async def test_a_task_taken_over_is_counted_by_both_sides(
         queue = Queue(store.settings, name=queue_of(store.settings))
         await queue.put(SESSION, task, epoch=2, priority=0)
         await queue.aclose()
-        assert (await client.wait(SESSION, task, timeout_s=10)).result == 3
+        assert (await client.wait(SESSION, task, timeout_s=60)).result == 3
         series = await scrape(unused_tcp_port)
         assert of(series, "takeovers_total") == 1
         assert of(series, "run_seconds_count", handler="stale", outcome="dropped") == 1
@@ -210,7 +210,7 @@ async def test_metrics_go_to_a_registry_of_the_hosts_own_and_leave_it(
 ) -> None:
     registry = CollectorRegistry()
     async with pool(store, {"works": works}, name="w", metrics_registry=registry) as client:
-        await client.wait(SESSION, await client.submit("works", session_id=SESSION), timeout_s=10)
+        await client.wait(SESSION, await client.submit("works", session_id=SESSION), timeout_s=60)
 
         def counted() -> bool:
             labels = {"worker": "w", "handler": "works", "outcome": "completed"}
@@ -228,7 +228,7 @@ async def test_a_port_in_use_keeps_no_worker_from_working(
     )
     async with taken, pool(store, {"works": works}, metrics_port=unused_tcp_port) as client:
         task = await client.submit("works", session_id=SESSION)
-        assert (await client.wait(SESSION, task, timeout_s=10)).result == 1
+        assert (await client.wait(SESSION, task, timeout_s=60)).result == 1
     assert "metrics are not served" in caplog.text
 
 
@@ -296,7 +296,7 @@ async def main(url, namespace):
             if entry.value.update_type.value == "CHECKPOINT":
                 await client.approve(entry.value.content["resume_token"])
                 break
-        ended = await client.wait("s", task, timeout_s=20)
+        ended = await client.wait("s", task, timeout_s=60)
         fields = await store.tasks.load_fields("s", task)
         assert b"trace" not in fields.fields["job"]
         serving.cancel()
@@ -382,7 +382,7 @@ async def test_who_waits_for_a_child_has_no_open_pause_and_who_still_works_may_h
         await eventually(both, "two pauses are open")
         assert await pauses_older_than(store, [0, 60]) == [2, 0]
         go.set()
-        await client.wait(SESSION, task, timeout_s=10)
+        await client.wait(SESSION, task, timeout_s=60)
     assert await pauses_older_than(store, [0]) == [0]
 
 
@@ -406,5 +406,5 @@ async def test_a_registry_that_refuses_keeps_no_worker_from_working(
     registry.register(WorkerMetrics("other", 1, Tally(), int))
     async with pool(store, {"works": works}, metrics_registry=registry) as client:
         task = await client.submit("works", session_id=SESSION)
-        assert (await client.wait(SESSION, task, timeout_s=10)).result == 1
+        assert (await client.wait(SESSION, task, timeout_s=60)).result == 1
     assert "this worker has no metrics" in caplog.text

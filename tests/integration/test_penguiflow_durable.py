@@ -100,7 +100,7 @@ async def test_a_patch_is_decided_in_one_of_two_sessions(host: Any, elsewhere: A
     async with open_session(host, "session") as here, open_session(elsewhere, "session") as there:
         patch_id = await here.apply_context_patch(patch=patch(), strategy=GATED, payload=1)
         assert patch_id is not None
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             first = await asyncio.gather(
                 here.apply_pending_patch(patch_id=patch_id),
                 there.reject_pending_patch(patch_id),
@@ -165,7 +165,7 @@ async def test_a_listener_hears_what_was_stored(host: Any) -> None:
         patch_id = await session.apply_context_patch(patch=patch(), strategy=GATED)
         assert patch_id is not None
         await session.apply_pending_patch(patch_id=patch_id)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await listening
         stored = await host.list_updates("session")
         assert [each.update_id for each in heard] == [each.update_id for each in stored]

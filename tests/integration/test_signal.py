@@ -34,7 +34,7 @@ def log_of(scripts: Scripts, keys: Keys, session: str = "s") -> Log:
 
 
 async def heard(subscription: Subscription) -> Row | None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         message = await subscription.next()
         return None if message is None else read_message(message)
 

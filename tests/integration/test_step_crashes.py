@@ -70,7 +70,7 @@ async def test_a_step_killed_anywhere_has_its_effect_once_and_is_done_again_only
     async with client_of(store) as client:
         task = await client.submit("effects", session_id=SESSION)
         async with worker(settings, tmp_path, "one", place, entry) as one:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 assert await one.wait() == -signal.SIGKILL
         assert (tmp_path / "killed").read_text() == f"{one.pid} {place} {entry}"
         queue = Queue(settings, name=queue_of(settings))

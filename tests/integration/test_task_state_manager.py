@@ -56,7 +56,7 @@ def tasks(store: RedisStateStore) -> TaskStateManager:
 
 async def hear(tasks: TaskStateManager, after: str | None = None, most: int = 0) -> list[TaskEvent]:
     heard: list[TaskEvent] = []
-    async with asyncio.timeout(20), aclosing(tasks.subscribe("t", after=after)) as events:
+    async with asyncio.timeout(60), aclosing(tasks.subscribe("t", after=after)) as events:
         async for event in events:
             heard.append(event)
             if len(heard) == most:
