@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncGenerator, Generator
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from pydantic import SecretStr
 pytest.importorskip("arq", reason="needs the worker extra")
 
 from arq.connections import create_pool
+from redis.exceptions import ConnectionError  # noqa: A004 - theirs
 
 from redis_state import RedisStateStore, Settings
 from redis_state.errors import BackendUnavailable, ConfigError
@@ -150,7 +151,7 @@ async def test_an_api_and_its_workers_share_a_directorys_server_whoever_stops_or
 
 
 @pytest.mark.slow
-async def test_the_command_line_and_arqs_runner_use_the_directories_of_store_and_queue(
+async def test_the_command_line_its_worker_and_arqs_use_the_directories_of_store_and_queue(
     own: Settings, home: Path
 ) -> None:
     if not (ROOT / "workers").is_dir():
@@ -163,30 +164,29 @@ async def test_the_command_line_and_arqs_runner_use_the_directories_of_store_and
         "REDIS_STATE_NAMESPACE": own.namespace,
     }
 
-    async def burst() -> int:
-        async with (
-            children.running(
-                *(sys.executable, "-m", "arq", "workers.settings.WorkerSettings", "--burst"),
-                cwd=ROOT,
-                env=importing(**environment),
-                stdout=asyncio.subprocess.DEVNULL,
-                stderr=asyncio.subprocess.DEVNULL,
-            ) as process,
-            asyncio.timeout(60),
-        ):
-            return await process.wait()
+    def command(*arguments: str) -> AbstractAsyncContextManager[asyncio.subprocess.Process]:
+        return children.running(
+            *(sys.executable, *arguments),
+            cwd=ROOT,
+            env=importing(**environment),
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.DEVNULL,
+        )
 
     by_ann = ("--by", "ann", "--json")
     async with RedisStateStore(apart) as store, TaskClient(store) as client:
         task = await client.submit("ask", "Ready?", session_id=SESSION)
-        assert await burst() == 0
+        arguments = ("-m", "arq", "workers.settings.WorkerSettings", "--burst")
+        async with command(*arguments) as arq, asyncio.timeout(60):
+            assert await arq.wait() == 0
         token = await open_token(store, task)
         told = await cli(
             apart, "approve", token, *by_ann, REDIS_STATE_QUEUE_URL=f"embedded://{queue}"
         )
         assert (told.status, told.document["status"]) == (0, "PENDING")
-        assert await burst() == 0
-        ended = await client.result(SESSION, task)
+        async with command("-m", "redis_state", "worker", "workers.settings:worker") as worker:
+            ended = await client.result(SESSION, task, timeout_s=60)
+            assert await stop(worker) == 0
         assert ended == {"approved": True, "value": None, "by": "ann"}
         assert server_of(queue) != server_of(home)
     await comes_to_its_end(home)
@@ -277,7 +277,11 @@ async def test_a_directory_in_which_no_server_can_run_is_a_config_error(tmp_path
         await AgentWorker({}, settings=settings).serve(handle_signals=False)
 
 
-async def test_a_server_that_cannot_be_started_again_is_away_for_now(home: Path) -> None:
+async def test_a_server_that_cannot_be_started_again_is_away_for_now(
+    own: Settings, home: Path
+) -> None:
+    client: Any = connect(queue_settings(own))
+    assert await client.ping()
     socket = EmbeddedSocket(home)
     with start_embedded(home) as joined:
         assert socket.locate().pid == joined.pid
@@ -287,8 +291,13 @@ async def test_a_server_that_cannot_be_started_again_is_away_for_now(home: Path)
     log.write_bytes(b"nonsense\r\n")
     with pytest.raises(BackendUnavailable, match=r"(?s)embedded:///.*did not start"):
         socket.locate()
+    # As arq is told of any server that is away.
+    with pytest.raises(ConnectionError, match="did not start"):
+        await client.ping()
     log.write_bytes(b"")
     assert os.fspath(socket) == str(home / SOCKET)
+    assert await client.ping()
+    await client.aclose(close_connection_pool=True)
     socket.release()
     socket.release()
     assert server_of(home) is None
