@@ -244,7 +244,7 @@ async def test_the_patches_of_a_group_are_decided_on_after_a_restart(
 
 async def test_an_update_of_the_context_waits_for_the_server(settings: Settings) -> None:
     async with Proxy(settings.url.get_secret_value()) as proxy:
-        store: Any = make_store(settings, url=proxy.url, call_timeout_s=0.5)
+        store: Any = make_store(settings, url=proxy.url, call_timeout_s=2.0)
         async with store, open_session(store, "session") as session:
             session.update_context(llm_context={"n": 1})
             await session.save_context()
