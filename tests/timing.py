@@ -15,8 +15,8 @@ class Overdue:
     """Whether a call was still open when the loop came to a timer behind the call's own.
 
     What keeps a loop busy makes all its timers late, in their order, and a timer that is set behind
-    it comes in one of the loop's next turns. So this tells that the call waits for something else
-    than its deadline, on a machine of any speed.
+    it comes in one of the loop's next turns. So `seen` means that the call waits for something
+    else than its deadline, on a machine of any speed.
     """
 
     def __init__(self, call: asyncio.Future[Any], limit_s: float) -> None:
