@@ -9,7 +9,7 @@ ENV PYTHONDONTWRITEBYTECODE=1 \
 RUN useradd --create-home --uid 1000 agent
 
 WORKDIR /build
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml README.md LICENSE pytest_redis_state.py ./
 COPY lua lua
 COPY redis_state redis_state
 RUN pip install '.[worker,cli]' && rm -rf /build

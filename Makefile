@@ -35,6 +35,9 @@ PYTEST = -m pytest -n $(JOBS) $(PYTEST_ARGS)
 # How large the trials of make chaos are: 1 is full size, which takes several minutes.
 SIZE ?= 1
 
+# How many examples each test of make fuzz makes up.
+EXAMPLES ?= 1000
+
 # A comma inside the arguments of $(call).
 , := ,
 
@@ -103,7 +106,7 @@ sys.exit(not counts["withKnownType"] or len(unknown) > 0)
 endef
 export verify_types
 
-.PHONY: help demo test test-full chaos check types mypy pyright coverage wheel test-wheel test-redis8 \
+.PHONY: help demo test test-full fuzz chaos check types mypy pyright coverage wheel test-wheel test-redis8 \
 	test-redis-server test-asap test-a2a compose-check bench bench-quick clean
 
 help: ## show this list
@@ -121,6 +124,10 @@ chaos: $(VENV)/.dev ## kill, stop and cut off everything; writes chaos-report.js
 
 test-full: $(VENV)/.dev ## run the tests at the sizes that are promised and take long
 	@REDIS_STATE_FULL=1 $(BIN)/python -m pytest -n 0 -m full $(PYTEST_ARGS)
+
+fuzz: $(VENV)/.dev ## look for new examples: random seeds, full size, 1,000 examples a test (EXAMPLES=...)
+	@REDIS_STATE_FUZZ=1 REDIS_STATE_FULL=1 REDIS_STATE_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest \
+		-m "hypothesis or fuzz" -n $(JOBS) --timeout 3600 $(PYTEST_ARGS)
 
 check: $(VENV)/.dev ## lint, formatting, types and the headers of the Lua scripts
 	$(BIN)/ruff check

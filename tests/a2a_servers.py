@@ -15,6 +15,7 @@ import httpx
 from redis_state import Settings
 from redis_state.stores.a2a_versions import Phase
 from redis_state.testing import eventually
+from tests import children
 from tests.a2a_tasks import caller, server_on
 from tests.faults import importing
 
@@ -131,7 +132,7 @@ async def command(
     settings: Settings, *options: str
 ) -> AsyncGenerator[asyncio.subprocess.Process, None]:
     """Run the demo's command on the suite's server, and see to it that it ends."""
-    process = await asyncio.create_subprocess_exec(
+    process = await children.start(
         *(sys.executable, "-m", "redis_state.demo.a2a_server"),
         *("--url", settings.url.get_secret_value(), "--namespace", settings.namespace, *options),
         stdout=asyncio.subprocess.PIPE,
@@ -141,9 +142,7 @@ async def command(
     try:
         yield process
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
-        await process.wait()
+        await children.end(process)
 
 
 @contextlib.asynccontextmanager
@@ -151,7 +150,7 @@ async def replica(
     settings: Settings, *, lease_s: float = 15.0, options: tuple[str, ...] = ()
 ) -> AsyncGenerator[Replica, None]:
     """Run a server of the demo as a process, and stop it at the end."""
-    process = await asyncio.create_subprocess_exec(
+    process = await children.start(
         *(sys.executable, "-m", "redis_state.demo.a2a_server", "--replica"),
         *("--url", settings.url.get_secret_value(), "--namespace", settings.namespace),
         *("--lease", str(lease_s), *options),
@@ -179,9 +178,7 @@ async def replica(
                 async with asyncio.timeout(WAIT_S):
                     await process.wait()
             finally:
-                with contextlib.suppress(ProcessLookupError):
-                    process.kill()
-                await process.wait()
+                await children.end(process)
                 await reading
                 # Shown with a test that fails.
                 sys.stdout.write("\n".join([f"the server at {url} said:", *running.said, ""]))

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from redis_state import Settings
 from redis_state.cli import commands
+from tests import children
 from tests.faults import importing
 
 
@@ -38,7 +39,7 @@ class Ran:
 
 async def begin(settings: Settings, *arguments: str) -> asyncio.subprocess.Process:
     """Start a command as a process of its own."""
-    return await asyncio.create_subprocess_exec(
+    return await children.start(
         sys.executable,
         "-m",
         "redis_state",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -17,19 +17,36 @@ from redis_state.testing import leaked_keys
 from redis_state.transport.connect import Transport
 from redis_state.transport.keys import Keys
 from redis_state.transport.scripts import Scripts
+from tests import children
 from tests.hosts import KINDS, Host, open_host
 from tests.servers import TestServer, describe, start_server
 
-# A shared, busy machine makes single examples slow: that is no finding.
-hypothesis_settings.register_profile(
-    "suite",
-    deadline=None,
-    max_examples=int(os.environ.get("REDIS_STATE_EXAMPLES", "25")),
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
-)
-hypothesis_settings.load_profile("suite")
+# `make fuzz` looks for what nobody has thought of. All other runs are the same for everybody: what
+# decides a test is in the checkout, not in the examples or the order that one run happens to draw.
+FUZZ = bool(os.environ.get("REDIS_STATE_FUZZ"))
+# Of the order of the tests, and of `random` in each of them.
+SEED = 20
 
+EXAMPLES = hypothesis_settings(
+    max_examples=int(os.environ.get("REDIS_STATE_EXAMPLES", "25")),
+    # A shared, busy machine makes single examples slow: that is no finding.
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+    print_blob=True,
+)
+hypothesis_settings.register_profile("suite", EXAMPLES, derandomize=True, database=None)
+hypothesis_settings.register_profile("fuzz", EXAMPLES)
+hypothesis_settings.load_profile("fuzz" if FUZZ else "suite")
+
+HAS_FAILED = pytest.StashKey[bool]()
 SHARED = Path(__file__).resolve().parents[2] / "shared"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Give pytest-randomly its seed, where it is there and was not given another one."""
+    if not FUZZ and config.getoption("randomly_seed", None) == "default":
+        config.option.randomly_seed = SEED
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -44,6 +61,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_report_header() -> str:
     """Name the server that the tests run on."""
     return f"redis_state server: {describe()}"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Note which tests have failed."""
+    report = yield
+    item.stash[HAS_FAILED] = item.stash.get(HAS_FAILED, False) or report.failed
+    return report
+
+
+@pytest.fixture(autouse=True)
+def every_process_ends_with_its_test(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Kill what a test leaves that has failed or timed out; one that passes may leave nothing."""
+    yield
+    left = children.end_all()
+    assert not left or request.node.stash[HAS_FAILED], f"left running: {left}"
 
 
 @pytest.fixture(scope="session")

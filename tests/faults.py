@@ -11,7 +11,7 @@ import ssl
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import unquote, urlsplit
@@ -22,6 +22,7 @@ from redis_state import RedisStateStore
 from redis_state.testing import eventually
 from redis_state.transport.address import Address
 from redis_state.transport.sender import Sender
+from tests import children
 from tests.servers import on_path, wheel_binary
 
 PROCESSES = Path(__file__).parent / "processes"
@@ -208,7 +209,7 @@ def certificate(folder: Path, name: str) -> tuple[Path, Path]:
     if openssl is None:
         pytest.skip("there is no openssl to make a certificate with")
     cert, key = folder / "cert.pem", folder / "key.pem"
-    subprocess.run(
+    children.run(
         [openssl, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1",
          "-nodes", "-days", "2", "-subj", "/CN=redis-state-test", "-addext",
          f"subjectAltName={name}", "-keyout", str(key), "-out", str(cert)],
@@ -275,13 +276,9 @@ def run_server(directory: Path, *options: str) -> Generator[str]:
     """Run a server with options of its own; give its address at once, before it answers."""
     socket = directory / "own.sock"
     common = ["--port", "0", "--unixsocket", str(socket), "--dir", str(directory), "--save", ""]
-    with subprocess.Popen(
-        [own_binary(), *common, *options], stdout=subprocess.DEVNULL, cwd=directory
-    ) as process:
-        try:
-            yield f"unix://{socket}"
-        finally:
-            process.kill()
+    command = [str(own_binary()), *common, *options]
+    with children.popen(command, stdout=subprocess.DEVNULL, cwd=directory):
+        yield f"unix://{socket}"
 
 
 async def run_processes(
@@ -291,9 +288,15 @@ async def run_processes(
 
     Each gets its argument as JSON in argv and prints its result as JSON on its last line.
     """
-    started = [await start_process(name, argument) for argument in arguments]
-    async with asyncio.timeout(timeout_s):
-        ended = await asyncio.gather(*(process.communicate() for process in started))
+    started: list[asyncio.subprocess.Process] = []
+    try:
+        for argument in arguments:
+            # Each at once: what follows may fail, and those that run must be ended then.
+            started.append(await start_process(name, argument))  # noqa: PERF401
+        async with asyncio.timeout(timeout_s):
+            ended = await asyncio.gather(*(process.communicate() for process in started))
+    finally:
+        await asyncio.gather(*map(children.end, started))
     results: list[Any] = []
     for process, (out, err) in zip(started, ended, strict=True):
         assert process.returncode == 0, err.decode()
@@ -301,12 +304,15 @@ async def run_processes(
     return results
 
 
-async def start_process(name: str, argument: dict[str, Any]) -> asyncio.subprocess.Process:
-    """Start ``tests/processes/<name>.py`` with one argument."""
-    return await asyncio.create_subprocess_exec(
+async def start_process(
+    name: str, argument: dict[str, Any], *, stdin: int | None = None
+) -> asyncio.subprocess.Process:
+    """Start ``tests/processes/<name>.py`` with one argument, to be ended by `children.end`."""
+    return await children.start(
         sys.executable,
         str(PROCESSES / f"{name}.py"),
         json.dumps(argument),
+        stdin=stdin,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
         env=importing(),
@@ -318,16 +324,20 @@ def importing(**more: str) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **more}
 
 
-async def run_python(*arguments: str, timeout_s: float = 60.0) -> str:
+async def run_python(
+    *arguments: str, timeout_s: float = 60.0, environment: Mapping[str, str] | None = None
+) -> str:
     """Run Python with arguments of a test's own; give what it printed."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        *arguments,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-        env=importing(),
-    )
-    async with asyncio.timeout(timeout_s):
+    async with (
+        children.running(
+            sys.executable,
+            *arguments,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            env=importing(**environment or {}),
+        ) as process,
+        asyncio.timeout(timeout_s),
+    ):
         out, _ = await process.communicate()
     assert process.returncode == 0, out.decode()
     return out.decode()

@@ -11,6 +11,7 @@ from typing import Any
 from redis_state import RedisStateStore, Settings
 from redis_state.testing import eventually
 from redis_state.worker import WorkerRegistry
+from tests import children
 from tests.faults import start_process
 from tests.pools import queue_of
 
@@ -39,13 +40,11 @@ async def worker(
             await eventually(there, f"worker {name} is there", timeout_s=60)
         yield process
     finally:
-        if process.returncode is None:
-            process.kill()
-        await process.communicate()
+        await children.end(process)
 
 
 async def end(process: asyncio.subprocess.Process) -> int:
     """Tell a worker to stop, and wait for that; return its status."""
     process.terminate()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         return await process.wait()

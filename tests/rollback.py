@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator
 from pathlib import Path
 
 from redis_state.errors import BackendError
+from tests import children
 from tests.faults import own_binary, sender_to, short_directory
 
 _ANSWERS_WITHIN_S = 20.0
@@ -54,7 +55,7 @@ class Rollback:
 
     async def start(self) -> None:
         """Start the server from the file that is there; return once it answers."""
-        self._process = await asyncio.create_subprocess_exec(
+        self._process = await children.start(
             *self._command, stdout=asyncio.subprocess.DEVNULL, cwd=self._directory
         )
         async with asyncio.timeout(_ANSWERS_WITHIN_S):
@@ -64,8 +65,7 @@ class Rollback:
     async def stop(self) -> None:
         """Kill the server. What it kept is its file, which only `mark` and `go_back` write."""
         if self._process is not None and self._process.returncode is None:
-            self._process.kill()
-            await self._process.wait()
+            await children.end(self._process)
 
     async def _answers(self) -> bool:
         with contextlib.suppress(BackendError):  # not yet, or it still reads its file

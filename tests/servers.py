@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from redis_state.errors import ConfigError
 from redis_state.transport.embedded import find_server_binary, start_embedded
+from tests import children
 
 CHOICES = ("docker", "path", "embedded")
 
@@ -68,7 +68,7 @@ def docker_engine() -> bool:
     docker = shutil.which("docker")
     if docker is None:
         return False
-    asked = subprocess.run(
+    asked = children.run(
         [docker, "version", "--format", "{{.Server.Version}}"],
         capture_output=True,
         check=False,
@@ -93,7 +93,7 @@ def wheel_binary() -> Path:
 
 def version_of(binary: Path) -> str:
     """Ask a server's binary for its name and version."""
-    said = subprocess.run([binary, "--version"], capture_output=True, check=False, text=True)
+    said = children.run([binary, "--version"], capture_output=True, check=False, text=True)
     return f"{binary.name}: {' '.join(said.stdout.split()[:3])}"
 
 

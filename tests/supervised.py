@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import Any
 
 from redis_state import RedisStateStore, Settings
 from redis_state.testing import eventually
 from redis_state.worker import TaskClient, WorkerInfo
+from tests import children
 from tests.faults import start_process
 from tests.pools import SESSION, queue_of, updates_of
 
@@ -32,16 +33,13 @@ async def worker_process(
     try:
         yield process
     finally:
-        with suppress(ProcessLookupError):
-            process.send_signal(signal.SIGCONT)
-            process.kill()
-        await process.communicate()
+        await children.end(process)
 
 
 async def stop(process: asyncio.subprocess.Process, how: signal.Signals = signal.SIGTERM) -> int:
     """Send a signal and wait for the end; return the status."""
     process.send_signal(how)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         return await process.wait()
 
 

@@ -1,9 +1,8 @@
-"""Helpers for the tests of whoever builds on the store: real servers, no stand-ins.
+"""Helpers for tests of what is built on the store: real servers, no stand-ins.
 
-In a ``conftest.py``::
+pytest finds the fixtures by itself where redis_state is installed, see `pytest_redis_state`::
 
-    pytest_plugins = ["redis_state.testing"]
-
+    @pytest.mark.asyncio
     async def test_mine(redis_state_store): ...
 
 What a test's own processes use is here, and needs no pytest.
@@ -21,8 +20,9 @@ from redis_state.settings import Settings
 from redis_state.transport.connect import Transport
 from redis_state.transport.keys import PERMANENT_KINDS
 
-# Read by pytest, where this module is named as one of its plugins.
-pytest_plugins: list[str] = ["redis_state.testing.fixtures"]
+# Read by pytest, where this module is named as one of its plugins. Found twice, it is there once,
+# because the entry point in pyproject.toml has the module's own name.
+pytest_plugins: list[str] = ["pytest_redis_state"]
 
 T = TypeVar("T")
 

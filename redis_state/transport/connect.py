@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from redis_state.settings import Settings
 from redis_state.transport.address import Address
-from redis_state.transport.embedded import EmbeddedServer, start_embedded
+from redis_state.transport.embedded_socket import EmbeddedSocket
 from redis_state.transport.sender import Sender
 from redis_state.transport.subscriber import Subscriber
 
@@ -40,11 +40,10 @@ class Transport:
         self.settings: Settings = settings
         self.address: Address = Address.parse(settings.url.get_secret_value())
         self._links: dict[asyncio.AbstractEventLoop, _Links] = {}
-        # Held for a moment only. Starting a server takes long and has a lock of its own, which
-        # is never waited for on an event loop.
         self._lock = threading.Lock()
-        self._starting = threading.Lock()
-        self._server: EmbeddedServer | None = None
+        self._embedded: EmbeddedSocket | None = None
+        if self.address.scheme == "embedded":
+            self._embedded = EmbeddedSocket(self.address.directory)
 
     @property
     def sender(self) -> Sender:
@@ -70,15 +69,15 @@ class Transport:
     async def aclose(self, *, drain_s: float = 5.0) -> None:
         """Finish what is queued and disconnect this loop; later calls in it are refused.
 
-        The last open loop also stops an embedded server of our own.
+        The last open loop also stops using an embedded server, which ends with its last user.
         """
         await self._of_this_loop().aclose(drain_s)
         with self._lock:
             in_use = any(
                 not (links.closed or loop.is_closed()) for loop, links in self._links.items()
             )
-        if not in_use and self.address.scheme == "embedded":
-            await asyncio.to_thread(self._stop)
+        if not in_use and self._embedded is not None:
+            await asyncio.to_thread(self._embedded.release)
 
     def _of_this_loop(self) -> _Links:
         loop = asyncio.get_running_loop()
@@ -106,24 +105,9 @@ class Transport:
         return _Links(sender, subscriber, _until_loop_ends(sender, subscriber))
 
     async def _locate(self) -> Address:
-        if self.address.scheme != "embedded":
+        if self._embedded is None:
             return self.address
-        server = self._server
-        if server is None:
-            server = await asyncio.to_thread(self._start)
-        return Address.parse(server.url)
-
-    def _start(self) -> EmbeddedServer:
-        with self._starting:
-            server = self._server or start_embedded(self.address.directory)
-            self._server = server
-            return server
-
-    def _stop(self) -> None:
-        with self._starting:
-            server, self._server = self._server, None
-            if server is not None:
-                server.stop()
+        return Address.parse((await asyncio.to_thread(self._embedded.locate)).url)
 
 
 def _until_loop_ends(sender: Sender, subscriber: Subscriber) -> AsyncGenerator[None]:

@@ -57,6 +57,11 @@ class EmbeddedServer:
         """The address to connect to."""
         return f"unix://{quote(os.fsencode(self.socket_path))}"
 
+    def lives(self) -> bool:
+        """Tell whether it runs: not once it has crashed, or was stopped here."""
+        locks = _held.get(self)
+        return locks is not None and locks.server_lives()
+
     def stop(self) -> None:
         """Let go of the server; if nobody else holds it, wait until it is gone.
 
@@ -110,7 +115,10 @@ def find_server_binary() -> Path:
 
 
 def start_embedded(
-    directory: Path | None, *, binary: Path | None = None, deadline_s: float = 10.0
+    directory: str | os.PathLike[str] | None,
+    *,
+    binary: str | os.PathLike[str] | None = None,
+    deadline_s: float = 10.0,
 ) -> EmbeddedServer:
     """Start the server of a directory, or join the one that other processes use already.
 
@@ -119,16 +127,17 @@ def start_embedded(
     goes when it goes. ``binary`` matters only if the server is not running yet. Blocks until the
     server answers.
 
-    Errors: ConfigError when it does not answer by the deadline, or there is none to run.
+    Errors: ConfigError when it does not answer by the deadline, or there is none to run, or
+    ``directory`` is no path.
     """
     deadline = time.monotonic() + deadline_s
+    given = None if directory is None else _checked(directory)
+    program = None if binary is None else Path(binary)
     try:
-        home = _prepare(directory)
-        return _enter(home, binary, private=directory is None, deadline=deadline)
+        home = _prepare(given)
+        return _enter(home, program, private=given is None, deadline=deadline)
     except OSError as error:
-        raise ConfigError(f"no embedded server in {directory or 'a new directory'}: {error}") from (
-            error
-        )
+        raise ConfigError(f"no embedded server in {given or 'a new directory'}: {error}") from error
 
 
 @dataclass(eq=False)
@@ -210,6 +219,27 @@ def _exclusive(descriptor: int, deadline: float) -> Generator[None, None, None]:
     finally:
         # Closing would not do: a child forked meanwhile by another thread has a copy.
         fcntl.flock(descriptor, fcntl.LOCK_UN)
+
+
+def _checked(directory: str | os.PathLike[str]) -> Path:
+    """Refuse what would make a directory that nobody meant. Errors: ConfigError."""
+    try:
+        text = os.fspath(directory)
+    except TypeError:
+        text = None
+    if not isinstance(text, str):
+        raise ConfigError(
+            f"start_embedded: the path of a directory or None is needed, not "
+            f"{type(directory).__name__}"
+        )
+    if not text or "\0" in text:
+        raise ConfigError("start_embedded: the path of the directory is empty or has a NUL")
+    if "://" in text:
+        raise ConfigError(
+            "start_embedded takes a directory, not an address: connect to an address, also an "
+            "embedded:// one, with RedisStateStore.from_url"
+        )
+    return Path(text)
 
 
 def _prepare(directory: Path | None) -> Path:

@@ -80,9 +80,13 @@ class _Found:
 
 
 class Queue:
-    """The queue's client side. Connects at the first use, once per event loop."""
+    """The queue's client side. Connects at the first use, once per event loop.
+
+    Errors: ConfigError for an address that no worker could share.
+    """
 
     def __init__(self, settings: Settings, *, name: str | None = None) -> None:
+        queue_settings(settings)  # what is wrong with it is said before a task is written
         self._settings = settings
         self._name = default_queue(settings) if name is None else name
         self._clients: dict[asyncio.AbstractEventLoop, ArqRedis] = {}

@@ -20,6 +20,11 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis_state.errors import BackendUnavailable, CommandRefused, ConfigError, NoConnection
 from redis_state.settings import Settings
 from redis_state.transport.address import Address
+from redis_state.transport.embedded_socket import (
+    EmbeddedConnection,
+    EmbeddedPool,
+    EmbeddedSocket,
+)
 from redis_state.transport.failures import connect_error, reply_error
 from redis_state.worker.jobs import deserialize, serialize
 
@@ -48,12 +53,15 @@ def queue_settings(settings: Settings) -> QueueSettings:
     """
     url = (settings.queue_url or settings.url).get_secret_value()
     address = Address.parse(url)
+    options = dict(address.options)
     if address.scheme == "embedded":
-        raise ConfigError(
-            "a worker needs a server it can share: start the embedded one with a directory and "
-            "give its unix:// address, or name a redis:// server"
-        )
-    options = address.options
+        if address.directory is None:
+            raise ConfigError(
+                "embedded:// is a server of one store's own, and a pool shares its server: "
+                "name a directory, embedded:///path/to/directory, or a redis:// server"
+            )
+        # arq wants text and passes it on to asyncio, which takes any path.
+        options["path"] = EmbeddedSocket(address.directory)
     encrypted = address.scheme == "rediss"
     return QueueSettings(
         host=options.get("host", "localhost"),
@@ -107,16 +115,23 @@ class _UnixConnection(_Bounded, UnixDomainSocketConnection):
     pass
 
 
+class _EmbeddedConnection(_Bounded, EmbeddedConnection):
+    pass
+
+
 def connect(server: QueueSettings, *, reply_timeout_s: float) -> ArqRedis:
     """Make a client of the queue's server, with every option of its address. No I/O.
 
     A reply that takes longer than ``reply_timeout_s`` ends its connection: TimeoutError.
     """
     # arq's own create_pool connects at once, and again and again while the server is away.
+    socket: Any = server.unix_socket_path
     options: dict[str, Any] = {"host": server.host, "port": server.port}
     kind: type[Connection | UnixDomainSocketConnection] = _Connection
-    if server.unix_socket_path is not None:
-        options, kind = {"path": server.unix_socket_path}, _UnixConnection
+    if isinstance(socket, EmbeddedSocket):
+        options, kind = {"socket": socket}, _EmbeddedConnection
+    elif socket is not None:
+        options, kind = {"path": socket}, _UnixConnection
     elif server.ssl:
         kind = _TlsConnection
         options |= {
@@ -127,7 +142,8 @@ def connect(server: QueueSettings, *, reply_timeout_s: float) -> ArqRedis:
             "ssl_cert_reqs": server.ssl_cert_reqs,
             "ssl_check_hostname": server.ssl_check_hostname,
         }
-    pool = ConnectionPool(
+    make = EmbeddedPool if kind is _EmbeddedConnection else ConnectionPool
+    pool = make(
         connection_class=kind,
         db=server.database,
         username=server.username,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
+from tests import children
 from tests.asap import real
 
 GUIDE = Path(__file__).resolve().parents[2] / "docs" / "guides" / "snapshots.md"
@@ -19,7 +19,7 @@ def test_the_guides_example_runs_as_it_stands(tmp_path: Path) -> None:
     (code,) = _EXAMPLE.findall(GUIDE.read_text(encoding="utf-8"))
     program = tmp_path / "example.py"
     program.write_text(code, encoding="utf-8")
-    ran = subprocess.run(
+    ran = children.run(
         [sys.executable, "-W", "error::ResourceWarning", str(program)],
         capture_output=True,
         text=True,

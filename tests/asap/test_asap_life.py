@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import subprocess
 import sys
 import threading
 import weakref
@@ -13,6 +12,7 @@ import pytest
 
 from redis_state import BackendUnavailable, ConfigError, Settings
 from redis_state.integrations.asap import create_snapshot_store
+from tests import children
 from tests.asap import real
 from tests.faults import importing
 
@@ -97,7 +97,7 @@ save(2)
 
 
 def run(code: str, options: dict[str, str], *flags: str) -> None:
-    ran = subprocess.run(
+    ran = children.run(
         [sys.executable, *flags, "-c", code, options["url"], options["namespace"]],
         capture_output=True,
         text=True,

@@ -15,6 +15,7 @@ import pytest
 from redis_state import RedisStateStore, Settings
 from redis_state.integrations.asap import create_snapshot_store
 from redis_state.testing import eventually
+from tests import children
 from tests.asap import real
 from tests.faults import start_process
 
@@ -53,9 +54,7 @@ async def serving(
                 said = await process.stdout.readline()
         yield process, f"http://127.0.0.1:{int(said.split()[1])}"
     finally:
-        if process.returncode is None:
-            process.kill()
-        await process.communicate()
+        await children.end(process)
 
 
 def envelope(kind: str, payload: Any) -> Any:

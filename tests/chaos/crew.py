@@ -7,13 +7,13 @@ import itertools
 import json
 import signal
 from collections import Counter, defaultdict
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 from redis_state import RedisStateStore, Settings
 from redis_state.models import TaskStatus, UpdateType
+from tests import children
 from tests.faults import start_process
 from tests.pools import SESSION, queue_of
 
@@ -63,9 +63,7 @@ class Crew:
     async def kill(self, name: str) -> int:
         """Kill a worker with no chance to do anything; return its status."""
         process = self.processes.pop(name)
-        with suppress(ProcessLookupError):
-            process.kill()
-        await process.communicate()
+        await children.end(process)
         assert process.returncode is not None
         return process.returncode
 

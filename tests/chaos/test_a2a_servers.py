@@ -29,6 +29,7 @@ from redis_state.integrations.a2a.convert import event_of
 from redis_state.primitives.signal import Row
 from redis_state.stores.a2a_versions import Phase
 from redis_state.testing import eventually
+from tests import children
 from tests.a2a_servers import Hook, Replica, RpcError, hook, message, replica, state_of
 from tests.a2a_tasks import caller, server_on
 from tests.chaos.trial import Trial
@@ -52,7 +53,7 @@ class Redis:
     def __init__(self, folder: str) -> None:
         self.url = f"unix://{folder}/own.sock"
         place = ("--port", "0", "--unixsocket", f"{folder}/own.sock", "--dir", folder)
-        self._process = subprocess.Popen(
+        self._process = children.launch(
             [own_binary(), *place, "--save", ""], stdout=subprocess.DEVNULL, cwd=folder
         )
 

@@ -20,6 +20,7 @@ from redis_state import RedisStateStore, Settings
 from redis_state.models import StateUpdate, TaskStatus, UpdateType
 from redis_state.testing import eventually, leaked_keys
 from redis_state.worker import TaskClient
+from tests import children
 from tests.chaos.crew import Crew, Told, ends, statuses_of, trails, worst, wrong_move
 from tests.chaos.forgetting import MAY_FORGET_S, Acknowledged, Kill, lost
 from tests.chaos.trial import Trial
@@ -52,7 +53,7 @@ class Server:
         """Start it, without waiting until it answers."""
         kept = ("--appendonly", "yes", "--appendfsync", self._appendfsync, "--save", "")
         place = ("--port", "0", "--unixsocket", str(self._socket), "--dir", str(self._directory))
-        self._process = subprocess.Popen(
+        self._process = children.launch(
             [own_binary(), *place, *kept],
             stdout=subprocess.DEVNULL,
             cwd=self._directory,

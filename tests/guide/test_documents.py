@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests import children
 from tests.guide.key_table import BEGIN, END, key_table
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -33,7 +33,7 @@ def test_an_example_runs_as_it_stands(code: str, tmp_path: Path) -> None:
         pytest.importorskip("penguiflow.state", reason="needs the published package")
     program = tmp_path / "example.py"
     program.write_text(code, encoding="utf-8")
-    ran = subprocess.run(
+    ran = children.run(
         [sys.executable, "-W", "error::ResourceWarning", str(program)],
         capture_output=True,
         text=True,

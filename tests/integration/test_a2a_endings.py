@@ -96,7 +96,7 @@ async def test_a_run_whose_save_failed_is_not_kept_alive_by_its_server(
 
         listening = asyncio.create_task(listen())
         await fail_to_save(far, proxy, version)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await listening
         assert heard[-1].status.state == FAILED
 
@@ -241,7 +241,7 @@ async def test_a_server_that_ends_a_task_itself_stops_its_own_agent(
         work = asyncio.create_task(create_agent_executor(agent, alone).execute(context, queue))
         await agent.started.wait()
         await fail_to_save(alone, proxy, version)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await work
         assert agent.stopped.is_set()
         told: Any = await queue.dequeue_event()

@@ -89,6 +89,7 @@ _ASKED: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.fuzz
 @needs_rules_of_1_2
 def test_every_list_is_that_of_the_sdks_own_store(settings: Settings) -> None:
     async def play(_: Scripts, steps: list[tuple[str, Task]]) -> list[str]:

@@ -67,7 +67,7 @@ async def read(queue: EventQueueLegacy | None) -> list[str]:
     """Read a queue to its end; give what the events brought."""
     assert queue is not None
     found: list[str] = []
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while True:
             asking = asyncio.ensure_future(queue.dequeue_event())
             while not asking.done():

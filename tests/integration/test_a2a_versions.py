@@ -88,7 +88,7 @@ async def read(tasks: RedisVersionedTaskStore, task_id: str = "t", context: Any 
 async def hear(
     stream: RedisTaskEventStream, after: TaskVersion, task_id: str = "t"
 ) -> list[VersionedEvent]:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         return [event async for event in stream.subscribe(task_id, after=after)]
 
 
@@ -362,7 +362,7 @@ async def test_a_subscription_goes_on_live_and_survives_a_lost_connection(
                 await eventually(arrived, "the events arrive")
                 proxy.cut()
         await save(tasks, task(state=COMPLETED), version)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             await listening
         assert proxy.cuts == 3
         assert names(heard)[:-1] == [str(n) for n in range(60)]

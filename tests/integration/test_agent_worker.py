@@ -86,7 +86,7 @@ async def test_a_task_executes_the_agent_of_its_session(store: RedisStateStore) 
     handler = agent_handler(AgentLoop(twenty_steps(), tools=[LOOK]), definition=DEFINITION)
     async with pool(store, {"agent": handler, "other": agent_handler(loop)}) as client:
         task = await client.submit("agent", "look for it", session_id=SESSION)
-        ended = await client.wait(SESSION, task, timeout_s=20)
+        ended = await client.wait(SESSION, task, timeout_s=60)
         result: Any = ended.result
         assert (result["status"], result["response"]) == ("completed", "found it all")
         assert (result["steps"], result["session"]) == (STEPS, SESSION)
@@ -96,7 +96,7 @@ async def test_a_task_executes_the_agent_of_its_session(store: RedisStateStore) 
         assert len(told) == STEPS + 2
         # Another task of the session goes on with what the first has said.
         other = await client.submit("other", {"message": "more"}, session_id=SESSION)
-        await client.wait(SESSION, other, timeout_s=20)
+        await client.wait(SESSION, other, timeout_s=60)
         state = await state_of(store)
         assert state.execution_count == 2
         assert state.status is ExecutionStatus.FAILED  # it has no tool of that name
@@ -163,7 +163,7 @@ async def test_a_pause_waits_between_steps_and_what_is_said_enters_the_conversat
         await eventually(one_step, "the first step is saved")
         assert gate.calls == 1
         await client.steer(SESSION, task, SteeringEventType.RESUME, {})
-        assert (await client.wait(SESSION, task, timeout_s=20)).status is TaskStatus.COMPLETE
+        assert (await client.wait(SESSION, task, timeout_s=60)).status is TaskStatus.COMPLETE
         state = await state_of(store)
         said = [m.text for m in state.store.section("messages") if m.role in ("user", "system")]
         assert said == ["go", "hurry", "it rains"]
@@ -186,7 +186,7 @@ async def test_two_tasks_of_one_session_execute_it_one_after_the_other(
         assert (await state_of(store)).execution_count == 1
         gate.let(20)
         for task in (slow, quick):
-            assert (await client.wait(SESSION, task, timeout_s=20)).status is TaskStatus.COMPLETE
+            assert (await client.wait(SESSION, task, timeout_s=60)).status is TaskStatus.COMPLETE
         state = await state_of(store)
         assert state.execution_count == 2
         said = [m.text for m in state.store.section("messages") if m.role == "user"]
@@ -242,10 +242,10 @@ async def test_a_task_that_was_interrupted_goes_on_before_another_begins_if_that
             await eventually(refrained, "the other task has had the session twice and left it")
             assert (await state_of(store)).execution_count == 1
         else:
-            await client.wait(SESSION, other, timeout_s=20)
+            await client.wait(SESSION, other, timeout_s=60)
         turn.set()
-        first: Any = (await client.wait(SESSION, slow, timeout_s=20)).result
-        second: Any = (await client.wait(SESSION, other, timeout_s=20)).result
+        first: Any = (await client.wait(SESSION, slow, timeout_s=60)).result
+        second: Any = (await client.wait(SESSION, other, timeout_s=60)).result
         assert second["response"] == "quick"
         ended = (first["status"], first["response"], first["steps"])
         assert ended == (("completed", "found it all", 20) if patience_s else ("stopped", "", 2))
@@ -264,7 +264,7 @@ async def test_a_loop_may_have_subagents(store: RedisStateStore) -> None:
 
     async with pool(store, {"agent": agent_handler(loop, definition=DEFINITION)}) as client:
         task = await client.submit("agent", "go", session_id=SESSION)
-        ended: Any = (await client.wait(SESSION, task, timeout_s=20)).result
+        ended: Any = (await client.wait(SESSION, task, timeout_s=60)).result
         assert ended["response"] == "thanks"
         [child] = (await SessionStore(store).list_headers(agent_name="helper")).headers
         assert child.parent_id == SESSION
@@ -283,7 +283,7 @@ async def test_a_task_that_steps_back_leaves_its_slot_to_the_task_that_it_waits_
         worker = agent(store.settings, {"slow": slow, "quick": quick}, max_tasks=1)
         async with serving(worker):
             for task in (first, other):
-                ended = await client.wait(SESSION, task, timeout_s=20)
+                ended = await client.wait(SESSION, task, timeout_s=60)
                 result: Any = ended.result
                 assert (ended.status, result["status"]) == (TaskStatus.COMPLETE, "completed")
     assert (await state_of(store)).execution_count == 2
@@ -294,7 +294,7 @@ async def test_patience_is_for_all_runs_of_a_task_together(store: RedisStateStor
     quick = agent_handler(AgentLoop(ScriptedDriver("quick")), patience_s=2.5)
     async with pool(store, {"quick": quick}) as client:
         task = await client.submit("quick", "second", session_id=SESSION)
-        ended = await client.wait(SESSION, task, timeout_s=20)
+        ended = await client.wait(SESSION, task, timeout_s=60)
         assert ended.status is TaskStatus.COMPLETE
         # It was handed back, and each run took up the patience that the others had left.
         assert (await statuses(store, task)).count("RUNNING") >= 3
@@ -313,9 +313,9 @@ async def test_a_task_of_another_session_is_stepped_back_for(store: RedisStateSt
 
         await eventually(stepped_back, "the task has stepped back")
         first = await client.submit("slow", "first", session_id=SESSION, task_id="interrupted")
-        result: Any = (await client.wait(SESSION, first, timeout_s=20)).result
+        result: Any = (await client.wait(SESSION, first, timeout_s=60)).result
         assert (result["status"], result["steps"]) == ("completed", STEPS)
-        ended = await client.wait("elsewhere", task, timeout_s=20)
+        ended = await client.wait("elsewhere", task, timeout_s=60)
         assert ended.status is TaskStatus.COMPLETE
 
 
@@ -337,7 +337,7 @@ async def test_a_hard_cancel_of_a_task_that_waits_leaves_anothers_execution(
     quick = agent_handler(AgentLoop(ScriptedDriver("quick")), sessions=Slow)
     async with pool(store, {"quick": quick}) as client:
         task = await client.submit("quick", "second", session_id=SESSION)
-        await asyncio.wait_for(entered.wait(), 20)
+        await asyncio.wait_for(entered.wait(), 60)
         await client.steer(SESSION, task, SteeringEventType.CANCEL, {"hard": True})
         await becomes(client, task, TaskStatus.CANCELLED)
     state = await state_of(store)
@@ -353,7 +353,7 @@ async def test_an_agent_that_failed_is_a_result_or_a_failure(
     handler = agent_handler(loop, definition=DEFINITION, on_failure=on_failure)
     async with pool(store, {"agent": handler}) as client:
         task = await client.submit("agent", "go", session_id=SESSION)
-        ended: Any = await client.wait(SESSION, task, timeout_s=20)
+        ended: Any = await client.wait(SESSION, task, timeout_s=60)
         if on_failure == "result":
             assert (ended.status, ended.result["status"]) == (TaskStatus.COMPLETE, "failed")
         else:
@@ -367,7 +367,7 @@ async def test_a_task_session_of_any_name_has_an_agent(name: str, store: RedisSt
     handler = agent_handler(AgentLoop(ScriptedDriver("hi")), definition=DEFINITION)
     async with pool(store, {"agent": handler}) as client:
         task = await client.submit("agent", "go", session_id=name)
-        result: Any = (await client.wait(name, task, timeout_s=20)).result
+        result: Any = (await client.wait(name, task, timeout_s=60)).result
     assert result["response"] == "hi"
     assert result["session"] == session_id_for(name)
     assert len({session_id_for(each) for each in (name, "user:42", "user-42", "a/b/c")}) >= 3

@@ -148,6 +148,7 @@ async def play(scripts: Scripts, steps: list[tuple[str, str, int, str | None]]) 
     return sorted(happened)
 
 
+@pytest.mark.fuzz
 def test_blobs_are_what_the_model_says(settings: Settings) -> None:
     wanted = {"put again", "expired", "lost", "evicted", "evicted of a trace"}
     explore(settings, STEPS, play, wanted=wanted)

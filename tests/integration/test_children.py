@@ -85,7 +85,7 @@ async def test_a_parent_adds_up_what_its_children_return_in_its_own_session(
 
     async with pool(store, {"parent": parent, "double": double}) as client:
         task = await client.submit("parent", session_id=SESSION)
-        assert await client.result(SESSION, task, timeout_s=20) == [0, 2, 4]
+        assert await client.result(SESSION, task, timeout_s=60) == [0, 2, 4]
         children = await client.children(SESSION, task)
         assert [child.priority for child in children] == [0, 1, 2]
         spawned = {child.context_snapshot.spawned_from_task_id for child in children}
@@ -154,7 +154,7 @@ async def test_a_child_that_fails_or_is_cancelled_tells_its_parent_why(
         task = await client.submit("parent", session_id=SESSION)
         _, endless = await child_of(client, task, count=2)
         assert await client.cancel(SESSION, endless.task_id, reason="enough")
-        assert await client.result(SESSION, task, timeout_s=20) == [
+        assert await client.result(SESSION, task, timeout_s=60) == [
             ["TaskFailed", "ValueError: no luck"],
             ["TaskWasCancelled", "enough"],
         ]
@@ -195,7 +195,7 @@ async def test_a_child_goes_to_the_queue_it_is_given_or_else_to_its_parents(
         )
         await stack.enter_async_context(serving(other))
         task = await client.submit("parent", session_id=SESSION)
-        assert await client.result(SESSION, task, timeout_s=20) == ["own", "other"]
+        assert await client.result(SESSION, task, timeout_s=60) == ["own", "other"]
 
 
 @pytest.mark.parametrize("wrong", [{"handler": ""}, {"handler": 1}, {"handler": "h", "isolate": 1}])
@@ -578,8 +578,8 @@ async def test_a_childs_name_belongs_to_the_asyncio_task_that_first_uses_it(
     assert swapped.startswith("InvalidField: name: 'child:double#1' was another question")
     async with pool(store, handlers) as client:
         task = await client.submit("plain", session_id=SESSION)
-        ended = await client.wait(SESSION, task, timeout_s=10)
+        ended = await client.wait(SESSION, task, timeout_s=60)
         assert ended.error is not None
         assert ended.error.startswith("InvalidField: name: 'double' is used by two asyncio tasks")
         task = await client.submit("branched", session_id=SESSION)
-        assert await client.result(SESSION, task, timeout_s=10) == [2, 4]
+        assert await client.result(SESSION, task, timeout_s=60) == [2, 4]

@@ -12,13 +12,14 @@ import pytest
 pytest.importorskip("typer", reason="needs the cli extra")
 
 from redis_state import Settings, __version__
+from tests import children
 
 
 def cli(
     *arguments: str, cwd: Path | None = None, environment: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     path = os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path if entry)
-    return subprocess.run(
+    return children.run(
         [sys.executable, "-m", "redis_state.cli.main", *arguments],
         capture_output=True,
         text=True,
@@ -166,7 +167,7 @@ def test_a_worker_cannot_share_a_server_of_its_own(tmp_path: Path) -> None:
         "worker", "my_pool:mine", cwd=tmp_path, environment={"REDIS_STATE_URL": "embedded://"}
     )
     assert ran.returncode == 2
-    assert "a server it can share" in ran.stderr
+    assert "name a directory, embedded:///path" in ran.stderr
 
 
 def test_uvloop_that_is_not_there_is_named(tmp_path: Path) -> None:
@@ -185,10 +186,12 @@ def without(
     program = f"""import sys
 sys.modules[{missing!r}] = None
 from redis_state.cli.main import main
+
+from tests import children
 main()
 """
     path = os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path if entry)
-    return subprocess.run(
+    return children.run(
         [sys.executable, "-c", program, *arguments],
         capture_output=True,
         text=True,

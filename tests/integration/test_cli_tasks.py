@@ -100,7 +100,7 @@ async def test_a_pause_is_found_and_approved_by_its_id(
     how = ("--by", "ann", "--value", '{"n": 1}', "--json")
     ran = await end(await begin(settings, "approve", token, *how))
     assert ran.document["task_id"] == task
-    assert await served.result(SESSION, task, timeout_s=20) is True
+    assert await served.result(SESSION, task, timeout_s=60) is True
     ran = await cli(settings, "reject", token)
     said(ran, 4, "by ann")
     assert token not in ran.out + ran.err
@@ -114,7 +114,7 @@ async def test_a_pause_is_found_by_its_task(served: TaskClient, settings: Settin
     said(await cli(settings, "approve", SESSION, task, "--pause", "x"), 3, "no such open pause")
     said(await cli(settings, "approve", SESSION, task, "--value", "yes"), 2, "is not JSON")
     said(await cli(settings, "reject", SESSION, task), 0, "rejected")
-    assert await served.result(SESSION, task, timeout_s=20) is False
+    assert await served.result(SESSION, task, timeout_s=60) is False
     said(await cli(settings, "reject", SESSION, task), 3, "no such open pause")
 
 
@@ -200,7 +200,7 @@ async def test_tail_follows_a_task_to_its_end_and_tells_how_it_ended(
     task, token = await ask(served)
     tailing = await begin(settings, "tail", SESSION, task, "--json")
     assert tailing.stdout is not None
-    first = await asyncio.wait_for(tailing.stdout.readline(), 20)
+    first = await asyncio.wait_for(tailing.stdout.readline(), 60)
     assert b"PENDING" in first
     await served.approve(token)
     ran = await end(tailing)
@@ -229,7 +229,7 @@ async def test_tail_of_a_session_goes_on_until_it_is_interrupted(
     task, _ = await ask(served)
     tailing = await begin(settings, "tail", SESSION)
     assert tailing.stdout is not None
-    assert task.encode() in await asyncio.wait_for(tailing.stdout.readline(), 20)
+    assert task.encode() in await asyncio.wait_for(tailing.stdout.readline(), 60)
     tailing.send_signal(signal.SIGINT)
     ran = await end(tailing)
     said(ran, 130, "interrupted")

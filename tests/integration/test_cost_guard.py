@@ -109,7 +109,7 @@ async def test_hearing_a_message_costs_no_more_than_it_did(store: RedisStateStor
                 await append(other, number)
 
     calls = _Calls()
-    async with asyncio.timeout(10), aclosing(store.watch_updates("session")) as heard:
+    async with asyncio.timeout(60), aclosing(store.watch_updates("session")) as heard:
         await append(store, 1_000_000)
         await anext(heard)
         # In a thread of its own: what writing costs is not counted.

@@ -19,6 +19,7 @@ from redis_state.testing import eventually
 from redis_state.transport.connect import Transport
 from redis_state.transport.keys import Keys
 from redis_state.transport.scripts import Reply, Scripts
+from tests import children
 from tests.calls import CALLS
 from tests.looking import append, ask, rows_of
 from tests.servers import on_path, wheel_binary
@@ -45,12 +46,8 @@ def cluster_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     options = {"port": str(port), "bind": "127.0.0.1", "cluster-enabled": "yes", "save": ""}
     options |= {"cluster-config-file": "nodes.conf", "dir": str(folder)}
     arguments = [part for name, value in options.items() for part in (f"--{name}", value)]
-    server = subprocess.Popen([binary, *arguments], stdout=subprocess.DEVNULL)
-    try:
+    with children.popen([binary, *arguments], stdout=subprocess.DEVNULL):
         yield f"redis://127.0.0.1:{port}/0"
-    finally:
-        server.terminate()
-        server.wait()
 
 
 @pytest.fixture

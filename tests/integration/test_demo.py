@@ -21,6 +21,7 @@ from redis_state import RedisStateStore, Settings  # noqa: E402
 from redis_state.demo.pool import WorkerPool  # noqa: E402
 from redis_state.demo.review_run import INFORMATION, assign_roles  # noqa: E402
 from redis_state.testing import eventually  # noqa: E402
+from tests import children  # noqa: E402
 
 pytestmark = pytest.mark.slow
 PATH = os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path if entry)
@@ -62,7 +63,7 @@ def folder(tmp_path: Path) -> Path:
 async def start(folder: Path, *arguments: str, **environment: str) -> asyncio.subprocess.Process:
     hidden = {"REDIS_STATE_URL", "REDIS_STATE_QUEUE_URL"}
     kept = {name: value for name, value in os.environ.items() if name not in hidden}
-    return await asyncio.create_subprocess_exec(
+    return await children.start(
         sys.executable,
         "-m",
         "redis_state.cli.main",
@@ -95,7 +96,7 @@ def alive(pid: int) -> bool:
 
 
 async def are_gone(pids: list[int]) -> None:
-    await eventually(lambda: not any(map(alive, pids)), f"{pids} are gone", timeout_s=20)
+    await eventually(lambda: not any(map(alive, pids)), f"{pids} are gone", timeout_s=60)
 
 
 async def test_every_claim_of_the_demo_holds(folder: Path) -> None:
@@ -231,11 +232,11 @@ async def test_nothing_is_left_when_it_is_stopped(folder: Path, how: signal.Sign
     process = await start(folder, "--json", "--ask", "README.md")
     assert process.stderr is not None
     said = ""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while "[Y/n]" not in said:
             said += (await process.stderr.readline()).decode()
     process.send_signal(how)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         await process.wait()
         said += (await process.stderr.read()).decode()
     workers = Ran(0, "", said).workers
@@ -251,7 +252,7 @@ async def test_a_worker_that_dies_is_told_at_once_with_its_last_words(tmp_path: 
     pool = WorkerPool(
         size=2, url="nonsense://x", namespace="demo", queue="queue", logs=tmp_path / "workers"
     )
-    async with pool, asyncio.timeout(20):
+    async with pool, asyncio.timeout(60):
         told = await pool.death()
     assert re.match(r"worker \S+ ended with status 2, see \S+worker-\d\.log:", told)
     assert "unknown scheme 'nonsense'" in told
@@ -262,7 +263,7 @@ async def test_the_demo_fails_when_a_worker_dies(folder: Path, settings: Setting
     process = await start(folder, "--json", "--ask", "--url", url, "README.md")
     assert process.stderr is not None
     said = ""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while "[Y/n]" not in said:
             said += (await process.stderr.readline()).decode()
         os.kill(Ran(0, "", said).workers[-1], signal.SIGKILL)

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from tests import children
+
 for _needed in ("arq", "typer", "rich", "markdown_it", "mdit_py_plugins"):
     pytest.importorskip(_needed, reason="needs the worker and the cli extras")
 
@@ -27,7 +29,7 @@ async def demo(folder: Path, *arguments: str, code: str = RUN) -> tuple[int, str
         (folder / name).write_text(f"# {name}\n\n## Part\n\nText.\n", encoding="utf-8")
     hidden = {"REDIS_STATE_URL", "REDIS_STATE_QUEUE_URL"}
     kept = {name: value for name, value in os.environ.items() if name not in hidden}
-    process = await asyncio.create_subprocess_exec(
+    process = await children.start(
         sys.executable,
         "-c",
         code,

@@ -81,7 +81,7 @@ async def test_a_budget_of_steps_counts_those_of_all_runs_once(store: RedisState
     async with pool(store, {"h": guarded(Budget(steps=4))(handler)}) as client:
         task = await client.submit("h", session_id=SESSION)
         await client.approve(await open_token(store, task))
-        state = await client.wait(SESSION, task, timeout_s=20)
+        state = await client.wait(SESSION, task, timeout_s=60)
     assert state.status is TaskStatus.FAILED
     assert state.error == "TaskStopped: its budget of 4 steps is used up"
     assert did == [0, 1, 2, 3]
@@ -98,7 +98,7 @@ async def test_a_budget_of_updates_counts_those_of_all_runs_once(store: RedisSta
     async with pool(store, {"h": handler}, guards=[Budget(updates=2)]) as client:
         task = await client.submit("h", session_id=SESSION)
         await client.approve(await open_token(store, task))
-        state = await client.wait(SESSION, task, timeout_s=20)
+        state = await client.wait(SESSION, task, timeout_s=60)
         told = [
             update.content["message"]
             for update in await store.list_updates(SESSION, task_id=task)
@@ -131,7 +131,7 @@ async def test_seconds_are_those_of_all_runs_and_not_of_the_time_between(
         paused = time.monotonic()
         await eventually(lambda: time.monotonic() > paused + 1, "a second goes by")
         await client.approve(token)
-        await client.wait(SESSION, task, timeout_s=20)
+        await client.wait(SESSION, task, timeout_s=60)
     assert seen == sorted(seen)
     record = await store.tasks.load_fields(SESSION, task)
     assert record is not None

@@ -132,7 +132,7 @@ async def test_a_pause_with_a_key_is_asked_for_like_any_other(store: RedisStateS
         await client.submit("h", session_id=SESSION, task_id=TASK)
         await client.approve(await open_token(store, TASK), 1)
         await client.approve(await open_token(store, TASK, after=1), 2)
-        ended = await client.wait(SESSION, TASK, timeout_s=10)
+        ended = await client.wait(SESSION, TASK, timeout_s=60)
         # What was asked for is not missed; what was not, is.
         assert ended.error is not None
         assert "pause:other#key" in ended.error
@@ -153,7 +153,7 @@ async def test_a_run_that_is_not_over_or_does_not_complete_says_nothing(
     async with pool(store, {"paused": paused, "h": paused}, steps=FAIL) as client:
         task = await client.submit("paused", session_id=SESSION)
         await client.approve(await open_token(store, task))
-        ended = await client.wait(SESSION, task, timeout_s=10)
+        ended = await client.wait(SESSION, task, timeout_s=60)
         assert (ended.status, ended.result) == (TaskStatus.COMPLETE, 0)
     again = await two_runs(store, asking("a", ends=False), asking([], ends=False), FAIL)
     assert again.status is TaskStatus.PENDING
@@ -176,7 +176,7 @@ async def test_a_handler_that_goes_on_after_its_pause_is_not_taken_for_one_that_
         await client.submit("h", session_id=SESSION, task_id=TASK)
         await client.approve(await open_token(store, TASK))
         await client.approve(await open_token(store, TASK, after=1))
-        assert (await client.wait(SESSION, TASK, timeout_s=10)).result == "over"
+        assert (await client.wait(SESSION, TASK, timeout_s=60)).result == "over"
         assert await missed(store) == [["pause:1#1", "pause:2#1", "step:a#1"]]
 
 
@@ -191,7 +191,7 @@ async def test_a_pause_that_became_a_step_is_missed(store: RedisStateStore) -> N
         await client.submit("h", session_id=SESSION, task_id=TASK)
         await client.approve(await open_token(store, TASK))
         # A step and a pause may share a name: each is found by its kind.
-        assert (await client.wait(SESSION, TASK, timeout_s=10)).result == "step"
+        assert (await client.wait(SESSION, TASK, timeout_s=60)).result == "step"
         assert await missed(store) == [["pause:x#1"]]
 
 

@@ -159,6 +159,7 @@ async def _play(scripts: Scripts, keys: Keys, steps: list[tuple[Any, ...]]) -> l
     return run.happened
 
 
+@pytest.mark.fuzz
 def test_the_journal_keeps_what_a_plain_model_keeps_whatever_crashes(settings: Settings) -> None:
     keys = Keys(settings.namespace)
     explore(

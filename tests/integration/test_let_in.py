@@ -17,6 +17,7 @@ from redis_state import BackendUnavailable, RedisStateStore, Settings
 from redis_state.testing import eventually
 from redis_state.transport.sender import Sender
 from redis_state.worker import TaskContext, runner
+from tests import children
 from tests.faults import Proxy, importing, run_server, sender_to, short_directory
 from tests.pools import SESSION, agent, client_of, pool, queue_of, serving
 
@@ -63,7 +64,7 @@ async def run_worker(settings: Settings, folder: Path) -> tuple[int | None, str]
     """Run the command until it ends; give its status and what it said."""
     text = "from redis_state.worker import AgentWorker\nmine = AgentWorker({})\n"
     (folder / "my_pool.py").write_text(text, encoding="utf-8")
-    process = await asyncio.create_subprocess_exec(
+    process = await children.start(
         *(sys.executable, "-m", "redis_state.cli.main", "worker", "my_pool:mine"),
         stderr=asyncio.subprocess.PIPE,
         cwd=folder,
@@ -73,8 +74,7 @@ async def run_worker(settings: Settings, folder: Path) -> tuple[int | None, str]
         async with asyncio.timeout(30):
             _, said = await process.communicate()
     finally:
-        if process.returncode is None:
-            process.kill()
+        await children.end(process)
     return process.returncode, said.decode()
 
 

@@ -236,6 +236,7 @@ async def play_log(scripts: Scripts, example: tuple[int, list[Step]]) -> list[st
     return model.happened
 
 
+@pytest.mark.fuzz
 def test_a_log_is_what_the_model_says(settings: Settings) -> None:
     bounds = st.sampled_from([0, 1, 2, 5, 20, 40])
     explore(
@@ -338,7 +339,7 @@ async def test_reading_all_passes_over_what_is_dropped_meanwhile(
 
 
 async def take(rows: AsyncGenerator[Row, None], wanted: int) -> list[str]:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         return [(await anext(rows)).id.decode() for _ in range(wanted)]
 
 
@@ -440,6 +441,7 @@ async def play_follow(scripts: Scripts, steps: list[tuple[str, str | None]]) -> 
     return [name for name, _ in steps]
 
 
+@pytest.mark.fuzz
 def test_a_follower_sees_exactly_what_the_model_says(settings: Settings) -> None:
     wanted = {"append", "many", "again", "cut", "restart", "clear"}
     explore(settings, FOLLOWS, play_follow, wanted=wanted)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
 import sys
 import urllib.request
 from collections import Counter
@@ -27,6 +26,7 @@ from redis_state.worker.life import Started, TaskLife
 from redis_state.worker.metrics import WorkerMetrics, count_regularly, pauses_older_than
 from redis_state.worker.queue import Queue
 from redis_state.worker.tally import Outcome, Tally
+from tests import children
 from tests.pools import SESSION, agent, becomes, client_of, open_token, pool, queue_of, serving
 from tests.supervised import begin
 
@@ -81,12 +81,12 @@ async def test_the_numbers_are_those_of_a_known_workload(
             if how == "pause":
                 await becomes(client, task, TaskStatus.PAUSED)
             else:
-                await client.wait(SESSION, task, timeout_s=10)
+                await client.wait(SESSION, task, timeout_s=60)
         paused = [task for how, task in tasks if how == "pause"]
         for task in paused[:3]:
             await client.approve(await open_token(store, task))
-            await client.wait(SESSION, task, timeout_s=10)
-        await client.wait(SESSION, await client.submit("?", session_id=SESSION), timeout_s=10)
+            await client.wait(SESSION, task, timeout_s=60)
+        await client.wait(SESSION, await client.submit("?", session_id=SESSION), timeout_s=60)
         await client.submit("works", "wait", session_id=SESSION, task_id="waits")
 
         model = Counter(completed=7 + 3, failed=3, paused=4)
@@ -114,7 +114,7 @@ async def test_the_numbers_are_those_of_a_known_workload(
         for zero in ("takeovers_total", "leases_lost_total", "stale_writes_refused_total"):
             assert of(series, zero) == 0
         await client.cancel(SESSION, "waits", hard=True)
-        await client.wait(SESSION, "waits", timeout_s=10)
+        await client.wait(SESSION, "waits", timeout_s=60)
         await client.cancel(SESSION, paused[3])
 
 
@@ -161,7 +161,7 @@ async def test_a_task_taken_over_is_counted_by_both_sides(
         queue = Queue(store.settings, name=queue_of(store.settings))
         await queue.put(SESSION, task, runs=2, priority=0)
         await queue.aclose()
-        assert (await client.wait(SESSION, task, timeout_s=10)).result == 3
+        assert (await client.wait(SESSION, task, timeout_s=60)).result == 3
         series = await scrape(unused_tcp_port)
         assert of(series, "takeovers_total") == 1
         assert of(series, "run_seconds_count", handler="stale", outcome="dropped") == 1
@@ -210,7 +210,7 @@ async def test_metrics_go_to_a_registry_of_the_hosts_own_and_leave_it(
 ) -> None:
     registry = CollectorRegistry()
     async with pool(store, {"works": works}, name="w", metrics_registry=registry) as client:
-        await client.wait(SESSION, await client.submit("works", session_id=SESSION), timeout_s=10)
+        await client.wait(SESSION, await client.submit("works", session_id=SESSION), timeout_s=60)
 
         def counted() -> bool:
             labels = {"worker": "w", "handler": "works", "outcome": "completed"}
@@ -228,7 +228,7 @@ async def test_a_port_in_use_keeps_no_worker_from_working(
     )
     async with taken, pool(store, {"works": works}, metrics_port=unused_tcp_port) as client:
         task = await client.submit("works", session_id=SESSION)
-        assert (await client.wait(SESSION, task, timeout_s=10)).result == 1
+        assert (await client.wait(SESSION, task, timeout_s=60)).result == 1
     assert "metrics are not served" in caplog.text
 
 
@@ -296,7 +296,7 @@ async def main(url, namespace):
             if entry.value.update_type.value == "CHECKPOINT":
                 await client.approve(entry.value.content["pause_id"])
                 break
-        ended = await client.wait("s", task, timeout_s=20)
+        ended = await client.wait("s", task, timeout_s=60)
         fields = await store.tasks.load_fields("s", task)
         assert b"trace" not in fields.fields["job"]
         serving.cancel()
@@ -312,7 +312,7 @@ async def test_without_the_packages_nothing_is_imported_and_all_works(
 ) -> None:
     url, namespace = store.settings.url.get_secret_value(), store.settings.namespace
     ran = await asyncio.to_thread(
-        subprocess.run,
+        children.run,
         [sys.executable, "-c", _WITHOUT, url, namespace],
         capture_output=True,
         text=True,
@@ -327,7 +327,7 @@ def test_importing_the_worker_imports_neither_package() -> None:
         "import sys, redis_state.worker\n"
         "print([n for n in ('opentelemetry', 'prometheus_client') if n in sys.modules])"
     )
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    ran = children.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout == "[]\n"
 
 
@@ -382,7 +382,7 @@ async def test_who_waits_for_a_child_has_no_open_pause_and_who_still_works_may_h
         await eventually(both, "two pauses are open")
         assert await pauses_older_than(store, [0, 60]) == [2, 0]
         go.set()
-        await client.wait(SESSION, task, timeout_s=10)
+        await client.wait(SESSION, task, timeout_s=60)
     assert await pauses_older_than(store, [0]) == [0]
 
 
@@ -406,5 +406,5 @@ async def test_a_registry_that_refuses_keeps_no_worker_from_working(
     registry.register(WorkerMetrics("other", 1, Tally(), int))
     async with pool(store, {"works": works}, metrics_registry=registry) as client:
         task = await client.submit("works", session_id=SESSION)
-        assert (await client.wait(SESSION, task, timeout_s=10)).result == 1
+        assert (await client.wait(SESSION, task, timeout_s=60)).result == 1
     assert "this worker has no metrics" in caplog.text

@@ -73,7 +73,7 @@ async def test_a_pause_is_listed_with_all_it_takes_to_decide_it(store: RedisStat
         assert found.opened_at >= datetime.fromtimestamp(before / 1000, UTC)
         assert found.token is not None
         await client.approve(found.token, "well")
-        assert (await client.wait(SESSION, task, timeout_s=10)).result == "well"
+        assert (await client.wait(SESSION, task, timeout_s=60)).result == "well"
         assert await indexed(store) == [0, 0]
 
 
@@ -96,7 +96,7 @@ async def test_sessions_and_tags_are_kept_apart_and_the_oldest_stands_first(
             await client.approve(pause.token)
         assert await client.pauses() == []
         for session, task in ((SESSION, one), ("ö/{x}", two)):
-            await client.wait(session, task, timeout_s=10)
+            await client.wait(session, task, timeout_s=60)
 
 
 @pytest.mark.parametrize("how", ["cancelled", "cleared"])

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import statistics
-import time
 from contextlib import aclosing
 from typing import Any
 
@@ -26,6 +24,7 @@ from redis_state.worker import TaskClient, TaskContext, watching
 from redis_state.worker.life import TaskLife
 from tests.pools import SESSION, becomes, client_of, open_token, pool, queue_of, updates_of
 from tests.runs import TASK, make, take
+from tests.timing import LONG_S
 
 
 async def ask(ctx: TaskContext) -> bool:
@@ -52,12 +51,12 @@ async def test_a_task_is_watched_from_its_first_update_to_its_last(store: RedisS
         task = await client.submit("ask", session_id=SESSION)
         watching = asyncio.create_task(seen(client, task))
         await client.approve(await open_token(store, task))
-        found = await asyncio.wait_for(watching, 20)
+        found = await asyncio.wait_for(watching, 60)
         assert found[:2] == ["PENDING", "RUNNING"]
         assert found[-1] == "COMPLETE"
         assert len(found) == len(await updates_of(store, task))
         # It is over: the same again, without waiting for anything.
-        assert await asyncio.wait_for(seen(client, task), 20) == found
+        assert await asyncio.wait_for(seen(client, task), 60) == found
         await client.cancel(SESSION, other)
 
 
@@ -89,13 +88,13 @@ async def test_a_task_whose_updates_are_gone_is_seen_to_end(
         watched = asyncio.create_task(seen(client, TASK))
         started = await take(store)
         await TaskLife(store).leave(started, TaskStatus.COMPLETE)
-        assert (await asyncio.wait_for(watched, 20))[-1] == "COMPLETE"
+        assert (await asyncio.wait_for(watched, 60))[-1] == "COMPLETE"
         await make(store, "other")
         watched = asyncio.create_task(seen(client, "other"))
         # Its end as its record has it, and no word of it.
         key = store.base.keys.task(SESSION, "other")
         await store.transport.sender.send("HSET", key, "status", "FAILED", repeatable=True)
-        assert await asyncio.wait_for(watched, 20) == ["PENDING"]
+        assert await asyncio.wait_for(watched, 60) == ["PENDING"]
 
 
 async def test_what_is_no_task_cannot_be_watched(
@@ -111,7 +110,7 @@ async def test_what_is_no_task_cannot_be_watched(
             "DEL", store.base.keys.task(SESSION, TASK), repeatable=True
         )
         with pytest.raises(InvalidField, match="no such task"):
-            await asyncio.wait_for(watched, 20)
+            await asyncio.wait_for(watched, 60)
 
 
 async def test_a_result_is_returned_or_the_reason_raised(store: RedisStateStore) -> None:
@@ -122,17 +121,17 @@ async def test_a_result_is_returned_or_the_reason_raised(store: RedisStateStore)
 
     async with pool(store, {"work": work, "forever": forever}) as client:
         fine = await client.submit("work", [1], session_id=SESSION)
-        assert await client.result(SESSION, fine, timeout_s=20) == {"got": [1]}
+        assert await client.result(SESSION, fine, timeout_s=60) == {"got": [1]}
         wrong = await client.submit("work", "fail", session_id=SESSION)
         with pytest.raises(TaskFailed, match="FAILED: ValueError: no luck") as failed:
-            await client.result(SESSION, wrong, timeout_s=20)
+            await client.result(SESSION, wrong, timeout_s=60)
         assert (failed.value.task_id, failed.value.reason) == (wrong, "ValueError: no luck")
         endless = await client.submit("forever", session_id=SESSION)
         with pytest.raises(TimeoutError):
             await client.result(SESSION, endless, timeout_s=0.05)
         await client.cancel(SESSION, endless)
         with pytest.raises(TaskWasCancelled, match="no reason was given") as cancelled:
-            await client.result(SESSION, endless, timeout_s=20)
+            await client.result(SESSION, endless, timeout_s=60)
         assert isinstance(cancelled.value, TaskNotCompleted)
         with pytest.raises(InvalidField):
             await client.result(SESSION, "none")
@@ -187,14 +186,16 @@ async def test_a_waiting_task_is_cancelled_before_the_call_returns(store: RedisS
 @pytest.mark.parametrize("hard", [False, True])
 async def test_a_cancel_reaches_a_running_task_far_sooner_than_its_next_look_at_anything(
     store: RedisStateStore,
+    monkeypatch: pytest.MonkeyPatch,
     hard: bool,  # noqa: FBT001
 ) -> None:
+    monkeypatch.setattr("redis_state.worker.client._LOOK_EVERY_S", LONG_S)
+
     async def sleeper(ctx: TaskContext) -> None:
         await ctx.progress("begun")
-        await ctx.inbox.wait() if not hard else await asyncio.sleep(60)
+        await ctx.inbox.wait() if not hard else await asyncio.Event().wait()
 
-    waits: list[float] = []
-    async with pool(store, {"sleeper": sleeper}) as client:
+    async with pool(store, {"sleeper": sleeper}, lease_s=LONG_S) as client:
         for _ in range(10):
             task = await client.submit("sleeper", session_id=SESSION)
 
@@ -203,13 +204,9 @@ async def test_a_cancel_reaches_a_running_task_far_sooner_than_its_next_look_at_
                 return any(one.update_type.value == "PROGRESS" for one in updates)
 
             await eventually(begun, "it has begun")
-            before = time.monotonic()
             await client.cancel(SESSION, task, hard=hard)
-            await client.wait(SESSION, task, timeout_s=20)
-            waits.append(time.monotonic() - before)
-    # Nothing is polled: the shortest period of anything that would find it is a second.
-    print(f"cancel, hard={hard}: median {1000 * statistics.median(waits):.0f} ms")  # noqa: T201
-    assert statistics.median(waits) < 0.5
+            # Whatever would find it by looking, looks after the end of this test.
+            await client.wait(SESSION, task, timeout_s=60)
 
 
 async def test_priority_moves_a_task_in_whichever_queue_it_waits(store: RedisStateStore) -> None:
@@ -251,7 +248,7 @@ async def test_what_a_handler_is_told_is_cut_to_the_limits(store: RedisStateStor
             (SteeringEventType.USER_MESSAGE, {"text": "m", **{f"k{n}": n for n in range(99)}}),
         ):
             await client.steer(SESSION, task, kind, payload)
-        injected, redirected, message = await client.result(SESSION, task, timeout_s=20)
+        injected, redirected, message = await client.result(SESSION, task, timeout_s=60)
     assert len(injected[1]["text"]) == 4_096
     assert len(redirected[1]["constraints"]["a"]) == 51
     assert len(message[1]) == 65

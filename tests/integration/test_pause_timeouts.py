@@ -82,7 +82,7 @@ async def test_what_nobody_decides_in_time_goes_by_its_policy(
                 await call
             assert (caught.value.by, caught.value.decision["approved"]) == ("timeout", approved)
         await client.submit("brief", session_id=SESSION, task_id=task)
-        ended = await client.wait(SESSION, task, timeout_s=10)
+        ended = await client.wait(SESSION, task, timeout_s=60)
         if result is None:
             told = (TaskStatus.FAILED, "PauseTimeout: nobody decided the pause 'brief' in time")
             assert (ended.status, ended.error) == told
@@ -106,7 +106,7 @@ async def test_a_handler_may_go_on_after_a_timeout(store: RedisStateStore) -> No
         await expired(store, task)
         await client.submit("careful", session_id=SESSION, task_id=task)
         await client.approve(await open_token(store, task, after=1), "well")
-        assert (await client.wait(SESSION, task, timeout_s=10)).result == "first: well"
+        assert (await client.wait(SESSION, task, timeout_s=60)).result == "first: well"
 
 
 async def test_an_overdue_token_is_unknown_until_somebody_finds_it(store: RedisStateStore) -> None:
@@ -148,7 +148,7 @@ async def test_what_is_overdue_before_it_is_waited_for_does_not_end_the_run(
     async with pool(store, {"late": late}) as client:
         task = await client.submit("late", session_id=SESSION)
         await client.approve(await open_token(store, task, after=1))
-        ended = await client.wait(SESSION, task, timeout_s=10)
+        ended = await client.wait(SESSION, task, timeout_s=60)
         assert (ended.result, ended.error) == ([3, True], None)
 
 
@@ -169,7 +169,7 @@ async def test_only_what_a_task_waits_for_is_decided_by_its_deadline(
         assert left_ms is not None
         assert left_ms > 3_600_000
         await client.approve(await open_token(store, task, after=1))
-        assert (await client.wait(SESSION, task, timeout_s=10)).result == [True, False]
+        assert (await client.wait(SESSION, task, timeout_s=60)).result == [True, False]
         assert (await statuses(store, task)).count("PAUSED") == 1
 
 
@@ -203,7 +203,7 @@ async def test_a_pause_whose_note_and_token_are_lost_fails_its_task(
             await store.transport.sender.send("DEL", key, repeatable=True)
         assert await expire_pauses(store, SESSION, task) is None
         await client.submit("unlucky", session_id=SESSION, task_id=task)
-        ended = await client.wait(SESSION, task, timeout_s=10)
+        ended = await client.wait(SESSION, task, timeout_s=60)
         assert ended.error == "PauseTimeout: nobody decided the pause 'lost' in time"
 
 
@@ -239,7 +239,7 @@ async def test_sweepers_and_people_at_the_deadline_decide_once(store: RedisState
             await asyncio.gather(*people, *(expired(store, task) for _ in range(3)))
             assert (await statuses(store, task)).count("PENDING") == 2
             await client.submit("brief", session_id=SESSION, task_id=task)
-            ended = await client.wait(SESSION, task, timeout_s=10)
+            ended = await client.wait(SESSION, task, timeout_s=60)
             assert ended.result in ([True, "yes"], [False, "no"], [True, "timeout"])
             result: Any = ended.result
             winners[result[1]] += 1

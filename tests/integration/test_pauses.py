@@ -109,7 +109,7 @@ async def test_ten_open_pauses_are_decided_in_any_order_by_several_processes(
         assert wins == Counter(dict.fromkeys(tokens.values(), 1))
         assert all(model[token] == told for one in found for token, told in one["lost"].items())
         assert sum(len(one["lost"]) for one in found) == 30
-        ended = await client.wait(SESSION, task, timeout_s=20)
+        ended = await client.wait(SESSION, task, timeout_s=60)
         assert ended.result == [model[tokens[name]] for name in NAMES]
         assert await client.pauses() == []
 
@@ -124,7 +124,7 @@ async def test_pauses_opened_in_one_turn_are_decided_last_first(store: RedisStat
         tokens = await tokens_of(store, task, 3)
         for name in "cba":
             await client.approve(tokens[name], f"for {name}")
-        ended = await client.wait(SESSION, task, timeout_s=10)
+        ended = await client.wait(SESSION, task, timeout_s=60)
         assert ended.result == ["for a", "for b", "for c"]
 
 
@@ -143,7 +143,7 @@ async def test_pauses_of_one_name_in_one_turn_are_numbered_as_written(
         for payload, token in tokens.items():
             assert token is not None
             await client.approve(token, payload)
-        ended = await client.wait(SESSION, task, timeout_s=10)
+        ended = await client.wait(SESSION, task, timeout_s=60)
         asked = repr({"question": "sure?", "details": None})
         assert ended.result == ["1", "2", asked]
 
@@ -207,7 +207,7 @@ async def test_two_asyncio_tasks_that_come_to_one_name_in_one_run_are_refused(
 
     async with pool(store, {"both": both}) as client:
         task = await client.submit("both", session_id=SESSION)
-        ended = await client.wait(SESSION, task, timeout_s=10)
+        ended = await client.wait(SESSION, task, timeout_s=60)
         assert ended.error is not None
         assert ended.error.startswith("InvalidField: name: 'x' is used by two asyncio tasks")
 
@@ -222,7 +222,7 @@ async def test_what_a_pause_asks_may_change_in_the_handlers_own_asyncio_task(
     async with pool(store, {"h": handler}) as client:
         task = await client.submit("h", session_id=SESSION)
         await client.approve(await open_token(store, task))
-        assert await client.result(SESSION, task, timeout_s=10) == 2
+        assert await client.result(SESSION, task, timeout_s=60) == 2
 
 
 async def test_what_is_decided_before_it_is_waited_for_does_not_end_the_run(
@@ -244,7 +244,7 @@ async def test_what_is_decided_before_it_is_waited_for_does_not_end_the_run(
         assert state is not None
         assert state.status is TaskStatus.RUNNING
         go.set()
-        ended = await client.wait(SESSION, task, timeout_s=10)
+        ended = await client.wait(SESSION, task, timeout_s=60)
         assert ended.result == [False, "too long", True, 1]
         assert await statuses(store, task) == ["PENDING", "RUNNING", "COMPLETE"]
         told = [update.content for update in await updates_of(store, task)]
@@ -264,7 +264,7 @@ async def test_a_pause_is_found_again_by_its_key_and_else_by_its_order(
 
     async with pool(store, {"keyed": keyed}) as client:
         task = await client.submit("keyed", session_id=SESSION)
-        assert (await client.wait(SESSION, task, timeout_s=10)).result == [True, 4]
+        assert (await client.wait(SESSION, task, timeout_s=60)).result == [True, 4]
 
 
 async def test_a_token_that_this_task_has_not_opened_is_not_waited_for(
@@ -282,7 +282,7 @@ async def test_a_token_that_this_task_has_not_opened_is_not_waited_for(
     async with pool(store, {"wrong": wrong, "ask": ask}) as client:
         token = await open_token(store, await client.submit("ask", session_id=SESSION))
         task = await client.submit("wrong", token, session_id=SESSION)
-        ended = await client.wait(SESSION, task, timeout_s=10)
+        ended = await client.wait(SESSION, task, timeout_s=60)
         assert ended.result == ["no such token"] * 4
         await client.approve(token)
 
@@ -389,7 +389,7 @@ async def test_with_the_queue_away_a_decision_is_kept_and_its_claim_queues_it_la
                 await cut_off.approve(token, 5, by="ann", claim="c")
         await becomes(client, task, TaskStatus.PENDING)
         await client.approve(token, 5, by="ann again", claim="c")
-        ended = await client.wait(SESSION, task, timeout_s=10)
+        ended = await client.wait(SESSION, task, timeout_s=60)
         assert ended.result == [True, 5, "ann"]
 
 
@@ -416,7 +416,7 @@ async def test_a_claim_is_bound_to_its_decision(store: RedisStateStore) -> None:
             assert caught.value.by == "ann"
             assert before <= caught.value.at_ms <= after
             assert caught.value.decision == {"approved": True, "value": {"a": 2, "b": 1}}
-        ended = await client.wait(SESSION, task, timeout_s=10)
+        ended = await client.wait(SESSION, task, timeout_s=60)
         assert ended.result == [True, {"a": 2, "b": 1}, "ann"]
 
 
@@ -506,7 +506,7 @@ async def test_no_text_of_a_token_is_on_the_server(store: RedisStateStore, *, re
         assert secret.encode() not in kept
         assert [one.token for one in await client.pauses()] == [tokens[0] if reveal else None]
         await client.approve(tokens[0], "yes")
-        assert (await client.wait(SESSION, task, timeout_s=10)).result == "yes"
+        assert (await client.wait(SESSION, task, timeout_s=60)).result == "yes"
         assert secret.encode() not in await everything(store)
         assert set(tokens) == {tokens[0]}
 
@@ -535,7 +535,7 @@ async def test_tokens_of_two_tasks_of_one_id_differ(
             await client.approve(found[0])
         await becomes(client, "again", TaskStatus.PAUSED)
         await client.approve(found[1])
-        assert (await client.wait(SESSION, "again", timeout_s=10)).status is TaskStatus.COMPLETE
+        assert (await client.wait(SESSION, "again", timeout_s=60)).status is TaskStatus.COMPLETE
 
 
 async def test_a_steering_event_that_decides_is_kept_without_the_token(
@@ -550,7 +550,7 @@ async def test_a_steering_event_that_decides_is_kept_without_the_token(
         (kept,) = await store.list_steering(SESSION)
         assert kept.event_id == told.event_id
         assert kept.payload == {"resume_token": token.rpartition(":")[2], "decision": "yes"}
-        assert (await client.wait(SESSION, task, timeout_s=10)).result == [True, "yes", "ann"]
+        assert (await client.wait(SESSION, task, timeout_s=60)).result == [True, "yes", "ann"]
 
 
 async def test_a_worker_that_dies_with_pauses_open_loses_none(
@@ -565,7 +565,7 @@ async def test_a_worker_that_dies_with_pauses_open_loses_none(
         for name in reversed(NAMES):
             await client.approve(tokens[name], name, by="ann")
         async with serving(agent(settings, {"ten": ten})):
-            ended = await client.wait(SESSION, task, timeout_s=10)
+            ended = await client.wait(SESSION, task, timeout_s=60)
         assert ended.result == [[True, name, "ann"] for name in NAMES]
         assert (await statuses(store, task)).count("PAUSED") == 1
 

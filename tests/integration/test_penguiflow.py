@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import subprocess
 import sys
@@ -33,6 +32,7 @@ from penguiflow.state import (
 from redis_state import ConfigError, Settings
 from redis_state.integrations import penguiflow as stores
 from redis_state.integrations.penguiflow import create_store
+from tests import children
 from tests.faults import importing, run_processes, run_python
 
 PROTOCOLS = [
@@ -205,7 +205,7 @@ async def test_the_admin_command_reads_the_history_quietly(
     host: Any, settings: Settings, command: str
 ) -> None:
     await host.save_event(StoredEvent("trace", 1.0, "node_start", "n", None, {"a": 1}))
-    process = await asyncio.create_subprocess_exec(
+    process = await children.start(
         sys.executable,
         "-W",
         "default::ResourceWarning",

@@ -69,7 +69,7 @@ async def listing(store: Any, **more: Any) -> ListTasksResponse:
 
 
 async def hear(queue: asyncio.Queue[StreamResponse], count: int) -> list[StreamResponse]:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         return [await queue.get() for _ in range(count)]
 
 

@@ -436,7 +436,7 @@ async def test_a_server_away_when_a_job_was_spawned_is_told_when_it_is_back(
     settings: Settings,
 ) -> None:
     async with Proxy(settings.url.get_secret_value()) as proxy:
-        jobs = make(settings, url=proxy.url, call_timeout_s=0.5)
+        jobs = make(settings, url=proxy.url, call_timeout_s=2.0)
 
         async def spawn(_: JobDefinition) -> str:
             proxy.refuse()

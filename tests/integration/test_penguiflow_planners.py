@@ -253,7 +253,7 @@ async def test_a_pause_that_penguiflow_could_not_save_is_made_again(
     async with pool(store, {"plan": planner_handler(planner_of(effects, DONE))}) as client:
         task = await client.submit("plan", "question", session_id=SESSION)
         await client.approve(await open_token(store, task))
-        await becomes(client, task, TaskStatus.COMPLETE, timeout_s=20)
+        await becomes(client, task, TaskStatus.COMPLETE, timeout_s=60)
     assert len(refused) == 1
     # The run that began again asked the model nothing that the first had asked.
     assert [line["done"] for line in effects.read("model")] == [0, 1, 2, 3]
@@ -359,7 +359,7 @@ async def test_a_server_away_from_a_tools_note_hands_the_task_back(
 
     async with pool(store, {"plan": planner_handler(slowly)}) as client:
         task = await client.submit("plan", {"query": "question"}, session_id=SESSION)
-        await becomes(client, task, TaskStatus.COMPLETE, timeout_s=20)
+        await becomes(client, task, TaskStatus.COMPLETE, timeout_s=60)
     assert sorted(away) == ["act", "model"]
     # To the planner it was no failure of its tool: it went straight through the plan.
     assert [line["done"] for line in effects.read("model")] == [0, 1]

@@ -32,6 +32,7 @@ from redis_state.integrations.penguiflow.playground import (
 )
 from redis_state.integrations.penguiflow.sessions import SessionStore
 from redis_state.testing import eventually
+from tests import children
 from tests.faults import importing
 
 AGENT = """
@@ -98,7 +99,7 @@ async def dev(project: Path, settings: Settings) -> AsyncGenerator[Any]:
     )
     module = "redis_state.integrations.penguiflow.playground"
     options = ("--project-root", str(project), "--port", "0", "--no-browser")
-    process = await asyncio.create_subprocess_exec(
+    process = await children.start(
         *(sys.executable, "-m", module, *options),
         stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.PIPE,
@@ -113,9 +114,7 @@ async def dev(project: Path, settings: Settings) -> AsyncGenerator[Any]:
         async with httpx.AsyncClient(base_url=url, timeout=20) as client:
             yield process, client
     finally:
-        if process.returncode is None:
-            process.terminate()
-        await process.communicate()
+        await children.end(process)
 
 
 async def until(lines: AsyncIterator[str], wanted: str) -> str:

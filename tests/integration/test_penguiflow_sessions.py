@@ -354,7 +354,7 @@ async def test_an_own_event_whose_save_has_no_outcome_is_fed_if_it_stands_in_the
     settings: Settings,
 ) -> None:
     async with Proxy(settings.url.get_secret_value()) as proxy:
-        host: Any = make_store(settings, proxy.url, call_timeout_s=1.0, connect_timeout_s=0.5)
+        host: Any = make_store(settings, proxy.url, call_timeout_s=3.0, connect_timeout_s=0.5)
         listener = Listener()
         async with open_session(host, "session") as session:
             await session.spawn_task(listener, task_id="task")

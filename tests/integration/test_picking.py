@@ -57,7 +57,7 @@ async def test_a_task_is_found_however_many_others_run(
     async with pool(store, {"answer": answer}, max_tasks=5) as client:
         tasks = [await client.submit("answer", session_id=SESSION) for _ in range(8)]
         for task in tasks:
-            assert (await client.wait(SESSION, task, timeout_s=20)).result == 42
+            assert (await client.wait(SESSION, task, timeout_s=60)).result == 42
 
         async def all_taken_off() -> bool:
             left: int = await store.transport.sender.send(
@@ -118,7 +118,7 @@ async def test_no_clock_but_the_servers_tells_when_a_task_may_start(
     own = settings.model_copy(update={"queue_url": settings.url if own_server else None})
     async with RedisStateStore(own) as other, pool(other, {"again": again}) as client:
         task = await client.submit("again", session_id=SESSION)
-        assert (await client.wait(SESSION, task, timeout_s=20)).result == 42
+        assert (await client.wait(SESSION, task, timeout_s=60)).result == 42
     assert attempts == [1, 2]
 
 
@@ -146,7 +146,7 @@ async def test_namespaces_that_name_no_queue_have_one_each(settings: Settings) -
             ):
                 for _ in range(5):
                     task = await client.submit("note", name, session_id=SESSION)
-                    state = await client.wait(SESSION, task, timeout_s=10)
+                    state = await client.wait(SESSION, task, timeout_s=60)
                     assert state.status is TaskStatus.COMPLETE
         assert ran == ["one"] * 5 + ["other"] * 5
         names = [AgentWorker({}, settings=store.settings).queue_names for store in (one, other)]
@@ -165,16 +165,16 @@ async def test_in_a_queue_of_two_namespaces_each_takes_its_own(settings: Setting
             await each.submit("answer", session_id=SESSION, task_id="t")
         worker = AgentWorker({"answer": answer}, settings=other.settings, queue=queue, poll_s=0.01)
         async with serving(worker):
-            assert (await others.wait(SESSION, "t", timeout_s=10)).result == 42
+            assert (await others.wait(SESSION, "t", timeout_s=60)).result == 42
             for _ in range(5):
                 task = await others.submit("answer", session_id=SESSION)
-                await others.wait(SESSION, task, timeout_s=10)
+                await others.wait(SESSION, task, timeout_s=60)
         send = one.transport.sender.send
         assert await send("EXISTS", arq_key(one, "job", "t"), repeatable=True) == 1
         assert await send("ZCARD", queue, repeatable=True) == 1
         assert await statuses(one, "t") == ["PENDING"]
         async with serving(agent(settings, {"answer": answer})):
-            assert (await client.wait(SESSION, "t", timeout_s=10)).result == 42
+            assert (await client.wait(SESSION, "t", timeout_s=60)).result == 42
         assert await statuses(one, "t") == ["PENDING", "RUNNING", "COMPLETE"]
 
 

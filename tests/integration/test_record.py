@@ -127,6 +127,7 @@ async def play(scripts: Scripts, steps: list[tuple[str, str, str, int | str | No
     return records.happened
 
 
+@pytest.mark.fuzz
 def test_records_are_what_the_model_says(settings: Settings) -> None:
     wanted = {"saved", "saved as expected", "conflict", "forgotten", "kept"}
     explore(settings, STEPS, play, wanted=wanted)

@@ -27,6 +27,7 @@ from redis_state.errors import (
     RedisStateError,
 )
 from redis_state.testing import eventually
+from tests import children
 from tests.faults import Proxy, certificate, own_binary, run_server, sender_to, short_directory
 from tests.integration.test_subscriber import subscriber_to
 from tests.samples import task as make_task
@@ -49,7 +50,7 @@ async def running(
     port: int, folder: Path, *options: str, binary: str | Path | None = None
 ) -> AsyncGenerator[None]:
     """Run a server, or whatever kind it is, that listens on a port."""
-    server = await asyncio.create_subprocess_exec(
+    server = await children.start(
         str(binary or own_binary()),
         *options,
         *("--dir", str(folder), "--bind", "127.0.0.1"),
@@ -66,9 +67,7 @@ async def running(
             pytest.skip("this server cannot be run like that")
         yield
     finally:
-        if server.returncode is None:
-            server.kill()
-        await server.wait()
+        await children.end(server)
 
 
 async def told(url: str) -> NoConnection:

@@ -115,7 +115,7 @@ async def test_a_turn_whose_save_has_an_unknown_outcome_is_there_once(
 ) -> None:
     async with (
         Proxy(settings.url.get_secret_value()) as proxy,
-        changed(settings, url=proxy.url, call_timeout_s=0.5) as far,
+        changed(settings, url=proxy.url, call_timeout_s=2.0) as far,
     ):
         memory = memory_of(far)
         await memory.add_turn(turn("1"))

@@ -106,6 +106,7 @@ async def test_neighbours_share_a_command_and_each_has_its_reply(own_url: str) -
         assert sender.pending == 0
 
 
+@pytest.mark.fuzz
 async def test_any_mixture_takes_effect_in_the_order_of_the_calls(own_url: str) -> None:
     scripts = [each_of(PUSH), each_of(PUSH, about="Under another digest")]
     async with sender_to(own_url) as sender:

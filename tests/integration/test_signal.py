@@ -4,6 +4,7 @@ import asyncio
 import uuid
 from contextlib import AsyncExitStack
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -33,7 +34,7 @@ def log_of(scripts: Scripts, keys: Keys, session: str = "s") -> Log:
 
 
 async def heard(subscription: Subscription) -> Row | None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         message = await subscription.next()
         return None if message is None else read_message(message)
 
@@ -50,6 +51,7 @@ async def play(scripts: Scripts, rows: list[tuple[bytes, str | None, bytes]]) ->
     return ["a space" if b" " in row[0] else "no space" for row in rows]
 
 
+@pytest.mark.fuzz
 def test_a_signal_carries_the_row_as_the_log_has_it(settings: Settings) -> None:
     explore(settings, ROWS, play, wanted={"a space", "no space"})
 

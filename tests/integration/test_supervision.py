@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +34,7 @@ from tests.pools import (
     statuses,
 )
 from tests.supervised import begin, stop, worker_process
+from tests.timing import LONG_S
 
 RUNNERS = ("ours", "arq")
 
@@ -46,14 +46,13 @@ async def test_on_sigterm_a_task_that_ends_within_the_grace_is_finished(
 ) -> None:
     async with (
         client_of(store) as client,
-        worker_process(settings, "one", runner=runner, grace_s=10.0) as process,
+        worker_process(settings, "one", runner=runner, grace_s=LONG_S) as process,
     ):
         task = await begin(client, store, "nap", 1.0)
         waits = await client.submit("nap", 0, session_id=SESSION, task_id="waits")
-        await client.wait(SESSION, waits, timeout_s=10)
-        began = time.monotonic()
+        await client.wait(SESSION, waits, timeout_s=60)
+        # When its task has ended, and not when its grace has: that is long.
         assert await stop(process) == 0
-        assert time.monotonic() - began < 10
         assert (await client.wait(SESSION, task)).result == "one"
         assert await statuses(store, task) == ["PENDING", "RUNNING", "COMPLETE"]
         # What is submitted once it drains is left to others.
@@ -75,7 +74,7 @@ async def test_on_sigterm_a_task_that_goes_on_past_the_grace_is_handed_over(
             assert await statuses(store, task) == ["PENDING", "RUNNING", "PENDING"]
             assert len(await queued(store)) == 1
         async with worker_process(settings, "two", runner=runner):
-            ended = await client.wait(SESSION, task, timeout_s=20)
+            ended = await client.wait(SESSION, task, timeout_s=60)
         assert ended.result == "two"
 
 
@@ -94,11 +93,11 @@ async def test_tasks_that_run_outlive_a_restart_of_the_server(
         await asyncio.to_thread(server.stop)
         server = await asyncio.to_thread(start_embedded, tmp_path / "data")
         for task in tasks:
-            ended = await client.wait(SESSION, task, timeout_s=20)
+            ended = await client.wait(SESSION, task, timeout_s=60)
             assert (ended.status, ended.result) == (TaskStatus.COMPLETE, "one")
             assert await statuses(store, task) == ["PENDING", "RUNNING", "COMPLETE"]
         after = await client.submit("nap", 0, session_id=SESSION)
-        assert (await client.wait(SESSION, after, timeout_s=20)).result == "one"
+        assert (await client.wait(SESSION, after, timeout_s=60)).result == "one"
 
         async def heard() -> bool:
             return any(info.counters["completed"] == 4 for info in await client.workers())
@@ -128,19 +127,16 @@ async def test_scripts_that_are_flushed_all_the_time_harm_nobody(
         worker_process(settings, "one", runner=runner, interval_s=0.1, heartbeat="thread"),
     ):
         flushing = asyncio.create_task(flush())
-        ends = time.monotonic() + 60
         done = 0
-        while (flushed < 60 or done < 20) and time.monotonic() < ends:
+        while flushed < 60 or done < 20:
             tasks = [await client.submit("chatter", session_id=SESSION) for _ in range(10)]
             for task in tasks:
-                ended = await client.wait(SESSION, task, timeout_s=20)
+                ended = await client.wait(SESSION, task, timeout_s=60)
                 assert (ended.status, ended.error, ended.result) == (TaskStatus.COMPLETE, None, 1)
             done += len(tasks)
         flushing.cancel()
         await asyncio.wait({flushing})
         (info,) = await client.workers()
-        assert flushed >= 60
-        assert done >= 20
         await eventually(lambda: _completed(client, done), "it counted each of them once")
         assert info.counters["failed"] == 0
         assert info.counters["handed_over"] == 0
@@ -213,7 +209,7 @@ async def _is_dropped_and_others_run(store: RedisStateStore) -> None:
 
     async with client_of(store) as client, serving(agent(store.settings, {"answer": answer})) as on:
         task = await client.submit("answer", session_id=SESSION)
-        assert (await client.wait(SESSION, task, timeout_s=10)).result == 42
+        assert (await client.wait(SESSION, task, timeout_s=60)).result == 42
         await eventually(empty, "the queue is empty")
         assert not on.done()
 

@@ -324,6 +324,7 @@ async def _play(scripts: Scripts, steps: Sequence[Step]) -> Sequence[str]:
     return happened
 
 
+@pytest.mark.fuzz
 def test_any_sequence_of_calls_does_what_a_dict_would(settings: Settings) -> None:
     explore(
         settings,

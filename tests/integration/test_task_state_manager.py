@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
@@ -34,6 +33,7 @@ from redis_state.integrations.task_state_manager import (
 from redis_state.primitives.log import Log, Page
 from redis_state.stores import registered_tasks
 from redis_state.testing import eventually
+from tests import children
 from tests.calls import registered_keys
 from tests.looking import ask, clock_ms, clock_passes, lives, outcome
 from tests.processes.keep_task_states import chunk, name_of, status
@@ -57,7 +57,7 @@ def tasks(store: RedisStateStore) -> TaskStateManager:
 
 async def hear(tasks: TaskStateManager, after: str | None = None, most: int = 0) -> list[TaskEvent]:
     heard: list[TaskEvent] = []
-    async with asyncio.timeout(20), aclosing(tasks.subscribe("t", after=after)) as events:
+    async with asyncio.timeout(60), aclosing(tasks.subscribe("t", after=after)) as events:
         async for event in events:
             heard.append(event)
             if len(heard) == most:
@@ -726,10 +726,14 @@ def test_it_needs_no_package_of_a2a() -> None:
         "print({'a2a', 'google.protobuf', 'penguiflow', 'arq'} & set(sys.modules))"
     )
     path = os.pathsep.join(filter(None, sys.path))
-    told = subprocess.check_output(
-        [sys.executable, "-c", program], text=True, env={**os.environ, "PYTHONPATH": path}
+    ran = children.run(
+        [sys.executable, "-c", program],
+        check=True,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": path},
     )
-    assert told == "set()\n"
+    assert ran.stdout == "set()\n"
 
 
 async def test_a_subscriber_is_told_that_the_server_lost_events_and_goes_on_with_the_new() -> None:

@@ -149,7 +149,7 @@ async def test_a_task_outlives_the_process_that_registered_it(
 ) -> None:
     first = await start_process(PROCESSES, shared(settings, does="begin"))
     assert first.stdout is not None
-    assert await asyncio.wait_for(first.stdout.readline(), 30) == b"begun\n"
+    assert await asyncio.wait_for(first.stdout.readline(), 60) == b"begun\n"
     watch = shared(settings, does="follow", who="w", processes=2, tasks=["t"], stay=1000)
     watching = asyncio.create_task(run_processes(PROCESSES, [watch]))
     first.kill()

@@ -89,7 +89,7 @@ async def test_submit_pause_and_resume_are_one_trace(
             await eventually(lambda: queue_is_empty(store), "the first run's job is over")
         async with serving(agent(store.settings, handlers, name="two")):
             await client.approve(token, SECRET)
-            ended = await client.wait(SESSION, task, timeout_s=10)
+            ended = await client.wait(SESSION, task, timeout_s=60)
         assert ended.status is TaskStatus.COMPLETE
 
     (request,), (submit,) = named(spans, "request"), named(spans, "submit review")
@@ -139,7 +139,7 @@ async def test_a_handed_over_task_stays_in_its_trace(
         async with serving(agent(store.settings, {"linger": linger})):
             await begun.wait()
         async with serving(agent(store.settings, {"linger": linger})):
-            await client.wait(SESSION, task, timeout_s=10)
+            await client.wait(SESSION, task, timeout_s=60)
     (submit,) = named(spans, "submit linger")
     runs = named(spans, "run linger")
     assert [said(run, "outcome") for run in runs] == ["handed_over", "completed"]
@@ -154,7 +154,7 @@ async def test_what_failed_is_told_by_its_kind_alone(
 
     async with pool(store, {"bad": bad}) as client:
         task = await client.submit("bad", SECRET, session_id=SESSION)
-        ended = await client.wait(SESSION, task, timeout_s=10)
+        ended = await client.wait(SESSION, task, timeout_s=60)
         assert SECRET in str(ended.error)
         await eventually(lambda: named(spans, "run bad"), "the run's span has ended")
     for name, told in (("step work", "ValueError"), ("run bad", "the task has failed")):
@@ -213,7 +213,7 @@ async def test_spans_that_break_are_logged_once_and_harm_no_task(
     async with pool(store, {"steps": steps}) as client:
         task = await client.submit("steps", session_id=SESSION)
         await client.approve(await open_token(store, task))
-        assert (await client.wait(SESSION, task, timeout_s=10)).result == 2
+        assert (await client.wait(SESSION, task, timeout_s=60)).result == 2
     told = [record.getMessage() for record in caplog.records]
     assert told == ["telemetry is incomplete: builtins.ZeroDivisionError"]
 
@@ -232,7 +232,7 @@ async def test_a_carrier_that_is_damaged_begins_a_trace_anew(
             job = json.dumps({"handler": "answer", "input": None, "secret": "s", "trace": damaged})
             await store.transport.sender.send("HSET", key, "job", job, repeatable=True)
             async with serving(agent(store.settings, {"answer": answer})):
-                ended = await client.wait(SESSION, task, timeout_s=10)
+                ended = await client.wait(SESSION, task, timeout_s=60)
             assert ended.status is TaskStatus.COMPLETE
         assert len(named(spans, "run answer")) == number + 1
         assert all(run.parent is None for run in named(spans, "run answer"))
@@ -241,6 +241,6 @@ async def test_a_carrier_that_is_damaged_begins_a_trace_anew(
 async def test_any_text_may_be_a_name(store: RedisStateStore, spans: InMemorySpanExporter) -> None:
     async with pool(store, {}) as client:
         task = await client.submit("\ud800", session_id="\udfff")
-        await client.wait("\udfff", task, timeout_s=10)
+        await client.wait("\udfff", task, timeout_s=60)
         await eventually(lambda: named(spans, "run ?"), "its span has ended")
     assert named(spans, "run ?")[0].to_json()

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 
 import pytest
 
 from redis_state import RedisStateStore, Settings
 from redis_state.testing import eventually, leaked_keys
-from redis_state.testing.fixtures import redis_state_server, redis_state_store
 from tests.faults import run_python
 from tests.samples import admin, update
-
-__all__ = ["redis_state_server", "redis_state_store"]
 
 
 async def test_the_fixture_gives_a_working_store(redis_state_store: RedisStateStore) -> None:
@@ -48,14 +47,73 @@ async def test_keys_that_would_stay_for_ever_are_named(
     assert await leaked_keys(settings) == []
 
 
-async def test_they_are_a_plugin_of_pytest(tmp_path: Path) -> None:
-    tmp_path.joinpath("conftest.py").write_text('pytest_plugins = ["redis_state.testing"]\n')
-    tmp_path.joinpath("test_mine.py").write_text(
-        "async def test_mine(redis_state_server, redis_state_store):\n"
-        "    assert redis_state_store.settings.url.get_secret_value() == redis_state_server.url\n"
-    )
-    ran = await run_python(
-        "-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "asyncio_mode=auto", str(tmp_path)
+TESTS = """
+import sys
+
+import pytest
+
+
+def test_that_asks_for_nothing():
+    assert not [name for name in sys.modules if name.split(".")[0] in ("redis_state", "redis")]
+
+
+@pytest.mark.asyncio
+async def test_mine(redis_state_server, redis_state_store):
+    assert redis_state_store.settings.url.get_secret_value() == redis_state_server.url
+    assert (await redis_state_store.health()).ok
+"""
+WITHOUT = """
+import sys
+
+
+class Without:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name == "pytest_asyncio":
+            raise ImportError(name)
+
+
+sys.meta_path.insert(0, Without)
+"""
+# Unset, it is a warning of pytest-asyncio's own.
+LOOPS = "--override-ini=asyncio_default_fixture_loop_scope=function"
+NAMED = 'pytest_plugins = ["redis_state.testing"]\n'
+
+
+async def run_pytest(folder: Path, *options: str, conftest: str = "", **environment: str) -> str:
+    """Run these tests as somebody who has installed the package does, warnings being errors."""
+    (folder / "conftest.py").write_text(conftest)
+    (folder / "test_it.py").write_text(TESTS)
+    (folder / "pytest.ini").write_text("[pytest]\nfilterwarnings = error\n")
+    quiet = ("-q", "-p", "no:cacheprovider", "-p", "no:randomly")
+    return await run_python("-m", "pytest", *quiet, *options, str(folder), environment=environment)
+
+
+@pytest.mark.parametrize("mode", ["strict", "auto"])
+async def test_pytest_finds_the_fixtures_by_itself_in_both_modes_of_pytest_asyncio(
+    tmp_path: Path, mode: str
+) -> None:
+    assert "2 passed" in await run_pytest(tmp_path, "-o", f"asyncio_mode={mode}", LOOPS)
+
+
+@pytest.mark.parametrize("found", [True, False], ids=["found", "not found"])
+async def test_a_conftest_may_name_the_fixtures_whether_pytest_has_found_them_or_not(
+    tmp_path: Path, *, found: bool
+) -> None:
+    environment = {} if found else {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    named = () if found else ("-p", "pytest_asyncio.plugin")
+    ran = await run_pytest(tmp_path, *named, "-k", "mine", LOOPS, conftest=NAMED, **environment)
+    assert "1 passed" in ran
+
+
+async def test_tests_that_ask_for_nothing_run_where_there_is_no_pytest_asyncio(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(WITHOUT)
+    ran = await run_pytest(
+        tmp_path,
+        *("-p", "no:asyncio", "-k", "nothing", "-W", "default::pytest.PytestUnknownMarkWarning"),
+        PYTHONPATH=os.pathsep.join([str(tmp_path), *filter(None, sys.path)]),
     )
     assert "1 passed" in ran
 

@@ -15,6 +15,7 @@ from pydantic import SecretStr
 
 from redis_state import RedisStateStore, Settings
 from redis_state.testing import eventually
+from tests import children
 from tests.faults import Proxy, certificate, tls_server_context
 from tests.servers import on_path
 
@@ -46,7 +47,7 @@ async def built_in(_: Settings, folder: Path) -> AsyncGenerator[str]:
     options = ["--port", "0", "--tls-port", str(port), "--bind", "127.0.0.1", "--save", ""]
     files = ["--tls-cert-file", str(cert), "--tls-key-file", str(key)]
     clients = ["--tls-ca-cert-file", str(cert), "--tls-auth-clients", "no", "--dir", str(folder)]
-    server = await asyncio.create_subprocess_exec(
+    server = await children.start(
         binary, *options, *files, *clients, stdout=asyncio.subprocess.DEVNULL
     )
     try:
@@ -55,9 +56,7 @@ async def built_in(_: Settings, folder: Path) -> AsyncGenerator[str]:
             pytest.skip("this redis-server is built without TLS")
         yield f"rediss://127.0.0.1:{port}/0?ssl_ca_certs={cert}"
     finally:
-        if server.returncode is None:
-            server.kill()
-        await server.wait()
+        await children.end(server)
 
 
 def _listens(port: int) -> bool:

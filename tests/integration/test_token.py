@@ -91,6 +91,7 @@ async def play(scripts: Scripts, steps: list[tuple[str, str, str, str | None]]) 
     return [await tokens.do(*step) for step in steps]
 
 
+@pytest.mark.fuzz
 def test_tokens_are_what_the_model_says(settings: Settings) -> None:
     wanted = {"opened when new", "opened when open", "opened when expired"}
     wanted |= {"opened again after use", "used with another payload"}

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
 from hypothesis import strategies as st
 
 from redis_state import Settings
@@ -56,6 +57,7 @@ async def play(scripts: Scripts, steps: list[tuple[str, bytes, int]]) -> list[st
     return happened
 
 
+@pytest.mark.fuzz
 def test_the_watch_list_is_what_the_model_says(settings: Settings) -> None:
     wanted = {"the later stood", "made sooner", "claimed", "nothing due"}
     explore(settings, STEPS, play, wanted=wanted)

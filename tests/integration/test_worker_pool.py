@@ -6,7 +6,7 @@ import asyncio
 import signal
 import sys
 from collections.abc import AsyncGenerator
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from redis_state.testing import eventually
 from redis_state.transport.embedded import start_embedded
 from redis_state.worker import TaskClient
 from redis_state.worker.life import Started, TaskLife
+from tests import children
 from tests.faults import importing, start_process
 from tests.pools import (
     SESSION,
@@ -52,15 +53,12 @@ async def worker(
     try:
         yield process
     finally:
-        with suppress(ProcessLookupError):
-            process.send_signal(signal.SIGCONT)
-            process.terminate()
-        await process.communicate()
+        await children.end(process)
 
 
 async def stop(process: asyncio.subprocess.Process, how: signal.Signals) -> int:
     process.send_signal(how)
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(60):
         return await process.wait()
 
 
@@ -82,7 +80,7 @@ async def test_a_task_paused_in_one_process_goes_on_in_another_when_the_first_wa
         await stop(one, signal.SIGKILL)
         await running.enter_async_context(worker(settings, "two"))
         await client.approve(token)
-        ended = await client.wait(SESSION, task, timeout_s=20)
+        ended = await client.wait(SESSION, task, timeout_s=60)
         assert ended.result == {"began": "one", "ended": "two", "approved": True}
 
 
@@ -95,7 +93,7 @@ async def test_on_sigterm_a_worker_hands_its_task_to_another(
         await eventually(lambda: progress_of(store, task), "it runs")
         await running.enter_async_context(worker(settings, "two"))
         assert await stop(one, signal.SIGTERM) == 0
-        ended = await client.wait(SESSION, task, timeout_s=20)
+        ended = await client.wait(SESSION, task, timeout_s=60)
         assert ended.result == "two"
         told = ["PENDING", "RUNNING", "PENDING", "RUNNING", "COMPLETE"]
         assert await statuses(store, task) == told
@@ -121,7 +119,7 @@ async def test_a_worker_that_was_frozen_past_its_lease_writes_nothing_more(
         before = await progress_of(store, task)
         one.send_signal(signal.SIGCONT)
         assert one.stdout is not None
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             told = (await one.stdout.readline()).split()
         assert told[::2] == [b"refused", b"by"]
         assert int(told[1]) < int(told[3]) == taken.held.epoch
@@ -152,7 +150,7 @@ async def test_workers_live_through_a_restart_of_the_server(
         for token in tokens:
             await client.approve(token)
         for task in tasks:
-            result: Any = (await client.wait(SESSION, task, timeout_s=20)).result
+            result: Any = (await client.wait(SESSION, task, timeout_s=60)).result
             assert result["ended"] == "one"
     await asyncio.to_thread(server.stop)
 
@@ -173,7 +171,7 @@ async def test_arqs_own_command_runs_the_deployed_pool(
 
 
 async def _burst(settings: Settings) -> int:
-    process = await asyncio.create_subprocess_exec(
+    process = await children.start(
         sys.executable,
         "-m",
         "arq",
@@ -187,7 +185,7 @@ async def _burst(settings: Settings) -> int:
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         await process.communicate()
     assert process.returncode is not None
     return process.returncode

@@ -143,7 +143,7 @@ class Case:
                 over.set()
 
             setattr(runner, "run_task", counted)  # noqa: B010 - as above
-            async with self._serving(), asyncio.timeout(30):
+            async with self._serving(), asyncio.timeout(60):
                 await over.wait()
                 os._exit(0)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import enum
 import json
 import struct
-import subprocess
 import sys
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable
@@ -36,6 +35,7 @@ from redis_state.codec import (
     plain,
     text_of,
 )
+from tests import children
 
 
 @dataclass
@@ -483,7 +483,7 @@ def test_fingerprint_is_short_and_names_its_parts() -> None:
 def test_fingerprint_of_a_set_is_the_same_in_every_process() -> None:
     script = "from redis_state.codec import fingerprint; print(fingerprint(set('abcdefgh')))"
     seen = {
-        subprocess.run(
+        children.run(
             [sys.executable, "-c", script],
             env={"PYTHONHASHSEED": seed, "PYTHONPATH": ":".join(sys.path)},
             capture_output=True,

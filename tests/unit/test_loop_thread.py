@@ -3,7 +3,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
-import subprocess
 import sys
 import threading
 import weakref
@@ -14,6 +13,7 @@ import pytest
 
 from redis_state import ConfigError
 from redis_state.integrations.asap.loop_thread import LoopThread
+from tests import children
 
 WITHIN_S = 30
 ROOT = Path(__file__).resolve().parents[2]
@@ -131,6 +131,7 @@ def test_a_loop_that_nobody_knows_any_more_is_not_kept() -> None:
 _FORKS = """
 import os, threading
 from redis_state.integrations.asap.loop_thread import LoopThread
+from tests import children
 from tests.unit.test_loop_thread import nothing, thread_name
 
 one, other = LoopThread("before"), LoopThread("held")
@@ -149,7 +150,7 @@ one.close(nothing)
 
 
 def test_a_forked_process_starts_a_thread_of_its_own() -> None:
-    ran = subprocess.run(
+    ran = children.run(
         [sys.executable, "-W", "ignore::DeprecationWarning", "-c", _FORKS],
         capture_output=True,
         text=True,

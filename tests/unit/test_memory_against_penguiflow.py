@@ -210,10 +210,11 @@ def a_turn(number: int, size: int, *, digest: bool) -> Any:
     )
 
 
+@pytest.mark.fuzz
 def test_both_memories_show_the_same_at_each_step() -> None:
     happened: Counter[str] = Counter()
 
-    @settings(max_examples=250)
+    @settings(max_examples=10 * settings().max_examples)
     @given(configs(), st.lists(TURNS, max_size=12), st.lists(ANSWERS, max_size=15))
     def compare(options: dict[str, Any], steps: list[Any], answers: list[str]) -> None:
         happened.update(asyncio.run(play(options, steps, answers)))

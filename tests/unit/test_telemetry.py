@@ -30,6 +30,7 @@ from redis_state.telemetry import (
     TaskTelemetrySink,
 )
 from redis_state.testing import eventually
+from tests import children
 from tests.faults import run_processes
 
 
@@ -300,9 +301,7 @@ async def test_a_guard_goes_on_in_a_forked_process() -> None:
         "    os._exit(guard.counts.delivered)\n"
         "print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
     )
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", code), stdout=asyncio.subprocess.PIPE
-    )
+    process = await children.start(*(sys.executable, "-c", code), stdout=asyncio.subprocess.PIPE)
     out, _ = await process.communicate()
     assert out.strip() == b"2"
 
@@ -397,7 +396,7 @@ async def test_importing_the_package_and_the_sinks_loads_no_prometheus() -> None
         "import redis_state, redis_state.memory\n"
         "from redis_state.telemetry import GuardedSink, LoggingSink\n"
     )
-    process = await asyncio.create_subprocess_exec(sys.executable, "-c", code)
+    process = await children.start(sys.executable, "-c", code)
     assert await process.wait() == 0
 
 
