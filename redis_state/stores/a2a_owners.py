@@ -22,10 +22,10 @@ from typing import Any, TypeVar
 
 from redis_state.errors import (
     BackendError,
-    BackendUnavailable,
     InvalidField,
     LeaseLost,
     LostRace,
+    NoConnection,
     RedisStateError,
     StoreFull,
 )
@@ -257,7 +257,7 @@ class A2AOwner:
         began = monotonic()
         try:
             reply = await call
-        except BackendUnavailable:
+        except NoConnection:
             self._judges_at = inf
             raise
         late = monotonic() - began > self._pause_ms / 1000
@@ -394,7 +394,7 @@ class A2AOwner:
         match error:
             case StoreFull():
                 cause = f"Redis was out of memory for {lease_s:g} s"
-            case BackendUnavailable():
+            case NoConnection():
                 cause = f"Redis did not reply for {lease_s:g} s"
             case BackendError():
                 cause = "Redis refused it"

@@ -63,10 +63,10 @@ class Repeating:
         answer = asyncio.ensure_future(call())
         await eventually(done, "the call is executed")
         await meanwhile()
+        await eventually(lambda: self._proxy.swallowed > swallowed, "its reply is lost")
         self._proxy.silence(silent=False)
         assert self._proxy.cut()
         found = await answer
-        assert self._proxy.swallowed > swallowed
         assert self.scripts.transport.sender.connections > connections
         return found
 

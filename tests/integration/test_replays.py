@@ -27,7 +27,8 @@ from redis_state.worker.waitpoint import token_of
 from tests.pools import SESSION, client_of
 from tests.runs import TASK, begin_again, make, run_once
 
-PROGRAMS = int(os.environ.get("REDIS_STATE_PROGRAMS", "40"))
+# More of them under make fuzz. A number makes one program: all processes collect the same tests.
+PROGRAMS = int(os.environ.get("REDIS_STATE_EXAMPLES", "40"))
 
 
 @pytest.fixture
@@ -92,7 +93,7 @@ async def test_an_approval_after_steering_repeats_nothing_and_invents_nothing(
     assert (await run_once(store, handler)).status is TaskStatus.COMPLETE
     assert await emitted(store) == [*before, "published"]
     assert calls == ["otters", "otters", "beavers", "beavers"]
-    found = [row for row in before if isinstance(row, dict) and "tool" in row]
+    found: list[dict[str, Any]] = [row for row in before if isinstance(row, dict) and "tool" in row]
     assert [(row["arguments"], row["result"]) for row in found] == [
         (topic, f"search({topic})") for topic in calls
     ]
@@ -484,6 +485,7 @@ async def disturbed(store: RedisStateStore, client: TaskClient, program: Program
     raise AssertionError("it is never over")
 
 
+@pytest.mark.fuzz
 @pytest.mark.parametrize("seed", range(PROGRAMS))
 async def test_the_stream_of_a_disturbed_run_is_that_of_an_undisturbed_one(
     store: RedisStateStore, client: TaskClient, seed: int

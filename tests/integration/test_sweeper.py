@@ -545,7 +545,9 @@ async def test_sweeping_survives_the_servers_absence_and_says_so_once(
             await eventually(lambda: queued(store), "it sweeps")
             proxy.refuse()
             assert proxy.cut()
-            await eventually(lambda: proxy.refused > 5, "it has tried again and again")
+            await eventually(lambda: caplog.messages, "it says so")
+            refused = proxy.refused
+            await eventually(lambda: proxy.refused > refused + 5, "it tries again and again")
             assert [one for one in caplog.messages if "sweeping fails" in one][1:] == []
             assert len(caplog.messages) == 1
             proxy.refuse(refusing=False)

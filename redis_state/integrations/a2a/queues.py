@@ -20,7 +20,7 @@ from typing import Any
 from a2a.server.events.event_queue import Event, EventQueueLegacy
 from a2a.server.events.queue_manager import NoTaskQueue, QueueManager, TaskQueueExists
 
-from redis_state.errors import BackendError, BackendUnavailable, CursorGap
+from redis_state.errors import BackendError, CursorGap, NoConnection
 from redis_state.integrations.a2a.backend import A2ABackend
 from redis_state.integrations.a2a.convert import event_bytes, event_of, status_of, task_of
 from redis_state.primitives.lease import Held, Leases, new_owner
@@ -294,7 +294,7 @@ class RedisQueueManager(QueueManager):
         try:
             owner = self.backend.owner
             return not await owner.in_touch(feed.is_fed()) and owner.judges
-        except BackendUnavailable as error:
+        except NoConnection as error:
             log.warning("a tap's feeder could not be looked at: %s", error)
             return False
 
