@@ -1,5 +1,5 @@
 -- Write a new pending task down, unless there is one of this id. What an earlier task of the same
--- id noted, was told and has spawned is not this one's. A repetition finds the task.
+-- id recorded, received and spawned is not this one's. A repetition finds the task.
 -- KEYS[1] task     hash: version, write, order and the fields given, inbox
 -- KEYS[2] tasks    zset: task_id -> expiry in us
 -- KEYS[3] journal  hash: entry -> JSON

@@ -1,4 +1,4 @@
--- Write down that somebody must look at a thing after a while. Of two times the later stands, or the one
+-- Record that a process must inspect a thing after a while. Of two times the later stands, or the one
 -- given, or the one that was there.
 -- KEYS[1] watch    zset: entry -> when, in ms
 -- KEYS[2] clock    string: when the list was last written, in ms

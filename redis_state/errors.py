@@ -277,7 +277,7 @@ class BackendError(RedisStateError):
 class NoConnection(BackendError):
     """There is no connection to the server at ``address`` that could be used, for ``reason``.
 
-    ``final`` if another try is in vain until somebody changes something: the URL, a certificate, a
+    ``final`` if another try is in vain until something is changed: the URL, a certificate, a
     password. Such an error is raised at once, the others at the call's deadline.
     """
 

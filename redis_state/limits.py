@@ -38,7 +38,7 @@ def seconds(field: str, value: object, *, least: float = SHORTEST_S) -> float:
 
 
 def patience(field: str, value: object, *, least: float = 0.0) -> float:
-    """Check how long somebody waits for something: not at all, or up to for ever."""
+    """Check how long a caller waits for something: not at all, or up to for ever."""
     if _is_number(value) and value >= least:
         return value
     raise InvalidField(field, f"must be a number of seconds from {least:g}")

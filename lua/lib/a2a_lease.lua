@@ -1,4 +1,4 @@
--- Leave a lease with whoever wrote the task last and works on it: under a new epoch if that is
+-- Leave a lease with the server that wrote the task last and works on it: under a new epoch if that is
 -- somebody new, and prolonged if not. No owner gives it back, '-' leaves it alone. Returns the epoch.
 -- @include lease_left
 local function a2a_lease(lease, owner, now, lease_ms, keep_ms)

@@ -173,7 +173,7 @@ class SessionRuntime:
         """Be the only one to execute a session for the length of the block.
 
         The lease is renewed meanwhile, and runs out ``lease_s`` after its holder died. Errors:
-        SessionBusy if somebody else holds it for longer than ``wait_s``; InvalidField for times
+        SessionBusy if another process holds it for longer than ``wait_s``; InvalidField for times
         that cannot be.
         """
         limits.seconds("lease_s", lease_s)

@@ -178,7 +178,7 @@ class SessionStore:
 
     async def delete(self, session_id: str) -> bool:
         """Delete a session, whatever its version; tell whether there was one. A save is refused
-        from then on, and its id can be created anew. A repetition after a lost reply leaves a
+        from then on, and its id can be created again. A repetition after a lost reply leaves a
         session that another process created meanwhile.
         """
         reply = await self._base.scripts.delete_session(

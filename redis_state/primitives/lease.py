@@ -74,7 +74,7 @@ class Leases:
             raise LeaseLost(held.key, epoch=held.epoch, current=current, released=not taken)
 
     async def is_held(self, key: str) -> bool:
-        """Tell whether somebody holds the lease."""
+        """Tell whether the lease is held."""
         reply = await self._scripts.look_lease(key)
         return int(reply.facts[0]) > 0
 

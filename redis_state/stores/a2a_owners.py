@@ -111,9 +111,9 @@ class A2AOwner:
         """Write a version, and hold the task's lease while it is worked on. See `A2ATasks.write`.
 
         Repeated under its id for up to a lease while the server does not reply. A crash after any
-        step leaves a task that somebody will look at. After a save that failed the lease is renewed
-        no more, unless somebody was only faster: the run may have ended with it. If it has not, its
-        next save goes on.
+        step leaves a task that a server will inspect. After a save that failed the lease is renewed
+        no more, unless another write only came first: the run may have ended with it. If it has
+        not, its next save goes on.
         """
         self.begin()
         held = self.held.get(ref)
@@ -403,7 +403,7 @@ class A2AOwner:
             case _:
                 cause = "it was broken off"
         now = monotonic()
-        # Its lease runs out by then, and whoever can finds it.
+        # Its lease runs out by then, and another server finds it.
         self._failures = {each: noted for each, noted in self._failures.items() if now < noted[1]}
         until = now + 10 * lease_s + _RECONNECT_MS / 1000
         self._failures[ref] = (_FAILED.format(what, cause), until)
@@ -413,7 +413,7 @@ class A2AOwner:
         ref = Ref(scope, task_id)
         found = await self.look(ref)
         if found is not None and found.phase is Phase.ENDED and found.unannounced:
-            # Whoever announces it holds it for a lease at least; if that one dies it is due again.
+            # The announcing server holds it for a lease at least. If that one dies it is due again.
             self._announce_soon(ref)
             delay_ms: int | None = self._lease_ms + _GRAIN_MS
         elif found is None or found.phase in _LAST:

@@ -42,7 +42,7 @@ class UpdateStore(SessionLog[StateUpdate]):
         return model.session_id, model.task_id
 
     def write(self, model: StateUpdate, *, run: int | None = None) -> tuple[bytes, bytes]:
-        """Write an update as an entry id and a row. ``run`` is the epoch of the run that told it.
+        """Write an update as an entry id and a row. ``run`` is the epoch of the publishing run.
 
         `start_task` writes the epoch that it gives in place of a 0.
         """

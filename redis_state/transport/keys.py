@@ -523,7 +523,7 @@ class Keys:
         return f"{self.namespace}:v1:{{workers}}:workers"
 
     def watch(self, shard: int) -> str:
-        """zset: what somebody must look at -> when, in ms; ``:clock`` string: the server's time at
+        """zset: what a process must inspect -> when, in ms; ``:clock`` string: the server's time at
         its last change. Permanent; entries are taken out.
         """
         return f"{self.namespace}:v1:{{watch-{shard:02d}}}:watch"

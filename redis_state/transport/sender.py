@@ -215,7 +215,7 @@ class Sender:
         Errors, on the future: BackendUnavailable if the deadline passes unsent, OutcomeUnknown if
         it passes later, AuthenticationFailed, StoreFull, CommandRefused; CallerError for what
         cannot be sent; ConfigError if there is no server to start. What another try cannot help is
-        told at once, such as a wrong password.
+        raised at once, such as a wrong password.
         """
         try:
             packed = pack(command)

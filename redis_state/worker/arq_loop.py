@@ -257,7 +257,7 @@ class QueueWorker(Worker):
                 message = {"type": "pong"}
             if message is not None:
                 pinged = False
-                # Once subscribed too: what was put before is not told again.
+                # Once subscribed too: jobs put before it are not announced again.
                 if message["type"] != "pong":
                     self.woken.set()
             elif pinged:

@@ -330,7 +330,8 @@ class TaskContext:
     async def _learn_decision(self, entry: str) -> None:
         """Record a decision that came in during this run, before the handler acts on it.
 
-        Whoever decided wrote it, so the server may lose it while it keeps what this run does next.
+        Another process wrote the decision, so the server may lose it while it keeps what this run
+        does next.
         """
         learned = _DECIDED + entry
         if learned in self._started.journal or entry in self._decided_before:

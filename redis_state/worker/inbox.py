@@ -78,7 +78,7 @@ class Inbox:
         self._over: BaseException | None = None
         # Deliveries that are being recorded.
         self._recording: set[asyncio.Task[None]] = set()
-        # Returns the lane of whoever takes events.
+        # Returns the lane of the caller that takes events.
         self.lane: Callable[[], Lane] = partial(replay.named, "")
         # Asked at each checkpoint, with the steps and updates that are about to begin.
         self.guarding: Callable[[int, int], Awaitable[None]] | None = None

@@ -101,7 +101,7 @@ class Job:
     """What the record says of a task that is to be run: after how many runs, how urgent, where.
 
     ``version`` is that of the record, ``since_ms`` when the task was made. ``orphan`` tells that
-    its last run is dead, and so is whoever has picked an earlier job. ``at_ms`` is when
+    its last run is dead, and so is a worker that has picked an earlier job. ``at_ms`` is when
     it is queued, by the store's clock, and ``trace`` the context of the span that does so.
     """
 

@@ -87,7 +87,7 @@ class _Bounded:
     """A connection of redis-py whose writes are bounded and can still be cancelled.
 
     It bounds them with `asyncio.wait_for`, which before Python 3.12 loses a cancellation that comes
-    when the write is done: a worker that was told to stop went on for ever.
+    when the write is done: a worker that got a signal to stop ran on for ever.
     """
 
     async def send_packed_command(self, command: Any, check_health: bool = True) -> None:  # noqa: FBT001, FBT002 - as redis-py calls it

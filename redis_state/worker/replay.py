@@ -1,8 +1,8 @@
 """Where a run stands in its replay: what it knows of its journal, has emitted and was delivered.
 
-A later run begins at the handler's start and comes by all that earlier runs have done. It may not
-publish an update twice, and it may not learn earlier than they did what somebody told the task: or
-it would publish what never happened. So the journal keeps, for each *lane*, how many updates of a
+A later run begins at the handler's start and passes everything that earlier runs have done. It may
+not publish an update twice. It may not receive steering earlier than they did: its updates would
+then contradict theirs. So the journal keeps, for each *lane*, how many updates of a
 kind it has emitted, and how far it had come when steering was delivered to it.
 
 A lane is one asyncio task of a handler. What happens in it has an order, and what happens in two of

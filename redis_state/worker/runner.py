@@ -39,7 +39,7 @@ log: logging.Logger = logging.getLogger(__name__)
 _SERVICES = "redis_state.services"
 _POLLS = "redis_state.polls"
 _RESTART_S = 0.5
-# When the server lets nobody in, and somebody has to change something.
+# When the server refuses every client until a person changes something.
 _LONGEST_RESTART_S = 5.0
 _COMPLAIN_EVERY_S = 30.0
 # arq itself looks at no more of a queue, and jobs that run stay in it.

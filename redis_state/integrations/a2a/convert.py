@@ -119,7 +119,7 @@ def status_of(task: Task) -> TaskStatusUpdateEvent:
 
 
 def failed(task_id: str, body: bytes, reason: str) -> Draft:
-    """Make the draft that ends a task that nobody works on; all anew if it cannot be read."""
+    """Make the draft that ends a task that nobody works on; a new task if it cannot be read."""
     try:
         task = Task.FromString(body)
     except DecodeError:

@@ -122,7 +122,7 @@ class _Feed:
             self._beating.cancel()
             await asyncio.wait({self._beating})
         try:
-            # What is being told comes before the end.
+            # Rows under way come before the end.
             async with self._telling:
                 await self.log.add((new_write(self._writer).encode(), _CLOSED))
             if self._held is not None:
@@ -263,7 +263,7 @@ class RedisQueueManager(QueueManager):
             self._start(self._end_tap(tap.task_id, tap.queue))
 
     async def _tell_end(self, tap: _Tap) -> None:
-        """Give a tap what its dead feeder still told, and then the end of the task.
+        """Give a tap the rows its dead feeder still wrote, and then the end of the task.
 
         The queue's lease may run out before the task's: until then the task is not ended.
         """
@@ -287,7 +287,7 @@ class RedisQueueManager(QueueManager):
                         return
                     await asyncio.sleep(feed_look_s(self.backend))
         except (BackendError, CursorGap, TimeoutError) as error:
-            log.warning("the end of a task could not be told to a tap: %r", error)
+            log.warning("the end of a task could not be sent to a tap: %r", error)
 
     async def _is_dead(self, feed: _Feed) -> bool:
         """Tell whether a feeder is dead, as far as this server can know at the moment."""

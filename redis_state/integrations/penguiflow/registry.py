@@ -2,8 +2,8 @@
 
 A task's lease is taken before the task is saved, renewed while it has not ended, and given back at
 its end. Every save of the task carries the lease's epoch. So a task whose lease has run out was
-left by its process, whoever looks; and a process that was only stopped, and wakes up after another
-has settled its task or started it again, changes it no more.
+left by its process, for every reader. A process that was only stopped, and wakes up after another
+has settled its task or started it again, can no longer change it.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class TaskLeases:
         return self._held.pop(task_id, None)
 
     async def free(self, task_id: str) -> None:
-        """Give back a task's lease in the name of whoever has it."""
+        """Give back a task's lease in the name of its holder."""
         key = self._store.tasks.keys(self._session_id, task_id).lease
         owner, epoch = await self._store.base.fetch(key, ("owner", "epoch"))
         if owner and epoch:
