@@ -11,5 +11,7 @@ local owner, epoch = ARGV[1], ARGV[2]
 
 local was = redis.call('HMGET', lease, 'claim', 'epoch')
 if was[2] ~= epoch or was[1] ~= owner then return { 'LOST', tonumber(was[2] or 0) } end
+-- A full server refuses what may add. After any removal it lets this pass too.
+redis.call('HDEL', lease, '')
 redis.call('HSET', lease, 'owner', '', 'expires', 0)
 return { 'OK', tonumber(epoch) }

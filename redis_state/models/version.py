@@ -31,7 +31,9 @@ class Version(int):
         same = self.__eq__(other)
         return same if same is NotImplemented else not same
 
-    __hash__ = int.__hash__
+    def __hash__(self) -> int:
+        """Hash the number, which equal versions share."""
+        return int.__hash__(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Keep the write in a pickle and in a copy."""

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from redis_state.errors import BackendError, BackendUnavailable, OutcomeUnknown, StoreFull
+from redis_state.errors import BackendError, NoConnection, OutcomeUnknown, StoreFull
 from redis_state.transport.connect import Transport
 
 T = TypeVar("T")
@@ -19,7 +19,7 @@ _PAUSES = 30
 
 
 async def repeated(call: Callable[[], Awaitable[T]], transport: Transport, within_s: float) -> T:
-    """Make a call, and again while the server does not reply or is full, for ``within_s``.
+    """Make a call, and again for ``within_s`` while the server is away, refuses us or is full.
 
     ``call`` makes the same call each time: under one id, so that it happens once. The last try
     begins within the time and has a deadline of its own. Errors: those of the last try, but
@@ -31,7 +31,7 @@ async def repeated(call: Callable[[], Awaitable[T]], transport: Transport, withi
     while True:
         try:
             return await call()
-        except (BackendUnavailable, StoreFull) as error:
+        except (NoConnection, StoreFull) as error:
             if isinstance(error, OutcomeUnknown):
                 unknown = error
             if transport.closed or now() + within_s / _PAUSES >= give_up_at:

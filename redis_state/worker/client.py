@@ -194,7 +194,10 @@ class TaskClient:
         state = await self.get(session_id, task_id)
         if state is None or state.status.is_terminal:
             return False
-        await self.steer(session_id, task_id, SteeringEventType.CANCEL, payload)
+        try:
+            await self.steer(session_id, task_id, SteeringEventType.CANCEL, payload)
+        except (TaskUnknown, InvalidTransition):
+            return False  # it ended meanwhile
         state = await self.get(session_id, task_id)
         return state is not None and state.status not in (TaskStatus.COMPLETE, TaskStatus.FAILED)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from redis_state import codec
+from redis_state.errors import BackendError
 from redis_state.models import StateUpdate, UpdateType
 from redis_state.store import RedisStateStore
 from redis_state.worker.life import Started
@@ -35,7 +36,9 @@ class Emitter:
         the lane and its number among those of its kind, and not from its content: a replay may
         write a time or a random id into it. Errors: LeaseLost, JournalRewound.
         """
-        repeated, number = lane.repeats(kind.value), lane.emit(kind.value)
+        fingerprint = codec.fingerprint(codec.canonical(content).decode("utf-8", "replace"))
+        repeated = lane.repeats(kind.value)
+        number = lane.emit(kind.value, fingerprint)
         if repeated:
             return
         started = self._started
@@ -49,10 +52,16 @@ class Emitter:
             step_index=step,
             total_steps=total,
         )
-        reply = await self._store.base.scripts.emit_update(
-            self._keys,
-            announcement(self._store, update, run=started.held.epoch),
-            mark=started.replay.mark,
-            lane=lane.state(),
-        )
-        started.replay.learn(reply, 0, what=f"task {started.state.task_id!r}")
+        try:
+            reply = await self._store.base.scripts.emit_update(
+                self._keys,
+                announcement(self._store, update, run=started.held.epoch),
+                mark=started.replay.mark,
+                lane=lane.state(),
+            )
+        except BackendError:
+            # A handler that publishes it again means the same one: it is in the log once.
+            lane.failed(kind.value, fingerprint, number)
+            raise
+        entry = f"update:{update.update_id}"
+        started.replay.learn(reply, 0, entry, what=f"task {started.state.task_id!r}")

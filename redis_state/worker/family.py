@@ -373,7 +373,7 @@ class Family:
                 break
             delay_ms *= 2
         raise_refused(reply, parent, run=started.replay, wanted="spawning")
-        started.replay.learn(reply, 1, what=parent.task_id)
+        started.replay.learn(reply, 1, entry, what=parent.task_id)
         return reply.word is Word.OK
 
     async def _put(self, job: Job) -> None:

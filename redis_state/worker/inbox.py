@@ -18,7 +18,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from functools import partial
 from typing import NoReturn
 
@@ -71,13 +71,16 @@ class Inbox:
         self._on_priority = on_priority
         self._received: set[str] = set()
         self._waiting: deque[SteeringEvent] = deque()
+        # Taken by a call that was cancelled before it returned.
+        self._returned: list[SteeringEvent] = []
         self._arrived = asyncio.Event()
+        replay.progressed = self._arrived.set
         self._open = asyncio.Event()
         self._open.set()
         self._cancelled: TaskCancelled | None = None
         self._over: BaseException | None = None
-        # Deliveries that are being recorded.
-        self._recording: set[asyncio.Task[None]] = set()
+        # Deliveries that are being recorded, and what records one of them again.
+        self._recording: dict[asyncio.Task[None], Callable[[], Awaitable[None]]] = {}
         # Returns the lane of the caller that takes events.
         self.lane: Callable[[], Lane] = partial(replay.named, "")
         # Asked at each checkpoint, with the steps and updates that are about to begin.
@@ -122,19 +125,31 @@ class Inbox:
         if timeout_s is not None and not lane.is_due and lane.passes():
             return []
         if timeout_s is None and not lane.is_due:
+            # Only a delivery ends such a wait, so the next one that was recorded did.
+            if lane.deliveries:
+                return [self._read(row) for row in lane.deliveries.popleft().rows]
             lane.go_live()
         try:
             async with asyncio.timeout(limits.timeout("timeout_s", timeout_s)):
-                while not (lane.is_due or (self._waiting and not lane.withholds())):
+                while not self._has_for(lane):
                     self.raise_if_over()
                     self._arrived.clear()
-                    await self._arrived.wait()
+                    with suppress(TimeoutError):
+                        # What is withheld is due after a while, and nothing tells of that.
+                        async with asyncio.timeout(_AGAIN_S if self._holds_for(lane) else None):
+                            await self._arrived.wait()
         except TimeoutError:
             lane.go_live()
             return []
         self.raise_if_over()
         events = self._take(lane)
-        await self._recorded()
+        try:
+            await self._recorded()
+        except BaseException:
+            # Nobody gets them by this call. They are recorded, so the log does not give them again.
+            self._returned += events
+            self._arrived.set()
+            raise
         return events
 
     def cancel(self, reason: str) -> None:
@@ -204,19 +219,34 @@ class Inbox:
                 log.warning("steering of task %s is not heard: %s", self._task_id, error)
                 await asyncio.sleep(_AGAIN_S)
 
+    def _has_for(self, lane: Lane) -> bool:
+        """Tell whether `_take` would return something."""
+        if self._returned or lane.is_due:
+            return True
+        if not self._holds_for(lane) or lane.withholds():
+            return False
+        return bool(self._waiting) or lane.is_due
+
+    def _holds_for(self, lane: Lane) -> bool:
+        """Tell whether there is something, which may have to wait for its place."""
+        return bool(self._waiting or lane.deliveries)
+
     def _take(self, lane: Lane) -> list[SteeringEvent]:
+        if not self._has_for(lane):
+            return []
+        if self._returned:
+            returned, self._returned = self._returned, []
+            return returned
         due = lane.due()
         if due is not None:
             return [self._read(row) for row in due.rows]
-        if not self._waiting or lane.withholds():
-            return []
+        loop = asyncio.get_running_loop()  # raises in a thread, before anything is taken
         events = list(self._waiting)
         self._waiting.clear()
         self._arrived.clear()
         rows = [self._store.steering.write(event) for event in events]
-        entry, value = self._replay.delivering(lane, rows)
-        recording = asyncio.create_task(self._record(entry, value, lane))
-        self._recording.add(recording)
+        record = partial(self._record, *self._replay.delivering(lane, rows), lane)
+        self._recording[loop.create_task(record())] = record
         return events
 
     async def _record(self, entry: str, value: bytes, lane: Lane) -> None:
@@ -228,8 +258,15 @@ class Inbox:
         """Wait until what was taken is recorded. Errors: LeaseLost, BackendError."""
         while self._recording:
             recording = next(iter(self._recording))
-            await asyncio.shield(recording)
-            self._recording.discard(recording)
+            try:
+                await asyncio.shield(recording)
+            except BackendError:
+                # The next checkpoint waits for it: the record is made once, however often.
+                record = self._recording.pop(recording, None)
+                if record is not None:
+                    self._recording[asyncio.ensure_future(record())] = record
+                raise
+            self._recording.pop(recording, None)
 
     def _read(self, row: SteeringRow) -> SteeringEvent:
         row_id, data = row

@@ -67,7 +67,7 @@ class Journals:
         reply = await self._scripts.record_entry(
             keys, mark=run.mark, entry=entry, value=value, lane=state_of(lane)
         )
-        run.learn(reply, 0, what=keys.task_id)
+        run.learn(reply, 0, entry, what=keys.task_id)
 
     async def note(
         self,
@@ -100,7 +100,7 @@ class Journals:
             result=b"null" if large else data,
             lane=state_of(lane),
         )
-        run.learn(reply, 1, what=keys.task_id)
+        run.learn(reply, 1, entry, what=keys.task_id)
         noted = read_step(reply.facts[0])
         if large and noted.sha256 == sha256:
             return noted, codec.decode(data)

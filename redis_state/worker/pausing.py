@@ -106,7 +106,7 @@ class Pausing:
             lane=state_of(lane),
         )
         raise_refused(reply, state, run=started.replay, wanted="PAUSED")
-        started.replay.learn(reply, 2, what=state.task_id)
+        started.replay.learn(reply, 2, entry, what=state.task_id)
         noted, left_ms, _ = reply.facts
         if left_ms:
             index = self._store.base.keys.open_pauses()

@@ -18,7 +18,7 @@ import asyncio
 import logging
 import re
 from collections import Counter, defaultdict, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from time import monotonic
 from typing import Any
@@ -36,6 +36,8 @@ _DELIVERED = "took:"
 _BETWEEN = "|"
 # A handler that does not come by what it did before is given what waits for it after so long.
 _PATIENCE_S = 5.0
+# And one that never stands still for that long, after so many times that time.
+_PATIENCES = 6
 
 # Times, random ids, measurements: what a replay may write differently.
 _VOLATILE = re.compile(
@@ -93,19 +95,34 @@ class Lane:
     which that was begun goes by it: whatever the others do, they do after it has begun them.
     """
 
-    def __init__(self, name: str, about: About, all_lanes: Progress, *, own: bool = False) -> None:
+    def __init__(
+        self,
+        name: str,
+        about: About,
+        all_lanes: Progress,
+        *,
+        progressed: Callable[[], None],
+        own: bool = False,
+    ) -> None:
         self.name = name
         self.about = about
+        # Whether it has one update of a kind, however often that is emitted.
+        self.once = False
         self.deliveries: deque[Delivery] = deque()
         self._all = all_lanes
+        self._progressed = progressed
         self._mine = Progress()
         self._progress = all_lanes if own else self._mine
         self._emitted: Counter[str] = Counter()
         # Of earlier runs.
         self._recorded: Counter[str] = Counter()
+        # What failed to be published, and the numbers that it would have had.
+        self._unsent: dict[str, tuple[str, int]] = {}
         self._live = False
+        self._diverged = False
         self._withheld_at = -1
         self._withheld_since = 0.0
+        self._withheld_first = 0.0
         self._passed_at = -1
 
     @property
@@ -130,21 +147,34 @@ class Lane:
         """Count a step, a pause or a child that was asked for."""
         self._mine.place += 1
         self._all.place += 1
+        self._progressed()
 
     def repeats(self, kind: str) -> bool:
         """Tell whether the next update of a kind is one that an earlier run has published."""
-        return self._emitted[kind] < self._recorded[kind]
+        return (0 if self.once else self._emitted[kind]) < self._recorded[kind]
 
-    def emit(self, kind: str) -> int:
-        """Count an update; return its number among those of its kind."""
+    def emit(self, kind: str, content: str = "") -> int:
+        """Count an update; return its number among those of its kind.
+
+        ``content`` tells whether it is the one that failed just before: that has its number.
+        """
+        failed, number = self._unsent.pop(kind, ("", 0))
+        if number and failed == content:
+            return number
         self.advance()
-        self._emitted[kind] += 1
+        self._emitted[kind] = 1 if self.once else self._emitted[kind] + 1
         return self._emitted[kind]
+
+    def failed(self, kind: str, content: str, number: int) -> None:
+        """Note that an update may not have been published."""
+        self._unsent[kind] = (content, number)
 
     @property
     def is_due(self) -> bool:
         """Whether an earlier run was delivered something here."""
-        return bool(self.deliveries) and self.deliveries[0].place <= self.place
+        if not self.deliveries:
+            return False
+        return self._diverged or self.deliveries[0].place <= self.place
 
     def due(self) -> Delivery | None:
         """Return what an earlier run was delivered here, once."""
@@ -154,18 +184,26 @@ class Lane:
         """Tell whether what has arrived must wait: an earlier run came further without it."""
         if self._live or self.place >= self._progress.reached:
             return False
+        now = monotonic()
+        self._withheld_first = self._withheld_first or now
         if self._withheld_at != self.place:
-            self._withheld_at, self._withheld_since = self.place, monotonic()
-        elif monotonic() - self._withheld_since > _PATIENCE_S:
+            self._withheld_at, self._withheld_since = self.place, now
+        if (
+            now - self._withheld_since > _PATIENCE_S
+            or now - self._withheld_first > _PATIENCE_S * _PATIENCES
+        ):
             log.warning("a handler does not repeat what an earlier run did: it is steered at once")
+            self._diverged = True
             self.go_live()
         return not self._live
 
     def passes(self) -> bool:
         """Tell whether a wait is over at once, as it ended in vain in an earlier run. Once here."""
-        if self._passed_at == self.place or not self.withholds():
+        # What other tasks did meanwhile does not tell that this wait ended.
+        mine = self._mine
+        if self._live or self._passed_at == mine.place or mine.place >= mine.reached:
             return False
-        self._passed_at = self.place
+        self._passed_at = mine.place
         return True
 
     def go_live(self) -> None:
@@ -184,11 +222,17 @@ class Replay:
         self, held: Held, journal: Mapping[str, Any] | None = None, *, known: int = 0
     ) -> None:
         self.known = known
+        self._known_at_start = known
+        self._at_start = frozenset(journal or ())
+        self._written: set[str] = set()
         # Set when the server refused because its history went back.
         self.rewound: JournalRewound | None = None
         self.delivered: set[bytes] = set()
+        # Called when the handler has done something: what was withheld may be due then.
+        self.progressed: Callable[[], None] = lambda: None
         self._held = held
         self._unclaimed: dict[str, Lane] = {}
+        self._alike: defaultdict[tuple[str, ...], deque[str]] = defaultdict(deque)
         self._named: dict[str, Lane] = {}
         self._by_task: dict[str, WeakKeyDictionary[asyncio.Task[Any], Lane]] = {}
         self._numbers: Counter[str] = Counter()
@@ -206,14 +250,19 @@ class Replay:
         """What a write of this run carries."""
         return raw(f"{self._held.epoch} {self.known} {self._held.owner}")
 
-    def learn(self, reply: Reply, entries: int, *, what: str) -> None:
-        """Remember how many entries there are, which is the reply's fact of this index.
+    def learn(self, reply: Reply, entries: int, entry: str, *, what: str) -> None:
+        """Remember an entry, and how many there are, which is the reply's fact of this index.
 
-        Errors: LeaseLost, JournalRewound, InvalidTransition, if the write was refused.
+        The server's number is not enough: calls in flight while its history goes back carry an
+        older mark, and fill the number up again where acknowledged entries are missing. Errors:
+        LeaseLost, JournalRewound, InvalidTransition, if the write was refused.
         """
         self.raise_refused(reply, what=what)
         if reply.word is Word.OK:
-            self.known = max(self.known, int(reply.facts[entries]))
+            if entry not in self._at_start:
+                self._written.add(entry)
+            acknowledged = self._known_at_start + len(self._written)
+            self.known = max(self.known, int(reply.facts[entries]), acknowledged)
 
     def raise_refused(self, reply: Reply, *, what: str) -> None:
         """Raise what a refusal means. Errors: LeaseLost, JournalRewound, InvalidTransition."""
@@ -254,35 +303,39 @@ class Replay:
         return f"{_DELIVERED}{self._deliveries}", codec.encode([lane.name, lane.place, written])
 
     def _claim(self, scope: str, about: About) -> Lane:
-        prefix = scope + _BETWEEN
-        alike = [
-            lane
-            for name, lane in self._unclaimed.items()
-            if name.startswith(prefix)
-            and (lane.about.branch, lane.about.coroutine) == (about.branch, about.coroutine)
-        ]
-        same = [lane for lane in alike if lane.about.first == about.first]
-        for lane in same or [lane for lane in alike if lane.about.shape == about.shape]:
-            del self._unclaimed[lane.name]
-            return lane
+        for alike in _likenesses(scope, about):
+            names = self._alike[alike]
+            while names:
+                lane = self._unclaimed.pop(names.popleft(), None)
+                if lane is not None:
+                    return lane
         self._numbers[scope] += 1
-        return Lane(f"{prefix}{self._numbers[scope]}", about, self._progress[scope])
+        return self._make(f"{scope}{_BETWEEN}{self._numbers[scope]}", scope, about)
 
     def _own(self, scope: str) -> Lane:
-        return Lane(scope, About(), self._progress[scope], own=True)
+        return self._make(scope, scope, About(), own=True)
+
+    def _make(self, name: str, scope: str, about: About, *, own: bool = False) -> Lane:
+        all_lanes = self._progress[scope]
+        return Lane(name, about, all_lanes, progressed=self._tell, own=own)
+
+    def _tell(self) -> None:
+        self.progressed()
 
     def _read(self, journal: Mapping[str, Any]) -> None:
         lanes = {
-            _number(entry.removeprefix(_LANE)): value
+            _number(entry.removeprefix(_LANE), value[2]): value
             for entry, value in journal.items()
             if _is(entry, _LANE)
         }
         for (scope, number), (reached, emitted, about) in sorted(lanes.items()):
-            all_lanes = self._progress[scope]
-            name = f"{scope}{_BETWEEN}{number}"
-            lane = Lane(name, About(*about), all_lanes) if number else self._own(scope)
+            name = f"{scope}{_BETWEEN}{number}" if number else scope
+            lane = self._make(name, scope, About(*about), own=not number)
             lane.restore(int(reached), emitted)
-            self._unclaimed[lane.name] = lane
+            self._unclaimed[name] = lane
+            if number:
+                for alike in _likenesses(scope, lane.about):
+                    self._alike[alike].append(name)
             self._numbers[scope] = max(self._numbers[scope], number)
         took = {
             int(entry.removeprefix(_DELIVERED)): value
@@ -302,10 +355,21 @@ def _is(entry: str, kind: str) -> bool:
     return entry.startswith(kind)
 
 
-def _number(name: str) -> tuple[str, int]:
-    """Split a lane's name into its scope and its number, 0 for the scope's own."""
-    scope, between, number = name.rpartition(_BETWEEN)
-    return (scope, int(number)) if between and number.isdecimal() else (name, 0)
+def _number(name: str, about: Sequence[str]) -> tuple[str, int]:
+    """Split a lane's name into its scope and its number, 0 for the scope's own.
+
+    Only a numbered lane has something about it. The name of another may be any text of a user.
+    """
+    if not any(about):
+        return name, 0
+    scope, _, number = name.rpartition(_BETWEEN)
+    return scope, int(number)
+
+
+def _likenesses(scope: str, about: About) -> list[tuple[str, ...]]:
+    """Name what two lanes share that are taken for the same, the best first."""
+    alike = (scope, about.branch, about.coroutine)
+    return [("first", *alike, about.first), ("shape", *alike, about.shape)]
 
 
 def _running_task() -> asyncio.Task[Any] | None:

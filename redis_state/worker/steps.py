@@ -216,7 +216,9 @@ class Steps:
         """Return the lane of an update: that of its key, or of the running asyncio task."""
         if key is None:
             return self.lane([kind.value, content], emits=True)
-        return self._started.replay.named(f"key:{key}")
+        lane = self._started.replay.named(f"key:{key}")
+        lane.once = True
+        return lane
 
     async def record(self, entry: str, value: bytes) -> None:
         """Record what this run has learned. Errors: LeaseLost, JournalRewound."""

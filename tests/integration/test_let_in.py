@@ -56,6 +56,12 @@ async def own() -> AsyncIterator[Own]:
             yield Own(admin, proxy)
 
 
+async def ask_acl_log(own: Own) -> list[list[bytes]]:
+    """Return what the server has refused."""
+    found: list[list[bytes]] = await own.admin.send("ACL", "LOG", repeatable=True)
+    return found
+
+
 async def answer(_: TaskContext) -> int:
     return 42
 
@@ -180,7 +186,9 @@ async def test_a_pool_works_with_the_rights_of_a_tenant_and_nothing_is_refused_t
             return not left
 
         await eventually(empty, "the jobs are taken off the queue")
-    assert await own.admin.send("ACL", "LOG", repeatable=True) == []
+    # redis-py names itself where the server knows how, and may be refused.
+    refused = [row[row.index(b"object") + 1] for row in await ask_acl_log(own)]
+    assert set(refused) <= {b"client|setinfo"}
     assert await own.admin.send("EXISTS", "arq:abort", repeatable=True) == 0
 
 

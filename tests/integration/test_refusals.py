@@ -265,12 +265,12 @@ async def test_a_missing_right_names_the_command_that_was_refused(own_url: str) 
             assert "EVAL in the script append_log" in text
         async with await may("-xadd") as store:
             text = await refusal(store, lambda store: store.save_update(make_update("u")))
-            # Its error is caught and raised again, which loses the place.
-            assert re.search(r"one of .*XADD.* in the script append_log", text)
+            # The error is caught and raised again: Redis loses the command, Valkey does not.
+            assert re.search(r"(one of .*)?XADD.* in the script append_log", text)
         async with await may("-zadd") as store:
             text = await refusal(store, lambda store: store.save_task(make_task("t")))
             assert "ZADD in the script save_task" in text
         async with await may("resetkeys", "~other:*") as store:
             text = await refusal(store, lambda store: store.save_update(make_update("u")))
             assert "in the script append_log" in text
-            assert "keys" in text
+            assert "access a key" in text or "keys" in text

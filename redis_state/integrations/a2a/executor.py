@@ -16,9 +16,10 @@ from a2a.server.events.event_queue import EventQueue
 from a2a.types.a2a_pb2 import Task
 from a2a.utils.errors import TaskNotFoundError
 
-from redis_state.errors import CursorGap
+from redis_state.errors import CursorGap, NoConnection
 from redis_state.integrations.a2a.backend import A2ABackend
 from redis_state.integrations.a2a.convert import status_of, task_of
+from redis_state.integrations.a2a.queues import feed_look_s
 from redis_state.stores.a2a_versions import Phase, Ref, Snapshot
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -89,6 +90,9 @@ class InterruptibleExecutor(AgentExecutor):
                 if found is not None and found.phase in {Phase.ENDED, Phase.GONE}:
                     return
                 cursor = gap.resume_after
+            except NoConnection as error:
+                log.warning("ends from elsewhere are not heard of at the moment: %s", error)
+                await asyncio.sleep(feed_look_s(self.backend))
 
     async def _stop(
         self,

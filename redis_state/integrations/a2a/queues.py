@@ -321,6 +321,10 @@ class RedisQueueManager(QueueManager):
                     return
                 # The server lost what the tap has been given: what is new since comes next.
                 tap.cursor = gap.resume_after
+            except NoConnection as error:
+                # Such as a server with other passwords: it may be the right one again.
+                log.warning("a tap cannot read on at the moment: %s", error)
+                await asyncio.sleep(feed_look_s(self.backend))
 
 
 def feed_look_s(backend: A2ABackend) -> float:

@@ -57,7 +57,9 @@ class RedisTaskVersion(TaskVersion):
             return (self.ref, self.place) == (other.ref, other.place)
         return super().__eq__(other)
 
-    __hash__ = TaskVersion.__hash__
+    def __hash__(self) -> int:
+        """Hash as the SDK's version does."""
+        return TaskVersion.__hash__(self)
 
     @property
     def cursor(self) -> str:
