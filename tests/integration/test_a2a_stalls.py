@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -26,7 +27,7 @@ from a2a.types.a2a_pb2 import (
 
 from redis_state import Settings
 from redis_state.demo.a2a_server import make_card, make_handler
-from redis_state.errors import BackendUnavailable, OutcomeUnknown
+from redis_state.errors import AuthenticationFailed, BackendUnavailable, OutcomeUnknown
 from redis_state.integrations.a2a import (
     A2ABackend,
     A2AOptions,
@@ -38,7 +39,7 @@ from redis_state.integrations.a2a import (
     create_versioned_task_store,
 )
 from redis_state.stores.a2a_repeats import repeated
-from redis_state.stores.a2a_versions import Snapshot
+from redis_state.stores.a2a_versions import Phase, Snapshot
 from redis_state.testing import eventually
 from redis_state.transport.scripts import Scripts
 from tests.a2a_tasks import (
@@ -53,7 +54,7 @@ from tests.a2a_tasks import (
     server_on,
     task,
 )
-from tests.faults import Proxy
+from tests.faults import Proxy, run_server, sender_to, short_directory
 from tests.looking import ask, clock_ms, clock_passes
 
 ME = caller()
@@ -415,3 +416,36 @@ async def test_a_store_that_is_closed_is_not_waited_for(settings: Settings) -> N
     async with asyncio.timeout(5):
         with pytest.raises(BackendUnavailable, match="closed"):
             await create_task_store(backend).save(task(text="late"), ME)
+
+
+async def test_a_server_that_is_refused_for_a_while_judges_nobody_and_ends_no_tap(
+    settings: Settings, proxy: Proxy
+) -> None:
+    with short_directory() as directory, run_server(directory) as url:
+        async with Proxy(url) as mine, sender_to(url) as admin:
+            await admin.send(
+                "ACL", "SETUSER", "u", "on", ">p", "~*", "&*", "+@all", repeatable=True
+            )
+            refused = mine.url.replace("redis://", "redis://u:p@")
+            far = hasty(settings, url, lease_s=60)
+            near = hasty(settings, refused, lease_s=1)
+            async with far, near:
+                store = create_versioned_task_store(far)
+                await store.save(
+                    task("t", WORKING), event=None, prev=None, prev_version=MISSING, context=ME
+                )
+                await create_queue_manager(far).create_or_tap("t")
+                await create_versioned_task_store(near).get("t", ME)
+                tap = await create_queue_manager(near).tap("t")
+                assert tap is not None
+                assert near.owner.judges
+                await admin.send("ACL", "SETUSER", "u", "resetpass", ">q", repeatable=True)
+                assert mine.cut()
+                await eventually(lambda: not near.owner.judges, "it knows that it is refused")
+                assert not tap.is_closed()
+                with pytest.raises(AuthenticationFailed):
+                    await repeated(partial(found, near), near.tasks.base.scripts.transport, 0.5)
+                await admin.send("ACL", "SETUSER", "u", "resetpass", ">p", repeatable=True)
+                await eventually(lambda: near.owner.judges, "it is let in again")
+                assert not tap.is_closed()
+                assert (await found(near)).phase is Phase.OPEN
