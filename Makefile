@@ -94,10 +94,14 @@ found = json.load(open(sys.argv[1]))["typeCompleteness"]
 counts = found["exportedSymbolCounts"]
 # PenguiFlow has no types: that a class of ours extends one of its classes is all that is let pass.
 theirs = ("Type of metaclass unknown", "Type of base class unknown")
+ours = "Type of base class \"redis_state.integrations.penguiflow."
 unknown = [
     symbol["name"] for symbol in found["symbols"]
     if symbol["isExported"] and not symbol["isTypeKnown"]
-    and any(told["message"] not in theirs for told in symbol["diagnostics"])
+    and any(
+        told["message"] not in theirs and not told["message"].startswith(ours)
+        for told in symbol["diagnostics"]
+    )
 ]
 for name in unknown:
     print("type not fully known:", name)

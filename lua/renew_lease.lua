@@ -1,4 +1,5 @@
--- Prolong a lease that nobody has taken over since, even if it has expired.
+-- Prolong a lease that nobody has taken over since, even if it has expired. A repetition prolongs it
+-- again.
 -- KEYS[1] lease    hash: owner, claim, epoch, expires, length
 -- ARGV[1] owner    of the claim that took it
 -- ARGV[2] epoch    that it was taken under

@@ -78,7 +78,7 @@ class Log:
         self.scripts: Scripts = scripts
         self.keys = keys
         self.bounds = bounds
-        self.name = f"-{crc32(raw(keys.rows)):08x}" if named else ""
+        self.name: str = f"-{crc32(raw(keys.rows)):08x}" if named else ""
         self._limits = Limits(max(bounds.max_rows, 0), bounds.ttl_ms, int(announce))
 
     async def add(

@@ -221,7 +221,7 @@ class Replay:
     def __init__(
         self, held: Held, journal: Mapping[str, Any] | None = None, *, known: int = 0
     ) -> None:
-        self.known = known
+        self.known: int = known
         self._known_at_start = known
         self._at_start = frozenset(journal or ())
         self._written: set[str] = set()
