@@ -87,7 +87,14 @@ async def _workers(settings: Settings, outside: Outside) -> AsyncGenerator[None]
         return await _handle(ctx, outside, f"{random.getrandbits(64):x}")
 
     workers = [
-        AgentWorker({"chain": handler}, settings, lease_s=_LEASE_S, name=f"w{number}")
+        AgentWorker(
+            {"chain": handler},
+            settings,
+            lease_s=_LEASE_S,
+            # Each rollback is the end of a run, and many come within one task's life.
+            max_crashes=1_000,
+            name=f"w{number}",
+        )
         for number in range(2)
     ]
     serving = [asyncio.create_task(worker.serve(handle_signals=False)) for worker in workers]
