@@ -10,6 +10,7 @@
 -- @include call_noted
 -- @include call_note
 -- @include log_drop
+-- @removes
 local rows, call, ids = KEYS[1], KEYS[2], KEYS[3]
 local keep_ms = ARGV[1]
 

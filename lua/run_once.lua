@@ -1,4 +1,4 @@
--- Run a command on a key, once per call: what another client writes before a repetition stays.
+-- Run a command that removes, once per call: what another client writes before a repetition stays.
 -- KEYS[1] key      string, or whatever the command takes
 -- KEYS[2] call     string: this call's reply, if it was here before
 -- ARGV[1] keep_ms  how long the reply is kept for a repetition
@@ -8,6 +8,7 @@
 --   {'OK', reply}    what the command gave; a long one is run in portions, and this is the sum
 -- @include call_noted
 -- @include call_note
+-- @removes
 local key, call = KEYS[1], KEYS[2]
 local keep_ms, verb, portion = ARGV[1], ARGV[2], 1000
 

@@ -104,8 +104,7 @@ class RedisStateStore:
     """Everything an agent host persists, shared by all its processes.
 
     Making a store does no I/O; the first call connects. One store serves any number of callers
-    and event loops. Calls of one loop take effect in the order they are made, awaited or not;
-    one in flight behind another that the server refused, as in a failover, may overtake that.
+    and event loops. Calls of one loop take effect in the order they are made, awaited or not.
 
     Every call is atomic. One that raises BackendUnavailable did not happen; all writes carry an
     id, so a call whose reply was lost is repeated without doubling its effect, until its deadline

@@ -18,6 +18,7 @@ from redis_state.transport.connect import Transport
 from redis_state.transport.keys import Keys
 from redis_state.transport.scripts import Scripts
 from tests import children
+from tests.faults import run_server, short_directory
 from tests.hosts import KINDS, Host, open_host
 from tests.servers import TestServer, describe, start_server
 
@@ -105,6 +106,13 @@ async def store(settings: Settings) -> AsyncIterator[RedisStateStore]:
     """Give a store on the test's namespace."""
     async with RedisStateStore(settings) as opened:
         yield opened
+
+
+@pytest.fixture
+def own_url() -> Iterator[str]:
+    """Start a server of the test's own."""
+    with short_directory() as directory, run_server(directory) as url:
+        yield url
 
 
 @pytest.fixture(params=KINDS)

@@ -13,8 +13,9 @@ from redis_state.errors import ConfigError
 
 _INCLUDE = re.compile(r"^-- @include (\w+)[ \t]*$", re.MULTILINE)
 _EACH = re.compile(r"^-- @each[ \t]*$", re.MULTILINE)
+_REMOVES = re.compile(r"^-- @removes[ \t]*\n", re.MULTILINE)
 # The mark of a script is gone before this is looked for; a part has none.
-_MISSPELT = re.compile(r"^(?!-- @include \w+[ \t]*$).*@(?:include|each)\b.*$", re.MULTILINE)
+_MISSPELT = re.compile(r"^(?!-- @include \w+[ \t]*$).*@(?:include|each|removes)\b.*$", re.MULTILINE)
 _KEY = re.compile(r"^-- KEYS\[(\d+)(\.\.)?\]", re.MULTILINE)
 
 
@@ -25,24 +26,29 @@ class Script:
 
     One that runs ``each`` of several calls takes the keys of all, then the arguments of all, and
     gives a list of their replies. All have as many of both.
+
+    One that ``removes`` does nothing else, and is a new call when it is made again on purpose: its
+    first key is what it removes, its second the reply of this call.
     """
 
     name: str
     text: str
     digest: str
     each: bool
+    removes: bool
 
 
 def load_script(name: str, folder: Traversable | None = None) -> Script:
     """Read ``<name>.lua`` with each part it includes, once, before its first use."""
     folder = folder if folder is not None else _folder()
     text = _read(folder / f"{name}.lua")
+    text, removes = _REMOVES.subn("", text)
     each = _EACH.search(text) is not None
     if each:
         text = _run_each(name, text)
     text = _resolve(text, folder / "lib", placed=set(), path=(name,))
     digest = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
-    return Script(name, text, digest, each)
+    return Script(name, text, digest, each, bool(removes))
 
 
 def script_names() -> list[str]:
@@ -85,7 +91,7 @@ def _run_each(name: str, text: str) -> str:
 def _resolve(text: str, lib: Traversable, *, placed: set[str], path: tuple[str, ...]) -> str:
     misspelt = _MISSPELT.search(text)
     if misspelt:
-        meant = "'-- @include <name>', or '-- @each' in a script"
+        meant = "'-- @include <name>', or '-- @each' or '-- @removes' in a script"
         raise ConfigError(f"{path[-1]}: write {meant}, not {misspelt.group()!r}")
 
     def part(found: re.Match[str]) -> str:

@@ -28,6 +28,13 @@ def bulks(arguments: Command) -> bytes:
     return packed[packed.index(b"\n") + 1 :]
 
 
+def unbulk(packed: bytes, count: int) -> list[bytes]:
+    """Read so many packed arguments."""
+    reader = hiredis.Reader()
+    reader.feed(b"*%d\r\n" % count + packed)
+    return cast("list[bytes]", reader.gets())
+
+
 class Question(NamedTuple):
     """A command that reads, as it is and packed."""
 

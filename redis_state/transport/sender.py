@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -50,6 +51,7 @@ from redis_state.errors import (
 from redis_state.transport.address import Address
 from redis_state.transport.answer import Answer
 from redis_state.transport.failures import Refusal, again, not_now, reply_error
+from redis_state.transport.keys import call_key
 from redis_state.transport.line import Line
 from redis_state.transport.link import Link, ProtocolBroken
 from redis_state.transport.lua import Script
@@ -61,6 +63,7 @@ from redis_state.transport.packing import (
     head_of_digest,
     head_of_text,
     pack,
+    unbulk,
 )
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -490,10 +493,8 @@ class Sender:
                 call = inflight.popleft()
                 if isinstance(of_call, Refusal):
                     self._refused(call, of_call)
-                elif self._leaving is not None and call.repeatable:
-                    # It was made after one that was not executed, and must not overtake it.
-                    call.lost = True
-                    self._hold(call)
+                elif self._holding and call.repeatable:
+                    self._hold_behind(call)
                 elif not call.done():
                     call.tell(of_call)
         if not inflight:
@@ -532,6 +533,19 @@ class Sender:
         self._holding = True
         call.sent = call.lost
         self._again.append(call)
+
+    def _hold_behind(self, call: _Call) -> None:
+        """Repeat a call that took effect before one that was made earlier and did not begin."""
+        script, keys, _, _ = call.form
+        if script is not None and script.removes:
+            target, _, *others = unbulk(call.keys, keys)
+            packed = bulks((target,))
+            if any(packed in held.keys or packed in held.arguments for held in self._again):
+                # As a new call: it also removes what that one is yet to write.
+                fresh = call_key(target.decode("utf-8", "surrogatepass"), os.urandom(9).hex())
+                call.keys = bulks((target, fresh, *others))
+        call.lost = True
+        self._hold(call)
 
     def _refused(self, call: _Call, error: Refusal) -> None:
         if error.code == "NOSCRIPT" and call.form[0] is not None:

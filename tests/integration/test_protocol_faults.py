@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -14,7 +14,7 @@ from redis_state.testing import eventually
 from redis_state.transport.lua import Script
 from redis_state.transport.packing import prepare
 from redis_state.transport.sender import Sender
-from tests.faults import Proxy, run_server, sender_to, short_directory
+from tests.faults import Proxy, sender_to
 from tests.integration.test_shared_commands import each_of
 from tests.integration.test_subscriber import heard, subscriber_to
 
@@ -25,12 +25,6 @@ EXTRA = b"$8\r\nsomebody\r\n"
 async def proxy(settings: Settings) -> AsyncIterator[Proxy]:
     async with Proxy(settings.url.get_secret_value()) as opened:
         yield opened
-
-
-@pytest.fixture
-def own_url() -> Iterator[str]:
-    with short_directory() as directory, run_server(directory) as url:
-        yield url
 
 
 def once(change: Callable[[bytes], bytes]) -> Callable[[bytes], bytes]:

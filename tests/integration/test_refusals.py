@@ -6,7 +6,7 @@ import asyncio
 import re
 import socket
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -28,7 +28,7 @@ from redis_state.errors import (
 )
 from redis_state.testing import eventually
 from tests import children
-from tests.faults import Proxy, certificate, own_binary, run_server, sender_to, short_directory
+from tests.faults import Proxy, certificate, own_binary, sender_to
 from tests.integration.test_subscriber import subscriber_to
 from tests.samples import task as make_task
 from tests.samples import update as make_update
@@ -37,12 +37,6 @@ from tests.servers import on_path
 SECRET = "s3cret"
 # Far less than a call's five seconds.
 AT_ONCE_S = 1.5
-
-
-@pytest.fixture
-def own_url() -> Iterator[str]:
-    with short_directory() as directory, run_server(directory) as url:
-        yield url
 
 
 @asynccontextmanager

@@ -354,7 +354,6 @@ CASES = {
     "run_once DEL": _plain("SET", "theirs", call=("DEL",)),
     "run_once HDEL": _plain("HSET", "a", "theirs", call=("HDEL", "a", "b")),
     "run_once ZREM": _plain("ZADD", 1, "a", call=("ZREM", "a")),
-    "run_once HINCRBY": _plain("HSET", "a", 1, call=("HINCRBY", "a", 5)),
 }
 
 

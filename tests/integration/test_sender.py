@@ -6,7 +6,7 @@ import asyncio
 import random
 import re
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -38,12 +38,6 @@ async def sender(settings: Settings) -> AsyncIterator[Sender]:
 @pytest.fixture
 def key(settings: Settings) -> str:
     return f"{settings.namespace}:key"
-
-
-@pytest.fixture
-def own_url() -> Iterator[str]:
-    with short_directory() as directory, run_server(directory) as url:
-        yield url
 
 
 def script_of(text: str) -> Script:

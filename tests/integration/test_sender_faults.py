@@ -9,7 +9,7 @@ import signal
 import socket
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from statistics import median
@@ -49,12 +49,6 @@ def url(settings: Settings) -> str:
 @pytest.fixture
 def key(settings: Settings) -> str:
     return f"{settings.namespace}:key"
-
-
-@pytest.fixture
-def own_url() -> Iterator[str]:
-    with short_directory() as directory, run_server(directory) as url:
-        yield url
 
 
 async def outcome(call: asyncio.Future[Any]) -> tuple[Any, float]:

@@ -6,7 +6,6 @@ import asyncio
 import random
 import re
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from redis_state.transport import lua
 from redis_state.transport.lua import Script, load_script
 from redis_state.transport.packing import prepare
 from redis_state.transport.sender import Sender
-from tests.faults import Proxy, run_server, sender_to, short_directory
+from tests.faults import Proxy, sender_to
 
 # Counts first, so that a call that fails is seen to have begun.
 PUSH = """\
@@ -32,12 +31,6 @@ redis.call('INCR', KEYS[2])
 redis.call('RPUSH', KEYS[1], ARGV[1])
 return { ARGV[1], ARGV[2] or '' }
 """
-
-
-@pytest.fixture
-def own_url() -> Iterator[str]:
-    with short_directory() as directory, run_server(directory) as url:
-        yield url
 
 
 def each_of(body: str, *, about: str = "Do it") -> Script:
@@ -362,7 +355,7 @@ async def test_replies_that_do_not_fit_the_calls_reach_nobody(own_url: str) -> N
     """A script that is marked as one for several calls, and is not."""
     plain = each_of("return { 1 }")
     text = "return { 1, 2, 3 }"
-    wrong = Script(plain.name, text, "0" * 40, each=True)
+    wrong = Script(plain.name, text, "0" * 40, each=True, removes=False)
     async with sender_to(own_url) as sender:
         await sharing(sender, plain)
         sender.send("PING", repeatable=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import pytest
@@ -22,7 +22,7 @@ from redis_state.transport import subscriber as module
 from redis_state.transport.address import Address
 from redis_state.transport.sender import Sender
 from redis_state.transport.subscriber import Subscriber, Subscription
-from tests.faults import Proxy, run_server, sender_to, short_directory
+from tests.faults import Proxy, sender_to
 
 SOON_S = 60.0
 
@@ -41,12 +41,6 @@ def channel(settings: Settings) -> str:
 async def sender(url: str) -> AsyncIterator[Sender]:
     async with sender_to(url) as opened:
         yield opened
-
-
-@pytest.fixture
-def own_url() -> Iterator[str]:
-    with short_directory() as directory, run_server(directory) as url:
-        yield url
 
 
 @asynccontextmanager

@@ -168,5 +168,5 @@ def test_each_call_is_marked_once_and_in_a_script_only(folder: Path) -> None:
     with pytest.raises(ConfigError, match=r"main: .*twice"):
         load_script("main", folder)
     write(folder, {"main": "-- @include part\n", "lib/part": "-- @each\n"})
-    with pytest.raises(ConfigError, match=r"lib/part: write .*'-- @each' in a script"):
+    with pytest.raises(ConfigError, match=r"lib/part: write .*'-- @each' or '-- @removes' in a"):
         load_script("main", folder)

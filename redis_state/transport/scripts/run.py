@@ -218,7 +218,7 @@ class ScriptRunner:
         return self._run_prepared(prepared, (keep_ms, *arguments))
 
     def run_once(self, verb: str, key: str, *arguments: Argument) -> Asked:
-        """OK reply. Run a command that removes, or overwrites, and replies with a number."""
+        """OK reply. Run a command that removes and replies with a number."""
         return self._run_once("run_once", (key,), (verb, *arguments))
 
     async def _run_prepared(self, prepared: Prepared, more: tuple[Argument, ...]) -> Reply:
