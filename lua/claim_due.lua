@@ -4,7 +4,8 @@
 -- ARGV[1] limit    entries at most
 -- ARGV[2] hold_ms  until an entry is due again, unless it is taken out or put off
 -- Returns
---   {'OK', mark, entry, ...}  the time that they have now, and what was due, the longest due first
+--   {'OK', mark, entry, was, ...}  the time that they have now; what was due, the longest due first,
+--                    each with the time that it had
 -- @include now_ms
 -- @include watch_clock
 local watch, clock = KEYS[1], KEYS[2]
@@ -13,14 +14,15 @@ local limit, hold_ms = tonumber(ARGV[1]), tonumber(ARGV[2])
 local now = now_ms()
 -- Nothing is written while there is nothing to do.
 if tonumber(redis.call('GET', clock) or 0) > now then watch_clock(watch, clock, now) end
-local due = redis.call('ZRANGEBYSCORE', watch, '-inf', string.format('%.0f', now), 'LIMIT', 0, limit)
+local due = redis.call('ZRANGEBYSCORE', watch, '-inf', string.format('%.0f', now), 'WITHSCORES',
+  'LIMIT', 0, limit)
 -- Half a millisecond off every time that is put: an entry that has this time is this claim's still,
 -- and nobody has put it anew since.
 local mark = string.format('%.1f', now + hold_ms - 0.5)
 local reply = { 'OK', mark }
 if #due > 0 then watch_clock(watch, clock, now) end
-for i, entry in ipairs(due) do
-  redis.call('ZADD', watch, mark, entry)
-  reply[i + 2] = entry
+for i = 1, #due, 2 do
+  redis.call('ZADD', watch, mark, due[i])
+  reply[i + 2], reply[i + 3] = due[i], due[i + 1]
 end
 return reply

@@ -3,7 +3,8 @@
 -- KEYS[1] watch    zset: entry -> when, in ms
 -- KEYS[2] clock    string: when the list was last written, in ms
 -- ARGV[1] mark     the time that the claim gave its entries
--- ARGV[2..] entries  entry and delay_ms in turn; without a delay the entry is taken out
+-- ARGV[2..] entries  entry and delay_ms in turn, which may have a fraction; without a delay the entry
+--   is taken out
 -- Returns
 --   {'OK', settled}  how many were still the claim's
 -- @include now_ms
@@ -18,7 +19,7 @@ for i = 1, #entries, 2 do
   if tonumber(redis.call('ZSCORE', watch, entry) or -1) == mark then
     settled = settled + 1
     if delay_ms then
-      redis.call('ZADD', watch, string.format('%.0f', now + delay_ms), entry)
+      redis.call('ZADD', watch, string.format('%.2f', now + delay_ms), entry)
     else
       redis.call('ZREM', watch, entry)
     end

@@ -43,7 +43,17 @@ async def send(store: RedisStateStore, *command: str | bytes | int) -> Any:
 async def make_due(store: RedisStateStore, entry: bytes) -> None:
     """Have an entry looked at now, if it is there."""
     for shard in range(WATCH_SHARDS):
-        await send(store, "ZADD", store.base.keys.watch(shard), "XX", 1, entry)
+        key = store.base.keys.watch(shard)
+        was: bytes | None = await send(store, "ZSCORE", key, entry)
+        # What a fraction says of it stays.
+        now = "1" if was is None else b"1%b%b" % was.partition(b".")[1:]
+        await send(store, "ZADD", key, "XX", now, entry)
+
+
+async def forget_entry(store: RedisStateStore, entry: bytes) -> None:
+    """Drop an entry, as a server that evicts may."""
+    for shard in range(WATCH_SHARDS):
+        await send(store, "ZREM", store.base.keys.watch(shard), entry)
 
 
 async def entry_in_ms(store: RedisStateStore, entry: bytes) -> float | None:

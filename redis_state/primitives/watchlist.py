@@ -1,8 +1,13 @@
-"""The watch list: what somebody must look at, and when.
+"""The watch list: what must be inspected, and when.
 
-An entry is written before the thing it stands for, because the two are in different slots and
-cannot be one step: an entry without a thing is harmless, a thing without an entry cannot exist.
-Whoever sweeps claims what is due, repairs it, and settles it: takes the entry out or puts it off.
+An entry and the thing that it stands for are in different slots and cannot change in one step. So
+the entry is written before the thing, and taken out after the thing is over: an entry without a
+thing is harmless, a thing without an entry would be lost for ever. A sweeper claims what is due,
+repairs it, and settles it: puts it off, or takes it out.
+
+This holds for every earlier state to which the server's history may go back. An entry is taken out
+by the second of two claims that find its thing over. The mark of the first is written after the
+thing was over: a server that has the mark also has the end of the thing.
 """
 
 from __future__ import annotations
@@ -10,19 +15,30 @@ from __future__ import annotations
 import asyncio
 import zlib
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from redis_state.transport.keys import WATCH_SHARDS, Keys
 from redis_state.transport.scripts import Scripts
 
+T = TypeVar("T")
+
+# All other times are whole, or a claim's, which end in a half: this fraction is the mark.
+_SECOND_LOOK_MS = 1000.25
+_FOUND_OVER = b".25"
+
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """An entry that was claimed, and by which claim."""
+    """An entry that was claimed, and by which claim.
+
+    ``again`` if the claim before it found the thing over.
+    """
 
     entry: bytes
     mark: bytes
+    again: bool
 
 
 class WatchList:
@@ -53,10 +69,20 @@ class WatchList:
             self._shard(entry), entry=entry, delay_ms=delay_ms, stands="first"
         )
 
-    async def take_out(self, entry: bytes) -> bool:
-        """Take an entry out; tell whether it was there."""
-        reply = await self._scripts.run_once("ZREM", self._shard(entry), entry)
-        return bool(reply.facts[0])
+    async def covering(
+        self, entry: bytes, write: Callable[[int], Awaitable[T]], *, delay_ms: int
+    ) -> T:
+        """Put an entry, then write its thing; return what that returned.
+
+        ``write`` is told when the entry is due, in ms. If the connection broke in between, the
+        server may have come back without the entry: it is put again.
+        """
+        sender = self._scripts.transport.sender
+        connections = sender.connections
+        written = await write(await self.put(entry, delay_ms=delay_ms, sooner=True))
+        if sender.connections != connections:
+            await self.put(entry, delay_ms=delay_ms, sooner=True)
+        return written
 
     async def claim_due(self, *, limit: int = 100, hold_ms: int = 30_000) -> list[Claim]:
         """Claim entries that are due, ``limit`` of each shard, for ``hold_ms``.
@@ -70,18 +96,25 @@ class WatchList:
                 for shard in range(WATCH_SHARDS)
             )
         )
-        return [Claim(entry, reply.facts[0]) for reply in replies for entry in reply.facts[1:]]
+        claims: list[Claim] = []
+        for mark, *due in (reply.facts for reply in replies):
+            found = zip(due[::2], due[1::2], strict=True)
+            claims += [Claim(entry, mark, was.endswith(_FOUND_OVER)) for entry, was in found]
+        return claims
 
     async def settle(self, claims: Iterable[tuple[Claim, int | None]]) -> int:
         """Put claimed entries off by a delay, or take them out for None; return how many.
 
+        The first claim that is to take an entry out puts it off for a second, and marks it.
+
         An entry that was put anew since, or claimed by another, is left as it is: whoever put it
         has something to tell that the claimer may not have seen.
         """
-        grouped: defaultdict[tuple[str, bytes], list[tuple[bytes, int | None]]]
+        grouped: defaultdict[tuple[str, bytes], list[tuple[bytes, float | None]]]
         grouped = defaultdict(list)
         for claim, delay_ms in claims:
-            grouped[self._shard(claim.entry), claim.mark].append((claim.entry, delay_ms))
+            settling = _SECOND_LOOK_MS if delay_ms is None and not claim.again else delay_ms
+            grouped[self._shard(claim.entry), claim.mark].append((claim.entry, settling))
         replies = await asyncio.gather(
             *(
                 self._scripts.settle_claim(shard, mark=mark, entries=entries)

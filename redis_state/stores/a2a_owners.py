@@ -120,10 +120,12 @@ class A2AOwner:
         write_id = new_write(self.name)
 
         async def write() -> tuple[Version, int] | None:
-            if draft.phase is Phase.OPEN and held is None:
-                # Before each try: a sweep takes the entry out while there is no task yet.
-                await self._watch.put(_entry(ref), delay_ms=self._lease_ms + _GRAIN_MS, sooner=True)
-            return await self.tasks.write(ref, draft, rule, write=write_id, owner=self.name)
+            writing = partial(self.tasks.write, ref, draft, rule, write=write_id, owner=self.name)
+            if draft.phase is not Phase.OPEN or held is not None:
+                return await writing()
+            # Before each try: a sweep takes the entry out while there is no task yet.
+            delay_ms = self._lease_ms + _GRAIN_MS
+            return await self._watch.covering(_entry(ref), lambda _: writing(), delay_ms=delay_ms)
 
         try:
             written = await self.repeat(write)

@@ -252,7 +252,8 @@ class Subscriber:
         if reason is not None and link is not None:
             link.leave(reason)
             return
-        for subscription in tuple(self._followers.get(channel, ())):
+        # Whoever follows it next asks anew.
+        for subscription in self._followers.pop(channel, set()):
             subscription.deliver(reply_error(error, self._shown_as, command=verb))
 
     def _tell_all(self, error: ConfigError | NoConnection) -> None:

@@ -43,17 +43,16 @@ from redis_state.store import RedisStateStore
 from redis_state.stores.base import as_object
 from redis_state.stores.tasks import move_fields
 from redis_state.transport.clock import ask_time
-from redis_state.transport.scripts import TaskKeys, Word, raw, topic_text
+from redis_state.transport.scripts import Reply, TaskKeys, Word, raw, topic_text
 from redis_state.worker import telemetry
 from redis_state.worker.jobs import Job
 from redis_state.worker.journal import state_of
-from redis_state.worker.life import SKEW_MS, Started, TaskLife
+from redis_state.worker.life import Started, TaskLife
 from redis_state.worker.moves import (
     announcement,
     new_fields,
     raise_refused,
     status_update,
-    watch_entry,
 )
 from redis_state.worker.queue import Queue, put_now
 from redis_state.worker.replay import Lane
@@ -297,7 +296,6 @@ class Family:
             async with self.ending(session_id, task_id, parent):
                 cancelled = await self._life.cancel(state, reason, parent=parent)
             if cancelled:
-                await self._watch.take_out(watch_entry(session_id, task_id))
                 await self.cancel_children(session_id, task_id, reason, hard=hard)
 
     async def cancel_children(
@@ -346,15 +344,11 @@ class Family:
     ) -> bool:
         """Write a child; tell whether it was new."""
         parent, ttl_ms = started.state, self._store.tasks.ttl_ms(TaskStatus.RUNNING.value)
-        write, delay_ms, due_ms = new_write_id(), 2_000, SKEW_MS
+        write = new_write_id()
         told = announcement(self._store, status_update(state, TaskStatus.PENDING))
-        while True:
-            # One that an earlier run has spawned is on the list, or over.
-            if entry not in started.journal:
-                due_ms = await self._life.look_soon(
-                    state.session_id, state.task_id, delay_ms=delay_ms
-                )
-            reply = await self._scripts.spawn_task(
+
+        async def spawn(before_ms: int) -> Reply:
+            return await self._scripts.spawn_task(
                 self._keys(state.session_id, state.task_id),
                 fields,
                 parent=self._keys(parent.session_id, parent.task_id),
@@ -362,16 +356,18 @@ class Family:
                 mark=started.replay.mark,
                 entry=entry,
                 note=note,
-                before=due_ms - SKEW_MS,
+                before=before_ms,
                 write=write,
                 ttl_ms=ttl_ms,
                 index_ttl_ms=2 * ttl_ms,
                 announcement=told,
                 lane=state_of(lane),
             )
-            if reply.word is not Word.EXPIRED:
-                break
-            delay_ms *= 2
+
+        # One that an earlier run has spawned is on the list, or over.
+        reply = await spawn(0) if entry in started.journal else None
+        if reply is None or reply.word is Word.EXPIRED:
+            reply = await self._life.cover(state, spawn)
         raise_refused(reply, parent, run=started.replay, wanted="spawning")
         started.replay.learn(reply, 1, entry, what=parent.task_id)
         return reply.word is Word.OK

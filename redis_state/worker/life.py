@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -36,7 +36,7 @@ from redis_state.primitives.watchlist import WatchList
 from redis_state.store import RedisStateStore
 from redis_state.stores.base import ms
 from redis_state.stores.tasks import move_fields
-from redis_state.transport.scripts import TaskKeys, Word
+from redis_state.transport.scripts import Reply, TaskKeys, Word
 from redis_state.worker.dead import note_dead
 from redis_state.worker.guards import Meter
 from redis_state.worker.journal import Journals, steps_of
@@ -131,15 +131,12 @@ class TaskLife:
         ``queue`` is the one that it waits in each time it waits. ``trace`` is the context of the
         span that its runs belong to.
 
-        On the watch list first. A task that is not written before a sweeper may look at its entry,
-        and take it off, is not written at all: then the entry is put anew. So no task is ever
-        there without an entry, however long this process was stopped in between.
         """
         fields = new_fields(state, handler=handler, task_input=task_input, queue=queue, trace=trace)
-        write, word, delay_ms = new_write_id(), Word.EXPIRED, _LOOK_SOON_MS
-        while word is Word.EXPIRED:
-            due_ms = await self.look_soon(state.session_id, state.task_id, delay_ms=delay_ms)
-            reply = await self._scripts.create_task(
+        write = new_write_id()
+
+        async def create(before_ms: int) -> Reply:
+            return await self._scripts.create_task(
                 self._keys(state),
                 fields,
                 steering=self._store.steering.keys(state.session_id),
@@ -147,26 +144,41 @@ class TaskLife:
                 children=self._store.base.keys.children(state.session_id, state.task_id),
                 write=write,
                 ttl_ms=self._store.tasks.ttl_ms(state.status.value),
-                before=due_ms - SKEW_MS,
+                before=before_ms,
             )
-            word, delay_ms = reply.word, 2 * delay_ms
-        if word is not Word.OK:
+
+        reply = await self.cover(state, create)
+        if reply.word is not Word.OK:
             return False
         update = status_update(state, state.status)
         update.update_id = f"{state.task_id}:{write}"
         await self._store.save_update(update)
         return True
 
-    async def look_soon(
-        self, session_id: str, task_id: str, *, delay_ms: int = _LOOK_SOON_MS
-    ) -> int:
-        """Have a sweeper look at a task soon; return when, in ms of the server's clock.
+    async def cover(self, state: TaskState, write: Callable[[int], Awaitable[Reply]]) -> Reply:
+        """Put a new task on the watch list, then write it by a script that is told until when.
+
+        A task that is not written before a sweeper may inspect its entry, and take it out, is not
+        written at all: then the entry is put again. So no task is ever there without an entry,
+        however long this process was stopped in between.
+        """
+        entry, delay_ms = watch_entry(state.session_id, state.task_id), _LOOK_SOON_MS
+        while True:
+            reply = await self._watch.covering(
+                entry, lambda due_ms: write(due_ms - SKEW_MS), delay_ms=delay_ms
+            )
+            if reply.word is not Word.EXPIRED:
+                return reply
+            delay_ms *= 2
+
+    async def look_soon(self, session_id: str, task_id: str) -> None:
+        """Have a sweeper look at a task soon.
 
         To be called before a task is set pending: whoever then dies before it is queued loses
         nothing.
         """
         entry = watch_entry(session_id, task_id)
-        return await self._watch.put(entry, delay_ms=delay_ms, sooner=True)
+        await self._watch.put(entry, delay_ms=_LOOK_SOON_MS, sooner=True)
 
     async def start(
         self,

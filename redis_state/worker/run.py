@@ -26,7 +26,6 @@ from redis_state.errors import (
 )
 from redis_state.models import TaskStatus
 from redis_state.primitives.lease import new_owner
-from redis_state.primitives.watchlist import WatchList
 from redis_state.store import RedisStateStore
 from redis_state.transport.clock import ask_time, ms_of
 from redis_state.worker import telemetry
@@ -37,7 +36,6 @@ from redis_state.worker.heartbeat import Keeper
 from redis_state.worker.inbox import Inbox, TaskCancelled
 from redis_state.worker.jobs import Ticket
 from redis_state.worker.life import MAX_CRASHES, NotStarted, Started, TaskLife
-from redis_state.worker.moves import watch_entry
 from redis_state.worker.queue import Queue
 from redis_state.worker.steps import StepPolicy
 from redis_state.worker.tally import Outcome as Ended
@@ -325,7 +323,6 @@ class _Run:
                 raise Retry(defer=_AGAIN_S)
             if status is TaskStatus.CANCELLED:
                 await self._cancel_children()
-            await self._take_off_watch_list()
         finally:
             self._inbox.close(TaskCancelled("the run is over"))
 
@@ -434,12 +431,6 @@ class _Run:
                 await self._family.cancel_waiting(
                     state.session_id, self._task_id, self._inbox.cancel_reason
                 )
-
-    async def _take_off_watch_list(self) -> None:
-        # An entry without a thing to look at is harmless.
-        with suppress(BackendError):
-            watch = WatchList(self._store.base.scripts, self._store.base.keys)
-            await watch.take_out(watch_entry(self._started.state.session_id, self._task_id))
 
     def _lose(self, error: LeaseLost) -> None:
         # A run that waits has given its lease back: it may clean up, whoever goes on meanwhile.

@@ -156,7 +156,7 @@ class Sweeper:
                     pass
                 case BaseException():
                     settled.append((claim, self._trouble(claim.entry, verdict)))
-        report.dropped += sum(delay_ms is None for _, delay_ms in settled)
+        report.dropped += sum(claim.again and delay_ms is None for claim, delay_ms in settled)
         # Before the queue is asked, which may be a server of its own, and away.
         await self._watch.settle(settled)
         await self._watch.settle(await self._queue_up(waiting, report))

@@ -16,8 +16,11 @@ from redis_state.errors import LeaseLost
 from redis_state.models import StateUpdate, TaskStatus, UpdateType
 from redis_state.primitives.lease import Leases
 from redis_state.primitives.record import Records
+from redis_state.primitives.watchlist import WatchList
 from redis_state.worker import TaskContext
 from redis_state.worker.life import TaskLife
+from redis_state.worker.moves import watch_entry
+from tests.gaps import entry_in_ms, make_due, sweeper_of
 from tests.looking import HOUR
 from tests.pools import SESSION, client_of
 from tests.rollback import Rollback, rolling_back
@@ -104,6 +107,45 @@ async def test_a_forgotten_run_of_a_task_writes_nothing(
             await write
     await note_step(store, current, "step:a#1", "current")
     await life.leave(current, TaskStatus.COMPLETE, result="current")
+
+
+async def test_a_task_whose_end_the_server_forgot_while_it_was_swept_stays_on_the_watch_list(
+    server: Rollback, store: RedisStateStore
+) -> None:
+    await make(store)
+    entry = watch_entry(SESSION, TASK)
+    life, watch = TaskLife(store), WatchList(store.base.scripts, store.base.keys)
+    started = await take(store)
+    await make_due(store, entry)
+    (claim,) = await watch.claim_due()
+    await server.mark()
+    await life.leave(started, TaskStatus.COMPLETE)
+    # A sweeper that has seen the end settles now.
+    await server.go_back()
+    assert await watch.settle([(claim, None)]) == 1
+    assert await entry_in_ms(store, entry) is not None
+    await make_due(store, entry)
+    assert (await sweeper_of(store).run_once()).looked == 1
+    state = await store.tasks.load(SESSION, TASK)
+    assert state is not None
+    assert state.status is TaskStatus.RUNNING
+    assert await entry_in_ms(store, entry) is not None
+
+
+async def test_a_task_whose_entry_the_server_forgot_before_it_was_written_is_watched(
+    server: Rollback, store: RedisStateStore
+) -> None:
+    await server.mark()
+    watch = WatchList(store.base.scripts, store.base.keys)
+
+    async def write(_: int) -> None:
+        await server.go_back()
+        await store.save_memory_state("thing", {"there": True})
+
+    await watch.covering(b"entry", write, delay_ms=HOUR)
+    in_ms = await entry_in_ms(store, b"entry")
+    assert in_ms is not None
+    assert in_ms > HOUR / 2
 
 
 async def test_a_run_that_the_server_forgot_is_stopped(

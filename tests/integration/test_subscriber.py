@@ -236,6 +236,11 @@ async def test_refused_channel_is_an_error_for_its_followers_only(own_url: str) 
             also = subscriber.subscribe("mine:2")
             with pytest.raises(CommandRefused, match="not permitted"):
                 await heard(refused)
+            # Whoever follows it later is refused too, and once it is permitted is not.
+            with pytest.raises(CommandRefused, match="not permitted"):
+                await heard(subscriber.subscribe("other"))
+            await admin.send("ACL", "SETUSER", "narrow", "&other", repeatable=True)
+            assert await heard(subscriber.subscribe("other")) is None
             assert await heard(mine) is await heard(also) is None
             await admin.send("PUBLISH", "mine:2", "on", repeatable=False)
             assert await heard(also) == b"on"

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import zlib
 from collections import Counter
 
 import pytest
 from hypothesis import strategies as st
 
 from redis_state import Settings
-from redis_state.primitives.watchlist import WatchList
+from redis_state.primitives.watchlist import Claim, WatchList
 from redis_state.transport.keys import WATCH_SHARDS, Keys
 from redis_state.transport.scripts import Scripts
 from tests.faults import run_processes
@@ -14,7 +15,7 @@ from tests.looking import HOUR, ask, clock_ms, explore
 
 STEPS = st.lists(
     st.tuples(
-        st.sampled_from(["put", "put", "sooner", "take out", "claim", "claim briefly"]),
+        st.sampled_from(["put", "put", "sooner", "claim", "claim briefly"]),
         st.sampled_from([b"a", b"b", b"\xff{*}", b""]),
         st.sampled_from([0, 1, 2]),
     ),
@@ -38,9 +39,6 @@ async def play(scripts: Scripts, steps: list[tuple[str, bytes, int]]) -> list[st
             model[entry] = hours if sooner else max(was, hours)
             happened += ["the later stood"] if was > hours and not sooner else []
             happened += ["made sooner"] if was > hours and sooner else []
-        elif name == "take out":
-            assert await watch.take_out(entry) == (entry in model)
-            model.pop(entry, None)
         else:
             hold = 0 if name == "claim briefly" else 1
             claimed = [claim.entry for claim in await watch.claim_due(hold_ms=hold * HOUR)]
@@ -61,6 +59,41 @@ async def play(scripts: Scripts, steps: list[tuple[str, bytes, int]]) -> list[st
 def test_the_watch_list_is_what_the_model_says(settings: Settings) -> None:
     wanted = {"the later stood", "made sooner", "claimed", "nothing due"}
     explore(settings, STEPS, play, wanted=wanted)
+
+
+async def test_an_entry_is_taken_out_by_the_second_of_two_claims_in_a_row(
+    scripts: Scripts, keys: Keys
+) -> None:
+    watch = WatchList(scripts, keys)
+    key = keys.watch(zlib.crc32(b"e") % WATCH_SHARDS)
+
+    async def claimed() -> Claim:
+        # A whole number of ms: what the time says beside that stays.
+        await ask(scripts, "ZINCRBY", key, -10 * HOUR, b"e")
+        (claim,) = await watch.claim_due()
+        return claim
+
+    async def over(claim: Claim) -> bool:
+        assert await watch.settle([(claim, None)]) == 1
+        return await ask(scripts, "ZSCORE", key, b"e") is None
+
+    await watch.put(b"e", delay_ms=0)
+    first = await claimed()
+    assert not first.again
+    assert not await over(first)
+    assert 0 < float(await ask(scripts, "ZSCORE", key, b"e")) - await clock_ms(scripts) < 1_001
+    # Whatever says that the thing may not be over begins that anew.
+    await watch.put(b"e", delay_ms=0, sooner=True)
+    second = await claimed()
+    assert not second.again
+    assert not await over(second)
+    third = await claimed()
+    assert third.again
+    await watch.settle([(third, 5)])
+    fourth = await claimed()
+    assert not fourth.again
+    assert not await over(fourth)
+    assert await over(await claimed())
 
 
 async def test_of_4_processes_one_claims_each_entry_and_all_shards_are_used(

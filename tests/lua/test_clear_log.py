@@ -33,6 +33,17 @@ async def test_what_comes_after_has_a_lifetime_and_no_stale_rows(
     assert all(life > HOUR for life in await lives(scripts, log.rows, log.ids, log.topic("t")))
 
 
+async def test_numbers_go_on_though_somebody_took_the_lifetime_away(
+    scripts: Scripts, keys: Keys
+) -> None:
+    log = keys.updates("s")
+    await append(scripts, log, "a", "b")
+    await ask(scripts, "PERSIST", log.ids)
+    assert await scripts.clear_log(log, topics=()) == ok(2)
+    assert await append(scripts, log, "c") == ok(1, 3)
+    assert (await lives(scripts, log.ids))[0] > HOUR
+
+
 async def test_thousands_of_topics_and_rows_without_a_head_go(scripts: Scripts, keys: Keys) -> None:
     log = keys.updates("s")
     await append(scripts, log, "a", topic="last")

@@ -41,6 +41,6 @@ async def test_a_claim_that_ran_out_settles_nothing_of_the_next_one(
     await ask(scripts, "ZADD", watch, 1, "e")
     first = (await scripts.claim_due(watch, limit=1, hold_ms=-1_000)).facts[0]
     second = await scripts.claim_due(watch, limit=1, hold_ms=HOUR)
-    assert second.facts[1:] == [b"e"]
+    assert second.facts[1] == b"e"
     assert await scripts.settle_claim(watch, mark=first, entries=[(b"e", None)]) == ok(0)
     assert await ask(scripts, "ZSCORE", watch, "e") == second.facts[0]

@@ -12,7 +12,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Coroutine
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -240,11 +240,17 @@ class RedisQueueManager(QueueManager):
 
     async def _feed_from(self, child: EventQueueLegacy, feed: _Feed) -> None:
         """Tell what a queue of another make is told."""
-        with suppress(Exception):  # the SDK's QueueShutDown has another home in each version
-            while True:
+        while True:
+            try:
                 event = await child.dequeue_event()
-                child.task_done()
+            except Exception:  # noqa: BLE001 - the SDK's QueueShutDown has another home in each version
+                break
+            child.task_done()
+            try:
                 await feed.tell(_EVENT + event_bytes(event))
+            except Exception as error:  # noqa: BLE001 - its taps are to end all the same
+                log.error("a queue ends early, an event cannot be told: %s", type(error).__name__)  # noqa: TRY400 - a traceback may show the event
+                break
         await feed.end()
 
     async def _fill(self, tap: _Tap) -> None:
@@ -257,6 +263,9 @@ class RedisQueueManager(QueueManager):
                     reader.cancel()
                     await asyncio.gather(reader, return_exceptions=True)
                     await self._tell_end(tap)
+            error = None if reader.cancelled() else reader.exception()
+            if error is not None:
+                log.error("a tap ends early: %s", type(error).__name__)
         finally:
             reader.cancel()
             await asyncio.gather(reader, return_exceptions=True)

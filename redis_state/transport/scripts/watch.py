@@ -24,16 +24,16 @@ class WatchScripts(ScriptRunner):
         return self._run("watch_entry", _with_clock(watch), (entry, delay_ms, stands))
 
     def claim_due(self, watch: str, *, limit: int, hold_ms: int) -> Asked:
-        """OK mark entry..."""
+        """OK mark, then entry and when it was due, in turn."""
         return self._run("claim_due", _with_clock(watch), (limit, hold_ms))
 
     def settle_claim(
-        self, watch: str, *, mark: bytes, entries: Sequence[tuple[bytes, int | None]]
+        self, watch: str, *, mark: bytes, entries: Sequence[tuple[bytes, float | None]]
     ) -> Asked:
         """OK settled. ``entries`` with their delays; None takes an entry out."""
         tail: list[Argument] = [mark]
         for entry, delay_ms in entries:
-            tail += (entry, "" if delay_ms is None else delay_ms)
+            tail += (entry, "" if delay_ms is None else str(delay_ms))
         return self._run("settle_claim", _with_clock(watch), tuple(tail))
 
 
