@@ -13,7 +13,7 @@ import pytest
 
 if TYPE_CHECKING:
     from redis_state import RedisStateStore
-    from redis_state.transport.embedded import EmbeddedServer
+    from redis_state.embedded.server import EmbeddedServer
 
 _async_fixture: Callable[[Any], Any]
 try:
@@ -26,7 +26,7 @@ except ImportError:  # without it, another plugin may run them
 @pytest.fixture(scope="session")
 def redis_state_server() -> Generator[EmbeddedServer]:
     """Run one real server for the tests of this process."""
-    from redis_state.transport.embedded import start_embedded  # noqa: PLC0415 - see above
+    from redis_state.embedded.server import start_embedded  # noqa: PLC0415 - see above
 
     with start_embedded(None) as server:
         yield server

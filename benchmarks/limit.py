@@ -15,7 +15,7 @@ from benchmarks.prepared import Captured, capture, pump
 from benchmarks.samples import update_name
 from benchmarks.server import BenchServer
 from redis_state import RedisStateStore
-from redis_state.transport.scripts import SCRIPTS
+from redis_state.scripts import SCRIPTS
 
 _CLIENTS = 50
 _PIPELINE = 16

@@ -17,8 +17,8 @@ from typing import Any
 from benchmarks.measure import Measured
 from benchmarks.server import BenchServer
 from redis_state import RedisStateStore
-from redis_state.transport.packing import Argument, Prepared
-from redis_state.transport.scripts import SCRIPTS
+from redis_state.scripts import SCRIPTS
+from redis_state.transport.resp import Argument, PreparedScript
 
 _BATCH = 64
 _CONNECTIONS = 8
@@ -47,7 +47,9 @@ class _Listening:
         self.sent: list[tuple[Argument, ...]] = []
         self._reply = reply
 
-    def run(self, prepared: Prepared, more: tuple[Argument, ...], **_: Any) -> asyncio.Future[Any]:
+    def run(
+        self, prepared: PreparedScript, more: tuple[Argument, ...], **_: Any
+    ) -> asyncio.Future[Any]:
         """Keep the call of a script and answer it at once."""
         self.sent.append(prepared.command(*more))
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()

@@ -17,7 +17,7 @@ from typing import Any, Self
 from redis import Redis
 from redis.exceptions import RedisError
 
-from redis_state.transport.embedded import find_server_binary
+from redis_state.embedded.server import find_server_binary
 
 _START_S = 15.0
 

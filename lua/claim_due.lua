@@ -8,6 +8,7 @@
 --                    each with the time that it had
 -- @include now_ms
 -- @include watch_clock
+-- @include watch_live
 local watch, clock = KEYS[1], KEYS[2]
 local limit, hold_ms = tonumber(ARGV[1]), tonumber(ARGV[2])
 
@@ -20,7 +21,10 @@ local due = redis.call('ZRANGEBYSCORE', watch, '-inf', string.format('%.0f', now
 -- and nobody has put it anew since.
 local mark = string.format('%.1f', now + hold_ms - 0.5)
 local reply = { 'OK', mark }
-if #due > 0 then watch_clock(watch, clock, now) end
+if #due > 0 then
+  watch_clock(watch, clock, now)
+  watch_live(watch)
+end
 for i = 1, #due, 2 do
   redis.call('ZADD', watch, mark, due[i])
   reply[i + 2], reply[i + 3] = due[i], due[i + 1]

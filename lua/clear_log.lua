@@ -10,7 +10,7 @@
 -- @include call_noted
 -- @include call_note
 -- @include log_drop
--- @removes
+-- @idempotent
 local rows, call, ids = KEYS[1], KEYS[2], KEYS[3]
 local keep_ms = ARGV[1]
 

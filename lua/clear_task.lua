@@ -13,7 +13,7 @@
 --   {'OK', deleted}  1 if there was a task
 -- @include call_noted
 -- @include call_note
--- @removes
+-- @idempotent
 local task, call, tasks, lease, journal, children = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local keep_ms, member, lease_ms = ARGV[1], ARGV[2], ARGV[3]
 

@@ -27,7 +27,7 @@ local fields = { unpack(ARGV, 5) }
 local was = redis.call('HMGET', task, 'version', 'write')
 if was[1] and was[2] ~= write then return { 'STALE', tonumber(was[1]) } end
 if was[1] then return { 'OK', tonumber(was[1]) } end
--- A sweeper that finds no task takes its entry off the watch list: from then on it is not watched.
+-- A sweeper that twice finds no task takes its entry out of the watch list.
 if before and now_ms() > before then return { 'EXPIRED' } end
 -- Of the first task of an id, what was said of it before it was made counts too.
 if redis.call('EXISTS', lease, updates_topic) > 0 then

@@ -13,7 +13,7 @@
 -- @include call_note
 -- @include blob_forget
 -- @include blob_lives
--- @removes
+-- @idempotent
 local blob, call, expiry, use, about = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local keep_ms, id = ARGV[1], ARGV[2]
 

@@ -10,7 +10,7 @@
 --   {'OK', deleted}  1 if there was a record and it was deleted
 -- @include call_noted
 -- @include call_note
--- @removes
+-- @idempotent
 local record, call, index = KEYS[1], KEYS[2], KEYS[3]
 local keep_ms, member, only_if_gone = ARGV[1], ARGV[2], ARGV[3]
 

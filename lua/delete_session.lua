@@ -10,7 +10,7 @@
 -- @include call_noted
 -- @include call_note
 -- @include session_unlist
--- @removes
+-- @idempotent
 local session, call, index, expiries = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local keep_ms, id = ARGV[1], ARGV[2]
 

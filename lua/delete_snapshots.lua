@@ -9,7 +9,7 @@
 -- @include call_noted
 -- @include call_note
 -- @include snapshot_forget
--- @removes
+-- @idempotent
 local rows, call, index = KEYS[1], KEYS[2], KEYS[3]
 local keep_ms, version = ARGV[1], ARGV[2]
 

@@ -7,7 +7,7 @@
 --   {'OK', deleted}
 -- @include call_noted
 -- @include call_note
--- @removes
+-- @idempotent
 local push, call = KEYS[1], KEYS[2]
 local keep_ms, name = ARGV[1], ARGV[2]
 

@@ -16,7 +16,7 @@
 --   {'MISSING'}  it was gone before
 -- @include call_noted
 -- @include call_note
--- @removes
+-- @idempotent
 local task, call, active, completed, kept = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local rows, ids = KEYS[6], KEYS[7]
 local keep_ms, member, before = ARGV[1], ARGV[2], tonumber(ARGV[3])

@@ -19,7 +19,7 @@
 -- @include call_noted
 -- @include call_note
 -- @include log_drop
--- @removes
+-- @idempotent
 local sessions, call, event_rows, event_ids = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local planner_rows, planner_ids, unreadable, index = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local keys, bindings = KEYS, 8

@@ -11,6 +11,7 @@
 -- @include call_noted
 -- @include call_note
 -- @include snapshot_forget
+-- @idempotent
 local rows, call, index = KEYS[1], KEYS[2], KEYS[3]
 local keep_ms, keep_last, keep_checkpoints = ARGV[1], tonumber(ARGV[2]), ARGV[3] == '1'
 

@@ -14,6 +14,7 @@
 --   {'MISSING'}         the task was deleted
 -- @include call_noted
 -- @include call_note
+-- @idempotent
 local push, call, task = KEYS[1], KEYS[2], KEYS[3]
 local keep_ms, name, config, most, ttl_ms = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
 

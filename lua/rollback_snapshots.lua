@@ -12,6 +12,7 @@
 -- @include call_note
 -- @include snapshot_forget
 -- @include snapshot_top
+-- @idempotent
 local rows, call, index = KEYS[1], KEYS[2], KEYS[3]
 local keep_ms, prefix = ARGV[1], ARGV[2]
 

@@ -8,7 +8,7 @@
 --   {'OK', reply}    what the command gave; a long one is run in portions, and this is the sum
 -- @include call_noted
 -- @include call_note
--- @removes
+-- @idempotent
 local key, call = KEYS[1], KEYS[2]
 local keep_ms, verb, portion = ARGV[1], ARGV[2], 1000
 

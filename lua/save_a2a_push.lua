@@ -11,6 +11,7 @@
 --   {'MISSING'}  no such task
 -- @include call_noted
 -- @include call_note
+-- @idempotent
 local task, call, push = KEYS[1], KEYS[2], KEYS[3]
 local keep_ms, config_id, config = ARGV[1], ARGV[2], ARGV[3]
 

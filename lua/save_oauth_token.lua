@@ -11,6 +11,7 @@
 -- @include call_noted
 -- @include call_note
 -- @include now_ms
+-- @idempotent
 local token, call = KEYS[1], KEYS[2]
 local keep_ms, value, expires_ms, ttl_ms = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 

@@ -13,6 +13,7 @@
 -- @include call_noted
 -- @include call_note
 -- @include snapshot_forget
+-- @idempotent
 -- @each
 local rows, call, index = KEYS[1], KEYS[2], KEYS[3]
 local keep_ms, version, id, checkpoint, row, ttl_ms = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]

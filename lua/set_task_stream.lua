@@ -9,6 +9,7 @@
 --   {'MISSING'}  no such task
 -- @include call_noted
 -- @include call_note
+-- @idempotent
 local task, call = KEYS[1], KEYS[2]
 local keep_ms, stream = ARGV[1], ARGV[2]
 

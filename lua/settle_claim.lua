@@ -9,6 +9,7 @@
 --   {'OK', settled}  how many were still the claim's
 -- @include now_ms
 -- @include watch_clock
+-- @include watch_live
 local watch, clock, mark = KEYS[1], KEYS[2], tonumber(ARGV[1])
 local entries = { unpack(ARGV, 2) }
 
@@ -25,4 +26,5 @@ for i = 1, #entries, 2 do
     end
   end
 end
+watch_live(watch)
 return { 'OK', settled }

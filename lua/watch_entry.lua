@@ -9,6 +9,7 @@
 --   {'OK', when}  in ms
 -- @include now_ms
 -- @include watch_clock
+-- @include watch_live
 local watch, clock = KEYS[1], KEYS[2]
 local entry, delay_ms, stands = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 
@@ -18,4 +19,5 @@ watch_clock(watch, clock, now)
 local was = tonumber(redis.call('ZSCORE', watch, entry) or 0)
 if stands == 'later' and was > when or stands == 'first' and was > 0 then return { 'OK', was } end
 redis.call('ZADD', watch, string.format('%.0f', when), entry)
+watch_live(watch)
 return { 'OK', when }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from redis_state.codec import Change
 from redis_state.errors import (
     AuthenticationFailed,
     BackendError,
@@ -38,6 +37,7 @@ from redis_state.errors import (
     TokenUnknown,
     VersionConflict,
 )
+from redis_state.serialization.codec import Change
 from redis_state.settings import Settings
 from redis_state.store import (
     Entry,

@@ -103,7 +103,7 @@ def make_settings(url: str | None = None, **options: Any) -> Settings:
 
 
 def _problem(error: ValueError) -> str:
-    """Say which setting is wrong without its value: it may be a secret."""
+    """Return which setting is wrong, without its value: it may be a secret."""
     listed = getattr(error, "errors", None)
     if listed is None:
         return str(error)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
 
-from redis_state import codec, limits
+from redis_state import limits
 from redis_state.errors import (
     BackendError,
     CommandRefused,
@@ -37,11 +37,13 @@ from redis_state.models import (
 from redis_state.models.task_groups import TaskGroup
 from redis_state.models.version import Version
 from redis_state.primitives.record import Records
+from redis_state.scripts import Fence, Scripts
+from redis_state.serialization import codec
 from redis_state.settings import Settings, make_settings
 from redis_state.stores.artifacts import ArtifactStore
+from redis_state.stores.audit_events import GLOBAL_TRACE, EventStore
 from redis_state.stores.base import Base, Unreadable
 from redis_state.stores.bindings import BindingStore
-from redis_state.stores.events import GLOBAL_TRACE, EventStore
 from redis_state.stores.groups import GroupStore
 from redis_state.stores.kv import KVStore
 from redis_state.stores.memory import MemoryStore
@@ -56,9 +58,8 @@ from redis_state.stores.traces import TraceStore
 from redis_state.stores.trajectories import TrajectoryStore
 from redis_state.stores.transitions import Transitions
 from redis_state.stores.updates import UpdateStore
-from redis_state.transport.connect import Transport
 from redis_state.transport.keys import Keys, token_digest
-from redis_state.transport.scripts import Fence, Scripts
+from redis_state.transport.transport import Transport
 
 
 @dataclass(frozen=True, slots=True)
@@ -399,7 +400,7 @@ class RedisStateStore:
         return await self.trajectories.load(trace_id, session_id)
 
     async def list_traces(self, session_id: str, limit: int = 50) -> list[str]:
-        """Name a session's traces, the last saved first."""
+        """Return a session's traces, the last saved first."""
         return await self.trajectories.traces(session_id, limit=limit)
 
     async def save_planner_event(self, trace_id: str, event: PlannerEvent) -> None:
@@ -478,7 +479,7 @@ class RedisStateStore:
         return await self.base.unreadable(next(named, GLOBAL_TRACE))
 
     def changes_of(self, value: Any) -> list[codec.Change]:
-        """Tell what storing a value would change of it: where, and what kind of thing is there."""
+        """Return what storing a value would change in it: each place, and the kind of value."""
         return codec.encode_reporting(value)[1]
 
     async def health(self) -> Health:
@@ -548,7 +549,7 @@ _QUIET_TURNS = 20
 
 
 def process_name() -> str:
-    """Name this process for others to read."""
+    """Return a name for this process, for people to read."""
     return f"{socket.gethostname()}:{os.getpid()}"
 
 
@@ -574,7 +575,7 @@ def _read_info(text: str) -> dict[str, str]:
 
 
 def _problems_of(details: Mapping[str, str]) -> tuple[str, ...]:
-    """Name what of a server's settings endangers what is stored."""
+    """Return the server settings that endanger stored data."""
     policy = details.get("maxmemory_policy", "noeviction")
     if policy == "noeviction":
         return ()

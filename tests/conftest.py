@@ -13,14 +13,14 @@ from hypothesis import settings as hypothesis_settings
 from pydantic import SecretStr
 
 from redis_state import RedisStateStore, Settings
+from redis_state.scripts import Scripts
 from redis_state.testing import leaked_keys
-from redis_state.transport.connect import Transport
 from redis_state.transport.keys import Keys
-from redis_state.transport.scripts import Scripts
-from tests import children
-from tests.faults import run_server, short_directory
-from tests.hosts import KINDS, Host, open_host
-from tests.servers import TestServer, describe, start_server
+from redis_state.transport.transport import Transport
+from tests.support import children
+from tests.support.faults import run_server, short_directory
+from tests.support.hosts import KINDS, Host, open_host
+from tests.support.servers import TestServer, describe, start_server
 
 # `make fuzz` looks for what nobody has thought of. All other runs are the same for everybody: what
 # decides a test is in the checkout, not in the examples or the order that one run happens to draw.

@@ -8,10 +8,9 @@ from typing import Any
 from benchmarks.measure import Operation
 from benchmarks.peers import ours
 from benchmarks.peers.plain import connect
-from redis_state import RedisStateStore
-from redis_state.transport import scripts
-from redis_state.transport.connect import Transport
-from redis_state.transport.packing import Argument, Prepared, Question
+from redis_state import RedisStateStore, scripts
+from redis_state.transport.resp import Argument, PackedCommand, PreparedScript
+from redis_state.transport.transport import Transport
 
 
 class _Pool:
@@ -21,12 +20,12 @@ class _Pool:
         self._redis = redis
 
     def run(
-        self, prepared: Prepared, more: tuple[Argument, ...], **options: bool
+        self, prepared: PreparedScript, more: tuple[Argument, ...], **options: bool
     ) -> Awaitable[Any]:
         """Do what the sender does, one call of a script at a time."""
         return self.send(*prepared.command(*more), **options)
 
-    def ask(self, question: Question) -> Awaitable[Any]:
+    def ask(self, question: PackedCommand) -> Awaitable[Any]:
         """Do what the sender does, one command that reads at a time."""
         return self.send(*question.command)
 

@@ -9,7 +9,7 @@ local function log_drop(rows, ids)
   -- As expired at once: the next append then gives the new stream its lifetime.
   head.first, head.first_ms, head.expires, head.before_ms = head.last + 1, 0, 0, head.last_ms
   redis.call('HSET', ids, '', log_text(head))
-  -- One that somebody made persistent stays so: a time in the past would delete it.
+  -- Without a lifetime there is none to restore: a time in the past would delete the numbers.
   if expires > 0 then redis.call('PEXPIREAT', ids, string.format('%.0f', expires)) end
   return dropped
 end

@@ -1,28 +1,45 @@
 """An agent's state: one frozen value that survives processes and languages."""
 
-from redis_state.agents.budget import ExecutionBudget
-from redis_state.agents.context import AgentContext
-from redis_state.agents.driver import Driver, Scope, ScriptedDriver, Steering, Tool, ToolRun, Turn
-from redis_state.agents.execution import ExecutionState, ExecutionStatus
-from redis_state.agents.frozen import FrozenMap
-from redis_state.agents.guards import DEFAULT_BUDGET
-from redis_state.agents.history import ExecutionHistory, summary_of
-from redis_state.agents.ids import (
+from redis_state.agents.runtime.limits import DEFAULT_BUDGET
+from redis_state.agents.runtime.llm import (
+    Driver,
+    Scope,
+    ScriptedDriver,
+    Steering,
+    Tool,
+    ToolRun,
+    Turn,
+)
+from redis_state.agents.runtime.loop import AgentLoop
+from redis_state.agents.runtime.run import run_session
+from redis_state.agents.runtime.session_runtime import (
+    SessionEvent,
+    SessionEventType,
+    SessionLease,
+    SessionRuntime,
+    SessionStage,
+)
+from redis_state.agents.runtime.subagents import SubAgents
+from redis_state.agents.state.agent_state import AgentState
+from redis_state.agents.state.budget import ExecutionBudget
+from redis_state.agents.state.context import AgentContext
+from redis_state.agents.state.execution import ExecutionState, ExecutionStatus
+from redis_state.agents.state.frozen import FrozenMap
+from redis_state.agents.state.ids import (
     derived_id,
     execution_id_for,
     id_for,
     new_id,
     session_id_for,
 )
-from redis_state.agents.inference import (
+from redis_state.agents.state.inference import (
     InferenceResponse,
     LlmConfig,
     ResponseData,
     ResponseFormat,
     Usage,
 )
-from redis_state.agents.loop import AgentLoop
-from redis_state.agents.messages import (
+from redis_state.agents.state.messages import (
     Message,
     Messages,
     MessageStore,
@@ -30,27 +47,13 @@ from redis_state.agents.messages import (
     ToolCall,
     ToolResult,
 )
-from redis_state.agents.raw import RawSession
-from redis_state.agents.run import run_session
-from redis_state.agents.runtime import (
-    SessionEvent,
-    SessionEventType,
-    SessionLease,
-    SessionRuntime,
-    SessionStage,
+from redis_state.agents.state.session import (
+    AgentDefinition,
+    AgentSession,
+    SessionHeader,
+    SessionStatus,
 )
-from redis_state.agents.session import AgentDefinition, AgentSession, SessionHeader, SessionStatus
-from redis_state.agents.session_store import SessionPage, SessionStore
-from redis_state.agents.signals import (
-    GUIDE_PRIORITIES,
-    PRIORITIES,
-    ExecutionContinuation,
-    StopReason,
-    StopSignal,
-    StopSignals,
-)
-from redis_state.agents.state import AgentState
-from redis_state.agents.steps import (
+from redis_state.agents.state.steps import (
     AgentStep,
     AgentStepType,
     StepError,
@@ -58,7 +61,17 @@ from redis_state.agents.steps import (
     StepExecutions,
     ToolExecution,
 )
-from redis_state.agents.subagents import SubAgents
+from redis_state.agents.state.stop_signals import (
+    GUIDE_PRIORITIES,
+    PRIORITIES,
+    ExecutionContinuation,
+    StopReason,
+    StopSignal,
+    StopSignals,
+)
+from redis_state.agents.storage.history import ExecutionHistory, summary_of
+from redis_state.agents.storage.raw import RawSession
+from redis_state.agents.storage.session_store import SessionPage, SessionStore
 
 __all__ = [
     "DEFAULT_BUDGET",

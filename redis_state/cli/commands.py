@@ -1,6 +1,6 @@
 """The commands.
 
-The exit status says how it went, see `redis_state.cli.ending`.
+The exit status says how it went, see `redis_state.cli.exit_codes`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.table import Table
 
 from redis_state import RedisStateStore, __version__
-from redis_state.cli.ending import STATUSES, Status, complain, or_exit, run
+from redis_state.cli.exit_codes import STATUSES, ExitCode, complain, or_exit, run
 from redis_state.errors import CallerError
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ def demo(
     outcome = or_exit(review)
     _report(outcome, console, as_json=as_json)
     if not outcome.ok:
-        raise typer.Exit(Status.FAILED)
+        raise typer.Exit(ExitCode.FAILED)
 
 
 @app.command()
@@ -179,7 +179,7 @@ def worker(
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
     # What it serves, and where, is said at the start.
-    logging.getLogger("redis_state.worker.runner").setLevel(logging.INFO)
+    logging.getLogger("redis_state.worker.worker").setLevel(logging.INFO)
     signal.signal(signal.SIGTERM, _end_at_once)
     found = or_exit(lambda: _load_worker(target, AgentWorker))
     if stop_with_stdin:
@@ -211,7 +211,7 @@ def health(url: Url = None, as_json: AsJson = False) -> None:
                 table.add_row(name, str(value))
         Console().print(table)
     if not found["ok"]:
-        raise typer.Exit(Status.UNAVAILABLE if found["problem"] else Status.FAILED)
+        raise typer.Exit(ExitCode.UNAVAILABLE if found["problem"] else ExitCode.FAILED)
 
 
 @app.command()
@@ -223,10 +223,10 @@ def version() -> None:
 def _need_penguiflow(*, ask: bool) -> None:
     if importlib.util.find_spec("penguiflow") is None:
         complain("--penguiflow needs PenguiFlow, which is not installed: pip install penguiflow")
-        raise typer.Exit(Status.USAGE)
+        raise typer.Exit(ExitCode.USAGE)
     if ask:
         complain("--ask and --penguiflow do not go together")
-        raise typer.Exit(Status.USAGE)
+        raise typer.Exit(ExitCode.USAGE)
 
 
 def _run_plans(options: Options, console: Console, *, as_json: bool) -> None:
@@ -250,7 +250,7 @@ def _run_plans(options: Options, console: Console, *, as_json: bool) -> None:
             for problem in outcome.problems:
                 tell(f"- {problem}")
     if not outcome.ok:
-        raise typer.Exit(Status.FAILED)
+        raise typer.Exit(ExitCode.FAILED)
 
 
 def _report(outcome: Outcome, console: Console, *, as_json: bool) -> None:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from redis_state.cli.commands import AsJson, Url, app
-from redis_state.cli.ending import NotFound, TooLate, run
+from redis_state.cli.exit_codes import NotFound, TooLate, run
+from redis_state.cli.output import print_json, print_line, task_document
 from redis_state.cli.tasks import SessionId, TaskId, client_of, found
-from redis_state.cli.telling import print_json, print_line, task_document
 from redis_state.errors import CallerError, InvalidField
 from redis_state.models import SteeringEventType, TaskState
 

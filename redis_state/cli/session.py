@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from redis_state import RedisStateStore, codec
+from redis_state import RedisStateStore
 from redis_state.agents import (
     AgentSession,
     LlmConfig,
@@ -23,11 +23,12 @@ from redis_state.agents import (
     SessionStatus,
     SessionStore,
 )
-from redis_state.agents.ids import is_session_id
-from redis_state.agents.protection import is_sealed
-from redis_state.cli.ending import Status, or_exit, run
-from redis_state.cli.tree import differences
+from redis_state.agents.state.ids import is_session_id
+from redis_state.agents.storage.protection import is_sealed
+from redis_state.cli.exit_codes import ExitCode, or_exit, run
+from redis_state.cli.json_diff import differences
 from redis_state.errors import CallerError, CorruptState, SessionNotFound
+from redis_state.serialization import codec
 
 T = TypeVar("T")
 
@@ -225,7 +226,7 @@ def diff(
         if not found:
             print("They are the same.")
     if found:
-        raise typer.Exit(Status.FAILED)
+        raise typer.Exit(ExitCode.FAILED)
 
 
 def _raw(session_id: str, url: str | None, *, with_keys: bool) -> dict[str, Any]:

@@ -13,8 +13,8 @@ from rich.tree import Tree
 
 from redis_state import RedisStateStore
 from redis_state.cli.commands import AsJson, Url, app
-from redis_state.cli.ending import NotFound, Status, or_exit, run
-from redis_state.cli.telling import (
+from redis_state.cli.exit_codes import ExitCode, NotFound, or_exit, run
+from redis_state.cli.output import (
     age,
     brief,
     harmless,
@@ -208,7 +208,7 @@ def tail(
 
     ended = run(print_all())
     if ended is not None and ended.status is not TaskStatus.COMPLETE:
-        raise typer.Exit(Status.FAILED)
+        raise typer.Exit(ExitCode.FAILED)
 
 
 @app.command()

@@ -54,6 +54,7 @@ from a2a.types.a2a_pb2 import (
 from starlette.applications import Starlette
 from starlette.requests import Request
 
+from redis_state.embedded.server import start_embedded
 from redis_state.integrations.a2a import (
     A2ABackend,
     A2AOptions,
@@ -65,7 +66,6 @@ from redis_state.integrations.a2a import (
     create_task_store,
     create_versioned_task_store,
 )
-from redis_state.transport.embedded import start_embedded
 
 _STOP_S = 5.0
 _PUSH_S = 5.0
@@ -83,7 +83,7 @@ class DemoAgent(AgentExecutor):
             raise
 
     async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
-        """Tell the end; what it does can be interrupted at any place."""
+        """Publish the end; the work can be interrupted at any place."""
         await TaskUpdater(event_queue, context.task_id or "", context.context_id or "").cancel()
 
     async def _obey(self, context: RequestContext, event_queue: EventQueue) -> None:
@@ -276,7 +276,7 @@ async def _first_line(replica: asyncio.subprocess.Process, stop: asyncio.Event) 
 
 
 async def _stop(replicas: list[asyncio.subprocess.Process]) -> None:
-    """Tell the replicas to stop, and kill those that do not."""
+    """Stop the replicas, and kill those that do not stop."""
     for replica in replicas:
         with suppress(ProcessLookupError):
             replica.terminate()

@@ -25,12 +25,12 @@ from redis_state.demo.review_run import (
     takeover_problems,
 )
 from redis_state.demo.tasks import ReviewJob
+from redis_state.embedded.server import start_embedded
 from redis_state.errors import ConfigError, RedisStateError
 from redis_state.models import SteeringEventType, UpdateType
 from redis_state.settings import Settings
 from redis_state.store import RedisStateStore
 from redis_state.transport.address import Address
-from redis_state.transport.embedded import start_embedded
 from redis_state.worker import TaskClient
 
 T = TypeVar("T")
@@ -48,10 +48,10 @@ class View(Protocol):
         """Show a task anew."""
 
     def say(self, text: str) -> None:
-        """Tell something that concerns no one task."""
+        """Show something that concerns no single task."""
 
     async def ask(self, review: Review) -> bool:
-        """Have a person decide."""
+        """Ask a person to decide."""
         ...
 
 

@@ -79,7 +79,7 @@ class ScriptedModel:
         self._args = dict(args)
 
     async def complete(self, *, messages: Sequence[Mapping[str, Any]], **_: Any) -> str:
-        """Name the tool that comes next."""
+        """Return the tool that comes next."""
         done = sum(message["role"] == "assistant" for message in messages)
         if done < len(PLAN):
             action = {"thought": "next", "next_node": PLAN[done], "args": self._args}

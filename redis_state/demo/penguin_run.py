@@ -57,7 +57,7 @@ class Plan:
         return [step["action"]["next_node"] for step in self.after]
 
     def problems(self) -> Iterator[str]:
-        """Tell what is not as it should be."""
+        """Return what is not as it should be."""
         if self.status != "COMPLETE":
             yield f"ended as {self.status}"
         if self.steps != [*PLAN]:

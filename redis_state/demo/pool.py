@@ -83,7 +83,7 @@ class WorkerPool:
         return list(self._processes)
 
     async def death(self) -> str:
-        """Wait until a worker ends without being asked to; tell which, and its last words."""
+        """Wait until a worker ends without being asked to; return which, and its last words."""
         return await asyncio.shield(self._death)
 
     async def retire(self, name: str) -> str:

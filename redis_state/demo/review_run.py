@@ -87,7 +87,7 @@ class Review:
         self.error = str(content.get("error") or self.error)
 
     def problem(self) -> str:
-        """Tell in which way the outcome is not the one that the driver brought about, if any."""
+        """Return in which way the outcome is not the one that the driver brought about, if any."""
         wanted = "CANCELLED" if self.role is Role.CANCELLED else "COMPLETE"
         if self.status != wanted:
             return f"ended as {self.status}, not {wanted} {self.error}".rstrip()
@@ -149,7 +149,7 @@ class Outcome:
 
 
 def takeover_problems(reviews: Sequence[Review], killed: str) -> Iterator[str]:
-    """Tell what is wrong if another worker should have what the killed one was reviewing."""
+    """Return what is wrong if another worker should have what the killed one was reviewing."""
     left = [review for review in reviews if killed and review.left_by == killed]
     if not killed:
         yield "no worker was killed"
@@ -176,7 +176,7 @@ def assign_roles(documents: list[Path], root: Path) -> list[Review]:
 
 
 def _names(documents: list[Path], root: Path) -> dict[Path, str]:
-    """Name documents as seen from here; those elsewhere by as much of their end as tells them."""
+    """Return documents as seen from here; those elsewhere by as much of their end as tells them."""
     names = {path: str(path.relative_to(root)) for path in documents if path.is_relative_to(root)}
     for path in documents:
         others = [other for other in documents if other != path]

@@ -123,7 +123,7 @@ def _stage_work(document: Document, job: ReviewJob) -> dict[str, Callable[[], An
 
 
 async def _told(say: Callable[[], Awaitable[None]], work: Callable[[], Any], pace_s: float) -> Any:
-    """Tell of a stage and do it, off the event loop: a review is honest work for a processor."""
+    """Publish a stage and do it, off the event loop: a review is real work for a processor."""
     await say()
     if pace_s:
         await asyncio.sleep(pace_s)

@@ -94,7 +94,7 @@ class PlainView:
         self._print(f"> {text}")
 
     async def ask(self, review: Review) -> bool:
-        """Have whoever writes to standard input decide: y or n. No answer at all is no."""
+        """Read a decision from standard input: y or n. No answer at all is no."""
         self._answers = self._answers or Answers()
         found = "1 finding" if review.findings == 1 else f"{review.findings} findings"
         self._print(f"? {review.name}: {found}. Publish the reviewed copy? [Y/n]")
@@ -146,7 +146,7 @@ class LiveView(PlainView):
         )
 
     async def ask(self, review: Review) -> bool:
-        """Have the person at the terminal decide."""
+        """Ask the person at the terminal to decide."""
         self._progress.stop()
         try:
             return await super().ask(review)
@@ -207,7 +207,7 @@ def _taken_over_by(review: Review) -> str:
 
 
 def _process(name: str) -> str:
-    """Name a worker's process; the host only if it is another one."""
+    """Return a worker's process; the host only if it is another one."""
     host, _, number = name.rpartition(":")
     return f"pid {number}" if number and host == socket.gethostname() else name
 

@@ -78,7 +78,7 @@ def memory_store_of(store: Any) -> MemoryStore | None:
 
 
 def open_document(store: Any, key: str) -> Document:
-    """Name the document of a key: in a store's memory, else by its two methods, else nowhere."""
+    """Return the document of a key: in a store's memory, else by its two methods, else nowhere."""
     memory = memory_store_of(store)
     if memory is not None:
         return Versioned(memory, key)

@@ -206,7 +206,7 @@ class PlannerMemory:
 
 @contextmanager
 def turns_named(name: str) -> Generator[None]:
-    """Name the turns that are added in this block, in order, here and in tasks started here.
+    """Give ids to the turns that are added in this block, in order, here and in tasks started here.
 
     So a job that begins again adds none a second time.
     """

@@ -17,7 +17,6 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, cast
 
-from redis_state import codec
 from redis_state.errors import InvalidField, RedisStateError, VersionConflict
 from redis_state.memory.document import memory_store_of, open_document
 from redis_state.memory.keys import CompositeKey, MemoryKey, read_composite
@@ -30,6 +29,7 @@ from redis_state.memory.types import (
     Summarizer,
 )
 from redis_state.memory.wire import document_of, state_of, turn_of
+from redis_state.serialization import codec
 
 log: logging.Logger = logging.getLogger(__name__)
 

@@ -226,7 +226,7 @@ class Degraded:
     refused: Exception | None = None
 
     def apply(self, state: State, rules: Rules) -> bool:
-        """Put back what waits, unless somebody else has summarised those turns."""
+        """Put the waiting turns back, unless another process has summarised them."""
         if not _any_of(self.ids, [*state.backlog, *state.pending]):
             return False
         state.health = MemoryHealth.DEGRADED

@@ -10,10 +10,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from redis_state import codec
 from redis_state.errors import InvalidField
 from redis_state.memory.state import REMEMBERED_IDS, State, Turn
 from redis_state.memory.types import MemoryHealth, ShortTermMemoryConfig
+from redis_state.serialization import codec
 
 VERSION = 1
 _DIGEST = ("tools_invoked", "observations_summary", "reasoning_summary", "artifacts_refs")
@@ -126,7 +126,7 @@ def _texts(given: Any) -> list[str]:
 
 
 def _snapshot(config: ShortTermMemoryConfig) -> dict[str, Any]:
-    """Note the configuration, for whoever looks at the document."""
+    """Record the configuration in the document, for readers of it."""
     budget, isolation = config.budget, config.isolation
     return {
         "strategy": config.strategy,

@@ -74,7 +74,7 @@ class Vocabulary:
     forbidden: frozenset[tuple[TaskPhase, TaskPhase]] = frozenset()
 
     def phase(self, word: str | Enum) -> TaskPhase:
-        """Tell which phase a word, or an enum's member of that value, means.
+        """Return the phase of a word, or of an enum member with that value.
 
         Errors: InvalidField names the words that there are.
         """
@@ -85,7 +85,7 @@ class Vocabulary:
         return found
 
     def word(self, phase: TaskPhase) -> str:
-        """Say a phase, or the status that it has where the protocol has no finer word."""
+        """Return the word for a phase, or for its status where the protocol has no finer word."""
         words = {meant: word for word, meant in self.words.items()}
         return words.get(phase) or words[TaskPhase(phase.status.value)]
 
@@ -142,7 +142,7 @@ A2A: Vocabulary = Vocabulary(
 
 
 def can_transition(current: str | Enum, wanted: str | Enum, *, words: Vocabulary = CORE) -> bool:
-    """Tell whether a task may go from one state to another. Errors: InvalidField."""
+    """Return whether a task may go from one state to another. Errors: InvalidField."""
     return words.phase(current) in words.sources(words.phase(wanted))
 
 

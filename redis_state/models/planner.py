@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, cast
 
 from redis_state.errors import InvalidField
-from redis_state.nearest import unshared
+from redis_state.serialization.lossy import unshared
 
 
 @dataclass(frozen=True, slots=True)

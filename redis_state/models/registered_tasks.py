@@ -63,7 +63,7 @@ class EventKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class EventSummary:
     """What an event says of its task; ``task_id`` is empty if it names none."""
 
     kind: EventKind
@@ -137,8 +137,8 @@ def read_state(value: object) -> A2AState:
         raise InvalidField("status.state", f"must be one of {known}") from None
 
 
-def what_is_told(event: Mapping[str, Any]) -> Told:
-    """Tell what an event is, by its shape, alone or in A2A 1.0's wrapper, and what it says.
+def classify_event(event: Mapping[str, Any]) -> EventSummary:
+    """Classify an event by its shape, alone or in A2A 1.0's wrapper, and summarise it.
 
     Errors: InvalidField for what is no event of A2A, and for a state that is none.
     """
@@ -147,12 +147,12 @@ def what_is_told(event: Mapping[str, Any]) -> Told:
     if isinstance(status, Mapping):
         state = read_state(cast("Mapping[str, Any]", status).get("state"))
         if "id" in event:
-            return Told(EventKind.TASK, state, _name(event, "id"))
-        return Told(EventKind.STATUS, state, _task_id(event))
+            return EventSummary(EventKind.TASK, state, _name(event, "id"))
+        return EventSummary(EventKind.STATUS, state, _task_id(event))
     if isinstance(event.get("artifact"), Mapping):
-        return Told(EventKind.ARTIFACT, None, _task_id(event))
+        return EventSummary(EventKind.ARTIFACT, None, _task_id(event))
     if "role" in event and not {"parts", "messageId", "message_id"}.isdisjoint(event):
-        return Told(EventKind.MESSAGE, None, _task_id(event))
+        return EventSummary(EventKind.MESSAGE, None, _task_id(event))
     raise InvalidField(
         "event", "a task, a status update, an artifact update or a message is needed"
     )

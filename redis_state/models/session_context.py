@@ -89,7 +89,7 @@ class PendingContextPatch:
 
 
 def hash_context(llm_context: Mapping[Any, Any]) -> str | None:
-    """Name the content of an ``llm_context`` as PenguiFlow does; None if JSON cannot hold it."""
+    """Return the hash of an ``llm_context`` as PenguiFlow makes it; None if JSON cannot hold it."""
     try:
         raw = json.dumps(llm_context, ensure_ascii=False, sort_keys=True)
         return hashlib.sha256(raw.encode("utf-8")).hexdigest()
@@ -98,7 +98,7 @@ def hash_context(llm_context: Mapping[Any, Any]) -> str | None:
 
 
 def has_diverged(patch: ContextPatch, version: int, context_hash: str | None) -> bool:
-    """Tell whether the context is no longer the one that the patch's task started from."""
+    """Return whether the context is no longer the one that the patch's task started from."""
     if patch.source_context_version is not None and patch.source_context_version != version:
         return True
     return bool(patch.source_context_hash) and patch.source_context_hash != context_hash

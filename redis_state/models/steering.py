@@ -12,9 +12,9 @@ from typing import Any, Final, cast
 
 from pydantic import BaseModel, Field
 
-from redis_state.codec import canonical, plain, text_of
 from redis_state.errors import SteeringValidationError
 from redis_state.models.tasks import new_id, utc_now
+from redis_state.serialization.codec import canonical, plain, text_of
 
 MAX_STEERING_PAYLOAD_BYTES: Final = 16_384
 MAX_STEERING_DEPTH: Final = 6

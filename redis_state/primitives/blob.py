@@ -17,8 +17,8 @@ from itertools import islice
 from typing import Any, Literal
 
 from redis_state.errors import BackendUnavailable, InvalidField, LostRace, OutcomeUnknown
+from redis_state.scripts import ReplyCode, Scripts
 from redis_state.transport.keys import BlobKeys
-from redis_state.transport.scripts import Scripts, Word
 
 CHUNK_BYTES = 256 * 1024
 _UPLOAD_TTL_MS = 15 * 60 * 1000
@@ -51,7 +51,7 @@ class Quota:
         return self.max_count, self.max_bytes, self.max_trace_count, self.max_trace_bytes
 
     def largest(self, *, traced: bool) -> int:
-        """Tell how many bytes a blob may have; -1 if there may be none at all."""
+        """Return how many bytes a blob may have; -1 if there may be none at all."""
         if self.strategy == "none":
             return self.max_blob_bytes
         counts = (self.max_count, self.max_trace_count)[: 1 + traced]
@@ -140,10 +140,10 @@ class Blobs:
                 limits=self._quota.limits,
                 victims=victims,
             )
-            if reply.word is Word.OK:
+            if reply.word is ReplyCode.OK:
                 stored: bytes = reply.facts[0]
                 return stored
-            if reply.word is Word.MISSING:
+            if reply.word is ReplyCode.MISSING:
                 raise OutcomeUnknown(upload.key, "the upload is gone: expired, or committed before")
             victims = [_text(victim) for victim in reply.facts]
         raise BackendUnavailable(upload.key, "no room was found among so many other writers")
@@ -157,7 +157,7 @@ class Blobs:
         )
 
     async def ids(self) -> list[str]:
-        """Name the blobs that have not expired, the first to expire first."""
+        """Return the blobs that have not expired, the first to expire first."""
         reply = await self._scripts.list_blobs(self._keys)
         return [_text(blob_id) for blob_id in reply.facts[0]]
 
@@ -187,7 +187,7 @@ class Blobs:
             yield chunk
 
     async def delete(self, blob_id: str) -> tuple[bool, int]:
-        """Delete a blob; tell whether it was there, and how many are left."""
+        """Delete a blob; return whether it was there, and how many are left."""
         reply = await self._scripts.delete_blob(self._keys, blob_id=blob_id)
         return bool(reply.facts[0]), int(reply.facts[1])
 

@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from redis_state.errors import BackendError, LeaseLost
-from redis_state.transport.scripts import Fence, Scripts, Word
+from redis_state.scripts import Fence, ReplyCode, Scripts
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ class Leases:
         reply = await self._scripts.acquire_lease(
             key, owner=owner, duration_ms=duration_ms, keep_ms=self._keep_ms
         )
-        return None if reply.word is Word.HELD else Held(key, owner, int(reply.facts[0]))
+        return None if reply.word is ReplyCode.HELD else Held(key, owner, int(reply.facts[0]))
 
     async def renew(self, held: Held, *, duration_ms: int) -> None:
         """Hold it for so long from now, also if it has run out but nobody took it.
@@ -69,12 +69,12 @@ class Leases:
             duration_ms=duration_ms,
             keep_ms=self._keep_ms,
         )
-        if reply.word is Word.LOST:
+        if reply.word is ReplyCode.LOST:
             current, taken = map(int, reply.facts)
             raise LeaseLost(held.key, epoch=held.epoch, current=current, released=not taken)
 
     async def is_held(self, key: str) -> bool:
-        """Tell whether the lease is held."""
+        """Return whether the lease is held."""
         reply = await self._scripts.look_lease(key)
         return int(reply.facts[0]) > 0
 
@@ -135,5 +135,5 @@ class Leases:
 
 
 def new_owner() -> str:
-    """Name one claim."""
+    """Return a new id for one claim."""
     return secrets.token_urlsafe(12)

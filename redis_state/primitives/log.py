@@ -19,8 +19,8 @@ from zlib import crc32
 from redis_state import limits
 from redis_state.errors import BackendUnavailable, CursorGap, InvalidField, LeaseLost
 from redis_state.primitives.signal import Row, listening, read_message
+from redis_state.scripts import Fence, Limits, Reply, ReplyCode, Scripts, raw, topic_text
 from redis_state.transport.keys import LogKeys
-from redis_state.transport.scripts import Fence, Limits, Reply, Scripts, Word, raw, topic_text
 
 T = TypeVar("T")
 
@@ -84,13 +84,13 @@ class Log:
     async def add(
         self, row: tuple[bytes, bytes], *, topic: str | None = None, fence: Fence | None = None
     ) -> bool:
-        """Append a row, an entry id and its bytes, as `append` does; tell whether it is new."""
+        """Append a row, an entry id and its bytes, as `append` does; return whether it is new."""
         if not row[0]:
             raise InvalidField("row_id", "must not be empty")
         reply = await self.scripts.append_log(
             self.keys, row, self._limits, topic=topic, fence=fence
         )
-        if reply.word is Word.LOST:
+        if reply.word is ReplyCode.LOST:
             raise self._lost(fence, reply)
         new: bool = reply.facts[0] == 1
         return new
@@ -116,7 +116,7 @@ class Log:
             reply = await self.scripts.append_log(
                 self.keys, tuple(chain.from_iterable(some)), self._limits, topic=topic, fence=fence
             )
-            if reply.word is Word.LOST:
+            if reply.word is ReplyCode.LOST:
                 raise self._lost(fence, reply)
             appended.new += reply.facts[0]
             appended.numbers += reply.facts[1:]
@@ -158,7 +158,7 @@ class Log:
         reply = await self.scripts.read_log(
             self.keys, after=n, after_ms=ms, count=min(count, _MOST), topic=topic
         )
-        if reply.word is Word.GAP:
+        if reply.word is ReplyCode.GAP:
             raise self._gap(after or "", n or 0, reply)
         _, last, last_ms, found = reply.facts
         rows = [_row(entry) for entry in found]
@@ -221,7 +221,7 @@ class Log:
     async def find(self, row_id: bytes) -> str | None:
         """Return the cursor after the row of this id, or None if it is not kept."""
         reply = await self.scripts.find_row(self.keys, row_id=row_id)
-        return None if reply.word is Word.MISSING else self.cursor_at(*reply.facts)
+        return None if reply.word is ReplyCode.MISSING else self.cursor_at(*reply.facts)
 
     def cursor(self, row: Row) -> str:
         """Return the cursor after a row of this log."""
@@ -234,7 +234,7 @@ class Log:
     async def get(self, row_id: bytes) -> Row | None:
         """Return the row of this id, or None if it is not kept."""
         reply = await self.scripts.find_row(self.keys, row_id=row_id)
-        if reply.word is Word.MISSING:
+        if reply.word is ReplyCode.MISSING:
             return None
         entry = "{}-{}".format(*reply.facts)
         found = await self.scripts.ask("XRANGE", self.keys.rows, entry, entry)

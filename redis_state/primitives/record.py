@@ -14,7 +14,7 @@ from typing import Any
 
 from redis_state.errors import LeaseLost, VersionConflict
 from redis_state.models.version import Version
-from redis_state.transport.scripts import Fence, Scripts, Word, topic_text
+from redis_state.scripts import Fence, ReplyCode, Scripts, topic_text
 
 _REMEMBERED = 500
 
@@ -69,18 +69,18 @@ class Records:
             member=place.member if place else None,
             fence=fence,
         )
-        if reply.word is Word.STALE:
+        if reply.word is ReplyCode.STALE:
             raise VersionConflict(key, expected=expected or 0, actual=reply.version)
-        if reply.word is Word.LOST:
+        if reply.word is ReplyCode.LOST:
             raise LeaseLost(key, epoch=fence.epoch if fence else 0, current=reply.facts[0])
         return Version(reply.facts[0], write)
 
     async def amend(self, key: str, fields: Mapping[str, bytes], *, ttl_ms: int) -> bool:
-        """Save fields of a record that is there, and tell whether it was. Atomic."""
+        """Save fields of a record that is there, and return whether it was. Atomic."""
         reply = await self._scripts.save_record(
             key, fields, write=new_write_id(), ttl_ms=ttl_ms, expected="+"
         )
-        return reply.word is Word.OK
+        return reply.word is ReplyCode.OK
 
     async def load(self, key: str) -> Stored | None:
         """Return the record, or None if there is none."""
@@ -95,7 +95,7 @@ class Records:
         return [topic_text(member) or "" for member in found]
 
     async def delete(self, key: str, *, place: Place | None = None) -> bool:
-        """Delete a record and its place in an index; tell whether there was one."""
+        """Delete a record and its place in an index; return whether there was one."""
         reply = await self._delete(key, place, only_if_gone=False)
         return reply == 1
 
@@ -156,5 +156,5 @@ _name = _Names().__getitem__
 
 
 def new_write_id() -> str:
-    """Name one call, so that its repetition is recognised: 72 random bits, safe in URLs."""
+    """Return a new write id: 72 random bits, safe in URLs. A repeated call is recognised by it."""
     return os.urandom(9).hex()

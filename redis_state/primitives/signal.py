@@ -10,9 +10,9 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
-from redis_state.transport.connect import Transport
-from redis_state.transport.scripts import topic_text
+from redis_state.scripts import topic_text
 from redis_state.transport.subscriber import Subscription
+from redis_state.transport.transport import Transport
 
 
 class Row(NamedTuple):

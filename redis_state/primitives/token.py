@@ -6,9 +6,9 @@ import hashlib
 import secrets
 from typing import Any
 
-from redis_state import codec
 from redis_state.errors import TokenResolved, TokenUnknown
-from redis_state.transport.scripts import Reply, Scripts, Word
+from redis_state.scripts import Reply, ReplyCode, Scripts
+from redis_state.serialization import codec
 
 
 class Tokens:
@@ -27,7 +27,7 @@ class Tokens:
         reply = await self._scripts.open_token(
             key, payload=payload, mark=payload_mark(payload), ttl_ms=ttl_ms, keep_ms=self._keep_ms
         )
-        if reply.word is Word.TAKEN:
+        if reply.word is ReplyCode.TAKEN:
             raise resolved(reply)
         return bool(reply.facts[0])
 
@@ -55,15 +55,15 @@ class Tokens:
         For a claim whose caller left before the reply. False if the claim does not have the token.
         """
         reply = await self._scripts.release_token(key, claim=claim, keep_ms=self._keep_ms)
-        return reply.word is Word.OK and bool(reply.facts[0])
+        return reply.word is ReplyCode.OK and bool(reply.facts[0])
 
 
 def raise_unless_won(reply: Reply) -> Reply:
     """Return the winner's reply; raise what anybody else gets."""
-    if reply.word is Word.TAKEN:
+    if reply.word is ReplyCode.TAKEN:
         raise resolved(reply)
-    if reply.word in (Word.EXPIRED, Word.MISSING):
-        raise TokenUnknown(expired=reply.word is Word.EXPIRED)
+    if reply.word in (ReplyCode.EXPIRED, ReplyCode.MISSING):
+        raise TokenUnknown(expired=reply.word is ReplyCode.EXPIRED)
     return reply
 
 
@@ -75,10 +75,10 @@ def resolved(reply: Reply) -> TokenResolved:
 
 
 def payload_mark(payload: bytes) -> str:
-    """Name a payload without keeping it."""
+    """Return a digest that identifies a payload."""
     return hashlib.sha256(payload).hexdigest()[:32]
 
 
 def new_claim() -> str:
-    """Name one consumer's call."""
+    """Return a new id for one consumer's call."""
     return secrets.token_urlsafe(16)

@@ -5,9 +5,10 @@ the entry is written before the thing, and taken out after the thing is over: an
 thing is harmless, a thing without an entry would be lost for ever. A sweeper claims what is due,
 repairs it, and settles it: puts it off, or takes it out.
 
-This holds for every earlier state to which the server's history may go back. An entry is taken out
-by the second of two claims that find its thing over. The mark of the first is written after the
-thing was over: a server that has the mark also has the end of the thing.
+This also holds when the server's history goes back to an earlier state. An entry is taken out by
+the second of two claims that find its thing over. The mark of the first is written after the thing
+was over: a server that has the mark also has the end of the thing. (Two rollbacks within the second
+between the claims can defeat it.)
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
+from redis_state.scripts import Scripts
 from redis_state.transport.keys import WATCH_SHARDS, Keys
-from redis_state.transport.scripts import Scripts
 
 T = TypeVar("T")
 
@@ -41,6 +42,11 @@ class Claim:
     again: bool
 
 
+def found_over(score: bytes) -> bool:
+    """Return whether an entry's time says that the last claim has found its thing over."""
+    return score.endswith(_FOUND_OVER)
+
+
 class WatchList:
     """A list in shards, so that no one slot carries it all. ``key_of`` names another list's."""
 
@@ -51,7 +57,7 @@ class WatchList:
         self._key_of = key_of or keys.watch
 
     async def put(self, entry: bytes, *, delay_ms: int, sooner: bool = False) -> int:
-        """Have an entry looked at after a while; return when, in ms. Of two times the later stands.
+        """Put an entry; return when it is due, in ms. Of two times the later stands.
 
         ``sooner`` lets the given time replace a later one.
         """
@@ -64,7 +70,7 @@ class WatchList:
         return int(reply.facts[0])
 
     async def put_back(self, entry: bytes, *, delay_ms: int) -> None:
-        """Have an entry looked at after a while if it is not on the list; else its time stands."""
+        """Put an entry if it is not on the list; else its time stands."""
         await self._scripts.watch_entry(
             self._shard(entry), entry=entry, delay_ms=delay_ms, stands="first"
         )
@@ -74,15 +80,18 @@ class WatchList:
     ) -> T:
         """Put an entry, then write its thing; return what that returned.
 
-        ``write`` is told when the entry is due, in ms. If the connection broke in between, the
-        server may have come back without the entry: it is put again.
+        ``write`` gets the time at which the entry is due, in ms. If the connection broke in
+        between, the server may have come back without the entry: it is put again. Only a caller
+        that is killed at that moment leaves a thing without an entry.
         """
         sender = self._scripts.transport.sender
         connections = sender.connections
-        written = await write(await self.put(entry, delay_ms=delay_ms, sooner=True))
-        if sender.connections != connections:
-            await self.put(entry, delay_ms=delay_ms, sooner=True)
-        return written
+        try:
+            return await write(await self.put(entry, delay_ms=delay_ms, sooner=True))
+        finally:
+            # Also after an error: the thing may have been written.
+            if sender.connections != connections:
+                await asyncio.shield(self.put(entry, delay_ms=delay_ms, sooner=True))
 
     async def claim_due(self, *, limit: int = 100, hold_ms: int = 30_000) -> list[Claim]:
         """Claim entries that are due, ``limit`` of each shard, for ``hold_ms``.
@@ -99,7 +108,7 @@ class WatchList:
         claims: list[Claim] = []
         for mark, *due in (reply.facts for reply in replies):
             found = zip(due[::2], due[1::2], strict=True)
-            claims += [Claim(entry, mark, was.endswith(_FOUND_OVER)) for entry, was in found]
+            claims += [Claim(entry, mark, found_over(was)) for entry, was in found]
         return claims
 
     async def settle(self, claims: Iterable[tuple[Claim, int | None]]) -> int:

@@ -96,7 +96,7 @@ class A2AOwner:
         self._closed = False
 
     def is_own(self, row: Row) -> bool:
-        """Tell whether this server wrote a row."""
+        """Return whether this server wrote a row."""
         return row.id.startswith(self.name.encode() + b".")
 
     def begin(self) -> None:
@@ -161,7 +161,7 @@ class A2AOwner:
                 self._note_failure(ref, "publish its events", error)
 
     def reason(self, ref: Ref) -> str:
-        """Say why the run of a task failed here; empty if it did not, or long ago."""
+        """Return why the run of a task failed here; empty if it did not, or long ago."""
         said, until = self._failures.get(ref, ("", 0.0))
         return said if monotonic() < until else ""
 
@@ -214,7 +214,7 @@ class A2AOwner:
                     return
 
     async def sweep(self) -> int:
-        """Look at the tasks whose lease may have run out; return how many there were."""
+        """Inspect the tasks whose lease may have expired; return how many there were."""
         total = 0
         while True:
             # What cannot be looked at, or whose sweeper dies, is due again soon.
@@ -278,7 +278,7 @@ class A2AOwner:
 
     @asynccontextmanager
     async def _attending(self, ref: Ref) -> AsyncGenerator[None, None]:
-        """Look at a task whenever its lease may have run out, for the length of the block."""
+        """Inspect a task whenever its lease may have expired, for the length of the block."""
 
         async def attend() -> None:
             while True:

@@ -11,8 +11,8 @@ import asyncio
 from collections.abc import Set as AbstractSet
 
 from redis_state.errors import InvalidField, InvalidTransition
+from redis_state.scripts import ReplyCode
 from redis_state.stores.base import Base, ms
-from redis_state.transport.scripts import Word
 
 
 class A2AConfigs:
@@ -39,9 +39,9 @@ class A2AConfigs:
             most=self._most,
             ttl_ms=self._ttl_ms,
         )
-        if reply.word is Word.DENIED:
+        if reply.word is ReplyCode.DENIED:
             raise InvalidField("push configuration", f"a task may have {self._most}")
-        if reply.word is Word.MISSING:
+        if reply.word is ReplyCode.MISSING:
             raise InvalidTransition(task_id, current="-", wanted="configured")
 
     async def of_owner(self, scope: str, task_id: str) -> list[bytes]:
@@ -69,7 +69,7 @@ class A2AConfigs:
         return [config for configs in found for config in configs]
 
     async def drop(self, scope: str, task_id: str, name: str | None) -> bool:
-        """Delete one of an owner's configurations of a task, or all; tell whether there was any."""
+        """Delete one of an owner's configurations of a task, or all; return whether any was."""
         reply = await self._base.scripts.drop_a2a_configs(
             self._base.keys.a2a_version_configs(scope, task_id), name=name or ""
         )

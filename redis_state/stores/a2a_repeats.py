@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from redis_state.errors import BackendError, NoConnection, OutcomeUnknown, StoreFull
-from redis_state.transport.connect import Transport
+from redis_state.transport.transport import Transport
 
 T = TypeVar("T")
 

@@ -15,16 +15,17 @@ from datetime import datetime
 from functools import partial
 from typing import Any, TypeVar, cast
 
-from redis_state import codec
 from redis_state.errors import InvalidField
 from redis_state.primitives.log import Bounds, Log
 from redis_state.primitives.record import new_write_id
 from redis_state.primitives.signal import Row
+from redis_state.scripts import ReplyCode, raw
+from redis_state.serialization import codec
+from redis_state.serialization.rows import as_object, pack, unpack
 from redis_state.stores.a2a_repeats import repeated
-from redis_state.stores.base import Base, as_object, ms, pack, unpack
+from redis_state.stores.base import Base, ms
 from redis_state.stores.tasks import microseconds
 from redis_state.transport.keys import A2AKeys
-from redis_state.transport.scripts import Word, raw
 
 T = TypeVar("T")
 
@@ -50,7 +51,7 @@ class FoundTask:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class TaskChange:
     """One update: its kind (history, status or artifact), what it says, and its cursor.
 
     A status says itself, whether it is final, and its metadata; an artifact itself, whether it
@@ -110,7 +111,7 @@ class A2ATaskStore:
             ttl_ms=self._ttl_ms,
         )
         reply = await self._repeat(create)
-        return reply.word is Word.OK
+        return reply.word is ReplyCode.OK
 
     async def add_message(self, task_id: str, message: Document) -> bool:
         """Append a message to the history. Not told to followers, as upstream has it."""
@@ -152,7 +153,7 @@ class A2ATaskStore:
             messages=-1 if messages is None else max(messages, 0),
             artifacts=artifacts,
         )
-        if reply.word is Word.MISSING:
+        if reply.word is ReplyCode.MISSING:
             return None
         flat, said, added, last, last_ms = reply.facts
         fields = dict(zip(flat[::2], flat[1::2], strict=True))
@@ -172,7 +173,7 @@ class A2ATaskStore:
         return self._base.attempt("a2a", f"a2a task {task_id}", data, read)
 
     async def list(self, wanted: Filter) -> builtins.list[tuple[str, int]]:
-        """Name tasks and when they were updated, in microseconds, the last updated first.
+        """Return tasks and when they were updated, in microseconds, the last updated first.
 
         No two were updated at the same one. A filter by context or state looks at every task.
         """
@@ -198,7 +199,7 @@ class A2ATaskStore:
             if _matches(wanted, context, state)
         ]
 
-    async def follow(self, task_id: str, *, after: str) -> AsyncGenerator[Told, None]:
+    async def follow(self, task_id: str, *, after: str) -> AsyncGenerator[TaskChange, None]:
         """Yield every update after a cursor once, in order, from whichever process it came.
 
         Errors: CursorGap, and then `load` tells where the task stands; BackendUnavailable.
@@ -244,7 +245,7 @@ class A2ATaskStore:
             config_id=config_id,
             config=config,
         )
-        return (await self._repeat(write)).word is Word.OK
+        return (await self._repeat(write)).word is ReplyCode.OK
 
     async def _update(
         self,
@@ -267,7 +268,7 @@ class A2ATaskStore:
             write=new_write_id(),
             ttl_ms=self._ttl_ms,
         )
-        return (await self._repeat(update)).word is Word.OK
+        return (await self._repeat(update)).word is ReplyCode.OK
 
     async def _repeat(self, call: Callable[[], Awaitable[T]]) -> T:
         return await repeated(call, self._base.scripts.transport, self._patience_s)
@@ -288,10 +289,10 @@ class A2ATaskStore:
         return Log(self._base.scripts, self._base.keys.a2a_updates(task_id), bounds, announce=True)
 
 
-def _told(row: Row) -> Told:
+def _told(row: Row) -> TaskChange:
     (kind,) = unpack(row.data, 1)
     _, *values = unpack(row.data, _SIZES.get(kind, 1))
-    return Told(kind, values, row.cursor)
+    return TaskChange(kind, values, row.cursor)
 
 
 def join_artifacts(added: Sequence[Sequence[Any]]) -> list[Document]:

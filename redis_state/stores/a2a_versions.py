@@ -20,10 +20,10 @@ from redis_state.errors import (
 )
 from redis_state.primitives.lease import new_owner
 from redis_state.primitives.log import Bounds, Log
+from redis_state.scripts import A2AVersionKeys, ReplyCode
 from redis_state.stores.a2a_push import A2AConfigs
 from redis_state.stores.base import Base, ms
 from redis_state.transport.keys import escape
-from redis_state.transport.scripts import A2AVersionKeys, Word
 
 # Every time that a protobuf timestamp can hold is a number of so many digits after this.
 _SHIFT_NS = 10**29
@@ -140,7 +140,7 @@ class Rule:
 
     @classmethod
     def at(cls, version: Version) -> Rule:
-        """Let the task be at this version: its number, and when it was written.
+        """Require the task to be at this version: its number, and when it was written.
 
         Of a version without a time the number is compared alone; 0 is absent.
         """
@@ -177,7 +177,7 @@ class A2ATasks:
         return self._finished_ms
 
     def keys(self, ref: Ref) -> A2AVersionKeys:
-        """Name a task's keys."""
+        """Return a task's keys."""
         keys = self.base.keys
         return A2AVersionKeys(
             ref.task_id,
@@ -249,21 +249,21 @@ class A2ATasks:
             epoch=dead_epoch,
             announce=announce,
         )
-        if reply.word is Word.MISSING:
+        if reply.word is ReplyCode.MISSING:
             return None
-        if reply.word is Word.STALE:
+        if reply.word is ReplyCode.STALE:
             what = f"task {ref.task_id!r}"
             raise VersionConflict(what, expected=rule.number, actual=int(reply.facts[0]))
-        if reply.word is Word.DENIED:
+        if reply.word is ReplyCode.DENIED:
             raise InvalidTransition(ref.task_id, current=reply.text(0), wanted=draft.state)
-        if reply.word is Word.HELD:
+        if reply.word is ReplyCode.HELD:
             current = int(reply.facts[0])
             raise LeaseLost(f"task {ref.task_id!r}", epoch=dead_epoch or 0, current=current)
         version, at_ms, epoch = map(int, reply.facts)
         return Version(version, at_ms), epoch
 
     async def tell(self, ref: Ref, event: bytes, *, write: str) -> Version | None:
-        """Tell an event that changes nothing of the task, under a version of its own.
+        """Append an event that does not change the task, under a version of its own.
 
         None if there is no such task. Errors: InvalidTransition once it has ended.
         """
@@ -274,7 +274,7 @@ class A2ATasks:
     async def read(self, ref: Ref) -> Snapshot | None:
         """Return the task, or None. One that was deleted is in phase GONE for a while."""
         reply = await self.base.scripts.read_a2a_version(self.keys(ref))
-        if reply.word is Word.MISSING:
+        if reply.word is ReplyCode.MISSING:
             return None
         n, at_ms, _, _, _, epoch, left_ms, body, announce = reply.facts
         return Snapshot(
@@ -289,18 +289,18 @@ class A2ATasks:
         )
 
     async def announced(self, ref: Ref) -> None:
-        """Note that the end of a task was announced."""
+        """Record that the end of a task was announced."""
         await self.base.scripts.run_once("HDEL", self.keys(ref).task, "announce")
 
     async def drop(self, ref: Ref, *, write: str) -> bool:
-        """Delete a task with its push configurations; tell whether there was one.
+        """Delete a task with its push configurations; return whether there was one.
 
         Who watches it is told.
         """
         reply = await self.base.scripts.drop_a2a_version(
             self.keys(ref), write=write, ttl_ms=self.limits.tombstone_ms
         )
-        return reply.word is Word.OK
+        return reply.word is ReplyCode.OK
 
     async def list(self, scope: str, asked: Asked) -> Listed:
         """Return a page and count all that are asked for, as of one moment.
@@ -330,7 +330,7 @@ class A2ATasks:
                 settle=attempt > _PATIENT_TRIES,
                 known=known,
             )
-            if reply.word is Word.OK:
+            if reply.word is ReplyCode.OK:
                 total, more, *tasks = reply.facts
                 last: bytes = tasks[-1][0] if tasks and more else b""
                 after = last.decode("utf-8", "surrogatepass")
@@ -351,12 +351,12 @@ def place_of(when_ns: int | None, task_id: str) -> str:
 
 
 def is_place(text: Any) -> bool:
-    """Tell whether a text can be a task's place."""
+    """Return whether a text can be a task's place."""
     return isinstance(text, str) and len(text) > _DIGITS and text[: _DIGITS + 1].isdecimal()
 
 
 def new_write(owner: str) -> str:
-    """Name one call of an owner."""
+    """Return a new id for one call of an owner."""
     return f"{owner}.{secrets.token_urlsafe(9)}"
 
 

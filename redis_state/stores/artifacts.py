@@ -14,10 +14,10 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
 
-from redis_state import codec
 from redis_state.errors import CorruptState, InvalidField, LostRace
 from redis_state.models.artifacts import ArtifactRef, ArtifactRetentionConfig, ArtifactScope
 from redis_state.primitives.blob import Blobs, Quota
+from redis_state.serialization import codec
 from redis_state.stores.base import Base, ms
 from redis_state.transport.keys import artifact_place
 
@@ -141,12 +141,12 @@ class ArtifactStore:
         return await self.get(artifact_id)
 
     async def exists(self, artifact_id: str) -> bool:
-        """Tell whether an artifact is there."""
+        """Return whether an artifact is there."""
         blobs = self._find(artifact_id)
         return blobs is not None and await blobs.refs([artifact_id]) != [None]
 
     async def delete(self, artifact_id: str) -> bool:
-        """Delete an artifact; tell whether it was there."""
+        """Delete an artifact; return whether it was there."""
         place = _place(artifact_id)
         return False if place is None else await self._delete(place, artifact_id)
 
@@ -245,7 +245,7 @@ async def _only(data: bytes) -> AsyncGenerator[bytes, None]:
 
 
 def _session(scope: ArtifactScope | None) -> str:
-    """Name the session whose limits count. Without one it is one for all."""
+    """Return the session whose limits apply. Without one it is one for all."""
     if scope is None or scope.session_id is None:
         return _SESSION_OF_NONE
     return scope.session_id
@@ -262,7 +262,7 @@ def _place(artifact_id: str) -> str | None:
 def _artifact_id(
     namespace: str | None, digest: str, scope: ArtifactScope | None, place: str
 ) -> str:
-    """Name an artifact by its content and by whose it is, so that no two owners share one."""
+    """Return an artifact's id, made of its content and its owner: no two owners share one."""
     owner = (scope.tenant_id, scope.user_id) if scope else (None, None)
     name = hashlib.sha256(codec.canonical([digest, *owner])).hexdigest()[:20]
     prefix = _CLEAN.sub("_", namespace).strip("_-") if namespace else ""

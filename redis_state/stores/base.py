@@ -10,14 +10,14 @@ from datetime import timedelta
 from functools import lru_cache
 from typing import Any, TypeAlias, TypeVar
 
-from redis_state import codec
 from redis_state.errors import BackendError, CommandRefused
 from redis_state.primitives.record import Records, Stored, picked, stored
 from redis_state.primitives.signal import Row
+from redis_state.scripts import Scripts
+from redis_state.serialization import codec
 from redis_state.settings import Settings
 from redis_state.transport.keys import Keys
-from redis_state.transport.packing import Question, question
-from redis_state.transport.scripts import Scripts
+from redis_state.transport.resp import PackedCommand, packed_command
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -26,7 +26,6 @@ T = TypeVar("T")
 # What HGETALL will answer.
 Flat: TypeAlias = Awaitable[list[bytes]]
 
-ROW_VERSION = 1
 _UNREADABLE_MOST = 100
 _UNREADABLE_TTL_MS = 7 * 24 * 3600 * 1000
 _REMEMBERED = 10_000
@@ -77,7 +76,7 @@ class Base:
             return None
 
     def note_first(self, index: str, member: str, *, ttl_ms: int) -> asyncio.Future[Any]:
-        """Note a member in an index of another slot, before the save that the caller makes next.
+        """Add a member to an index of another slot, before the save that the caller makes next.
 
         Queued at once and awaited after that save: the calls keep their order, and what is saved
         is never there and not noted.
@@ -145,7 +144,7 @@ class Base:
         task.add_done_callback(self.background.discard)
 
     def unsettled(self) -> list[asyncio.Task[None]]:
-        """Name what this loop has set aside and not kept yet."""
+        """Return the writes of unreadable values that this loop has begun and not finished."""
         loop = asyncio.get_running_loop()
         return [task for task in list(self.background) if task.get_loop() is loop]
 
@@ -189,39 +188,10 @@ def _look_at(noted: asyncio.Future[Any]) -> None:
 
 
 @lru_cache(maxsize=4096)
-def _about(key: str, names: tuple[str, ...]) -> Question:
-    return question("HMGET", key, *names) if names else question("HGETALL", key)
+def _about(key: str, names: tuple[str, ...]) -> PackedCommand:
+    return packed_command("HMGET", key, *names) if names else packed_command("HGETALL", key)
 
 
 def ms(duration: timedelta) -> int:
     """Count a duration in milliseconds, at least one."""
     return max(1, int(duration.total_seconds() * 1000))
-
-
-def pack(values: Sequence[Any]) -> bytes:
-    """Write a row: a JSON array of its values in fixed order, after the layout's version."""
-    return codec.encode([ROW_VERSION, *values])
-
-
-def unpack(data: bytes, size: int, *, more: int = 0) -> list[Any]:
-    """Read a row's values, and up to so many ``more`` that it may have.
-
-    Later versions may append values, never move them.
-    """
-    row: list[Any] = codec.decode(data)
-    if codec.kind_of(row) is not list or not row:
-        raise codec.Unreadable("not a row")
-    if row[0] != ROW_VERSION:
-        named = row[0] if isinstance(row[0], int) else "of no known kind"
-        raise codec.Unreadable(f"row version {named} is not {ROW_VERSION}")
-    if len(row) <= size:
-        raise codec.Unreadable(f"a row of {len(row) - 1} values, not {size}")
-    return row[1 : 1 + size + more]
-
-
-def as_object(data: bytes) -> dict[str, Any]:
-    """Read a document. Errors: codec.Unreadable."""
-    document: dict[str, Any] = codec.decode(data)
-    if codec.kind_of(document) is not dict:
-        raise codec.Unreadable("not an object")
-    return document

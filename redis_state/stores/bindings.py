@@ -13,10 +13,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from typing import Any
 
-from redis_state import codec
 from redis_state.models import RemoteBinding
 from redis_state.primitives.record import Place, Stored
-from redis_state.stores.base import Base, as_object, ms
+from redis_state.serialization import codec
+from redis_state.serialization.rows import as_object
+from redis_state.stores.base import Base, ms
 from redis_state.transport.keys import binding_member
 
 
@@ -93,7 +94,7 @@ class BindingStore:
         await self._base.records.amend(key, {"retired": b"1"}, ttl_ms=ttl_ms)
 
     async def conversations(self, router_session_id: str) -> list[tuple[str, str]]:
-        """Name the bindings that a session may have used: their traces, and their names there."""
+        """Return the bindings that a session may have used: their traces, and their names there."""
         index = self._base.keys.conversations(router_session_id)
         return [tuple(codec.decode(name)) for name in await self._base.records.members(index)]
 
@@ -106,7 +107,7 @@ class BindingStore:
     async def own_first(
         self, trace_id: str, router_session_id: str
     ) -> tuple[int, Sequence[tuple[str, str, bytes]]]:
-        """Name a trace's bindings by key, name and last write; a session's own, so many, first."""
+        """Return a trace's bindings by key, name and last write; a session's own first."""
         base, keys = self._base, self._base.keys
         members = await base.records.members(keys.bindings(trace_id))
         pending = [(name, base.fetch(keys.binding(trace_id, name))) for name in members]

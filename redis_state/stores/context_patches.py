@@ -15,7 +15,7 @@ from typing import Any, Literal, cast
 
 from pydantic import BaseModel
 
-from redis_state import codec, limits
+from redis_state import limits
 from redis_state.errors import (
     InvalidField,
     LimitReached,
@@ -33,12 +33,14 @@ from redis_state.models.steering import SteeringEvent, SteeringEventType
 from redis_state.models.tasks import StateUpdate, UpdateType
 from redis_state.primitives.record import Stored, new_write_id
 from redis_state.primitives.token import new_claim, raise_unless_won
-from redis_state.stores.base import Base, Flat, as_object, ms
-from redis_state.stores.retrying import until_set
+from redis_state.scripts import Announcement, PatchKeys, Reply, ReplyCode
+from redis_state.serialization import codec
+from redis_state.serialization.fields import choice, moment, optional_text, text
+from redis_state.serialization.rows import as_object
+from redis_state.stores.base import Base, Flat, ms
+from redis_state.stores.optimistic import retry_on_conflict
 from redis_state.stores.updates import UpdateStore
-from redis_state.stores.values import choice, moment, optional_text, text
 from redis_state.transport.clock import ask_time, ms_of
-from redis_state.transport.scripts import Announcement, PatchKeys, Reply, Word
 
 PatchStatus = Literal["applied", "pending", "rejected"]
 
@@ -157,8 +159,8 @@ class ContextPatches:
                 version,
             )
 
-        reply = await until_set(attempt, timeout_s=self._patience(timeout_s))
-        if reply.word is Word.DENIED:
+        reply = await retry_on_conflict(attempt, timeout_s=self._patience(timeout_s))
+        if reply.word is ReplyCode.DENIED:
             limit = settings.max_pending_patches
             raise LimitReached("context patches", limit=limit, code="pending_patch_limit_exceeded")
         return _outcome(keys.patch_id, reply, updates)
@@ -239,7 +241,7 @@ class ContextPatches:
     async def resolve_by_steering(
         self, event: SteeringEvent, *, by: str | None = None, timeout_s: float | None = None
     ) -> PatchOutcome | None:
-        """Let an APPROVE or REJECT that names a ``patch_id`` decide; None for any other event.
+        """Resolve the patch that an APPROVE or REJECT names by ``patch_id``; None for others.
 
         The event is the claim: the same event, delivered twice or to two processes, decides once
         and gets the same answer. Errors: as `apply_pending_patch`.
@@ -311,7 +313,7 @@ class ContextPatches:
                 version,
             )
 
-        reply = await until_set(attempt, timeout_s=self._patience(timeout_s))
+        reply = await retry_on_conflict(attempt, timeout_s=self._patience(timeout_s))
         return _outcome(patch_id, raise_unless_won(reply), updates)
 
     def _patience(self, timeout_s: float | None) -> float:
@@ -409,7 +411,7 @@ def _write(patch: ContextPatch, strategy: Any, payload: Any, group_id: str | Non
 
 
 def _unless_stale(reply: Reply, keys: PatchKeys, version: int) -> Reply:
-    if reply.word is Word.STALE:
+    if reply.word is ReplyCode.STALE:
         raise VersionConflict(keys.context, expected=version, actual=int(reply.facts[0]))
     return reply
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from redis_state import codec
 from redis_state.errors import InvalidField, VersionConflict
 from redis_state.models.session_context import MergeStrategy
 from redis_state.models.task_groups import (
@@ -18,10 +17,12 @@ from redis_state.models.task_groups import (
     new_group_id,
 )
 from redis_state.primitives.record import Stored, new_write_id
-from redis_state.stores.base import Base, Flat, as_object, ms
-from redis_state.stores.retrying import until_set
-from redis_state.stores.values import choice, optional_text, text
-from redis_state.transport.scripts import GroupKeys, Reply, Word
+from redis_state.scripts import GroupKeys, Reply, ReplyCode
+from redis_state.serialization import codec
+from redis_state.serialization.fields import choice, optional_text, text
+from redis_state.serialization.rows import as_object
+from redis_state.stores.base import Base, Flat, ms
+from redis_state.stores.optimistic import retry_on_conflict
 
 _REPORTS = ("all", "any", "none")
 
@@ -89,7 +90,7 @@ class GroupStore:
                 raise VersionConflict(keys.names, expected="an open group", actual=reply.text(0))
             return group
 
-        return await until_set(attempt, timeout_s=self._base.settings.call_timeout_s)
+        return await retry_on_conflict(attempt, timeout_s=self._base.settings.call_timeout_s)
 
     async def load(self, session_id: str, group_id: str) -> TaskGroup | None:
         """Return a group, or None."""
@@ -116,12 +117,12 @@ class GroupStore:
             write=new_write_id(),
             ttl_ms=ms(self._base.settings.active_task_ttl),
         )
-        return reply.word is Word.OK
+        return reply.word is ReplyCode.OK
 
     async def seal(
         self, session_id: str, group_id: str, *, call: str | None = None
     ) -> GroupStep | None:
-        """Let nobody join any more; None if the group was not open, or there is none.
+        """Close a group to new members; None if it was not open, or does not exist.
 
         A group whose members have all ended, or that has none, ends at once. The same ``call``
         repeated gets the same answer: name one if you will ask again after a crash.
@@ -148,7 +149,7 @@ class GroupStore:
         patch_id: str | None = None,
         call: str | None = None,
     ) -> GroupStep | None:
-        """Note how a member ended, once; the last of a sealed group ends it. None without a group.
+        """Record a member's end, once; the last of a sealed group ends it. None without a group.
 
         One step: of all callers exactly one learns that it completed the group, and the same
         ``call`` repeated learns it again. A group with a failed member fails. Errors: InvalidField
@@ -164,7 +165,7 @@ class GroupStore:
             ttl_ms=ms(settings.active_task_ttl),
             ended_ttl_ms=ms(settings.finished_task_ttl),
         )
-        if reply.word is Word.DENIED:
+        if reply.word is ReplyCode.DENIED:
             raise InvalidField("task_id", "is no member of the group")
         return _step(reply)
 
@@ -257,7 +258,7 @@ def _moment(at_ms: bytes | None) -> datetime | None:
 
 
 def _step(reply: Reply) -> GroupStep | None:
-    if reply.word is not Word.OK:
+    if reply.word is not ReplyCode.OK:
         return None
     status: Any = reply.text(0)
     return GroupStep(status, completed=bool(reply.facts[1]))

@@ -11,15 +11,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from redis_state import codec, limits
+from redis_state import limits
 from redis_state.errors import LostRace
 from redis_state.primitives.lease import new_owner
 from redis_state.primitives.log import Bounds, Log
 from redis_state.primitives.record import Stored, new_write_id
-from redis_state.stores.base import Base, as_object, ms
-from redis_state.stores.values import text
+from redis_state.scripts import Reply, ReplyCode
+from redis_state.serialization import codec
+from redis_state.serialization.fields import text
+from redis_state.serialization.rows import as_object
+from redis_state.stores.base import Base, ms
 from redis_state.transport.keys import JobKeys
-from redis_state.transport.scripts import Reply, Word
 
 _MOST_AT_ONCE = 500
 
@@ -117,12 +119,12 @@ class JobStore:
         return claims
 
     async def begin(self, claim: Claim) -> int:
-        """Note that a claimed occurrence is begun; tell how often it was by now.
+        """Record that a claimed occurrence begins; return how often it has begun.
 
         Holds it for `job_lease` from now. Errors: LostRace if another scheduler has it.
         """
         reply = await self._hold(claim, self._lease_ms, begins=True)
-        if reply.word is Word.LOST:
+        if reply.word is ReplyCode.LOST:
             raise LostRace(f"another scheduler has job {claim.job_id!r}")
         return int(reply.facts[0])
 
@@ -146,7 +148,7 @@ class JobStore:
             job_id=claim.job_id,
             ttl_ms=self._ttl_ms,
         )
-        if reply.word is Word.LOST:
+        if reply.word is ReplyCode.LOST:
             raise LostRace(f"another scheduler has job {claim.job_id!r}")
         return _moment(reply.facts[0])
 
@@ -169,7 +171,7 @@ class JobStore:
             job_id=job_id,
             asked_us=asked_us,
         )
-        if reply.word is not Word.OK:
+        if reply.word is not ReplyCode.OK:
             return None
         data, due_us, attempts = reply.facts
 

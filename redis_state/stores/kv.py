@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
-from redis_state import codec, limits
+from redis_state import limits
 from redis_state.errors import (
     BackendError,
     CorruptState,
@@ -25,8 +25,10 @@ from redis_state.errors import (
 from redis_state.models.version import Version
 from redis_state.primitives.blob import Blobs, Quota
 from redis_state.primitives.record import stored
+from redis_state.serialization import codec
+from redis_state.serialization.rows import as_object
 from redis_state.stores.artifacts import ArtifactStore
-from redis_state.stores.base import Base, as_object, ms
+from redis_state.stores.base import Base, ms
 from redis_state.stores.kv_entry import (
     MAX_INLINE_BYTES,
     REDACT_KEYS,
@@ -41,7 +43,7 @@ from redis_state.stores.kv_entry import (
     redact,
 )
 from redis_state.stores.memory import MemoryStore
-from redis_state.stores.retrying import until_set
+from redis_state.stores.optimistic import retry_on_conflict
 from redis_state.transport.keys import artifact_place
 
 _NAMESPACE = "session_kv"
@@ -132,7 +134,7 @@ class SessionKV:
             value = await self._value_or_moved(place, entry, version)
             return KVValue(value, str(entry.get("etag") or ""))
 
-        return await until_set(attempt, timeout_s=self._base.settings.call_timeout_s)
+        return await retry_on_conflict(attempt, timeout_s=self._base.settings.call_timeout_s)
 
     async def get_or_init(
         self, key: str, default: Any, *, scope: KVScope = "session", namespace: str | None = None
@@ -220,7 +222,7 @@ class SessionKV:
         namespace: str | None = None,
         expected_etag: str | None = None,
     ) -> bool:
-        """Delete a value; tell whether there was one. Its mark goes after `kv_tombstone_ttl`.
+        """Delete a value; return whether there was one. Its mark goes after `kv_tombstone_ttl`.
 
         Errors: VersionConflict if an etag was expected and there is another.
         """
@@ -238,7 +240,7 @@ class SessionKV:
             await self._drop(entry)
             return True
 
-        done = await until_set(attempt, timeout_s=self._base.settings.call_timeout_s)
+        done = await retry_on_conflict(attempt, timeout_s=self._base.settings.call_timeout_s)
         if isinstance(done, VersionConflict):
             raise done
         return done
@@ -266,7 +268,7 @@ class SessionKV:
                 return KVValue(old, str((live or {}).get("etag") or ""))
             return await self._replace(place, entry, version, redact(new, self._redact_keys), scope)
 
-        done = await until_set(attempt, timeout_s=self._base.settings.call_timeout_s)
+        done = await retry_on_conflict(attempt, timeout_s=self._base.settings.call_timeout_s)
         if isinstance(done, VersionConflict):
             raise done
         return done

@@ -60,7 +60,7 @@ class Owner:
         return cls(**values, tool_name=str(tool).strip() if named else None)
 
     def key(self, key: str, *, scope: KVScope, namespace: str | None) -> str:
-        """Name an entry as PenguiFlow does."""
+        """Return an entry's id as PenguiFlow makes it."""
         name = _needed("key", key)
         if scope not in ("session", "task"):
             raise InvalidField("scope", "must be session or task")
@@ -74,7 +74,7 @@ class Owner:
 
 
 def lifetime_ms(key: str, state: Mapping[str, Any], settings: Settings) -> int:
-    """Tell how long a memory state is kept, whoever writes it.
+    """Return how long a memory state is kept, whoever writes it.
 
     An entry with an expiry goes with it, and a deleted one after a grace time.
     """
@@ -89,7 +89,7 @@ def lifetime_ms(key: str, state: Mapping[str, Any], settings: Settings) -> int:
 
 
 def is_live(entry: Mapping[str, Any] | None, scope: KVScope) -> bool:
-    """Tell whether an entry stands for a value: not deleted, and of a task not expired."""
+    """Return whether an entry stands for a value: not deleted, and of a task not expired."""
     if entry is None or entry.get("deleted"):
         return False
     ends = _expiry(entry) if scope == "task" else None
@@ -125,7 +125,7 @@ def canonical_text(value: Any) -> str:
 
 
 def hash_text(written: str) -> str:
-    """Name a value by its content."""
+    """Return a value's etag, made of its content."""
     return hashlib.sha256(written.encode()).hexdigest()
 
 

@@ -7,12 +7,13 @@ import logging
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
-from redis_state import codec
 from redis_state.models.version import Version
 from redis_state.primitives.record import Stored
-from redis_state.stores.base import Base, as_object
+from redis_state.serialization import codec
+from redis_state.serialization.fields import expected, mapping
+from redis_state.serialization.rows import as_object
+from redis_state.stores.base import Base
 from redis_state.stores.kv_entry import lifetime_ms
-from redis_state.stores.values import expected, mapping
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -73,7 +74,7 @@ class MemoryStore:
         return await self._base.read_record(key, "memory", flat, _read)
 
     async def delete(self, key: str) -> bool:
-        """Delete a state; tell whether there was one."""
+        """Delete a state; return whether there was one."""
         return await self._base.records.delete(self._base.keys.memory(key))
 
 

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import math
 
-from redis_state import codec
 from redis_state.errors import ConfigError, CorruptState, InvalidField
-from redis_state.stores.base import Base, ms, pack, unpack
-from redis_state.stores.seal import make_seal
-from redis_state.stores.values import number, text
-from redis_state.transport.scripts import raw
+from redis_state.scripts import raw
+from redis_state.serialization import codec
+from redis_state.serialization.encryption import make_cipher
+from redis_state.serialization.fields import number, text
+from redis_state.serialization.rows import pack, unpack
+from redis_state.stores.base import Base, ms
 
 _PLAIN, _SEALED = b"p", b"s"
 # As much as a script's numbers hold exactly.
@@ -24,7 +25,7 @@ class OAuthTokenStore:
 
     def __init__(self, base: Base) -> None:
         self._base = base
-        self._seal = make_seal(base.settings.oauth_token_keys)
+        self._cipher = make_cipher(base.settings.oauth_token_keys)
 
     async def store(
         self, user_id: str, provider: str, token: str, expires_at: float | None
@@ -58,15 +59,15 @@ class OAuthTokenStore:
         return None if value is None else self._read(key, user_id, provider, value)
 
     async def delete(self, user_id: str, provider: str) -> bool:
-        """Delete the token; tell whether there was one."""
+        """Delete the token; return whether there was one."""
         key = self._base.keys.oauth_token(user_id, provider)
         reply = await self._base.scripts.run_once("DEL", key)
         return bool(reply.facts[0])
 
     def _write(self, user_id: str, provider: str, token: str) -> bytes:
-        if self._seal is None:
+        if self._cipher is None:
             return _PLAIN + raw(token)
-        return _SEALED + self._seal.close(pack([user_id, provider, token]))
+        return _SEALED + self._cipher.encrypt(pack([user_id, provider, token]))
 
     def _read(self, key: str, user_id: str, provider: str, value: bytes) -> str:
         kind, content = value[:1], value[1:]
@@ -75,7 +76,7 @@ class OAuthTokenStore:
             return content.decode("utf-8", "surrogatepass")
         if kind != _SEALED:
             raise CorruptState(key, "not a token")
-        opened = self._seal.open(content) if self._seal else None
+        opened = self._cipher.decrypt(content) if self._cipher else None
         if opened is None:
             raise ConfigError(f"{key} is sealed, and none of oauth_token_keys opens it")
         return _named(key, user_id, provider, opened)

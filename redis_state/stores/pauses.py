@@ -12,11 +12,12 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from redis_state import codec
 from redis_state.errors import BackendError, OutcomeUnknown, TokenResolved, TokenUnknown
 from redis_state.primitives.token import Tokens, new_claim
-from redis_state.stores.base import Base, as_object, ms
-from redis_state.stores.values import mapping
+from redis_state.serialization import codec
+from redis_state.serialization.fields import mapping
+from redis_state.serialization.rows import as_object
+from redis_state.stores.base import Base, ms
 from redis_state.transport.keys import token_digest
 
 log: logging.Logger = logging.getLogger(__name__)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from redis_state import codec
 from redis_state.models import PlannerEvent
 from redis_state.primitives.log import Bounds, Log
 from redis_state.primitives.record import new_write_id
 from redis_state.primitives.signal import Row
-from redis_state.stores.base import Base, ms, pack, unpack
-from redis_state.stores.values import mapping, number
+from redis_state.serialization import codec
+from redis_state.serialization.fields import mapping, number
+from redis_state.serialization.rows import pack, unpack
+from redis_state.stores.base import Base, ms
 
 _FIELDS = (
     "event_type",

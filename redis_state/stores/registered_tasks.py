@@ -25,18 +25,19 @@ from redis_state.models.registered_tasks import (
     A2AState,
     Document,
     EventKind,
+    EventSummary,
     Registration,
     TaskCounts,
     TaskEvent,
     TaskInfo,
-    Told,
 )
 from redis_state.primitives.log import Bounds, Log
 from redis_state.primitives.record import new_write_id
 from redis_state.primitives.signal import Row
-from redis_state.stores.base import Base, ms, pack, unpack
+from redis_state.scripts import Reply, ReplyCode
+from redis_state.serialization.rows import pack, unpack
+from redis_state.stores.base import Base, ms
 from redis_state.transport.keys import TaskStateKeys, entry_id
-from redis_state.transport.scripts import Reply, Word
 
 _START = "0-0"
 _SLICE = 100
@@ -84,10 +85,10 @@ class RegisteredTaskStore:
             info = await self._info(task_id, keys, reply, events=True)
             # None: it was dropped meanwhile, so this caller may be the one after all.
             if info is not None:
-                return Registration(reply.word is Word.OK, info)
+                return Registration(reply.word is ReplyCode.OK, info)
 
     async def record(
-        self, task_id: str, event: Document, told: Told, *, event_id: str | None
+        self, task_id: str, event: Document, told: EventSummary, *, event_id: str | None
     ) -> TaskEvent:
         """Append an event once per id and move the task to the state it says. Atomic.
 
@@ -110,13 +111,13 @@ class RegisteredTaskStore:
             active_ms=self._active_ms,
             kept_ms=self._kept_ms,
         )
-        if reply.word is Word.MISSING:
+        if reply.word is ReplyCode.MISSING:
             raise TaskUnknown(task_id)
-        if reply.word is Word.DENIED:
+        if reply.word is ReplyCode.DENIED:
             wanted = state or A2AState.WORKING
             raise InvalidTransition(task_id, current=reply.text(0), wanted=wanted)
         # What is told again may have its keys in another order.
-        if reply.word is Word.TAKEN and unpack(reply.facts[1], 3) != unpack(row, 3):
+        if reply.word is ReplyCode.TAKEN and unpack(reply.facts[1], 3) != unpack(row, 3):
             raise InvalidField("event_id", "another event was recorded under it")
         cursor = reply.text(0) + self._log(self._keys(task_id)).name
         return TaskEvent(cursor, told.kind, state, unpack(row, 3)[2])
@@ -126,7 +127,7 @@ class RegisteredTaskStore:
         keys = self._keys(task_id)
         while True:
             reply = await self._base.scripts.read_task_state(keys)
-            if reply.word is Word.MISSING:
+            if reply.word is ReplyCode.MISSING:
                 return None
             info = await self._info(task_id, keys, reply, events=events)
             if info is not None:
@@ -171,10 +172,10 @@ class RegisteredTaskStore:
         return value
 
     async def set_stream(self, task_id: str, stream_id: str) -> bool:
-        """Name a task's stream; False if there is no such task."""
+        """Set a task's stream; return False if there is no such task."""
         keys = self._keys(task_id)
         reply = await self._base.scripts.set_task_stream(keys, stream_id=stream_id)
-        return reply.word is Word.OK
+        return reply.word is ReplyCode.OK
 
     async def drop_before(self, moment: datetime | timedelta) -> int:
         """Drop the tasks that ended before a moment, or longer ago by the server's clock.
@@ -191,8 +192,8 @@ class RegisteredTaskStore:
             )
             tasks = [name.decode("utf-8", "surrogatepass") for name in names]
             replies = await asyncio.gather(*(self._drop(task, before_us) for task in tasks))
-            total += replies.count(Word.OK)
-            if len(tasks) < _SLICE or set(replies) == {Word.STALE}:
+            total += replies.count(ReplyCode.OK)
+            if len(tasks) < _SLICE or set(replies) == {ReplyCode.STALE}:
                 return total
 
     async def counts(self) -> TaskCounts:
@@ -203,7 +204,7 @@ class RegisteredTaskStore:
         )
         return TaskCounts(*reply.facts)
 
-    async def _drop(self, task_id: str, before_us: int) -> Word:
+    async def _drop(self, task_id: str, before_us: int) -> ReplyCode:
         reply = await self._base.scripts.drop_task_state(
             self._keys(task_id), task_id=task_id, before_us=before_us
         )
@@ -217,7 +218,7 @@ class RegisteredTaskStore:
 
     async def _found(self, keys: TaskStateKeys) -> _Found | None:
         reply = await self._base.scripts.read_task_state(keys)
-        return None if reply.word is Word.MISSING else _found(keys, reply)
+        return None if reply.word is ReplyCode.MISSING else _found(keys, reply)
 
     async def _info(
         self, task_id: str, keys: TaskStateKeys, reply: Reply, *, events: bool

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from redis_state import codec
 from redis_state.errors import InvalidField, VersionConflict
 from redis_state.models.session_context import (
     BackgroundTaskResult,
@@ -23,11 +22,12 @@ from redis_state.models.session_context import (
 )
 from redis_state.models.version import Version
 from redis_state.primitives.record import Stored, new_write_id, read_version
+from redis_state.scripts import ReplyCode, raw
+from redis_state.serialization import codec
+from redis_state.serialization.fields import expected, mapping
 from redis_state.stores.base import Base, ms
 from redis_state.stores.context_patches import ContextPatches
 from redis_state.stores.updates import UpdateStore
-from redis_state.stores.values import expected, mapping
-from redis_state.transport.scripts import Word, raw
 
 _PARTS = ("llm_context", "tool_context", "memory", "artifacts")
 
@@ -157,7 +157,7 @@ class ContextStore(ContextPatches):
             call=write,
             ttl_ms=ms(self._base.settings.contexts_ttl),
         )
-        if reply.word is Word.STALE:
+        if reply.word is ReplyCode.STALE:
             key = self._base.keys.context(session_id)
             raise VersionConflict(key, expected=wanted or 0, actual=reply.version)
         return Version(reply.facts[0], write), reply.text(1) or None
@@ -187,7 +187,7 @@ class ContextStore(ContextPatches):
 
 
 def _write_of(part: str) -> str:
-    """Name the field that says which write a part is from."""
+    """Return the field that holds a part's write id."""
     return f"{part}:write"
 
 

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import Any, ClassVar, Generic, TypeVar
 
-from redis_state import codec
 from redis_state.primitives.log import Bounds, Log
 from redis_state.primitives.signal import Row
+from redis_state.scripts import Fence
+from redis_state.serialization import codec
 from redis_state.stores.base import Base
 from redis_state.transport.keys import LONGEST_REMEMBERED, LogKeys, entry_id
-from redis_state.transport.scripts import Fence
 
 M = TypeVar("M")
 
@@ -71,7 +71,7 @@ class SessionLog(ABC, Generic[M]):
 
     @abstractmethod
     def keys(self, session_id: str) -> LogKeys:
-        """Name the log's keys."""
+        """Return the log's keys."""
 
     @abstractmethod
     def write(self, model: M) -> tuple[bytes, bytes]:
@@ -83,10 +83,10 @@ class SessionLog(ABC, Generic[M]):
 
     @abstractmethod
     def place(self, model: M) -> tuple[str, str]:
-        """Tell a model's session and task."""
+        """Return a model's session and task."""
 
     def save(self, model: M, *, fence: Fence | None = None) -> Coroutine[Any, Any, bool]:
-        """Append a model once per id, in call order; tell whether it was new.
+        """Append a model once per id, in call order; return whether it was new.
 
         Atomic with trimming and announcement. Errors: LeaseLost under a stale fence.
         """

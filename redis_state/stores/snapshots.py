@@ -12,11 +12,11 @@ from typing import Any, cast
 
 from redis_state.errors import CorruptState, InvalidField
 from redis_state.models.snapshots import Snapshot
+from redis_state.scripts import Reply, ReplyCode, SnapshotKeys
+from redis_state.serialization.fields import moment, text
+from redis_state.serialization.lossless import pack, unpack_exact
 from redis_state.stores.base import Base, ms
-from redis_state.stores.exact import pack, unpack_exact
-from redis_state.stores.values import moment, text
 from redis_state.transport.keys import escape
-from redis_state.transport.scripts import Reply, SnapshotKeys, Word
 
 _LATEST = "v:"
 _CHECKPOINT = "c:"
@@ -90,7 +90,7 @@ class SnapshotStore:
         return [version_number(entry[len(_LATEST) :].decode()) for entry in found]
 
     async def delete(self, task_id: str, version: int | None = None) -> bool:
-        """Delete one version, or all for None; tell whether there was any."""
+        """Delete one version, or all for None; return whether there was any."""
         name = None if version is None else version_name(version)
         if version is not None and name is None:
             return False
@@ -110,7 +110,7 @@ class SnapshotStore:
         return self._read(task_id, reply)
 
     async def prune(self, task_id: str, *, keep_last: int, keep_checkpoints: bool = True) -> int:
-        """Delete all but the ``keep_last`` highest versions; tell how many were deleted.
+        """Delete all but the ``keep_last`` highest versions; return how many were deleted.
 
         Checkpoints stay wherever they stand, unless told otherwise. 0 keeps nothing else.
         """
@@ -122,7 +122,7 @@ class SnapshotStore:
         return int(reply.facts[0])
 
     def keys(self, task_id: str) -> SnapshotKeys:
-        """Name the keys of a task's snapshots."""
+        """Return the keys of a task's snapshots."""
         keys = self._base.keys
         return SnapshotKeys(rows=keys.snapshots(task_id), index=keys.snapshot_index(task_id))
 
@@ -131,7 +131,7 @@ class SnapshotStore:
         return self._read(task_id, reply)
 
     def _read(self, task_id: str, reply: Reply) -> Snapshot | None:
-        if reply.word is Word.MISSING:
+        if reply.word is ReplyCode.MISSING:
             return None
         name, row = reply.facts
         version = version_number(name.decode())

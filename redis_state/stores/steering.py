@@ -7,11 +7,19 @@ from typing import Any
 from redis_state.models import SteeringEvent, SteeringEventType, sanitize_steering_event
 from redis_state.primitives.log import Bounds
 from redis_state.primitives.signal import Row
-from redis_state.stores.base import Base, ms, pack, unpack
+from redis_state.scripts import Fence
+from redis_state.serialization.fields import (
+    choice,
+    instant,
+    optional_text,
+    read_instant,
+    text,
+    validated,
+)
+from redis_state.serialization.rows import pack, unpack
+from redis_state.stores.base import Base, ms
 from redis_state.stores.session_log import SessionLog, full_id, long_id
-from redis_state.stores.values import choice, instant, optional_text, read_instant, text, validated
 from redis_state.transport.keys import LogKeys, entry_id, entry_id_in
-from redis_state.transport.scripts import Fence
 
 
 class SteeringStore(SessionLog[SteeringEvent]):
@@ -29,11 +37,11 @@ class SteeringStore(SessionLog[SteeringEvent]):
         self._type = event_type
 
     def keys(self, session_id: str) -> LogKeys:
-        """Name the log's keys."""
+        """Return the log's keys."""
         return self._base.keys.steering(session_id)
 
     def place(self, model: SteeringEvent) -> tuple[str, str]:
-        """Tell a steering event's session and task."""
+        """Return a steering event's session and task."""
         return model.session_id, model.task_id
 
     async def save(self, model: SteeringEvent, *, fence: Fence | None = None) -> bool:

@@ -14,14 +14,15 @@ from typing import Any, cast
 
 from pydantic import BaseModel
 
-from redis_state import codec
 from redis_state.errors import InvalidField
 from redis_state.models import TaskContextSnapshot, TaskState, TaskStatus, TaskType
 from redis_state.primitives.record import Place, Stored, new_write_id
-from redis_state.stores.base import Base, as_object, ms
-from redis_state.stores.values import choice, moment, validated
+from redis_state.scripts import TASK_FIELDS, Fence, ReplyCode, TaskKeys
+from redis_state.serialization import codec
+from redis_state.serialization.fields import choice, moment, validated
+from redis_state.serialization.rows import as_object
+from redis_state.stores.base import Base, ms
 from redis_state.transport.keys import LONGEST_REMEMBERED
-from redis_state.transport.scripts import TASK_FIELDS, Fence, TaskKeys, Word
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -56,7 +57,7 @@ class TaskStore:
         self._kinds: dict[str, Any] = {member.value: member for member in kinds}
 
     def keys(self, session_id: str, task_id: str) -> TaskKeys:
-        """Name a task's keys."""
+        """Return a task's keys."""
         # What is no text is no key of a cache either: named anew, it is refused by its field.
         known = type(session_id) is str and type(task_id) is str
         if known and len(session_id) + len(task_id) <= LONGEST_REMEMBERED:
@@ -74,11 +75,11 @@ class TaskStore:
         )
 
     def ttl_ms(self, status: str) -> int:
-        """Tell how long a task in this state is kept at least after its last change."""
+        """Return how long a task in this state is kept at least after its last change."""
         return self._finished_ttl_ms if status in _ENDED else self._active_ttl_ms
 
     async def save(self, state: TaskState, *, fence: Fence | None = None) -> bool:
-        """Save a task whole; tell whether it was taken.
+        """Save a task whole; return whether it was taken.
 
         The last save wins, whoever's clock says what; except that an older view of a task that
         has ended does not bring it back. Under a ``fence`` the holder's save wins. Errors:
@@ -97,9 +98,9 @@ class TaskStore:
             finished=finished,
             updated_at_us=microseconds(state.updated_at),
         )
-        if reply.word is Word.STALE:
+        if reply.word is ReplyCode.STALE:
             self._base.counters.stale_task_saves += 1
-        return reply.word is Word.OK
+        return reply.word is ReplyCode.OK
 
     async def _save_fenced(
         self, state: TaskState, values: tuple[bytes, ...], fence: Fence, *, finished: bool
@@ -140,7 +141,7 @@ class TaskStore:
         return [state for _, state in sorted(found, key=lambda pair: pair[0])]
 
     async def ids(self, session_id: str) -> Sequence[str]:
-        """Name a session's tasks."""
+        """Return a session's tasks."""
         return await self._base.records.members(self._base.keys.tasks(session_id))
 
     async def clear(self, session_id: str, task_id: str) -> None:

@@ -8,10 +8,10 @@ stands for only keeps the trace longer, at most as long as the note.
 
 from __future__ import annotations
 
+from redis_state.scripts import TraceKeys
 from redis_state.stores.base import Base
 from redis_state.stores.bindings import BindingStore
 from redis_state.stores.trajectories import TrajectoryStore
-from redis_state.transport.scripts import TraceKeys
 
 
 class TraceStore:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from redis_state import codec
 from redis_state.models import Trajectory
 from redis_state.primitives.record import Place, Stored
-from redis_state.stores.base import Base, as_object, ms
-from redis_state.stores.values import mapping
+from redis_state.serialization import codec
+from redis_state.serialization.fields import mapping
+from redis_state.serialization.rows import as_object
+from redis_state.stores.base import Base, ms
 
 
 class TrajectoryStore:
@@ -36,7 +37,7 @@ class TrajectoryStore:
         return await self._base.read_record(session_id, place, flat, self._read)
 
     async def traces(self, session_id: str, *, limit: int) -> list[str]:
-        """Name a session's traces, the last saved first."""
+        """Return a session's traces, the last saved first."""
         if limit < 1:
             return []
         index = self._base.keys.traces(session_id)

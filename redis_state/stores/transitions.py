@@ -10,10 +10,10 @@ from redis_state.errors import CorruptState, InvalidField, InvalidTransition, Le
 from redis_state.models import StateUpdate, TaskState, UpdateType
 from redis_state.models.lifecycle import CORE, TaskPhase, Vocabulary
 from redis_state.primitives.record import Stored, new_write_id, stored
+from redis_state.scripts import Announcement, Fence, Reply, ReplyCode
 from redis_state.stores.base import Base
 from redis_state.stores.tasks import TaskStore, move_fields
 from redis_state.stores.updates import UpdateStore
-from redis_state.transport.scripts import Announcement, Fence, Reply, Word
 
 _CHANGES = frozenset({"result", "error", "progress"})
 
@@ -61,12 +61,12 @@ class Transitions:
             ttl_ms=self._tasks.ttl_ms(phase.status.value),
             announcement=self._announce(session_id, task_id, phase),
         )
-        if reply.word is Word.OK:
+        if reply.word is ReplyCode.OK:
             return self._read(session_id, task_id, stored(reply.facts[0]))
         raise _refusal(reply, task_id, words, phase, fence)
 
     async def phase(self, session_id: str, task_id: str) -> TaskPhase | None:
-        """Tell a task's phase, or None for no task."""
+        """Return a task's phase, or None for no task."""
         record = await self._tasks.load_fields(session_id, task_id)
         fields: Mapping[str, bytes] = record.fields if record else {}
         if "status" not in fields:
@@ -103,11 +103,11 @@ class Transitions:
 def _refusal(
     reply: Reply, task_id: str, words: Vocabulary, wanted: TaskPhase, fence: Fence | None
 ) -> Exception:
-    if reply.word is Word.LOST:
+    if reply.word is ReplyCode.LOST:
         epoch = fence.epoch if fence else 0
         return LeaseLost(f"task {task_id!r}", epoch=epoch, current=int(reply.facts[0]))
     current = "missing"
-    if reply.word is Word.DENIED:
+    if reply.word is ReplyCode.DENIED:
         known = reply.text(0)
         current = words.word(TaskPhase(known)) if known in set(TaskPhase) else known
     return InvalidTransition(task_id, current=current, wanted=words.word(wanted))

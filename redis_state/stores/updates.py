@@ -7,9 +7,7 @@ from typing import Any
 from redis_state.models import StateUpdate, UpdateType
 from redis_state.primitives.log import Bounds
 from redis_state.primitives.signal import Row
-from redis_state.stores.base import Base, ms, pack, unpack
-from redis_state.stores.session_log import SessionLog, full_id, long_id, told_by
-from redis_state.stores.values import (
+from redis_state.serialization.fields import (
     choice,
     instant,
     optional_text,
@@ -17,6 +15,9 @@ from redis_state.stores.values import (
     read_instant,
     validated,
 )
+from redis_state.serialization.rows import pack, unpack
+from redis_state.stores.base import Base, ms
+from redis_state.stores.session_log import SessionLog, full_id, long_id, told_by
 from redis_state.transport.keys import LogKeys, entry_id
 
 # How many values each row has; then maybe its long id, then maybe its run.
@@ -34,11 +35,11 @@ class UpdateStore(SessionLog[StateUpdate]):
         self._type = update_type
 
     def keys(self, session_id: str) -> LogKeys:
-        """Name the log's keys."""
+        """Return the log's keys."""
         return self._base.keys.updates(session_id)
 
     def place(self, model: StateUpdate) -> tuple[str, str]:
-        """Tell an update's session and task."""
+        """Return an update's session and task."""
         return model.session_id, model.task_id
 
     def write(self, model: StateUpdate, *, run: int | None = None) -> tuple[bytes, bytes]:

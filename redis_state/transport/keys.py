@@ -25,7 +25,6 @@ LONGEST_REMEMBERED = 240
 _LONGEST_ENTRY = 64
 WATCH_SHARDS = 16
 AGENT_SHARDS = 16
-PERMANENT_KINDS = ("watch",)
 
 
 def escape(field: str, value: str) -> str:
@@ -76,14 +75,14 @@ def entry_id_in(field: str, value: str, topic: str) -> bytes:
 
 
 def token_digest(token: str) -> str:
-    """Name a token without telling it: 40 hexadecimal digits of its SHA-256."""
+    """Return a token's digest: 40 hexadecimal digits of its SHA-256."""
     if not isinstance(token, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InvalidField("token", f"text is needed, not {type(token).__name__}")
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()[:40]
 
 
 def pause_id_of(token: str) -> str | None:
-    """Name a pause of a worker's task for everybody to see; None for what is no such token.
+    """Return the public id of a worker's pause; None for a token of another kind.
 
     A token's text begins with its session's part of the key, so that the pause is found without an
     index and shares the session's slot. The id has the token's digest in place of the rest.
@@ -94,7 +93,7 @@ def pause_id_of(token: str) -> str | None:
 
 
 def is_pause_id(text: str) -> bool:
-    """Tell a pause's id from its token, which has no colon."""
+    """Return whether a text is a pause's id: a token has no colon."""
     parts = text.rpartition(":") if type(text) is str else ("", "", "")
     return bool(_ESCAPED.fullmatch(parts[0]) and _DIGEST.fullmatch(parts[2]))
 
@@ -108,7 +107,7 @@ class LogKeys(NamedTuple):
     topics: str
 
     def topic(self, topic: str | None) -> str:
-        """Name the index of one topic. Without a topic the name stands for no key."""
+        """Return the key of a topic's index. Without a topic it is no key."""
         return self.topics if topic is None else f"{self.topics}:{escape('task_id', topic)}"
 
 
@@ -126,25 +125,25 @@ class BlobKeys:
 
     @property
     def expiry(self) -> str:
-        """Name the index by expiry."""
+        """Return the key of the index by expiry."""
         return f"{self.blobs}:expiry"
 
     @property
     def use(self) -> str:
-        """Name the index by last use or arrival."""
+        """Return the key of the index by last use or arrival."""
         return f"{self.blobs}:use"
 
     @property
     def about(self) -> str:
-        """Name the sizes and totals."""
+        """Return the key of the sizes and totals."""
         return f"{self.blobs}:about"
 
     def blob(self, blob_id: str) -> str:
-        """Name one blob."""
+        """Return the key of one blob."""
         return f"{self.blobs}:blob:{escape('artifact_id', blob_id)}"
 
     def upload(self, name: str) -> str:
-        """Name bytes that are no blob yet."""
+        """Return the key of an upload."""
         return f"{self.blobs}:upload:{name}"
 
 
@@ -156,12 +155,12 @@ class A2ABooks:
 
     @property
     def places(self) -> str:
-        """Name where each task stands in the list."""
+        """Return the key of the places of tasks in the list."""
         return f"{self.index}:places"
 
     @property
     def expiry(self) -> str:
-        """Name the index by expiry."""
+        """Return the key of the index by expiry."""
         return f"{self.index}:expiry"
 
 
@@ -524,7 +523,7 @@ class Keys:
 
     def watch(self, shard: int) -> str:
         """zset: what a process must inspect -> when, in ms; ``:clock`` string: the server's time at
-        its last change. Permanent; entries are taken out.
+        its last change. 400 days after a write.
         """
         return f"{self.namespace}:v1:{{watch-{shard:02d}}}:watch"
 
@@ -588,28 +587,28 @@ class Keys:
 
     def a2a_watch(self, shard: int) -> str:
         """zset: A2A task -> when its owner's lease may have run out, in ms; ``:clock`` string: the
-        server's time at its last change. Permanent; entries are taken out.
+        server's time at its last change. 400 days after a write.
         """
         return f"{self.namespace}:v1:{{a2a-watch-{shard:02d}}}:watch"
 
 
 def a2a_scope(tenant: str, owner: str) -> str:
-    """Name the slot of one owner's A2A tasks. No other scope holds a slash."""
+    """Return the hash tag of one owner's A2A tasks. No other scope has a slash."""
     return f"a2a/{escape('tenant', tenant)}/{escape('owner', owner)}"
 
 
 def call_key(beside: str, call: str) -> str:
-    """Name the place of a call's reply, in the slot of another key."""
+    """Return the key of a call's reply, in the slot of another key."""
     return f"{beside[: beside.index('}') + 1]}:call:{call}"
 
 
 def agent_shard(session_id: str) -> int:
-    """Tell in which of the shards an agent's session is kept."""
+    """Return the shard of an agent's session."""
     return zlib.crc32(session_id.encode("utf-8", "surrogatepass")) % AGENT_SHARDS
 
 
 def artifact_place(session_id: str) -> str:
-    """Name the place of a session's artifacts: 16 hexadecimal digits, which their ids end with too.
+    """Return the scope of a session's artifacts: 16 hexadecimal digits, which end their ids too.
 
     So an artifact is found by its id alone, without an index that could disagree.
     """
@@ -617,6 +616,6 @@ def artifact_place(session_id: str) -> str:
 
 
 def binding_member(context_id: str | None, task_id: str) -> str:
-    """Name a binding in its trace. No context is a value of its own, not the empty text."""
+    """Return a binding's name in its trace. No context is not the empty text."""
     context = "-" if context_id is None else "=" + escape("context_id", context_id)
     return f"{context}:{escape('task_id', task_id)}"

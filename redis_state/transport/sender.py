@@ -7,8 +7,8 @@ awaits them.
 
 Neighbours in a batch that call one script with as many keys and arguments share a command, if the
 script runs `each` of several calls and the server takes keys of several sessions together: one of a
-cluster does not, so it is asked before anything is shared. A user who may not use some of the keys
-in such a command loses it once, and the order of its calls with what was sent behind it.
+cluster does not, so it is asked before anything is shared. The calls of a shared command that a
+user may not make for some of its keys are made again, each alone.
 
 A call is in one of three places, and the order within them is the order of the calls:
 
@@ -22,7 +22,8 @@ is nobody's breaks the connection too: the replies after it may be anybody's.
 
 A server that is not the one to ask, or not yet (a replica after a failover, one that loads its
 data), executes nothing. Its calls go back to ``again``, in order, and the connection is left for
-where the address leads now.
+where the address leads now. Calls behind one that was not executed, and about the same keys, are
+repeated behind it.
 """
 
 from __future__ import annotations
@@ -49,22 +50,23 @@ from redis_state.errors import (
     RedisStateError,
 )
 from redis_state.transport.address import Address
-from redis_state.transport.answer import Answer
-from redis_state.transport.failures import Refusal, again, not_now, reply_error
+from redis_state.transport.connection import ReconnectingConnection
+from redis_state.transport.future import EagerFuture
 from redis_state.transport.keys import call_key
-from redis_state.transport.line import Line
-from redis_state.transport.link import Link, ProtocolBroken
-from redis_state.transport.lua import Script
-from redis_state.transport.packing import (
+from redis_state.transport.protocol import ProtocolBroken, RespProtocol
+from redis_state.transport.reply_errors import Refusal, again, not_now, reply_error
+from redis_state.transport.resp import (
     Argument,
-    Prepared,
-    Question,
+    PackedCommand,
+    PreparedScript,
     bulks,
     head_of_digest,
     head_of_text,
     pack,
     unbulk,
+    unbulk_command,
 )
+from redis_state.transport.script import Script
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -97,7 +99,7 @@ _OF_KEYS = ("NOPERM", "CROSSSLOT")
 _form_of = attrgetter("form")
 
 
-class _Call(Answer):
+class _Call(EagerFuture):
     """A command on its way, and the future of its reply."""
 
     __slots__ = (
@@ -128,8 +130,16 @@ class _Call(Answer):
     lost: bool
 
     def wanted(self) -> bool:
-        """Tell whether it has no outcome yet, and is waited for or lasts all the same."""
+        """Return whether it has no outcome yet, and is waited for or lasts all the same."""
         return not self.done() or (self.lasting and self.cancelled())
+
+    def names(self) -> list[bytes]:
+        """Return the keys that it is about. The key of its own reply is none of them."""
+        script, count, _, _ = self.form
+        if script is None:
+            return unbulk_command(self.arguments)[1:2]
+        keys = unbulk(self.keys, count)
+        return keys[:1] + keys[2:] if script.idempotent else keys
 
     def fail(self, error: Exception) -> None:
         """Give it this outcome, if it has none."""
@@ -139,7 +149,7 @@ class _Call(Answer):
             self.exception()
 
     def patient(self) -> bool:
-        """Tell whether it needs its connection until its deadline.
+        """Return whether it needs its connection until its deadline.
 
         What may not be repeated does; what is large may still be on its way to the server.
         """
@@ -166,7 +176,7 @@ class Sender:
         self._call_timeout_s = call_timeout_s
         self._connect_timeout_s = connect_timeout_s
         self._busy_poll_s = busy_poll_s
-        self._line = Line(
+        self._connection = ReconnectingConnection(
             self,
             locate,
             name="redis_state sender",
@@ -195,6 +205,8 @@ class Sender:
         self._loaded: set[str] = set()
         # A call was not executed: nothing is sent until it is known which must be repeated.
         self._holding = False
+        # The keys of the calls that must be repeated.
+        self._held_keys: set[bytes] = set()
         # Why the connection is left as soon as that is known, if it is.
         self._leaving: str | None = None
         # Whether calls share commands; None until the server is asked.
@@ -226,13 +238,13 @@ class Sender:
             return self._unsendable(command[0], error)
         return self._put(_PLAIN, b"", packed, repeatable, lasting, timeout_s)
 
-    def ask(self, question: Question) -> asyncio.Future[Any]:
+    def ask(self, question: PackedCommand) -> asyncio.Future[Any]:
         """Queue a command that reads, as `send` does."""
         return self._put(_PLAIN, b"", question.packed, True, False, None)  # noqa: FBT003
 
     def run(
         self,
-        prepared: Prepared,
+        prepared: PreparedScript,
         more: tuple[Argument, ...],
         *,
         repeatable: bool = True,
@@ -281,15 +293,15 @@ class Sender:
         timeout_s: float | None,
     ) -> _Call:
         """Write a call at once if nothing is on its way, else queue it."""
-        link = self._line.link
+        protocol = self._connection.protocol
         waiting = self._queue or self._inflight or self._again or self._holding
         at_once = False
-        if link is not None and not (waiting or self._closed) and link.writable():
+        if protocol is not None and not (waiting or self._closed) and protocol.writable():
             # Before all else: the server works while the call is noted down.
             at_once = True
             script, key_count, argument_count, _ = form
             head = b"" if script is None else self._head(script, key_count, argument_count)
-            link.write(head + keys + arguments)
+            protocol.write(head + keys + arguments)
         call = _Call(loop=self._loop)
         call.form, call.keys, call.arguments = form, keys, arguments
         call.number = next(self._numbers)
@@ -298,7 +310,7 @@ class Sender:
         call.waiter = None
         if timeout_s is None:
             timeout_s = self._call_timeout_s
-        if link is None and not self._line.connections:
+        if protocol is None and not self._connection.connections:
             # A server that was never there is told as soon as connecting has taken its time.
             timeout_s = min(timeout_s, self._connect_timeout_s)
         call.timeout = timeout_s
@@ -331,7 +343,7 @@ class Sender:
     @property
     def connections(self) -> int:
         """Count the connections made so far."""
-        return self._line.connections
+        return self._connection.connections
 
     @property
     def pending(self) -> int:
@@ -347,27 +359,27 @@ class Sender:
                 await self._idle.wait()
 
     async def aclose(self, *, drain_s: float = 5.0) -> None:
-        """Let queued calls finish for at most ``drain_s``, then disconnect. Safe to repeat."""
+        """Wait for queued calls for at most ``drain_s``, then disconnect. Safe to repeat."""
         self._closed = True
         try:
             with suppress(TimeoutError):
                 await self.drain(drain_s)
         finally:
-            await self._line.aclose()
+            await self._connection.aclose()
             self._abandon()
 
     def wanted(self) -> bool:
-        """Tell whether a connection is needed now."""
+        """Return whether a connection is needed now."""
         return bool(self._queue or self._again)
 
-    async def use(self, link: Link) -> None:
+    async def use(self, protocol: RespProtocol) -> None:
         """Send what waits, and what comes, until the connection ends."""
         self._loaded.clear()
         self._sharing = None
         self._leaving = None
-        link.on_writable = self._flush
+        protocol.on_writable = self._flush
         self._flush()
-        self._trouble = await link.lost()
+        self._trouble = await protocol.lost()
 
     def ended(self) -> None:
         """Put back what may be repeated, and fail the rest of what is in flight."""
@@ -395,7 +407,7 @@ class Sender:
             self._fail_waiting(f"the sender failed: {type(error).__name__}")
 
     def _stay_awake(self) -> None:
-        """Have the loop look for the reply again and again, instead of going to sleep for it."""
+        """Keep the loop awake for the reply, instead of sleeping until it comes."""
         if not self._awake:
             self._awake = True
             self._loop.call_soon(self._look_again)
@@ -410,8 +422,8 @@ class Sender:
 
         A full batch is written now: the server can begin.
         """
-        if self._line.link is None:
-            self._line.need()
+        if self._connection.protocol is None:
+            self._connection.need()
         elif len(self._queue) >= _BATCH_COMMANDS:
             self._flush()
         elif not self._flushing:
@@ -423,13 +435,13 @@ class Sender:
         self._flush()
 
     def _flush(self) -> None:
-        link = self._line.link
-        if link is not None and not self._holding:
-            while (self._queue or self._again) and link.writable():
+        protocol = self._connection.protocol
+        if protocol is not None and not self._holding:
+            while (self._queue or self._again) and protocol.writable():
                 batch = self._next_batch()
                 if batch:
                     self.batches += 1
-                    link.write(b"".join(self._packed(batch)))
+                    protocol.write(b"".join(self._packed(batch)))
         self._note_idle()
 
     def _next_batch(self) -> list[_Call]:
@@ -466,7 +478,7 @@ class Sender:
         return parts
 
     def _head(self, script: Script, keys: int, arguments: int) -> bytes:
-        """Name a script by its digest once this connection has sent its text.
+        """Return the head of a script's call: by digest once this connection has sent its text.
 
         By the digest alone the first call after a restart would be refused, and be repeated
         after calls that were made later.
@@ -493,10 +505,10 @@ class Sender:
                 call = inflight.popleft()
                 if isinstance(of_call, Refusal):
                     self._refused(call, of_call)
-                elif self._holding and call.repeatable:
+                elif self._holding and call.repeatable and self._follows(call):
                     self._hold_behind(call)
                 elif not call.done():
-                    call.tell(of_call)
+                    call.resolve(of_call)
         if not inflight:
             if self._holding:
                 self._resume()
@@ -514,7 +526,7 @@ class Sender:
                 raise ProtocolBroken(f"no list of {share} replies to {share} calls")
 
     def _refused_together(self, share: int, error: Refusal) -> None:
-        """Tell each of the calls that shared a command what they would have been told alone."""
+        """Refuse each call of a shared command as it would have been refused alone."""
         for _ in range(share):
             call = self._inflight.popleft()
             if error.code in _OF_KEYS:
@@ -531,19 +543,30 @@ class Sender:
         Those in flight behind it may meet the same: all that do are repeated in their order.
         """
         self._holding = True
+        self._held_keys.update(call.names())
         call.sent = call.lost
         self._again.append(call)
 
+    def _follows(self, call: _Call) -> bool:
+        """Return whether a call must be repeated because an earlier one did not begin.
+
+        Not if it has no key in common with it: its reply stands. On a connection that is left,
+        where a replica may have answered, none does.
+        """
+        return self._leaving is not None or not self._held_keys.isdisjoint(call.names())
+
     def _hold_behind(self, call: _Call) -> None:
         """Repeat a call that took effect before one that was made earlier and did not begin."""
-        script, keys, _, _ = call.form
-        if script is not None and script.removes:
-            target, _, *others = unbulk(call.keys, keys)
-            packed = bulks((target,))
-            if any(packed in held.keys or packed in held.arguments for held in self._again):
-                # As a new call: it also removes what that one is yet to write.
-                fresh = call_key(target.decode("utf-8", "surrogatepass"), os.urandom(9).hex())
-                call.keys = bulks((target, fresh, *others))
+        script, count, _, _ = call.form
+        if (
+            script is not None
+            and script.idempotent
+            and not self._held_keys.isdisjoint(call.names())
+        ):
+            # As a new call: its repetition would do nothing, and the earlier one undoes it.
+            target, _, *others = unbulk(call.keys, count)
+            fresh = call_key(target.decode("utf-8", "surrogatepass"), os.urandom(9).hex())
+            call.keys = bulks((target, fresh, *others))
         call.lost = True
         self._hold(call)
 
@@ -569,10 +592,11 @@ class Sender:
 
     def _resume(self) -> None:
         self._holding = False
+        self._held_keys.clear()
         self._again = deque(sorted(self._again, key=lambda call: call.number))
-        link = self._line.link
-        if self._leaving is not None and link is not None:
-            link.leave(self._leaving)
+        protocol = self._connection.protocol
+        if self._leaving is not None and protocol is not None:
+            protocol.leave(self._leaving)
             self._left()
         elif self._again or self._queue:
             self._flush_soon()
@@ -603,32 +627,32 @@ class Sender:
         self._again = deque(call for call in self._again if call.deadline > now and call.wanted())
         self._queue = deque(call for call in self._queue if call.deadline > now and call.wanted())
         moments = [call.deadline for call in (*self._again, *self._queue, *self._inflight)]
-        link = self._line.link
-        if self._inflight and link is not None:
-            moments.append(self._look_at(link, now))
+        protocol = self._connection.protocol
+        if self._inflight and protocol is not None:
+            moments.append(self._look_at(protocol, now))
         if moments:
             self._arm(max(min(moments), now + _GRAIN_S))
         self._note_idle()
 
-    def _look_at(self, link: Link, now: float) -> float:
+    def _look_at(self, protocol: RespProtocol, now: float) -> float:
         """Give a connection up that is dead for all that can be heard; return when to look again.
 
         A server that is busy for so long is asked again under the same ids. It is not asked often:
         a new connection is in use once the server has answered on it.
         """
         oldest = self._inflight[0]
-        if oldest.deadline <= now and now - link.heard_at > _GRAIN_S:
+        if oldest.deadline <= now and now - protocol.heard_at > _GRAIN_S:
             # The oldest reply is overdue: nothing behind it can be heard on this connection.
-            link.abort("a reply is overdue")
+            protocol.abort("a reply is overdue")
         if any(call.patient() for call in self._inflight):
             return inf
         silent_at = min(
-            max(link.heard_at, call.deadline - call.timeout)
+            max(protocol.heard_at, call.deadline - call.timeout)
             + max(_SILENT_S, call.timeout * _SILENT_PART)
             for call in self._inflight
         )
         if silent_at <= now:
-            link.abort(f"nothing was heard for {now - link.heard_at:.1f} s")
+            protocol.abort(f"nothing was heard for {now - protocol.heard_at:.1f} s")
         return silent_at
 
     def _outcome(self, call: _Call, reason: str) -> RedisStateError:
@@ -658,5 +682,5 @@ class Sender:
 
 
 def _verb(packed: bytes) -> str:
-    """Name a packed command without its arguments."""
+    """Return a packed command's verb."""
     return packed.split(b"\r\n", 3)[2].decode(errors="replace")

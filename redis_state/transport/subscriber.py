@@ -19,10 +19,10 @@ import hiredis
 
 from redis_state.errors import BackendUnavailable, ConfigError, NoConnection, RedisStateError
 from redis_state.transport.address import Address
-from redis_state.transport.answer import Answer
-from redis_state.transport.failures import Refusal, again, not_now, reply_error
-from redis_state.transport.line import Line
-from redis_state.transport.link import Link, ProtocolBroken
+from redis_state.transport.connection import ReconnectingConnection
+from redis_state.transport.future import EagerFuture
+from redis_state.transport.protocol import ProtocolBroken, RespProtocol
+from redis_state.transport.reply_errors import Refusal, again, not_now, reply_error
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ class Subscription:
         self.channel = channel
         self._loop = loop
         self._messages: deque[bytes | RedisStateError | None] = deque()
-        self._waiting: Answer | None = None
+        self._waiting: EagerFuture | None = None
         self._alarm: asyncio.TimerHandle | None = None
         # Nothing was delivered since the alarm was set.
         self._silent = False
@@ -57,7 +57,7 @@ class Subscription:
             if isinstance(message, RedisStateError):
                 waiting.set_exception(message)
             else:
-                waiting.tell(message)
+                waiting.resolve(message)
             return
         if not isinstance(message, bytes) or len(self._messages) >= _QUEUE_LIMIT:
             self._messages.clear()
@@ -73,7 +73,7 @@ class Subscription:
         made without a change, AuthenticationFailed, CommandRefused if the server refuses the
         channel, ConfigError.
         """
-        self._waiting = answer = Answer(loop=self._loop)
+        self._waiting = answer = EagerFuture(loop=self._loop)
         answer.waiter = None
         if self._messages:
             self.deliver(self._messages.popleft())
@@ -97,7 +97,7 @@ class Subscription:
         if waiting is None or waiting.done():
             return
         if self._silent:
-            waiting.tell(None)
+            waiting.resolve(None)
         else:
             self._ring_after(silence_s)
 
@@ -114,7 +114,7 @@ class Subscriber:
     ) -> None:
         self._shown_as = shown_as
         self._loop = asyncio.get_running_loop()
-        self._line = Line(
+        self._connection = ReconnectingConnection(
             self,
             locate,
             name="redis_state subscriber",
@@ -142,7 +142,7 @@ class Subscriber:
             subscription.deliver(None)
         elif len(followers) == 1:
             self._ask("SUBSCRIBE", subscription.channel)
-        self._line.need()
+        self._connection.need()
         return subscription
 
     def unsubscribe(self, subscription: Subscription) -> None:
@@ -156,39 +156,39 @@ class Subscriber:
 
     def renew(self) -> None:
         """Follow all channels over a new connection, to where the address leads now."""
-        link = self._line.link
-        if link is not None:
-            link.leave("the server is not the one to ask any more")
+        protocol = self._connection.protocol
+        if protocol is not None:
+            protocol.leave("the server is not the one to ask any more")
 
     async def aclose(self) -> None:
         """Disconnect. Safe to repeat. Who still waits for a message gets BackendUnavailable."""
         self._closed = True
-        await self._line.aclose()
+        await self._connection.aclose()
         self._tell_all(BackendUnavailable(self._shown_as, "the store is closed"))
 
     @property
     def connections(self) -> int:
         """Count the connections made so far."""
-        return self._line.connections
+        return self._connection.connections
 
     def wanted(self) -> bool:
-        """Tell whether anybody follows a channel."""
+        """Return whether anybody follows a channel."""
         return bool(self._followers)
 
-    async def use(self, link: Link) -> None:
+    async def use(self, protocol: RespProtocol) -> None:
         """Follow all channels until the connection ends, or does not answer a ping in time."""
         for channel in self._followers:
             self._ask("SUBSCRIBE", channel)
-        heard_at, pinged = link.heard_at, False
-        while not pinged or link.heard_at > heard_at:
-            pinged = monotonic() - link.heard_at >= _SILENT_S
+        heard_at, pinged = protocol.heard_at, False
+        while not pinged or protocol.heard_at > heard_at:
+            pinged = monotonic() - protocol.heard_at >= _SILENT_S
             if pinged:
                 self._ask(*_PING)
-            heard_at = link.heard_at
+            heard_at = protocol.heard_at
             wait_s = _SILENT_S if pinged else heard_at + _SILENT_S - monotonic()
             with suppress(TimeoutError):
                 async with asyncio.timeout(wait_s):
-                    await link.lost()
+                    await protocol.lost()
                     return
 
     def ended(self) -> None:
@@ -197,7 +197,7 @@ class Subscriber:
         self._asked.clear()
 
     def failed(self, error: Exception) -> None:
-        """Tell the followers, if waiting is in vain."""
+        """Raise the error to the followers, if waiting is in vain."""
         if isinstance(error, ConfigError) or (isinstance(error, NoConnection) and error.final):
             self._tell_all(error)
         elif isinstance(error, NoConnection):
@@ -207,10 +207,10 @@ class Subscriber:
 
     def _ask(self, verb: str, channel: bytes) -> None:
         """Send a command, if there is a connection; a later one will begin with all channels."""
-        link = self._line.link
-        if link is not None:
+        protocol = self._connection.protocol
+        if protocol is not None:
             self._asked.append((verb, channel))
-            link.write(_pack((verb, channel)))
+            protocol.write(_pack((verb, channel)))
 
     def hear(self, replies: list[Any]) -> None:
         """Take replies to commands, and messages to their subscribers."""
@@ -248,9 +248,9 @@ class Subscriber:
         verb, channel = command
         if verb != "SUBSCRIBE":
             return
-        reason, link = not_now(error), self._line.link
-        if reason is not None and link is not None:
-            link.leave(reason)
+        reason, protocol = not_now(error), self._connection.protocol
+        if reason is not None and protocol is not None:
+            protocol.leave(reason)
             return
         # Whoever follows it next asks anew.
         for subscription in self._followers.pop(channel, set()):

@@ -9,26 +9,26 @@ from contextlib import suppress
 from typing import Any, Literal, cast
 
 from redis_state import limits
-from redis_state.agents.driver import Scope
-from redis_state.agents.execution import ExecutionStatus
-from redis_state.agents.history import ExecutionHistory, summary_of
-from redis_state.agents.ids import derived_id, session_id_for
-from redis_state.agents.loop import AgentLoop
-from redis_state.agents.messages import MESSAGES
-from redis_state.agents.run import run_session
-from redis_state.agents.runtime import SessionRuntime
-from redis_state.agents.session import AgentDefinition, AgentSession
-from redis_state.agents.session_store import SessionStore
-from redis_state.agents.signals import StopReason, StopSignal
-from redis_state.agents.state import AgentState
+from redis_state.agents.runtime.llm import Scope
+from redis_state.agents.runtime.loop import AgentLoop
+from redis_state.agents.runtime.run import run_session
+from redis_state.agents.runtime.session_runtime import SessionRuntime
+from redis_state.agents.state.agent_state import AgentState
+from redis_state.agents.state.execution import ExecutionStatus
+from redis_state.agents.state.ids import derived_id, session_id_for
+from redis_state.agents.state.messages import MESSAGES
+from redis_state.agents.state.session import AgentDefinition, AgentSession
+from redis_state.agents.state.stop_signals import StopReason, StopSignal
+from redis_state.agents.storage.history import ExecutionHistory, summary_of
+from redis_state.agents.storage.session_store import SessionStore
 from redis_state.errors import InvalidField, LeaseLost, SessionBusy, SessionConflict
 from redis_state.models import UpdateType
 from redis_state.models.steering import SteeringEvent
+from redis_state.scripts import Fence
 from redis_state.store import RedisStateStore
-from redis_state.transport.scripts import Fence
 from redis_state.worker.context import TaskContext, TaskHandedBack
-from redis_state.worker.inbox import Inbox, TaskCancelled
 from redis_state.worker.run import Handler
+from redis_state.worker.tasks.inbox import Inbox, TaskCancelled
 
 _WAIT_S = 1.0
 _AGAIN_S = 0.1
@@ -185,7 +185,7 @@ class _AgentRun:
         raise _Yielding
 
     async def _is_over(self, execution_id: str) -> bool:
-        """Tell whether a task of this session is over; those of others cannot be found."""
+        """Return whether a task of this session is over; those of others cannot be found."""
         tasks, session_id = self._ctx.store.tasks, self._ctx.task.session_id
         for task_id in await tasks.ids(session_id):
             if _execution_id(session_id, task_id) == execution_id:

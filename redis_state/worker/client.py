@@ -26,17 +26,16 @@ from redis_state.store import RedisStateStore, process_name
 from redis_state.stores.session_log import Entry
 from redis_state.transport.clock import ask_time
 from redis_state.transport.keys import is_pause_id, token_digest
-from redis_state.worker import telemetry
-from redis_state.worker.dead import list_dead
-from redis_state.worker.family import Family
-from redis_state.worker.jobs import Job
-from redis_state.worker.life import TaskLife
-from redis_state.worker.open_pauses import OpenPause, list_open_pauses
-from redis_state.worker.pausing import Pausing
-from redis_state.worker.queue import Queue, put_now
-from redis_state.worker.sight import look
-from redis_state.worker.snapshots import FullSnapshot, Snapshot, Snapshots
-from redis_state.worker.watching import (
+from redis_state.worker.arq.job_format import Job
+from redis_state.worker.arq.queue import Queue, put_now
+from redis_state.worker.observe import tracing as telemetry
+from redis_state.worker.observe.registry import WorkerInfo, WorkerRegistry
+from redis_state.worker.recovery.dead_letters import list_dead
+from redis_state.worker.tasks.children import ChildTasks
+from redis_state.worker.tasks.open_pauses import OpenPause, list_open_pauses
+from redis_state.worker.tasks.pauses import TaskPauses
+from redis_state.worker.tasks.snapshots import FullSnapshot, Snapshot, Snapshots
+from redis_state.worker.tasks.stream import (
     TaskView,
     list_unfinished,
     put_back,
@@ -44,7 +43,8 @@ from redis_state.worker.watching import (
     view_task,
     watch_task,
 )
-from redis_state.worker.workers import WorkerInfo, WorkerRegistry
+from redis_state.worker.tasks.transitions import TaskTransitions
+from redis_state.worker.tasks.view import read_status
 
 _DECISIONS = (SteeringEventType.APPROVE, SteeringEventType.REJECT)
 _LOOK_EVERY_S = 5.0
@@ -58,10 +58,10 @@ class TaskClient:
 
     def __init__(self, store: RedisStateStore, *, queue: str | None = None) -> None:
         self.store: RedisStateStore = store
-        self._life = TaskLife(store)
-        self._pausing = Pausing(store)
+        self._transitions = TaskTransitions(store)
+        self._pausing = TaskPauses(store)
         self._queue = Queue(store.settings, name=queue)
-        self._family = Family(store, self._queue)
+        self._children = ChildTasks(store, self._queue)
         self._snapshots = Snapshots(store)
 
     async def __aenter__(self) -> Self:
@@ -88,7 +88,7 @@ class TaskClient:
         context: TaskContextSnapshot | None = None,
         queue: str | None = None,
     ) -> str:
-        """Have a handler run once for this task; return the task's id.
+        """Submit a task for a handler; return the task's id.
 
         ``queue``, else the client's, is where the task waits each time it does. The same
         ``task_id`` again is the same task, and only queued again if it still waits and the
@@ -118,7 +118,7 @@ class TaskClient:
         queue = queue or self._queue.name
         with telemetry.submitting(handler, session_id, task_id, queue) as span:
             clock = ask_time(self.store.transport.sender)
-            new = await self._life.create(
+            new = await self._transitions.create(
                 state, handler=handler, task_input=task_input, queue=queue, trace=span.carrier
             )
             if new:
@@ -176,7 +176,7 @@ class TaskClient:
             await self._resolve(token, approved, value, by=source, claim=event.event_id, task=task)
         elif event_type is SteeringEventType.CANCEL:
             reason, hard = event.payload.get("reason"), event.payload.get("hard") is True
-            await self._family.cancel_waiting(session_id, task_id, reason, hard=hard)
+            await self._children.cancel_waiting(session_id, task_id, reason, hard=hard)
         elif event_type is SteeringEventType.PRIORITIZE:
             await self._prioritize(session_id, task_id, event.payload["priority"])
         return event
@@ -257,10 +257,12 @@ class TaskClient:
             )
             session_id, task_id = decided.session_id, decided.task_id
             clock = ask_time(self.store.transport.sender)
-            sight = await look(self.store, session_id, task_id)
-            if sight is not None and sight.status is TaskStatus.PENDING:
+            status_view = await read_status(self.store, session_id, task_id)
+            if status_view is not None and status_view.status is TaskStatus.PENDING:
                 # Not mended: the job of the run that paused may still be in its worker's hands.
-                await put_now(self._queue, replace(sight.job, trace=span.carrier or {}), clock)
+                await put_now(
+                    self._queue, replace(status_view.job, trace=span.carrier or {}), clock
+                )
             span.note(session_id=session_id, task_id=task_id)
         return await self.get(session_id, task_id)
 
@@ -308,7 +310,7 @@ class TaskClient:
 
     async def children(self, session_id: str, task_id: str) -> Sequence[TaskState]:
         """List the tasks that a task has spawned, the first spawned first."""
-        names = await self._family.children(session_id, task_id)
+        names = await self._children.children(session_id, task_id)
         loads = [self.get(session_id, name) for name in names]
         found = [state for state in await asyncio.gather(*loads) if state is not None]
         return sorted(found, key=lambda state: state.created_at)
@@ -347,16 +349,16 @@ class TaskClient:
         return await list_dead(self.store, limits.count("limit", limit, least=0))
 
     async def _still_there(self, session_id: str, task_id: str) -> bool:
-        """Tell whether there is such a task; queue it if it waits and the queue has lost it.
+        """Return whether there is such a task; queue it if it waits and the queue has lost it.
 
         It goes to the queue that it was submitted to.
         """
-        sight = await look(self.store, session_id, task_id)
-        if sight is not None and not sight.ours:
+        status_view = await read_status(self.store, session_id, task_id)
+        if status_view is not None and not status_view.ours:
             raise InvalidField("task_id", "a host has saved a task of this id, with no handler")
-        if sight is not None and sight.status is TaskStatus.PENDING:
-            await self._queue.mend([sight.job])
-        return sight is not None
+        if status_view is not None and status_view.status is TaskStatus.PENDING:
+            await self._queue.ensure_queued([status_view.job])
+        return status_view is not None
 
     async def _check_steerable(self, event: SteeringEvent, *, repeated: bool) -> None:
         """Refuse what nobody would ever get. A repeated call is one also after the task's end."""
@@ -369,8 +371,8 @@ class TaskClient:
             raise InvalidTransition(event.task_id, current=state.status.value, wanted="steered")
 
     async def _prioritize(self, session_id: str, task_id: str, priority: int) -> None:
-        """Have a task that waits be taken sooner or later. One that runs has been told."""
-        waiting = await self._life.prioritize(session_id, task_id, priority)
+        """Change the priority of a waiting task. A running task receives an event."""
+        waiting = await self._transitions.prioritize(session_id, task_id, priority)
         if waiting is not None:
             await self._queue.move(
                 session_id,

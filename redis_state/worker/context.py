@@ -7,33 +7,33 @@ from contextlib import contextmanager
 from copy import copy
 from typing import Any, ParamSpec, Self, TypeVar, Unpack, overload
 
-from redis_state import codec
 from redis_state.errors import InvalidField, InvalidTransition, TokenUnknown
 from redis_state.models import TaskState, TaskStatus, UpdateType
+from redis_state.scripts import Fence
+from redis_state.serialization import codec
 from redis_state.store import RedisStateStore
-from redis_state.transport.scripts import Fence
-from redis_state.worker import telemetry
-from redis_state.worker.emitter import Emitter
-from redis_state.worker.family import (
+from redis_state.worker.observe import tracing as telemetry
+from redis_state.worker.tasks.children import (
     ChildTask,
-    Family,
-    Spawning,
+    ChildTasks,
     SpawnOptions,
+    SpawnRequest,
     result_of,
 )
-from redis_state.worker.inbox import Inbox
-from redis_state.worker.life import Started, TaskLife
-from redis_state.worker.pausing import Pausing
-from redis_state.worker.steps import StepPolicy, Steps
-from redis_state.worker.waitpoint import (
+from redis_state.worker.tasks.emitter import Emitter
+from redis_state.worker.tasks.inbox import Inbox
+from redis_state.worker.tasks.pause_model import (
     Decision,
     Pause,
     PauseOptions,
-    Question,
+    PauseRequest,
     asks,
     decision_of,
     pause_token,
 )
+from redis_state.worker.tasks.pauses import TaskPauses
+from redis_state.worker.tasks.steps import StepPolicy, Steps
+from redis_state.worker.tasks.transitions import StartedRun, TaskTransitions
 
 R = TypeVar("R")
 P = ParamSpec("P")
@@ -63,24 +63,24 @@ class TaskContext:
     def __init__(
         self,
         store: RedisStateStore,
-        life: TaskLife,
-        started: Started,
+        transitions: TaskTransitions,
+        started: StartedRun,
         inbox: Inbox,
         worker: str,
         *,
         steps: StepPolicy | None = None,
-        family: Family | None = None,
+        child_tasks: ChildTasks | None = None,
     ) -> None:
         self.store: RedisStateStore = store
         self.inbox: Inbox = inbox
         self.worker = worker
-        self._life = life
+        self._transitions = transitions
         self._started = started
         self._steps = Steps(store, started, inbox, steps or StepPolicy())
-        self._pausing = Pausing(store)
+        self._pausing = TaskPauses(store)
         self._emitter = Emitter(store, started)
         inbox.lane = self._steps.lane
-        self._family = family or Family(store)
+        self._children = child_tasks or ChildTasks(store)
         self._pauses: dict[str, dict[str, Any]] = {
             entry: note for entry, note in started.journal.items() if entry.startswith("pause:")
         }
@@ -117,28 +117,28 @@ class TaskContext:
         return self._started.attempts
 
     async def checkpoint(self) -> None:
-        """Let steering act: wait while told to pause. Errors: TaskCancelled."""
+        """Apply steering: wait while a PAUSE event is in force. Errors: TaskCancelled."""
         await self.inbox.checkpoint()
 
     async def progress(
         self, message: str, *, step: int | None = None, total: int | None = None, **details: Any
     ) -> None:
-        """Tell how far the task is. A checkpoint. Errors: TaskCancelled, LeaseLost."""
+        """Publish the task's progress. A checkpoint. Errors: TaskCancelled, LeaseLost."""
         await self.emit(
             UpdateType.PROGRESS, {"message": message, **details}, step=step, total=total
         )
 
     async def thinking(self, text: str) -> None:
-        """Tell what the agent thinks. A checkpoint."""
+        """Publish a thought of the agent. A checkpoint."""
         await self.emit(UpdateType.THINKING, {"text": text})
 
     async def tool_call(self, name: str, arguments: Any = None, result: Any = None) -> None:
-        """Tell that a tool was called. A checkpoint."""
+        """Publish a tool call. A checkpoint."""
         content = {"tool": name, "arguments": arguments, "result": result}
         await self.emit(UpdateType.TOOL_CALL, content)
 
     async def result(self, content: Any) -> None:
-        """Tell a result, or a part of it. The task's own result is what its handler returns."""
+        """Publish a result, or a part of it. The task's own result is what its handler returns."""
         await self.emit(UpdateType.RESULT, content)
 
     async def emit(
@@ -301,7 +301,7 @@ class TaskContext:
         name: str | None = None,
         **options: Unpack[SpawnOptions],
     ) -> Coroutine[Any, Any, ChildTask]:
-        """Have another handler run as a child of this task, in its session; return its handle.
+        """Spawn a child task for another handler, in this session; return its handle.
 
         Once per task: a later run gets the same child, found by its ``name`` (the handler's by
         default) and its order among those of that name. The name is counted by this call, before
@@ -310,7 +310,7 @@ class TaskContext:
         which then go on. A checkpoint. Errors: InvalidField, also for a name that two asyncio
         tasks use; TaskCancelled, LeaseLost.
         """
-        asked = Spawning.read(self._started, handler, task_input, options)
+        asked = SpawnRequest.read(self._started, handler, task_input, options)
         entry = self._steps.ask("child", handler if name is None else name)
         self._steps.check_same(entry, asked.asks)
         return self._spawn(entry, asked)
@@ -341,9 +341,9 @@ class TaskContext:
 
     def _ask_pause(
         self, reason: str, payload: Any, options: PauseOptions, *, reveal: bool = True
-    ) -> tuple[str, Question]:
-        """Name a pause now, in the order of the calls."""
-        asked = Question.read(self.store.settings, reason, payload, options, reveal=reveal)
+    ) -> tuple[str, PauseRequest]:
+        """Give a pause its number now, in call order."""
+        asked = PauseRequest.read(self.store.settings, reason, payload, options, reveal=reveal)
         key = options.get("key")
         if key is not None:
             return self._steps.ask_keyed(f"pause:{key}#key"), asked
@@ -351,7 +351,7 @@ class TaskContext:
         self._steps.check_same(entry, asks(asked.reason, asked.payload))
         return entry, asked
 
-    async def _open_pause(self, entry: str, asked: Question) -> Pause:
+    async def _open_pause(self, entry: str, asked: PauseRequest) -> Pause:
         await self.checkpoint()
         note = self._pauses.get(entry)
         if note is None or note["state"] != "decided":
@@ -361,20 +361,20 @@ class TaskContext:
                 )
         return Pause(asked.name, self._token(entry))
 
-    async def _pause(self, entry: str, asked: Question) -> Decision:
+    async def _pause(self, entry: str, asked: PauseRequest) -> Decision:
         return await self.wait_for(await self._open_pause(entry, asked))
 
-    async def _spawn(self, entry: str, asked: Spawning) -> ChildTask:
+    async def _spawn(self, entry: str, asked: SpawnRequest) -> ChildTask:
         await self.checkpoint()
         with self._ending_if_paused():
-            return await self._family.spawn(self._started, entry, asked, self._steps.lane())
+            return await self._children.spawn(self._started, entry, asked, self._steps.lane())
 
     async def _join(self, child: ChildTask, end: Coroutine[Any, Any, Any]) -> Any:
         return result_of(child.session_id, child.task_id, await end)
 
     async def _end_of(self, child: ChildTask) -> dict[str, Any]:
         with self._ending_if_paused():
-            ended = await self._family.join(self._started, child.task_id)
+            ended = await self._children.join(self._started, child.task_id)
         if ended is None:
             raise self._end_paused()
         return ended

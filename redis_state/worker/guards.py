@@ -16,7 +16,7 @@ from inspect import isawaitable
 from typing import Generic, ParamSpec, Protocol, TypeVar
 
 from redis_state import limits
-from redis_state.worker.inbox import Inbox
+from redis_state.worker.tasks.inbox import Inbox
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -79,7 +79,7 @@ class Budget:
                 limits.count(name, getattr(self, name), least=0)
 
     def check(self, spent: Spent, /) -> str | None:
-        """Name what is used up."""
+        """Return what is used up."""
         if self.seconds is not None and spent.seconds > self.seconds:
             return f"its budget of {self.seconds:g} seconds is used up"
         for name in ("steps", "updates"):
@@ -103,7 +103,7 @@ class Guarded(Generic[P, R]):
 
 
 def guarded(*guards: Guard) -> Callable[[Callable[P, R]], Guarded[P, R]]:
-    """Have guards watch the tasks of a handler, after those of its worker."""
+    """Add guards to the tasks of a handler, after those of its worker."""
 
     def guard(work: Callable[P, R]) -> Guarded[P, R]:
         return Guarded(work, guards)
@@ -112,11 +112,11 @@ def guarded(*guards: Guard) -> Callable[[Callable[P, R]], Guarded[P, R]]:
 
 
 def guards_of(handler: object) -> tuple[Guard, ...]:
-    """Name a handler's own guards."""
+    """Return a handler's own guards."""
     return handler.guards if isinstance(handler, Guarded) else ()
 
 
-class Meter:
+class BudgetMeter:
     """What a task uses in one run, on top of what earlier runs have used."""
 
     def __init__(self, *, spent_ms: int = 0, updates: int = 0, steps: int = 0) -> None:
@@ -138,10 +138,12 @@ class Meter:
         }
 
 
-class Guarding:
+class GuardChecks:
     """The guards of one run. Called at each checkpoint, with what is about to begin there."""
 
-    def __init__(self, meter: Meter, guards: Sequence[Guard], inbox: Inbox, about: Spent) -> None:
+    def __init__(
+        self, meter: BudgetMeter, guards: Sequence[Guard], inbox: Inbox, about: Spent
+    ) -> None:
         self._meter = meter
         self._guards = guards
         self._inbox = inbox

@@ -16,7 +16,6 @@ from typing import Any, cast
 
 from arq.worker import Retry
 
-from redis_state import codec
 from redis_state.errors import (
     BackendError,
     InvalidTransition,
@@ -26,25 +25,31 @@ from redis_state.errors import (
 )
 from redis_state.models import TaskStatus
 from redis_state.primitives.lease import new_owner
+from redis_state.serialization import codec
 from redis_state.store import RedisStateStore
 from redis_state.transport.clock import ask_time, ms_of
-from redis_state.worker import telemetry
+from redis_state.worker.arq.job_format import JobPayload
+from redis_state.worker.arq.queue import Queue
 from redis_state.worker.context import TaskContext, TaskHandedBack, TaskPaused
-from redis_state.worker.family import WITH_PARENT, Family
-from redis_state.worker.guards import Guard, Guarding, Spent, TaskStopped, guards_of
-from redis_state.worker.heartbeat import Keeper
-from redis_state.worker.inbox import Inbox, TaskCancelled
-from redis_state.worker.jobs import Ticket
-from redis_state.worker.life import MAX_CRASHES, NotStarted, Started, TaskLife
-from redis_state.worker.queue import Queue
-from redis_state.worker.steps import StepPolicy
-from redis_state.worker.tally import Outcome as Ended
-from redis_state.worker.tally import Tally
+from redis_state.worker.guards import Guard, GuardChecks, Spent, TaskStopped, guards_of
+from redis_state.worker.lease_keeper import LeaseRenewer
+from redis_state.worker.observe import tracing as telemetry
+from redis_state.worker.observe.stats import RunOutcome as Ended
+from redis_state.worker.observe.stats import WorkerStats
+from redis_state.worker.tasks.children import WITH_PARENT, ChildTasks
+from redis_state.worker.tasks.inbox import Inbox, TaskCancelled
+from redis_state.worker.tasks.steps import StepPolicy
+from redis_state.worker.tasks.transitions import (
+    MAX_CRASHES,
+    NotStarted,
+    StartedRun,
+    TaskTransitions,
+)
 
 log: logging.Logger = logging.getLogger(__name__)
 
 Handler = Callable[[TaskContext], Awaitable[Any]]
-Outcome = tuple[TaskStatus, Any, str | None]
+RunOutcome = tuple[TaskStatus, Any, str | None]
 
 _ENDED = {
     TaskStatus.COMPLETE: Ended.COMPLETED,
@@ -59,7 +64,7 @@ _AGAIN_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class RunConfig:
     """How a worker runs tasks: its handlers and name, the lease, a run's time limit, its steps.
 
     ``keep_s`` is how long a run's lease is renewed at most, whatever the run does. More than
@@ -72,8 +77,8 @@ class Terms:
     lease_s: float
     limit_s: float
     keep_s: float
-    keeper: Keeper
-    tally: Tally = field(default_factory=Tally)
+    keeper: LeaseRenewer
+    stats: WorkerStats = field(default_factory=WorkerStats)
     steps: StepPolicy | None = None
     max_crashes: int = MAX_CRASHES
     queue: Queue | None = None
@@ -85,16 +90,18 @@ class Terms:
         return round(self.lease_s * 1000)
 
 
-async def run_task(store: RedisStateStore, terms: Terms, job: Ticket, *, queue: str) -> None:
+async def run_task(
+    store: RedisStateStore, config: RunConfig, job: JobPayload, *, queue: str
+) -> None:
     """Run a task if it is there to be run. Raises only what arq acts on: Retry, CancelledError."""
     clock = ask_time(store.transport.sender)
     try:
-        started = await _start(store, terms, job)
-        if isinstance(started, Started):
+        started = await _start(store, config, job)
+        if isinstance(started, StartedRun):
             waited_s = None
             with suppress(BackendError):  # no run depends on it
                 waited_s = job.waited_s(ms_of(await clock), run=started.attempts)
-            await _counted(store, terms, started, job, queue=queue, waited_s=waited_s)
+            await _counted(store, config, started, job, queue=queue, waited_s=waited_s)
         else:
             # Its job is dropped. Should whoever holds the task die, the sweeper sees to it.
             log.info("task %s is not started: %s", job.task_id, started.reason)
@@ -105,26 +112,28 @@ async def run_task(store: RedisStateStore, terms: Terms, job: Ticket, *, queue: 
         raise Retry(defer=_AGAIN_S) from None
     except Exception:
         log.exception("task %s is tried again", job.task_id)
-        raise Retry(defer=terms.lease_s) from None
+        raise Retry(defer=config.lease_s) from None
 
 
-async def _start(store: RedisStateStore, terms: Terms, job: Ticket) -> Started | NotStarted:
+async def _start(
+    store: RedisStateStore, config: RunConfig, job: JobPayload
+) -> StartedRun | NotStarted:
     """Start a task. While the server is away it is asked again, for the length of a lease.
 
     Always under the same name: a start that happened and was not told of is found again, and is
     not taken for the run of somebody who died.
     """
     owner, clock = new_owner(), asyncio.get_running_loop().time
-    end = clock() + terms.lease_s
+    end = clock() + config.lease_s
     while True:
         try:
-            return await TaskLife(store).start(
+            return await TaskTransitions(store).start(
                 job.session_id,
                 job.task_id,
                 owner=owner,
-                lease_ms=terms.lease_ms,
-                worker=terms.worker,
-                max_crashes=terms.max_crashes,
+                lease_ms=config.lease_ms,
+                worker=config.worker,
+                max_crashes=config.max_crashes,
             )
         except NoConnection:
             if clock() + _AGAIN_S > end:
@@ -134,17 +143,17 @@ async def _start(store: RedisStateStore, terms: Terms, job: Ticket) -> Started |
 
 async def _counted(
     store: RedisStateStore,
-    terms: Terms,
-    started: Started,
-    job: Ticket,
+    config: RunConfig,
+    started: StartedRun,
+    job: JobPayload,
     *,
     queue: str,
     waited_s: float | None,
 ) -> None:
     """Run a task that was started, with a span around it and in the worker's tally."""
-    run = _Run(store, terms, started)
+    run = _Run(store, config, started)
     state = started.state
-    entry = terms.tally.begin(
+    entry = config.stats.begin(
         state.session_id,
         state.task_id,
         started.handler,
@@ -158,7 +167,7 @@ async def _counted(
         queued_by=job.trace,
         session_id=state.session_id,
         task_id=state.task_id,
-        worker=terms.worker,
+        worker=config.worker,
         epoch=started.held.epoch,
         attempt=started.attempts,
         taken_over=started.taken_over,
@@ -167,20 +176,20 @@ async def _counted(
         try:
             await run.run()
         finally:
-            terms.tally.end(entry, run.ended, lost=run.lost)
+            config.stats.end(entry, run.ended, lost=run.lost)
             span.note(outcome=run.ended.value)
             if run.ended is Ended.FAILED:
                 span.fail("the task has failed")
 
 
 class _Run:
-    def __init__(self, store: RedisStateStore, terms: Terms, started: Started) -> None:
+    def __init__(self, store: RedisStateStore, config: RunConfig, started: StartedRun) -> None:
         self._store = store
-        self._terms = terms
+        self._config = config
         self._started = started
         self._task_id = started.state.task_id
-        self._life = TaskLife(store)
-        self._family = Family(store, terms.queue)
+        self._transitions = TaskTransitions(store)
+        self._children = ChildTasks(store, config.queue)
         self._inbox = Inbox(
             store,
             started.state.session_id,
@@ -201,20 +210,20 @@ class _Run:
 
     async def run(self) -> None:
         """Run the handler and write down how that ended; hand the task over if cancelled."""
-        lease_ms = self._terms.lease_ms
-        async with self._terms.keeper.keeping(
+        lease_ms = self._config.lease_ms
+        async with self._config.keeper.keeping(
             self._started.held,
             duration_ms=lease_ms,
             on_lost=self._lose,
-            limit_s=self._terms.keep_s,
+            limit_s=self._config.keep_s,
         ):
             try:
                 await self._prepare()
                 await self._until_done()
             except asyncio.CancelledError:
-                await _undisturbed(self._hand_over())
+                await _shielded(self._hand_over())
                 raise
-            await _undisturbed(self._leave())
+            await _shielded(self._leave())
 
     async def _prepare(self) -> None:
         """Learn what the handler must know when it begins. Raises Retry for a server in trouble.
@@ -226,20 +235,20 @@ class _Run:
             await asyncio.gather(self._inbox.catch_up(), self._follow_parent())
         except BackendError as error:
             log.warning("task %s is handed back: %s", self._task_id, error)
-            await _undisturbed(self._hand_over())
+            await _shielded(self._hand_over())
             raise Retry(defer=_AGAIN_S) from None
 
-    def _guarding(self) -> Guarding:
+    def _guarding(self) -> GuardChecks:
         started, state = self._started, self._started.state
-        own = guards_of(self._terms.handlers.get(started.handler))
+        own = guards_of(self._config.handlers.get(started.handler))
         about = Spent(state.session_id, state.task_id, started.handler, started.attempts, 0.0, 0, 0)
-        return Guarding(started.meter, (*self._terms.guards, *own), self._inbox, about)
+        return GuardChecks(started.meter, (*self._config.guards, *own), self._inbox, about)
 
     async def _follow_parent(self) -> None:
         """Cancel a child that starts after its parent was cancelled."""
         parent = None if self._started.isolated else self._started.parent
         session_id = self._started.state.session_id
-        if parent is not None and await self._family.bereft(
+        if parent is not None and await self._children.parent_cancelled(
             session_id, parent, order=self._started.parent_order
         ):
             self._inbox.cancel(WITH_PARENT)
@@ -248,7 +257,7 @@ class _Run:
         self._handling = asyncio.create_task(self._handle())
         follower = asyncio.create_task(self._inbox.follow())
         try:
-            await asyncio.wait({self._handling}, timeout=self._terms.limit_s)
+            await asyncio.wait({self._handling}, timeout=self._config.limit_s)
             if not self._handling.done():
                 self._overdue = True
                 await self._stop(self._handling)
@@ -259,18 +268,18 @@ class _Run:
     async def _handle(self) -> Any:
         self._inbox.raise_if_over()
         name = self._started.handler
-        handler = self._terms.handlers.get(name)
+        handler = self._config.handlers.get(name)
         if handler is None:
-            known = ", ".join(sorted(self._terms.handlers)) or "none"
+            known = ", ".join(sorted(self._config.handlers)) or "none"
             raise LookupError(f"no handler named {name!r} in this worker, which has {known}")
         context = TaskContext(
             self._store,
-            self._life,
+            self._transitions,
             self._started,
             self._inbox,
-            self._terms.worker,
-            steps=self._terms.steps,
-            family=self._family,
+            self._config.worker,
+            steps=self._config.steps,
+            child_tasks=self._children,
         )
         try:
             outcome: Any = handler(context)
@@ -306,7 +315,7 @@ class _Run:
                 await self._write_end(status, result, error)
         except JournalRewound as rewound:
             log.warning("task %s begins again: %s", self._task_id, rewound)
-            await self._life.leave(self._started, TaskStatus.PENDING)
+            await self._transitions.finish_run(self._started, TaskStatus.PENDING)
             self.ended = Ended.HANDED_OVER
             raise Retry(defer=_AGAIN_S) from None
         except LeaseLost as lost:
@@ -332,10 +341,12 @@ class _Run:
         Else all that was done would be done again, and this worker be taken for dead.
         """
         clock, again = asyncio.get_running_loop().time, False
-        end = clock() + self._terms.lease_s
+        end = clock() + self._config.lease_s
         while True:
             try:
-                await self._life.leave(self._started, status, result=result, error=error)
+                await self._transitions.finish_run(
+                    self._started, status, result=result, error=error
+                )
             except NoConnection:
                 if clock() + _AGAIN_S > end:
                     raise
@@ -350,14 +361,14 @@ class _Run:
                 return
 
     def _ending(self, status: TaskStatus) -> AbstractAsyncContextManager[None]:
-        """Have a parent go on that waits for this task, if it ends here."""
+        """Resume a parent that waits for this task, if the task ends here."""
         parent = self._started.parent if status.is_terminal else None
-        return self._family.ending(self._started.state.session_id, self._task_id, parent)
+        return self._children.ending(self._started.state.session_id, self._task_id, parent)
 
     async def _cancel_children(self) -> None:
         # What this does not reach is seen by a sweeper.
         with suppress(BackendError):
-            await self._family.cancel_children(
+            await self._children.cancel_children(
                 self._started.state.session_id,
                 self._task_id,
                 self._inbox.cancel_reason,
@@ -375,10 +386,10 @@ class _Run:
             return
         self._inbox.close(TaskCancelled("the run is over"))
         with suppress(BackendError, LeaseLost, InvalidTransition):
-            await self._life.leave(self._started, TaskStatus.PENDING)
+            await self._transitions.finish_run(self._started, TaskStatus.PENDING)
             self.ended = Ended.HANDED_OVER
 
-    def _outcome(self) -> Outcome | None:
+    def _outcome(self) -> RunOutcome | None:
         """Tell status, result and error of the run; None if it ended in a pause."""
         handling = self._handling
         stopped = handling is None or not handling.done() or handling.cancelled()
@@ -390,7 +401,7 @@ class _Run:
         if self._hard_cancelled or (stopped and self._inbox.cancelled):
             return TaskStatus.CANCELLED, None, self._inbox.cancel_reason
         if self._overdue or isinstance(self._inbox.over, TaskStopped):
-            text = f"TimeoutError: not done after {self._terms.limit_s:g} s"
+            text = f"TimeoutError: not done after {self._config.limit_s:g} s"
             if isinstance(self._inbox.over, TaskStopped):
                 text = f"TaskStopped: {self._inbox.over.reason}"
             return TaskStatus.FAILED, None, text
@@ -401,7 +412,7 @@ class _Run:
             return TaskStatus.CANCELLED, None, "the handler cancelled itself"
         return TaskStatus.COMPLETE, handling.result(), None
 
-    def _failure(self, error: BaseException) -> Outcome:
+    def _failure(self, error: BaseException) -> RunOutcome:
         match error:
             case TaskCancelled():
                 return TaskStatus.CANCELLED, None, error.reason
@@ -419,7 +430,7 @@ class _Run:
                 return TaskStatus.FAILED, None, f"{type(error).__name__}: {codec.text_of(error)}"
 
     async def _after_pause(self) -> None:
-        """Look once more for a CANCEL that came too late for the run and too soon for the pause.
+        """Check again for a CANCEL that came too late for the run and too early for the pause.
 
         Whoever cancels writes the event first and then finds the task running; so it stands in
         the log before the pause was written.
@@ -428,7 +439,7 @@ class _Run:
             await self._inbox.catch_up()
             if self._inbox.cancelled:
                 state = self._started.state
-                await self._family.cancel_waiting(
+                await self._children.cancel_waiting(
                     state.session_id, self._task_id, self._inbox.cancel_reason
                 )
 
@@ -449,7 +460,7 @@ class _Run:
     def _set_priority(self, priority: int) -> None:
         async def save() -> None:
             with suppress(BackendError, LeaseLost, InvalidTransition):
-                await self._life.set_priority(self._started, priority)
+                await self._transitions.set_priority(self._started, priority)
 
         chore = asyncio.create_task(save())
         self._chores.add(chore)
@@ -478,7 +489,7 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
         yield error
 
 
-async def _undisturbed(work: Coroutine[Any, Any, None]) -> None:
+async def _shielded(work: Coroutine[Any, Any, None]) -> None:
     """Do something to its end, even if this task is cancelled meanwhile."""
     task = asyncio.create_task(work)
     try:

@@ -13,9 +13,9 @@ from typing import Any, Self
 
 from redis_state import RedisStateStore, Settings
 from redis_state.models import TaskStatus, UpdateType
-from tests import children
-from tests.faults import start_process
-from tests.pools import SESSION, queue_of
+from tests.support import children
+from tests.support.faults import start_process
+from tests.support.pools import SESSION, queue_of
 
 _TERMINAL = {status.value for status in TaskStatus if status.is_terminal}
 _MOVES = {

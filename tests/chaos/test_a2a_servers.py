@@ -29,11 +29,11 @@ from redis_state.integrations.a2a.convert import event_of
 from redis_state.primitives.signal import Row
 from redis_state.stores.a2a_versions import Phase
 from redis_state.testing import eventually
-from tests import children
-from tests.a2a_servers import Hook, Replica, RpcError, hook, message, replica, state_of
-from tests.a2a_tasks import caller, server_on
 from tests.chaos.trial import Trial
-from tests.faults import own_binary, short_directory
+from tests.support import children
+from tests.support.a2a_servers import Hook, Replica, RpcError, hook, message, replica, state_of
+from tests.support.a2a_tasks import caller, server_on
+from tests.support.faults import own_binary, short_directory
 
 _REPLICAS = 3
 _CALL_S = 0.5

@@ -13,13 +13,13 @@ import pytest
 pytest.importorskip("arq", reason="needs the worker extra")
 
 from redis_state import RedisStateStore, Settings
-from redis_state.stores.base import as_object
+from redis_state.serialization.rows import as_object
 from tests.chaos.gate import all_arrive, open_gate
 from tests.chaos.trial import Trial
-from tests.faults import run_processes
-from tests.gaps import paused, send
-from tests.looking import clock_ms
-from tests.pools import SESSION, statuses
+from tests.support.crash_states import paused, send
+from tests.support.faults import run_processes
+from tests.support.pools import SESSION, statuses
+from tests.support.scripts import clock_ms
 
 _CALLERS = 8
 _CUT_EVERY_S = 0.5

@@ -20,13 +20,13 @@ from redis_state import RedisStateStore, Settings
 from redis_state.models import StateUpdate, TaskStatus, UpdateType
 from redis_state.testing import eventually, leaked_keys
 from redis_state.worker import TaskClient
-from tests import children
 from tests.chaos.crew import Crew, Told, ends, statuses_of, trails, worst, wrong_move
 from tests.chaos.forgetting import MAY_FORGET_S, Acknowledged, Kill, lost
 from tests.chaos.trial import Trial
-from tests.faults import own_binary, short_directory
-from tests.looking import clock_ms
-from tests.pools import SESSION, client_of
+from tests.support import children
+from tests.support.faults import own_binary, short_directory
+from tests.support.pools import SESSION, client_of
+from tests.support.scripts import clock_ms
 
 _WORKERS = 2
 _CALLERS = 4

@@ -30,9 +30,9 @@ from tests.chaos.crew import (
     wrong_move,
 )
 from tests.chaos.trial import How, Trial
-from tests.looking import clock_ms
-from tests.pools import SESSION, client_of
 from tests.processes.chaos_worker import STEPS
+from tests.support.pools import SESSION, client_of
+from tests.support.scripts import clock_ms
 
 _WORKERS = 4
 _KILL_EVERY_S = 2.0

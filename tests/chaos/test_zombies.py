@@ -17,9 +17,9 @@ from redis_state.testing import eventually
 from redis_state.worker import TaskClient
 from tests.chaos.crew import Crew, Told, ends, noted, trails, wrong_move
 from tests.chaos.trial import Trial
-from tests.gaps import send
-from tests.pools import SESSION, client_of
-from tests.supervised import has_begun
+from tests.support.crash_states import send
+from tests.support.pools import SESSION, client_of
+from tests.support.worker_processes import has_begun
 
 _LEASE_S = 0.5
 _LEASES = 3

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests import children
 from tests.guide.key_table import BEGIN, END, key_table
+from tests.support import children
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]

@@ -26,10 +26,10 @@ from redis_state.integrations.a2a import (
     create_versioned_task_store,
 )
 from redis_state.integrations.a2a.executor import InterruptibleExecutor
+from redis_state.scripts import Scripts
 from redis_state.stores import a2a_owners
 from redis_state.testing import eventually
-from redis_state.transport.scripts import Scripts
-from tests.a2a_tasks import (
+from tests.support.a2a_tasks import (
     CANCELED,
     COMPLETED,
     FAILED,
@@ -41,8 +41,8 @@ from tests.a2a_tasks import (
     server_on,
     task,
 )
-from tests.faults import Proxy
-from tests.looking import clock_ms, clock_passes
+from tests.support.faults import Proxy
+from tests.support.scripts import clock_ms, clock_passes
 
 ME = caller()
 LEASE_S = 0.3

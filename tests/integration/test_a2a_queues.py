@@ -23,9 +23,9 @@ from redis_state.integrations.a2a import (
     create_task_store,
 )
 from redis_state.primitives.lease import Leases
+from redis_state.scripts import Scripts
 from redis_state.testing import eventually
-from redis_state.transport.scripts import Scripts
-from tests.a2a_servers import (
+from tests.support.a2a_servers import (
     Listener,
     RpcError,
     ended_within,
@@ -34,7 +34,7 @@ from tests.a2a_servers import (
     replica,
     state_of,
 )
-from tests.a2a_tasks import (
+from tests.support.a2a_tasks import (
     CANCELED,
     COMPLETED,
     FAILED,
@@ -45,9 +45,9 @@ from tests.a2a_tasks import (
     server_on,
     task,
 )
-from tests.faults import Proxy
-from tests.looking import clock_ms, lives
-from tests.rollback import rolling_back
+from tests.support.faults import Proxy
+from tests.support.rollback import rolling_back
+from tests.support.scripts import clock_ms, lives
 
 ME = caller()
 legacy = partial(replica, options=("--legacy",))

@@ -12,9 +12,9 @@ import pytest
 pytest.importorskip("a2a.server.cluster", reason="needs a2a-sdk 1.2")
 
 from redis_state import Settings
+from redis_state.scripts import Scripts
 from redis_state.testing import eventually
-from redis_state.transport.scripts import Scripts
-from tests.a2a_servers import (
+from tests.support.a2a_servers import (
     WAIT_S,
     Listener,
     Replica,
@@ -27,7 +27,7 @@ from tests.a2a_servers import (
     replica,
     state_of,
 )
-from tests.looking import clock_ms
+from tests.support.scripts import clock_ms
 
 LEASE_S = 3.0
 WORKING = "WORKING"

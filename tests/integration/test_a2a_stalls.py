@@ -38,11 +38,11 @@ from redis_state.integrations.a2a import (
     create_task_store,
     create_versioned_task_store,
 )
+from redis_state.scripts import Scripts
 from redis_state.stores.a2a_repeats import repeated
 from redis_state.stores.a2a_versions import Phase, Snapshot
 from redis_state.testing import eventually
-from redis_state.transport.scripts import Scripts
-from tests.a2a_tasks import (
+from tests.support.a2a_tasks import (
     COMPLETED,
     FAILED,
     SUBMITTED,
@@ -54,8 +54,8 @@ from tests.a2a_tasks import (
     server_on,
     task,
 )
-from tests.faults import Proxy, run_server, sender_to, short_directory
-from tests.looking import ask, clock_ms, clock_passes
+from tests.support.faults import Proxy, run_server, sender_to, short_directory
+from tests.support.scripts import ask, clock_ms, clock_passes
 
 ME = caller()
 CALL_S = 0.3

@@ -25,8 +25,8 @@ from redis_state.integrations.a2a import (
     create_queue_manager,
     create_task_store,
 )
-from redis_state.transport.scripts import Scripts
-from tests.a2a_tasks import (
+from redis_state.scripts import Scripts
+from tests.support.a2a_tasks import (
     CANCELED,
     COMPLETED,
     FAILED,
@@ -36,7 +36,7 @@ from tests.a2a_tasks import (
     server_on,
     task,
 )
-from tests.looking import ask, lives
+from tests.support.scripts import ask, lives
 
 ME = caller()
 OTHERS = [caller("bob"), caller("ann", tenant="x"), caller("", tenant="ann")]

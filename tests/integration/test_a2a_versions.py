@@ -32,9 +32,9 @@ from redis_state.integrations.a2a.versioned import (
     RedisTaskVersion,
     RedisVersionedTaskStore,
 )
+from redis_state.scripts import Scripts
 from redis_state.testing import eventually
-from redis_state.transport.scripts import Scripts
-from tests.a2a_tasks import (
+from tests.support.a2a_tasks import (
     CANCELED,
     COMPLETED,
     FAILED,
@@ -48,9 +48,9 @@ from tests.a2a_tasks import (
     server_on,
     task,
 )
-from tests.faults import Proxy, run_processes
-from tests.looking import lives
-from tests.rollback import rolling_back
+from tests.support.faults import Proxy, run_processes
+from tests.support.rollback import rolling_back
+from tests.support.scripts import lives
 
 ME = caller()
 MISSING = TaskVersion.MISSING

@@ -23,9 +23,9 @@ from redis_state.agents import (
 )
 from redis_state.models import SteeringEventType
 from redis_state.worker import TaskClient
-from tests.agents import STEPS, same_agent, twenty_steps, undated
-from tests.faults import start_process
-from tests.pools import (
+from tests.support.agents import STEPS, same_agent, twenty_steps, undated
+from tests.support.faults import start_process
+from tests.support.pools import (
     SESSION,
     queue_of,
 )

@@ -33,12 +33,12 @@ from redis_state.agents import (
     Usage,
     run_session,
 )
-from redis_state.agents.guards import Spent, cost_of, reached
+from redis_state.agents.runtime.limits import Spent, cost_of, reached
 from redis_state.errors import BackendUnavailable, SessionConflict
 from redis_state.models import SteeringEvent, SteeringEventType
 from redis_state.testing import leaked_keys
-from tests.agents import EXECUTION, STEPS, fresh, same_agent, twenty_steps, undated
-from tests.faults import run_processes
+from tests.support.agents import EXECUTION, STEPS, fresh, same_agent, twenty_steps, undated
+from tests.support.faults import run_processes
 
 UNLIMITED = ExecutionBudget.unlimited()
 

@@ -32,8 +32,8 @@ from redis_state.models import SteeringEventType, TaskStatus
 from redis_state.testing import eventually
 from redis_state.worker import TaskContext
 from redis_state.worker.agents import agent_handler
-from tests.agents import STEPS, twenty_steps
-from tests.pools import (
+from tests.support.agents import STEPS, twenty_steps
+from tests.support.pools import (
     SESSION,
     agent,
     becomes,

@@ -35,8 +35,8 @@ from redis_state.models import (
     missing_capabilities,
     require_capabilities,
 )
-from tests.faults import Proxy
-from tests.samples import (
+from tests.support.faults import Proxy
+from tests.support.samples import (
     LONG_ID,
     ODD_IDS,
     binding,
@@ -47,7 +47,7 @@ from tests.samples import (
     task,
     update,
 )
-from tests.timing import Overdue
+from tests.support.timing import Overdue
 
 LONG = LONG_ID
 

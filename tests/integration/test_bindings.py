@@ -7,7 +7,7 @@ import pytest
 
 from redis_state import InvalidField, RedisStateStore
 from redis_state.models import RemoteBinding
-from tests.samples import binding
+from tests.support.samples import binding
 
 
 async def test_a_binding_saved_again_is_replaced_and_keeps_its_place(

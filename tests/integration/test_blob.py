@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from redis_state import BackendUnavailable, InvalidField, LostRace, OutcomeUnknown, Settings
 from redis_state.primitives import blob as blob_module
 from redis_state.primitives.blob import CHUNK_BYTES, Blobs, Quota, Strategy, Upload
+from redis_state.scripts import Scripts
 from redis_state.transport.keys import Keys
-from redis_state.transport.scripts import Scripts
-from tests.looking import HOUR, ask, clock_ms, clock_passes, explore, lives, outcome
+from tests.support.scripts import HOUR, ask, clock_ms, clock_passes, explore, lives, outcome
 
 WIDE = 10**9
 UTF8 = ("utf-8", "surrogatepass")

@@ -15,7 +15,7 @@ from redis_state.errors import ConfigError
 from redis_state.settings import Settings
 from redis_state.testing import eventually
 from redis_state.transport.sender import Sender
-from tests.faults import Proxy, sender_to
+from tests.support.faults import Proxy, sender_to
 
 
 @pytest.fixture

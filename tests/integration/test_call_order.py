@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 from typing import Any
 
 import pytest
 from pydantic import SecretStr
 
 from redis_state import RedisStateStore, Settings
+from redis_state.scripts import SCRIPTS, Scripts
 from redis_state.testing import eventually
 from redis_state.transport.keys import Keys
-from redis_state.transport.scripts import SCRIPTS
-from tests.faults import sender_to
+from redis_state.transport.sender import Sender
 from tests.integration.test_repeated_calls import CASES
+from tests.support.faults import sender_to
 
-# Those of which one call of a script makes what is removed.
+# Those of which one call makes what is removed.
 REMOVALS = [
     "clear_log",
     "clear_task",
@@ -104,10 +106,97 @@ async def _write_when_gone(store: RedisStateStore, keys: Keys) -> None:
     await CASES["delete_record"].make(scripts, keys)
 
 
-def test_only_scripts_that_remember_their_call_are_removals() -> None:
-    removals = {name for name, script in SCRIPTS.items() if script.removes}
-    assert removals >= set(REMOVALS)
-    for name in removals:
-        text = SCRIPTS[name].text
-        assert "-- KEYS[2] call " in text
-        assert "call_noted(call)" in text
+# A removal, and what is written behind it.
+PAIRS = {
+    "delete_snapshots all": "save_snapshot",
+    "drop_a2a_configs": "put_a2a_config",
+    "run_once token": "save_oauth_token",
+}
+
+
+@pytest.mark.parametrize("name", PAIRS)
+async def test_a_write_behind_a_removal_whose_script_was_flushed_is_kept(
+    name: str, settings: Settings, own_url: str
+) -> None:
+    settings = settings.model_copy(update={"url": SecretStr(own_url)})
+    write = CASES[PAIRS[name]]
+
+    def remove(scripts: Scripts, keys: Keys) -> Awaitable[Any]:
+        if name in CASES:
+            return CASES[name].call(scripts, keys)
+        return scripts.run_once("DEL", keys.oauth_token("u", "p"))
+
+    keys, other = Keys("disturbed"), Keys("undisturbed")
+    async with RedisStateStore(settings) as calm:
+        await write.make(calm.base.scripts, other)
+        expected = (
+            await remove(calm.base.scripts, other),
+            await write.call(calm.base.scripts, other),
+        )
+    async with RedisStateStore(settings) as store, sender_to(own_url) as flusher:
+        scripts = store.base.scripts
+        await write.make(scripts, keys)
+        # This connection knows the removal's script, and sends the write's with its text.
+        await remove(scripts, Keys("warm"))
+        scripts.transport.sender._loaded.discard(SCRIPTS[PAIRS[name]].digest)
+        await flusher.send("SCRIPT", "FLUSH", repeatable=True)
+        found = await asyncio.gather(remove(scripts, keys), write.call(scripts, keys))
+        assert tuple(found) == expected
+        assert await write.look(scripts, keys) == await write.look(scripts, other)
+    assert await refusals(own_url, "NOSCRIPT")
+
+
+async def test_what_is_called_behind_a_refused_call_about_something_else_keeps_its_reply(
+    settings: Settings, own_url: str
+) -> None:
+    settings = settings.model_copy(update={"url": SecretStr(own_url)})
+    keys = Keys("n")
+    async with RedisStateStore(settings) as store, sender_to(own_url) as flusher:
+        scripts, sender = store.base.scripts, store.transport.sender
+        await sender.send("SET", "list", "old", "PX", 60_000, repeatable=True)
+        await CASES["delete_record"].call(scripts, keys)
+        await flusher.send("SCRIPT", "FLUSH", repeatable=True)
+        refused = asyncio.ensure_future(CASES["delete_record"].call(scripts, keys))
+        read = asyncio.ensure_future(scripts.ask("GET", "list"))
+        written = asyncio.ensure_future(scripts.ask("GETSET", "list", "new"))
+        await refused
+        # Neither is made twice: the second time each would find what the second wrote.
+        assert [await read, await written] == [b"old", b"old"]
+    assert await refusals(own_url, "NOSCRIPT")
+
+
+async def test_thousands_of_calls_behind_a_flush_are_sorted_out_in_no_time(
+    settings: Settings, own_url: str
+) -> None:
+    settings = settings.model_copy(update={"url": SecretStr(own_url)})
+    case, count = CASES["delete_record"], 2_000
+    async with RedisStateStore(settings) as store, sender_to(own_url) as flusher:
+        scripts = store.base.scripts
+        await case.make(scripts, Keys("warm"))
+        await flusher.send("SCRIPT", "FLUSH", repeatable=True)
+        places = [Keys(f"n{number}") for number in range(count)]
+        compared = 0
+        follows = Sender._follows
+
+        def counting(self: Sender, call: Any) -> bool:
+            nonlocal compared
+            compared += 1
+            return follows(self, call)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Sender, "_follows", counting)
+            made = [asyncio.ensure_future(case.make(scripts, keys)) for keys in places]
+            removed = [asyncio.ensure_future(case.call(scripts, keys)) for keys in places]
+            await asyncio.gather(*made, *removed)
+        assert compared <= count
+        assert [await case.look(scripts, keys) for keys in places[:50]] == [None] * 50
+    assert await refusals(own_url, "NOSCRIPT")
+
+
+def test_scripts_that_keep_their_reply_are_idempotent_or_known_not_to_be() -> None:
+    keeping = {name for name, script in SCRIPTS.items() if "call_noted(" in script.text}
+    idempotent = {name for name, script in SCRIPTS.items() if script.idempotent}
+    # An upload is used up, and a job goes on to its next time.
+    assert keeping - idempotent == {"commit_blob", "end_job"}
+    assert idempotent <= keeping
+    assert all("-- KEYS[2] call " in SCRIPTS[name].text for name in keeping)

@@ -29,8 +29,8 @@ from redis_state.agents import (
     Usage,
     run_session,
 )
-from redis_state.agents.openai import ChatDriver, ModelError
-from tests.endpoints import Answer, Hangup, Refusal, answer, endpoint
+from redis_state.agents.runtime.openai import ChatDriver, ModelError
+from tests.support.chat_endpoint import Answer, Hangup, Refusal, answer, endpoint
 
 KEY = SecretStr("s3cr3t-key")
 SCHEMA = FrozenMap({"type": "object", "properties": {"city": {"type": "string"}}})

@@ -17,14 +17,14 @@ from redis_state.errors import InvalidField, InvalidTransition, LeaseLost
 from redis_state.models import TaskState, TaskStatus
 from redis_state.testing import eventually
 from redis_state.worker import ChildTask, Handler, TaskClient, TaskContext
-from redis_state.worker.family import WITH_PARENT, Family, Spawning
-from redis_state.worker.life import TaskLife
-from redis_state.worker.moves import watch_entry
-from redis_state.worker.sweeper import SweepReport
-from tests.gaps import close_queues, make_due, sweeper_of
-from tests.pools import SESSION, becomes, client_of, pool, queue_of, queued, statuses
-from tests.runs import TASK, begin_again, make, run_once, run_to_the_end, take
-from tests.supervised import worker_process
+from redis_state.worker.recovery.sweeper import SweepReport
+from redis_state.worker.tasks.children import WITH_PARENT, ChildTasks, SpawnRequest
+from redis_state.worker.tasks.moves import watch_entry
+from redis_state.worker.tasks.transitions import TaskTransitions
+from tests.support.crash_states import close_queues, make_due, sweeper_of
+from tests.support.pools import SESSION, becomes, client_of, pool, queue_of, queued, statuses
+from tests.support.runs import TASK, begin_again, make, run_once, run_to_the_end, take
+from tests.support.worker_processes import worker_process
 
 
 @pytest.fixture(autouse=True)
@@ -72,8 +72,8 @@ async def spawn_one(store: RedisStateStore, **options: Any) -> ChildTask:
     """Have a running task spawn a child, and leave it running."""
     await make(store)
     started = await take(store)
-    asked = Spawning.read(started, "h", None, options)  # type: ignore[arg-type]
-    return await Family(store).spawn(started, "child:h#1", asked)
+    asked = SpawnRequest.read(started, "h", None, options)  # type: ignore[arg-type]
+    return await ChildTasks(store).spawn(started, "child:h#1", asked)
 
 
 async def test_a_parent_adds_up_what_its_children_return_in_its_own_session(
@@ -188,7 +188,7 @@ async def test_a_child_goes_to_the_queue_it_is_given_or_else_to_its_parents(
         AsyncExitStack() as stack,
     ):
         from redis_state.worker import AgentWorker  # noqa: PLC0415
-        from tests.pools import serving  # noqa: PLC0415
+        from tests.support.pools import serving  # noqa: PLC0415
 
         other = AgentWorker(
             {"where": where}, settings=store.settings, queue=f"other-{queue}", name="other"
@@ -229,12 +229,12 @@ async def test_a_child_of_which_nothing_is_kept_fails_the_one_who_waits_for_it(
 async def test_a_run_that_was_taken_over_or_ended_spawns_nothing(store: RedisStateStore) -> None:
     await make(store)
     stale, current = await take(store), await take(store)
-    asked = Spawning.read(stale, "h", None, {})
+    asked = SpawnRequest.read(stale, "h", None, {})
     with pytest.raises(LeaseLost):
-        await Family(store).spawn(stale, "child:h#1", asked)
-    await TaskLife(store).leave(current, TaskStatus.COMPLETE)
+        await ChildTasks(store).spawn(stale, "child:h#1", asked)
+    await TaskTransitions(store).finish_run(current, TaskStatus.COMPLETE)
     with pytest.raises(InvalidTransition):
-        await Family(store).spawn(current, "child:h#1", asked)
+        await ChildTasks(store).spawn(current, "child:h#1", asked)
     assert [task.task_id for task in await store.list_tasks(SESSION)] == [TASK]
 
 
@@ -262,7 +262,7 @@ async def test_a_parent_whose_childs_worker_died_after_the_end_is_woken_by_a_swe
     assert await sweep(store, TASK) == SweepReport(looked=1)
     ended = await take(store, child.task_id)
     # The child is over, and nobody has told.
-    await TaskLife(store).leave(ended, TaskStatus.COMPLETE, result="done")
+    await TaskTransitions(store).finish_run(ended, TaskStatus.COMPLETE, result="done")
     assert (await state_of(store, TASK)).status is TaskStatus.PAUSED
     assert await sweep(store, TASK) == SweepReport(looked=1, woken=1, requeued=1)
     assert (await run_once(store, parent)).result == "done"
@@ -306,10 +306,10 @@ async def test_what_is_left_of_a_cancelled_parent_is_cancelled_by_a_sweeper(
     elif stands == "RUNNING":
         await take(store, child.task_id)
     # Its worker dies between the task's end and those of its children.
-    await TaskLife(store).leave(await take(store), TaskStatus.CANCELLED, error="enough")
+    await TaskTransitions(store).finish_run(await take(store), TaskStatus.CANCELLED, error="enough")
     assert (await state_of(store, child.task_id)).status.value == stands
     report = await sweep(store, child.task_id)
-    assert report.bereft == 1
+    assert report.parent_cancelled == 1
     if stands == "RUNNING":
         # It has been told, once, however often a sweeper finds it.
         await sweep(store, child.task_id)
@@ -329,7 +329,7 @@ async def test_a_child_that_starts_after_its_parent_was_cancelled_does_not_run(
         ran.append(ctx.attempt)
 
     child = await spawn_one(store)
-    await TaskLife(store).leave(await take(store), TaskStatus.CANCELLED)
+    await TaskTransitions(store).finish_run(await take(store), TaskStatus.CANCELLED)
     state = await run_once(store, handler, task_id=child.task_id)
     assert (state.status, state.error, ran) == (TaskStatus.CANCELLED, WITH_PARENT, [])
 
@@ -339,8 +339,8 @@ async def test_a_child_goes_on_when_its_parent_ends_in_another_way(
     store: RedisStateStore, status: TaskStatus
 ) -> None:
     child = await spawn_one(store)
-    await TaskLife(store).leave(await take(store), status)
-    assert (await sweep(store, child.task_id)).bereft == 0
+    await TaskTransitions(store).finish_run(await take(store), status)
+    assert (await sweep(store, child.task_id)).parent_cancelled == 0
     state = await run_once(store, double_of_none, task_id=child.task_id)
     assert state.status is TaskStatus.COMPLETE
 
@@ -349,9 +349,9 @@ async def test_an_isolated_child_goes_on_when_its_parent_is_cancelled(
     store: RedisStateStore,
 ) -> None:
     child = await spawn_one(store, isolate=True)
-    await TaskLife(store).leave(await take(store), TaskStatus.CANCELLED)
-    await Family(store).cancel_children(SESSION, TASK, None)
-    assert (await sweep(store, child.task_id)).bereft == 0
+    await TaskTransitions(store).finish_run(await take(store), TaskStatus.CANCELLED)
+    await ChildTasks(store).cancel_children(SESSION, TASK, None)
+    assert (await sweep(store, child.task_id)).parent_cancelled == 0
     state = await run_once(store, double_of_none, task_id=child.task_id)
     assert state.status is TaskStatus.COMPLETE
 
@@ -487,7 +487,7 @@ async def test_a_parent_that_joins_late_finds_the_end_of_a_child_that_is_gone(
             await take(store, child.task_id)
             key = store.base.keys.lease(SESSION, child.task_id)
             await store.transport.sender.send("HSET", key, "expires", 0, repeatable=True)
-            assert await TaskLife(store).bury(SESSION, child.task_id, died=4)
+            assert await TaskTransitions(store).dead_letter(SESSION, child.task_id, died=4)
         else:
             await run_once(store, child_handler, task_id=child.task_id)
     key = store.base.keys.task(SESSION, child.task_id)
@@ -529,7 +529,7 @@ async def test_what_is_left_in_an_index_is_cancelled_with_its_own_parent_only(
     key = store.base.keys.task(SESSION, TASK)
     order = await store.transport.sender.send("HGET", key, "order", repeatable=True)
     await store.transport.sender.send("HSET", key, "order", int(order) + 1, repeatable=True)
-    family = Family(store)
+    family = ChildTasks(store)
     await family.cancel_children(SESSION, TASK, "enough")
     assert (await state_of(store, child.task_id)).status is TaskStatus.PENDING
     await store.transport.sender.send("HSET", key, "order", order, repeatable=True)

@@ -17,10 +17,10 @@ pytest.importorskip("arq", reason="needs the worker extra")
 from redis_state import BackendUnavailable, RedisStateStore, Settings
 from redis_state.models import SteeringEvent, SteeringEventType, TaskState, TaskStatus
 from redis_state.worker import TaskClient, TaskContext
-from redis_state.worker.moves import watch_entry
-from tests.gaps import close_queues, make_due, sweeper_of
-from tests.pools import SESSION
-from tests.runs import TASK, make, run_once
+from redis_state.worker.tasks.moves import watch_entry
+from tests.support.crash_states import close_queues, make_due, sweeper_of
+from tests.support.pools import SESSION
+from tests.support.runs import TASK, make, run_once
 
 When = Literal["before", "after"]
 Act = Callable[[RedisStateStore], Awaitable[object]]

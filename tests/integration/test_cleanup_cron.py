@@ -16,13 +16,13 @@ from arq.cron import CronJob, cron
 from arq.worker import Worker
 
 from redis_state import ConfigError, RedisStateStore, Settings
-from redis_state.integrations.task_state_manager import TaskCounts, TaskStateManager
+from redis_state.integrations.embabel.task_state_manager import TaskCounts, TaskStateManager
 from redis_state.models import TaskStatus
 from redis_state.testing import eventually
 from redis_state.worker import AgentWorker, TaskContext, cleanup_cron
-from redis_state.worker.queue_server import connect, queue_settings
-from tests.pools import SESSION, agent, becomes, client_of, queue_of, serving
+from redis_state.worker.arq.queue_server import connect, queue_settings
 from tests.processes.keep_task_states import status
+from tests.support.pools import SESSION, agent, becomes, client_of, queue_of, serving
 
 NOW: dict[str, Any] = {"older_than": timedelta(0), "hour": None, "minute": None}
 

@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("typer", reason="needs the cli extra")
 
 from redis_state import Settings, __version__
-from tests import children
+from tests.support import children
 
 
 def cli(
@@ -187,7 +187,7 @@ def without(
 sys.modules[{missing!r}] = None
 from redis_state.cli.main import main
 
-from tests import children
+from tests.support import children
 main()
 """
     path = os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path if entry)

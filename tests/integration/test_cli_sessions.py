@@ -12,12 +12,12 @@ pytest.importorskip("typer", reason="needs the cli extra")
 
 from redis_state import RedisStateStore, Settings
 from redis_state.agents import AgentDefinition, AgentSession, FrozenMap, LlmConfig, SessionStore
+from redis_state.cli.json_diff import differences
 from redis_state.cli.session import session as app
-from redis_state.cli.tree import differences
 from redis_state.errors import CorruptState
-from tests.agents import fresh, stepped
-from tests.commands import Ran, begin, end
-from tests.commands import cli as run_command
+from tests.support.agents import fresh, stepped
+from tests.support.commands import Ran, begin, end
+from tests.support.commands import cli as run_command
 
 Cli: TypeAlias = Callable[..., Coroutine[Any, Any, Ran]]
 
@@ -211,7 +211,7 @@ async def damage(store: RedisStateStore, name: str, old: bytes, new: bytes) -> N
     await sender.send("HSET", key, name, data.replace(old, new, 1), repeatable=True)
 
 
-def mend(file: Path, old: str, new: str) -> None:
+def ensure_queued(file: Path, old: str, new: str) -> None:
     file.write_text(file.read_text(encoding="utf-8").replace(old, new), encoding="utf-8")
 
 
@@ -231,7 +231,7 @@ async def test_a_session_that_cannot_be_read_is_exported_raw_mended_and_stored_a
     raw = await cli("export", "a", "--raw", "--with-keys", "-o", "a.json")
     assert raw.status == 0
     assert "state.execution.executionId: a UUID is needed" in raw.err
-    mend(Path("a.json"), "order-42", execution_id)
+    ensure_queued(Path("a.json"), "order-42", execution_id)
     mended = await cli("import", "a.json", "--replace")
     assert mended.status == 0, mended.err
     found = await sessions.get("a")

@@ -16,12 +16,12 @@ from redis_state import RedisStateStore, Settings
 from redis_state.models import SteeringEventType, TaskStatus
 from redis_state.testing import eventually
 from redis_state.worker import TaskClient
-from redis_state.worker.dead import note_dead
-from redis_state.worker.life import TaskLife
-from tests.commands import Ran, begin, cli, end
-from tests.pools import SESSION, becomes, client_of, open_token, updates_of
-from tests.runs import make, take
-from tests.supervised import worker_process
+from redis_state.worker.recovery.dead_letters import note_dead
+from redis_state.worker.tasks.transitions import TaskTransitions
+from tests.support.commands import Ran, begin, cli, end
+from tests.support.pools import SESSION, becomes, client_of, open_token, updates_of
+from tests.support.runs import make, take
+from tests.support.worker_processes import worker_process
 
 
 @pytest.fixture
@@ -77,12 +77,12 @@ async def test_dead_tasks_are_listed(client: TaskClient, settings: Settings) -> 
         await take(store)
     started = await take(store)
     await note_dead(store, SESSION, "t")
-    await TaskLife(store).bury(SESSION, "t", died=4)
+    await TaskTransitions(store).dead_letter(SESSION, "t", died=4)
     said(await cli(settings, "tasks", "--dead", "--json"), 0, "[]")
     lease = store.base.keys.lease(SESSION, "t")
     await store.transport.sender.send("HSET", lease, "expires", 0, repeatable=True)
     assert started.attempts == 4
-    assert await TaskLife(store).bury(SESSION, "t", died=4)
+    assert await TaskTransitions(store).dead_letter(SESSION, "t", died=4)
     (dead,) = (await cli(settings, "tasks", "--dead", "--json", "-s", SESSION)).document
     assert "4 workers in a row died" in dead["error"]
     said(await cli(settings, "tasks", "--dead", "-s", "another"), 0, "No tasks.")

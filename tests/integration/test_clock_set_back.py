@@ -17,13 +17,13 @@ pytest.importorskip("arq", reason="needs the worker extra")
 from redis_state import RedisStateStore
 from redis_state.primitives.lease import Leases
 from redis_state.primitives.watchlist import WatchList
+from redis_state.scripts import Reply, ReplyCode, Scripts
 from redis_state.testing import eventually
 from redis_state.transport.keys import WATCH_SHARDS, Keys
-from redis_state.transport.scripts import Reply, Scripts, Word
-from tests.a2a_rows import version_keys, write
-from tests.calls import job_keys
-from tests.gaps import close_queues, started, submitted, sweeper_of
-from tests.looking import HOUR, ask, clock_ms
+from tests.support.a2a_rows import version_keys, write
+from tests.support.crash_states import close_queues, started, submitted, sweeper_of
+from tests.support.script_samples import job_keys
+from tests.support.scripts import HOUR, ask, clock_ms
 
 AHEAD_MS = 3_600_000
 SHORT_MS = 400
@@ -161,11 +161,11 @@ async def test_a_job_is_claimed_after_the_length_of_a_dead_scheduler_s_claim(
             job.job, job.due, owner=owner, lease_ms=SHORT_MS, job_id="j", asked_us=1
         )
 
-    assert (await claim("dead")).word is Word.OK
+    assert (await claim("dead")).word is ReplyCode.OK
     await set_back(scripts, (job.job, "until"))
 
     async def claims() -> bool:
-        return (await claim("other")).word is Word.OK
+        return (await claim("other")).word is ReplyCode.OK
 
     await within_its_length(claims, "the job is claimed")
 
@@ -185,6 +185,6 @@ async def test_the_owner_of_an_a2a_task_is_found_dead_after_its_lease(
         ended = await write(
             scripts, task, rule="open", write="end", phase="e", owner="", epoch=int(epoch)
         )
-        return ended.word is Word.OK
+        return ended.word is ReplyCode.OK
 
     await within_its_length(ends, "the task is ended")

@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
+from redis_state.embedded.server import EmbeddedServer, start_embedded
 from redis_state.errors import BackendUnavailable, ConfigError
 from redis_state.settings import Settings
 from redis_state.testing import eventually
-from redis_state.transport.connect import Transport
-from redis_state.transport.embedded import EmbeddedServer, start_embedded
-from tests import children
-from tests.faults import Proxy, certificate, own_binary, sender_to, tls_server_context
+from redis_state.transport.transport import Transport
+from tests.support import children
+from tests.support.faults import Proxy, certificate, own_binary, sender_to, tls_server_context
 
 ROOT = Path(__file__).parents[2]
 SOON_S = 60.0
@@ -351,7 +351,7 @@ ENDING = """
 import asyncio, gc, logging, os, random, signal, sys
 from pydantic import SecretStr
 from redis_state.settings import Settings
-from redis_state.transport.connect import Transport
+from redis_state.transport.transport import Transport
 # A busy machine makes steps slow, which is told as a warning. What matters are errors.
 logging.getLogger("asyncio").setLevel(logging.ERROR)
 transport = Transport(Settings(url=SecretStr(sys.argv[1])))

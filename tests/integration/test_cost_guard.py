@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 
 from redis_state import RedisStateStore
-from tests.samples import event as make_event
-from tests.samples import task as make_task
-from tests.samples import update as make_update
+from tests.support.samples import event as make_event
+from tests.support.samples import task as make_task
+from tests.support.samples import update as make_update
 
 OPERATIONS = 64
 ROUNDS = 4

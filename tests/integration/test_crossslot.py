@@ -15,14 +15,14 @@ from pydantic import SecretStr
 
 from redis_state import Settings
 from redis_state.errors import BackendError, CommandRefused
+from redis_state.scripts import Reply, Scripts
 from redis_state.testing import eventually
-from redis_state.transport.connect import Transport
 from redis_state.transport.keys import Keys
-from redis_state.transport.scripts import Reply, Scripts
-from tests import children
-from tests.calls import CALLS
-from tests.looking import append, ask, rows_of
-from tests.servers import on_path, wheel_binary
+from redis_state.transport.transport import Transport
+from tests.support import children
+from tests.support.script_samples import CALLS
+from tests.support.scripts import append, ask, rows_of
+from tests.support.servers import on_path, wheel_binary
 
 
 def free_port() -> int:

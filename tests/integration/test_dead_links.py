@@ -11,12 +11,12 @@ from contextlib import contextmanager
 
 import pytest
 
+from redis_state.embedded.server import EmbeddedServer, start_embedded
 from redis_state.errors import BackendUnavailable, OutcomeUnknown
 from redis_state.settings import Settings
 from redis_state.testing import eventually
-from redis_state.transport.embedded import EmbeddedServer, start_embedded
-from tests.faults import Proxy, own_binary, sender_to
 from tests.integration.test_subscriber import heard, subscriber_to
+from tests.support.faults import Proxy, own_binary, sender_to
 
 # What a busy machine may add.
 LATE_S = 0.5

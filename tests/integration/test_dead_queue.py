@@ -15,12 +15,14 @@ pytest.importorskip("arq", reason="needs the worker extra")
 from redis_state import RedisStateStore, Settings
 from redis_state.models import TaskStatus
 from redis_state.testing import eventually
-from redis_state.worker import TaskClient, TaskContext, WorkerInfo, arq_loop, workers
-from redis_state.worker.queue import Queue
-from redis_state.worker.queue_server import connect, queue_settings
-from tests.faults import Proxy
-from tests.pools import SESSION, agent, becomes, client_of, queue_of, queued, serving
-from tests.supervised import begin, listed, stop, worker_process
+from redis_state.worker import TaskClient, TaskContext, WorkerInfo
+from redis_state.worker.arq import loop as arq_loop
+from redis_state.worker.arq.queue import Queue
+from redis_state.worker.arq.queue_server import connect, queue_settings
+from redis_state.worker.observe import registry as workers
+from tests.support.faults import Proxy
+from tests.support.pools import SESSION, agent, becomes, client_of, queue_of, queued, serving
+from tests.support.worker_processes import begin, listed, stop, worker_process
 
 pytestmark = pytest.mark.worker
 

@@ -21,7 +21,7 @@ from redis_state import RedisStateStore, Settings  # noqa: E402
 from redis_state.demo.pool import WorkerPool  # noqa: E402
 from redis_state.demo.review_run import INFORMATION, assign_roles  # noqa: E402
 from redis_state.testing import eventually  # noqa: E402
-from tests import children  # noqa: E402
+from tests.support import children  # noqa: E402
 
 pytestmark = pytest.mark.slow
 PATH = os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path if entry)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests import children
+from tests.support import children
 
 for _needed in ("arq", "typer", "rich", "markdown_it", "mdit_py_plugins"):
     pytest.importorskip(_needed, reason="needs the worker and the cli extras")

@@ -23,10 +23,11 @@ from typing import Any, cast
 import pytest
 from redis import Redis
 
+from redis_state.embedded import server as embedded
+from redis_state.embedded import supervisor as embedded_keeper
+from redis_state.embedded.server import EmbeddedServer, find_server_binary, start_embedded
 from redis_state.errors import ConfigError
-from redis_state.transport import embedded, embedded_keeper
-from redis_state.transport.embedded import EmbeddedServer, find_server_binary, start_embedded
-from tests import children
+from tests.support import children
 
 ROOT = Path(__file__).parents[2]
 DEADLINE_S = 60.0
@@ -35,7 +36,7 @@ KINDS = ("redis-server", "valkey-server")
 USER = """
 import sys
 from pathlib import Path
-from redis_state.transport.embedded import start_embedded
+from redis_state.embedded.server import start_embedded
 directory = Path(sys.argv[1]) if sys.argv[1] else None
 server = start_embedded(directory, binary=Path(sys.argv[2]))
 print(server.pid, server.socket_path, server.directory, sep="\\n", flush=True)
@@ -453,7 +454,7 @@ def test_deleted_directory_and_working_directory_do_no_harm(binary: Path, home: 
     script = (
         "import os, shutil, sys\n"
         "from pathlib import Path\n"
-        "from redis_state.transport.embedded import start_embedded\n"
+        "from redis_state.embedded.server import start_embedded\n"
         "os.mkdir('gone'); os.chdir('gone'); os.rmdir(os.getcwd())\n"
         "server = start_embedded(Path(sys.argv[1]), binary=Path(sys.argv[2]))\n"
         "print(server.pid, flush=True)\n"

@@ -20,20 +20,20 @@ from arq.connections import create_pool
 from redis.exceptions import ConnectionError  # noqa: A004 - theirs
 
 from redis_state import RedisStateStore, Settings
+from redis_state.embedded.server import start_embedded
+from redis_state.embedded.socket import EmbeddedSocket
+from redis_state.embedded.supervisor import SOCKET, ask_server
 from redis_state.errors import BackendUnavailable, ConfigError
 from redis_state.models import TaskStatus
 from redis_state.testing import eventually
-from redis_state.transport.embedded import start_embedded
-from redis_state.transport.embedded_keeper import SOCKET, ask_server
-from redis_state.transport.embedded_socket import EmbeddedSocket
 from redis_state.worker import AgentWorker, TaskClient
-from redis_state.worker.queue import Queue
-from redis_state.worker.queue_server import connect, queue_settings
-from tests import children
-from tests.commands import cli
-from tests.faults import importing, own_binary, short_directory, start_process
-from tests.pools import SESSION, becomes, client_of, open_token, pool, queue_of
-from tests.supervised import stop, worker_process
+from redis_state.worker.arq.queue import Queue
+from redis_state.worker.arq.queue_server import connect, queue_settings
+from tests.support import children
+from tests.support.commands import cli
+from tests.support.faults import importing, own_binary, short_directory, start_process
+from tests.support.pools import SESSION, becomes, client_of, open_token, pool, queue_of
+from tests.support.worker_processes import stop, worker_process
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -10,7 +10,7 @@ import pytest
 
 from redis_state import InvalidField, RedisStateStore, Settings
 from redis_state.models import StoredEvent
-from tests.samples import changed, event
+from tests.support.samples import changed, event
 
 
 async def test_events_of_one_time_keep_the_order_of_their_saves(store: RedisStateStore) -> None:

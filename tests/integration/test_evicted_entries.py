@@ -13,10 +13,10 @@ from redis_state.models import TaskStatus
 from redis_state.testing import eventually
 from redis_state.transport.keys import WATCH_SHARDS
 from redis_state.worker import client as client_module
-from redis_state.worker import watching
-from redis_state.worker.life import TaskLife
-from redis_state.worker.moves import watch_entry
-from tests.gaps import (
+from redis_state.worker.tasks import stream as watching
+from redis_state.worker.tasks.moves import watch_entry
+from redis_state.worker.tasks.transitions import TaskTransitions
+from tests.support.crash_states import (
     close_queues,
     entry_in_ms,
     make_due,
@@ -26,8 +26,8 @@ from tests.gaps import (
     submitted,
     sweeper_of,
 )
-from tests.pools import SESSION, client_of
-from tests.samples import task as sample_task
+from tests.support.pools import SESSION, client_of
+from tests.support.samples import task as sample_task
 
 
 async def _evict_entries(store: RedisStateStore) -> None:
@@ -61,7 +61,7 @@ async def test_a_task_whose_entry_was_evicted_is_taken_over_because_somebody_wai
     try:
         ended = asyncio.create_task(end())
         await eventually(takes_over, "the task is given to another worker", timeout_s=10)
-        await TaskLife(store).leave(await started(store, task), TaskStatus.COMPLETE)
+        await TaskTransitions(store).finish_run(await started(store, task), TaskStatus.COMPLETE)
         await asyncio.wait_for(ended, 10)
     finally:
         await close_queues()

@@ -18,9 +18,9 @@ pytest.importorskip("arq", reason="needs the worker extra")
 from redis_state import RedisStateStore, Settings
 from redis_state.testing import eventually
 from redis_state.worker import AgentWorker
-from tests.commands import cli
-from tests.faults import run_server, short_directory
-from tests.samples import admin
+from tests.support.commands import cli
+from tests.support.faults import run_server, short_directory
+from tests.support.samples import admin
 
 
 @asynccontextmanager

@@ -15,9 +15,9 @@ from redis_state import RedisStateStore, Settings
 from redis_state.errors import BackendUnavailable, OutcomeUnknown
 from redis_state.testing import eventually
 from redis_state.transport.sender import Sender
-from tests.faults import Proxy, run_server, sender_to, short_directory
 from tests.integration.test_subscriber import heard
-from tests.samples import update as make_update
+from tests.support.faults import Proxy, run_server, sender_to, short_directory
+from tests.support.samples import update as make_update
 
 LATE_S = 0.5
 

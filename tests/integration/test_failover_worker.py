@@ -13,9 +13,9 @@ pytest.importorskip("arq", reason="needs the worker extra")
 from redis_state import RedisStateStore, Settings
 from redis_state.errors import BackendUnavailable
 from redis_state.worker import TaskContext
-from redis_state.worker.queue import Queue
+from redis_state.worker.arq.queue import Queue
 from tests.integration.test_failover import Pair, a_pair
-from tests.pools import SESSION, pool, queue_of
+from tests.support.pools import SESSION, pool, queue_of
 
 pytestmark = pytest.mark.worker
 

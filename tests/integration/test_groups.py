@@ -13,8 +13,8 @@ from redis_state.models.session_context import MergeStrategy
 from redis_state.models.task_groups import TaskGroup
 from redis_state.stores.groups import GroupStep
 from redis_state.testing import eventually
-from tests.faults import run_processes, start_process
-from tests.samples import admin, changed, keys_of
+from tests.support.faults import run_processes, start_process
+from tests.support.samples import admin, changed, keys_of
 
 
 def shared(settings: Settings) -> dict[str, Any]:

@@ -16,8 +16,8 @@ from redis_state.models import TaskStatus
 from redis_state.testing import eventually
 from redis_state.worker import Budget, Guard, Spent, TaskContext, TaskStopped, guarded
 from redis_state.worker.guards import guards_of
-from tests.pools import SESSION, becomes, open_token, pool
-from tests.runs import make, run_once
+from tests.support.pools import SESSION, becomes, open_token, pool
+from tests.support.runs import make, run_once
 
 
 def spent(*, seconds: float = 0.0, steps: int = 0, updates: int = 0) -> Spent:

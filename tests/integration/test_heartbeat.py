@@ -17,28 +17,28 @@ from redis_state.models import TaskStatus
 from redis_state.primitives.lease import Leases
 from redis_state.testing import eventually
 from redis_state.worker import TaskContext
-from redis_state.worker.heartbeat import HeartbeatThread, ThreadKeeper
-from redis_state.worker.life import NotStarted, Started, TaskLife
-from tests.faults import Proxy
-from tests.pools import SESSION, client_of, pool, statuses
-from tests.supervised import begin, stop, worker_process
+from redis_state.worker.lease_keeper import HeartbeatThread, ThreadLeaseRenewer
+from redis_state.worker.tasks.transitions import NotStarted, StartedRun, TaskTransitions
+from tests.support.faults import Proxy
+from tests.support.pools import SESSION, client_of, pool, statuses
+from tests.support.worker_processes import begin, stop, worker_process
 
 LEASE_S = 1.0
 
 
-async def _try_to_take(store: RedisStateStore, task: str) -> Started | NotStarted:
-    return await TaskLife(store).start(
+async def _try_to_take(store: RedisStateStore, task: str) -> StartedRun | NotStarted:
+    return await TaskTransitions(store).start(
         SESSION, task, owner="thief", lease_ms=60_000, worker="thief"
     )
 
 
-async def _take_or_end(store: RedisStateStore, task: str) -> tuple[Started | None, int]:
+async def _take_or_end(store: RedisStateStore, task: str) -> tuple[StartedRun | None, int]:
     """Try to take a task over until that succeeds or it has ended; count the refusals."""
     refused = 0
     async with asyncio.timeout(60):
         while True:
             found = await _try_to_take(store, task)
-            if isinstance(found, Started):
+            if isinstance(found, StartedRun):
                 return found, refused
             if found.reason != "held":
                 return None, refused
@@ -75,7 +75,7 @@ async def test_a_loop_loses_the_task_of_a_handler_that_does_not_give_way(
         taken, _ = await _take_or_end(store, task)
         assert taken is not None
         assert taken.attempts == 2
-        await TaskLife(store).leave(taken, TaskStatus.COMPLETE, result="the thief's")
+        await TaskTransitions(store).finish_run(taken, TaskStatus.COMPLETE, result="the thief's")
         # It finds out when it gives way, and writes nothing.
         assert await stop(process) == 0
         assert (await client.wait(SESSION, task)).result == "the thief's"
@@ -95,7 +95,7 @@ async def test_a_thread_lets_go_of_a_handler_that_hangs(
         taken, refused = await _take_or_end(store, task)
         assert taken is not None
         assert refused > 0
-        await TaskLife(store).leave(taken, TaskStatus.COMPLETE)
+        await TaskTransitions(store).finish_run(taken, TaskStatus.COMPLETE)
 
 
 @pytest.mark.slow
@@ -118,7 +118,7 @@ async def test_a_frozen_process_with_a_thread_writes_nothing_after_its_lease(
         assert told[::2] == [b"refused", b"by"]
         assert int(told[1]) < int(told[3]) == taken.held.epoch
         assert await statuses(store, task) == before
-        await TaskLife(store).leave(taken, TaskStatus.COMPLETE, result="ours")
+        await TaskTransitions(store).finish_run(taken, TaskStatus.COMPLETE, result="ours")
         assert await stop(process) == 0
         assert (await client.wait(SESSION, task)).result == "ours"
 
@@ -140,10 +140,10 @@ async def test_a_lease_lost_to_another_cancels_the_handler_from_the_thread(
         lease = store.base.keys.lease(SESSION, task)
         await store.transport.sender.send("HSET", lease, "expires", 0, repeatable=True)
         taken = await _try_to_take(store, task)
-        assert isinstance(taken, Started)
+        assert isinstance(taken, StartedRun)
         async with asyncio.timeout(60):
             await cancelled.wait()
-        await TaskLife(store).leave(taken, TaskStatus.COMPLETE)
+        await TaskTransitions(store).finish_run(taken, TaskStatus.COMPLETE)
 
 
 async def test_the_thread_ends_with_its_worker(store: RedisStateStore) -> None:
@@ -170,7 +170,7 @@ async def test_a_thread_keeps_a_lease_through_an_outage(
         thread = HeartbeatThread(through)
         await thread.start()
         leases = Leases(store.base.scripts, keep_ms=60_000)
-        keeper = ThreadKeeper(thread, Leases(through.base.scripts, keep_ms=60_000))
+        keeper = ThreadLeaseRenewer(thread, Leases(through.base.scripts, keep_ms=60_000))
         key = store.base.keys.lease(SESSION, "t")
         held = await leases.acquire(key, duration_ms=800)
         assert held is not None

@@ -12,11 +12,11 @@ from redis_state import BackendUnavailable, CursorGap, LeaseLost, RedisStateStor
 from redis_state.models import Trajectory
 from redis_state.primitives.lease import Leases
 from redis_state.primitives.log import Bounds, Log
-from redis_state.worker.life import Started, TaskLife
-from tests.faults import Proxy
-from tests.pools import SESSION
-from tests.runs import TASK, make
-from tests.samples import (
+from redis_state.worker.tasks.transitions import StartedRun, TaskTransitions
+from tests.support.faults import Proxy
+from tests.support.pools import SESSION
+from tests.support.runs import TASK, make
+from tests.support.samples import (
     admin,
     binding,
     changed,
@@ -168,7 +168,7 @@ async def test_no_start_slips_through_the_clearing_of_its_session(
                 nonlocal calls
                 calls += 1
                 if calls == nth:
-                    life = TaskLife(store)
+                    life = TaskTransitions(store)
                     owner = f"run {nth}"
                     started = await life.start(
                         SESSION, TASK, owner=owner, lease_ms=60_000, worker="w"
@@ -190,7 +190,7 @@ async def test_no_start_slips_through_the_clearing_of_its_session(
         nth += 1
         await make(store)
         for started in await start_before(nth):
-            if isinstance(started, Started):
+            if isinstance(started, StartedRun):
                 slipped += 1
                 with pytest.raises(LeaseLost):
                     await store.updates.save(update("late"), fence=started.held.fence)

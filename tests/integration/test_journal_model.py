@@ -14,11 +14,11 @@ pytest.importorskip("arq", reason="needs the worker extra")
 from redis_state import Settings
 from redis_state.errors import LeaseLost
 from redis_state.primitives.lease import Held, new_owner
+from redis_state.scripts import ReplyCode, Scripts, TaskKeys
 from redis_state.transport.keys import Keys
-from redis_state.transport.scripts import Scripts, TaskKeys, Word
-from redis_state.worker.journal import PART_BYTES, Journals, steps_of
-from redis_state.worker.replay import Replay
-from tests.looking import HOUR, ask, explore, make_task, saying, task_keys
+from redis_state.worker.tasks.journal import PART_BYTES, Journals, steps_of
+from redis_state.worker.tasks.replay import Replay
+from tests.support.scripts import HOUR, ask, explore, make_task, saying, task_keys
 
 ENTRIES = [f"step:{name}#1" for name in ("a", "b", "a/b")]
 INLINE = 20
@@ -83,7 +83,7 @@ class Run:
             ttl_ms=HOUR,
             announcement=saying(self.layout, owner),
         )
-        assert reply.word is Word.OK
+        assert reply.word is ReplyCode.OK
         assert int(reply.facts[0]) > self.model.epoch
         self.model.epoch = int(reply.facts[0])
         self.runs.append(Replay(Held(self.keys.lease, owner, self.model.epoch)))
@@ -100,7 +100,9 @@ class Run:
                     number=number,
                     data=b"lost" + result.encode()[:10],
                 )
-                assert reply.word is (Word.STALE if entry in self.model.noted else Word.OK)
+                assert reply.word is (
+                    ReplyCode.STALE if entry in self.model.noted else ReplyCode.OK
+                )
             self.happened.append("crash")
             await self.begin()
             return

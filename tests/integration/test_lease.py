@@ -11,12 +11,12 @@ from redis_state.errors import LeaseLost
 from redis_state.primitives.lease import Held, Leases
 from redis_state.primitives.log import Bounds, Log
 from redis_state.primitives.record import Records
+from redis_state.scripts import Scripts
 from redis_state.testing import eventually
-from redis_state.transport.connect import Transport
 from redis_state.transport.keys import Keys
-from redis_state.transport.scripts import Scripts
-from tests.faults import Proxy, run_processes
-from tests.looking import HOUR, ask, clock_ms, clock_passes, explore, fields, outcome
+from redis_state.transport.transport import Transport
+from tests.support.faults import Proxy, run_processes
+from tests.support.scripts import HOUR, ask, clock_ms, clock_passes, explore, fields, outcome
 
 STEPS = st.lists(
     st.tuples(

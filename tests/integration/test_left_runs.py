@@ -15,23 +15,25 @@ from redis_state.models import TaskStatus
 from redis_state.primitives.lease import Leases
 from redis_state.testing import eventually
 from redis_state.worker import Handler, TaskContext
-from redis_state.worker.family import Family
-from redis_state.worker.jobs import Ticket
-from redis_state.worker.pausing import Pausing
-from redis_state.worker.run import Terms, run_task
-from redis_state.worker.tally import Tally
-from tests.pools import SESSION, client_of
-from tests.runs import TASK, make, run_once
+from redis_state.worker.arq.job_format import JobPayload
+from redis_state.worker.observe.stats import WorkerStats
+from redis_state.worker.run import RunConfig, run_task
+from redis_state.worker.tasks.children import ChildTasks
+from redis_state.worker.tasks.pauses import TaskPauses
+from tests.support.pools import SESSION, client_of
+from tests.support.runs import TASK, make, run_once
 
 LEASE_S = 0.3
 
 
-async def run_briefly(store: RedisStateStore, handler: Handler) -> Tally:
+async def run_briefly(store: RedisStateStore, handler: Handler) -> WorkerStats:
     """Run a task once under a short lease; return what the worker counted."""
     leases = Leases(store.base.scripts, keep_ms=60_000)
-    terms = Terms({"h": handler}, "worker", LEASE_S, 60.0, 70.0, leases, tally=Tally())
-    await run_task(store, terms, Ticket(SESSION, TASK), queue="q")
-    return terms.tally
+    run_config = RunConfig(
+        {"h": handler}, "worker", LEASE_S, 60.0, 70.0, leases, stats=WorkerStats()
+    )
+    await run_task(store, run_config, JobPayload(SESSION, TASK), queue="q")
+    return run_config.stats
 
 
 async def pause(ctx: TaskContext) -> None:
@@ -71,9 +73,9 @@ async def test_who_waits_cleans_up_for_longer_than_a_lease(
 ) -> None:
     cleaned: list[str] = []
     await make(store)
-    tally = await run_briefly(store, cleaning(wait, several_beats, cleaned))
+    stats = await run_briefly(store, cleaning(wait, several_beats, cleaned))
     assert cleaned == ["done"]
-    assert tally.lease_lost == 0
+    assert stats.lease_lost == 0
     async with client_of(store) as client:
         state = await client.get(SESSION, TASK)
     assert state is not None
@@ -96,8 +98,8 @@ async def test_who_waits_cleans_up_although_the_next_run_has_begun(store: RedisS
         await several_beats()
 
     await make(store)
-    tally = await run_briefly(store, cleaning(pause, next_run, cleaned))
-    assert (cleaned, ended, tally.lease_lost) == (["done"], [TaskStatus.COMPLETE], 0)
+    stats = await run_briefly(store, cleaning(pause, next_run, cleaned))
+    assert (cleaned, ended, stats.lease_lost) == (["done"], [TaskStatus.COMPLETE], 0)
 
 
 @pytest.mark.parametrize("wait", [pause, join])
@@ -106,7 +108,7 @@ async def test_a_cancel_just_before_the_wait_counts_after_a_long_clean_up(
     monkeypatch: pytest.MonkeyPatch,
     wait: Callable[[TaskContext], Awaitable[None]],
 ) -> None:
-    owner, name = (Pausing, "wait") if wait is pause else (Family, "join")
+    owner, name = (TaskPauses, "wait") if wait is pause else (ChildTasks, "join")
     waiting = getattr(owner, name)
     sent: list[bool] = []
     async with client_of(store) as client:

@@ -16,10 +16,11 @@ pytest.importorskip("arq", reason="needs the worker extra")
 from redis_state import BackendUnavailable, RedisStateStore, Settings
 from redis_state.testing import eventually
 from redis_state.transport.sender import Sender
-from redis_state.worker import TaskContext, runner
-from tests import children
-from tests.faults import Proxy, importing, run_server, sender_to, short_directory
-from tests.pools import SESSION, agent, client_of, pool, queue_of, serving
+from redis_state.worker import TaskContext
+from redis_state.worker import worker as runner
+from tests.support import children
+from tests.support.faults import Proxy, importing, run_server, sender_to, short_directory
+from tests.support.pools import SESSION, agent, client_of, pool, queue_of, serving
 
 pytestmark = pytest.mark.worker
 
@@ -130,7 +131,7 @@ async def test_a_worker_that_was_let_in_waits_and_says_why_once(
         said = [
             record.getMessage()
             for record in caplog.records
-            if record.name == "redis_state.worker.runner"
+            if record.name == "redis_state.worker.worker"
         ]
         assert len(said) == 1
         assert own.proxy.url in said[0]

@@ -16,12 +16,12 @@ from redis_state.errors import BackendUnavailable, CorruptState, CursorGap, Inva
 from redis_state.primitives.lease import Leases
 from redis_state.primitives.log import Bounds, Log
 from redis_state.primitives.signal import Row
+from redis_state.scripts import Fence, Scripts
 from redis_state.testing import eventually
-from redis_state.transport.connect import Transport
 from redis_state.transport.keys import Keys
-from redis_state.transport.scripts import Fence, Scripts
-from tests.faults import Proxy, run_processes
-from tests.looking import HOUR, ask, clock_ms, clock_passes, explore, matching, outcome
+from redis_state.transport.transport import Transport
+from tests.support.faults import Proxy, run_processes
+from tests.support.scripts import HOUR, ask, clock_ms, clock_passes, explore, matching, outcome
 
 TOPICS = [None, "", "a", "b"]
 Step = tuple[str, int, int, str | None]

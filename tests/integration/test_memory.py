@@ -6,7 +6,7 @@ import pytest
 
 from redis_state import InvalidField, RedisStateStore, Settings, VersionConflict
 from redis_state.testing import eventually
-from tests.samples import changed
+from tests.support.samples import changed
 
 
 async def test_an_empty_state_is_a_state(store: RedisStateStore) -> None:

@@ -19,16 +19,27 @@ from prometheus_client.parser import text_string_to_metric_families
 from redis_state import RedisStateStore
 from redis_state.errors import BackendUnavailable, LeaseLost
 from redis_state.models import TaskStatus
+from redis_state.scripts import Fence
 from redis_state.testing import eventually
-from redis_state.transport.scripts import Fence
-from redis_state.worker import TaskContext, metrics, telemetry
-from redis_state.worker.life import Started, TaskLife
-from redis_state.worker.metrics import WorkerMetrics, count_regularly, pauses_older_than
-from redis_state.worker.queue import Queue
-from redis_state.worker.tally import Outcome, Tally
-from tests import children
-from tests.pools import SESSION, agent, becomes, client_of, open_token, pool, queue_of, serving
-from tests.supervised import begin
+from redis_state.worker import TaskContext
+from redis_state.worker.arq.queue import Queue
+from redis_state.worker.observe import metrics
+from redis_state.worker.observe import tracing as telemetry
+from redis_state.worker.observe.metrics import WorkerMetrics, count_regularly, pauses_older_than
+from redis_state.worker.observe.stats import RunOutcome, WorkerStats
+from redis_state.worker.tasks.transitions import StartedRun, TaskTransitions
+from tests.support import children
+from tests.support.pools import (
+    SESSION,
+    agent,
+    becomes,
+    client_of,
+    open_token,
+    pool,
+    queue_of,
+    serving,
+)
+from tests.support.worker_processes import begin
 
 Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
@@ -99,7 +110,7 @@ async def test_the_numbers_are_those_of_a_known_workload(
 
         series = await eventually(settled, "the last task runs and one pause is open")
         assert series is not None
-        for outcome in Outcome:
+        for outcome in RunOutcome:
             counted = of(series, "run_seconds_count", handler="works", outcome=outcome.value)
             assert (outcome.value, counted) == (outcome.value, model[outcome.value])
         # Any text may be named as a handler: what nobody knows makes one series together.
@@ -141,7 +152,7 @@ async def test_a_task_taken_over_is_counted_by_both_sides(
     def _fence(ctx: TaskContext) -> Fence:
         return ctx.fence
 
-    life = TaskLife(store)
+    life = TaskTransitions(store)
     worker = agent(
         store.settings, {"stale": stale}, name="w", lease_s=0.3, metrics_port=unused_tcp_port
     )
@@ -151,7 +162,7 @@ async def test_a_task_taken_over_is_counted_by_both_sides(
         await store.transport.sender.send("HSET", lease, "expires", 0, repeatable=True)
         # The thief says nothing any more either, and the task is queued anew.
         taken = await life.start(SESSION, task, owner="thief", lease_ms=500, worker="thief")
-        assert isinstance(taken, Started)
+        assert isinstance(taken, StartedRun)
         assert taken.taken_over
 
         async def found_out() -> bool:
@@ -190,10 +201,10 @@ async def test_stale_writes_that_were_refused_are_counted(
         task = await begin(client, store, "late")
         lease = store.base.keys.lease(SESSION, task)
         await store.transport.sender.send("HSET", lease, "expires", 0, repeatable=True)
-        thief = await TaskLife(store).start(
+        thief = await TaskTransitions(store).start(
             SESSION, task, owner="thief", lease_ms=60_000, worker="thief"
         )
-        assert isinstance(thief, Started)
+        assert isinstance(thief, StartedRun)
         taken.set()
 
         async def counted() -> bool:
@@ -202,7 +213,7 @@ async def test_stale_writes_that_were_refused_are_counted(
 
         await eventually(counted, "each refusal is counted")
         assert of(await scrape(unused_tcp_port), "leases_lost_total") == 1
-        await TaskLife(store).leave(thief, TaskStatus.COMPLETE)
+        await TaskTransitions(store).finish_run(thief, TaskStatus.COMPLETE)
 
 
 async def test_metrics_go_to_a_registry_of_the_hosts_own_and_leave_it(
@@ -240,7 +251,7 @@ def test_what_goes_wrong_in_a_scrape_is_logged_once_and_dropped(
     def broken() -> int:
         raise ZeroDivisionError
 
-    collector = WorkerMetrics("w", 1, Tally(["h"]), broken)
+    collector = WorkerMetrics("w", 1, WorkerStats(["h"]), broken)
     for _ in range(3):
         assert list(collector.collect()) == []
     assert [record.message for record in caplog.records] == [
@@ -333,9 +344,9 @@ def test_importing_the_worker_imports_neither_package() -> None:
 
 async def test_what_a_sweep_found_is_shown(store: RedisStateStore) -> None:
     registry = CollectorRegistry()
-    tally = Tally(["h"])
-    tally.swept.update(requeued=2, taken_out=1)
-    registry.register(WorkerMetrics("w", 1, tally, int))
+    stats = WorkerStats(["h"])
+    stats.swept.update(requeued=2, taken_out=1)
+    registry.register(WorkerMetrics("w", 1, stats, int))
     labels = {"worker": "w", "what": "requeued"}
     assert registry.get_sample_value("redis_state_swept_total", labels) == 2
 
@@ -352,7 +363,7 @@ async def test_counting_pauses_goes_on_whatever_goes_wrong(
             raise found
         return found
 
-    collector = WorkerMetrics("w", 1, Tally(), int)
+    collector = WorkerMetrics("w", 1, WorkerStats(), int)
     counting = asyncio.create_task(count_regularly(store, collector, count))
     await eventually(lambda: collector.pauses.get(0) == 5, "it has counted")
     counting.cancel()
@@ -403,7 +414,7 @@ async def test_a_registry_that_refuses_keeps_no_worker_from_working(
     store: RedisStateStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     registry = CollectorRegistry()
-    registry.register(WorkerMetrics("other", 1, Tally(), int))
+    registry.register(WorkerMetrics("other", 1, WorkerStats(), int))
     async with pool(store, {"works": works}, metrics_registry=registry) as client:
         task = await client.submit("works", session_id=SESSION)
         assert (await client.wait(SESSION, task, timeout_s=60)).result == 1

@@ -13,8 +13,8 @@ from redis_state import RedisStateStore
 from redis_state.models import TaskStatus
 from redis_state.testing import eventually
 from redis_state.worker import TaskClient, TaskContext
-from tests.looking import clock_ms
-from tests.pools import SESSION, becomes, pool
+from tests.support.pools import SESSION, becomes, pool
+from tests.support.scripts import clock_ms
 
 HOUR = timedelta(hours=1)
 

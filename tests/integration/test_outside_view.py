@@ -20,11 +20,12 @@ from redis_state import (
 from redis_state.errors import CorruptState, InvalidField
 from redis_state.models import SteeringEventType, TaskStatus
 from redis_state.testing import eventually
-from redis_state.worker import TaskClient, TaskContext, watching
-from redis_state.worker.life import TaskLife
-from tests.pools import SESSION, becomes, client_of, open_token, pool, queue_of, updates_of
-from tests.runs import TASK, make, take
-from tests.timing import LONG_S
+from redis_state.worker import TaskClient, TaskContext
+from redis_state.worker.tasks import stream as watching
+from redis_state.worker.tasks.transitions import TaskTransitions
+from tests.support.pools import SESSION, becomes, client_of, open_token, pool, queue_of, updates_of
+from tests.support.runs import TASK, make, take
+from tests.support.timing import LONG_S
 
 
 async def ask(ctx: TaskContext) -> bool:
@@ -87,7 +88,7 @@ async def test_a_task_whose_updates_are_gone_is_seen_to_end(
         await make(store)
         watched = asyncio.create_task(seen(client, TASK))
         started = await take(store)
-        await TaskLife(store).leave(started, TaskStatus.COMPLETE)
+        await TaskTransitions(store).finish_run(started, TaskStatus.COMPLETE)
         assert (await asyncio.wait_for(watched, 60))[-1] == "COMPLETE"
         await make(store, "other")
         watched = asyncio.create_task(seen(client, "other"))

@@ -16,10 +16,10 @@ from redis_state.errors import InvalidField, PauseTimeout, TokenResolved, TokenU
 from redis_state.models import TaskContextSnapshot, TaskState, TaskStatus, TaskType
 from redis_state.testing import eventually
 from redis_state.worker import TaskContext
-from redis_state.worker.pausing import Pausing, expire_pauses
-from redis_state.worker.waitpoint import OnTimeout, Question
-from tests.looking import clock_ms, clock_passes, outcome
-from tests.pools import SESSION, becomes, client_of, open_token, pool, statuses, updates_of
+from redis_state.worker.tasks.pause_model import OnTimeout, PauseRequest
+from redis_state.worker.tasks.pauses import TaskPauses, expire_pauses
+from tests.support.pools import SESSION, becomes, client_of, open_token, pool, statuses, updates_of
+from tests.support.scripts import clock_ms, clock_passes, outcome
 
 SOON_MS = 50
 SOON = timedelta(milliseconds=SOON_MS)
@@ -209,7 +209,7 @@ async def test_a_pause_whose_note_and_token_are_lost_fails_its_task(
 
 async def test_sweepers_and_people_at_the_deadline_decide_once(store: RedisStateStore) -> None:
     winners: Counter[str] = Counter()
-    pausing, scripts = Pausing(store), store.base.scripts
+    pausing, scripts = TaskPauses(store), store.base.scripts
 
     async def brief(ctx: TaskContext) -> list[Any]:
         options = policy("resume", ctx.task.task_id)
@@ -269,5 +269,5 @@ async def test_what_a_pause_cannot_be_asked_is_refused_by_name(
 ) -> None:
     reason = options.pop("reason", "why")
     with pytest.raises(InvalidField) as caught:
-        Question.read(store.settings, reason, None, options, reveal=True)  # type: ignore[arg-type]
+        PauseRequest.read(store.settings, reason, None, options, reveal=True)  # type: ignore[arg-type]
     assert caught.value.field == field

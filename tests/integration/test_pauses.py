@@ -25,14 +25,13 @@ from redis_state.primitives.lease import new_owner
 from redis_state.primitives.watchlist import WatchList
 from redis_state.testing import eventually
 from redis_state.worker import Pause, TaskClient, TaskContext
-from redis_state.worker.life import NotStarted, Started, TaskLife
-from redis_state.worker.moves import watch_entry
-from redis_state.worker.open_pauses import list_open_pauses
-from redis_state.worker.pausing import Pausing
-from redis_state.worker.waitpoint import Question, decision_of, pause_token
-from tests.faults import run_processes
-from tests.looking import clock_ms
-from tests.pools import (
+from redis_state.worker.tasks.moves import watch_entry
+from redis_state.worker.tasks.open_pauses import list_open_pauses
+from redis_state.worker.tasks.pause_model import PauseRequest, decision_of, pause_token
+from redis_state.worker.tasks.pauses import TaskPauses
+from redis_state.worker.tasks.transitions import NotStarted, StartedRun, TaskTransitions
+from tests.support.faults import run_processes
+from tests.support.pools import (
     SESSION,
     agent,
     becomes,
@@ -44,6 +43,7 @@ from tests.pools import (
     statuses,
     updates_of,
 )
+from tests.support.scripts import clock_ms
 
 NAMES = [f"p{number}" for number in range(10)]
 
@@ -73,17 +73,17 @@ async def tokens_of(store: RedisStateStore, task: str, count: int) -> dict[str, 
     return tokens
 
 
-async def task_of(store: RedisStateStore, task_id: str) -> Started:
+async def task_of(store: RedisStateStore, task_id: str) -> StartedRun:
     """Start a task that has just been submitted or handed over, as a worker does."""
-    found = await TaskLife(store).start(
+    found = await TaskTransitions(store).start(
         SESSION, task_id, owner=new_owner(), lease_ms=60_000, worker="w"
     )
-    assert isinstance(found, Started), found
+    assert isinstance(found, StartedRun), found
     return found
 
 
-def question(store: RedisStateStore) -> Question:
-    return Question.read(store.settings, "why", None, {"name": "x"}, reveal=True)
+def question(store: RedisStateStore) -> PauseRequest:
+    return PauseRequest.read(store.settings, "why", None, {"name": "x"}, reveal=True)
 
 
 @pytest.mark.slow
@@ -312,7 +312,7 @@ async def test_a_paused_task_that_gets_another_priority_lives_as_long_as_before(
 async def test_after_a_crash_between_opening_and_waiting_the_pause_is_the_same(
     store: RedisStateStore, *, decided: bool
 ) -> None:
-    pausing, entry = Pausing(store), "pause:x#1"
+    pausing, entry = TaskPauses(store), "pause:x#1"
     async with client_of(store) as client:
         task = await client.submit("ask", session_id=SESSION)
         run = await task_of(store, task)
@@ -347,7 +347,7 @@ async def test_after_a_crash_between_opening_and_waiting_the_pause_is_the_same(
 async def test_a_task_that_is_being_paused_or_resumed_is_looked_at_soon(
     store: RedisStateStore,
 ) -> None:
-    pausing, entry = Pausing(store), "pause:x#1"
+    pausing, entry = TaskPauses(store), "pause:x#1"
     watch = WatchList(store.base.scripts, store.base.keys)
 
     async def due_in_ms() -> int:
@@ -423,7 +423,7 @@ async def test_a_claim_is_bound_to_its_decision(store: RedisStateStore) -> None:
 async def test_deciding_against_cancelling_and_finishing_leaves_one_end(
     store: RedisStateStore,
 ) -> None:
-    life, pausing, entry = TaskLife(store), Pausing(store), "pause:x#1"
+    life, pausing, entry = TaskTransitions(store), TaskPauses(store), "pause:x#1"
     found: Counter[str] = Counter()
     waiting: set[str] = set()
     async with client_of(store) as client:
@@ -435,14 +435,14 @@ async def test_deciding_against_cancelling_and_finishing_leaves_one_end(
                 await pausing.wait(run, entry)
                 waiting.add(task)
 
-            async def end(turns: int, run: Started = run) -> None:
+            async def end(turns: int, run: StartedRun = run) -> None:
                 # Deciding asks twice before it decides: so the end comes before, or after.
                 for _ in range(turns):
                     await clock_ms(store.base.scripts)
                 if run.state.task_id in waiting:
                     assert await life.cancel(run.state, None)
                 else:
-                    await life.leave(run, TaskStatus.COMPLETE)
+                    await life.finish_run(run, TaskStatus.COMPLETE)
 
             decide = pausing.decide(pause_token(run, entry), approved=True, value=1, by="ann")
             ends = await asyncio.gather(end(number // 2 % 8), decide, return_exceptions=True)
@@ -573,12 +573,12 @@ async def test_a_worker_that_dies_with_pauses_open_loses_none(
 async def test_no_repr_shows_a_token_or_a_secret(store: RedisStateStore) -> None:
     async with client_of(store) as client:
         run = await task_of(store, await client.submit("ask", session_id=SESSION))
-        asked = Question.read(store.settings, "why", "s3cret", {}, reveal=True)
-        await Pausing(store).open(run, "pause:why#1", asked)
+        asked = PauseRequest.read(store.settings, "why", "s3cret", {}, reveal=True)
+        await TaskPauses(store).open(run, "pause:why#1", asked)
         token = pause_token(run, "pause:why#1")
         shown = repr([run, asked, Pause("why", token), await client.pauses()])
         for hidden in (token, run.secret, "s3cret"):
             assert hidden not in shown
         await client.drop_queue()
         with suppress(InvalidTransition):
-            await TaskLife(store).leave(run, TaskStatus.COMPLETE)
+            await TaskTransitions(store).finish_run(run, TaskStatus.COMPLETE)

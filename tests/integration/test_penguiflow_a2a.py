@@ -27,12 +27,12 @@ from redis_state import ConfigError, InvalidField, Settings
 from redis_state.errors import OutcomeUnknown
 from redis_state.integrations.penguiflow import PenguiflowA2ATaskStore, create_a2a_task_store
 from redis_state.primitives.log import Bounds, Log
+from redis_state.scripts import Scripts
 from redis_state.stores import a2a_tasks
 from redis_state.testing import eventually
-from redis_state.transport.scripts import Scripts
-from tests.faults import Proxy, run_processes, start_process
-from tests.looking import HOUR, ask, clock_ms, clock_passes, lives
 from tests.processes.use_a2a_tasks import TASK, artifact, message, serving, told
+from tests.support.faults import Proxy, run_processes, start_process
+from tests.support.scripts import HOUR, ask, clock_ms, clock_passes, lives
 
 WORKING = TaskStatus(state=TaskState.WORKING, timestamp="2026-01-01T00:00:00.000Z")
 DONE = TaskStatus(state=TaskState.COMPLETED, message=message("bye"))

@@ -23,10 +23,10 @@ from penguiflow.sessions.scheduler import (
 from redis_state import BackendUnavailable, InvalidField, Settings
 from redis_state.errors import LostRace
 from redis_state.integrations.penguiflow import PenguiflowJobStore, create_job_store
+from redis_state.scripts import Scripts
 from redis_state.testing import eventually
-from redis_state.transport.scripts import Scripts
-from tests.faults import Proxy, run_processes, start_process
-from tests.looking import ask, clock_ms, clock_passes
+from tests.support.faults import Proxy, run_processes, start_process
+from tests.support.scripts import ask, clock_ms, clock_passes
 
 NOW = datetime.now(UTC)
 BRIEF = timedelta(milliseconds=80)

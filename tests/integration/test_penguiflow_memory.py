@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from redis_state import InvalidField, RedisStateStore, Settings
 from redis_state.memory import MemoryIsolation, MemoryKey, PlannerMemory, SessionMemory
 from redis_state.testing import eventually
-from tests.faults import run_processes
-from tests.remembering import KEY, Summarizer, full_turn, memory_of, names_in, stored, turn
+from tests.support.faults import run_processes
+from tests.support.memory import KEY, Summarizer, full_turn, memory_of, names_in, stored, turn
 
 REASON = "needs the published package"
 theirs = pytest.importorskip("penguiflow.planner.memory", reason=REASON)
@@ -27,7 +27,7 @@ their_rules = pytest.importorskip("penguiflow.planner.memory_integration", reaso
 their_state = pytest.importorskip("penguiflow.state", reason=REASON)
 their_sessions = pytest.importorskip("penguiflow.sessions", reason=REASON)
 penguiflow_memory = pytest.importorskip("redis_state.integrations.penguiflow.memory")
-planning = pytest.importorskip("tests.planning")
+planning = pytest.importorskip("tests.support.planner")
 
 CONTEXT = {"tenant_id": "acme", "user_id": "ana", "session_id": "s-1"}
 PROTOCOLS = [

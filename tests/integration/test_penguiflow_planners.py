@@ -35,10 +35,10 @@ from redis_state.models import SteeringEventType, TaskStatus
 from redis_state.stores.pauses import PauseStore
 from redis_state.testing import eventually
 from redis_state.worker import Decision, TaskContext
-from tests.penguin_pool import end, worker
-from tests.penguins import Effects, planner_of
-from tests.pools import SESSION, becomes, client_of, open_token, pool
-from tests.supervised import has_begun
+from tests.support.penguiflow import Effects, planner_of
+from tests.support.penguiflow_pool import end, worker
+from tests.support.pools import SESSION, becomes, client_of, open_token, pool
+from tests.support.worker_processes import has_begun
 
 pytestmark = pytest.mark.worker
 DONE = ["look_up", "ask", "act"]

@@ -24,16 +24,16 @@ from penguiflow.state import TaskStatus
 
 from redis_state import ConfigError, InvalidField, RedisStateStore, Settings
 from redis_state.integrations.penguiflow import create_store
-from redis_state.integrations.penguiflow.durable import DurableSession
-from redis_state.integrations.penguiflow.inside import replaced
+from redis_state.integrations.penguiflow.durable_session import DurableSession
 from redis_state.integrations.penguiflow.playground import (
     DurableSessionManager,
     create_playground,
 )
+from redis_state.integrations.penguiflow.private_names import replaced
 from redis_state.integrations.penguiflow.sessions import SessionStore
 from redis_state.testing import eventually
-from tests import children
-from tests.faults import importing
+from tests.support import children
+from tests.support.faults import importing
 
 AGENT = """
 import asyncio

@@ -35,10 +35,10 @@ from redis_state import BackendError, BackendUnavailable, Settings
 from redis_state.integrations.penguiflow import PenguiflowStateStore, create_store
 from redis_state.integrations.penguiflow.registry import LEFT
 from redis_state.integrations.penguiflow.sessions import open_session
+from redis_state.scripts import ReplyCode
 from redis_state.testing import eventually
-from redis_state.transport.scripts import Word
-from tests.faults import Proxy, start_process
-from tests.looking import clock_ms, clock_passes
+from tests.support.faults import Proxy, start_process
+from tests.support.scripts import clock_ms, clock_passes
 
 LEASE_S = 0.6
 CREW = [f"task-{number}" for number in range(8)]
@@ -247,7 +247,7 @@ async def test_what_no_session_runs_is_not_settled(host: Any) -> None:
     taken = await host.base.scripts.acquire_lease(
         keys.lease, owner="gone", duration_ms=1, keep_ms=60_000
     )
-    assert taken.word is Word.OK
+    assert taken.word is ReplyCode.OK
     async with open_session(host, "session", owner=True) as session:
         found = await statuses(session)
         assert found == {"of a pool": "RUNNING", "of a plain session": "RUNNING"}

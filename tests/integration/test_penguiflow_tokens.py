@@ -18,9 +18,9 @@ from penguiflow.tools.auth import InMemoryTokenStore, OAuthManager, OAuthProvide
 
 from redis_state import ConfigError, CorruptState, InvalidField, Settings
 from redis_state.integrations.penguiflow import PenguiflowTokenStore, create_token_store
+from redis_state.scripts import Scripts
 from redis_state.testing import eventually
-from redis_state.transport.scripts import Scripts
-from tests.looking import HOUR, ask, lives
+from tests.support.scripts import HOUR, ask, lives
 
 SECRET = "ya29.top-secret-token"
 DAY_MS = 24 * HOUR
@@ -179,7 +179,6 @@ def test_without_the_extra_keys_are_refused_with_the_way_to_get_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "cryptography.fernet", None)
-    monkeypatch.delitem(sys.modules, "redis_state.stores.fernet", raising=False)
     with pytest.raises(ConfigError, match=r"redis_state\[crypto\]"):
         create_token_store(oauth_token_keys=Fernet.generate_key().decode())
 

@@ -36,7 +36,7 @@ from redis_state import Settings
 from redis_state.integrations.penguiflow import create_store
 from redis_state.integrations.penguiflow.sessions import SessionStore, open_session
 from tests.processes.plan_once import CONTEXT, Script, Words
-from tests.samples import ODD_IDS
+from tests.support.samples import ODD_IDS
 
 PROTOCOLS: list[Any] = [
     protocol.StateStore,

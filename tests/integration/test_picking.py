@@ -16,12 +16,21 @@ from redis_state.errors import BackendUnavailable, OutcomeUnknown
 from redis_state.models import TaskStatus
 from redis_state.testing import eventually
 from redis_state.worker import AgentWorker, TaskClient, TaskContext
-from redis_state.worker.inbox import Inbox
-from redis_state.worker.jobs import is_anothers
-from redis_state.worker.journal import Journals
-from redis_state.worker.life import TaskLife
-from redis_state.worker.queue import default_queue
-from tests.pools import SESSION, agent, arq_key, client_of, pool, queue_of, serving, statuses
+from redis_state.worker.arq.job_format import is_anothers
+from redis_state.worker.arq.queue import default_queue
+from redis_state.worker.tasks.inbox import Inbox
+from redis_state.worker.tasks.journal import Journals
+from redis_state.worker.tasks.transitions import TaskTransitions
+from tests.support.pools import (
+    SESSION,
+    agent,
+    arq_key,
+    client_of,
+    pool,
+    queue_of,
+    serving,
+    statuses,
+)
 
 pytestmark = pytest.mark.worker
 
@@ -103,9 +112,9 @@ async def test_no_clock_but_the_servers_tells_when_a_task_may_start(
         return round(time() * 1000) - HOUR_MS
 
     monkeypatch.setattr("arq.worker.timestamp_ms", behind)
-    monkeypatch.setattr("redis_state.worker.arq_loop.time", lambda: behind() / 1000, raising=False)
+    monkeypatch.setattr("redis_state.worker.arq.loop.time", lambda: behind() / 1000, raising=False)
     ahead = time() + HOUR_MS / 1000
-    monkeypatch.setattr("redis_state.worker.queue.time", lambda: ahead, raising=False)
+    monkeypatch.setattr("redis_state.worker.arq.queue.time", lambda: ahead, raising=False)
     attempts: list[int] = []
 
     async def again(ctx: TaskContext) -> int:
@@ -234,9 +243,9 @@ async def test_a_start_that_nobody_was_told_of_is_found_again(
 async def test_what_a_run_found_is_written_once_the_server_is_there_again(
     store: RedisStateStore, monkeypatch: pytest.MonkeyPatch, *, happened: bool
 ) -> None:
-    leave, failed = TaskLife.leave, 0
+    leave, failed = TaskTransitions.finish_run, 0
 
-    async def failing(self: TaskLife, *args: Any, **options: Any) -> None:
+    async def failing(self: TaskTransitions, *args: Any, **options: Any) -> None:
         nonlocal failed
         failed += 1
         if failed > 1:
@@ -246,7 +255,7 @@ async def test_what_a_run_found_is_written_once_the_server_is_there_again(
             await leave(self, *args, **options)
         raise OutcomeUnknown("redis://somewhere", "away")
 
-    monkeypatch.setattr(TaskLife, "leave", failing)
+    monkeypatch.setattr(TaskTransitions, "finish_run", failing)
     async with pool(store, {"answer": answer}, lease_s=600, name="w") as client:
         task = await client.submit("answer", session_id=SESSION)
         assert (await client.wait(SESSION, task, timeout_s=30)).result == 42

@@ -9,7 +9,7 @@ import pytest
 
 from redis_state import InvalidField, RedisStateStore, Settings
 from redis_state.models import PlannerEvent
-from tests.samples import STORED_STRANGE, changed, planner_event, strange
+from tests.support.samples import STORED_STRANGE, changed, planner_event, strange
 
 
 async def test_every_field_of_a_planner_event_comes_back(store: RedisStateStore) -> None:

@@ -11,12 +11,12 @@ import pytest
 from redis_state.errors import OutcomeUnknown
 from redis_state.settings import Settings
 from redis_state.testing import eventually
-from redis_state.transport.lua import Script
-from redis_state.transport.packing import prepare
+from redis_state.transport.resp import prepare
+from redis_state.transport.script import Script
 from redis_state.transport.sender import Sender
-from tests.faults import Proxy, sender_to
 from tests.integration.test_shared_commands import each_of
 from tests.integration.test_subscriber import heard, subscriber_to
+from tests.support.faults import Proxy, sender_to
 
 EXTRA = b"$8\r\nsomebody\r\n"
 
@@ -51,7 +51,7 @@ async def test_a_reply_to_no_call_ends_the_connection_and_reaches_nobody(
     async with sender_to(proxy.url) as sender:
         assert await echoed(sender, "before") == [b"before"]
         assert proxy.inject(EXTRA) == 1
-        await eventually(lambda: sender._line.link is None, "the connection is given up")
+        await eventually(lambda: sender._connection.protocol is None, "the connection is given up")
         assert await echoed(sender, "a", "b", "c") == [b"a", b"b", b"c"]
         assert sender.connections == 2
     # It is the server's fault, and no error of ours.

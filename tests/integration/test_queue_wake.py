@@ -18,9 +18,9 @@ from redis_state.errors import BackendUnavailable
 from redis_state.models import TaskStatus
 from redis_state.testing import eventually
 from redis_state.worker import AgentWorker, TaskClient, TaskContext
-from redis_state.worker.jobs import Job
-from redis_state.worker.queue import Mended, Queue, wake_channel
-from tests.pools import SESSION, agent, client_of, queue_of, queued, serving
+from redis_state.worker.arq.job_format import Job
+from redis_state.worker.arq.queue import Queue, QueueState, wake_channel
+from tests.support.pools import SESSION, agent, client_of, queue_of, queued, serving
 
 pytestmark = pytest.mark.worker
 
@@ -121,7 +121,7 @@ async def putting_as(store: RedisStateStore, *rules: str) -> AsyncGenerator[Queu
 async def test_who_must_not_publish_still_puts(store: RedisStateStore) -> None:
     async with putting_as(store, "resetchannels") as queue:
         await queue.put(SESSION, "task", runs=0, priority=0)
-        assert await queue.mend([Job(SESSION, "other", 0, 0)]) == [Mended.QUEUED]
+        assert await queue.ensure_queued([Job(SESSION, "other", 0, 0)]) == [QueueState.QUEUED]
         assert len(await queued(store)) == 2
 
 
@@ -130,7 +130,7 @@ async def test_who_must_not_write_is_told(store: RedisStateStore) -> None:
         with pytest.raises(BackendUnavailable):
             await queue.put(SESSION, "task", runs=0, priority=0)
         with pytest.raises(BackendUnavailable):
-            await queue.mend([Job(SESSION, "task", 0, 0)])
+            await queue.ensure_queued([Job(SESSION, "task", 0, 0)])
         assert await queued(store) == []
 
 
@@ -160,9 +160,9 @@ async def test_a_job_that_is_put_again_wakes_and_one_that_is_there_does_not(
 
     listening = asyncio.create_task(listen())
     await hears(store)
-    assert await queue.mend([job]) == [Mended.QUEUED]
+    assert await queue.ensure_queued([job]) == [QueueState.QUEUED]
     await eventually(lambda: heard == 1, "the queue was told of the job")
-    assert await queue.mend([job]) == [Mended.WAITS]
+    assert await queue.ensure_queued([job]) == [QueueState.WAITS]
     await queue.put_job(job)
     await eventually(lambda: heard == 2, "the queue was told of the job put again")
     listening.cancel()

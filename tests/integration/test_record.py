@@ -11,10 +11,10 @@ from redis_state import Settings
 from redis_state.errors import LeaseLost, VersionConflict
 from redis_state.primitives.lease import Leases
 from redis_state.primitives.record import Place, Records
+from redis_state.scripts import Fence, Scripts
 from redis_state.transport.keys import Keys
-from redis_state.transport.scripts import Fence, Scripts
-from tests.faults import run_processes
-from tests.looking import HOUR, ask, explore, outcome
+from tests.support.faults import run_processes
+from tests.support.scripts import HOUR, ask, explore, outcome
 
 MEMBERS = ["a", "", "\ud800{*}"]
 STEPS = st.lists(

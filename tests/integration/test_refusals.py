@@ -27,12 +27,12 @@ from redis_state.errors import (
     RedisStateError,
 )
 from redis_state.testing import eventually
-from tests import children
-from tests.faults import Proxy, certificate, own_binary, sender_to
 from tests.integration.test_subscriber import subscriber_to
-from tests.samples import task as make_task
-from tests.samples import update as make_update
-from tests.servers import on_path
+from tests.support import children
+from tests.support.faults import Proxy, certificate, own_binary, sender_to
+from tests.support.samples import task as make_task
+from tests.support.samples import update as make_update
+from tests.support.servers import on_path
 
 SECRET = "s3cret"
 # Far less than a call's five seconds.

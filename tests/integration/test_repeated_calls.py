@@ -18,14 +18,14 @@ from redis_state import RedisStateStore, Settings
 from redis_state.agents import SessionStore
 from redis_state.models.artifacts import ArtifactScope
 from redis_state.models.snapshots import Snapshot
+from redis_state.scripts import SCRIPTS, Reply, Scripts
 from redis_state.testing import eventually
 from redis_state.transport.keys import Keys, call_key
-from redis_state.transport.scripts import SCRIPTS, Reply, Scripts
-from tests.a2a_rows import version_keys
-from tests.agents import fresh
-from tests.calls import CALLS, SESSION, a2a_keys, job_keys, registered_keys
-from tests.faults import Proxy
-from tests.looking import (
+from tests.support.a2a_rows import version_keys
+from tests.support.agents import fresh
+from tests.support.faults import Proxy
+from tests.support.script_samples import CALLS, SESSION, a2a_keys, job_keys, registered_keys
+from tests.support.scripts import (
     HOUR,
     append,
     ask,

@@ -13,14 +13,14 @@ from redis_state import CursorGap, RedisStateStore
 from redis_state.models import SteeringEventType
 from redis_state.primitives.lease import Held
 from redis_state.primitives.log import Bounds, Log, Page
+from redis_state.scripts import Scripts
 from redis_state.testing import eventually
 from redis_state.transport.keys import Keys
-from redis_state.transport.scripts import Scripts
-from redis_state.worker.inbox import Inbox
-from redis_state.worker.replay import Lane, Replay
-from tests.looking import HOUR, ask
-from tests.rollback import Rollback, rolling_back
-from tests.samples import steering, update
+from redis_state.worker.tasks.inbox import Inbox
+from redis_state.worker.tasks.replay import Lane, Replay
+from tests.support.rollback import Rollback, rolling_back
+from tests.support.samples import steering, update
+from tests.support.scripts import HOUR, ask
 
 READ = 10
 # How many of ten rows the server loses, and how many new ones follow.

@@ -18,13 +18,13 @@ from redis_state.primitives.lease import Leases
 from redis_state.primitives.record import Records
 from redis_state.primitives.watchlist import WatchList
 from redis_state.worker import TaskContext
-from redis_state.worker.life import TaskLife
-from redis_state.worker.moves import watch_entry
-from tests.gaps import entry_in_ms, make_due, sweeper_of
-from tests.looking import HOUR
-from tests.pools import SESSION, client_of
-from tests.rollback import Rollback, rolling_back
-from tests.runs import TASK, make, note_step, run_once, take
+from redis_state.worker.tasks.moves import watch_entry
+from redis_state.worker.tasks.transitions import TaskTransitions
+from tests.support.crash_states import entry_in_ms, make_due, sweeper_of
+from tests.support.pools import SESSION, client_of
+from tests.support.rollback import Rollback, rolling_back
+from tests.support.runs import TASK, make, note_step, run_once, take
+from tests.support.scripts import HOUR
 
 Going = Callable[[TaskContext], Awaitable[Any]]
 
@@ -97,16 +97,16 @@ async def test_a_forgotten_run_of_a_task_writes_nothing(
     await server.go_back()
     current = await take(store)
     assert current.journal == {}
-    life = TaskLife(store)
+    life = TaskTransitions(store)
     for write in (
         note_step(store, forgotten, "step:b#1", "stale"),
-        life.leave(forgotten, TaskStatus.COMPLETE, result="stale"),
+        life.finish_run(forgotten, TaskStatus.COMPLETE, result="stale"),
         life.set_priority(forgotten, 9),
     ):
         with pytest.raises(LeaseLost):
             await write
     await note_step(store, current, "step:a#1", "current")
-    await life.leave(current, TaskStatus.COMPLETE, result="current")
+    await life.finish_run(current, TaskStatus.COMPLETE, result="current")
 
 
 async def test_a_task_whose_end_the_server_forgot_while_it_was_swept_stays_on_the_watch_list(
@@ -114,12 +114,12 @@ async def test_a_task_whose_end_the_server_forgot_while_it_was_swept_stays_on_th
 ) -> None:
     await make(store)
     entry = watch_entry(SESSION, TASK)
-    life, watch = TaskLife(store), WatchList(store.base.scripts, store.base.keys)
+    life, watch = TaskTransitions(store), WatchList(store.base.scripts, store.base.keys)
     started = await take(store)
     await make_due(store, entry)
     (claim,) = await watch.claim_due()
     await server.mark()
-    await life.leave(started, TaskStatus.COMPLETE)
+    await life.finish_run(started, TaskStatus.COMPLETE)
     # A sweeper that has seen the end settles now.
     await server.go_back()
     assert await watch.settle([(claim, None)]) == 1
@@ -142,10 +142,16 @@ async def test_a_task_whose_entry_the_server_forgot_before_it_was_written_is_wat
         await server.go_back()
         await store.save_memory_state("thing", {"there": True})
 
+    async def write_and_fail(due_ms: int) -> None:
+        await write(due_ms)
+        # As when the deadline passes, and nobody knows whether the thing is written.
+        raise TimeoutError
+
     await watch.covering(b"entry", write, delay_ms=HOUR)
-    in_ms = await entry_in_ms(store, b"entry")
-    assert in_ms is not None
-    assert in_ms > HOUR / 2
+    assert (await entry_in_ms(store, b"entry") or 0) > HOUR / 2
+    with pytest.raises(TimeoutError):
+        await watch.covering(b"other", write_and_fail, delay_ms=HOUR)
+    assert (await entry_in_ms(store, b"other") or 0) > HOUR / 2
 
 
 async def test_a_run_that_the_server_forgot_is_stopped(

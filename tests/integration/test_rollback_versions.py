@@ -14,12 +14,12 @@ import pytest
 from redis_state import InvalidField, LostRace, RedisStateStore, VersionConflict
 from redis_state.models import Version
 from redis_state.primitives.record import new_write_id
+from redis_state.scripts import ReplyCode
 from redis_state.stores.a2a_versions import A2ATasks, Draft, Limits, Phase, Ref, Rule
 from redis_state.stores.a2a_versions import Version as A2AVersion
-from redis_state.transport.scripts import Word
-from tests.remembering import memory_of, names_in, stored, turn
-from tests.rollback import Rollback, rolling_back
-from tests.samples import task
+from tests.support.memory import memory_of, names_in, stored, turn
+from tests.support.rollback import Rollback, rolling_back
+from tests.support.samples import task
 
 REF = Ref("scope", "t")
 
@@ -105,7 +105,7 @@ def priority(store: RedisStateStore) -> Document:
         reply = await store.base.scripts.prioritize_task(
             keys, priority=n, write=new_write_id(), expected=expected
         )
-        if reply.word is Word.STALE:
+        if reply.word is ReplyCode.STALE:
             raise VersionConflict("task", expected=expected, actual=reply.version)
         return (await load())[1]
 

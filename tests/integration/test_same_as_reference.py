@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from redis_state import RedisStateStore
 from redis_state.store import HostTypes
-from tests.samples import changed
+from tests.support.samples import changed
 
 REASON = "compares with the published package"
 their_state = pytest.importorskip("penguiflow.state", reason=REASON)

@@ -13,8 +13,8 @@ import pytest
 from redis_state import RedisStateError, RedisStateStore, Settings
 from redis_state.models import StateUpdate, SteeringEvent, Trajectory
 from redis_state.primitives.log import Bounds, Log
-from tests.faults import Proxy
-from tests.samples import (
+from tests.support.faults import Proxy
+from tests.support.samples import (
     admin,
     binding,
     event,

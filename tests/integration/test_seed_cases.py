@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.hosts import Host
+from tests.support.hosts import Host
 
 
 async def test_1_a_saved_event_is_in_the_history(host: Host) -> None:

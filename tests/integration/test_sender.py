@@ -21,12 +21,13 @@ from redis_state.errors import (
     RedisStateError,
     StoreFull,
 )
+from redis_state.scripts.loader import load_script
 from redis_state.settings import Settings
 from redis_state.testing import eventually
-from redis_state.transport.lua import Script, load_script
-from redis_state.transport.packing import prepare
+from redis_state.transport.resp import prepare
+from redis_state.transport.script import Script
 from redis_state.transport.sender import Sender
-from tests.faults import Proxy, run_server, sender_to, short_directory
+from tests.support.faults import Proxy, run_server, sender_to, short_directory
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from redis_state.embedded.server import start_embedded
 from redis_state.errors import (
     AuthenticationFailed,
     BackendError,
@@ -29,11 +30,10 @@ from redis_state.errors import (
 from redis_state.settings import Settings
 from redis_state.testing import eventually
 from redis_state.transport.address import Address
-from redis_state.transport.embedded import start_embedded
-from redis_state.transport.link import open_link
+from redis_state.transport.protocol import open_protocol
 from redis_state.transport.sender import Sender
-from tests.faults import Proxy, own_binary, run_server, sender_to, short_directory
-from tests.timing import LONG_S, Overdue
+from tests.support.faults import Proxy, own_binary, run_server, sender_to, short_directory
+from tests.support.timing import LONG_S, Overdue
 
 # What a deadline may be late by: a tenth of a second by design, the rest for a busy machine.
 # How far behind a deadline the timer is set that nothing may wait for.
@@ -491,7 +491,7 @@ async def test_nothing_is_written_to_a_connection_that_has_ended(url: str) -> No
         return address
 
     heard: list[Any] = []
-    link = await open_link(locate, heard.extend, timeout_s=5)
+    link = await open_protocol(locate, heard.extend, timeout_s=5)
     link.write(b"*1\r\n$4\r\nPING\r\n")
     await eventually(lambda: heard == [b"PONG"], "it is heard")
     link.abort("enough")

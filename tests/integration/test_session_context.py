@@ -14,7 +14,7 @@ from redis_state.models.session_context import (
     hash_context,
 )
 from redis_state.testing import eventually
-from tests.samples import STORED_STRANGE, admin, changed, keys_of, strange
+from tests.support.samples import STORED_STRANGE, admin, changed, keys_of, strange
 
 
 async def test_a_session_without_a_context_has_none(store: RedisStateStore) -> None:

@@ -27,8 +27,8 @@ from redis_state import (
 from redis_state.memory import MemoryHealth, SessionMemory, summarising
 from redis_state.memory.state import REMEMBERED_IDS
 from redis_state.testing import eventually
-from tests.faults import Proxy, run_processes, start_process
-from tests.remembering import (
+from tests.support.faults import Proxy, run_processes, start_process
+from tests.support.memory import (
     KEY,
     Summarizer,
     config,
@@ -38,7 +38,7 @@ from tests.remembering import (
     stored,
     turn,
 )
-from tests.samples import changed
+from tests.support.samples import changed
 
 
 async def test_a_turn_is_in_the_server_when_it_was_added(store: RedisStateStore) -> None:

@@ -39,11 +39,11 @@ from redis_state.errors import (
     VersionConflict,
 )
 from redis_state.primitives.lease import Leases
+from redis_state.scripts import Reply
 from redis_state.testing import eventually
 from redis_state.transport.keys import agent_shard
-from redis_state.transport.scripts import Reply
-from tests.agents import fresh, info, stepped
-from tests.faults import Proxy, run_processes
+from tests.support.agents import fresh, info, stepped
+from tests.support.faults import Proxy, run_processes
 
 FIXTURES = Path(__file__).resolve().parents[3] / "shared" / "fixtures" / "agent_state"
 FILES = sorted(FIXTURES.glob("*.json"))

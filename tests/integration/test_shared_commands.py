@@ -18,12 +18,13 @@ from redis_state.errors import (
     OutcomeUnknown,
     StoreFull,
 )
+from redis_state.scripts import loader as lua
+from redis_state.scripts.loader import load_script
 from redis_state.testing import eventually
-from redis_state.transport import lua
-from redis_state.transport.lua import Script, load_script
-from redis_state.transport.packing import prepare
+from redis_state.transport.resp import prepare
+from redis_state.transport.script import Script
 from redis_state.transport.sender import Sender
-from tests.faults import Proxy, sender_to
+from tests.support.faults import Proxy, sender_to
 
 # Counts first, so that a call that fails is seen to have begun.
 PUSH = """\
@@ -355,7 +356,7 @@ async def test_replies_that_do_not_fit_the_calls_reach_nobody(own_url: str) -> N
     """A script that is marked as one for several calls, and is not."""
     plain = each_of("return { 1 }")
     text = "return { 1, 2, 3 }"
-    wrong = Script(plain.name, text, "0" * 40, each=True, removes=False)
+    wrong = Script(plain.name, text, "0" * 40, each=True, idempotent=False)
     async with sender_to(own_url) as sender:
         await sharing(sender, plain)
         sender.send("PING", repeatable=True)

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from redis_state import Settings
 from redis_state.primitives.log import Bounds, Log
 from redis_state.primitives.signal import Row, listening, read_message
+from redis_state.scripts import Scripts
 from redis_state.testing import eventually
 from redis_state.transport.keys import Keys
-from redis_state.transport.scripts import Scripts
 from redis_state.transport.subscriber import Subscription
-from tests.faults import run_processes
-from tests.looking import HOUR, ask, explore
+from tests.support.faults import run_processes
+from tests.support.scripts import HOUR, ask, explore
 
 TEXT = st.text(st.characters(exclude_categories=()), max_size=20)
 # What a message is made of stands in ids too.

@@ -12,9 +12,9 @@ pytest.importorskip("arq", reason="needs the worker extra")
 from redis_state import CorruptState, RedisStateStore
 from redis_state.testing import eventually
 from redis_state.worker import FullSnapshot, Snapshot, StepPolicy, TaskContext
-from tests.looking import clock_ms
-from tests.pools import SESSION, client_of
-from tests.runs import TASK, begin_again, parts_left, run_to_the_end
+from tests.support.pools import SESSION, client_of
+from tests.support.runs import TASK, begin_again, parts_left, run_to_the_end
+from tests.support.scripts import clock_ms
 
 
 def _padded(number: int) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import pytest
 from redis_state import CursorGap, RedisStateStore, Settings
 from redis_state.models import SteeringEvent, SteeringEventType, sanitize_payload
 from redis_state.store import Entry
-from tests.samples import changed, steering, strange
+from tests.support.samples import changed, steering, strange
 
 
 async def test_a_payload_is_stored_within_the_limits(store: RedisStateStore) -> None:

@@ -15,12 +15,12 @@ pytest.importorskip("arq", reason="needs the worker extra")
 
 from redis_state import RedisStateStore, Settings
 from redis_state.models import TaskStatus
-from redis_state.worker.queue import Queue
-from tests import children
-from tests.faults import start_process
-from tests.pools import SESSION, client_of, queue_of
+from redis_state.worker.arq.queue import Queue
 from tests.processes.step_worker import LARGE, STEPS
-from tests.runs import parts_left
+from tests.support import children
+from tests.support.faults import start_process
+from tests.support.pools import SESSION, client_of, queue_of
+from tests.support.runs import parts_left
 
 pytestmark = [pytest.mark.slow, pytest.mark.chaos]
 LAST = "step:charge#3"

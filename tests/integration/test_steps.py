@@ -15,9 +15,9 @@ from redis_state import RedisStateStore
 from redis_state.errors import InvalidField, InvalidTransition, LeaseLost
 from redis_state.models import TaskStatus
 from redis_state.worker import StepPolicy, TaskContext
-from redis_state.worker.journal import PART_BYTES, Journals, StepNote, part_name
-from tests.pools import SESSION
-from tests.runs import (
+from redis_state.worker.tasks.journal import PART_BYTES, Journals, StepNote, part_name
+from tests.support.pools import SESSION
+from tests.support.runs import (
     TASK,
     begin_again,
     make,

@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 
 from redis_state import RedisStateStore, StoreFull
+from redis_state.embedded.server import start_embedded
 from redis_state.models import Trajectory
 from redis_state.testing import eventually
-from redis_state.transport.embedded import start_embedded
-from tests.samples import (
+from tests.support.samples import (
     admin,
     binding,
     event,

@@ -22,7 +22,7 @@ from redis_state.transport import subscriber as module
 from redis_state.transport.address import Address
 from redis_state.transport.sender import Sender
 from redis_state.transport.subscriber import Subscriber, Subscription
-from tests.faults import Proxy, sender_to
+from tests.support.faults import Proxy, sender_to
 
 SOON_S = 60.0
 

@@ -12,16 +12,17 @@ from pydantic import SecretStr
 pytest.importorskip("arq", reason="needs the worker extra")
 
 from redis_state import RedisStateStore, Settings
+from redis_state.embedded.server import start_embedded
 from redis_state.errors import BackendUnavailable, ConfigError
 from redis_state.models import TaskStatus
 from redis_state.testing import eventually
-from redis_state.transport.embedded import start_embedded
-from redis_state.worker import AgentWorker, TaskClient, TaskContext, services
-from redis_state.worker.arq_loop import QueueWorker
-from redis_state.worker.jobs import serialize
-from redis_state.worker.queue import Queue
-from tests.faults import Proxy, certificate, tls_server_context
-from tests.pools import (
+from redis_state.worker import AgentWorker, TaskClient, TaskContext
+from redis_state.worker import process as services
+from redis_state.worker.arq.job_format import serialize
+from redis_state.worker.arq.loop import QueueWorker
+from redis_state.worker.arq.queue import Queue
+from tests.support.faults import Proxy, certificate, tls_server_context
+from tests.support.pools import (
     SESSION,
     agent,
     becomes,
@@ -33,8 +34,8 @@ from tests.pools import (
     serving,
     statuses,
 )
-from tests.supervised import begin, stop, worker_process
-from tests.timing import LONG_S
+from tests.support.timing import LONG_S
+from tests.support.worker_processes import begin, stop, worker_process
 
 RUNNERS = ("ours", "arq")
 
@@ -224,7 +225,7 @@ async def test_a_background_loop_that_fails_is_begun_again(
         begun.append(1)
         raise ZeroDivisionError
 
-    going = asyncio.create_task(services.going_on(fails, "sweep"))
+    going = asyncio.create_task(services.run_forever(fails, "sweep"))
     await eventually(lambda: len(begun) >= 3, "it is begun again and again")
     going.cancel()
     await asyncio.wait({going})
@@ -256,8 +257,8 @@ async def test_services_that_end_badly_are_logged_and_no_more(
         await aclose(self)
         raise ZeroDivisionError
 
-    aclose = services.Services.aclose
-    monkeypatch.setattr(services.Services, "aclose", broken)
+    aclose = services.WorkerProcess.aclose
+    monkeypatch.setattr(services.WorkerProcess, "aclose", broken)
     await _is_dropped_and_others_run(store)
     assert "did not end in good order" in caplog.text
 

@@ -20,15 +20,15 @@ from redis_state import RedisStateStore, Settings
 from redis_state.errors import BackendUnavailable, LeaseLost, TokenResolved
 from redis_state.models import TaskContextSnapshot, TaskState, TaskStatus, TaskType
 from redis_state.primitives.watchlist import WatchList
+from redis_state.scripts import Announcement
 from redis_state.testing import eventually
-from redis_state.transport.scripts import Announcement
 from redis_state.worker import Handler, TaskClient, TaskContext
-from redis_state.worker.life import NotStarted, TaskLife
-from redis_state.worker.moves import watch_entry
-from redis_state.worker.queue import Queue
-from redis_state.worker.sweeper import Sweeper, SweepReport, sweep_regularly
-from tests.faults import Proxy, run_processes
-from tests.gaps import (
+from redis_state.worker.arq.queue import Queue
+from redis_state.worker.recovery.sweeper import Sweeper, SweepReport, sweep_regularly
+from redis_state.worker.tasks.moves import watch_entry
+from redis_state.worker.tasks.transitions import NotStarted, TaskTransitions
+from redis_state.worker.tasks.view import read_status
+from tests.support.crash_states import (
     MARK_MS,
     close_queues,
     decide,
@@ -48,8 +48,8 @@ from tests.gaps import (
     submitted,
     sweeper_of,
 )
-from tests.looking import clock_ms, clock_passes
-from tests.pools import (
+from tests.support.faults import Proxy, run_processes
+from tests.support.pools import (
     SESSION,
     agent,
     arq_key,
@@ -61,6 +61,7 @@ from tests.pools import (
     statuses,
     watched,
 )
+from tests.support.scripts import clock_ms, clock_passes
 
 
 @pytest.fixture(autouse=True)
@@ -79,7 +80,9 @@ async def sweep(store: RedisStateStore, task: str, **options: Any) -> SweepRepor
     await make_due(store, watch_entry(SESSION, task))
     again = await sweeper.run_once()
     # Only an entry that two looks in a row have found to be over is taken out.
-    assert again == SweepReport(looked=int(after["watched"]), dropped=again.dropped)
+    status = await read_status(store, SESSION, task)
+    over = status is None or status.status.is_terminal or not status.ours
+    assert again == SweepReport(looked=int(after["watched"]), dropped=after["watched"] and over)
     watched = after["watched"] and not again.dropped
     assert await seen(store, task) == after | {"watched": watched}
     return report
@@ -212,19 +215,19 @@ async def test_what_a_worker_picked_and_never_started_is_given_to_another(
     sweeper = sweeper_of(store)
     reports: list[SweepReport] = []
 
-    async def revived() -> bool:
+    async def released() -> bool:
         # The worker that picked it may be about to start it: the mark stays at first, its life too.
         reports.append(await sweeper.run_once())
         return not await send(store, "EXISTS", mark)
 
     await make_due(store, watch_entry(SESSION, task))
-    assert not await revived()
+    assert not await released()
     assert 0 < await send(store, "PTTL", mark) <= MARK_MS
     in_ms = await entry_in_ms(store, watch_entry(SESSION, task))
     assert in_ms is not None
     assert in_ms <= 100
-    await eventually(revived, "it was seen twice")
-    assert sum(report.revived for report in reports) == 1
+    await eventually(released, "it was seen twice")
+    assert sum(report.released for report in reports) == 1
     assert await queued(store) == [f"{SESSION}/{task}:0"]
     async with pool(store, {"answer": _answer}) as client:
         assert (await client.wait(SESSION, task, timeout_s=60)).result == 42
@@ -246,7 +249,7 @@ async def test_the_patience_begins_anew_with_each_pick_and_each_version(
     if change == "picked anew":
         await picked(store, task)
     else:
-        assert await TaskLife(store).prioritize(SESSION, task, 5)
+        assert await TaskTransitions(store).prioritize(SESSION, task, 5)
     assert await sweep(store, task, lease_ms=8_000) == SweepReport(looked=1)
     assert await send(store, "GET", mark) not in (None, first)
 
@@ -304,7 +307,7 @@ async def test_what_the_one_who_takes_over_picked_and_never_started_is_revived(
     assert record is not None
     mark = arq_key(store, "in-progress", task, 1)
     await send(store, "SET", mark, f"{record.version} 1", "PX", MARK_MS)
-    assert await sweep(store, task) == SweepReport(looked=1, revived=1)
+    assert await sweep(store, task) == SweepReport(looked=1, released=1)
     assert await send(store, "EXISTS", mark) == 0
 
 
@@ -356,12 +359,14 @@ async def test_a_paused_task_is_looked_at_again_at_its_deadline(
 
 async def _over(store: RedisStateStore) -> str:
     task = await submitted(store)
-    await TaskLife(store).leave(await started(store, task), TaskStatus.COMPLETE, result=1)
+    await TaskTransitions(store).finish_run(
+        await started(store, task), TaskStatus.COMPLETE, result=1
+    )
     return task
 
 
 async def _never_was(store: RedisStateStore) -> str:
-    await TaskLife(store).look_soon(SESSION, "never was")
+    await TaskTransitions(store).look_soon(SESSION, "never was")
     return "never was"
 
 
@@ -376,7 +381,7 @@ async def _a_hosts(store: RedisStateStore) -> str:
     snapshot = TaskContextSnapshot(session_id=SESSION, task_id="host")
     state = TaskState("host", SESSION, TaskStatus.PAUSED, TaskType.FOREGROUND, 0, snapshot)
     await store.save_task(state)
-    await TaskLife(store).look_soon(SESSION, "host")
+    await TaskTransitions(store).look_soon(SESSION, "host")
     return "host"
 
 
@@ -525,7 +530,7 @@ async def test_with_the_queue_away_the_rest_is_swept_and_nothing_is_lost(
 ) -> None:
     away = SecretStr(f"redis://127.0.0.1:{unused_tcp_port}/0")
     task, gone = await submitted(store), "gone"
-    await TaskLife(store).look_soon(SESSION, gone)
+    await TaskTransitions(store).look_soon(SESSION, gone)
     for name in (task, gone):
         await make_due(store, watch_entry(SESSION, name))
     other = Queue(settings.model_copy(update={"queue_url": away}), name=queue_of(settings))
@@ -546,7 +551,7 @@ async def test_with_the_queue_away_the_rest_is_swept_and_nothing_is_lost(
 async def test_sweeping_survives_the_servers_absence_and_says_so_once(
     store: RedisStateStore, settings: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level("WARNING", logger="redis_state.worker.sweeper")
+    caplog.set_level("WARNING", logger="redis_state.worker.recovery.sweeper")
     async with Proxy(settings.url.get_secret_value()) as proxy:
         short = {"call_timeout_s": 0.1, "connect_timeout_s": 0.1}
         through = settings.model_copy(update={"url": SecretStr(proxy.url), **short})
@@ -678,7 +683,7 @@ async def test_a_task_that_kills_its_workers_is_failed_and_listed(store: RedisSt
         await _dies(store, task)
     async with client_of(store) as client:
         assert await client.dead() == []
-        found = await TaskLife(store).start(
+        found = await TaskTransitions(store).start(
             SESSION, task, owner="fifth", lease_ms=60_000, worker="w"
         )
         reason = "given up: 4 workers in a row died, or stalled, while they ran it"
@@ -710,21 +715,21 @@ async def test_a_holder_that_lives_after_all_writes_nothing_once_its_task_is_giv
     store: RedisStateStore,
 ) -> None:
     task = await submitted(store)
-    life = TaskLife(store)
+    life = TaskTransitions(store)
     run = await started(store, task, lease_ms=60_000)
-    assert not await life.bury(SESSION, task, died=4)
+    assert not await life.dead_letter(SESSION, task, died=4)
     assert await status_of(store, task) == "RUNNING"
     await send(store, "HSET", store.base.keys.lease(SESSION, task), "expires", 0)
-    assert await life.bury(SESSION, task, died=4)
+    assert await life.dead_letter(SESSION, task, died=4)
     with pytest.raises(LeaseLost):
-        await life.leave(run, TaskStatus.COMPLETE)
+        await life.finish_run(run, TaskStatus.COMPLETE)
     assert await status_of(store, task) == "FAILED"
 
 
 async def test_a_task_that_does_not_run_is_not_given_up(store: RedisStateStore) -> None:
     task = await handed_over(store)
     before = await seen(store, task)
-    assert not await TaskLife(store).bury(SESSION, task, died=4)
+    assert not await TaskTransitions(store).dead_letter(SESSION, task, died=4)
     after = await seen(store, task)
     assert after | {"lease": None} == before | {"lease": None}
     await started(store, task)
@@ -735,12 +740,12 @@ async def test_a_clean_end_of_a_run_forgets_those_that_died_before(
     store: RedisStateStore, how: str
 ) -> None:
     task = await submitted(store)
-    life = TaskLife(store)
+    life = TaskTransitions(store)
     for _ in range(3):
         await _dies(store, task)
     run = await started(store, task)
     if how == "hand over":
-        await life.leave(run, TaskStatus.PENDING)
+        await life.finish_run(run, TaskStatus.PENDING)
     else:
         await decide(store, await pause(store, run))
     for _ in range(4):

@@ -14,11 +14,11 @@ from redis_state import RedisStateStore, Settings
 from redis_state.models import TaskStatus, UpdateType
 from redis_state.testing import eventually
 from redis_state.worker import TaskClient, TaskContext
-from redis_state.worker.moves import watch_entry
-from tests.gaps import entry_in_ms, send
+from redis_state.worker.tasks.moves import watch_entry
 from tests.integration.test_worker_pool import progress_of, stop, worker
-from tests.looking import clock_ms
-from tests.pools import SESSION, arq_key, becomes, client_of, pool, queued, statuses
+from tests.support.crash_states import entry_in_ms, send
+from tests.support.pools import SESSION, arq_key, becomes, client_of, pool, queued, statuses
+from tests.support.scripts import clock_ms
 
 pytestmark = pytest.mark.slow
 

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from redis_state import CorruptState, InvalidField, RedisStateStore, Settings
 from redis_state.models import Snapshot
 from redis_state.primitives.record import Records
+from redis_state.scripts import Scripts
 from redis_state.stores.base import Base
 from redis_state.stores.snapshots import SnapshotStore, version_name
 from redis_state.transport.keys import Keys
-from redis_state.transport.scripts import Scripts
-from tests.faults import run_processes
-from tests.looking import ask, explore, lives
+from tests.support.faults import run_processes
+from tests.support.scripts import ask, explore, lives
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
 ODD_IDS = [

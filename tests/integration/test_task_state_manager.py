@@ -23,7 +23,7 @@ from redis_state import (
     Settings,
     TaskUnknown,
 )
-from redis_state.integrations.task_state_manager import (
+from redis_state.integrations.embabel.task_state_manager import (
     A2AState,
     EventKind,
     TaskCounts,
@@ -33,11 +33,11 @@ from redis_state.integrations.task_state_manager import (
 from redis_state.primitives.log import Log, Page
 from redis_state.stores import registered_tasks
 from redis_state.testing import eventually
-from tests import children
-from tests.calls import registered_keys
-from tests.looking import ask, clock_ms, clock_passes, lives, outcome
 from tests.processes.keep_task_states import chunk, name_of, status
-from tests.rollback import rolling_back
+from tests.support import children
+from tests.support.rollback import rolling_back
+from tests.support.script_samples import registered_keys
+from tests.support.scripts import ask, clock_ms, clock_passes, lives, outcome
 
 MESSAGE: dict[str, Any] = {"kind": "message", "messageId": "m", "role": "agent", "parts": []}
 TASK: dict[str, Any] = {
@@ -722,7 +722,7 @@ async def test_events_of_the_a2a_sdk_are_understood(tasks: TaskStateManager) -> 
 
 def test_it_needs_no_package_of_a2a() -> None:
     program = (
-        "import sys, redis_state.integrations.task_state_manager\n"
+        "import sys, redis_state.integrations.embabel.task_state_manager\n"
         "print({'a2a', 'google.protobuf', 'penguiflow', 'arq'} & set(sys.modules))"
     )
     path = os.pathsep.join(filter(None, sys.path))

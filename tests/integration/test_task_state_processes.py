@@ -11,11 +11,15 @@ from typing import Any
 import pytest
 
 from redis_state import InvalidTransition, RedisStateStore, Settings
-from redis_state.integrations.task_state_manager import A2AState, TaskCounts, TaskStateManager
+from redis_state.integrations.embabel.task_state_manager import (
+    A2AState,
+    TaskCounts,
+    TaskStateManager,
+)
 from redis_state.testing import eventually
-from tests.faults import Proxy, run_processes, start_process
-from tests.looking import outcome
 from tests.processes.keep_task_states import chunk, name_of, status
+from tests.support.faults import Proxy, run_processes, start_process
+from tests.support.scripts import outcome
 
 PROCESSES = "keep_task_states"
 

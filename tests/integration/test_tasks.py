@@ -10,7 +10,7 @@ import pytest
 from redis_state import InvalidField, RedisStateStore, Settings
 from redis_state.models import TaskContextSnapshot, TaskState, TaskStatus, TaskType
 from redis_state.testing import eventually
-from tests.samples import STORED_STRANGE, admin, changed, strange, task
+from tests.support.samples import STORED_STRANGE, admin, changed, strange, task
 
 LONG_AGO = timezone(timedelta(hours=5, minutes=53, seconds=28))
 

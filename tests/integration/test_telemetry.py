@@ -22,8 +22,9 @@ from redis_state import RedisStateStore
 from redis_state.errors import BackendUnavailable
 from redis_state.models import TaskStatus
 from redis_state.testing import eventually
-from redis_state.worker import Handler, TaskClient, TaskContext, telemetry
-from tests.pools import SESSION, agent, client_of, open_token, pool, queue_of, serving
+from redis_state.worker import Handler, TaskClient, TaskContext
+from redis_state.worker.observe import tracing as telemetry
+from tests.support.pools import SESSION, agent, client_of, open_token, pool, queue_of, serving
 
 SECRET = "s3cret"
 

@@ -15,9 +15,9 @@ from pydantic import SecretStr
 
 from redis_state import RedisStateStore, Settings
 from redis_state.testing import eventually
-from tests import children
-from tests.faults import Proxy, certificate, tls_server_context
-from tests.servers import on_path
+from tests.support import children
+from tests.support.faults import Proxy, certificate, tls_server_context
+from tests.support.servers import on_path
 
 USERS = 40
 ROUNDS = 25

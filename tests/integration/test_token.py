@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from redis_state import Settings
 from redis_state.errors import TokenResolved, TokenUnknown
 from redis_state.primitives.token import Tokens
+from redis_state.scripts import Scripts
 from redis_state.transport.keys import Keys
-from redis_state.transport.scripts import Scripts
-from tests.faults import run_processes
-from tests.looking import HOUR, clock_ms, clock_passes, explore, outcome
+from tests.support.faults import run_processes
+from tests.support.scripts import HOUR, clock_ms, clock_passes, explore, outcome
 
 STEPS = st.lists(
     st.tuples(

@@ -4,7 +4,7 @@ import pytest
 
 from redis_state import RedisStateStore
 from redis_state.models import Trajectory, TrajectoryStep
-from tests.samples import STORED_STRANGE, strange
+from tests.support.samples import STORED_STRANGE, strange
 
 
 async def test_a_trajectory_comes_back_as_it_was_saved(store: RedisStateStore) -> None:

@@ -17,10 +17,10 @@ from redis_state.models import (
     TaskType,
     can_transition,
 )
-from redis_state.transport.scripts import Fence
-from tests.faults import run_processes
-from tests.hosts import Host
-from tests.looking import epoch_of, fields, lives, outcome, start, task_keys
+from redis_state.scripts import Fence
+from tests.support.faults import run_processes
+from tests.support.hosts import Host
+from tests.support.scripts import epoch_of, fields, lives, outcome, start, task_keys
 
 
 async def save_task(

@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 from redis_state import Settings
-from tests.hosts import KINDS, Host, open_host
-from tests.samples import admin, keys_of
+from tests.support.hosts import KINDS, Host, open_host
+from tests.support.samples import admin, keys_of
 
 NAMES = pytest.mark.parametrize("name", KINDS)
 

@@ -26,8 +26,8 @@ from typing import Any
 import pytest
 
 from redis_state import Settings
-from tests.hosts import KINDS, Host, open_host
-from tests.samples import LONG_ID, ODD_IDS
+from tests.support.hosts import KINDS, Host, open_host
+from tests.support.samples import LONG_ID, ODD_IDS
 
 
 async def test_history_is_in_order_of_time_and_then_of_insertion(host: Host) -> None:

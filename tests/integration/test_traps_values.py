@@ -23,8 +23,8 @@ from typing import Any, cast
 
 import pytest
 
-from tests.hosts import Host
-from tests.samples import STORED_STRANGE, strange
+from tests.support.hosts import Host
+from tests.support.samples import STORED_STRANGE, strange
 
 Surface = Callable[[Host, Any], Awaitable[Any]]
 

@@ -11,7 +11,7 @@ from redis_state.models import Trajectory
 from redis_state.primitives.log import Bounds, Log
 from redis_state.store import HostTypes
 from redis_state.transport.keys import LogKeys
-from tests.samples import (
+from tests.support.samples import (
     admin,
     binding,
     event,

@@ -11,8 +11,8 @@ from pydantic import SecretStr
 
 from redis_state import BackendUnavailable, CursorGap, RedisStateStore, Settings
 from redis_state.testing import eventually
-from tests.faults import Proxy
-from tests.samples import changed, own_server, update
+from tests.support.faults import Proxy
+from tests.support.samples import changed, own_server, update
 
 
 class Watcher:

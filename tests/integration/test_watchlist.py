@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from redis_state import Settings
 from redis_state.primitives.watchlist import Claim, WatchList
+from redis_state.scripts import Scripts
 from redis_state.transport.keys import WATCH_SHARDS, Keys
-from redis_state.transport.scripts import Scripts
-from tests.faults import run_processes
-from tests.looking import HOUR, ask, clock_ms, explore
+from tests.support.faults import run_processes
+from tests.support.scripts import HOUR, ask, clock_ms, explore
 
 STEPS = st.lists(
     st.tuples(

@@ -16,47 +16,52 @@ from redis_state.errors import (
 )
 from redis_state.models import TaskContextSnapshot, TaskState, TaskStatus, TaskType
 from redis_state.transport.keys import pause_id_of
-from redis_state.worker.life import NotStarted, Started, TaskLife, Waiting
-from redis_state.worker.pausing import Decided, Pausing
-from redis_state.worker.waitpoint import Decision, Question, decision_of, pause_token
-from tests.faults import run_processes
-from tests.pools import SESSION, statuses, updates_of
-from tests.runs import note_step
+from redis_state.worker.tasks.pause_model import Decision, PauseRequest, decision_of, pause_token
+from redis_state.worker.tasks.pauses import Decided, TaskPauses
+from redis_state.worker.tasks.transitions import (
+    NotStarted,
+    StartedRun,
+    TaskTransitions,
+    WaitingTask,
+)
+from tests.support.faults import run_processes
+from tests.support.pools import SESSION, statuses, updates_of
+from tests.support.runs import note_step
 
 ENDS = (TaskStatus.COMPLETE, TaskStatus.FAILED, TaskStatus.CANCELLED)
 
 
 @pytest.fixture
-def life(store: RedisStateStore) -> TaskLife:
-    return TaskLife(store)
+def life(store: RedisStateStore) -> TaskTransitions:
+    return TaskTransitions(store)
 
 
-async def create(life: TaskLife, task_id: str = "t") -> bool:
+async def create(life: TaskTransitions, task_id: str = "t") -> bool:
     snapshot = TaskContextSnapshot(session_id=SESSION, task_id=task_id)
     state = TaskState(task_id, SESSION, TaskStatus.PENDING, TaskType.BACKGROUND, 3, snapshot)
     return await life.create(state, handler="h", task_input={"n": 1})
 
 
 async def try_start(
-    life: TaskLife, owner: str = "one", *, task_id: str = "t", lease_ms: int = 60_000
-) -> Started | NotStarted:
+    life: TaskTransitions, owner: str = "one", *, task_id: str = "t", lease_ms: int = 60_000
+) -> StartedRun | NotStarted:
     return await life.start(SESSION, task_id, owner=owner, lease_ms=lease_ms, worker=owner)
 
 
-async def started(life: TaskLife, owner: str = "one", **options: Any) -> Started:
+async def started(life: TaskTransitions, owner: str = "one", **options: Any) -> StartedRun:
     found = await try_start(life, owner, **options)
-    assert isinstance(found, Started)
+    assert isinstance(found, StartedRun)
     return found
 
 
-async def paused(life: TaskLife, store: RedisStateStore, task_id: str = "t") -> str:
+async def paused(life: TaskTransitions, store: RedisStateStore, task_id: str = "t") -> str:
     await create(life, task_id)
     return await pause(store, await started(life, task_id=task_id))
 
 
-async def pause(store: RedisStateStore, run: Started) -> str:
-    pausing = Pausing(store)
-    asked = Question.read(store.settings, "why", {"q": 1}, {"name": "x"}, reveal=True)
+async def pause(store: RedisStateStore, run: StartedRun) -> str:
+    pausing = TaskPauses(store)
+    asked = PauseRequest.read(store.settings, "why", {"q": 1}, {"name": "x"}, reveal=True)
     assert (await pausing.open(run, "pause:x#1", asked))["state"] == "open"
     assert await pausing.wait(run, "pause:x#1") is None
     return pause_token(run, "pause:x#1")
@@ -68,7 +73,7 @@ async def status(store: RedisStateStore, task_id: str = "t") -> str:
     return state.status.value
 
 
-async def in_state(life: TaskLife, store: RedisStateStore, wanted: TaskStatus) -> None:
+async def in_state(life: TaskTransitions, store: RedisStateStore, wanted: TaskStatus) -> None:
     if wanted is TaskStatus.PAUSED:
         await paused(life, store)
         return
@@ -76,11 +81,11 @@ async def in_state(life: TaskLife, store: RedisStateStore, wanted: TaskStatus) -
     if wanted is not TaskStatus.PENDING:
         run = await started(life)
         if wanted is not TaskStatus.RUNNING:
-            await life.leave(run, wanted)
+            await life.finish_run(run, wanted)
 
 
 async def test_a_task_is_created_once_and_started_with_its_input(
-    life: TaskLife, store: RedisStateStore
+    life: TaskTransitions, store: RedisStateStore
 ) -> None:
     assert await create(life)
     assert not await create(life)
@@ -92,7 +97,7 @@ async def test_a_task_is_created_once_and_started_with_its_input(
     assert told.content == {"status": "RUNNING", "worker": "one"}
 
 
-async def test_who_comes_second_is_told_how_long_the_lease_runs(life: TaskLife) -> None:
+async def test_who_comes_second_is_told_how_long_the_lease_runs(life: TaskTransitions) -> None:
     await create(life)
     await started(life)
     found = await try_start(life, "two")
@@ -103,25 +108,25 @@ async def test_who_comes_second_is_told_how_long_the_lease_runs(life: TaskLife) 
 
 @pytest.mark.parametrize("wanted", [TaskStatus.PAUSED, *ENDS])
 async def test_a_task_that_is_not_to_be_run_is_not_started(
-    life: TaskLife, store: RedisStateStore, wanted: TaskStatus
+    life: TaskTransitions, store: RedisStateStore, wanted: TaskStatus
 ) -> None:
     await in_state(life, store, wanted)
     assert await try_start(life, "two") == NotStarted(wanted.value)
 
 
-async def test_a_task_that_is_not_there_is_not_started(life: TaskLife) -> None:
+async def test_a_task_that_is_not_there_is_not_started(life: TaskTransitions) -> None:
     assert await try_start(life) == NotStarted("missing")
 
 
 @pytest.mark.parametrize("end", ENDS)
 async def test_a_run_ends_its_task_once(
-    life: TaskLife, store: RedisStateStore, end: TaskStatus
+    life: TaskTransitions, store: RedisStateStore, end: TaskStatus
 ) -> None:
     await create(life)
     run = await started(life)
-    await life.leave(run, end, result=[1], error="why")
+    await life.finish_run(run, end, result=[1], error="why")
     with pytest.raises(InvalidTransition) as caught:
-        await life.leave(run, TaskStatus.COMPLETE)
+        await life.finish_run(run, TaskStatus.COMPLETE)
     assert caught.value.current == end.value
     state = await store.tasks.load(SESSION, "t")
     assert state is not None
@@ -130,16 +135,16 @@ async def test_a_run_ends_its_task_once(
 
 
 async def test_a_task_handed_over_is_started_under_the_next_epoch(
-    life: TaskLife, store: RedisStateStore
+    life: TaskTransitions, store: RedisStateStore
 ) -> None:
     await create(life)
     first = await started(life)
-    await life.leave(first, TaskStatus.PENDING)
+    await life.finish_run(first, TaskStatus.PENDING)
     second = await started(life, "two")
     assert second.held.epoch > first.held.epoch
     assert second.attempts == 2
     with pytest.raises(LeaseLost) as caught:
-        await life.leave(first, TaskStatus.COMPLETE, result="stale")
+        await life.finish_run(first, TaskStatus.COMPLETE, result="stale")
     epochs = (first.held.epoch, second.held.epoch)
     assert (caught.value.epoch, caught.value.current) == epochs
     with pytest.raises(LeaseLost):
@@ -149,14 +154,14 @@ async def test_a_task_handed_over_is_started_under_the_next_epoch(
     with pytest.raises(LeaseLost):
         await pause(store, first)
     with pytest.raises(LeaseLost):
-        await Pausing(store).wait(first, "pause:x#1")
+        await TaskPauses(store).wait(first, "pause:x#1")
     assert await status(store) == "RUNNING"
     assert await note_step(store, second, "step:x#1", (1, 2)) == [1, 2]
 
 
 @pytest.mark.parametrize("waiting", [TaskStatus.PENDING, TaskStatus.PAUSED])
 async def test_a_task_that_waits_can_be_cancelled(
-    life: TaskLife, store: RedisStateStore, waiting: TaskStatus
+    life: TaskTransitions, store: RedisStateStore, waiting: TaskStatus
 ) -> None:
     await in_state(life, store, waiting)
     state = await store.tasks.load(SESSION, "t")
@@ -168,7 +173,7 @@ async def test_a_task_that_waits_can_be_cancelled(
 
 
 async def test_a_task_that_runs_is_cancelled_by_its_worker_only(
-    life: TaskLife, store: RedisStateStore
+    life: TaskTransitions, store: RedisStateStore
 ) -> None:
     await create(life)
     run = await started(life)
@@ -177,7 +182,7 @@ async def test_a_task_that_runs_is_cancelled_by_its_worker_only(
 
 
 async def test_a_pause_frees_the_lease_and_is_told_with_its_token(
-    life: TaskLife, store: RedisStateStore
+    life: TaskTransitions, store: RedisStateStore
 ) -> None:
     token = await paused(life, store)
     told = await updates_of(store, "t")
@@ -185,7 +190,7 @@ async def test_a_pause_frees_the_lease_and_is_told_with_its_token(
     asked = {"reason": "why", "pause_id": pause_id_of(token), "payload": {"q": 1}}
     assert told[-2].content == asked | {"pause": "x", "tags": []}
     assert await status(store) == "PAUSED"
-    decided = await Pausing(store).decide(token, approved=True, value={"n": 2}, by="ann")
+    decided = await TaskPauses(store).decide(token, approved=True, value={"n": 2}, by="ann")
     assert decided == Decided(SESSION, "t", runs=1)
     run = await started(life, "two")
     decision = decision_of("pause:x#1", run.journal["pause:x#1"])
@@ -195,30 +200,30 @@ async def test_a_pause_frees_the_lease_and_is_told_with_its_token(
 
 
 async def test_a_token_is_refused_once_its_task_is_gone_or_over(
-    life: TaskLife, store: RedisStateStore
+    life: TaskTransitions, store: RedisStateStore
 ) -> None:
     token = await paused(life, store)
     state = await store.tasks.load(SESSION, "t")
     assert state is not None
     await life.cancel(state, None)
     with pytest.raises(InvalidTransition):
-        await Pausing(store).decide(token, approved=True, value=None, by="ann")
+        await TaskPauses(store).decide(token, approved=True, value=None, by="ann")
     await store.clear_session(SESSION)
     with pytest.raises(TokenUnknown):
-        await Pausing(store).decide(token, approved=True, value=None, by="ann")
+        await TaskPauses(store).decide(token, approved=True, value=None, by="ann")
 
 
 async def test_only_a_task_that_waits_gets_a_new_priority_at_once(
-    life: TaskLife, store: RedisStateStore
+    life: TaskTransitions, store: RedisStateStore
 ) -> None:
     assert await life.prioritize(SESSION, "t", 9) is None
     await create(life)
-    assert await life.prioritize(SESSION, "t", 5) == Waiting(runs=0, priority=3)
+    assert await life.prioritize(SESSION, "t", 5) == WaitingTask(runs=0, priority=3)
     run = await started(life)
     assert await life.prioritize(SESSION, "t", 9) is None
     await life.set_priority(run, 8)
-    await life.leave(run, TaskStatus.PENDING)
-    assert await life.prioritize(SESSION, "t", 9) == Waiting(runs=1, priority=8)
+    await life.finish_run(run, TaskStatus.PENDING)
+    assert await life.prioritize(SESSION, "t", 9) == WaitingTask(runs=1, priority=8)
     state = await store.tasks.load(SESSION, "t")
     assert state is not None
     assert state.priority == 9
@@ -227,14 +232,14 @@ async def test_only_a_task_that_waits_gets_a_new_priority_at_once(
 # Races
 
 
-async def test_of_many_who_start_one_task_one_runs_it(life: TaskLife) -> None:
+async def test_of_many_who_start_one_task_one_runs_it(life: TaskTransitions) -> None:
     await create(life)
     found = await asyncio.gather(*(try_start(life, f"w{n}") for n in range(50)))
-    assert sum(isinstance(one, Started) for one in found) == 1
+    assert sum(isinstance(one, StartedRun) for one in found) == 1
 
 
 async def test_finishing_and_cancelling_and_starting_leave_one_end(
-    life: TaskLife, store: RedisStateStore
+    life: TaskTransitions, store: RedisStateStore
 ) -> None:
     ends: Counter[str] = Counter()
     for number in range(30):
@@ -245,8 +250,8 @@ async def test_finishing_and_cancelling_and_starting_leave_one_end(
 
         async def run(task_id: str) -> None:
             found = await try_start(life, task_id=task_id)
-            if isinstance(found, Started):
-                await life.leave(found, TaskStatus.COMPLETE)
+            if isinstance(found, StartedRun):
+                await life.finish_run(found, TaskStatus.COMPLETE)
 
         calls = [run(task_id), life.cancel(state, None)]
         await asyncio.gather(*(calls if number % 2 else calls[::-1]))
@@ -258,7 +263,7 @@ async def test_finishing_and_cancelling_and_starting_leave_one_end(
 
 
 async def test_resolving_against_cancelling_has_one_winner(
-    life: TaskLife, store: RedisStateStore
+    life: TaskTransitions, store: RedisStateStore
 ) -> None:
     for number in range(20):
         task_id = f"t{number}"
@@ -266,7 +271,7 @@ async def test_resolving_against_cancelling_has_one_winner(
         state = await store.tasks.load(SESSION, task_id)
         assert state is not None
         calls: list[Any] = [
-            Pausing(store).decide(token, approved=True, value=None, by="ann"),
+            TaskPauses(store).decide(token, approved=True, value=None, by="ann"),
             life.cancel(state, None),
         ]
         if number % 2:
@@ -280,7 +285,7 @@ async def test_resolving_against_cancelling_has_one_winner(
 
 @pytest.mark.slow
 async def test_between_four_processes_each_task_and_each_token_has_one_winner(
-    life: TaskLife, store: RedisStateStore, settings: Settings
+    life: TaskTransitions, store: RedisStateStore, settings: Settings
 ) -> None:
     tasks = [f"new-{number}" for number in range(60)]
     for task in tasks:

@@ -16,14 +16,14 @@ from pydantic import SecretStr
 pytest.importorskip("arq", reason="needs the worker extra")
 
 from redis_state import RedisStateStore, Settings
+from redis_state.embedded.server import start_embedded
 from redis_state.models import TaskStatus
 from redis_state.testing import eventually
-from redis_state.transport.embedded import start_embedded
 from redis_state.worker import TaskClient
-from redis_state.worker.life import Started, TaskLife
-from tests import children
-from tests.faults import importing, start_process
-from tests.pools import (
+from redis_state.worker.tasks.transitions import StartedRun, TaskTransitions
+from tests.support import children
+from tests.support.faults import importing, start_process
+from tests.support.pools import (
     SESSION,
     becomes,
     client_of,
@@ -107,11 +107,11 @@ async def test_a_worker_that_was_frozen_past_its_lease_writes_nothing_more(
         task = await client.submit("zombie", session_id=SESSION)
         await eventually(lambda: progress_of(store, task), "it runs")
         one.send_signal(signal.SIGSTOP)
-        life = TaskLife(store)
+        life = TaskTransitions(store)
 
-        async def take() -> Started | None:
+        async def take() -> StartedRun | None:
             found = await life.start(SESSION, task, owner="us", lease_ms=60_000, worker="us")
-            return found if isinstance(found, Started) else None
+            return found if isinstance(found, StartedRun) else None
 
         taken = await eventually(take, "its lease has run out")
         assert taken is not None
@@ -124,7 +124,7 @@ async def test_a_worker_that_was_frozen_past_its_lease_writes_nothing_more(
         assert told[::2] == [b"refused", b"by"]
         assert int(told[1]) < int(told[3]) == taken.held.epoch
         assert await progress_of(store, task) == before
-        await life.leave(taken, TaskStatus.COMPLETE, result="ours")
+        await life.finish_run(taken, TaskStatus.COMPLETE, result="ours")
         assert await stop(one, signal.SIGTERM) == 0
         assert (await client.wait(SESSION, task)).result == "ours"
         assert (await statuses(store, task))[-2:] == ["RUNNING", "COMPLETE"]

@@ -29,11 +29,11 @@ from redis_state.models import (
 )
 from redis_state.testing import eventually
 from redis_state.worker import TaskCancelled, TaskClient, TaskContext, run
-from redis_state.worker.jobs import serialize
-from redis_state.worker.life import Started, TaskLife
-from redis_state.worker.queue_server import queue_settings
-from tests.faults import Proxy
-from tests.pools import (
+from redis_state.worker.arq.job_format import serialize
+from redis_state.worker.arq.queue_server import queue_settings
+from redis_state.worker.tasks.transitions import StartedRun, TaskTransitions
+from tests.support.faults import Proxy
+from tests.support.pools import (
     SESSION,
     agent,
     arq_key,
@@ -49,8 +49,8 @@ from tests.pools import (
     updates_of,
     watched,
 )
-from tests.samples import admin
-from tests.timing import LONG_S
+from tests.support.samples import admin
+from tests.support.timing import LONG_S
 
 
 async def forever(ctx: TaskContext) -> NoReturn:
@@ -570,20 +570,20 @@ async def test_a_run_that_was_taken_over_is_cancelled_and_writes_nothing(
             raise
         return "stale"
 
-    life = TaskLife(store)
+    life = TaskTransitions(store)
     async with pool(store, {"stale": stale}, lease_s=0.15) as client:
         task = await client.submit("stale", session_id=SESSION)
         await eventually(lambda: _has_begun(store, task), "it runs")
         lease = store.base.keys.lease(SESSION, task)
         await store.transport.sender.send("HSET", lease, "expires", 0, repeatable=True)
         taken = await life.start(SESSION, task, owner="thief", lease_ms=60_000, worker="thief")
-        assert isinstance(taken, Started)
+        assert isinstance(taken, StartedRun)
         await eventually(lambda: len(outcome) == 3, "each of its writes is refused")
         begun, current = map(int, outcome[0].split())
         assert outcome == [f"{begun} {current}"] * 3
         assert begun < current == taken.held.epoch
         assert not any(entry.startswith(("step:", "pause:")) for entry in taken.journal)
-        await life.leave(taken, TaskStatus.COMPLETE, result="the thief's")
+        await life.finish_run(taken, TaskStatus.COMPLETE, result="the thief's")
         assert (await client.wait(SESSION, task)).result == "the thief's"
         told = [update.update_type.value for update in await updates_of(store, task)]
         assert told.count("PROGRESS") == 1
@@ -602,9 +602,9 @@ async def _forget_watched(store: RedisStateStore) -> None:
 async def test_a_task_that_somebody_holds_is_waited_for(store: RedisStateStore) -> None:
     async with client_of(store) as client:
         task = await client.submit("answer", session_id=SESSION)
-        life = TaskLife(store)
+        life = TaskTransitions(store)
         held = await life.start(SESSION, task, owner="dead", lease_ms=300, worker="dead")
-        assert isinstance(held, Started)
+        assert isinstance(held, StartedRun)
         async with serving(agent(store.settings, {"answer": _answer})):
             ended = await client.wait(SESSION, task, timeout_s=60)
         assert ended.result == 42

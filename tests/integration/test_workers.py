@@ -18,10 +18,10 @@ from redis_state import RedisStateStore, Settings, __version__
 from redis_state.models import SteeringEventType, TaskStatus
 from redis_state.testing import eventually
 from redis_state.worker import AgentWorker, Handler, TaskClient, TaskContext, WorkerRegistry
-from redis_state.worker.tally import Tally
-from redis_state.worker.workers import About, Presence
-from tests.faults import Proxy
-from tests.pools import (
+from redis_state.worker.observe.registry import WorkerIdentity, WorkerRecord
+from redis_state.worker.observe.stats import WorkerStats
+from tests.support.faults import Proxy
+from tests.support.pools import (
     SESSION,
     agent,
     becomes,
@@ -30,7 +30,7 @@ from tests.pools import (
     queue_of,
     serving,
 )
-from tests.supervised import begin, listed, stop, worker_process
+from tests.support.worker_processes import begin, listed, stop, worker_process
 
 
 @pytest.mark.slow
@@ -119,9 +119,9 @@ async def test_a_presence_lives_through_an_outage_and_says_nothing_of_it(
     async with Proxy(store.settings.url.get_secret_value()) as proxy:
         short = {"url": SecretStr(proxy.url), "call_timeout_s": 0.2, "connect_timeout_s": 0.2}
         async with RedisStateStore(store.settings.model_copy(update=short)) as through:
-            about = About("w", ["q"], ["h"], 1, "loop")
-            presence = Presence(through, about, Tally(), interval_s=0.1)
-            keeping = asyncio.create_task(presence.keep())
+            about = WorkerIdentity("w", ["q"], ["h"], 1, "loop")
+            worker_record = WorkerRecord(through, about, WorkerStats(), interval_s=0.1)
+            keeping = asyncio.create_task(worker_record.keep())
             registry = WorkerRegistry(store)
             await eventually(registry.list, "it is listed")
             proxy.refuse()
@@ -132,7 +132,7 @@ async def test_a_presence_lives_through_an_outage_and_says_nothing_of_it(
             await eventually(registry.list, "it is listed again")
             keeping.cancel()
             await asyncio.wait({keeping})
-            await presence.withdraw()
+            await worker_record.withdraw()
     assert await registry.list() == []
     assert caplog.records == []
 
@@ -144,9 +144,9 @@ async def _is_empty(registry: WorkerRegistry) -> bool:
 async def test_a_record_that_cannot_be_read_is_left_out_and_the_others_are_listed(
     store: RedisStateStore,
 ) -> None:
-    about = About("w", ["q"], ["h"], 1, "loop")
+    about = WorkerIdentity("w", ["q"], ["h"], 1, "loop")
     for _ in range(2):
-        await Presence(store, about, Tally()).say()
+        await WorkerRecord(store, about, WorkerStats()).say()
     registry = WorkerRegistry(store)
     first, _ = await registry.list()
     key = store.base.keys.worker(f"{first.name}#{first.instance}")

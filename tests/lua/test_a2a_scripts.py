@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from redis_state.scripts import Reply, ReplyCode, Scripts
 from redis_state.transport.keys import Keys
-from redis_state.transport.scripts import Reply, Scripts, Word
-from tests.calls import a2a_keys
-from tests.looking import HOUR, ask, lives, no, ok
+from tests.support.script_samples import a2a_keys
+from tests.support.scripts import HOUR, ask, lives, no, ok
 
 
 class Task:
@@ -49,10 +49,10 @@ class Task:
 
 async def test_a_task_is_created_once(scripts: Scripts, keys: Keys) -> None:
     task = Task(scripts, keys)
-    assert await task.read() == no(Word.MISSING)
+    assert await task.read() == no(ReplyCode.MISSING)
     for _ in range(2):
         assert await task.create(said=2, made=1) == ok()
-    assert await task.create("other", said=9) == no(Word.TAKEN)
+    assert await task.create("other", said=9) == no(ReplyCode.TAKEN)
     assert (await task.read()).facts[1:] == [[b"h0", b"h1"], [b"a0"], 0, 0]
     await task.update("w", "history")
     # Its creator's repeated call is still his, and adds nothing.
@@ -63,7 +63,7 @@ async def test_a_task_is_created_once(scripts: Scripts, keys: Keys) -> None:
 async def test_of_many_creators_at_once_one_wins(scripts: Scripts, keys: Keys) -> None:
     task = Task(scripts, keys)
     replies = await asyncio.gather(*(task.create(str(n), said=1) for n in range(50)))
-    assert sorted(reply.word for reply in replies) == [Word.OK] + [Word.TAKEN] * 49
+    assert sorted(reply.word for reply in replies) == [ReplyCode.OK] + [ReplyCode.TAKEN] * 49
     assert (await task.read()).facts[1] == [b"h0"]
 
 
@@ -71,7 +71,7 @@ async def test_each_update_counts_once_whatever_came_in_between(
     scripts: Scripts, keys: Keys
 ) -> None:
     task = Task(scripts, keys)
-    assert await task.update("w1", "history") == no(Word.MISSING)
+    assert await task.update("w1", "history") == no(ReplyCode.MISSING)
     await task.create()
     assert await task.update("w1", "history") == ok(1)
     assert await task.update("w2", "artifacts") == ok(2)
@@ -115,7 +115,7 @@ async def test_a_push_configuration_lives_as_long_as_its_task(scripts: Scripts, 
     async def save(config: bytes) -> Reply:
         return await scripts.save_a2a_push(task.keys, config_id="c", config=config)
 
-    assert await save(b"{}") == await save(b"") == no(Word.MISSING)
+    assert await save(b"{}") == await save(b"") == no(ReplyCode.MISSING)
     await task.create()
     for _ in range(2):
         assert await save(b"{}") == ok()

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
+from redis_state.scripts import Reply, ReplyCode, Scripts
 from redis_state.transport.keys import Keys
-from redis_state.transport.scripts import Reply, Scripts, Word
-from tests.looking import (
+from tests.support.scripts import (
     HOUR,
     ask,
     clock_ms,
@@ -26,7 +26,7 @@ async def test_one_owner_at_a_time_and_every_next_one_has_a_greater_epoch(
     assert before <= first <= await clock_ms(scripts)
     assert await take(scripts, lease, "a", 2 * HOUR) == ok(first)
     held = await take(scripts, lease, "b")
-    assert held.word is Word.HELD
+    assert held.word is ReplyCode.HELD
     assert HOUR < held.facts[0] <= 2 * HOUR
     assert 2 * HOUR < (await lives(scripts, lease))[0] <= 3 * HOUR
     await scripts.release_lease(lease, owner="a", epoch=first)

@@ -4,9 +4,9 @@ import pytest
 
 from redis_state.errors import CommandRefused, CorruptState
 from redis_state.primitives.signal import listening, read_message
+from redis_state.scripts import Fence, ReplyCode, Scripts
 from redis_state.transport.keys import Keys
-from redis_state.transport.scripts import Fence, Scripts, Word
-from tests.looking import (
+from tests.support.scripts import (
     HOUR,
     append,
     ask,
@@ -37,7 +37,7 @@ async def test_rows_are_numbered_once_and_all_keys_have_a_lifetime(
 
 async def test_a_stale_epoch_writes_nothing(scripts: Scripts, keys: Keys) -> None:
     log, lease = keys.updates("s"), keys.lease("s", "t")
-    assert await append(scripts, log, "a", fence=Fence(lease, 1, "x")) == no(Word.LOST, 0)
+    assert await append(scripts, log, "a", fence=Fence(lease, 1, "x")) == no(ReplyCode.LOST, 0)
     epochs: list[int] = []
     for owner in "xy":
         await scripts.acquire_lease(lease, owner=owner, duration_ms=1, keep_ms=HOUR)
@@ -45,7 +45,7 @@ async def test_a_stale_epoch_writes_nothing(scripts: Scripts, keys: Keys) -> Non
         await clock_passes(scripts, await clock_ms(scripts) + 1)
     # Neither the epoch alone nor the owner alone is the lease's.
     for stale in (Fence(lease, epochs[0], "x"), Fence(lease, epochs[1], "x")):
-        assert await append(scripts, log, "a", fence=stale) == no(Word.LOST, epochs[1])
+        assert await append(scripts, log, "a", fence=stale) == no(ReplyCode.LOST, epochs[1])
     assert await lives(scripts, log.rows, log.ids) == [-2, -2]
     assert await append(scripts, log, "a", fence=Fence(lease, epochs[1], "y")) == ok(1, 1)
 

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
+from redis_state.scripts import ReplyCode, Scripts
 from redis_state.transport.keys import Keys
-from redis_state.transport.scripts import Scripts, Word
-from tests.looking import (
+from tests.support.scripts import (
     HOUR,
     apply,
     ask,
@@ -62,29 +62,29 @@ async def test_a_patch_whose_trace_is_gone_is_a_new_one(scripts: Scripts, keys: 
 
 async def test_a_patch_may_have_nothing_to_tell(scripts: Scripts, keys: Keys) -> None:
     patch = patch_keys(keys)
-    assert (await apply(scripts, keys, patch, announcement=saying(keys))).word is Word.OK
+    assert (await apply(scripts, keys, patch, announcement=saying(keys))).word is ReplyCode.OK
     assert await ask(scripts, "EXISTS", keys.updates("s").rows) == 0
 
 
 async def test_a_context_that_moved_on_is_left_alone(scripts: Scripts, keys: Keys) -> None:
     patch = patch_keys(keys)
-    assert await apply(scripts, keys, patch, basis=(1, "")) == no(Word.STALE, 0)
-    assert await apply(scripts, keys, patch, basis=(0, "h")) == no(Word.STALE, 0)
+    assert await apply(scripts, keys, patch, basis=(1, "")) == no(ReplyCode.STALE, 0)
+    assert await apply(scripts, keys, patch, basis=(0, "h")) == no(ReplyCode.STALE, 0)
     await ask(scripts, "HSET", patch.context, "number", 3, "hash", "h")
     await ask(scripts, "PEXPIRE", patch.context, HOUR)
-    assert await apply(scripts, keys, patch, gated=True) == no(Word.STALE, 3)
+    assert await apply(scripts, keys, patch, gated=True) == no(ReplyCode.STALE, 3)
     assert await ask(scripts, "EXISTS", patch.patch, patch.patches, keys.updates("s").rows) == 0
-    assert (await apply(scripts, keys, patch, basis=(3, "h"))).word is Word.OK
+    assert (await apply(scripts, keys, patch, basis=(3, "h"))).word is ReplyCode.OK
 
 
 async def test_as_many_wait_as_may(scripts: Scripts, keys: Keys) -> None:
     one, two, three = (patch_keys(keys, name) for name in ("one", "two", "three"))
     for patch in (one, two):
         assert await apply(scripts, keys, patch, gated=True) == ok(1, b"pending", 0)
-    assert await apply(scripts, keys, three, gated=True) == no(Word.DENIED, 2)
+    assert await apply(scripts, keys, three, gated=True) == no(ReplyCode.DENIED, 2)
     assert await ask(scripts, "EXISTS", three.patch) == 0
     assert await apply(scripts, keys, one, gated=True) == ok(0, b"pending", 0)
-    assert (await apply(scripts, keys, three, gated=True, limit=0)).word is Word.OK
+    assert (await apply(scripts, keys, three, gated=True, limit=0)).word is ReplyCode.OK
     made = (one.patch, one.patches)
     assert [0 < life <= 2 * HOUR for life in await lives(scripts, *made)] == [True, True]
     assert await ask(scripts, "EXISTS", one.context) == 0
@@ -94,7 +94,7 @@ async def test_one_that_waited_in_vain_makes_room(scripts: Scripts, keys: Keys) 
     old, new = patch_keys(keys, "old"), patch_keys(keys, "new")
     await apply(scripts, keys, old, gated=True, wait_ms=1)
     await clock_passes(scripts, await clock_ms(scripts) + 1)
-    assert (await apply(scripts, keys, new, gated=True, limit=1)).word is Word.OK
+    assert (await apply(scripts, keys, new, gated=True, limit=1)).word is ReplyCode.OK
     assert await ask(scripts, "ZRANGE", new.patches, 0, -1) == [b"new"]
     # Its name is taken as long as its trace is kept.
     assert await apply(scripts, keys, old, gated=True) == ok(0, b"pending", 0)

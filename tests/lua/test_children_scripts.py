@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
+from redis_state.scripts import ReplyCode, Scripts, TaskKeys
 from redis_state.transport.keys import Keys
-from redis_state.transport.scripts import Scripts, TaskKeys, Word
-from tests.looking import (
+from tests.support.scripts import (
     HOUR,
     ask,
     clock_ms,
@@ -59,7 +59,7 @@ async def test_a_child_its_note_and_its_place_are_written_once_and_together(
     task = await running(scripts, keys)
     for _ in range(2):
         assert await spawn(scripts, keys, task) == ok(1, 1)
-    assert await spawn(scripts, keys, task, write="a later run") == no(Word.STALE, b"{}")
+    assert await spawn(scripts, keys, task, write="a later run") == no(ReplyCode.STALE, b"{}")
     child = task_keys(keys, task="c")
     assert (await fields(scripts, child.task))["parent"] == b"t"
     assert await index_of(scripts, keys) == [b"c"]
@@ -74,13 +74,13 @@ async def test_many_calls_of_one_entry_spawn_one_child(scripts: Scripts, keys: K
     task = await running(scripts, keys)
     calls = (spawn(scripts, keys, task, write=f"w{number}") for number in range(20))
     words = [reply.word for reply in await asyncio.gather(*calls)]
-    assert sorted(words) == [Word.OK] + [Word.STALE] * 19
+    assert sorted(words) == [ReplyCode.OK] + [ReplyCode.STALE] * 19
 
 
 async def test_a_child_that_is_gone_is_not_spawned_again(scripts: Scripts, keys: Keys) -> None:
     task, child = await family(scripts, keys)
     await ask(scripts, "DEL", child.task)
-    assert (await spawn(scripts, keys, task, write="a later run")).word is Word.STALE
+    assert (await spawn(scripts, keys, task, write="a later run")).word is ReplyCode.STALE
     assert await ask(scripts, "EXISTS", child.task) == 0
 
 
@@ -90,12 +90,12 @@ async def test_only_a_running_task_under_its_lease_and_in_time_spawns(
 ) -> None:
     task = await running(scripts, keys)
     now = await clock_ms(scripts)
-    assert await spawn(scripts, keys, task, before=now - 1) == no(Word.EXPIRED)
+    assert await spawn(scripts, keys, task, before=now - 1) == no(ReplyCode.EXPIRED)
     await ask(scripts, "HSET", task.task, "status", status)
-    assert await spawn(scripts, keys, task) == no(Word.DENIED, status.encode())
+    assert await spawn(scripts, keys, task) == no(ReplyCode.DENIED, status.encode())
     mark, later = await mark_of(scripts, task.lease), await epoch_of(scripts, task.lease) + 1
     await ask(scripts, "HINCRBY", task.lease, "epoch", 1)
-    assert await spawn(scripts, keys, task, mark=mark) == no(Word.LOST, later)
+    assert await spawn(scripts, keys, task, mark=mark) == no(ReplyCode.LOST, later)
     child = task_keys(keys, task="c")
     assert await lives(scripts, child.task, task.journal, keys.children("s", "t")) == [-2] * 3
 
@@ -109,11 +109,11 @@ async def test_a_task_waits_for_a_child_and_goes_on_once_when_that_is_over(
     found = await fields(scripts, task.task)
     assert (found["status"], found["waits_for"]) == (b"PAUSED", b"c")
     assert (await fields(scripts, task.lease))["owner"] == b""
-    assert await wake(scripts, keys, task, child) == no(Word.HELD)
+    assert await wake(scripts, keys, task, child) == no(ReplyCode.HELD)
     await end(scripts, child)
     calls = (wake(scripts, keys, task, child, write=f"w{number}") for number in range(20))
     words = [reply.word for reply in await asyncio.gather(*calls)]
-    assert sorted(words) == [Word.DENIED] * 19 + [Word.OK]
+    assert sorted(words) == [ReplyCode.DENIED] * 19 + [ReplyCode.OK]
     assert (await fields(scripts, task.task))["status"] == b"PENDING"
     rows = [row_id for _, row_id in await rows_of(scripts, keys.updates("s"))]
     assert rows == ["started-one", "spawned-c", "joined-c", "woken-c"]
@@ -132,9 +132,9 @@ async def test_a_repeated_wake_is_recognised(scripts: Scripts, keys: Keys) -> No
 
 async def test_a_child_that_is_over_or_gone_is_not_waited_for(scripts: Scripts, keys: Keys) -> None:
     task, child = await family(scripts, keys)
-    assert await join(scripts, keys, task, task_keys(keys, task="none")) == no(Word.MISSING)
+    assert await join(scripts, keys, task, task_keys(keys, task="none")) == no(ReplyCode.MISSING)
     await end(scripts, child)
-    assert await join(scripts, keys, task, child) == no(Word.AGAIN)
+    assert await join(scripts, keys, task, child) == no(ReplyCode.AGAIN)
     assert (await fields(scripts, task.task))["status"] == b"RUNNING"
 
 
@@ -143,31 +143,31 @@ async def test_a_run_that_was_taken_over_or_paused_waits_for_nothing(
 ) -> None:
     task, child = await family(scripts, keys)
     await join(scripts, keys, task, child)
-    assert await join(scripts, keys, task, child, write="2") == no(Word.DENIED, b"PAUSED")
+    assert await join(scripts, keys, task, child, write="2") == no(ReplyCode.DENIED, b"PAUSED")
     mark, later = await mark_of(scripts, task.lease), await epoch_of(scripts, task.lease) + 1
     await ask(scripts, "HINCRBY", task.lease, "epoch", 1)
     lost = await join(scripts, keys, task, child, mark=mark, write="3")
-    assert lost == no(Word.LOST, later)
+    assert lost == no(ReplyCode.LOST, later)
 
 
 async def test_a_child_that_is_gone_wakes_whoever_waits_for_it(
     scripts: Scripts, keys: Keys
 ) -> None:
     task, child = await family(scripts, keys)
-    assert await wake(scripts, keys, task_keys(keys, task="none"), child) == no(Word.MISSING)
-    assert await wake(scripts, keys, task, child) == no(Word.DENIED, b"RUNNING")
+    assert await wake(scripts, keys, task_keys(keys, task="none"), child) == no(ReplyCode.MISSING)
+    assert await wake(scripts, keys, task, child) == no(ReplyCode.DENIED, b"RUNNING")
     await join(scripts, keys, task, child)
     other = task_keys(keys, task="another")
-    assert await wake(scripts, keys, task, other) == no(Word.DENIED, b"PAUSED")
+    assert await wake(scripts, keys, task, other) == no(ReplyCode.DENIED, b"PAUSED")
     await ask(scripts, "DEL", child.task)
-    assert (await wake(scripts, keys, task, child)).word is Word.OK
+    assert (await wake(scripts, keys, task, child)).word is ReplyCode.OK
 
 
 async def test_a_task_that_waits_lives_on_with_its_child(scripts: Scripts, keys: Keys) -> None:
     task, child = await family(scripts, keys)
     await join(scripts, keys, task, child)
     kept = (task.task, task.tasks, task.lease, task.journal)
-    assert await wake(scripts, keys, task, child, ttl_ms=9 * HOUR) == no(Word.HELD)
+    assert await wake(scripts, keys, task, child, ttl_ms=9 * HOUR) == no(ReplyCode.HELD)
     assert all(8.9 * HOUR < life <= 9 * HOUR for life in await lives(scripts, *kept))
 
 
@@ -179,5 +179,5 @@ async def test_the_pause_before_is_not_what_a_joining_task_waits_for(
     await open_pause(scripts, keys, task, token)
     await pause(scripts, keys, task, token)
     await ask(scripts, "HSET", task.task, "status", "RUNNING")
-    assert (await join(scripts, keys, task, child)).word is Word.OK
+    assert (await join(scripts, keys, task, child)).word is ReplyCode.OK
     assert (await fields(scripts, task.task))["pause_token"] == b""

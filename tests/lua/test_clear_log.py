@@ -1,8 +1,8 @@
 from __future__ import annotations
 
+from redis_state.scripts import ReplyCode, Scripts
 from redis_state.transport.keys import Keys
-from redis_state.transport.scripts import Scripts, Word
-from tests.looking import HOUR, append, ask, end_of, lives, no, ok, rows_of, topic_of
+from tests.support.scripts import HOUR, append, ask, end_of, lives, no, ok, rows_of, topic_of
 
 
 async def test_rows_go_and_numbers_go_on(scripts: Scripts, keys: Keys) -> None:
@@ -17,7 +17,7 @@ async def test_rows_go_and_numbers_go_on(scripts: Scripts, keys: Keys) -> None:
     assert 0 < ids <= 1.5 * HOUR
     assert 0 < u <= 1.5 * HOUR
     reply = await scripts.read_log(log, after=1, after_ms=0, count=9, topic=None)
-    assert reply.word is Word.GAP
+    assert reply.word is ReplyCode.GAP
     assert reply.facts[:2] == [b"trimmed", 3]
 
 
@@ -64,4 +64,4 @@ async def test_a_cursor_at_the_end_stays_good_and_a_foreign_one_does_not(
     read = await scripts.read_log(log, after=n, after_ms=ms, count=9, topic=None)
     assert [entry[1][1] for entry in read.facts[3]] == [b"c"]
     gap = await scripts.read_log(log, after=n, after_ms=ms - 1, count=9, topic=None)
-    assert gap == no(Word.GAP, b"foreign", 2, ms)
+    assert gap == no(ReplyCode.GAP, b"foreign", 2, ms)

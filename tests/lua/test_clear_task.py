@@ -1,8 +1,8 @@
 from __future__ import annotations
 
+from redis_state.scripts import ReplyCode, Scripts
 from redis_state.transport.keys import Keys
-from redis_state.transport.scripts import Scripts, Word
-from tests.looking import HOUR, append, ask, lives, make_task, ok, start, task_keys
+from tests.support.scripts import HOUR, append, ask, lives, make_task, ok, start, task_keys
 
 
 async def test_a_task_that_runs_goes_and_its_worker_can_write_no_more(
@@ -11,7 +11,7 @@ async def test_a_task_that_runs_goes_and_its_worker_can_write_no_more(
     task, children = task_keys(keys), keys.children("s", "t")
     await make_task(scripts, task, "PENDING")
     started = await start(scripts, keys, task)
-    assert started.word is Word.OK
+    assert started.word is ReplyCode.OK
     await ask(scripts, "HSET", task.journal, "entry", "1")
     await ask(scripts, "ZADD", children, 1, "child")
     assert await scripts.clear_task(task, children=children, lease_ms=HOUR) == ok(1)
@@ -24,8 +24,8 @@ async def test_a_task_that_runs_goes_and_its_worker_can_write_no_more(
     renewed = await scripts.renew_lease(
         task.lease, owner="one", epoch=started.facts[0], duration_ms=HOUR, keep_ms=HOUR
     )
-    assert renewed.word is Word.LOST
-    assert (await start(scripts, keys, task)).word is Word.MISSING
+    assert renewed.word is ReplyCode.LOST
+    assert (await start(scripts, keys, task)).word is ReplyCode.MISSING
 
 
 async def test_a_task_that_nobody_ran_leaves_no_lease_and_clearing_again_changes_nothing(
@@ -36,4 +36,4 @@ async def test_a_task_that_nobody_ran_leaves_no_lease_and_clearing_again_changes
     assert await scripts.clear_task(task, children=children, lease_ms=HOUR) == ok(1)
     assert await scripts.clear_task(task, children=children, lease_ms=HOUR) == ok(0)
     assert await lives(scripts, task.task, task.lease) == [-2, -2]
-    assert (await append(scripts, keys.updates("s"), "u", topic="t")).word is Word.OK
+    assert (await append(scripts, keys.updates("s"), "u", topic="t")).word is ReplyCode.OK

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from redis_state.scripts import Reply, ReplyCode, Scripts
 from redis_state.transport.keys import BlobKeys, Keys
-from redis_state.transport.scripts import Reply, Scripts, Word
-from tests.looking import HOUR, ask, clock_ms, clock_passes, fields, lives, no, ok
+from tests.support.scripts import HOUR, ask, clock_ms, clock_passes, fields, lives, no, ok
 
 WIDE = 10**9
 
@@ -90,10 +90,10 @@ async def test_a_repeated_commit_and_a_second_upload_find_the_first(
 
 
 async def test_an_upload_that_lost_a_part_is_no_blob(scripts: Scripts, blobs: BlobKeys) -> None:
-    assert await commit(scripts, blobs, "a", staged=False) == no(Word.MISSING)
+    assert await commit(scripts, blobs, "a", staged=False) == no(ReplyCode.MISSING)
     await upload(scripts, blobs, "b", b"x")
     call = commit(scripts, blobs, "b", chunks=[b"x", b"y"], staged=False)
-    assert await call == no(Word.MISSING)
+    assert await call == no(ReplyCode.MISSING)
     assert await in_books(scripts, blobs) == []
 
 
@@ -112,7 +112,7 @@ async def test_over_a_limit_nothing_happens_until_the_keys_are_given(
     for name in "abc":
         await commit(scripts, blobs, name)
     again = await commit(scripts, blobs, "d", limits=limits)
-    assert again == no(Word.AGAIN, b"a", b"b", b"c")
+    assert again == no(ReplyCode.AGAIN, b"a", b"b", b"c")
     assert await in_books(scripts, blobs) == ["a", "b", "c"]
     victims = [name.decode() for name in again.facts]
     assert await commit(scripts, blobs, "d", limits=limits, victims=victims) == ok(b"ref d")
@@ -132,7 +132,7 @@ async def test_over_a_traces_limits_only_its_own_blobs_go(
         await commit(scripts, blobs, name, trace=trace)
     for limits in [(WIDE, WIDE, 2, WIDE), (WIDE, WIDE, WIDE, 5)]:
         again = await commit(scripts, blobs, "e", trace="t", limits=limits)
-        assert again == no(Word.AGAIN, b"b", b"d")
+        assert again == no(ReplyCode.AGAIN, b"b", b"d")
     await commit(scripts, blobs, "e", trace="t", limits=(WIDE, WIDE, 2, 4), victims=["b"])
     assert await in_books(scripts, blobs) == ["a", "c", "d", "e"]
     assert (await fields(scripts, blobs.about))[":t"] == b"2 4"
@@ -160,7 +160,7 @@ async def test_many_that_expired_leave_in_portions(scripts: Scripts, blobs: Blob
     await commit(scripts, blobs, "long")
     many = [part for number in range(250) for part in (1, f"n{number}")]
     await ask(scripts, "ZADD", blobs.expiry, *many)
-    assert await commit(scripts, blobs, "new") == no(Word.AGAIN)
+    assert await commit(scripts, blobs, "new") == no(ReplyCode.AGAIN)
     assert await commit(scripts, blobs, "new") == ok(b"ref new")
     assert await in_books(scripts, blobs) == ["long", "new"]
 
@@ -172,7 +172,7 @@ async def test_many_that_must_go_go_in_portions(scripts: Scripts, blobs: BlobKey
     rounds = 0
     while True:
         call = commit(scripts, blobs, "new", limits=(3, WIDE, WIDE, WIDE), victims=victims)
-        if (reply := await call).word is Word.OK:
+        if (reply := await call).word is ReplyCode.OK:
             break
         victims, rounds = [name.decode() for name in reply.facts], rounds + 1
         assert len(victims) <= 600

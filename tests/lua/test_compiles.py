@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from redis_state.transport.scripts import SCRIPTS, Scripts
-from tests.looking import ask
+from redis_state.scripts import SCRIPTS, Scripts
+from tests.support.scripts import ask
 
 
 @pytest.mark.parametrize("name", SCRIPTS)

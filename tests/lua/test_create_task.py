@@ -1,8 +1,8 @@
 from __future__ import annotations
 
+from redis_state.scripts import Limits, Reply, ReplyCode, Scripts, TaskKeys
 from redis_state.transport.keys import Keys
-from redis_state.transport.scripts import Limits, Reply, Scripts, TaskKeys, Word
-from tests.looking import HOUR, ask, clock_ms, fields, lives, no, ok, task_keys
+from tests.support.scripts import HOUR, ask, clock_ms, fields, lives, no, ok, task_keys
 
 
 async def create(
@@ -26,7 +26,7 @@ async def test_a_task_is_created_once_and_its_creator_may_repeat_the_call(
     task = task_keys(keys, "s")
     assert await create(scripts, keys, task, "one") == ok(1)
     assert await create(scripts, keys, task, "one") == ok(1)
-    assert await create(scripts, keys, task, "two") == no(Word.STALE, 1)
+    assert await create(scripts, keys, task, "two") == no(ReplyCode.STALE, 1)
     assert all(0 < life <= HOUR for life in await lives(scripts, task.task, task.tasks))
 
 
@@ -34,11 +34,11 @@ async def test_what_is_written_too_late_is_not_written_and_a_repetition_is_never
     scripts: Scripts, keys: Keys
 ) -> None:
     task, now = task_keys(keys, "s"), await clock_ms(scripts)
-    assert await create(scripts, keys, task, "one", before=now - 1) == no(Word.EXPIRED)
+    assert await create(scripts, keys, task, "one", before=now - 1) == no(ReplyCode.EXPIRED)
     assert await lives(scripts, task.task, task.tasks) == [-2, -2]
     assert await create(scripts, keys, task, "one", before=now + HOUR) == ok(1)
     assert await create(scripts, keys, task, "one", before=now - 1) == ok(1)
-    assert await create(scripts, keys, task, "two", before=now - 1) == no(Word.STALE, 1)
+    assert await create(scripts, keys, task, "two", before=now - 1) == no(ReplyCode.STALE, 1)
 
 
 async def test_what_an_earlier_task_of_the_id_noted_and_was_told_is_left_out(

@@ -5,9 +5,9 @@ from collections import Counter
 
 import pytest
 
+from redis_state.scripts import Reply, ReplyCode, Scripts, TaskKeys
 from redis_state.transport.keys import Keys
-from redis_state.transport.scripts import Reply, Scripts, TaskKeys, Word
-from tests.looking import (
+from tests.support.scripts import (
     HOUR,
     STRANGER,
     ask,
@@ -66,7 +66,7 @@ async def test_the_first_claim_sets_the_task_that_waits_pending(
     for _ in range(2):
         assert await decide(scripts, keys, task, token) == ok(b"PENDING", 1)
     at = int((await fields(scripts, token))["at"])
-    taken = no(Word.TAKEN, b"by c", at, b"yes")
+    taken = no(ReplyCode.TAKEN, b"by c", at, b"yes")
     assert await decide(scripts, keys, task, token, "d") == taken
     # A claim is bound to what it decided.
     assert await decide(scripts, keys, task, token, "c", answer="no") == taken
@@ -76,7 +76,7 @@ async def test_the_first_claim_sets_the_task_that_waits_pending(
     assert await ask(scripts, "EXISTS", keys.pauses("s")) == 0
     created = (task.task, task.tasks, task.journal, token, log.rows, log.ids, log.topic("t"))
     assert all(0 < life <= 2 * HOUR for life in await lives(scripts, *created))
-    assert (await start(scripts, keys, task, owner="two")).word is Word.OK
+    assert (await start(scripts, keys, task, owner="two")).word is ReplyCode.OK
     assert await decide(scripts, keys, task, token) == ok(b"RUNNING", 2)
     assert await state_of(scripts, task) == b"RUNNING"
 
@@ -104,14 +104,14 @@ async def test_a_task_that_does_not_wait_for_it_gets_the_note_only(
 
 async def test_a_task_that_is_over_keeps_its_token(scripts: Scripts, keys: Keys) -> None:
     task, token = await waiting(scripts, keys)
-    assert await decide(scripts, keys, task, token_key(keys, "none")) == no(Word.MISSING)
+    assert await decide(scripts, keys, task, token_key(keys, "none")) == no(ReplyCode.MISSING)
     await make_task(scripts, task, "CANCELLED", finished=True)
     for overdue in (False, True):
         denied = await decide(scripts, keys, task, token, overdue=overdue)
-        assert denied == no(Word.DENIED, b"CANCELLED")
+        assert denied == no(ReplyCode.DENIED, b"CANCELLED")
     assert (await fields(scripts, token))["state"] == b"open"
     await ask(scripts, "DEL", task.task)
-    assert await decide(scripts, keys, task, token) == no(Word.MISSING)
+    assert await decide(scripts, keys, task, token) == no(ReplyCode.MISSING)
 
 
 async def test_a_token_of_an_earlier_task_of_the_id_decides_nothing(
@@ -121,7 +121,7 @@ async def test_a_token_of_an_earlier_task_of_the_id_decides_nothing(
     await ask(scripts, "DEL", task.task, task.journal)
     await make_task(scripts, task, "PENDING")
     for overdue in (False, True):
-        assert await decide(scripts, keys, task, token, overdue=overdue) == no(Word.MISSING)
+        assert await decide(scripts, keys, task, token, overdue=overdue) == no(ReplyCode.MISSING)
     assert await ask(scripts, "EXISTS", task.journal) == 0
 
 
@@ -130,15 +130,15 @@ async def test_nobody_decides_what_is_overdue_but_the_deadline(
 ) -> None:
     task, token = await waiting(scripts, keys)
     early = await decide(scripts, keys, task, token, "late", overdue=True)
-    assert early.word is Word.HELD
+    assert early.word is ReplyCode.HELD
     assert 0 < early.facts[0] <= HOUR
     await is_overdue(scripts, token)
-    assert await decide(scripts, keys, task, token) == no(Word.EXPIRED)
+    assert await decide(scripts, keys, task, token) == no(ReplyCode.EXPIRED)
     for _ in range(2):
         late = await decide(scripts, keys, task, token, "late", answer="no", overdue=True)
         assert late == ok(b"PENDING", 1)
     at = int((await fields(scripts, token))["at"])
-    assert await decide(scripts, keys, task, token) == no(Word.TAKEN, b"by late", at, b"no")
+    assert await decide(scripts, keys, task, token) == no(ReplyCode.TAKEN, b"by late", at, b"no")
     assert await entries_of(scripts, task) == {"pause:x#1": b"no by late"}
 
 
@@ -147,9 +147,9 @@ async def test_a_task_whose_token_is_gone_does_not_wait_for_ever(
 ) -> None:
     task, token = await waiting(scripts, keys)
     await ask(scripts, "DEL", token)
-    assert await decide(scripts, keys, task, token) == no(Word.MISSING)
+    assert await decide(scripts, keys, task, token) == no(ReplyCode.MISSING)
     other = token_key(keys, "other")
-    assert await decide(scripts, keys, task, other, overdue=True) == no(Word.MISSING)
+    assert await decide(scripts, keys, task, other, overdue=True) == no(ReplyCode.MISSING)
     assert await decide(scripts, keys, task, token, overdue=True) == ok(b"PENDING", 1)
     assert await entries_of(scripts, task) == {"pause:x#1": b"yes by c"}
 
@@ -159,9 +159,9 @@ async def test_a_worker_decides_on_its_own_task_as_long_as_it_is_its_own(
 ) -> None:
     task, token = await opened(scripts, keys)
     await ask(scripts, "DEL", token)
-    assert await decide(scripts, keys, task, token, overdue=True) == no(Word.MISSING)
+    assert await decide(scripts, keys, task, token, overdue=True) == no(ReplyCode.MISSING)
     assert await decide(scripts, keys, task, token, overdue=True, mark=STRANGER) == no(
-        Word.LOST, await epoch_of(scripts, task.lease)
+        ReplyCode.LOST, await epoch_of(scripts, task.lease)
     )
     mark = await mark_of(scripts, task.lease)
     assert await decide(scripts, keys, task, token, overdue=True, mark=mark) == ok(b"RUNNING", 1)
@@ -187,9 +187,9 @@ async def test_approval_and_rejection_and_deadline_at_once_give_one_decision(
         by = (await fields(scripts, token))["by"].decode().removeprefix("by ")
         winners[by] += 1
         for name, reply in zip(names if number % 2 else names[::-1], ends, strict=True):
-            assert (reply.word is Word.OK) == (name == by), (name, by, reply)
-            assert reply.word in (Word.OK, Word.TAKEN, Word.EXPIRED)
-            if reply.word is Word.TAKEN:
+            assert (reply.word is ReplyCode.OK) == (name == by), (name, by, reply)
+            assert reply.word in (ReplyCode.OK, ReplyCode.TAKEN, ReplyCode.EXPIRED)
+            if reply.word is ReplyCode.TAKEN:
                 assert (reply.text(0), reply.text(2)) == (f"by {by}", by)
         assert await entries_of(scripts, task) == {"pause:x#1": f"{by} by {by}".encode()}
         assert await state_of(scripts, task) == (b"PENDING" if waits else b"RUNNING")
@@ -205,5 +205,5 @@ async def race(
         pass
     while True:
         reply = await decide(scripts, keys, *pair, name, answer=name, overdue=overdue)
-        if reply.word is not Word.HELD:
+        if reply.word is not ReplyCode.HELD:
             return reply

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
+from redis_state.scripts import Scripts
 from redis_state.transport.keys import Keys
-from redis_state.transport.scripts import Scripts
-from tests.looking import HOUR, ask, lives, ok
+from tests.support.scripts import HOUR, ask, lives, ok
 
 
 @pytest.mark.parametrize("only_if_gone", [False, True])

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
+from redis_state.scripts import Scripts
 from redis_state.transport.keys import Keys
-from redis_state.transport.scripts import Scripts
-from tests.a2a_rows import version_keys
-from tests.looking import HOUR, fields, lives, ok
+from tests.support.a2a_rows import version_keys
+from tests.support.scripts import HOUR, fields, lives, ok
 
 
 async def test_one_or_all_go(scripts: Scripts, keys: Keys) -> None:

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
+from redis_state.scripts import ReplyCode, Scripts
 from redis_state.transport.keys import Keys
-from redis_state.transport.scripts import Scripts, Word
-from tests.a2a_rows import indexed, version_keys, write
-from tests.looking import HOUR, fields, lives, no, ok, rows_of
+from tests.support.a2a_rows import indexed, version_keys, write
+from tests.support.scripts import HOUR, fields, lives, no, ok, rows_of
 
 
 async def test_a_deleted_task_says_so_for_a_while(scripts: Scripts, keys: Keys) -> None:
@@ -21,11 +21,11 @@ async def test_a_deleted_task_says_so_for_a_while(scripts: Scripts, keys: Keys) 
 
 async def test_it_is_deleted_once(scripts: Scripts, keys: Keys) -> None:
     task = version_keys(keys)
-    assert await scripts.drop_a2a_version(task, write="d", ttl_ms=HOUR) == no(Word.MISSING)
+    assert await scripts.drop_a2a_version(task, write="d", ttl_ms=HOUR) == no(ReplyCode.MISSING)
     await write(scripts, task)
     for _ in range(2):
         assert await scripts.drop_a2a_version(task, write="d", ttl_ms=HOUR) == ok(2)
-    assert await scripts.drop_a2a_version(task, write="e", ttl_ms=HOUR) == no(Word.MISSING)
+    assert await scripts.drop_a2a_version(task, write="e", ttl_ms=HOUR) == no(ReplyCode.MISSING)
 
 
 async def test_nobody_writes_a_deleted_task_anew(scripts: Scripts, keys: Keys) -> None:
@@ -33,4 +33,4 @@ async def test_nobody_writes_a_deleted_task_anew(scripts: Scripts, keys: Keys) -
     await write(scripts, task)
     await scripts.drop_a2a_version(task, write="d", ttl_ms=HOUR)
     for rule in ("0", "1", "2", "open", "any", "told"):
-        assert await write(scripts, task, rule=rule, write="x") == no(Word.DENIED, b"-")
+        assert await write(scripts, task, rule=rule, write="x") == no(ReplyCode.DENIED, b"-")

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
+from redis_state.scripts import GroupKeys, Reply, ReplyCode, Scripts
 from redis_state.transport.keys import Keys
-from redis_state.transport.scripts import GroupKeys, Reply, Scripts, Word
-from tests.looking import (
+from tests.support.scripts import (
     HOUR,
     ask,
     close,
@@ -61,12 +61,12 @@ async def test_a_name_is_free_once_its_group_is_not_open(
 
 
 async def test_only_an_open_group_is_joined(scripts: Scripts, group: GroupKeys) -> None:
-    assert await join(scripts, group, "t") == no(Word.MISSING)
+    assert await join(scripts, group, "t") == no(ReplyCode.MISSING)
     await make_group(scripts, group)
     assert await join(scripts, group, "t") == ok(1)
     assert await join(scripts, group, "t") == ok(0)
     assert await close(scripts, group) == ok(b"sealed", 0)
-    assert await join(scripts, group, "late") == no(Word.DENIED, b"sealed")
+    assert await join(scripts, group, "late") == no(ReplyCode.DENIED, b"sealed")
     assert await join(scripts, group, "t") == ok(0)
     assert (await fields(scripts, group.group))["pending"] == b"1"
 
@@ -74,9 +74,9 @@ async def test_only_an_open_group_is_joined(scripts: Scripts, group: GroupKeys) 
 async def test_the_last_member_of_a_sealed_group_ends_it(
     scripts: Scripts, group: GroupKeys
 ) -> None:
-    assert await finish(scripts, group, "a") == no(Word.MISSING)
+    assert await finish(scripts, group, "a") == no(ReplyCode.MISSING)
     await make_group(scripts, group)
-    assert await finish(scripts, group, "a") == no(Word.DENIED, b"open")
+    assert await finish(scripts, group, "a") == no(ReplyCode.DENIED, b"open")
     for task in ("a", "b"):
         await join(scripts, group, task)
     assert await finish(scripts, group, "b", patch_id="p") == ok(b"open", 0)
@@ -98,11 +98,11 @@ async def test_one_failed_member_fails_its_group(scripts: Scripts, group: GroupK
     await finish(scripts, group, "b")
     for _ in range(2):
         assert await close(scripts, group, call="seal") == ok(b"failed", 1)
-    assert await close(scripts, group, call="other") == no(Word.DENIED, b"failed")
+    assert await close(scripts, group, call="other") == no(ReplyCode.DENIED, b"failed")
 
 
 async def test_an_empty_group_ends_when_it_is_sealed(scripts: Scripts, group: GroupKeys) -> None:
-    assert await close(scripts, group) == no(Word.MISSING)
+    assert await close(scripts, group) == no(ReplyCode.MISSING)
     await make_group(scripts, group)
     assert await close(scripts, group) == ok(b"complete", 1)
     assert (await lives(scripts, group.group))[0] <= HOUR // 2
@@ -114,7 +114,7 @@ async def test_a_cancelled_group_is_over(scripts: Scripts, group: GroupKeys) -> 
     await close(scripts, group)
     for _ in range(2):
         assert await close(scripts, group, target="failed", call="x") == ok(b"failed", 1)
-    assert await close(scripts, group, target="failed", call="y") == no(Word.DENIED, b"failed")
+    assert await close(scripts, group, target="failed", call="y") == no(ReplyCode.DENIED, b"failed")
     assert await finish(scripts, group, "a", call="late") == ok(b"failed", 0)
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from redis_state.scripts import Reply, ReplyCode, Scripts
 from redis_state.transport.keys import JobKeys, Keys
-from redis_state.transport.scripts import Reply, Scripts, Word
-from tests.looking import HOUR, ask, clock_ms, clock_passes, fields, lives, no, ok
+from tests.support.scripts import HOUR, ask, clock_ms, clock_passes, fields, lives, no, ok
 
 SECOND = 1_000_000
 
@@ -58,25 +58,25 @@ async def test_an_occurrence_is_claimed_by_one_until_its_lease_runs_out(
     scripts: Scripts, keys: Keys
 ) -> None:
     job = Job(scripts, keys)
-    assert await job.claim("a", 5) == no(Word.MISSING)
+    assert await job.claim("a", 5) == no(ReplyCode.MISSING)
     await job.save(5)
-    assert await job.claim("a", 4) == no(Word.DENIED)
+    assert await job.claim("a", 4) == no(ReplyCode.DENIED)
     for _ in range(2):
         assert await job.claim("a", 5) == ok(b"{}", b"5", 0)
     held = await job.claim("b", 5)
-    assert held.word is Word.HELD
+    assert held.word is ReplyCode.HELD
     assert 0 < held.facts[0] <= HOUR
     assert await job.hold("a", 0) == ok(0)
     assert await job.claim("b", 5) == ok(b"{}", b"5", 0)
-    assert await job.hold("a") == no(Word.LOST)
-    assert await job.end("a") == no(Word.LOST)
+    assert await job.hold("a") == no(ReplyCode.LOST)
+    assert await job.end("a") == no(ReplyCode.LOST)
 
 
 async def test_of_many_claims_at_once_one_is_given(scripts: Scripts, keys: Keys) -> None:
     job = Job(scripts, keys)
     await job.save(5)
     replies = await asyncio.gather(*(job.claim(str(n), 5) for n in range(50)))
-    assert sorted(reply.word for reply in replies) == [Word.HELD] * 49 + [Word.OK]
+    assert sorted(reply.word for reply in replies) == [ReplyCode.HELD] * 49 + [ReplyCode.OK]
 
 
 async def test_a_run_is_counted_once_for_each_claim(scripts: Scripts, keys: Keys) -> None:
@@ -104,7 +104,7 @@ async def test_a_one_shot_job_is_due_no_more_when_it_ended(scripts: Scripts, key
     assert await job.save(5) == ok(1)
     assert await job.save(5, write="late") == ok(2)
     assert await job.due() is None
-    assert await job.claim("b", 9) == no(Word.DENIED)
+    assert await job.claim("b", 9) == no(ReplyCode.DENIED)
     await job.save(4)
     assert await job.due() == 4
 
@@ -138,7 +138,7 @@ async def test_a_plan_made_meanwhile_stands(scripts: Scripts, keys: Keys) -> Non
     await job.save(5)
     await job.claim("a", 5)
     await job.save(9)
-    assert (await job.claim("b", 9)).word is Word.HELD
+    assert (await job.claim("b", 9)).word is ReplyCode.HELD
     assert await job.end("a") == ok(b"9")
     assert await job.claim("b", 9) == ok(b"{}", b"9", 0)
 
@@ -149,9 +149,9 @@ async def test_a_disabled_job_is_not_due_however_it_ends(scripts: Scripts, keys:
     await job.claim("a", 5)
     await job.save(5, SECOND, write="off", enabled=False)
     assert await job.due() is None
-    assert (await job.end("a")).word is Word.OK
+    assert (await job.end("a")).word is ReplyCode.OK
     assert await job.due() is None
-    assert await job.claim("b", 1 << 52) == no(Word.DENIED)
+    assert await job.claim("b", 1 << 52) == no(ReplyCode.DENIED)
 
 
 async def test_a_job_and_its_places_live_beyond_its_next_occurrence(
@@ -171,5 +171,5 @@ async def test_a_place_without_a_job_is_taken_out(scripts: Scripts, keys: Keys) 
     job = Job(scripts, keys)
     await job.save(5)
     await ask(scripts, "DEL", job.keys.job)
-    assert await job.claim("a", 5) == no(Word.MISSING)
+    assert await job.claim("a", 5) == no(ReplyCode.MISSING)
     assert await job.due() is None

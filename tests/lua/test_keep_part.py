@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import asyncio
 
+from redis_state.scripts import Reply, ReplyCode, Scripts
 from redis_state.transport.keys import Keys
-from redis_state.transport.scripts import Reply, Scripts, Word
-from tests.looking import (
+from tests.support.scripts import (
     HOUR,
     STRANGER,
     ask,
@@ -31,7 +31,7 @@ async def keep(
 
 async def running(scripts: Scripts, keys: Keys) -> None:
     await make_task(scripts, task_keys(keys), "PENDING")
-    assert (await start(scripts, keys, task_keys(keys))).word is Word.OK
+    assert (await start(scripts, keys, task_keys(keys))).word is ReplyCode.OK
 
 
 async def test_chunks_stand_in_the_journal_and_live_as_long(scripts: Scripts, keys: Keys) -> None:
@@ -59,7 +59,7 @@ async def test_a_noted_steps_chunks_are_left_alone(scripts: Scripts, keys: Keys)
         about=b"[5]",
         result=b"null",
     )
-    assert await keep(scripts, keys, 0, b"other") == no(Word.STALE)
+    assert await keep(scripts, keys, 0, b"other") == no(ReplyCode.STALE)
     assert (await fields(scripts, task_keys(keys).journal))["part:0:step:x#1"] == b"first"
 
 
@@ -69,8 +69,8 @@ async def test_a_stale_epoch_or_a_task_that_is_gone_keeps_nothing(
     task = task_keys(keys)
     await running(scripts, keys)
     assert await keep(scripts, keys, 0, b"x", mark=STRANGER) == no(
-        Word.LOST, await epoch_of(scripts, task.lease)
+        ReplyCode.LOST, await epoch_of(scripts, task.lease)
     )
     await ask(scripts, "DEL", task.task)
-    assert await keep(scripts, keys, 0, b"x") == no(Word.MISSING)
+    assert await keep(scripts, keys, 0, b"x") == no(ReplyCode.MISSING)
     assert await lives(scripts, task.journal) == [-2]

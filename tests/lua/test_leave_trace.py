@@ -3,9 +3,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from redis_state.scripts import Reply, Scripts
 from redis_state.transport.keys import Keys
-from redis_state.transport.scripts import Reply, Scripts
-from tests.looking import HOUR, append, ask, lives, ok, rows_of, trace_keys
+from tests.support.scripts import HOUR, append, ask, lives, ok, rows_of, trace_keys
 
 Named = tuple[str, str, bytes]
 

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from redis_state.scripts import Reply, ReplyCode, Scripts
 from redis_state.transport.keys import Keys
-from redis_state.transport.scripts import Reply, Scripts, Word
-from tests.a2a_rows import SCOPE, indexed, page, version_keys, write
-from tests.looking import HOUR, ask, clock_ms, clock_passes, no, ok
+from tests.support.a2a_rows import SCOPE, indexed, page, version_keys, write
+from tests.support.scripts import HOUR, ask, clock_ms, clock_passes, no, ok
 
 
 def timed(number: int) -> str:
@@ -46,7 +46,7 @@ async def test_an_empty_list_is_read_at_once(scripts: Scripts, keys: Keys) -> No
 
 async def test_a_page_must_name_its_tasks(scripts: Scripts, keys: Keys) -> None:
     await fill(scripts, keys, 1)
-    assert await look(scripts, keys, [], size=9) == no(Word.AGAIN, b"t0")
+    assert await look(scripts, keys, [], size=9) == no(ReplyCode.AGAIN, b"t0")
 
 
 async def test_a_task_that_moved_up_meanwhile_is_known_by_its_id(
@@ -66,12 +66,12 @@ async def test_what_comes_again_and_again_is_left_out_in_the_end(
 ) -> None:
     await fill(scripts, keys, 40)
     known = [b"t38", b"t37", b"t35"]
-    assert (await look(scripts, keys, known, size=2)).word is Word.AGAIN
+    assert (await look(scripts, keys, known, size=2)).word is ReplyCode.AGAIN
     for size, settled, rest in ((2, known[:2], 1), (3, known, 1), (9, known, 1)):
         total, more, *tasks = (await look(scripts, keys, known, size=size, settle=True)).facts
         assert (total, more, [task[0][31:] for task in tasks]) == (40, rest, settled)
     # With nothing that is known there would be no place to go on after.
-    assert (await look(scripts, keys, [b"x"], size=9, settle=True)).word is Word.AGAIN
+    assert (await look(scripts, keys, [b"x"], size=9, settle=True)).word is ReplyCode.AGAIN
     reply = await look(scripts, keys, [b"x"], size=9, settle=True, after=timed(0) + "t0")
     assert reply == ok(40, 0)
 

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
+from redis_state.scripts import ReplyCode, Scripts
 from redis_state.transport.keys import Keys
-from redis_state.transport.scripts import Scripts, Word
-from tests.looking import (
+from tests.support.scripts import (
     HOUR,
     ask,
     clock_ms,
@@ -18,7 +18,7 @@ from tests.looking import (
 
 async def test_a_task_is_seen_with_its_lease(scripts: Scripts, keys: Keys) -> None:
     task = task_keys(keys)
-    assert await scripts.look_task(task) == no(Word.MISSING)
+    assert await scripts.look_task(task) == no(ReplyCode.MISSING)
     await make_task(scripts, task, "PENDING")
     order = (await fields(scripts, task.task))["order"]
     looked = await scripts.look_task(task)

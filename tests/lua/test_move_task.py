@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
+from redis_state.scripts import Reply, ReplyCode, Scripts, TaskKeys
 from redis_state.transport.keys import Keys
-from redis_state.transport.scripts import Reply, Scripts, TaskKeys, Word
-from tests.looking import (
+from tests.support.scripts import (
     HOUR,
     STRANGER,
     ask,
@@ -42,14 +42,14 @@ async def test_a_running_task_is_finished_once_and_its_lease_is_free(
     scripts: Scripts, keys: Keys
 ) -> None:
     task, log = task_keys(keys), keys.updates("s")
-    assert await finish(scripts, keys, task, mark=b"1  one") == no(Word.MISSING)
+    assert await finish(scripts, keys, task, mark=b"1  one") == no(ReplyCode.MISSING)
     await make_task(scripts, task, "PENDING")
     await start(scripts, keys, task)
     mark, epoch = await mark_of(scripts, task.lease), await epoch_of(scripts, task.lease)
-    assert await finish(scripts, keys, task, mark=STRANGER) == no(Word.LOST, epoch)
+    assert await finish(scripts, keys, task, mark=STRANGER) == no(ReplyCode.LOST, epoch)
     for _ in range(2):
         assert await finish(scripts, keys, task, mark=mark) == ok(3, epoch)
-    assert await finish(scripts, keys, task, mark=b"") == no(Word.DENIED, b"COMPLETE")
+    assert await finish(scripts, keys, task, mark=b"") == no(ReplyCode.DENIED, b"COMPLETE")
     assert (await fields(scripts, task.lease))["owner"] == b""
     assert await rows_of(scripts, log) == [(1, "started-one"), (2, "finished")]
     left = await lives(scripts, task.task, task.tasks, log.rows, log.ids, log.topic("t"))
@@ -71,10 +71,10 @@ async def test_who_gives_a_lease_back_forgets_those_that_died_before(
     await start(scripts, keys, task)
     await ask(scripts, "HSET", task.task, "crashes", 2)
     mark = await mark_of(scripts, task.lease)
-    assert (await finish(scripts, keys, task, mark=mark, release=False)).word is Word.OK
+    assert (await finish(scripts, keys, task, mark=mark, release=False)).word is ReplyCode.OK
     assert (await fields(scripts, task.task))["crashes"] == b"2"
     await make_task(scripts, task, "RUNNING")
-    assert (await finish(scripts, keys, task, mark=b"")).word is Word.OK
+    assert (await finish(scripts, keys, task, mark=b"")).word is ReplyCode.OK
     assert (await fields(scripts, task.task))["crashes"] == b"0"
 
 
@@ -104,7 +104,7 @@ async def test_a_childs_end_is_noted_once_with_its_parent_and_lives_as_long(
     for _ in range(2):
         assert await end_child(scripts, keys, parent, "one") == ok(2, 0)
     denied = await end_child(scripts, keys, parent, "two")
-    assert denied == no(Word.DENIED, b"COMPLETE")
+    assert denied == no(ReplyCode.DENIED, b"COMPLETE")
     journal = await fields(scripts, parent.journal)
     assert sorted(journal) == ["child:c#1", "end:c", "entries"]
     assert journal["end:c"] == b"one"
@@ -142,5 +142,5 @@ async def test_what_the_mover_says_of_the_dead_stands(scripts: Scripts, keys: Ke
         ttl_ms=HOUR,
         announcement=saying(keys, "failed"),
     )
-    assert moved.word is Word.OK
+    assert moved.word is ReplyCode.OK
     assert (await fields(scripts, task.task))["crashes"] == b"4"

@@ -4,9 +4,9 @@ import asyncio
 import json
 from typing import Any
 
+from redis_state.scripts import Reply, ReplyCode, Scripts
 from redis_state.transport.keys import Keys
-from redis_state.transport.scripts import Reply, Scripts, Word
-from tests.looking import (
+from tests.support.scripts import (
     HOUR,
     STRANGER,
     ask,
@@ -38,14 +38,14 @@ async def note(
 
 
 def row(reply: Reply) -> list[Any]:
-    assert reply.word is Word.OK
+    assert reply.word is ReplyCode.OK
     found: list[Any] = json.loads(reply.facts[0])
     return found
 
 
 async def running(scripts: Scripts, keys: Keys) -> None:
     await make_task(scripts, task_keys(keys), "PENDING")
-    assert (await start(scripts, keys, task_keys(keys))).word is Word.OK
+    assert (await start(scripts, keys, task_keys(keys))).word is ReplyCode.OK
 
 
 async def test_the_first_result_of_a_step_is_kept_with_its_version(
@@ -69,10 +69,10 @@ async def test_the_first_result_of_a_step_is_kept_with_its_version(
 
 
 async def test_a_note_under_a_stale_epoch_is_refused(scripts: Scripts, keys: Keys) -> None:
-    assert await note(scripts, keys, b"1") == no(Word.LOST, 0)
+    assert await note(scripts, keys, b"1") == no(ReplyCode.LOST, 0)
     await running(scripts, keys)
     assert await note(scripts, keys, b"1", mark=STRANGER) == no(
-        Word.LOST, await epoch_of(scripts, task_keys(keys).lease)
+        ReplyCode.LOST, await epoch_of(scripts, task_keys(keys).lease)
     )
     assert await lives(scripts, task_keys(keys).journal) == [-2]
 
@@ -81,7 +81,7 @@ async def test_a_task_that_is_gone_gets_no_journal(scripts: Scripts, keys: Keys)
     task = task_keys(keys)
     await running(scripts, keys)
     await ask(scripts, "DEL", task.task)
-    assert await note(scripts, keys, b"1") == no(Word.MISSING)
+    assert await note(scripts, keys, b"1") == no(ReplyCode.MISSING)
     assert await lives(scripts, task.journal) == [-2]
 
 

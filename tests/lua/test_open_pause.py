@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import asyncio
 
+from redis_state.scripts import ReplyCode, Scripts
 from redis_state.transport.keys import Keys
-from redis_state.transport.scripts import Scripts, Word
-from tests.looking import (
+from tests.support.scripts import (
     HOUR,
     ask,
     clock_ms,
@@ -28,7 +28,7 @@ from tests.looking import (
 async def test_a_running_task_opens_a_pause_once(scripts: Scripts, keys: Keys) -> None:
     task, token, log = task_keys(keys), token_key(keys), keys.updates("s")
     await make_task(scripts, task, "PENDING")
-    assert await open_pause(scripts, keys, task, token) == no(Word.LOST, 0)
+    assert await open_pause(scripts, keys, task, token) == no(ReplyCode.LOST, 0)
     await start(scripts, keys, task)
     before = await clock_ms(scripts)
     opened = await asyncio.gather(*(open_pause(scripts, keys, task, token) for _ in range(20)))
@@ -57,7 +57,7 @@ async def test_a_task_that_does_not_run_opens_nothing(scripts: Scripts, keys: Ke
     await pause(scripts, keys, task, token)
     other = token_key(keys, "y")
     denied = await open_pause(scripts, keys, task, other, entry="pause:y#1")
-    assert denied == no(Word.DENIED, b"PAUSED")
+    assert denied == no(ReplyCode.DENIED, b"PAUSED")
     assert await lives(scripts, other) == [-2]
     assert list(await entries_of(scripts, task)) == ["pause:x#1"]
 

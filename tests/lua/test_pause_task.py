@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
+from redis_state.scripts import ReplyCode, Scripts, TaskKeys
 from redis_state.transport.keys import Keys
-from redis_state.transport.scripts import Scripts, TaskKeys, Word
-from tests.looking import (
+from tests.support.scripts import (
     HOUR,
     ask,
     clock_ms,
@@ -47,7 +47,7 @@ async def test_a_running_task_waits_for_its_pause(scripts: Scripts, keys: Keys) 
     # It outlives the pause's deadline by its own life, with what belongs to it.
     kept = (task.task, task.tasks, task.lease, task.journal)
     assert all(10.9 * HOUR < life <= 11 * HOUR for life in await lives(scripts, *kept))
-    assert await pause(scripts, keys, task, token_key(keys, "y")) == no(Word.DENIED, b"PAUSED")
+    assert await pause(scripts, keys, task, token_key(keys, "y")) == no(ReplyCode.DENIED, b"PAUSED")
 
 
 async def test_a_repetition_after_the_decision_is_still_a_repetition(
@@ -68,12 +68,12 @@ async def test_what_is_decided_or_overdue_or_gone_is_not_waited_for(
     task, token = await opened(scripts, keys)
     await decide(scripts, keys, task, token)
     at = int((await fields(scripts, token))["at"])
-    assert await pause(scripts, keys, task, token) == no(Word.TAKEN, b"by c", at, b"yes")
+    assert await pause(scripts, keys, task, token) == no(ReplyCode.TAKEN, b"by c", at, b"yes")
     late = token_key(keys, "late")
     await open_pause(scripts, keys, task, late, entry="pause:late#1", ttl_ms=1)
     await clock_passes(scripts, await clock_ms(scripts) + 1)
-    assert await pause(scripts, keys, task, late) == no(Word.EXPIRED)
-    assert await pause(scripts, keys, task, token_key(keys, "none")) == no(Word.MISSING)
+    assert await pause(scripts, keys, task, late) == no(ReplyCode.EXPIRED)
+    assert await pause(scripts, keys, task, token_key(keys, "none")) == no(ReplyCode.MISSING)
     assert (await fields(scripts, task.task))["status"] == b"RUNNING"
     assert (await fields(scripts, task.lease))["owner"] == b"one"
 
@@ -84,7 +84,7 @@ async def test_a_run_that_was_taken_over_or_is_over_pauses_nothing(
 ) -> None:
     task, token = await opened(scripts, keys)
     await make_task(scripts, task, status, finished=status == "COMPLETE")
-    assert await pause(scripts, keys, task, token) == no(Word.DENIED, status.encode())
+    assert await pause(scripts, keys, task, token) == no(ReplyCode.DENIED, status.encode())
     mark, later = await mark_of(scripts, task.lease), await epoch_of(scripts, task.lease) + 1
     await ask(scripts, "HINCRBY", task.lease, "epoch", 1)
-    assert await pause(scripts, keys, task, token, mark=mark) == no(Word.LOST, later)
+    assert await pause(scripts, keys, task, token, mark=mark) == no(ReplyCode.LOST, later)

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import asyncio
 
+from redis_state.scripts import ReplyCode, Scripts
 from redis_state.transport.keys import Keys
-from redis_state.transport.scripts import Scripts, Word
-from tests.looking import (
+from tests.support.scripts import (
     HOUR,
     STRANGER,
     ask,
@@ -27,21 +27,21 @@ async def test_a_priority_is_changed_once_at_its_version_and_under_its_lease(
     scripts: Scripts, keys: Keys
 ) -> None:
     task = task_keys(keys)
-    assert await scripts.prioritize_task(task, priority=3, write="a") == no(Word.MISSING)
+    assert await scripts.prioritize_task(task, priority=3, write="a") == no(ReplyCode.MISSING)
     await make_task(scripts, task, "PENDING")
     for _ in range(2):
         assert await scripts.prioritize_task(task, priority=3, write="a", expected=1) == ok(2)
     late = await scripts.prioritize_task(task, priority=4, write="b", expected=1)
-    assert late == no(Word.STALE, 2, b"a")
+    assert late == no(ReplyCode.STALE, 2, b"a")
     await start(scripts, keys, task)
     mark = await mark_of(scripts, task.lease)
     assert await scripts.prioritize_task(task, priority=5, write="c", mark=mark) == ok(4)
     stale = await scripts.prioritize_task(task, priority=6, write="d", mark=STRANGER)
-    assert stale == no(Word.LOST, await epoch_of(scripts, task.lease))
+    assert stale == no(ReplyCode.LOST, await epoch_of(scripts, task.lease))
     assert (await fields(scripts, task.task))["priority"] == b"5"
     await ask(scripts, "HSET", task.task, "status", "COMPLETE", "finished", 1)
     over = await scripts.prioritize_task(task, priority=7, write="e")
-    assert over == no(Word.DENIED, b"COMPLETE")
+    assert over == no(ReplyCode.DENIED, b"COMPLETE")
     assert (await fields(scripts, task.task))["priority"] == b"5"
 
 
@@ -53,7 +53,7 @@ async def test_of_many_at_one_version_one_changes_it(scripts: Scripts, keys: Key
         for number in range(20)
     )
     words = [reply.word for reply in await asyncio.gather(*calls)]
-    assert sorted(words) == [Word.OK] + [Word.STALE] * 19
+    assert sorted(words) == [ReplyCode.OK] + [ReplyCode.STALE] * 19
 
 
 async def test_a_paused_task_lives_as_long_as_before(scripts: Scripts, keys: Keys) -> None:
@@ -61,8 +61,8 @@ async def test_a_paused_task_lives_as_long_as_before(scripts: Scripts, keys: Key
     await make_task(scripts, task, "PENDING")
     await start(scripts, keys, task)
     await open_pause(scripts, keys, task, token, ttl_ms=5 * HOUR)
-    assert (await pause(scripts, keys, task, token)).word is Word.OK
+    assert (await pause(scripts, keys, task, token)).word is ReplyCode.OK
     before = await lives(scripts, task.task)
-    assert (await scripts.prioritize_task(task, priority=3, write="a")).word is Word.OK
+    assert (await scripts.prioritize_task(task, priority=3, write="a")).word is ReplyCode.OK
     after = await lives(scripts, task.task)
     assert after[0] > 0.99 * before[0] > 5 * HOUR

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
+from redis_state.scripts import Reply, ReplyCode, Scripts
 from redis_state.transport.keys import Keys
-from redis_state.transport.scripts import Reply, Scripts, Word
-from tests.a2a_rows import version_keys, write
-from tests.looking import HOUR, fields, lives, no, ok
+from tests.support.a2a_rows import version_keys, write
+from tests.support.scripts import HOUR, fields, lives, no, ok
 
 
 async def put(
@@ -25,7 +25,7 @@ async def test_a_configuration_is_kept_and_replaced(scripts: Scripts, keys: Keys
 
 async def test_there_are_only_so_many(scripts: Scripts, keys: Keys) -> None:
     replies = [await put(scripts, keys, name, most=2) for name in ("a", "b", "a", "c")]
-    assert replies == [ok(1), ok(2), ok(3), no(Word.DENIED, 2)]
+    assert replies == [ok(1), ok(2), ok(3), no(ReplyCode.DENIED, 2)]
 
 
 async def test_it_lives_as_long_as_its_task_and_goes_with_it(scripts: Scripts, keys: Keys) -> None:
@@ -40,5 +40,5 @@ async def test_it_lives_as_long_as_its_task_and_goes_with_it(scripts: Scripts, k
     assert (await lives(scripts, task.configs))[0] <= HOUR // 4
     await scripts.drop_a2a_version(task, write="d", ttl_ms=HOUR)
     assert await lives(scripts, task.configs) == [-2]
-    assert await put(scripts, keys, "a") == no(Word.MISSING)
+    assert await put(scripts, keys, "a") == no(ReplyCode.MISSING)
     assert await lives(scripts, task.configs) == [-2]

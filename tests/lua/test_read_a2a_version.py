@@ -1,13 +1,13 @@
 from __future__ import annotations
 
+from redis_state.scripts import ReplyCode, Scripts
 from redis_state.transport.keys import Keys
-from redis_state.transport.scripts import Scripts, Word
-from tests.a2a_rows import version_keys, write
-from tests.looking import HOUR, clock_ms, clock_passes, no
+from tests.support.a2a_rows import version_keys, write
+from tests.support.scripts import HOUR, clock_ms, clock_passes, no
 
 
 async def test_what_is_not_there_is_missing(scripts: Scripts, keys: Keys) -> None:
-    assert await scripts.read_a2a_version(version_keys(keys)) == no(Word.MISSING)
+    assert await scripts.read_a2a_version(version_keys(keys)) == no(ReplyCode.MISSING)
 
 
 async def test_a_task_is_read_with_its_owners_time(scripts: Scripts, keys: Keys) -> None:

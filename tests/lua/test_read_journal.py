@@ -1,9 +1,9 @@
 from __future__ import annotations
 
+from redis_state.scripts import Scripts
+from redis_state.scripts.journal import _SLICE
 from redis_state.transport.keys import Keys
-from redis_state.transport.scripts import Scripts
-from redis_state.transport.scripts.journal import _SLICE
-from tests.looking import HOUR, ask, lives, make_task, ok, task_keys
+from tests.support.scripts import HOUR, ask, lives, make_task, ok, task_keys
 
 
 async def test_an_empty_journal_has_no_notes(scripts: Scripts, keys: Keys) -> None:

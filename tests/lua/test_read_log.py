@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
+from redis_state.scripts import Reply, ReplyCode, Scripts
 from redis_state.transport.keys import Keys, LogKeys
-from redis_state.transport.scripts import Reply, Scripts, Word
-from tests.looking import append, ask, clock_ms, clock_passes, end_of, no, ok, rows_of
+from tests.support.scripts import append, ask, clock_ms, clock_passes, end_of, no, ok, rows_of
 
 
 async def read(
@@ -16,7 +16,7 @@ async def read(
 
 
 def ids(reply: Reply) -> list[Any]:
-    assert reply.word is Word.OK
+    assert reply.word is ReplyCode.OK
     return [entry[1][1].decode() for entry in reply.facts[3]]
 
 
@@ -29,7 +29,7 @@ async def test_an_absent_log_is_empty(scripts: Scripts, keys: Keys) -> None:
     log = keys.updates("s")
     for after in (None, 0):
         assert await read(scripts, log, after) == ok(1, 0, 0, [])
-    assert await read(scripts, log, 1, 5) == no(Word.GAP, b"ahead", 0, 0)
+    assert await read(scripts, log, 1, 5) == no(ReplyCode.GAP, b"ahead", 0, 0)
 
 
 async def test_rows_come_forward_from_a_cursor_and_by_topic(scripts: Scripts, keys: Keys) -> None:
@@ -51,12 +51,12 @@ async def test_a_cursor_that_would_skip_rows_is_told(scripts: Scripts, keys: Key
     log = keys.updates("s")
     await append(scripts, log, "a", "b", "c", "d", max_rows=2)
     ms = await times(scripts, log)
-    assert await read(scripts, log, 1, ms[0]) == no(Word.GAP, b"trimmed", 2, ms[0])
-    assert await read(scripts, log, -1) == no(Word.GAP, b"foreign", 2, ms[0])
-    assert await read(scripts, log, 3, ms[0] - 1) == no(Word.GAP, b"foreign", 2, ms[0])
-    assert await read(scripts, log, 2, ms[0] - 1) == no(Word.GAP, b"foreign", 2, ms[0])
-    assert await read(scripts, log, 9, ms[1] - 1) == no(Word.GAP, b"foreign", 2, ms[0])
-    assert await read(scripts, log, 9, ms[1] + 1) == no(Word.GAP, b"ahead", 4, ms[1])
+    assert await read(scripts, log, 1, ms[0]) == no(ReplyCode.GAP, b"trimmed", 2, ms[0])
+    assert await read(scripts, log, -1) == no(ReplyCode.GAP, b"foreign", 2, ms[0])
+    assert await read(scripts, log, 3, ms[0] - 1) == no(ReplyCode.GAP, b"foreign", 2, ms[0])
+    assert await read(scripts, log, 2, ms[0] - 1) == no(ReplyCode.GAP, b"foreign", 2, ms[0])
+    assert await read(scripts, log, 9, ms[1] - 1) == no(ReplyCode.GAP, b"foreign", 2, ms[0])
+    assert await read(scripts, log, 9, ms[1] + 1) == no(ReplyCode.GAP, b"ahead", 4, ms[1])
     assert ids(await read(scripts, log, 2, ms[0])) == ["c", "d"]
 
 
@@ -72,7 +72,7 @@ async def test_no_cursor_of_an_earlier_life_is_taken_for_one_of_this(
     for number in range(rows_then):
         await append(scripts, log, f"new-{number}", max_rows=3)
     for after in (1, 2, 3):
-        assert (await read(scripts, log, after, ms[0])).word is Word.GAP
+        assert (await read(scripts, log, after, ms[0])).word is ReplyCode.GAP
     if rows_then:
         reply = await read(scripts, log, 3, ms[2])
         assert reply.facts[0] == b"foreign"
@@ -136,17 +136,17 @@ async def test_what_was_seen_of_a_lost_history_is_what_is_not_later_than_the_cur
     reason: bytes,
     goes_on: tuple[int, int],
 ) -> None:
-    assert await read(scripts, stepped, *cursor) == no(Word.GAP, reason, *goes_on)
+    assert await read(scripts, stepped, *cursor) == no(ReplyCode.GAP, reason, *goes_on)
 
 
 async def test_of_a_trimmed_log_too(scripts: Scripts, stepped: LogKeys) -> None:
     await append(scripts, stepped, "g", max_rows=4)
     assert [n for n, _ in await rows_of(scripts, stepped)] == [4, 5, 6, 7]
-    assert await read(scripts, stepped, 9, 35) == no(Word.GAP, b"rewound", 6, 30)
-    assert await read(scripts, stepped, 9, 29) == no(Word.GAP, b"rewound", 4, 20)
+    assert await read(scripts, stepped, 9, 35) == no(ReplyCode.GAP, b"rewound", 6, 30)
+    assert await read(scripts, stepped, 9, 29) == no(ReplyCode.GAP, b"rewound", 4, 20)
     # Row 3 was dropped, and was as late as row 4; of before nothing is known.
-    assert await read(scripts, stepped, 9, 19) == no(Word.GAP, b"foreign", 3, 20)
-    assert await read(scripts, stepped, 2, 19) == no(Word.GAP, b"trimmed", 3, 20)
+    assert await read(scripts, stepped, 9, 19) == no(ReplyCode.GAP, b"foreign", 3, 20)
+    assert await read(scripts, stepped, 2, 19) == no(ReplyCode.GAP, b"trimmed", 3, 20)
 
 
 async def test_the_time_of_a_row_is_never_before_that_of_the_last(

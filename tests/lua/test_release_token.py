@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import asyncio
 
+from redis_state.scripts import Reply, ReplyCode, Scripts
 from redis_state.transport.keys import Keys
-from redis_state.transport.scripts import Reply, Scripts, Word
-from tests.looking import HOUR, fields, lives, no, ok
+from tests.support.scripts import HOUR, fields, lives, no, ok
 
 
 async def resolve(scripts: Scripts, key: str, claim: str) -> Reply:
@@ -22,7 +22,7 @@ async def open_token(scripts: Scripts, keys: Keys) -> str:
 
 
 async def test_a_released_token_is_as_it_was_before_its_claim(scripts: Scripts, keys: Keys) -> None:
-    assert await release(scripts, keys.pause("token"), "a") == no(Word.MISSING)
+    assert await release(scripts, keys.pause("token"), "a") == no(ReplyCode.MISSING)
     key = await open_token(scripts, keys)
     before = await fields(scripts, key)
     await resolve(scripts, key, "a")
@@ -39,7 +39,7 @@ async def test_a_claim_that_comes_after_its_release_gets_nothing(
 ) -> None:
     key = await open_token(scripts, keys)
     assert await release(scripts, key, "a") == ok(0)
-    assert await resolve(scripts, key, "a") == no(Word.MISSING)
+    assert await resolve(scripts, key, "a") == no(ReplyCode.MISSING)
     assert await resolve(scripts, key, "b") == ok(b"p", b"")
 
 
@@ -53,4 +53,4 @@ async def test_of_many_claims_and_their_releases_one_claim_has_the_token_in_the_
 
     await asyncio.gather(*(leave(f"left {number}") for number in range(20)))
     replies = await asyncio.gather(*(resolve(scripts, key, f"c{n}") for n in range(20)))
-    assert [reply.word for reply in replies].count(Word.OK) == 1
+    assert [reply.word for reply in replies].count(ReplyCode.OK) == 1

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
+from redis_state.scripts import Reply, ReplyCode, Scripts
 from redis_state.transport.keys import Keys
-from redis_state.transport.scripts import Reply, Scripts, Word
-from tests.looking import (
+from tests.support.scripts import (
     HOUR,
     clock_ms,
     clock_passes,
@@ -24,7 +24,7 @@ async def test_a_lease_is_prolonged_until_it_is_taken_over(scripts: Scripts, key
             lease, owner=owner, epoch=epoch, duration_ms=duration_ms, keep_ms=HOUR
         )
 
-    assert await renew("a", 1) == no(Word.LOST, 0, 1)
+    assert await renew("a", 1) == no(ReplyCode.LOST, 0, 1)
     assert await lives(scripts, lease) == [-2]
     await take("a")
     held = await epoch_of(scripts, lease)
@@ -32,12 +32,12 @@ async def test_a_lease_is_prolonged_until_it_is_taken_over(scripts: Scripts, key
     for _ in range(2):
         assert await renew("a", held) == ok(held)
     assert HOUR < (await lives(scripts, lease))[0] <= 2 * HOUR
-    assert (await take("b")).word is Word.HELD
-    assert await renew("b", held) == no(Word.LOST, held, 1)
+    assert (await take("b")).word is ReplyCode.HELD
+    assert await renew("b", held) == no(ReplyCode.LOST, held, 1)
     assert await renew("a", held, 1) == ok(held)
     await clock_passes(scripts, await clock_ms(scripts) + 1)
     later = int((await take("b")).facts[0])
-    assert await renew("a", held) == no(Word.LOST, later, 1)
+    assert await renew("a", held) == no(ReplyCode.LOST, later, 1)
     await scripts.release_lease(lease, owner="b", epoch=later)
     # Given back by its own claim, and nobody has it since.
-    assert await renew("b", later) == no(Word.LOST, later, 0)
+    assert await renew("b", later) == no(ReplyCode.LOST, later, 0)

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from redis_state.scripts import PatchKeys, Reply, ReplyCode, Scripts
 from redis_state.transport.keys import Keys
-from redis_state.transport.scripts import PatchKeys, Reply, Scripts, Word
-from tests.looking import (
+from tests.support.scripts import (
     HOUR,
     apply,
     ask,
@@ -26,7 +26,7 @@ from tests.looking import (
 @pytest.fixture
 async def patch(scripts: Scripts, keys: Keys) -> PatchKeys:
     made = patch_keys(keys)
-    assert (await apply(scripts, keys, made, gated=True)).word is Word.OK
+    assert (await apply(scripts, keys, made, gated=True)).word is ReplyCode.OK
     return made
 
 
@@ -53,7 +53,7 @@ async def test_the_first_claim_decides_and_its_repetition_does_nothing(
     assert await resolve(scripts, keys, patch, decision=b"no", result=b"") == ok(0, b"yes", 1)
     at = int((await fields(scripts, patch.patch))["at"])
     late = await resolve(scripts, keys, patch, "d", basis=(5, "moved"))
-    assert late == no(Word.TAKEN, b"by c", at, b"yes")
+    assert late == no(ReplyCode.TAKEN, b"by c", at, b"yes")
     assert (await fields(scripts, patch.context))["=t"] == b"1 result"
     assert await ask(scripts, "EXISTS", patch.patches) == 0
     assert [row for _, row in await rows_of(scripts, keys.updates("s"))] == ["told", "said-c"]
@@ -79,7 +79,7 @@ async def test_a_rejected_patch_leaves_the_context_alone(
 async def test_an_approval_on_an_older_context_leaves_the_patch_open(
     scripts: Scripts, keys: Keys, patch: PatchKeys
 ) -> None:
-    assert await resolve(scripts, keys, patch, basis=(1, "")) == no(Word.STALE, 0)
+    assert await resolve(scripts, keys, patch, basis=(1, "")) == no(ReplyCode.STALE, 0)
     assert (await fields(scripts, patch.patch))["state"] == b"open"
     assert await ask(scripts, "ZCARD", patch.patches) == 1
 
@@ -87,15 +87,15 @@ async def test_an_approval_on_an_older_context_leaves_the_patch_open(
 async def test_a_patch_that_waited_in_vain_or_never_was_is_not_decided(
     scripts: Scripts, keys: Keys, patch: PatchKeys
 ) -> None:
-    assert await resolve(scripts, keys, patch_keys(keys, "none")) == no(Word.MISSING)
+    assert await resolve(scripts, keys, patch_keys(keys, "none")) == no(ReplyCode.MISSING)
     await ask(scripts, "HSET", patch.patch, "expires", await clock_ms(scripts))
     await clock_passes(scripts, await clock_ms(scripts))
-    assert await resolve(scripts, keys, patch) == no(Word.EXPIRED)
+    assert await resolve(scripts, keys, patch) == no(ReplyCode.EXPIRED)
     assert await ask(scripts, "EXISTS", patch.context) == 0
 
 
 async def test_of_many_claims_one_wins(scripts: Scripts, keys: Keys, patch: PatchKeys) -> None:
     calls = [resolve(scripts, keys, patch, str(n)) for n in range(16)]
     replies = await asyncio.gather(*calls)
-    assert sorted(reply.word for reply in replies) == [Word.OK] + [Word.TAKEN] * 15
+    assert sorted(reply.word for reply in replies) == [ReplyCode.OK] + [ReplyCode.TAKEN] * 15
     assert (await fields(scripts, patch.context))["version"] == b"1"

@@ -5,9 +5,9 @@ from typing import Literal
 import pytest
 
 from redis_state.errors import CorruptState
+from redis_state.scripts import Fence, Reply, ReplyCode, Scripts
 from redis_state.transport.keys import Keys
-from redis_state.transport.scripts import Fence, Reply, Scripts, Word
-from tests.looking import HOUR, ask, fields, lives, no, ok
+from tests.support.scripts import HOUR, ask, fields, lives, no, ok
 
 
 async def save(
@@ -39,8 +39,8 @@ async def test_versions_count_and_a_repeated_write_is_recognised(
     key = keys.memory("m")
     for _ in range(2):
         assert await save(scripts, key, "one", expected=0, a=b"1", b=b"2") == ok(1)
-    assert await save(scripts, key, "two", expected=0, a=b"3") == no(Word.STALE, 1, b"one")
-    assert await save(scripts, key, "two", expected=2, a=b"3") == no(Word.STALE, 1, b"one")
+    assert await save(scripts, key, "two", expected=0, a=b"3") == no(ReplyCode.STALE, 1, b"one")
+    assert await save(scripts, key, "two", expected=2, a=b"3") == no(ReplyCode.STALE, 1, b"one")
     for _ in range(2):
         assert await save(scripts, key, "two", expected=1, a=b"3") == ok(2)
     assert await save(scripts, key, "three") == ok(3)
@@ -51,7 +51,7 @@ async def test_versions_count_and_a_repeated_write_is_recognised(
 
 async def test_only_what_is_there_is_amended(scripts: Scripts, keys: Keys) -> None:
     key = keys.memory("m")
-    assert await save(scripts, key, "one", expected="+", a=b"1") == no(Word.STALE, 0, b"")
+    assert await save(scripts, key, "one", expected="+", a=b"1") == no(ReplyCode.STALE, 0, b"")
     assert await fields(scripts, key) == {}
     assert await save(scripts, key, "one", a=b"1") == ok(1)
     for _ in range(2):
@@ -69,7 +69,9 @@ async def test_a_stale_epoch_writes_nothing_but_its_own_repetition_is_told_the_t
     await scripts.release_lease(lease, owner="o", epoch=fence.epoch)
     later = await scripts.acquire_lease(lease, owner="p", duration_ms=HOUR, keep_ms=HOUR)
     assert await save(scripts, key, "one", fence=fence, a=b"1") == ok(1)
-    assert await save(scripts, key, "two", fence=fence, a=b"2") == no(Word.LOST, later.facts[0])
+    assert await save(scripts, key, "two", fence=fence, a=b"2") == no(
+        ReplyCode.LOST, later.facts[0]
+    )
     assert (await fields(scripts, key))["a"] == b"1"
 
 

@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
+from redis_state.scripts import Fence, Reply, ReplyCode, Scripts
 from redis_state.testing import eventually
 from redis_state.transport.keys import Keys
-from redis_state.transport.scripts import Fence, Reply, Scripts, Word
-from tests.looking import HOUR, ask, fields, lives, no, ok
+from tests.support.scripts import HOUR, ask, fields, lives, no, ok
 
 
 async def save(
@@ -62,8 +62,8 @@ async def test_each_save_counts_and_a_repeated_one_is_recognised(
 ) -> None:
     for _ in range(2):
         assert await save(scripts, keys, "one", 0, {"head": b"1", "x": b"1"}) == ok(1)
-    assert await save(scripts, keys, "two", 0, {"head": b"2"}) == no(Word.STALE, 1)
-    assert await save(scripts, keys, "two", 2, {"head": b"2"}) == no(Word.STALE, 1)
+    assert await save(scripts, keys, "two", 0, {"head": b"2"}) == no(ReplyCode.STALE, 1)
+    assert await save(scripts, keys, "two", 2, {"head": b"2"}) == no(ReplyCode.STALE, 1)
     for _ in range(2):
         assert await save(scripts, keys, "two", 1, {"head": b"2"}, base="one") == ok(2)
     found = await fields(scripts, keys.agent_session("a"))
@@ -81,17 +81,17 @@ async def test_a_save_that_others_followed_is_recognised_for_sixteen_versions(
     for version in range(4, 20):
         assert await save(scripts, keys, f"w{version}", version) == ok(version + 1)
     for version in range(4):
-        assert await save(scripts, keys, f"w{version}", version) == no(Word.STALE, 20)
+        assert await save(scripts, keys, f"w{version}", version) == no(ReplyCode.STALE, 20)
     # An id that is a part of another one is not that one.
-    assert await save(scripts, keys, "w1", 19) == no(Word.STALE, 20)
-    assert await save(scripts, keys, "9", 19) == no(Word.STALE, 20)
+    assert await save(scripts, keys, "w1", 19) == no(ReplyCode.STALE, 20)
+    assert await save(scripts, keys, "9", 19) == no(ReplyCode.STALE, 20)
     assert (await fields(scripts, keys.agent_session("a")))["version"] == b"20"
 
 
 async def test_without_a_session_there_is_nothing_to_save_over(
     scripts: Scripts, keys: Keys
 ) -> None:
-    assert await save(scripts, keys, "one", 3, {"head": b"1"}) == no(Word.MISSING)
+    assert await save(scripts, keys, "one", 3, {"head": b"1"}) == no(ReplyCode.MISSING)
     assert await fields(scripts, keys.agent_session("a")) == {}
 
 
@@ -101,8 +101,8 @@ async def test_parts_of_another_life_are_never_added_to(scripts: Scripts, keys: 
     for deleted in (1, 0):
         assert await delete(scripts, keys) == ok(deleted)
     await save(scripts, keys, "other", 0, {"head": b"2"}, born="2")
-    assert await save(scripts, keys, "two", 1, {"head": b"3"}, born="1") == no(Word.AGAIN)
-    assert await save(scripts, keys, "two", 1, {"head": b"3"}, base="one") == no(Word.AGAIN)
+    assert await save(scripts, keys, "two", 1, {"head": b"3"}, born="1") == no(ReplyCode.AGAIN)
+    assert await save(scripts, keys, "two", 1, {"head": b"3"}, base="one") == no(ReplyCode.AGAIN)
     assert (await fields(scripts, session))["head"] == b"2"
 
 
@@ -169,7 +169,7 @@ async def test_a_stale_epoch_writes_nothing(scripts: Scripts, keys: Keys) -> Non
         fences.append(Fence(lease, taken.facts[0], owner))
         await scripts.release_lease(lease, owner=owner, epoch=fences[-1].epoch)
     stale, current = fences
-    assert await save(scripts, keys, "w", 0, fence=stale) == no(Word.LOST, current.epoch)
+    assert await save(scripts, keys, "w", 0, fence=stale) == no(ReplyCode.LOST, current.epoch)
     assert await save(scripts, keys, "w", 0, fence=current) == ok(1)
 
 
@@ -177,4 +177,4 @@ async def test_one_of_many_savers_wins_each_version(scripts: Scripts, keys: Keys
     await save(scripts, keys, "first", 0)
     replies = await asyncio.gather(*(save(scripts, keys, f"w{n}", 1) for n in range(20)))
     assert sum(reply == ok(2) for reply in replies) == 1
-    assert sum(reply == no(Word.STALE, 2) for reply in replies) == 19
+    assert sum(reply == no(ReplyCode.STALE, 2) for reply in replies) == 19

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
+from redis_state.scripts import TASK_FIELDS, Reply, ReplyCode, Scripts, TaskKeys
 from redis_state.transport.keys import Keys
-from redis_state.transport.scripts import TASK_FIELDS, Reply, Scripts, TaskKeys, Word
-from tests.looking import HOUR, ask, clock_ms, fields, lives, no, ok, task_keys, task_values
+from tests.support.scripts import HOUR, ask, clock_ms, fields, lives, no, ok, task_keys, task_values
 
 
 async def save(
@@ -28,8 +28,8 @@ async def test_an_older_view_does_not_bring_a_finished_task_back(
     assert await save(scripts, task, "2", "RUNNING", moment - 9) == ok(2)
     for _ in range(2):
         assert await save(scripts, task, "3", "COMPLETE", moment) == ok(3)
-    assert await save(scripts, task, "4", "RUNNING", moment - 1) == no(Word.STALE, 3)
-    assert await save(scripts, task, "5", "RUNNING", moment) == no(Word.STALE, 3)
+    assert await save(scripts, task, "4", "RUNNING", moment - 1) == no(ReplyCode.STALE, 3)
+    assert await save(scripts, task, "5", "RUNNING", moment) == no(ReplyCode.STALE, 3)
     assert await save(scripts, task, "6", "COMPLETE", moment - 5) == ok(4)
     assert await save(scripts, task, "7", "RUNNING", moment - 4) == ok(5)
     found = await fields(scripts, task.task)
@@ -61,7 +61,7 @@ async def test_a_task_lives_for_its_time_after_the_last_save_and_an_eighth_longe
         return [*await lives(scripts, task.task, task.tasks), entry]
 
     async def save_again(name: str, status: str = "RUNNING") -> None:
-        assert (await save(scripts, task, name, status, len(name))).word is Word.OK
+        assert (await save(scripts, task, name, status, len(name))).word is ReplyCode.OK
 
     await save_again("new")
     assert all(longest - 60_000 < life <= longest for life in await left())

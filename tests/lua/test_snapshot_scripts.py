@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import asyncio
 
+from redis_state.scripts import Reply, ReplyCode, Scripts, SnapshotKeys
 from redis_state.stores.snapshots import version_name
 from redis_state.transport.keys import Keys
-from redis_state.transport.scripts import Reply, Scripts, SnapshotKeys, Word
-from tests.looking import HOUR, ask, fields, lives, no, ok, snapshot_keys
+from tests.support.scripts import HOUR, ask, fields, lives, no, ok, snapshot_keys
 
 
 def name(version: int) -> str:
@@ -52,8 +52,8 @@ async def test_a_save_replaces_the_whole_of_its_version(scripts: Scripts, keys: 
     await save(scripts, task, 7, snapshot_id="b", row=b"three")
     assert await entries(scripts, task) == {"v:0017", "i:b:0017"}
     assert await fields(scripts, task.rows) == {"0017": b"three", "0017:": b"b"}
-    assert await scripts.read_snapshot(task, prefix="c:") == no(Word.MISSING)
-    assert await scripts.read_snapshot(task, prefix="i:a:") == no(Word.MISSING)
+    assert await scripts.read_snapshot(task, prefix="c:") == no(ReplyCode.MISSING)
+    assert await scripts.read_snapshot(task, prefix="i:a:") == no(ReplyCode.MISSING)
     assert all(0 < life <= HOUR for life in await lives(scripts, task.rows, task.index))
 
 
@@ -76,7 +76,7 @@ async def test_the_highest_number_is_read_where_doubles_would_see_equals(
         assert await scripts.read_snapshot(task, prefix="v:") == told(top)
         removed = await scripts.delete_snapshots(task, version=name(top))
         assert removed == ok(1)
-    assert await scripts.read_snapshot(task, prefix="v:") == no(Word.MISSING)
+    assert await scripts.read_snapshot(task, prefix="v:") == no(ReplyCode.MISSING)
     assert await ask(scripts, "EXISTS", task.rows, task.index) == 0
 
 
@@ -89,15 +89,15 @@ async def test_an_id_is_found_whole_and_at_its_highest_version(
     assert await scripts.read_snapshot(task, prefix="i:a:") == told(10)
     assert await scripts.read_snapshot(task, prefix="i:ab:") == told(11)
     assert await scripts.read_snapshot(task, prefix="i:%:") == told(12)
-    assert await scripts.read_snapshot(task, prefix="i:b:") == no(Word.MISSING)
+    assert await scripts.read_snapshot(task, prefix="i:b:") == no(ReplyCode.MISSING)
 
 
 async def test_a_rollback_to_nothing_removes_nothing(scripts: Scripts, keys: Keys) -> None:
     task = snapshot_keys(keys)
     await save(scripts, task, 1)
-    assert await scripts.rollback_snapshots(task, prefix="c:") == no(Word.MISSING)
+    assert await scripts.rollback_snapshots(task, prefix="c:") == no(ReplyCode.MISSING)
     there = await scripts.rollback_snapshots(task, prefix="v:" + name(2))
-    assert there == no(Word.MISSING)
+    assert there == no(ReplyCode.MISSING)
     assert await scripts.read_snapshot(task, prefix="v:") == told(1)
     assert await scripts.delete_snapshots(task, version=name(2)) == ok(0)
 
@@ -107,7 +107,7 @@ async def test_half_of_a_pair_of_keys_counts_as_nothing(scripts: Scripts, keys: 
         task = snapshot_keys(keys, lost)
         await save(scripts, task, 5)
         await ask(scripts, "DEL", getattr(task, lost))
-        assert await scripts.read_snapshot(task, prefix="v:") == no(Word.MISSING)
+        assert await scripts.read_snapshot(task, prefix="v:") == no(ReplyCode.MISSING)
         await save(scripts, task, 1)
         assert await entries(scripts, task) == {"v:0011", "i:id1:0011"}
         assert set(await fields(scripts, task.rows)) == {"0011", "0011:"}

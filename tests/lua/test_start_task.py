@@ -1,8 +1,8 @@
 from __future__ import annotations
 
+from redis_state.scripts import Reply, ReplyCode, Scripts
 from redis_state.transport.keys import Keys
-from redis_state.transport.scripts import Reply, Scripts, Word
-from tests.looking import (
+from tests.support.scripts import (
     HOUR,
     ask,
     clock_ms,
@@ -25,14 +25,14 @@ def flat(reply: Reply) -> dict[bytes, bytes]:
 
 async def test_one_worker_starts_a_pending_task(scripts: Scripts, keys: Keys) -> None:
     task, log = task_keys(keys), keys.updates("s")
-    assert await start(scripts, keys, task) == no(Word.MISSING)
+    assert await start(scripts, keys, task) == no(ReplyCode.MISSING)
     await make_task(scripts, task, "PENDING")
     for _ in range(2):
         reply = await start(scripts, keys, task)
-        assert (reply.word, reply.facts[0]) == (Word.OK, await epoch_of(scripts, task.lease))
+        assert (reply.word, reply.facts[0]) == (ReplyCode.OK, await epoch_of(scripts, task.lease))
         assert flat(reply)[b"status"] == b"RUNNING"
         assert flat(reply)[b"attempts"] == b"1"
-    assert (await start(scripts, keys, task, owner="two")).word is Word.HELD
+    assert (await start(scripts, keys, task, owner="two")).word is ReplyCode.HELD
     assert await rows_of(scripts, log) == [(1, "started-one")]
     left = await lives(
         scripts, task.task, task.tasks, task.lease, log.rows, log.ids, log.topic("t")
@@ -99,6 +99,6 @@ async def test_a_task_in_another_state_is_left_alone(scripts: Scripts, keys: Key
     task = task_keys(keys)
     await make_task(scripts, task, "PAUSED")
     before = await fields(scripts, task.task)
-    assert await start(scripts, keys, task) == no(Word.DENIED, b"PAUSED")
+    assert await start(scripts, keys, task) == no(ReplyCode.DENIED, b"PAUSED")
     assert await fields(scripts, task.task) == before
     assert await ask(scripts, "EXISTS", task.lease, keys.updates("s").ids) == 0

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
+from redis_state.scripts import Scripts
 from redis_state.transport.keys import Keys, LogKeys
-from redis_state.transport.scripts import Scripts
-from tests.looking import append
+from tests.support.scripts import append
 
 
 async def tail(

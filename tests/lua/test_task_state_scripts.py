@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from redis_state.scripts import Reply, ReplyCode, Scripts
 from redis_state.transport.keys import Keys
-from redis_state.transport.scripts import Reply, Scripts, Word
-from tests.calls import registered_keys
-from tests.looking import HOUR, ask, clock_ms, clock_passes, fields, lives, no, ok
+from tests.support.script_samples import registered_keys
+from tests.support.scripts import HOUR, ask, clock_ms, clock_passes, fields, lives, no, ok
 
 
 class Task:
@@ -68,36 +68,36 @@ def names(flat: list[bytes]) -> dict[bytes, bytes]:
 
 async def test_a_task_is_registered_once(scripts: Scripts, keys: Keys) -> None:
     task = Task(scripts, keys)
-    assert await scripts.read_task_state(task.keys) == no(Word.MISSING)
+    assert await scripts.read_task_state(task.keys) == no(ReplyCode.MISSING)
     reply = await task.register()
-    assert (reply.word, reply.facts[1:]) == (Word.OK, [0, 0])
+    assert (reply.word, reply.facts[1:]) == (ReplyCode.OK, [0, 0])
     assert await task.register() == reply
     other = await task.register("other", stream="stolen")
-    assert other.word is Word.TAKEN
+    assert other.word is ReplyCode.TAKEN
     assert other.facts == reply.facts == (await scripts.read_task_state(task.keys)).facts
     assert names(other.facts[0])[b"stream"] == b"s"
     await task.record("e")
     assert (await task.register("other")).facts[1] == 1
-    assert (await task.register()).word is Word.OK
+    assert (await task.register()).word is ReplyCode.OK
 
 
 async def test_of_many_registrations_at_once_one_wins(scripts: Scripts, keys: Keys) -> None:
     task = Task(scripts, keys)
     replies = await asyncio.gather(*(task.register(str(n)) for n in range(50)))
-    assert sorted(reply.word for reply in replies) == [Word.OK] + [Word.TAKEN] * 49
+    assert sorted(reply.word for reply in replies) == [ReplyCode.OK] + [ReplyCode.TAKEN] * 49
     assert await task.counts() == [1, 0]
 
 
 async def test_an_event_is_recorded_once_and_moves_the_task(scripts: Scripts, keys: Keys) -> None:
     task = Task(scripts, keys)
-    assert await task.record("a") == no(Word.MISSING)
+    assert await task.record("a") == no(ReplyCode.MISSING)
     assert await task.rows() == []
     await task.register()
     first = await task.record("a", "input-required")
-    assert first.word is Word.OK
+    assert first.word is ReplyCode.OK
     assert await task.record("b") != first
     again = await task.record("a", "working")
-    assert again == no(Word.TAKEN, first.facts[0], b"row a")
+    assert again == no(ReplyCode.TAKEN, first.facts[0], b"row a")
     assert await task.rows() == [b"row a", b"row b"]
     assert (await fields(scripts, task.keys.task))["state"] == b"input-required"
 
@@ -112,9 +112,9 @@ async def test_nothing_is_recorded_after_the_end(scripts: Scripts, keys: Keys) -
         ("y", "failed", True),
         ("z", None, False),
     ):
-        assert await task.record(event_id, state, ends=ends) == no(Word.DENIED, b"completed")
+        assert await task.record(event_id, state, ends=ends) == no(ReplyCode.DENIED, b"completed")
     # The call that ended it may be repeated.
-    assert await task.end() == no(Word.TAKEN, end.facts[0], b"row end")
+    assert await task.end() == no(ReplyCode.TAKEN, end.facts[0], b"row end")
     assert await fields(scripts, task.keys.task) == before
     assert await task.rows() == [b"row end"]
     assert await task.counts() == [0, 1]
@@ -124,7 +124,7 @@ async def test_of_many_ends_at_once_one_wins(scripts: Scripts, keys: Keys) -> No
     task = Task(scripts, keys)
     await task.register()
     replies = await asyncio.gather(*(task.end(str(n)) for n in range(50)))
-    assert sorted(reply.word for reply in replies) == [Word.DENIED] * 49 + [Word.OK]
+    assert sorted(reply.word for reply in replies) == [ReplyCode.DENIED] * 49 + [ReplyCode.OK]
     assert len(await task.rows()) == 1
 
 
@@ -176,7 +176,7 @@ async def test_a_task_whose_time_is_over_is_not_counted_and_leaves_the_lists(
     assert await other.counts() == [1, 1]
     # The id is free again, and what was told of the earlier task is not this one's.
     again = await over.register("again")
-    assert (again.word, again.facts[1:]) == (Word.OK, [0, 0])
+    assert (again.word, again.facts[1:]) == (ReplyCode.OK, [0, 0])
     assert await over.rows() == []
 
 
@@ -203,12 +203,12 @@ async def test_a_task_is_dropped_if_it_ended_before(scripts: Scripts, keys: Keys
     task = Task(scripts, keys)
     await task.register()
     await task.record("e")
-    assert await task.drop() == no(Word.STALE)
+    assert await task.drop() == no(ReplyCode.STALE)
     await task.end()
     ended = int((await fields(scripts, task.keys.task))["completed"])
-    assert await task.drop(ended) == no(Word.STALE)
+    assert await task.drop(ended) == no(ReplyCode.STALE)
     replies = await asyncio.gather(*(task.drop(ended + 1) for _ in range(20)))
-    assert sorted(reply.word for reply in replies) == [Word.MISSING] * 19 + [Word.OK]
+    assert sorted(reply.word for reply in replies) == [ReplyCode.MISSING] * 19 + [ReplyCode.OK]
     own = (task.keys.task, task.keys.events.rows, task.keys.events.ids)
     assert set(await lives(scripts, *own)) == {-2}
     assert await task.listed() == [[], [], []]
@@ -218,7 +218,7 @@ async def test_a_stream_is_named_anew_and_nothing_else_changes(
     scripts: Scripts, keys: Keys
 ) -> None:
     task = Task(scripts, keys)
-    assert await scripts.set_task_stream(task.keys, stream_id="x") == no(Word.MISSING)
+    assert await scripts.set_task_stream(task.keys, stream_id="x") == no(ReplyCode.MISSING)
     await task.register(ttl_ms=HOUR // 4)
     before = await fields(scripts, task.keys.task)
     assert await scripts.set_task_stream(task.keys, stream_id="x") == ok()

@@ -3,9 +3,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from redis_state.scripts import Reply, ReplyCode, Scripts, TaskKeys
 from redis_state.transport.keys import Keys
-from redis_state.transport.scripts import Reply, Scripts, TaskKeys, Word
-from tests.looking import (
+from tests.support.scripts import (
     HOUR,
     STRANGER,
     ask,
@@ -49,7 +49,7 @@ async def go(
 
 
 def told(reply: Reply) -> dict[bytes, bytes]:
-    assert reply.word is Word.OK
+    assert reply.word is ReplyCode.OK
     flat = reply.facts[0]
     return dict(zip(flat[::2], flat[1::2], strict=True))
 
@@ -58,7 +58,7 @@ async def test_a_task_moves_once_however_often_the_call_is_sent(
     scripts: Scripts, keys: Keys
 ) -> None:
     task, log = task_keys(keys), keys.updates("s")
-    assert await go(scripts, keys, task, "RUNNING", froms=["PENDING"]) == no(Word.MISSING)
+    assert await go(scripts, keys, task, "RUNNING", froms=["PENDING"]) == no(ReplyCode.MISSING)
     assert await ask(scripts, "EXISTS", task.task, log.rows) == 0
     await make_task(scripts, task, "PENDING")
     for _ in range(2):
@@ -68,7 +68,7 @@ async def test_a_task_moves_once_however_often_the_call_is_sent(
     assert await rows_of(scripts, log) == [(1, "now-RUNNING")]
     before = await fields(scripts, task.task)
     denied = await go(scripts, keys, task, "COMPLETE", froms=["PENDING", "RUN"])
-    assert denied == no(Word.DENIED, b"RUNNING")
+    assert denied == no(ReplyCode.DENIED, b"RUNNING")
     assert await fields(scripts, task.task) == before
     assert await rows_of(scripts, log) == [(1, "now-RUNNING")]
     left = await lives(scripts, task.task, task.tasks, log.rows, log.ids, log.topic("t"))
@@ -80,7 +80,7 @@ async def test_a_finer_phase_holds_for_its_status_in_its_run(scripts: Scripts, k
     await make_task(scripts, task, "RUNNING")
     told(await go(scripts, keys, task, "PAUSED:AUTH_REQUIRED", froms=["RUNNING"]))
     refused = await go(scripts, keys, task, "RUNNING", froms=["PAUSED"])
-    assert refused == no(Word.DENIED, b"AUTH_REQUIRED")
+    assert refused == no(ReplyCode.DENIED, b"AUTH_REQUIRED")
     # A host that saves the task anew, in the same state, does not say it less finely.
     await make_task(scripts, task, "PAUSED")
     assert (await go(scripts, keys, task, "RUNNING", froms=[])).facts == [b"AUTH_REQUIRED"]
@@ -100,9 +100,9 @@ async def test_a_task_that_a_worker_runs_moves_under_its_epoch_only(
     await make_task(scripts, task, "PENDING")
     await start(scripts, keys, task)
     mark, epoch = await mark_of(scripts, task.lease), await epoch_of(scripts, task.lease)
-    assert await go(scripts, keys, task, "FAILED", froms=["RUNNING"]) == no(Word.LOST, epoch)
+    assert await go(scripts, keys, task, "FAILED", froms=["RUNNING"]) == no(ReplyCode.LOST, epoch)
     late = await go(scripts, keys, task, "FAILED", froms=["RUNNING"], mark=STRANGER)
-    assert late == no(Word.LOST, epoch)
+    assert late == no(ReplyCode.LOST, epoch)
     assert (await fields(scripts, task.task))["status"] == b"RUNNING"
     told(await go(scripts, keys, task, "FAILED", froms=["RUNNING"], mark=mark))
 
@@ -127,7 +127,7 @@ async def test_of_moves_at_once_one_wins_and_the_others_see_it(
             for number, end in enumerate(ends)
         )
     )
-    assert [reply.word for reply in replies].count(Word.OK) == 1
+    assert [reply.word for reply in replies].count(ReplyCode.OK) == 1
     won = (await fields(scripts, task.task))["status"]
-    assert {reply.facts[0] for reply in replies if reply.word is Word.DENIED} == {won}
+    assert {reply.facts[0] for reply in replies if reply.word is ReplyCode.DENIED} == {won}
     assert await rows_of(scripts, keys.updates("s")) == [(1, f"now-{won.decode()}")]

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
+from redis_state.scripts import Reply, ReplyCode, Scripts
 from redis_state.transport.keys import Keys
-from redis_state.transport.scripts import Reply, Scripts, Word
-from tests.looking import HOUR, apply, fields, lives, no, ok, patch_keys
+from tests.support.scripts import HOUR, apply, fields, lives, no, ok, patch_keys
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ async def test_an_update_replaces_what_is_given_one_number_up(
 ) -> None:
     assert await update(scripts, context, "a", expected=0, llm_context=b"1") == ok(1, b"h")
     assert await update(scripts, context, "b", expected=0, llm_context=b"2") == no(
-        Word.STALE, 1, b"a"
+        ReplyCode.STALE, 1, b"a"
     )
     assert await update(scripts, context, "c", expected=1, memory=b"3", hashed=False) == ok(2, b"h")
     found = await fields(scripts, context)
@@ -83,4 +83,4 @@ async def test_results_keep_the_place_of_their_task(scripts: Scripts, context: s
 async def test_of_many_updates_of_one_number_one_is_taken(scripts: Scripts, context: str) -> None:
     calls = [update(scripts, context, str(n), expected=0, memory=b"m") for n in range(16)]
     replies = await asyncio.gather(*calls)
-    assert sorted(reply.word for reply in replies) == [Word.OK] + [Word.STALE] * 15
+    assert sorted(reply.word for reply in replies) == [ReplyCode.OK] + [ReplyCode.STALE] * 15

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 from typing import Literal
 
+from redis_state.scripts import Scripts
 from redis_state.transport.keys import Keys
-from redis_state.transport.scripts import Scripts
-from tests.looking import HOUR, ask, clock_ms, ok
+from tests.support.scripts import HOUR, ask, clock_ms, ok
 
 
 async def test_the_later_of_two_times_stands_unless_another_is_wanted(

@@ -4,10 +4,20 @@ import asyncio
 
 import pytest
 
+from redis_state.scripts import ReplyCode, Scripts
 from redis_state.transport.keys import Keys
-from redis_state.transport.scripts import Scripts, Word
-from tests.a2a_rows import TIMELESS, indexed, version_keys, write
-from tests.looking import HOUR, append, ask, clock_ms, clock_passes, fields, lives, no, rows_of
+from tests.support.a2a_rows import TIMELESS, indexed, version_keys, write
+from tests.support.scripts import (
+    HOUR,
+    append,
+    ask,
+    clock_ms,
+    clock_passes,
+    fields,
+    lives,
+    no,
+    rows_of,
+)
 
 
 async def test_a_first_version_is_written_whole(scripts: Scripts, keys: Keys) -> None:
@@ -15,7 +25,7 @@ async def test_a_first_version_is_written_whole(scripts: Scripts, keys: Keys) ->
     before = await clock_ms(scripts)
     reply = await write(scripts, task)
     version, at, epoch = reply.facts
-    assert (reply.word, version) == (Word.OK, 1)
+    assert (reply.word, version) == (ReplyCode.OK, 1)
     assert at >= before
     assert epoch >= before
     assert await fields(scripts, task.task) == {
@@ -45,8 +55,8 @@ async def test_one_of_many_writers_of_a_version_wins(scripts: Scripts, keys: Key
     task = version_keys(keys)
     calls = [write(scripts, task, write=f"w{number}") for number in range(20)]
     words = [reply.word for reply in await asyncio.gather(*calls)]
-    assert words.count(Word.OK) == 1
-    assert words.count(Word.STALE) == 19
+    assert words.count(ReplyCode.OK) == 1
+    assert words.count(ReplyCode.STALE) == 19
 
 
 async def test_a_stale_version_writes_nothing(scripts: Scripts, keys: Keys) -> None:
@@ -55,7 +65,7 @@ async def test_a_stale_version_writes_nothing(scripts: Scripts, keys: Keys) -> N
     before = await fields(scripts, task.task)
     at = before["at"]
     for rule in ("7", f"7 {at.decode()}", "1 1", "1 "):
-        assert await write(scripts, task, rule=rule, write="other") == no(Word.STALE, 1, at)
+        assert await write(scripts, task, rule=rule, write="other") == no(ReplyCode.STALE, 1, at)
     assert await fields(scripts, task.task) == before
     assert await rows_of(scripts, task.events) == [(1, "w")]
 
@@ -74,7 +84,7 @@ async def test_a_repeated_call_gets_its_version_also_after_a_later_write(
 async def test_what_has_ended_takes_nothing_more(scripts: Scripts, keys: Keys, rule: str) -> None:
     task = version_keys(keys)
     await write(scripts, task, state="3", phase="e", row=b"e")
-    assert await write(scripts, task, rule=rule, write="late") == no(Word.DENIED, b"3")
+    assert await write(scripts, task, rule=rule, write="late") == no(ReplyCode.DENIED, b"3")
 
 
 async def test_a_plain_save_may_say_an_end_again(scripts: Scripts, keys: Keys) -> None:
@@ -86,7 +96,7 @@ async def test_a_plain_save_may_say_an_end_again(scripts: Scripts, keys: Keys) -
 
 async def test_a_cancel_needs_a_task_and_no_version(scripts: Scripts, keys: Keys) -> None:
     task = version_keys(keys)
-    assert await write(scripts, task, rule="open") == no(Word.MISSING)
+    assert await write(scripts, task, rule="open") == no(ReplyCode.MISSING)
     await write(scripts, task)
     await write(scripts, task, rule="1", write="w2")
     canceled = {"state": "5", "phase": "e", "row": b"e", "owner": ""}
@@ -97,7 +107,7 @@ async def test_a_cancel_needs_a_task_and_no_version(scripts: Scripts, keys: Keys
 
 async def test_a_told_event_changes_nothing_but_the_version(scripts: Scripts, keys: Keys) -> None:
     task = version_keys(keys)
-    assert await write(scripts, task, rule="told") == no(Word.MISSING)
+    assert await write(scripts, task, rule="told") == no(ReplyCode.MISSING)
     await write(scripts, task)
     told = await write(
         scripts, task, rule="told", write="t", body=b"", state="", place=b"", owner=""
@@ -113,7 +123,7 @@ async def test_a_lease_that_lives_lets_nobody_end_its_task(scripts: Scripts, key
     task = version_keys(keys)
     epoch = (await write(scripts, task)).facts[2]
     end = {"rule": "1", "write": "end", "state": "4", "phase": "e", "row": b"e", "owner": ""}
-    assert (await write(scripts, task, **end, epoch=epoch)).word is Word.HELD
+    assert (await write(scripts, task, **end, epoch=epoch)).word is ReplyCode.HELD
 
 
 async def test_a_lease_that_ran_out_lets_one_end_its_task(scripts: Scripts, keys: Keys) -> None:
@@ -121,7 +131,7 @@ async def test_a_lease_that_ran_out_lets_one_end_its_task(scripts: Scripts, keys
     epoch = (await write(scripts, task, lease_ms=1)).facts[2]
     await clock_passes(scripts, await clock_ms(scripts) + 2)
     end = {"rule": "1", "state": "4", "phase": "e", "row": b"e", "owner": ""}
-    assert (await write(scripts, task, **end, write="old", epoch=7)).word is Word.HELD
+    assert (await write(scripts, task, **end, write="old", epoch=7)).word is ReplyCode.HELD
     replies = await asyncio.gather(
         *(write(scripts, task, **end, write=f"end{number}", epoch=epoch) for number in range(5))
     )
@@ -174,7 +184,7 @@ async def test_numbers_go_on_after_the_log_was_lost(scripts: Scripts, keys: Keys
     assert (await write(scripts, task, rule="2", write="w3")).facts[0] == 3
     assert await rows_of(scripts, task.events) == [(3, "w3")]
     gap = await scripts.read_log(task.events, after=1, after_ms=0, count=10, topic=None)
-    assert gap.word is Word.GAP
+    assert gap.word is ReplyCode.GAP
 
 
 async def test_numbers_go_on_after_the_logs_head_was_lost(scripts: Scripts, keys: Keys) -> None:

@@ -28,9 +28,9 @@ from redis_state.agents import (
 )
 from redis_state.primitives.lease import Leases
 from redis_state.worker.agents import agent_handler
-from redis_state.worker.jobs import Ticket
-from redis_state.worker.run import Handler, Terms, run_task
-from tests.agents import twenty_steps
+from redis_state.worker.arq.job_format import JobPayload
+from redis_state.worker.run import Handler, RunConfig, run_task
+from tests.support.agents import twenty_steps
 
 
 def main(argument: dict[str, Any]) -> None:
@@ -69,10 +69,10 @@ async def take_over(settings: Settings, handler: Handler, argument: dict[str, An
     """Run the task as a worker does that was given its job, once nobody else runs it."""
     async with RedisStateStore(settings) as store:
         leases = Leases(store.base.scripts, keep_ms=60_000)
-        terms = Terms({"agent": handler}, argument["name"], 0.5, 60.0, 70.0, leases)
+        run_config = RunConfig({"agent": handler}, argument["name"], 0.5, 60.0, 70.0, leases)
         while True:
             with suppress(Retry):
-                await run_task(store, terms, Ticket("s", argument["task"]), queue="q")
+                await run_task(store, run_config, JobPayload("s", argument["task"]), queue="q")
             task = await store.tasks.load("s", argument["task"])
             if task is not None and task.status.is_terminal:
                 return

@@ -19,10 +19,10 @@ from redis_state import Settings
 from redis_state.errors import BackendUnavailable, LeaseLost
 from redis_state.models import StateUpdate, TaskStatus, UpdateType
 from redis_state.worker import AgentWorker, Handler, TaskContext
-from redis_state.worker.life import TaskLife
-from redis_state.worker.pausing import Pausing
-from redis_state.worker.waitpoint import PauseOptions, Question
-from tests.runs import note_step
+from redis_state.worker.tasks.pause_model import PauseOptions, PauseRequest
+from redis_state.worker.tasks.pauses import TaskPauses
+from redis_state.worker.tasks.transitions import TaskTransitions
+from tests.support.runs import note_step
 
 STEPS = 3
 
@@ -108,28 +108,32 @@ async def _step(ctx: TaskContext) -> None:
 
 
 async def _pause(ctx: TaskContext) -> None:
-    question = Question.read(ctx.store.settings, "why", None, PauseOptions(name="z"), reveal=True)
-    await Pausing(ctx.store).open(ctx._started, "pause:z#1", question)
+    question = PauseRequest.read(
+        ctx.store.settings, "why", None, PauseOptions(name="z"), reveal=True
+    )
+    await TaskPauses(ctx.store).open(ctx._started, "pause:z#1", question)
 
 
 async def _wait(ctx: TaskContext) -> None:
-    await Pausing(ctx.store).wait(ctx._started, "pause:z#1")
+    await TaskPauses(ctx.store).wait(ctx._started, "pause:z#1")
 
 
 async def _prioritize(ctx: TaskContext) -> None:
-    await TaskLife(ctx.store).set_priority(ctx._started, 9)
+    await TaskTransitions(ctx.store).set_priority(ctx._started, 9)
 
 
 async def _hand_over(ctx: TaskContext) -> None:
-    await TaskLife(ctx.store).leave(ctx._started, TaskStatus.PENDING)
+    await TaskTransitions(ctx.store).finish_run(ctx._started, TaskStatus.PENDING)
 
 
 async def _fail(ctx: TaskContext) -> None:
-    await TaskLife(ctx.store).leave(ctx._started, TaskStatus.FAILED, error="a zombie's")
+    await TaskTransitions(ctx.store).finish_run(ctx._started, TaskStatus.FAILED, error="a zombie's")
 
 
 async def _complete(ctx: TaskContext) -> None:
-    await TaskLife(ctx.store).leave(ctx._started, TaskStatus.COMPLETE, result="a zombie's")
+    await TaskTransitions(ctx.store).finish_run(
+        ctx._started, TaskStatus.COMPLETE, result="a zombie's"
+    )
 
 
 _WRITES: tuple[Callable[[TaskContext], Awaitable[None]], ...] = (

@@ -14,7 +14,7 @@ from redis_state import RedisStateStore
 from redis_state.errors import TokenResolved, TokenUnknown
 from redis_state.models import TaskState
 from redis_state.primitives.token import new_claim, raise_unless_won
-from redis_state.worker.pausing import Pausing, expire_pauses
+from redis_state.worker.tasks.pauses import TaskPauses, expire_pauses
 from tests.chaos.gate import wait_at
 from tests.chaos.trial import Event, How
 
@@ -69,7 +69,7 @@ class Decider:
         """Send the deciding call alone: the looks before it have been taken."""
         key = self._store.base.keys.session_token(token)
         assert key is not None
-        reply = await Pausing(self._store)._decide(
+        reply = await TaskPauses(self._store)._decide(
             state,
             "pause:x#1",
             key,

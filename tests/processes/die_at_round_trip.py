@@ -25,12 +25,13 @@ from redis.asyncio.client import Pipeline
 from redis_state import RedisStateStore, Settings
 from redis_state.models import TaskState, TaskStatus
 from redis_state.testing import eventually, leaked_keys
-from redis_state.transport.packing import Prepared, Question
+from redis_state.transport.resp import PackedCommand, PreparedScript
 from redis_state.transport.sender import Sender
-from redis_state.worker import TaskClient, TaskContext, runner
+from redis_state.worker import TaskClient, TaskContext
+from redis_state.worker import worker as runner
 from tests.chaos.crew import ends, noted, taken_twice, trails, wrong_move
-from tests.pools import SESSION, agent, client_of, serving
 from tests.processes.chaos_worker import note
+from tests.support.pools import SESSION, agent, client_of, serving
 
 TASK = "task"
 PHASES = ("submit", "begin", "resolve", "end")
@@ -90,11 +91,11 @@ class Death:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _name_of(what: str | Prepared | Question) -> str:
+def _name_of(what: str | PreparedScript | PackedCommand) -> str:
     match what:
-        case Prepared():
+        case PreparedScript():
             return what.script.name
-        case Question():
+        case PackedCommand():
             return str(what.command[0])
         case _:
             return what

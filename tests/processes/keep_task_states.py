@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import Any
 
 from redis_state import InvalidTransition, RedisStateStore
-from redis_state.integrations.task_state_manager import TaskEvent, TaskStateManager
+from redis_state.integrations.embabel.task_state_manager import TaskEvent, TaskStateManager
 from tests.processes.use_session import meet
 
 

@@ -10,9 +10,9 @@ from typing import Any
 from pydantic import SecretStr
 
 from redis_state import Settings
-from tests.hosts import open_host
-from tests.mixing import draw, perform
 from tests.processes.use_primitives import meet
+from tests.support.hosts import open_host
+from tests.support.operations import draw, perform
 
 AT_ONCE = 64
 LATEST_S = 240.0  # others may be busy on this machine

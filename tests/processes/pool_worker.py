@@ -16,7 +16,7 @@ from pydantic import SecretStr
 from redis_state import Settings
 from redis_state.errors import LeaseLost
 from redis_state.worker import AgentWorker, TaskContext
-from redis_state.worker.life import TaskLife
+from redis_state.worker.tasks.transitions import TaskTransitions
 
 
 async def ask(ctx: TaskContext) -> dict[str, Any]:
@@ -70,7 +70,7 @@ def main(argument: dict[str, Any]) -> None:
     logging.basicConfig(level=logging.WARNING)
     settings = Settings(url=SecretStr(argument["url"]), namespace=argument["namespace"])
     if argument.get("dies_before_start"):
-        TaskLife.start = die_before_start  # type: ignore[method-assign]
+        TaskTransitions.start = die_before_start  # type: ignore[method-assign]
     worker = AgentWorker(
         {"ask": ask, "linger": linger, "zombie": zombie, "who": who, "poison": poison},
         settings=settings,

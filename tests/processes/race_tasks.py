@@ -9,8 +9,8 @@ from typing import Any
 
 from redis_state import RedisStateStore
 from redis_state.errors import TokenResolved
-from redis_state.worker.life import Started, TaskLife
-from redis_state.worker.pausing import Pausing
+from redis_state.worker.tasks.pauses import TaskPauses
+from redis_state.worker.tasks.transitions import StartedRun, TaskTransitions
 
 
 async def main(argument: dict[str, Any]) -> dict[str, list[str]]:
@@ -18,12 +18,12 @@ async def main(argument: dict[str, Any]) -> dict[str, list[str]]:
     won: dict[str, list[str]] = {"started": [], "resumed": []}
     options = {"namespace": argument["namespace"]}
     async with RedisStateStore.from_url(argument["url"], **options) as store:
-        life, pausing = TaskLife(store), Pausing(store)
+        life, pausing = TaskTransitions(store), TaskPauses(store)
 
         async def start(task: str, caller: int) -> None:
             owner = f"{argument['name']}-{caller}"
             started = await life.start("s", task, owner=owner, lease_ms=60_000, worker=owner)
-            if isinstance(started, Started):
+            if isinstance(started, StartedRun):
                 won["started"].append(task)
 
         async def resume(token: str, caller: int) -> None:

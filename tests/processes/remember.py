@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from redis_state import RedisStateStore
-from tests.remembering import Summarizer, memory_of, turn
+from tests.support.memory import Summarizer, memory_of, turn
 
 
 class Dying(Summarizer):

@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import SecretStr
 
 from redis_state import Settings
-from redis_state.transport.scripts import Reply, Scripts
+from redis_state.scripts import Reply, Scripts
 from redis_state.worker import AgentWorker, TaskContext
 
 STEPS = 3

@@ -12,8 +12,8 @@ from pydantic import SecretStr
 
 from redis_state import RedisStateStore, Settings
 from redis_state.testing import eventually
-from redis_state.worker.queue import Queue
-from redis_state.worker.sweeper import Sweeper
+from redis_state.worker.arq.queue import Queue
+from redis_state.worker.recovery.sweeper import Sweeper
 
 
 async def meet(store: RedisStateStore, processes: int) -> None:

@@ -17,10 +17,10 @@ from redis_state.primitives.log import Bounds, Log
 from redis_state.primitives.record import Records
 from redis_state.primitives.token import Tokens
 from redis_state.primitives.watchlist import WatchList
+from redis_state.scripts import Scripts
 from redis_state.testing import eventually
-from redis_state.transport.connect import Transport
 from redis_state.transport.keys import Keys
-from redis_state.transport.scripts import Scripts
+from redis_state.transport.transport import Transport
 
 HOUR = 3_600_000
 BOUNDS = Bounds(0, HOUR)

@@ -32,8 +32,8 @@ from redis_state.agents import (
     execution_id_for,
     id_for,
 )
-from redis_state.agents.parts import Parts
-from redis_state.agents.wire import Wire, now
+from redis_state.agents.state.lazy_parts import LazySequence
+from redis_state.agents.state.wire import Wire, now
 from redis_state.errors import InvalidField
 
 FIXTURES = Path(__file__).resolve().parents[3] / "shared" / "fixtures" / "agent_state"
@@ -52,7 +52,7 @@ def without_memory(part: Any) -> Any:
     """Make a part anew that does not know what it was read from."""
     if isinstance(part, Wire):
         return type(part)(**{name: without_memory(value) for name, value in vars(part).items()})
-    if isinstance(part, Parts):
+    if isinstance(part, LazySequence):
         made = cast("Any", part).__class__
         return made(without_memory(each) for each in cast("Sequence[Any]", part))
     if part.__class__ is tuple:

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from redis_state.transport.answer import Answer
+from redis_state.transport.future import EagerFuture
 
 WHERE: ContextVar[str] = ContextVar("WHERE", default="nowhere")
 
 
-def new_answer() -> Answer:
-    answer = Answer(loop=asyncio.get_running_loop())
+def new_answer() -> EagerFuture:
+    answer = EagerFuture(loop=asyncio.get_running_loop())
     answer.waiter = None
     return answer
 
@@ -32,7 +32,7 @@ async def in_a_callback(act: Callable[[], object]) -> None:
     await done.wait()
 
 
-async def waiting(answer: Answer, heard: list[Any], name: str = "first") -> None:
+async def waiting(answer: EagerFuture, heard: list[Any], name: str = "first") -> None:
     try:
         heard.append((name, await answer))
     except Exception as error:  # noqa: BLE001 - whatever it is
@@ -49,11 +49,11 @@ async def test_the_first_waiter_goes_on_before_telling_returns_and_the_others_af
     answer, heard = new_answer(), list[Any]()
     tasks = await begin(waiting(answer, heard), waiting(answer, heard, "second"))
 
-    def tell() -> None:
-        answer.tell(1)
+    def resolve() -> None:
+        answer.resolve(1)
         heard.append("told")
 
-    await in_a_callback(tell)
+    await in_a_callback(resolve)
     await asyncio.gather(*tasks)
     assert heard == [("first", 1), "told", ("second", 1)]
 
@@ -61,7 +61,7 @@ async def test_the_first_waiter_goes_on_before_telling_returns_and_the_others_af
 async def test_within_a_task_nobody_goes_on_before_it_waits() -> None:
     answer, heard = new_answer(), list[Any]()
     (task,) = await begin(waiting(answer, heard))
-    answer.tell(1)
+    answer.resolve(1)
     assert heard == []
     await task
     assert heard == [("first", 1)]
@@ -76,7 +76,7 @@ async def test_a_waiter_goes_on_in_its_own_context() -> None:
         heard.append(WHERE.get())
 
     (task,) = await begin(wait())
-    await in_a_callback(lambda: answer.tell(None))
+    await in_a_callback(lambda: answer.resolve(None))
     await task
     assert (heard, WHERE.get()) == (["in the task"], "nowhere")
 
@@ -86,17 +86,17 @@ async def test_a_waiter_may_wait_anew_tell_others_and_be_told_at_once() -> None:
 
     async def wait() -> None:
         heard.append(await first)
-        third.tell("within a task")
+        third.resolve("within a task")
         heard.append(await second)
 
     (task, other) = await begin(wait(), waiting(third, heard))
 
-    def tell() -> None:
-        first.tell(1)
-        second.tell(2)
+    def resolve() -> None:
+        first.resolve(1)
+        second.resolve(2)
         heard.append("told")
 
-    await in_a_callback(tell)
+    await in_a_callback(resolve)
     await asyncio.gather(task, other)
     assert heard == [1, 2, "told", ("first", "within a task")]
 
@@ -136,13 +136,13 @@ async def test_who_is_cancelled_takes_the_answer_along() -> None:
 
 async def test_one_told_already_and_the_ways_to_wait_are_those_of_any_future() -> None:
     told = new_answer()
-    told.tell(1)
+    told.resolve(1)
     with pytest.raises(asyncio.InvalidStateError):
-        told.tell(2)
+        told.resolve(2)
     answers = [new_answer() for _ in range(4)]
     loop = asyncio.get_running_loop()
     for answer in answers:
-        loop.call_soon(answer.tell, 1)
+        loop.call_soon(answer.resolve, 1)
     assert [await told, await asyncio.wait_for(answers[0], 60)] == [1, 1]
     assert list(await asyncio.gather(answers[1], asyncio.shield(answers[2]))) == [1, 1]
     done, pending = await asyncio.wait({answers[3]})
@@ -169,7 +169,7 @@ async def test_callbacks_can_be_taken_back_and_what_they_raise_harms_nobody() ->
     assert (answer.remove_done_callback(unwanted), answer.remove_done_callback(unwanted)) == (2, 0)
     answer.add_done_callback(failing)
     (task,) = await begin(waiting(answer, heard))
-    await in_a_callback(lambda: answer.tell(1))
+    await in_a_callback(lambda: answer.resolve(1))
     await task
     assert heard == [("first", 1)]
     assert [type(told["exception"]) for told in trouble] == [asyncio.CancelledError]
@@ -179,7 +179,7 @@ async def test_callbacks_can_be_taken_back_and_what_they_raise_harms_nobody() ->
 def test_who_ends_the_program_does_not_end_what_is_being_heard(kind: type[BaseException]) -> None:
     heard: list[Any] = []
 
-    async def end(answer: Answer) -> None:
+    async def end(answer: EagerFuture) -> None:
         await answer
         raise kind
 
@@ -188,8 +188,8 @@ def test_who_ends_the_program_does_not_end_what_is_being_heard(kind: type[BaseEx
         tasks = await begin(end(first), waiting(second, heard))
 
         def hear() -> None:
-            first.tell(1)
-            second.tell(2)
+            first.resolve(1)
+            second.resolve(2)
             heard.append("told")
 
         asyncio.get_running_loop().call_soon(hear)

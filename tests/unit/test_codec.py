@@ -22,7 +22,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, model_serializer
 
-from redis_state.codec import (
+from redis_state.serialization.codec import (
     MAX_DEPTH,
     Change,
     Unreadable,
@@ -35,7 +35,7 @@ from redis_state.codec import (
     plain,
     text_of,
 )
-from tests import children
+from tests.support import children
 
 
 @dataclass
@@ -481,7 +481,10 @@ def test_fingerprint_is_short_and_names_its_parts() -> None:
 
 
 def test_fingerprint_of_a_set_is_the_same_in_every_process() -> None:
-    script = "from redis_state.codec import fingerprint; print(fingerprint(set('abcdefgh')))"
+    script = (
+        "from redis_state.serialization.codec import fingerprint\n"
+        "print(fingerprint(set('abcdefgh')))"
+    )
     seen = {
         children.run(
             [sys.executable, "-c", script],

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from redis_state import codec
 from redis_state.agents import (
     AgentContext,
     AgentDefinition,
@@ -24,9 +23,10 @@ from redis_state.agents import (
     StopSignal,
     ToolCall,
 )
-from redis_state.agents.wire import Wire
+from redis_state.agents.state.wire import Wire
 from redis_state.models.planner import Trajectory, TrajectoryStep
-from tests.agents import stepped
+from redis_state.serialization import codec
+from tests.support.agents import stepped
 
 HELD: dict[str, Any] = {"list": [1, {"deep": [2]}], "map": {"key": ["s3cr3t"]}, "text": "x"}
 

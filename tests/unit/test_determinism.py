@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults import run_python
+from tests.support.faults import run_python
 
 ROOT = Path(__file__).resolve().parents[2]
 # What a run draws: in the order of its tests, an example, and what `random` gives.

@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redis_state import InvalidField, codec
-from redis_state.stores.exact import pack, unpack_exact
+from redis_state import InvalidField
+from redis_state.serialization import codec
+from redis_state.serialization.lossless import pack, unpack_exact
 
 _zones = (
     st.none()

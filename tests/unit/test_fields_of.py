@@ -20,9 +20,9 @@ from pydantic import (
     model_serializer,
 )
 
-from redis_state.codec import decode, encode, fields_of
 from redis_state.models import TaskContextSnapshot
-from redis_state.nearest import moment_text
+from redis_state.serialization.codec import decode, encode, fields_of
+from redis_state.serialization.lossy import moment_text
 
 MOMENT = datetime(2026, 1, 2, 3, 4, 5, 678901, UTC)
 

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 LAYERS = (
-    ("errors", "models", "codec", "nearest", "limits", "settings"),
-    ("transport",),
+    ("errors", "models", "serialization", "limits", "settings"),
+    ("transport", "embedded"),
+    ("scripts",),
     ("primitives",),
     ("stores", "agents"),
     ("store",),
@@ -24,7 +25,7 @@ LAYERS = (
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 RANK[""] = RANK["store"]
 # The worker imports redis for the errors that arq lets through.
-SENDERS = {"redis": ("transport", "worker"), "arq": ("worker",)}
+SENDERS = {"redis": ("transport", "embedded", "worker"), "arq": ("worker",)}
 
 
 def _package() -> Path:
@@ -99,7 +100,7 @@ def test_imports_point_left(file: str) -> None:
         ("stores/tasks.py", "from redis_state import store"),
         ("store.py", "import arq"),
         ("stores/tasks.py", "from redis import Redis"),
-        ("worker/runner.py", "from redis_state.cli import main"),
+        ("worker/worker.py", "from redis_state.cli import main"),
     ],
 )
 def test_checker_finds_an_import_that_points_right(file: str, source: str) -> None:
@@ -112,8 +113,8 @@ def test_checker_finds_an_import_that_points_right(file: str, source: str) -> No
         ("models/task.py", "from redis_state.errors import InvalidField"),
         ("transport/sender.py", "from redis.asyncio.connection import Connection"),
         ("transport/sender.py", "from .lua import Script\nfrom .. import errors"),
-        ("agents/session.py", "from redis_state.stores import tasks"),
-        ("worker/runner.py", "import arq\nfrom redis_state import RedisStateStore"),
+        ("agents/state/session.py", "from redis_state.stores import tasks"),
+        ("worker/worker.py", "import arq\nfrom redis_state import RedisStateStore"),
         ("cli/main.py", "from redis_state.demo import run"),
     ],
 )

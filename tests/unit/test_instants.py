@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redis_state import codec
 from redis_state.errors import InvalidField
-from redis_state.stores.values import instant, read_instant
+from redis_state.serialization import codec
+from redis_state.serialization.fields import instant, read_instant
 
 OFFSETS = st.timedeltas(timedelta(hours=-23), timedelta(hours=23)).map(timezone)
 ZONES: st.SearchStrategy[tzinfo | None] = st.one_of(st.none(), st.just(UTC), OFFSETS)

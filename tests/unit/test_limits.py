@@ -21,7 +21,7 @@ from redis_state.agents import (
     SessionStore,
     SubAgents,
 )
-from redis_state.integrations.task_state_manager import TaskStateManager
+from redis_state.integrations.embabel.task_state_manager import TaskStateManager
 from redis_state.memory import MemoryBudget, PlannerMemory, ShortTermMemoryConfig
 from redis_state.telemetry import GuardedSink
 from redis_state.worker import AgentWorker, Budget, RetryPolicy, TaskClient, cleanup_cron
@@ -54,7 +54,7 @@ def a2a(**options: Any) -> Any:
 
 def chat(**options: Any) -> Any:
     pytest.importorskip("httpx", reason="needs the http extra")
-    from redis_state.agents.openai import ChatDriver  # noqa: PLC0415 - as above
+    from redis_state.agents.runtime.openai import ChatDriver  # noqa: PLC0415 - as above
 
     return ChatDriver("m", **options)
 

@@ -88,7 +88,7 @@ def test_part_is_small_and_takes_no_inputs(name: str) -> None:
 
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_script_has_a_method_of_its_name(name: str) -> None:
-    scripts = import_module("redis_state.transport.scripts")
+    scripts = import_module("redis_state.scripts")
     assert callable(getattr(scripts.Scripts, name, None)), f"Scripts has no method {name}"
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from redis_state.errors import ConfigError
-from redis_state.transport import lua
-from redis_state.transport.lua import load_script, script_names
+from redis_state.scripts import loader as lua
+from redis_state.scripts.loader import load_script, script_names
 
 
 @pytest.fixture
@@ -168,5 +168,5 @@ def test_each_call_is_marked_once_and_in_a_script_only(folder: Path) -> None:
     with pytest.raises(ConfigError, match=r"main: .*twice"):
         load_script("main", folder)
     write(folder, {"main": "-- @include part\n", "lib/part": "-- @each\n"})
-    with pytest.raises(ConfigError, match=r"lib/part: write .*'-- @each' or '-- @removes' in a"):
+    with pytest.raises(ConfigError, match=r"lib/part: write .*'-- @each' or '-- @idempotent' in a"):
         load_script("main", folder)

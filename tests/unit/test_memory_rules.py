@@ -32,8 +32,8 @@ from redis_state.memory.state import (
     settled,
 )
 from redis_state.memory.wire import document_of, state_of, turn_of
-from tests.remembering import KEY, config, full_turn, memory_of, turn
-from tests.samples import Opaque
+from tests.support.memory import KEY, config, full_turn, memory_of, turn
+from tests.support.samples import Opaque
 
 NAMES = st.text(alphabet="ab:%3A\x00é", max_size=6)
 

@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redis_state import models
-from redis_state.codec import decode, encode
 from redis_state.errors import InvalidField, MissingCapability
 from redis_state.models import (
     PlannerEvent,
@@ -39,6 +38,7 @@ from redis_state.models import (
     missing_capabilities,
     require_capabilities,
 )
+from redis_state.serialization.codec import decode, encode
 
 
 def merge(known: dict[str, Any], unknown: dict[str, Any]) -> dict[str, Any]:

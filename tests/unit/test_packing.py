@@ -11,9 +11,15 @@ import hiredis
 import pytest
 
 from redis_state.errors import CallerError
+from redis_state.scripts import SCRIPTS, Fence, Limits, Scripts, TaskKeys, topic_bytes
 from redis_state.transport.keys import Keys
-from redis_state.transport.packing import Prepared, bulks, head_of_digest, prepare, question
-from redis_state.transport.scripts import SCRIPTS, Fence, Limits, Scripts, TaskKeys, topic_bytes
+from redis_state.transport.resp import (
+    PreparedScript,
+    bulks,
+    head_of_digest,
+    packed_command,
+    prepare,
+)
 
 SCRIPT = SCRIPTS["append_log"]
 
@@ -32,7 +38,7 @@ class Packing:
     def __init__(self) -> None:
         self.sent: list[list[bytes]] = []
 
-    def run(self, prepared: Prepared, more: Any, **_: Any) -> asyncio.Future[Any]:
+    def run(self, prepared: PreparedScript, more: Any, **_: Any) -> asyncio.Future[Any]:
         keys, arguments = len(prepared.keys), len(prepared.arguments) + len(more)
         packed = prepared.packed_keys + prepared.packed_arguments + bulks(more)
         command = read(head_of_digest(prepared.script.digest, keys, arguments) + packed)
@@ -109,6 +115,6 @@ def test_what_cannot_be_packed_is_the_caller_s_error(wrong: Any) -> None:
 
 
 def test_a_question_is_packed_whole() -> None:
-    asked = question("HMGET", "key", "a", "é")
+    asked = packed_command("HMGET", "key", "a", "é")
     assert asked.command == ("HMGET", "key", "a", "é")
     assert read(asked.packed) == [b"HMGET", b"key", b"a", "é".encode()]

@@ -12,19 +12,19 @@ import pytest
 
 from redis_state import Settings
 from redis_state.errors import CommandRefused, CorruptState
-from redis_state.transport.connect import Transport
-from redis_state.transport.keys import Keys
-from redis_state.transport.lua import script_names
-from redis_state.transport.packing import Prepared
-from redis_state.transport.scripts import (
+from redis_state.scripts import (
     SCRIPTS,
     Reply,
+    ReplyCode,
     Scripts,
-    Word,
     topic_bytes,
     topic_text,
 )
-from tests.calls import CALLS
+from redis_state.scripts.loader import script_names
+from redis_state.transport.keys import Keys
+from redis_state.transport.resp import PreparedScript
+from redis_state.transport.transport import Transport
+from tests.support.script_samples import CALLS
 
 _INPUT = re.compile(r"^-- (KEYS|ARGV)\[(\d+)(\.\.)?\]", re.MULTILINE)
 _TAG = re.compile(r"\{(.*?)\}")
@@ -37,7 +37,7 @@ class Noting:
         self.reply = reply
         self.commands: list[tuple[Any, ...]] = []
 
-    def run(self, prepared: Prepared, more: Any, **_: Any) -> asyncio.Future[Any]:
+    def run(self, prepared: PreparedScript, more: Any, **_: Any) -> asyncio.Future[Any]:
         return self.send(*prepared.command(*more))
 
     def send(self, *command: Any, **_: Any) -> asyncio.Future[Any]:
@@ -69,7 +69,7 @@ def test_each_script_has_a_method_and_each_method_a_script() -> None:
 @pytest.mark.parametrize("name", CALLS)
 async def test_a_call_gives_what_the_header_asks_for(name: str) -> None:
     sender, scripts = noting([b"OK"])
-    assert await CALLS[name](scripts, Keys()) == Reply(Word.OK, [])
+    assert await CALLS[name](scripts, Keys()) == Reply(ReplyCode.OK, [])
     command, digest, size, *rest = sender.commands[0]
     assert (command, digest) == ("EVALSHA", SCRIPTS[name].digest)
     given = {"KEYS": rest[:size], "ARGV": rest[size:]}
@@ -101,6 +101,6 @@ def test_a_topic_is_read_as_it_was_written(topic: str | None) -> None:
 
 
 def test_a_fact_is_read_as_text() -> None:
-    assert Reply(Word.OK, [b"a", 5, b"\xed\xa0\x80"]).text(0) == "a"
-    assert Reply(Word.OK, [b"a", 5, b"\xed\xa0\x80"]).text(1) == "5"
-    assert Reply(Word.OK, [b"a", 5, b"\xed\xa0\x80"]).text(2) == "\ud800"
+    assert Reply(ReplyCode.OK, [b"a", 5, b"\xed\xa0\x80"]).text(0) == "a"
+    assert Reply(ReplyCode.OK, [b"a", 5, b"\xed\xa0\x80"]).text(1) == "5"
+    assert Reply(ReplyCode.OK, [b"a", 5, b"\xed\xa0\x80"]).text(2) == "\ud800"

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from redis_state.testing import eventually
-from tests.timing import Overdue
+from tests.support.timing import Overdue
 
 
 @pytest.mark.parametrize("busy_s", [0.0, 0.3], ids=["free", "busy"])

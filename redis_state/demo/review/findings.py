@@ -13,7 +13,7 @@ SEVERITIES: tuple[Severity, ...] = get_args(Severity)
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Name one problem. ``line`` counts from 1."""
+    """One problem. ``line`` counts from 1."""
 
     kind: str
     severity: Severity

@@ -21,7 +21,7 @@ _ALWAYS_THERE = re.compile(r"top|L\d+(?:C\d+)?(?:-L\d+(?:C\d+)?)?|:~:.*", re.DOT
 
 
 class LinkPolicy(StrEnum):
-    """Say which links are looked at.
+    """Which links are checked.
 
     ``RELATIVE`` checks relative links and anchors and ignores the others. ``STRICT`` also reports
     plain http links, links by absolute path and links that leave the root folder.

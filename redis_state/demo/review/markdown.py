@@ -121,7 +121,7 @@ class MarkdownParser(MarkdownIt):
 
 
 def read(path: Path) -> tuple[str, bool]:
-    """Read a file as it is, and tell whether it was valid UTF-8."""
+    """Read a file as it is, and return whether it was valid UTF-8."""
     data = path.read_bytes()
     try:
         return data.decode("utf-8"), True

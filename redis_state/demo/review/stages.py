@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Name one step of a review, and say in a few words what it does."""
+    """One step of a review: its name, and a few words on what it does."""
 
     name: str
     description: str

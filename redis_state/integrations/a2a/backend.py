@@ -107,11 +107,11 @@ class A2ABackend:
         await self.aclose()
 
     def scope(self, context: ServerCallContext) -> str:
-        """Name the caller's part: tenant and owner. Nothing of another part can be reached."""
+        """Return the caller's scope: tenant and owner. Nothing of another scope can be reached."""
         return a2a_scope(context.tenant, self.options.owner_resolver(context))
 
     def ref(self, task_id: str, context: ServerCallContext) -> Ref:
-        """Name a task of the caller's."""
+        """Return the reference of a caller's task."""
         return Ref(self.scope(context), task_id)
 
     async def read(self, ref: Ref) -> Snapshot | None:
@@ -120,12 +120,12 @@ class A2ABackend:
         return await self.owner.look(ref)
 
     def was_read(self, task_id: str) -> Ref | None:
-        """Name the task of this id that the running call has read, if it has."""
+        """Return the task of this id that the running call has read, if it has."""
         ref = _READ.get()
         return ref if ref is not None and ref.task_id == task_id else None
 
     def only_listens(self, task_id: str) -> bool:
-        """Tell whether a task's queue is fed by another server and read here."""
+        """Return whether a task's queue is fed by another server and read here."""
         return self.tapped[task_id] > 0 and task_id not in self.fed
 
     def feed_by(self, queues: object) -> None:

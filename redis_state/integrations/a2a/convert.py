@@ -75,7 +75,7 @@ def draft_of(task: Task, event: Event | None) -> Draft:
 
 
 def phase_of(task: Task) -> Phase:
-    """Tell what a task's state means for whoever waits for it."""
+    """Return what a task's state means for whoever waits for it."""
     if task.status.state in ENDED_STATES:
         return Phase.ENDED
     return Phase.WAITING if task.status.state in WAITING_STATES else Phase.OPEN

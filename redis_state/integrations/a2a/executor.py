@@ -120,7 +120,7 @@ class InterruptibleExecutor(AgentExecutor):
         return await self.backend.owner.read(ref, partial(self.backend.tasks.read, ref))
 
     async def _tell(self, task: Task, event_queue: EventQueue) -> None:
-        """Let this server's consumer meet the end: it then reads the task and closes streams."""
+        """End this server's consumer: it then reads the task and closes streams."""
         await event_queue.enqueue_event(status_of(task))
 
 

@@ -44,13 +44,13 @@ class _FedQueue(EventQueueLegacy):
         self._feed = feed
 
     async def enqueue_event(self, event: Event) -> None:
-        """Tell an event, then queue it."""
+        """Publish an event, then queue it."""
         if not self.is_closed():
             await self._feed.tell(_EVENT + event_bytes(event))
         await super().enqueue_event(event)
 
     async def close(self, immediate: bool = False) -> None:  # noqa: FBT001, FBT002 - the SDK's
-        """Tell the end, once, then close, also if it could not be told."""
+        """Publish the end, once, then close, also if publishing failed."""
         try:
             await self._feed.end()
         finally:
@@ -78,7 +78,7 @@ class _Feed:
         self.log: Log = Log(scripts, keys.a2a_queue(task_id), bounds, announce=True)
 
     async def begin(self) -> None:
-        """Say that the queue is fed here, for as long as this process lives."""
+        """Take the lease on feeding the queue, for as long as this process lives."""
         await self._take()
         self._beating = asyncio.create_task(self._beat(), name="redis_state a2a queue")
 
@@ -114,7 +114,7 @@ class _Feed:
                 raise
 
     async def end(self) -> None:
-        """Tell the end. Safe to repeat. Who cannot be told hears it from the lease's end."""
+        """Publish the end. Safe to repeat. A reader that misses it sees the lease expire."""
         if self._ended:
             return
         self._ended = True
@@ -131,7 +131,7 @@ class _Feed:
             log.warning("the end of a queue could not be told: %s", error)
 
     async def is_fed(self) -> bool:
-        """Tell whether some server feeds the queue."""
+        """Return whether some server feeds the queue."""
         return await self._leases.is_held(self._lease)
 
 
@@ -239,7 +239,7 @@ class RedisQueueManager(QueueManager):
         pump.add_done_callback(self._pumps.discard)
 
     async def _feed_from(self, child: EventQueueLegacy, feed: _Feed) -> None:
-        """Tell what a queue of another make is told."""
+        """Publish the events of a queue that was not made here."""
         while True:
             try:
                 event = await child.dequeue_event()
@@ -299,7 +299,7 @@ class RedisQueueManager(QueueManager):
             log.warning("the end of a task could not be sent to a tap: %r", error)
 
     async def _is_dead(self, feed: _Feed) -> bool:
-        """Tell whether a feeder is dead, as far as this server can know at the moment."""
+        """Return whether a feeder is dead, as far as this server can know at the moment."""
         try:
             owner = self.backend.owner
             return not await owner.in_touch(feed.is_fed()) and owner.judges

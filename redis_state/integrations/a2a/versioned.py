@@ -200,7 +200,7 @@ class RedisTaskEventStream(TaskEventStream):
     def version_at(
         self, task_id: str, context: ServerCallContext, cursor: str = "0-0"
     ) -> RedisTaskVersion:
-        """Name a version of a caller's task, to read its events from: by default from the first.
+        """Return the cursor of a version of a caller's task: by default before the first.
 
         ``cursor`` is `RedisTaskVersion.cursor`, such as a client's Last-Event-ID. Errors:
         InvalidParamsError if it is none.

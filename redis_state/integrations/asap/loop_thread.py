@@ -44,7 +44,7 @@ class LoopThread:
             self._waiting.discard(future)
 
     def close(self, last: Work[None]) -> None:
-        """Let the calls under way end, run ``last`` and end the thread. Safe to repeat.
+        """Wait for running calls, run ``last`` and end the thread. Safe to repeat.
 
         From the thread itself, where nobody may wait for it, the end is only begun.
         """

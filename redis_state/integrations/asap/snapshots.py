@@ -49,7 +49,7 @@ class AsyncRedisSnapshotStore:
         return list(await self._snapshots.versions(task_id))
 
     async def delete(self, task_id: str, version: int | None = None) -> bool:
-        """Delete one version, or all; tell whether there was any."""
+        """Delete one version, or all; return whether there was any."""
         return await self._snapshots.delete(task_id, version)
 
     async def by_id(self, task_id: str, snapshot_id: str) -> Any:
@@ -65,7 +65,7 @@ class AsyncRedisSnapshotStore:
         return await self._snapshots.rollback(task_id, to=to)
 
     async def prune(self, task_id: str, *, keep_last: int, keep_checkpoints: bool = True) -> int:
-        """Delete all but the highest versions, and the checkpoints; tell how many."""
+        """Delete all but the highest versions, and the checkpoints; return how many."""
         return await self._snapshots.prune(
             task_id, keep_last=keep_last, keep_checkpoints=keep_checkpoints
         )
@@ -116,7 +116,7 @@ class RedisSnapshotStore:
         return self._thread.run(lambda: self._own.list_versions(task_id))
 
     def delete(self, task_id: str, version: int | None = None) -> bool:
-        """Delete one version, or all; tell whether there was any."""
+        """Delete one version, or all; return whether there was any."""
         return self._thread.run(lambda: self._own.delete(task_id, version))
 
     def by_id(self, task_id: str, snapshot_id: str) -> Any:
@@ -132,13 +132,13 @@ class RedisSnapshotStore:
         return self._thread.run(lambda: self._own.rollback(task_id, to=to))
 
     def prune(self, task_id: str, *, keep_last: int, keep_checkpoints: bool = True) -> int:
-        """Delete all but the highest versions, and the checkpoints; tell how many."""
+        """Delete all but the highest versions, and the checkpoints; return how many."""
         return self._thread.run(
             lambda: self._own.prune(task_id, keep_last=keep_last, keep_checkpoints=keep_checkpoints)
         )
 
     def close(self) -> None:
-        """Let the calls under way end, disconnect and end the thread. Safe to repeat."""
+        """Wait for running calls, disconnect and end the thread. Safe to repeat."""
         self._close()
 
     def __enter__(self) -> Self:

@@ -8,8 +8,8 @@ from typing import Any
 from redis_state.errors import InvalidTransition
 from redis_state.integrations.asap.package import load
 from redis_state.models import ASAP, TaskState
+from redis_state.scripts import Fence
 from redis_state.store import RedisStateStore
-from redis_state.transport.scripts import Fence
 
 
 async def move_task(

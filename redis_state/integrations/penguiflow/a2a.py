@@ -28,17 +28,17 @@ from penguiflow_a2a.models import (
     TaskStatusUpdateEvent,
 )
 
-from redis_state import codec
 from redis_state.errors import (
     ConfigError,
     CursorGap,
     NoConnection,
     RedisStateError,
 )
-from redis_state.integrations.penguiflow.side import SideStore
+from redis_state.integrations.penguiflow.standalone import StandaloneStore
+from redis_state.serialization import codec
+from redis_state.serialization.fields import choice, text
 from redis_state.settings import Settings, make_settings
-from redis_state.stores.a2a_tasks import A2ATaskStore, Filter, FoundTask, Told
-from redis_state.stores.values import choice, text
+from redis_state.stores.a2a_tasks import A2ATaskStore, Filter, FoundTask, TaskChange
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ PATIENCE_S = 15.0
 Unsubscribe = Callable[[], Coroutine[Any, Any, None]]
 
 
-class PenguiflowA2ATaskStore(SideStore):
+class PenguiflowA2ATaskStore(StandaloneStore):
     """Tasks of A2A servers, shared by all processes.
 
     An unknown task is a KeyError everywhere. Each change is one atomic step: no message, artifact
@@ -281,7 +281,7 @@ class PenguiflowA2ATaskStore(SideStore):
                 return
 
     def _hand_on(
-        self, task_id: str, context_id: str, told: Told, queue: asyncio.Queue[StreamResponse]
+        self, task_id: str, context_id: str, told: TaskChange, queue: asyncio.Queue[StreamResponse]
     ) -> None:
         place = f"a2a update {told.cursor} of {task_id}"
         event = self.base.attempt("a2a", place, b"", lambda: _event(task_id, context_id, told))
@@ -334,7 +334,7 @@ def _task(found: FoundTask, history_length: int | None) -> Task:
     return task
 
 
-def _event(task_id: str, context_id: str, told: Told) -> StreamResponse | None:
+def _event(task_id: str, context_id: str, told: TaskChange) -> StreamResponse | None:
     ids = {"task_id": task_id, "context_id": context_id}
     match told.kind, *told.values:
         case "status", status, final, metadata:
@@ -352,7 +352,7 @@ def _event(task_id: str, context_id: str, told: Told) -> StreamResponse | None:
 
 
 def _ended(found: FoundTask) -> StreamResponse:
-    told = Told("status", [found.status, True, found.metadata], found.cursor)
+    told = TaskChange("status", [found.status, True, found.metadata], found.cursor)
     event = _event(found.document["id"], found.document["context_id"], told)
     assert event is not None  # noqa: S101 - a status is always told
     return event

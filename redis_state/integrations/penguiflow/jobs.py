@@ -17,12 +17,12 @@ from typing import Any
 from penguiflow.sessions.scheduler import JobDefinition, JobRunRecord
 
 from redis_state.errors import BackendError, LostRace
-from redis_state.integrations.penguiflow.side import SideStore
+from redis_state.integrations.penguiflow.standalone import StandaloneStore
+from redis_state.serialization.fields import text
 from redis_state.settings import Settings, make_settings
 from redis_state.stores.base import ms
 from redis_state.stores.jobs import Claim, JobStore, Planned
 from redis_state.stores.tasks import microseconds
-from redis_state.stores.values import text
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class Held:
 
     @property
     def waits(self) -> bool:
-        """Tell whether it is still to be ended, and worth holding."""
+        """Return whether it is still to be ended, and worth holding."""
         return not (self.ended or self.failed or self.lost)
 
 
@@ -62,7 +62,7 @@ class Batch:
 
     @property
     def is_over(self) -> bool:
-        """Tell whether nobody can be at it any more."""
+        """Return whether no process can work on it any more."""
         return self.task is None or self.task.done()
 
 
@@ -92,7 +92,7 @@ class DueJobs(list[Any]):
             store.leave(batch)
 
 
-class PenguiflowJobStore(SideStore):
+class PenguiflowJobStore(StandaloneStore):
     """Scheduled jobs. Each due occurrence is given to one scheduler of all processes."""
 
     def __init__(self, settings: Settings) -> None:
@@ -162,7 +162,7 @@ class PenguiflowJobStore(SideStore):
         return DueJobs(jobs, self, batch)
 
     async def record_run(self, run: JobRunRecord) -> None:
-        """Note a run, and that the claimed job is begun.
+        """Record a run, and that the claimed job has begun.
 
         Inside of a loop over `list_due` the job counts as fired when the loop goes on; outside of
         one it does now. Errors: LostRace if the claim ran out and another scheduler has the job;
@@ -340,7 +340,7 @@ def create_job_store(*, url: str | None = None, **options: Any) -> PenguiflowJob
 
 
 def _moved_on(job: JobDefinition, held: Held) -> bool:
-    """Tell whether a job is due when the scheduler itself says so after a run."""
+    """Return whether a job is due when the scheduler itself says so after a run."""
     return (
         job.schedule.interval_s is not None
         and job.schedule.next_run_at == job.schedule.next_after(held.asked)

@@ -22,7 +22,7 @@ from penguiflow.planner import PlannerFinish, PlannerPause, ReactPlanner
 from penguiflow.state import SteeringEvent, SteeringEventType
 from penguiflow.steering import SteeringCancelled, SteeringInbox
 
-from redis_state import codec, limits
+from redis_state import limits
 from redis_state.errors import BackendError, BackendUnavailable, InvalidField, LostRace
 from redis_state.integrations.penguiflow.memory import memory_key_of, remembering
 from redis_state.integrations.penguiflow.pauses import resume_once
@@ -34,8 +34,9 @@ from redis_state.integrations.penguiflow.tasks import (
     running,
     trace_of,
 )
+from redis_state.serialization import codec
 from redis_state.worker import Decision, Handler, TaskCancelled, TaskContext
-from redis_state.worker.waitpoint import PauseOptions
+from redis_state.worker.tasks.pause_model import PauseOptions
 
 PlannerFactory = Callable[
     [PenguiflowStateStore, TaskContext], ReactPlanner | Awaitable[ReactPlanner]
@@ -90,7 +91,7 @@ def planner_handler(
 
 
 def answer_of(decision: Decision) -> str:
-    """Say a decision in words, for a planner."""
+    """Return a decision as text, for a planner."""
     verdict = "approved" if decision.approved else "rejected"
     if decision.value is None:
         return verdict
@@ -160,7 +161,7 @@ class TaskInbox(SteeringInbox):  # type: ignore[misc]  # penguiflow has no types
         return self._ctx.inbox.cancel_reason
 
     def has_event(self) -> bool:
-        """Tell whether there is something that the planner was not told."""
+        """Return whether there is something that the planner has not received."""
         self._look()
         return bool(self._waiting)
 
@@ -292,7 +293,7 @@ class _Plan:
         go: Callable[[ReactPlanner, PenguiflowStateStore, TaskInbox], Awaitable[Any]],
         told: Sequence[str] = (),
     ) -> dict[str, Any]:
-        """Tell which it was, a pause or the end, and what the planner was told meanwhile."""
+        """Return a pause or the end, and what the planner received meanwhile."""
         inbox = TaskInbox(self.ctx, told)
         with running(self.ctx):
             async with job_store(self.ctx, pause_lives=self.pause_lives) as store:

@@ -20,8 +20,8 @@ from weakref import WeakValueDictionary
 from penguiflow.sessions import SessionManager
 
 from redis_state.errors import ConfigError, InvalidField
-from redis_state.integrations.penguiflow.durable import DurableSession
-from redis_state.integrations.penguiflow.inside import replaced
+from redis_state.integrations.penguiflow.durable_session import DurableSession
+from redis_state.integrations.penguiflow.private_names import replaced
 from redis_state.integrations.penguiflow.sessions import SessionStore, open_session
 from redis_state.integrations.penguiflow.state import PenguiflowStateStore, create_store
 
@@ -98,7 +98,7 @@ class DurableSessionManager(SessionManager):  # type: ignore[misc]  # penguiflow
         await asyncio.gather(*map(self.drop, list(self._open)))
 
     def _turn(self, session_id: str) -> asyncio.Lock:
-        """Have one call at a time open or close a session. Kept as long as a call has it."""
+        """Serialise the calls that open or close a session. Kept as long as a call has it."""
         return self._opening.setdefault(session_id, asyncio.Lock())
 
 

@@ -20,8 +20,8 @@ from penguiflow.state import TaskState, TaskStatus
 
 from redis_state.errors import BackendError, LeaseLost
 from redis_state.primitives.lease import Held, Leases
+from redis_state.scripts import Fence, ReplyCode
 from redis_state.stores.base import ms
-from redis_state.transport.scripts import Fence, Word
 
 ENDED: frozenset[TaskStatus] = frozenset(
     {TaskStatus.COMPLETE, TaskStatus.FAILED, TaskStatus.CANCELLED}
@@ -56,7 +56,7 @@ class TaskLeases:
         return task_id in self._held
 
     def names(self) -> list[str]:
-        """Name the tasks that this session runs."""
+        """Return the tasks that this session runs."""
         return list(self._held)
 
     def fence(self, task_id: str) -> Fence | None:
@@ -81,7 +81,7 @@ class TaskLeases:
             self._beats[task_id] = asyncio.create_task(beating, name="redis_state task lease")
 
     async def give_back(self, task_id: str) -> None:
-        """Let anybody take a lease. Where the server is away it runs out."""
+        """Release a lease. If the server is unreachable it expires."""
         held = self.drop(task_id)
         if held is not None:
             with suppress(BackendError):
@@ -102,11 +102,11 @@ class TaskLeases:
             await self._leases.release(Held(key, owner.decode(), int(epoch)))
 
     async def look(self, task_id: str) -> Standing | None:
-        """Tell how a stored task stands."""
+        """Return how a stored task stands."""
         reply = await self._store.base.scripts.look_task(
             self._store.tasks.keys(self._session_id, task_id)
         )
-        if reply.word is Word.MISSING:
+        if reply.word is ReplyCode.MISSING:
             return None
         _, _, epoch, left_ms = reply.facts[:4]
         return Standing(TaskStatus(reply.text(0)), epoch, left_ms, bool(reply.facts[8]))
@@ -178,7 +178,7 @@ class SharedRegistry(TaskRegistry):  # type: ignore[misc]  # penguiflow has no t
         return [task for task in found if status is None or task.status == status]
 
     async def list_children(self, task_id: str) -> list[str]:
-        """Name the tasks that a task has spawned, in any process."""
+        """Return the tasks that a task has spawned, in any process."""
         await self.list_tasks(self._session_id)
         found: list[str] = await super().list_children(task_id)
         return found
@@ -210,7 +210,7 @@ class SharedRegistry(TaskRegistry):  # type: ignore[misc]  # penguiflow has no t
             return changed
 
     async def runs_elsewhere(self, task_id: str) -> bool:
-        """Tell whether another process runs a task, or a worker of the pool is to."""
+        """Return whether another process runs a task, or a worker of the pool is to."""
         if task_id in self.leases:
             return False
         standing = await self.leases.look(task_id)
@@ -239,7 +239,7 @@ class SharedRegistry(TaskRegistry):  # type: ignore[misc]  # penguiflow has no t
 
     @asynccontextmanager
     async def _changing(self, task_id: str, status: TaskStatus | None) -> AsyncGenerator[bool]:
-        """Have a task's lease for a change; the block is told whether it may be made."""
+        """Hold a task's lease for a change; the block gets whether the change may be made."""
         if task_id in self.leases:
             yield True
             return

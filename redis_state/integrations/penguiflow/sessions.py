@@ -30,12 +30,12 @@ from penguiflow.sessions import StreamingSession
 from penguiflow.state import StateUpdate, SteeringEvent, SteeringEventType, TaskState
 
 from redis_state.errors import BackendError, CursorGap, InvalidField
-from redis_state.integrations.penguiflow.durable import DurableSession
-from redis_state.integrations.penguiflow.inside import forget, has_room, inbox_of
+from redis_state.integrations.penguiflow.durable_session import DurableSession
+from redis_state.integrations.penguiflow.private_names import forget, has_room, inbox_of
 from redis_state.integrations.penguiflow.registry import ENDED
+from redis_state.scripts import Fence
 from redis_state.store import RedisStateStore
 from redis_state.stores.session_log import Entry
-from redis_state.transport.scripts import Fence
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -131,7 +131,7 @@ class SteeringBridge:
         self._own: dict[str, asyncio.Future[bool]] = {}
 
     def look_at(self, task_id: str, ended: bool) -> None:  # noqa: FBT001 - for call_soon
-        """Note that a task was saved here: it may have started or ended."""
+        """Record that a task was saved here: it may have started or ended."""
         reader = self._readers.get(task_id)
         if ended:
             self._spawn(self._turn(task_id, _APPROVALS))
@@ -209,7 +209,7 @@ class SteeringBridge:
         await asyncio.gather(*stopping, return_exceptions=True)
 
     async def _turn(self, task_id: str, kinds: frozenset[SteeringEventType]) -> None:
-        """Have a task's reader feed these kinds from now on, or end with it."""
+        """Set the kinds of events that a task's reader feeds from now on, or end it."""
         async with self._turning:
             if kinds is _ALL and inbox_of(self.session, task_id) is None:
                 kinds = _APPROVALS  # it has ended in the meantime
@@ -318,7 +318,7 @@ class _Reader:
             await asyncio.sleep(_LOOK_FOR_ROOM_S)
 
     async def _note(self) -> None:
-        """Note how far everything was fed, so that no later reader tells it again."""
+        """Record how far everything was fed, so that no later reader repeats it."""
         if self._left or self._held or self._heard is None:
             return
         self.noted = self._heard

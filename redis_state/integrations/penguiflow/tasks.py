@@ -15,9 +15,9 @@ from typing import Any, TypeVar, cast
 
 from penguiflow.types import Message
 
-from redis_state import codec
 from redis_state.errors import BackendError, InvalidField, LostRace
 from redis_state.integrations.penguiflow.state import TYPES, PenguiflowStateStore
+from redis_state.serialization import codec
 from redis_state.settings import Settings
 from redis_state.worker import TaskContext
 
@@ -42,7 +42,7 @@ class Interrupted(BaseException):
 
 
 def trace_of(ctx: TaskContext) -> str:
-    """Name a task's trace: the one it was submitted with, else ``job-`` and its id."""
+    """Return a task's trace: the one it was submitted with, else ``job-`` and its id."""
     return ctx.task.trace_id or f"job-{ctx.task.task_id}"
 
 
@@ -58,7 +58,7 @@ def task_of(where: Any) -> TaskContext:
 
 
 def once(tool: F) -> F:
-    """Have a tool done once for the same arguments between two pauses of a task.
+    """Run a tool once for the same arguments between two pauses of a task.
 
     Stand it below ``@tool``. A run that begins again, after a crash or a hand-over, gets the noted
     result. A crash between the work and its note does the work again: what has effects outside is
@@ -82,7 +82,7 @@ def once(tool: F) -> F:
 
 @contextmanager
 def running(ctx: TaskContext) -> Generator[str]:
-    """Have `task_of` find a task by its trace for the length of the block.
+    """Make `task_of` find a task by its trace for the length of the block.
 
     Errors: InvalidField if a task of this process has that trace already.
     """

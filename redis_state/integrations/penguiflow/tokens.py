@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from redis_state.integrations.penguiflow.side import SideStore
+from redis_state.integrations.penguiflow.standalone import StandaloneStore
 from redis_state.settings import Settings, make_settings
 from redis_state.stores.oauth_tokens import OAuthTokenStore
 
 
-class PenguiflowTokenStore(SideStore):
+class PenguiflowTokenStore(StandaloneStore):
     """OAuth tokens of users, shared by all processes."""
 
     def __init__(self, settings: Settings) -> None:

@@ -1,0 +1,1 @@
+"""Agents' sessions in Redis: their encoding, their history, and reading damaged ones."""

@@ -1,0 +1,174 @@
+"""What the commands print: documents for programs, tables for people."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from redis_state.models import StateUpdate, TaskState, TaskStatus
+from redis_state.serialization import codec
+
+if TYPE_CHECKING:
+    from redis_state.worker import OpenPause, TaskView, WorkerInfo
+
+_STYLES = {
+    TaskStatus.PENDING: "cyan",
+    TaskStatus.RUNNING: "blue",
+    TaskStatus.PAUSED: "yellow",
+    TaskStatus.COMPLETE: "green",
+    TaskStatus.FAILED: "red",
+    TaskStatus.CANCELLED: "magenta",
+}
+_LONGEST = 60
+_WIDEST = 10_000
+
+
+def print_json(document: Any) -> None:
+    """Print one document on one line. It is written out at once: somebody may be following."""
+    print(codec.encode(document).decode(), flush=True)
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, none: str) -> None:
+    """Print rows under their columns; say so if there are none. Ids are never cut."""
+    table = Table(box=box.SIMPLE, pad_edge=False, show_edge=False)
+    for column in columns:
+        table.add_column(column, overflow="fold", no_wrap=column in ("session", "task", "id"))
+    for row in rows:
+        table.add_row(*(cell if isinstance(cell, Text) else Text(_text(cell)) for cell in row))
+    if not table.row_count:
+        print_line(none)
+        return
+    # As wide as it has to be: what is copied from it must be whole.
+    width = Console(width=_WIDEST).measure(table).maximum
+    Console(width=max(width, Console().width)).print(table)
+
+
+def print_line(text: str) -> None:
+    """Print a line as it is."""
+    print(text, flush=True)
+
+
+def status_of(state: TaskState) -> Text:
+    """Write a task's state in its colour."""
+    return Text(state.status.value, style=_STYLES[state.status])
+
+
+def task_document(state: TaskState) -> dict[str, Any]:
+    """Write a task as JSON."""
+    return {
+        "session_id": state.session_id,
+        "task_id": state.task_id,
+        "status": state.status.value,
+        "priority": state.priority,
+        "description": state.description,
+        "parent": parent_of(state),
+        "error": state.error,
+        "result": state.result,
+        "created_at": state.created_at.isoformat(),
+        "updated_at": state.updated_at.isoformat(),
+    }
+
+
+def view_document(view: TaskView) -> dict[str, Any]:
+    """Write a task with what its workers know of it as JSON."""
+    return task_document(view.state) | {
+        "handler": view.handler,
+        "worker": view.worker,
+        "queue": view.queue,
+        "attempts": view.attempts,
+        "crashes": view.crashes,
+        "parent": view.parent,
+        "isolated": view.isolated,
+        "waits_for": view.waits_for,
+    }
+
+
+def pause_document(pause: OpenPause) -> dict[str, Any]:
+    """Write an open pause as JSON, with what decides it, if that was revealed."""
+    return {
+        "session_id": pause.session_id,
+        "task_id": pause.task_id,
+        "pause": pause.name,
+        "reason": pause.reason,
+        "payload": pause.payload,
+        "tags": list(pause.tags),
+        "opened_at": pause.opened_at.isoformat(),
+        "expires_at": pause.expires_at.isoformat(),
+        "on_timeout": pause.on_timeout,
+        "pause_id": pause.pause_id,
+        "token": pause.token,
+    }
+
+
+def update_document(update: StateUpdate, cursor: str) -> dict[str, Any]:
+    """Write an update as JSON, with the cursor that reads on after it."""
+    return {
+        "cursor": cursor,
+        "task_id": update.task_id,
+        "type": update.update_type.value,
+        "content": update.content,
+        "step": update.step_index,
+        "total": update.total_steps,
+        "at": update.created_at.isoformat(),
+    }
+
+
+def worker_document(info: WorkerInfo) -> dict[str, Any]:
+    """Write a worker as JSON."""
+    return {
+        "name": info.name,
+        "instance": info.instance,
+        "host": info.host,
+        "pid": info.pid,
+        "version": info.version,
+        "queues": list(info.queues),
+        "handlers": list(info.handlers),
+        "max_tasks": info.max_tasks,
+        "heartbeat": info.heartbeat,
+        "draining": info.draining,
+        "running": [{"session_id": session, "task_id": task} for session, task in info.running],
+        "running_count": info.running_count,
+        "counters": dict(info.counters),
+        "silent_s": round(info.silent_s, 3),
+        "unpolled_s": None if info.unpolled_s is None else round(info.unpolled_s, 3),
+        "stalled": info.stalled,
+    }
+
+
+def parent_of(state: TaskState) -> str | None:
+    """Return the task that has spawned this one, if it says so."""
+    spawned_from = state.context_snapshot.spawned_from_task_id
+    return None if spawned_from in ("foreground", state.task_id) else spawned_from
+
+
+def age(moment: datetime) -> str:
+    """Write how long ago a moment is, or how soon, in one unit."""
+    aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    seconds = abs((datetime.now(UTC) - aware).total_seconds())
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def brief(value: Any) -> str:
+    """Write a value on one line, the start of it if it is long."""
+    text = value if isinstance(value, str) else json.dumps(codec.plain(value), ensure_ascii=False)
+    text = harmless(" ".join(text.split()))
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
+
+
+def harmless(text: str) -> str:
+    """Leave out what a terminal would obey, or cannot show."""
+    return "".join(sign if sign.isprintable() else "\N{REPLACEMENT CHARACTER}" for sign in text)
+
+
+def _text(value: Any) -> str:
+    return "" if value is None else harmless(str(value))

@@ -1,0 +1,102 @@
+"""The socket of an embedded server, as a path that starts the server when it is first needed.
+
+Every part of a process that talks to an ``embedded://`` address has an `EmbeddedSocket` of its own:
+the store's transport, each client of the queue, arq's own runner. Each is a user of the server like
+any other process, so none stops the server under another one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+from redis.asyncio.connection import ConnectionPool, UnixDomainSocketConnection
+from redis.exceptions import ConnectionError as ConnectionLost
+
+from redis_state.embedded.server import EmbeddedServer, start_embedded
+from redis_state.errors import BackendUnavailable, ConfigError
+
+
+class EmbeddedSocket(os.PathLike[str]):
+    """The socket of a directory's server, used from the first ``locate()`` to ``release()``.
+
+    May be used by several threads, and again after ``release()``. ``os.fspath()`` is ``locate()``,
+    so it can stand wherever the path of a socket is expected.
+    """
+
+    def __init__(self, directory: Path | None) -> None:
+        self._directory = directory
+        self._lock = threading.Lock()
+        self._server: EmbeddedServer | None = None
+        self._located = False
+
+    def __repr__(self) -> str:
+        return f"<the socket of embedded://{self._directory or ''}>"
+
+    def __fspath__(self) -> str:
+        return str(self.locate().socket_path)
+
+    def locate(self) -> EmbeddedServer:
+        """Return the server, started or joined. Blocks: not for an event loop.
+
+        A directory's server that has died is started again, by whichever user comes first. Errors:
+        ConfigError; once the server has been there BackendUnavailable instead, for it may return.
+        """
+        with self._lock:
+            server = self._server
+            if server is None or (self._directory is not None and not server.lives()):
+                self._leave()
+                server = self._server = self._start()
+            return server
+
+    def release(self) -> None:
+        """Stop using the server; the last user stops it. Blocks. Safe to repeat."""
+        with self._lock:
+            self._leave()
+
+    def _start(self) -> EmbeddedServer:
+        try:
+            server = start_embedded(self._directory)
+        except ConfigError as error:
+            if not self._located:
+                raise
+            raise BackendUnavailable(f"embedded://{self._directory}", str(error)) from error
+        self._located = True
+        return server
+
+    def _leave(self) -> None:
+        server, self._server = self._server, None
+        if server is not None:
+            server.stop()
+
+
+class EmbeddedPool(ConnectionPool):
+    """A redis-py pool that uses an embedded server, until it is disconnected."""
+
+    def __init__(self, socket: EmbeddedSocket, **options: Any) -> None:
+        options = {"connection_class": EmbeddedConnection, **options}
+        super().__init__(path=socket, **options)  # pyright: ignore[reportUnknownMemberType] - redis-py's are untyped
+        self._socket = socket
+
+    async def disconnect(self, inuse_connections: bool = True) -> None:  # noqa: FBT001, FBT002
+        """Disconnect, and stop using the server if nothing of it is in use any more."""
+        await super().disconnect(inuse_connections)
+        if inuse_connections:
+            await asyncio.to_thread(self._socket.release)
+
+
+class EmbeddedConnection(UnixDomainSocketConnection):
+    """A connection of redis-py that starts or joins the server before it connects."""
+
+    async def connect(self) -> None:
+        """Connect. Errors: redis-py's ConnectionError if the server cannot be started."""
+        # The loop may not wait for a server to start. After that its path is known at once.
+        if not self.is_connected:
+            try:
+                await asyncio.to_thread(os.fspath, self.path)
+            except BackendUnavailable as error:
+                raise ConnectionLost(str(error)) from error
+        await super().connect()  # type: ignore[no-untyped-call]

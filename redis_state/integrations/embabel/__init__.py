@@ -1,0 +1,1 @@
+"""Embabel's task state manager."""

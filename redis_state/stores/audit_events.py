@@ -1,0 +1,88 @@
+"""The audit log of a trace: events, once per content, in the order of their time."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Coroutine, Iterable
+from typing import Any
+
+from redis_state.models import StoredEvent
+from redis_state.primitives.log import Bounds, Log
+from redis_state.primitives.signal import Row
+from redis_state.serialization import codec
+from redis_state.serialization.fields import mapping, number, text
+from redis_state.serialization.rows import pack, unpack
+from redis_state.stores.base import Base, ms
+
+GLOBAL_TRACE = "__global__"
+
+
+class EventStore:
+    """Save and load audit events."""
+
+    def __init__(self, base: Base, event_type: type[Any] = StoredEvent) -> None:
+        self._base = base
+        self._type = event_type
+        self._bounds = Bounds(base.settings.max_events_per_trace, ms(base.settings.events_ttl))
+
+    def save(self, event: StoredEvent) -> Coroutine[Any, Any, bool]:
+        """Append an event, unless it is there; return whether it was new.
+
+        An event is the same if its trace, time, kind, node and payload are, whatever the order
+        of the payload's keys. Errors: InvalidField.
+        """
+        return self._log(_trace(event)).add(_write(event))
+
+    async def save_all(self, events: Iterable[StoredEvent]) -> None:
+        """Append events, each trace's in the order given, skipping those that are there.
+
+        Atomic per 64 events of a trace. Errors: InvalidField, before anything is sent.
+        """
+        by_trace: dict[str, list[tuple[bytes, bytes]]] = {}
+        for event in events:
+            by_trace.setdefault(_trace(event), []).append(_write(event))
+        appends = [self._log(trace_id).append(rows) for trace_id, rows in by_trace.items()]
+        if len(appends) == 1:
+            # Without a task of its own, so that one trace's events keep the order of the calls.
+            await appends[0]
+        else:
+            await asyncio.gather(*appends)
+
+    async def load(self, trace_id: str | None) -> list[StoredEvent]:
+        """Return a trace's events by time, those of one time in the order they were saved.
+
+        An event whose time is not a number comes last.
+        """
+        scope = GLOBAL_TRACE if trace_id is None else trace_id
+        rows = await self._log(scope).read_all()
+        events = self._base.read_rows(scope, "event", rows, self._read)
+        return sorted(events, key=lambda event: (math.isnan(event.ts), event.ts))
+
+    def _log(self, trace_id: str) -> Log:
+        return Log(self._base.scripts, self._base.keys.events(trace_id), self._bounds)
+
+    def _read(self, row: Row) -> StoredEvent:
+        trace_id, ts, kind, node_name, node_id, payload = unpack(row.data, 6)
+        if not isinstance(payload, dict):
+            raise codec.Unreadable("an event without a payload")
+        event: StoredEvent = self._type(
+            trace_id=trace_id,
+            ts=float(ts),
+            kind=kind,
+            node_name=node_name,
+            node_id=node_id,
+            payload=payload,
+        )
+        return event
+
+
+def _trace(event: StoredEvent) -> str:
+    return GLOBAL_TRACE if event.trace_id is None else text("trace_id", event.trace_id)
+
+
+def _write(event: StoredEvent) -> tuple[bytes, bytes]:
+    """Write an event as its fingerprint and its row."""
+    ts, payload = number("ts", event.ts), mapping("payload", event.payload)
+    values = (event.trace_id, ts, event.kind, event.node_name, event.node_id, payload)
+    return codec.fingerprint(*values).encode(), pack(values)

@@ -1,0 +1,131 @@
+"""The store's way to the server: one sender and one subscriber for each event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncGenerator
+from contextlib import suppress
+from dataclasses import dataclass
+
+from redis_state.embedded.socket import EmbeddedSocket
+from redis_state.settings import Settings
+from redis_state.transport.address import Address
+from redis_state.transport.sender import Sender
+from redis_state.transport.subscriber import Subscriber
+
+
+@dataclass(slots=True)
+class _Links:
+    sender: Sender
+    subscriber: Subscriber
+    until_loop_ends: AsyncGenerator[None]
+    closed: bool = False
+
+    async def aclose(self, drain_s: float) -> None:
+        self.closed = True
+        await self.subscriber.aclose()
+        await self.sender.aclose(drain_s=drain_s)
+
+
+class Transport:
+    """Connections to one server, made at the first use, one set per running event loop.
+
+    The same object serves two loops, one after the other or at once in two threads: nothing of
+    one loop is used in another, and closing it in one closes it there only. An ``embedded://``
+    address starts its server at the first use.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings: Settings = settings
+        self.address: Address = Address.parse(settings.url.get_secret_value())
+        self._links: dict[asyncio.AbstractEventLoop, _Links] = {}
+        self._lock = threading.Lock()
+        self._embedded: EmbeddedSocket | None = None
+        if self.address.scheme == "embedded":
+            self._embedded = EmbeddedSocket(self.address.directory)
+
+    @property
+    def sender(self) -> Sender:
+        """The running loop's sender."""
+        links = self._links.get(asyncio.get_running_loop()) or self._of_this_loop()
+        return links.sender
+
+    @property
+    def subscriber(self) -> Subscriber:
+        """The running loop's subscriber."""
+        return self._of_this_loop().subscriber
+
+    @property
+    def closed(self) -> bool:
+        """Whether the running loop was disconnected: its further calls are refused."""
+        links = self._links.get(asyncio.get_running_loop())
+        return links is not None and links.closed
+
+    async def drain(self, timeout_s: float | None = None) -> None:
+        """Wait until what this loop has queued is done. Errors: TimeoutError."""
+        await self.sender.drain(timeout_s)
+
+    async def aclose(self, *, drain_s: float = 5.0) -> None:
+        """Finish what is queued and disconnect this loop; later calls in it are refused.
+
+        The last open loop also stops using an embedded server, which ends with its last user.
+        """
+        await self._of_this_loop().aclose(drain_s)
+        with self._lock:
+            in_use = any(
+                not (links.closed or loop.is_closed()) for loop, links in self._links.items()
+            )
+        if not in_use and self._embedded is not None:
+            await asyncio.to_thread(self._embedded.release)
+
+    def _of_this_loop(self) -> _Links:
+        loop = asyncio.get_running_loop()
+        links = self._links.get(loop)
+        if links is None:
+            with self._lock:
+                for other in [known for known in self._links if known.is_closed()]:
+                    del self._links[other]
+                links = self._links[loop] = self._make()
+        return links
+
+    def _make(self) -> _Links:
+        shown_as = str(self.address)
+        connect_s = self.settings.connect_timeout_s
+        subscriber = Subscriber(self._locate, shown_as=shown_as, connect_timeout_s=connect_s)
+        sender = Sender(
+            self._locate,
+            shown_as=shown_as,
+            call_timeout_s=self.settings.call_timeout_s,
+            connect_timeout_s=connect_s,
+            busy_poll_s=self.settings.busy_poll_us / 1e6,
+            # A replica accepts subscriptions, and may not hear what is published.
+            left=subscriber.renew,
+        )
+        return _Links(sender, subscriber, _until_loop_ends(sender, subscriber))
+
+    async def _locate(self) -> Address:
+        if self._embedded is None:
+            return self.address
+        return Address.parse((await asyncio.to_thread(self._embedded.locate)).url)
+
+
+def _until_loop_ends(sender: Sender, subscriber: Subscriber) -> AsyncGenerator[None]:
+    """Disconnect, without draining, when the loop is shut down.
+
+    A loop that ends cancels the tasks it has then. What those call in their last moments makes
+    new ones; only asynchronous generators are ended after them.
+    """
+
+    async def wait() -> AsyncGenerator[None]:
+        try:
+            yield
+        finally:
+            await subscriber.aclose()
+            await sender.aclose(drain_s=0)
+
+    generator = wait()
+    with suppress(StopIteration):
+        # The first step makes the loop know the generator. It waits for nothing.
+        generator.asend(None).send(None)
+    return generator

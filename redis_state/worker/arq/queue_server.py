@@ -1,0 +1,174 @@
+"""The queue's server: its address as arq wants it, and a client of it."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from arq.connections import ArqRedis, RedisSettings
+from redis.asyncio.connection import (
+    Connection,
+    ConnectionPool,
+    SSLConnection,
+    UnixDomainSocketConnection,
+)
+from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from redis_state.embedded.socket import (
+    EmbeddedConnection,
+    EmbeddedPool,
+    EmbeddedSocket,
+)
+from redis_state.errors import BackendUnavailable, CommandRefused, ConfigError, NoConnection
+from redis_state.settings import Settings
+from redis_state.transport.address import Address
+from redis_state.transport.reply_errors import connect_error, reply_error
+from redis_state.worker.arq.job_format import deserialize, serialize
+
+# Closing a dead connection over TLS would wait for the other side.
+_CLOSE_S = 0.2
+_BEYOND = ("ssl_min_version", "ssl_ciphers", "client_name")
+
+
+@dataclass(repr=False)
+class QueueSettings(RedisSettings):
+    """The queue's server, as arq wants it. ``repr()`` does not show its password.
+
+    ``beyond`` are options that redis-py knows and arq's own settings have no place for.
+    """
+
+    beyond: dict[str, Any] = field(default_factory=dict[str, Any])
+
+    def __repr__(self) -> str:
+        return f"<QueueSettings {self.unix_socket_path or f'{self.host}:{self.port}'}>"
+
+
+def queue_settings(settings: Settings) -> QueueSettings:
+    """Read the queue's server from the settings, as arq wants it.
+
+    Errors: ConfigError for an address that arq cannot use.
+    """
+    url = (settings.queue_url or settings.url).get_secret_value()
+    address = Address.parse(url)
+    options = dict(address.options)
+    if address.scheme == "embedded":
+        if address.directory is None:
+            raise ConfigError(
+                "embedded:// is a server of one store's own, and a pool shares its server: "
+                "name a directory, embedded:///path/to/directory, or a redis:// server"
+            )
+        # arq wants text and passes it on to asyncio, which takes any path.
+        options["path"] = EmbeddedSocket(address.directory)
+    encrypted = address.scheme == "rediss"
+    return QueueSettings(
+        host=options.get("host", "localhost"),
+        port=options.get("port", 6379),
+        unix_socket_path=options.get("path"),
+        database=options.get("db", 0),
+        username=options.get("username"),
+        password=options.get("password"),
+        ssl=encrypted,
+        ssl_keyfile=options.get("ssl_keyfile"),
+        ssl_certfile=options.get("ssl_certfile"),
+        ssl_ca_certs=options.get("ssl_ca_certs"),
+        ssl_ca_data=options.get("ssl_ca_data"),
+        ssl_cert_reqs=options.get("ssl_cert_reqs", "required"),
+        ssl_check_hostname=options.get("ssl_check_hostname", encrypted),
+        conn_timeout=max(1, round(settings.connect_timeout_s)),
+        conn_retries=3,
+        beyond={name: options[name] for name in _BEYOND if name in options},
+    )
+
+
+class _Bounded:
+    """A connection of redis-py whose writes are bounded and can still be cancelled.
+
+    It bounds them with `asyncio.wait_for`, which before Python 3.12 loses a cancellation that comes
+    when the write is done: a worker that got a signal to stop ran on for ever.
+    """
+
+    async def send_packed_command(self, command: Any, check_health: bool = True) -> None:  # noqa: FBT001, FBT002 - as redis-py calls it
+        """Send what was packed. Errors: TimeoutError, as redis-py has it."""
+        me: Any = self
+        limit_s, me.socket_timeout = me.socket_timeout, None
+        try:
+            async with asyncio.timeout(limit_s):
+                await super().send_packed_command(command, check_health)  # type: ignore[misc]  # the connection's, which comes next
+        except TimeoutError:
+            raise RedisTimeoutError("Timeout writing to socket") from None
+        finally:
+            me.socket_timeout = limit_s
+
+
+class _Connection(_Bounded, Connection):
+    pass
+
+
+class _TlsConnection(_Bounded, SSLConnection):
+    pass
+
+
+class _UnixConnection(_Bounded, UnixDomainSocketConnection):
+    pass
+
+
+class _EmbeddedConnection(_Bounded, EmbeddedConnection):
+    pass
+
+
+def connect(server: QueueSettings, *, reply_timeout_s: float) -> ArqRedis:
+    """Make a client of the queue's server, with every option of its address. No I/O.
+
+    A reply that takes longer than ``reply_timeout_s`` ends its connection: TimeoutError.
+    """
+    # arq's own create_pool connects at once, and again and again while the server is away.
+    socket: Any = server.unix_socket_path
+    options: dict[str, Any] = {"host": server.host, "port": server.port}
+    kind: type[Connection | UnixDomainSocketConnection] = _Connection
+    if isinstance(socket, EmbeddedSocket):
+        options, kind = {"socket": socket}, _EmbeddedConnection
+    elif socket is not None:
+        options, kind = {"path": socket}, _UnixConnection
+    elif server.ssl:
+        kind = _TlsConnection
+        options |= {
+            "ssl_keyfile": server.ssl_keyfile,
+            "ssl_certfile": server.ssl_certfile,
+            "ssl_ca_certs": server.ssl_ca_certs,
+            "ssl_ca_data": server.ssl_ca_data,
+            "ssl_cert_reqs": server.ssl_cert_reqs,
+            "ssl_check_hostname": server.ssl_check_hostname,
+        }
+    make = EmbeddedPool if kind is _EmbeddedConnection else ConnectionPool
+    pool = make(
+        connection_class=kind,
+        db=server.database,
+        username=server.username,
+        password=server.password,
+        socket_connect_timeout=server.conn_timeout,
+        socket_timeout=reply_timeout_s,
+        **options,
+        **server.beyond,
+    )
+    return ArqRedis(pool, job_serializer=serialize, job_deserializer=deserialize)
+
+
+def queue_error(error: BaseException, settings: Settings) -> NoConnection:
+    """Return the error for a failed call to the queue's server, without a password or a payload."""
+    address = str(Address.parse((settings.queue_url or settings.url).get_secret_value()))
+    if isinstance(error, ResponseError):
+        failure = reply_error(error, address)
+        reason = str(failure).removeprefix(f"{address}: ")
+        return BackendUnavailable(address, reason, final=isinstance(failure, CommandRefused))
+    return connect_error(error, address)
+
+
+async def renew(client: ArqRedis) -> None:
+    """Leave the connections that are not in use: they may be dead, or lead to a replica."""
+    connections: Any = client.connection_pool
+    with suppress(RedisError, OSError):
+        async with asyncio.timeout(_CLOSE_S):
+            await connections.disconnect(inuse_connections=False)

@@ -1,0 +1,123 @@
+"""Who renews the leases of a worker's tasks: its event loop, or a thread beside it.
+
+The loop is the honest witness: a loop that renews can also run the handler's next line. The thread
+vouches for a handler that computes for long without giving way; it cannot tell that from one that
+hangs, so it stops vouching once the task's time is over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from concurrent.futures import Future
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from typing import Any, Literal, Protocol
+
+from redis_state.errors import BackendError, LeaseLost
+from redis_state.primitives.lease import Held, Leases
+from redis_state.store import RedisStateStore
+
+log: logging.Logger = logging.getLogger(__name__)
+
+Heartbeat = Literal["loop", "thread"]
+
+_JOIN_S = 5.0
+
+
+class LeaseRenewer(Protocol):
+    """Who keeps a lease for the length of a run."""
+
+    def keeping(
+        self,
+        held: Held,
+        *,
+        duration_ms: int,
+        on_lost: Callable[[LeaseLost], None],
+        limit_s: float | None = None,
+    ) -> AbstractAsyncContextManager[None]:
+        """Renew a lease for the length of the block. See `Leases.keeping`."""
+        ...
+
+
+class HeartbeatThread:
+    """A daemon thread with an event loop of its own, and so a connection of its own."""
+
+    def __init__(self, store: RedisStateStore) -> None:
+        self._store = store
+        self._ready = threading.Event()
+        self._thread = threading.Thread(
+            target=self._live, name="redis_state heartbeat", daemon=True
+        )
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop: asyncio.Event | None = None
+
+    async def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+        await asyncio.to_thread(self._ready.wait)
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> Future[None]:
+        """Run work in the thread's loop. Cancelling the future cancels the work."""
+        assert self._loop is not None, "start it first"  # noqa: S101 - an invariant
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    async def aclose(self) -> None:
+        """Cancel the thread's work, disconnect it and end it."""
+        if self._loop is not None and self._stop is not None:
+            with suppress(RuntimeError):  # its loop has ended by itself
+                self._loop.call_soon_threadsafe(self._stop.set)
+            await asyncio.to_thread(self._thread.join, _JOIN_S)
+
+    def _live(self) -> None:
+        async def until_told() -> None:
+            self._loop = asyncio.get_running_loop()
+            self._stop = asyncio.Event()
+            self._ready.set()
+            await self._stop.wait()
+            with suppress(BackendError):
+                await self._store.transport.aclose(drain_s=0)
+
+        asyncio.run(until_told())
+
+
+class ThreadLeaseRenewer:
+    """Keep leases from the heartbeat's thread."""
+
+    def __init__(self, thread: HeartbeatThread, leases: Leases) -> None:
+        self._thread = thread
+        self._leases = leases
+
+    @asynccontextmanager
+    async def keeping(
+        self,
+        held: Held,
+        *,
+        duration_ms: int,
+        on_lost: Callable[[LeaseLost], None],
+        limit_s: float | None = None,
+    ) -> AsyncGenerator[None, None]:
+        """Renew a lease for the length of the block, and for ``limit_s`` at most.
+
+        ``on_lost`` is called in the loop of the block, as soon as that gives way.
+        """
+        home = asyncio.get_running_loop()
+        over = False
+
+        def tell(lost: LeaseLost) -> None:
+            if not over:
+                on_lost(lost)
+
+        async def beat() -> None:
+            lost = await self._leases.keep(held, duration_ms=duration_ms, limit_s=limit_s)
+            if lost is not None:
+                with suppress(RuntimeError):  # the block's loop has ended
+                    home.call_soon_threadsafe(tell, lost)
+
+        beating = self._thread.spawn(beat())
+        try:
+            yield
+        finally:
+            over = True
+            beating.cancel()

@@ -1,0 +1,198 @@
+"""Prometheus metrics of a worker process. Needs the extra ``prometheus``.
+
+The numbers are the worker's tally, read when somebody scrapes: a scrape costs a task nothing and
+cannot wait for the server. Open pauses are counted in the background, now and then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+
+from redis_state.errors import BackendError
+from redis_state.store import RedisStateStore
+from redis_state.worker.observe.stats import Histogram, WorkerStats
+from redis_state.worker.observe.tracing import dropped
+from redis_state.worker.tasks.open_pauses import ages_of_open_pauses
+
+log: logging.Logger = logging.getLogger(__name__)
+
+# Seconds. How many pauses are open for longer than each of them.
+PAUSE_AGES = (0, 60, 300, 1800, 3600, 21_600, 86_400)
+_COUNT_EVERY_S = 15.0
+_MOST_LOOKED_AT = 10_000
+
+# Counts open pauses: how many are older than each of the ages given, in seconds.
+CountPauses = Callable[[RedisStateStore, Sequence[float]], Awaitable[Sequence[int]]]
+
+
+@dataclass(eq=False, slots=True)
+class WorkerMetrics(Collector):
+    """One worker's numbers, as Prometheus reads them. Every series names the worker."""
+
+    worker: str
+    max_tasks: int
+    stats: WorkerStats
+    refused: Callable[[], int]
+    pauses: Mapping[float, int] = field(default_factory=dict[float, int])
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield all families. Never raises."""
+        try:
+            yield from list(self._families())
+        except Exception as error:  # noqa: BLE001 - a scrape must not fail for it
+            dropped(error)
+
+    def describe(self) -> Iterator[Metric]:
+        """Yield the families, so that a registry refuses a second worker with the same names."""
+        yield from self._families()
+
+    def _families(self) -> Iterator[Metric]:
+        stats = self.stats
+        running = Counter(run.handler for run in stats.running)
+        for handler in stats.handlers:
+            running.setdefault(handler, 0)
+        yield self._gauge("running_tasks", "Tasks that run now.", running, "handler")
+        yield self._gauge("max_tasks", "Tasks that may run at once.", {(): self.max_tasks})
+        yield self._gauge("draining", "1 once told to stop.", {(): int(stats.draining)})
+        if stats.polls is not None:
+            age = {(): stats.polls.age_s()}
+            yield self._gauge("poll_age_seconds", "Since it looked at its queues.", age)
+        started = stats.started.copy()
+        yield self._counter("runs_started", "Runs begun.", started, "handler")
+        yield self._counter(
+            "takeovers", "Runs begun because the one before fell silent.", {(): stats.taken_over}
+        )
+        yield self._counter(
+            "leases_lost", "Runs whose task another worker took over.", {(): stats.lease_lost}
+        )
+        yield self._counter(
+            "stale_writes_refused", "Writes under an epoch that is over.", {(): self.refused()}
+        )
+        yield self._histogram(
+            "queue_wait_seconds", "From submitting or resuming to the start.", stats.waits, "queue"
+        )
+        yield self._histogram(
+            "run_seconds", "Length of a run, by how it ended.", stats.runs, "handler", "outcome"
+        )
+        if stats.swept:
+            yield self._counter("swept", "What sweeping found.", stats.swept.copy(), "what")
+        if self.pauses:
+            ages = {f"{age:g}": count for age, count in self.pauses.items()}
+            yield self._gauge(
+                "open_pauses", "Pauses open for longer than so many seconds.", ages, "older_than_s"
+            )
+
+    def _gauge(
+        self, name: str, text: str, values: Mapping[Any, float], *labels: str
+    ) -> GaugeMetricFamily:
+        child_tasks = GaugeMetricFamily(f"redis_state_{name}", text, labels=["worker", *labels])
+        for key, value in values.items():
+            child_tasks.add_metric(self._labels(key), value)
+        return child_tasks
+
+    def _counter(
+        self, name: str, text: str, values: Mapping[Any, int], *labels: str
+    ) -> CounterMetricFamily:
+        child_tasks = CounterMetricFamily(f"redis_state_{name}", text, labels=["worker", *labels])
+        for key, value in values.items():
+            child_tasks.add_metric(self._labels(key), value)
+        return child_tasks
+
+    def _histogram(
+        self, name: str, text: str, values: Mapping[Any, Histogram], *labels: str
+    ) -> HistogramMetricFamily:
+        child_tasks = HistogramMetricFamily(f"redis_state_{name}", text, labels=["worker", *labels])
+        for key, histogram in dict(values).items():
+            buckets: list[tuple[str, float]] = []
+            so_far = 0
+            names = [*(f"{bound:g}" for bound in histogram.bounds), "+Inf"]
+            for bound, count in zip(names, histogram.counts, strict=True):
+                so_far += count
+                buckets.append((bound, so_far))
+            child_tasks.add_metric(self._labels(key), buckets, histogram.total)
+        return child_tasks
+
+    def _labels(self, key: Any) -> list[str]:
+        parts: tuple[Any, ...] = (key,) if isinstance(key, str) else tuple(key)
+        return [self.worker, *(_text(part) for part in parts)]
+
+
+class Served:
+    """A worker's metrics in a registry and, with a port, over HTTP; until closed."""
+
+    def __init__(
+        self,
+        metrics: WorkerMetrics,
+        *,
+        registry: CollectorRegistry | None,
+        host: str,
+        port: int | None,
+    ) -> None:
+        self._metrics = metrics
+        self._registry = registry or CollectorRegistry()
+        self._registry.register(metrics)
+        self._server: Any = None
+        if port is not None:
+            try:
+                self._server, _ = start_http_server(port, addr=host, registry=self._registry)
+            except OSError as error:
+                log.warning("metrics are not served at %s:%s: %s", host, port, error.strerror)
+            else:
+                log.info("metrics are served at %s:%s", host, self.port)
+
+    @property
+    def port(self) -> int | None:
+        """The port they are served at, None if they are not."""
+        return None if self._server is None else int(self._server.server_port)
+
+    async def aclose(self) -> None:
+        """Stop serving and leave the registry."""
+        with suppress(KeyError):
+            self._registry.unregister(self._metrics)
+        if self._server is not None:
+            await asyncio.to_thread(self._server.shutdown)
+            self._server.server_close()
+
+
+async def count_regularly(
+    store: RedisStateStore, metrics: WorkerMetrics, count: CountPauses
+) -> None:
+    """Count the open pauses every now and then, until cancelled."""
+    while True:
+        try:
+            counts = await count(store, PAUSE_AGES)
+            metrics.pauses = dict(zip(PAUSE_AGES, counts, strict=True))
+        except BackendError as error:
+            log.debug("the open pauses were not counted: %s", error)
+        except Exception as error:  # noqa: BLE001 - the metric stays as it was
+            dropped(error)
+        await asyncio.sleep(_COUNT_EVERY_S)
+
+
+async def pauses_older_than(store: RedisStateStore, ages: Sequence[float]) -> Sequence[int]:
+    """Count the open pauses by how long they are so; looks at 10,000 of them at most.
+
+    One that a task has opened and does not wait for is open too; a task that waits for its
+    children has none. All by the server's clock.
+    """
+    found = await ages_of_open_pauses(store, most=_MOST_LOOKED_AT)
+    return [sum(1 for age in found if age > limit or limit == 0) for limit in ages]
+
+
+def _text(part: Any) -> str:
+    return str(part).encode("utf-8", "replace").decode()

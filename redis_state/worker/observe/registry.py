@@ -1,0 +1,218 @@
+"""The registry of workers: each says in a record of its own that it lives, and what it does.
+
+The record goes three intervals after the worker's last word, so one that was killed is soon not
+listed any more, and one that stops in good order takes itself off at once. Who runs a task is
+decided by leases and never here: this is for people to look at.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import socket
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from redis_state import __version__
+from redis_state.errors import BackendError
+from redis_state.primitives.record import Place, Stored
+from redis_state.scripts import topic_text
+from redis_state.serialization import codec
+from redis_state.serialization.rows import as_object
+from redis_state.store import RedisStateStore
+from redis_state.transport.clock import ask_time, ms_of
+from redis_state.worker.observe.stats import WorkerStats, stale_writes_refused
+
+log: logging.Logger = logging.getLogger(__name__)
+
+INTERVAL_S = 5.0
+# A worker looks at its queues many times a second. What holds it up for longer than this is no
+# reply that is merely late.
+_STALLED_S = 10.0
+_LIVES = 3
+_MOST_IDS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerInfo:
+    """A worker process as it last described itself, and when, by the server's clock.
+
+    ``running`` are session and task of what it runs, a hundred at most; ``running_count`` is how
+    many there are. ``counters`` count since it started: started, completed, failed, cancelled,
+    paused, handed_over, dropped, unwritten, taken_over, lease_lost, stale_writes_refused.
+    ``last_poll_ms`` is when it last looked at its queues, ``unpolled_s`` how long that is ago; None
+    under arq's own command, which does not tell.
+    """
+
+    name: str
+    instance: str
+    host: str
+    pid: int
+    version: str
+    queues: tuple[str, ...]
+    handlers: tuple[str, ...]
+    max_tasks: int
+    heartbeat: str
+    draining: bool
+    running_count: int
+    running: tuple[tuple[str, str], ...]
+    counters: Mapping[str, int]
+    started_ms: int
+    last_seen_ms: int
+    silent_s: float
+    last_poll_ms: int | None = None
+    unpolled_s: float | None = None
+
+    @property
+    def stalled(self) -> bool:
+        """Whether it takes no tasks although it lives: it had not looked at its queues for 10 s."""
+        return self.unpolled_s is not None and self.unpolled_s - self.silent_s > _STALLED_S
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerIdentity:
+    """What a worker process says of itself once and for all."""
+
+    name: str
+    queues: Sequence[str]
+    handlers: Sequence[str]
+    max_tasks: int
+    heartbeat: str
+
+
+class WorkerRecord:
+    """A worker's own record, from its start to its stop."""
+
+    def __init__(
+        self,
+        store: RedisStateStore,
+        about: WorkerIdentity,
+        stats: WorkerStats,
+        *,
+        interval_s: float = INTERVAL_S,
+    ) -> None:
+        self._store = store
+        self._about = about
+        self._stats = stats
+        self._interval_s = interval_s
+        # Two workers of one name, the next pod of a rolling deployment say, are two.
+        self._instance = secrets.token_hex(4)
+        self._member = f"{about.name}#{self._instance}"
+        keys = store.base.keys
+        self._key = keys.worker(self._member)
+        self._place = Place(keys.workers(), self._member)
+
+    async def keep(self) -> None:
+        """Publish the record at each interval until cancelled. An outage is waited out."""
+        while True:
+            await self.say()
+            await asyncio.sleep(self._interval_s)
+
+    async def say(self) -> None:
+        """Publish the record once. Does nothing if the server is unreachable."""
+        try:
+            await self._store.base.records.save(
+                self._key, {"document": self._document()}, ttl_ms=self._ttl_ms, place=self._place
+            )
+        except BackendError as error:
+            log.debug("this worker's record could not be written: %s", error)
+
+    async def withdraw(self) -> None:
+        """Take the record away, because the worker stops."""
+        with suppress(BackendError):
+            await self._store.base.records.delete(self._key, place=self._place)
+
+    @property
+    def _ttl_ms(self) -> int:
+        return round(_LIVES * self._interval_s * 1000)
+
+    def _document(self) -> bytes:
+        about, stats = self._about, self._stats
+        running = stats.running
+        refused = stale_writes_refused(self._store.base.scripts.lost)
+        return codec.encode(
+            {
+                "name": about.name,
+                "instance": self._instance,
+                "host": socket.gethostname(),
+                "pid": os.getpid(),
+                "version": __version__,
+                "queues": list(about.queues),
+                "handlers": list(about.handlers),
+                "max_tasks": about.max_tasks,
+                "heartbeat": about.heartbeat,
+                "draining": stats.draining,
+                "running_count": len(running),
+                "running": [[run.session_id, run.task_id] for run in running[:_MOST_IDS]],
+                "counters": stats.counters() | {"stale_writes_refused": refused},
+                "ttl_ms": self._ttl_ms,
+                "unpolled_ms": None if stats.polls is None else round(stats.polls.age_s() * 1000),
+            }
+        )
+
+
+class WorkerRegistry:
+    """The workers of a namespace, from any process."""
+
+    def __init__(self, store: RedisStateStore) -> None:
+        self._store = store
+
+    async def list(self) -> list[WorkerInfo]:
+        """Return the workers that have been heard of lately, by name. Errors: BackendUnavailable.
+
+        One that was killed is listed until three of its intervals are over: see ``silent_s``.
+        """
+        base = self._store.base
+        send = base.scripts.transport.sender.send
+        index = base.keys.workers()
+        clock = ask_time(base.scripts.transport.sender)
+        flat: Sequence[bytes] = await send("ZRANGE", index, 0, -1, "WITHSCORES", repeatable=True)
+        now_ms = ms_of(await clock)
+        members = [(topic_text(name) or "", float(until)) for name, until in _pairs(flat)]
+        records = [(name, until, base.fetch(base.keys.worker(name))) for name, until in members]
+        found: dict[str, WorkerInfo] = {}
+        for name, until_us, record in records:
+
+            def read(stored: Stored, until_us: float = until_us) -> WorkerInfo:
+                return _read(stored, until_us=until_us, now_ms=now_ms)
+
+            info = await base.read_record("workers", f"worker {name}", record, read)
+            if info is not None:
+                found[name] = info
+        return [found[name] for name in sorted(found)]
+
+
+def _pairs(flat: Sequence[bytes]) -> zip[tuple[bytes, bytes]]:
+    return zip(flat[::2], flat[1::2], strict=True)
+
+
+def _read(record: Stored, *, until_us: float, now_ms: int) -> WorkerInfo:
+    said: dict[str, Any] = as_object(record.fields["document"])
+    last_seen_ms = int(until_us) // 1000 - int(said["ttl_ms"])
+    # An earlier version's record has none.
+    unpolled_ms: int | None = said.get("unpolled_ms")
+    last_poll_ms = None if unpolled_ms is None else last_seen_ms - unpolled_ms
+    return WorkerInfo(
+        name=said["name"],
+        instance=said["instance"],
+        host=said["host"],
+        pid=said["pid"],
+        version=said["version"],
+        queues=tuple(said["queues"]),
+        handlers=tuple(said["handlers"]),
+        max_tasks=said["max_tasks"],
+        heartbeat=said["heartbeat"],
+        draining=said["draining"],
+        running_count=said["running_count"],
+        running=tuple((session, task) for session, task in said["running"]),
+        counters=said["counters"],
+        started_ms=record.order // 1000,
+        last_seen_ms=last_seen_ms,
+        silent_s=max(0.0, (now_ms - last_seen_ms) / 1000),
+        last_poll_ms=last_poll_ms,
+        unpolled_s=None if last_poll_ms is None else max(0.0, (now_ms - last_poll_ms) / 1000),
+    )

@@ -1,0 +1,143 @@
+"""What a worker process counts of its own runs: plain numbers, for its heartbeat and its metrics.
+
+Counting is always on, costs an addition, and never waits or raises. Whoever shows the numbers, the
+registry of workers or a metrics server in a thread of its own, only reads them.
+"""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+# Seconds. From a queue that is nearly empty to one that nobody empties.
+WAIT_BOUNDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
+RUN_BOUNDS = (0.05, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 900.0)
+# A task may name any handler; a name that no worker knows must not make a series of its own.
+UNKNOWN = "(unknown)"
+
+
+class RunOutcome(StrEnum):
+    """How a run ended, as far as this worker is concerned."""
+
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    PAUSED = "paused"
+    HANDED_OVER = "handed_over"
+    # Another worker took the task over, or it moved on in another way: nothing was written.
+    DROPPED = "dropped"
+    # The end could not be written down: the lease runs out and somebody begins again.
+    UNWRITTEN = "unwritten"
+
+
+class Histogram:
+    """How many values fell under each bound, and their sum."""
+
+    def __init__(self, bounds: Iterable[float]) -> None:
+        self.bounds: tuple[float, ...] = tuple(bounds)
+        self.counts: list[int] = [0] * (len(self.bounds) + 1)
+        self.total: float = 0.0
+
+    def add(self, value: float) -> None:
+        """Count a value."""
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+
+@dataclass(frozen=True, slots=True)
+class RunningTask:
+    """A run that is going on."""
+
+    session_id: str
+    task_id: str
+    handler: str
+    begun: float = field(default_factory=time.monotonic)
+
+
+@dataclass(slots=True)
+class Polls:
+    """When a worker last looked at its queues, or began to. Safe to ask in another thread."""
+
+    at: float = field(default_factory=time.monotonic)
+    # It has looked at all of them at least once.
+    ever: bool = False
+
+    def now(self) -> None:
+        """Record that all queues were polled now."""
+        self.at, self.ever = time.monotonic(), True
+
+    def age_s(self) -> float:
+        """Return how long ago the last poll was."""
+        return time.monotonic() - self.at
+
+
+class WorkerStats:
+    """The numbers of one worker process since it started."""
+
+    def __init__(self, handlers: Iterable[str] = (), *, polls: Polls | None = None) -> None:
+        self.handlers: frozenset[str] = frozenset(handlers)
+        # None where arq's own loop looks, and does not tell.
+        self.polls: Polls | None = polls
+        self.draining: bool = False
+        self.taken_over: int = 0
+        self.lease_lost: int = 0
+        self.started: Counter[str] = Counter()
+        self.runs: dict[tuple[str, RunOutcome], Histogram] = {}
+        self.waits: dict[str, Histogram] = {}
+        self.swept: Counter[str] = Counter()
+        self._running: dict[int, RunningTask] = {}
+
+    @property
+    def running(self) -> list[RunningTask]:
+        """What runs now. Safe to ask in another thread."""
+        return list(self._running.copy().values())
+
+    def begin(
+        self,
+        session_id: str,
+        task_id: str,
+        handler: str,
+        *,
+        taken_over: bool,
+        queue: str,
+        waited_s: float | None,
+    ) -> RunningTask:
+        """Count a run that begins. ``waited_s`` is the time since its task was queued, if known."""
+        known = handler if handler in self.handlers else UNKNOWN
+        run = RunningTask(session_id, task_id, known)
+        self._running[id(run)] = run
+        self.started[known] += 1
+        self.taken_over += taken_over
+        if waited_s is not None:
+            self.waits.setdefault(queue, Histogram(WAIT_BOUNDS)).add(max(0.0, waited_s))
+        return run
+
+    def end(self, run: RunningTask, outcome: RunOutcome, *, lost: bool) -> None:
+        """Count a run that has ended; ``lost`` if another worker had taken its lease."""
+        if self._running.pop(id(run), None) is None:
+            return
+        key = (run.handler, outcome)
+        spent_s = time.monotonic() - run.begun
+        self.runs.setdefault(key, Histogram(RUN_BOUNDS)).add(spent_s)
+        self.lease_lost += lost
+
+    def counters(self) -> dict[str, int]:
+        """Return the totals by name."""
+        ended: Counter[str] = Counter(dict.fromkeys(RunOutcome, 0))
+        for (_, outcome), runs in self.runs.copy().items():
+            ended[outcome] += sum(runs.counts)
+        return {
+            "started": sum(self.started.copy().values()),
+            **{outcome.value: ended[outcome] for outcome in RunOutcome},
+            "taken_over": self.taken_over,
+            "lease_lost": self.lease_lost,
+        }
+
+
+def stale_writes_refused(lost: Counter[str]) -> int:
+    """Count the writes among what scripts have refused: to renew or give back a lease is none."""
+    return sum(times for name, times in lost.copy().items() if not name.endswith("_lease"))

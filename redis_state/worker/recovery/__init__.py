@@ -1,0 +1,1 @@
+"""Recovery: the sweeper that reads the watch list, and the dead letters."""

@@ -1,0 +1,1 @@
+"""One task: its transitions, journal, steps, pauses, children, inbox and updates."""

@@ -1,0 +1,424 @@
+"""Parents and children: a task spawns others, waits for their ends, and takes them along.
+
+    spawn    the child, the parent's note of it and its place in the parent's index are one step
+    join     the parent waits for a child in the same step that finds it unfinished
+    end      a child's end and the parent's note of it are one step; whoever ends a child wakes
+             the parent that waits for it
+    cancel   whoever cancels a task cancels its children, unless they are isolated
+
+A crash after an end, or between a task's cancelling and that of its children, is put right by a
+sweeper: it looks at both sides of each such pair, for every unfinished task is on its list.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import logging
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any, TypedDict
+
+from redis_state.errors import (
+    BackendError,
+    InvalidField,
+    InvalidTransition,
+    TaskFailed,
+    TaskWasCancelled,
+)
+from redis_state.models import (
+    SteeringEvent,
+    SteeringEventType,
+    TaskContextSnapshot,
+    TaskState,
+    TaskStatus,
+    TaskType,
+)
+from redis_state.primitives.record import new_write_id
+from redis_state.primitives.watchlist import WatchList
+from redis_state.scripts import Reply, ReplyCode, TaskKeys, raw, topic_text
+from redis_state.serialization import codec
+from redis_state.serialization.rows import as_object
+from redis_state.store import RedisStateStore
+from redis_state.stores.tasks import move_fields
+from redis_state.transport.clock import ask_time
+from redis_state.worker.arq.job_format import Job
+from redis_state.worker.arq.queue import Queue, put_now
+from redis_state.worker.observe import tracing as telemetry
+from redis_state.worker.tasks.journal import state_of
+from redis_state.worker.tasks.moves import (
+    announcement,
+    new_fields,
+    raise_refused,
+    status_update,
+)
+from redis_state.worker.tasks.replay import Lane
+from redis_state.worker.tasks.transitions import StartedRun, TaskTransitions
+from redis_state.worker.tasks.view import read_status
+
+log: logging.Logger = logging.getLogger(__name__)
+
+WITH_PARENT = "its parent was cancelled"
+_AT_ONCE = 50
+
+
+@dataclass(frozen=True, slots=True)
+class ChildTask:
+    """A task that another one has spawned, in the same session.
+
+    ``place`` is its name and its order among those of that name.
+    """
+
+    session_id: str
+    task_id: str
+    parent_id: str
+    place: str
+
+
+class SpawnOptions(TypedDict, total=False):
+    """What every child may be given. See `TaskContext.spawn`."""
+
+    isolate: bool
+    queue: str | None
+    priority: int
+    task_type: TaskType
+    description: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class SpawnRequest:
+    """A child that is to be: what it runs, and how it hangs on its parent."""
+
+    handler: str
+    task_input: Any = field(repr=False)
+    isolate: bool
+    queue: str | None
+    priority: int
+    task_type: TaskType
+    description: str | None
+
+    @property
+    def asks(self) -> str:
+        """What is asked of the child, to tell it from others."""
+        return codec.fingerprint("asks", self.handler, self.task_input)
+
+    @classmethod
+    def read(
+        cls, started: StartedRun, handler: str, task_input: Any, options: SpawnOptions
+    ) -> SpawnRequest:
+        """Check what a handler asks for. Errors: InvalidField."""
+        if not handler or type(handler) is not str:
+            raise InvalidField("handler", "needs a name")
+        isolate = options.get("isolate", False)
+        if type(isolate) is not bool:
+            raise InvalidField("isolate", "True or False is needed")
+        return cls(
+            handler=handler,
+            task_input=task_input,
+            isolate=isolate,
+            queue=options.get("queue") or started.queue,
+            priority=options.get("priority", started.state.priority),
+            task_type=options.get("task_type", TaskType.BACKGROUND),
+            description=options.get("description"),
+        )
+
+
+class ChildTasks:
+    """What binds tasks together, for workers, clients and sweepers.
+
+    Without a ``queue``, what is to run is left to a sweeper, which queues it within seconds.
+    """
+
+    def __init__(self, store: RedisStateStore, queue: Queue | None = None) -> None:
+        self._store = store
+        self._scripts = store.base.scripts
+        self._queue = queue
+        self._transitions = TaskTransitions(store)
+        self._watch = WatchList(store.base.scripts, store.base.keys)
+
+    async def spawn(
+        self, started: StartedRun, entry: str, asked: SpawnRequest, lane: Lane | None = None
+    ) -> ChildTask:
+        """Write a child down, once per entry of the parent's journal, and queue it.
+
+        Its id is made from the parent's secret and the entry, so every run means the same child.
+        On the watch list first, like every task: a crash leaves it unwritten, or to be queued by a
+        sweeper. Errors: LeaseLost, InvalidTransition.
+        """
+        parent = started.state
+        child_id = _child_id(started.secret, entry)
+        # One of its own: two children with their parent's would write one trajectory.
+        trace_id = None if parent.trace_id is None else f"{parent.trace_id}/{child_id}"
+        state = TaskState(
+            task_id=child_id,
+            session_id=parent.session_id,
+            status=TaskStatus.PENDING,
+            task_type=asked.task_type,
+            priority=asked.priority,
+            context_snapshot=TaskContextSnapshot(
+                session_id=parent.session_id,
+                task_id=child_id,
+                trace_id=trace_id,
+                spawned_from_task_id=parent.task_id,
+                propagate_on_cancel="isolate" if asked.isolate else "cascade",
+            ),
+            trace_id=trace_id,
+            description=asked.description,
+        )
+        queue = asked.queue or (self._queue.name if self._queue else None)
+        with telemetry.submitting(asked.handler, parent.session_id, child_id, queue or "") as span:
+            fields = new_fields(
+                state,
+                handler=asked.handler,
+                task_input=asked.task_input,
+                queue=queue,
+                trace=span.carrier,
+            )
+            fields |= {"parent": raw(parent.task_id), "isolate": b"1" if asked.isolate else b"0"}
+            note = codec.encode({"task": child_id, "asks": asked.asks})
+            if await self._write(started, entry, state, fields, note, lane=lane):
+                await self._put(Job(parent.session_id, child_id, 0, asked.priority, queue))
+        place = entry.partition(":")[2]
+        return ChildTask(parent.session_id, child_id, parent.task_id, place)
+
+    async def join(self, started: StartedRun, child_id: str) -> dict[str, Any] | None:
+        """Return the end of a child that is over; else have the task wait for it, and return None.
+
+        That it is not over and that the task waits are one step. The child may be gone by now: its
+        end stands in the parent's journal. Errors: TaskFailed if nothing is kept of the child, one
+        that was deleted say; LeaseLost, InvalidTransition.
+        """
+        parent = started.state
+        session_id, task_id = parent.session_id, parent.task_id
+        while True:
+            child = await self._store.tasks.load(session_id, child_id)
+            if child is None:
+                return await self._end_noted(session_id, task_id, child_id)
+            if child.status.is_terminal:
+                return noted_end(child)
+            await self._transitions.look_soon(session_id, task_id)
+            reply = await self._scripts.join_task(
+                self._keys(session_id, task_id),
+                move_fields(TaskStatus.PAUSED) | {"crashes": b"0"} | started.meter.fields(),
+                child=self._keys(session_id, child_id),
+                mark=started.replay.mark,
+                write=new_write_id(),
+                ttl_ms=self._store.tasks.ttl_ms(TaskStatus.PAUSED.value),
+                announcement=announcement(
+                    self._store,
+                    status_update(parent, TaskStatus.PAUSED, waits_for=child_id),
+                    run=started.held.epoch,
+                ),
+            )
+            if reply.word is ReplyCode.OK:
+                return None
+            if reply.word not in (ReplyCode.AGAIN, ReplyCode.MISSING):
+                raise_refused(reply, parent, run=started.replay, wanted="PAUSED")
+
+    @asynccontextmanager
+    async def ending(
+        self, session_id: str, task_id: str, parent: str | None
+    ) -> AsyncGenerator[None, None]:
+        """End a task in this block, and have its parent go on if that waits for it.
+
+        A sweeper looks at the parent soon, whatever becomes of this process.
+        """
+        if parent is None:
+            yield
+            return
+        await self._transitions.look_soon(session_id, parent)
+        yield
+        with suppress(BackendError):
+            await self.wake(session_id, parent, task_id)
+
+    async def wake(self, session_id: str, task_id: str, child_id: str) -> bool:
+        """Resume a task that waits for a terminal or missing child; return whether it was resumed.
+
+        A task that does not wait for it yet will find it over.
+        """
+        status_view = await read_status(self._store, session_id, task_id)
+        if status_view is None or status_view.waits_for != child_id:
+            return False
+        state = await self._store.tasks.load(session_id, task_id)
+        if state is None:
+            return False
+        update = status_update(state, TaskStatus.PENDING, child=child_id)
+        reply = await self._scripts.wake_task(
+            self._keys(session_id, task_id),
+            move_fields(TaskStatus.PENDING),
+            child=self._keys(session_id, child_id),
+            write=new_write_id(),
+            ttl_ms=self._store.tasks.ttl_ms(TaskStatus.PENDING.value),
+            announcement=announcement(self._store, update),
+        )
+        if reply.word is not ReplyCode.OK:
+            return False
+        await self._put(status_view.job)
+        return True
+
+    async def parent_cancelled(self, session_id: str, parent: str, *, order: int) -> bool:
+        """Return whether a task's parent was cancelled, so that it is to be cancelled too.
+
+        ``order`` is the parent's: a later task of its id is none.
+        """
+        status_view = await read_status(self._store, session_id, parent)
+        return (
+            status_view is not None
+            and status_view.order == order
+            and status_view.status is TaskStatus.CANCELLED
+        )
+
+    async def cancel_with(
+        self, session_id: str, task_id: str, parent: str, *, reason: str, hard: bool = False
+    ) -> None:
+        """Cancel a child whose parent was cancelled. The same event however often it is sent."""
+        event = SteeringEvent(
+            session_id=session_id,
+            task_id=task_id,
+            event_id=codec.fingerprint("cancelled with", session_id, parent, task_id),
+            event_type=SteeringEventType.CANCEL,
+            payload={"reason": reason, "hard": hard},
+            source=f"task:{parent}",
+        )
+        await self._store.save_steering(event)
+        await self.cancel_waiting(session_id, task_id, reason, hard=hard)
+
+    async def cancel_waiting(
+        self, session_id: str, task_id: str, reason: str | None, *, hard: bool = False
+    ) -> None:
+        """End a task that no worker runs, then its children. One that runs has been told.
+
+        One that is over stays as it is, and so do its children.
+        """
+        state = await self._store.tasks.load(session_id, task_id)
+        if state is None or state.status.is_terminal:
+            return
+        parent = await self._parent(session_id, task_id)
+        with suppress(InvalidTransition):
+            async with self.ending(session_id, task_id, parent):
+                cancelled = await self._transitions.cancel(state, reason, parent=parent)
+            if cancelled:
+                await self.cancel_children(session_id, task_id, reason, hard=hard)
+
+    async def cancel_children(
+        self, session_id: str, task_id: str, reason: str | None, *, hard: bool = False
+    ) -> None:
+        """Cancel the unfinished children of a task that was cancelled, unless they are isolated.
+
+        No more can come: only a running task spawns.
+        """
+        why = reason or WITH_PARENT
+        if not why.startswith(WITH_PARENT):
+            why = f"{WITH_PARENT}: {why}"
+        parent = await read_status(self._store, session_id, task_id)
+        if parent is None:
+            return
+        names = await self.children(session_id, task_id)
+        for start in range(0, len(names), _AT_ONCE):
+            some = names[start : start + _AT_ONCE]
+            sights = await asyncio.gather(
+                *(read_status(self._store, session_id, one) for one in some)
+            )
+            await asyncio.gather(
+                *(
+                    self.cancel_with(session_id, name, task_id, reason=why, hard=hard)
+                    for name, status_view in zip(some, sights, strict=True)
+                    if status_view is not None
+                    and (status_view.parent, status_view.parent_order) == (task_id, parent.order)
+                    and not status_view.status.is_terminal
+                )
+            )
+
+    async def children(self, session_id: str, task_id: str) -> Sequence[str]:
+        """Return the children of a task."""
+        index = self._store.base.keys.children(session_id, task_id)
+        sender = self._store.transport.sender
+        found: list[bytes] = await sender.send("ZRANGE", index, 0, -1, repeatable=True)
+        return [topic_text(member) or "" for member in found]
+
+    async def _write(
+        self,
+        started: StartedRun,
+        entry: str,
+        state: TaskState,
+        fields: dict[str, bytes],
+        note: bytes,
+        *,
+        lane: Lane | None,
+    ) -> bool:
+        """Write a child; return whether it was new."""
+        parent, ttl_ms = started.state, self._store.tasks.ttl_ms(TaskStatus.RUNNING.value)
+        write = new_write_id()
+        told = announcement(self._store, status_update(state, TaskStatus.PENDING))
+
+        async def spawn(before_ms: int) -> Reply:
+            return await self._scripts.spawn_task(
+                self._keys(state.session_id, state.task_id),
+                fields,
+                parent=self._keys(parent.session_id, parent.task_id),
+                children=self._store.base.keys.children(parent.session_id, parent.task_id),
+                mark=started.replay.mark,
+                entry=entry,
+                note=note,
+                before=before_ms,
+                write=write,
+                ttl_ms=ttl_ms,
+                index_ttl_ms=2 * ttl_ms,
+                announcement=told,
+                lane=state_of(lane),
+            )
+
+        # One that an earlier run has spawned is on the list, or over.
+        reply = await spawn(0) if entry in started.journal else None
+        if reply is None or reply.word is ReplyCode.EXPIRED:
+            reply = await self._transitions.cover(state, spawn)
+        raise_refused(reply, parent, run=started.replay, wanted="spawning")
+        started.replay.learn(reply, 1, entry, what=parent.task_id)
+        return reply.word is ReplyCode.OK
+
+    async def _put(self, job: Job) -> None:
+        """Queue a task for which a sweeper stands in."""
+        if self._queue is None:
+            return
+        try:
+            await put_now(self._queue, job, ask_time(self._store.transport.sender))
+        except BackendError as error:
+            log.warning("task %s is left to a sweeper: %s", job.task_id, error)
+
+    async def _end_noted(self, session_id: str, task_id: str, child_id: str) -> dict[str, Any]:
+        journal = self._keys(session_id, task_id).journal
+        found: bytes | None = await self._store.transport.sender.send(
+            "HGET", journal, b"end:" + raw(child_id), repeatable=True
+        )
+        if found is None:
+            raise TaskFailed(session_id, child_id, "nothing is kept of it any more")
+        return as_object(found)
+
+    async def _parent(self, session_id: str, task_id: str) -> str | None:
+        key = self._store.base.keys.task(session_id, task_id)
+        found: bytes | None
+        found = await self._store.transport.sender.send("HGET", key, "parent", repeatable=True)
+        return found.decode("utf-8", "surrogatepass") if found else None
+
+    def _keys(self, session_id: str, task_id: str) -> TaskKeys:
+        return self._store.tasks.keys(session_id, task_id)
+
+
+def noted_end(child: TaskState) -> dict[str, Any]:
+    """Write a child's end as its parent's journal keeps it."""
+    return {"status": child.status.value, "result": child.result, "error": child.error}
+
+
+def result_of(session_id: str, task_id: str, end: dict[str, Any]) -> Any:
+    """Return the result of a task that is over. Errors: TaskFailed, TaskWasCancelled."""
+    status = TaskStatus(end["status"])
+    if status is TaskStatus.COMPLETE:
+        return end["result"]
+    kind = TaskFailed if status is TaskStatus.FAILED else TaskWasCancelled
+    raise kind(session_id, task_id, end["error"])
+
+
+def _child_id(secret: str, entry: str) -> str:
+    return hmac.digest(secret.encode(), raw(entry), hashlib.sha256)[:16].hex()

@@ -1,0 +1,210 @@
+"""The journal of a task: what its runs have noted, so that later ones find it and do not repeat it.
+
+A step's note is a row of JSON that the script makes: its version (1 for the task's first note), the
+epoch and the server's time that made it, whether it is a checkpoint, and its result. A result that
+is too large stands in chunks beside its note, in the same hash: so it lives and dies with the
+journal, and the journal with the task, wherever a crash comes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import deque
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import Any
+
+from redis_state.errors import CorruptState
+from redis_state.scripts import NO_LANE, LaneState, ReplyCode, Scripts, TaskKeys, raw
+from redis_state.serialization import codec
+from redis_state.serialization.rows import unpack
+from redis_state.worker.tasks.replay import Lane, Replay
+
+PART_BYTES = 256 * 1024
+INLINE_BYTES = 256 * 1024
+_READ_AHEAD = 4
+
+_STEP = "step:"
+# What a handler asks for again in each run; other kinds of notes have rules of their own.
+_ASKED_FOR = (_STEP, "pause:", "child:")
+
+
+@dataclass(frozen=True, slots=True)
+class StepNote:
+    """A step's note. Its result is there, unless it stands in ``chunks`` of their own."""
+
+    version: int
+    epoch: int
+    at_ms: int
+    checkpoint: bool
+    size: int
+    chunks: int
+    sha256: str = field(repr=False)
+    result: Any = field(repr=False)
+
+
+class Journals:
+    """Read and write the journals of tasks."""
+
+    def __init__(self, scripts: Scripts) -> None:
+        self._scripts = scripts
+
+    async def read(self, keys: TaskKeys) -> tuple[dict[str, Any], int]:
+        """Return the entries by name, steps as `StepNote`, and how many runs have written.
+
+        Large results are left where they are, see `result`. Errors: ValueError if an entry is not
+        what was written.
+        """
+        flat, count = (await self._scripts.read_journal(keys)).facts
+        named = zip(flat[::2], flat[1::2], strict=True)
+        return {entry: _read_note(entry, note) for entry, note in _texts(named)}, int(count)
+
+    async def record(
+        self, keys: TaskKeys, entry: str, value: bytes, *, run: Replay, lane: Lane | None = None
+    ) -> None:
+        """Record an entry, once. Errors: LeaseLost, JournalRewound, InvalidTransition."""
+        reply = await self._scripts.record_entry(
+            keys, mark=run.mark, entry=entry, value=value, lane=state_of(lane)
+        )
+        run.learn(reply, 0, entry, what=keys.task_id)
+
+    async def note(
+        self,
+        keys: TaskKeys,
+        entry: str,
+        result: Any,
+        *,
+        run: Replay,
+        lane: Lane | None = None,
+        checkpoint: bool = False,
+        inline_bytes: int = INLINE_BYTES,
+    ) -> tuple[StepNote, Any]:
+        """Record a step's result, once; return the recorded entry, and its result.
+
+        A result of more than ``inline_bytes`` is written in chunks first, each under the lease; a
+        crash in between leaves chunks that the next attempt overwrites and the task's end removes.
+        Errors: LeaseLost; JournalRewound; InvalidTransition if the task is gone; StoreFull.
+        """
+        data = codec.encode(result)
+        large = len(data) > inline_bytes
+        chunks = await self._keep(keys, entry, data, run) if large else 0
+        sha256 = hashlib.sha256(data).hexdigest() if large else ""
+        reply = await self._scripts.note_step(
+            keys,
+            mark=run.mark,
+            entry=entry,
+            checkpoint=checkpoint,
+            chunks=chunks,
+            about=codec.encode([len(data), chunks, sha256]),
+            result=b"null" if large else data,
+            lane=state_of(lane),
+        )
+        run.learn(reply, 1, entry, what=keys.task_id)
+        noted = read_step(reply.facts[0])
+        if large and noted.sha256 == sha256:
+            return noted, codec.decode(data)
+        return noted, await self.result(keys, entry, noted)
+
+    async def result(self, keys: TaskKeys, entry: str, note: StepNote) -> Any:
+        """Return a noted step's result, fetched if it is large.
+
+        Errors: CorruptState if its chunks are not what was written.
+        """
+        if not note.chunks:
+            return note.result
+        data = await self._fetch(keys, entry, note.chunks)
+        if data is None:
+            raise CorruptState(keys.journal, f"a chunk of {entry!r} is gone")
+        if len(data) != note.size:
+            raise CorruptState(keys.journal, f"{entry!r} has not {note.size} but {len(data)} bytes")
+        if hashlib.sha256(data).hexdigest() != note.sha256:
+            raise CorruptState(keys.journal, f"the digest of {entry!r} is another than was noted")
+        return codec.decode(data)
+
+    async def _keep(self, keys: TaskKeys, entry: str, data: bytes, run: Replay) -> int:
+        starts = range(0, len(data), PART_BYTES)
+        for number, start in enumerate(starts):
+            reply = await self._scripts.keep_part(
+                keys,
+                mark=run.mark,
+                entry=entry,
+                number=number,
+                data=data[start : start + PART_BYTES],
+            )
+            if reply.word is ReplyCode.STALE:
+                break
+            run.raise_refused(reply, what=keys.task_id)
+        return len(starts)
+
+    async def _fetch(self, keys: TaskKeys, entry: str, chunks: int) -> bytes | None:
+        send = self._scripts.transport.sender.send
+        asked: deque[Any] = deque()
+        names = (part_name(entry, number) for number in range(chunks))
+        data = bytearray()
+        while True:
+            for name in islice(names, _READ_AHEAD - len(asked)):
+                asked.append(send("HGET", keys.journal, name, repeatable=True))
+            if not asked:
+                return bytes(data)
+            chunk: bytes | None = await asked.popleft()
+            if chunk is None:
+                return None
+            data += chunk
+
+
+def state_of(lane: Lane | None) -> LaneState:
+    """Write where a lane stands, for the script that writes an entry."""
+    return NO_LANE if lane is None else lane.state()
+
+
+def part_name(entry: str, number: int) -> bytes:
+    """Return the journal entry of one chunk of a large result."""
+    return raw(f"part:{number}:{entry}")
+
+
+def read_step(data: bytes) -> StepNote:
+    """Read a step's note. Errors: ValueError."""
+    version, epoch, at_ms, checkpoint, about, result = unpack(data, 6)
+    size, chunks, sha256 = about[:3]
+    return StepNote(version, epoch, at_ms, checkpoint, size, chunks, sha256, result)
+
+
+def steps_of(journal: Mapping[str, Any]) -> list[tuple[str, StepNote]]:
+    """List the steps of a journal in the order in which they were noted."""
+    steps = [(entry, note) for entry, note in journal.items() if isinstance(note, StepNote)]
+    return sorted(steps, key=lambda named: named[1].version)
+
+
+def without_result(note: StepNote) -> StepNote:
+    """Leave a large result out of what is kept in memory, the note alone."""
+    return replace(note, result=None) if note.chunks else note
+
+
+def unvisited(noted: Collection[str], asked: Collection[str]) -> list[str]:
+    """List what earlier runs noted and this one did not ask for, as far as it had to.
+
+    What was noted inside of a step that is itself noted is not asked for again: the step's work is
+    not done again.
+    """
+    return sorted(
+        entry
+        for entry in noted
+        if entry.startswith(_ASKED_FOR)
+        and entry not in asked
+        and not any(outer in noted for outer in _outer_steps(entry))
+    )
+
+
+def _outer_steps(entry: str) -> Iterable[str]:
+    path = entry.partition(":")[2]
+    places = [place for place, sign in enumerate(path) if sign == "/"]
+    return (_STEP + path[:place] for place in places)
+
+
+def _texts(named: Iterable[tuple[bytes, bytes]]) -> Iterable[tuple[str, bytes]]:
+    return ((entry.decode("utf-8", "surrogatepass"), note) for entry, note in named)
+
+
+def _read_note(entry: str, note: bytes) -> Any:
+    return read_step(note) if entry.startswith(_STEP) else codec.decode(note)

@@ -1,0 +1,69 @@
+"""What the moves of a task share: what they write, what they tell, and how a refusal is raised."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from typing import Any
+
+from redis_state.errors import InvalidTransition
+from redis_state.models import StateUpdate, TaskState, TaskStatus, UpdateType
+from redis_state.scripts import Announcement, Reply, ReplyCode, raw
+from redis_state.serialization import codec
+from redis_state.store import RedisStateStore
+from redis_state.stores.tasks import microseconds, task_fields
+from redis_state.worker.tasks.replay import Replay
+
+
+def new_fields(
+    state: TaskState,
+    *,
+    handler: str,
+    task_input: Any,
+    queue: str | None,
+    trace: Mapping[str, str] | None,
+) -> dict[str, bytes]:
+    """Write a new task as its record's fields, with a secret of its own."""
+    job = {"handler": handler, "input": task_input, "secret": secrets.token_urlsafe(32)}
+    fields = task_fields(state) | ({"queue": raw(queue)} if queue else {})
+    return fields | {
+        "job": codec.encode(job | ({"trace": trace} if trace else {})),
+        "finished": b"0",
+        "updated_at": str(microseconds(state.updated_at)).encode(),
+    }
+
+
+def watch_entry(session_id: str, task_id: str) -> bytes:
+    """Return a task's entry for the watch list."""
+    return codec.encode(["task", session_id, task_id])
+
+
+def announcement(
+    store: RedisStateStore, *updates: StateUpdate, run: int | None = None
+) -> Announcement:
+    """Write updates of one session for the script that moves their task, and that it is a run's."""
+    updates_of = store.updates
+    rows = [updates_of.write(update, run=run) for update in updates]
+    log = updates_of.keys(updates[0].session_id)
+    return Announcement(log, updates_of.bounds.max_rows, updates_of.bounds.ttl_ms, rows)
+
+
+def raise_refused(reply: Reply, state: TaskState, *, run: Replay | None, wanted: str) -> None:
+    """Errors: LeaseLost, JournalRewound, InvalidTransition, if that is what a script replied."""
+    if run is not None and reply.word in (ReplyCode.LOST, ReplyCode.REWOUND):
+        run.raise_refused(reply, what=f"task {state.task_id!r}")
+    if reply.word is ReplyCode.DENIED:
+        raise InvalidTransition(state.task_id, current=reply.text(0), wanted=wanted)
+    if reply.word is ReplyCode.MISSING:
+        raise InvalidTransition(state.task_id, current="missing", wanted=wanted)
+
+
+def status_update(state: TaskState, status: TaskStatus, **details: Any) -> StateUpdate:
+    """Make the update that tells of a task's new state."""
+    return StateUpdate(
+        session_id=state.session_id,
+        task_id=state.task_id,
+        trace_id=state.trace_id,
+        update_type=UpdateType.STATUS_CHANGE,
+        content={"status": status.value, **details},
+    )

@@ -1,0 +1,170 @@
+"""The list of open pauses: what waits for somebody's decision, with the tokens to decide it.
+
+The indexes only propose. What they name is looked up, and taken out if it is not open any more: a
+pause is listed after it was opened and is opened once, so what is found closed stays closed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, TypeAlias
+
+from redis_state.serialization import codec
+from redis_state.serialization.rows import as_object
+from redis_state.store import RedisStateStore
+from redis_state.transport.clock import ms_of
+from redis_state.transport.keys import pause_id_of
+from redis_state.worker.tasks.pause_model import token_of
+
+Fields: TypeAlias = dict[str, Any]
+
+_SLICE = 500
+# What tells whether a pause is open; then what it asks.
+_TOKEN_FIELDS = ("state", "task", "order", "opened", "expires")
+_TASK_FIELDS = ("finished", "order")
+
+
+@dataclass(frozen=True, slots=True)
+class OpenPause:
+    """A pause that may be decided now.
+
+    ``pause_id`` names it for everybody and is what its CHECKPOINT update carries. It and ``token``
+    are None for one that was not to be revealed. ``on_timeout`` is what happens at
+    ``expires_at``: ``"fail"``, ``"reject"``, or ``"resume"`` with ``default``.
+    """
+
+    session_id: str
+    task_id: str
+    name: str
+    reason: str
+    payload: Any = field(repr=False)
+    tags: tuple[str, ...]
+    opened_at: datetime
+    expires_at: datetime
+    on_timeout: str
+    default: Any = field(repr=False)
+    token: str | None = field(repr=False)
+    pause_id: str | None = None
+
+
+async def list_open_pauses(
+    store: RedisStateStore, session_id: str | None = None, *, tag: str | None = None
+) -> list[OpenPause]:
+    """List the open pauses of a session, or of all, the first opened first."""
+    return await _Reading(store, session_id).read(tag)
+
+
+async def ages_of_open_pauses(store: RedisStateStore, *, most: int) -> list[float]:
+    """Return for how many seconds each pause is open by now; looks at ``most`` of them."""
+    return await _Reading(store, None).ages(most)
+
+
+class _Reading:
+    def __init__(self, store: RedisStateStore, session_id: str | None) -> None:
+        keys = store.base.keys
+        self._store = store
+        self._index = keys.open_pauses() if session_id is None else keys.pauses(session_id)
+
+    async def read(self, tag: str | None) -> list[OpenPause]:
+        found: list[OpenPause] = []
+        async for _, token, task in self._open(-1, "payload", "job"):
+            pause = self._pause(token, task)
+            found += [] if pause is None else [pause]
+        wanted = [pause for pause in found if tag is None or tag in pause.tags]
+        return sorted(wanted, key=lambda pause: (pause.opened_at, pause.task_id, pause.name))
+
+    async def ages(self, most: int) -> list[float]:
+        return [(now - int(token["opened"])) / 1000 async for now, token, _ in self._open(most - 1)]
+
+    async def _open(
+        self, last: int, *more: str
+    ) -> AsyncGenerator[tuple[int, Fields, Fields], None]:
+        """Yield the time in ms, the token and the task of each open pause, up to the ``last``.
+
+        ``more`` fields, one of the token and one of the task, are read too.
+        """
+        members: list[bytes] = await self._send("ZRANGE", self._index, b"0", str(last))
+        for start in range(0, len(members), _SLICE):
+            for found in await self._open_of(members[start : start + _SLICE], more):
+                yield found
+
+    async def _open_of(
+        self, members: Sequence[bytes], more: Sequence[str]
+    ) -> list[tuple[int, Fields, Fields]]:
+        now = ms_of(await self._send("TIME"))
+        names = (*_TOKEN_FIELDS, *more[:1])
+        asked = [self._send("HMGET", key, *names) for key in members]
+        tokens = [_fields(names, await answer) for answer in asked]
+        owners = [token["task"] for token in tokens if token["task"]]
+        tasks = await self._tasks(owners, (*_TASK_FIELDS, *more[1:]))
+        found: list[tuple[int, Fields, Fields]] = []
+        closed: list[bytes] = []
+        for key, token in zip(members, tokens, strict=True):
+            task = tasks.get(_owner(token["task"])) if token["task"] else None
+            if task is None or not _is_open(token, task):
+                closed.append(key)
+            elif int(token["expires"]) > now:
+                found.append((now, token, task))
+        if closed:
+            await self._store.base.scripts.run_once("ZREM", self._index, *closed)
+        return found
+
+    async def _tasks(
+        self, owners: Sequence[bytes], names: Sequence[str]
+    ) -> dict[tuple[str, str], Fields]:
+        keys = self._store.base.keys
+        asked = {
+            task: self._send("HMGET", keys.task(*task), *names)
+            for task in {_owner(owner) for owner in owners}
+        }
+        return {task: _fields(names, await answer) for task, answer in asked.items()}
+
+    def _pause(self, token: Fields, task: Fields) -> OpenPause | None:
+        session_id, task_id, entry = codec.decode(token["task"])
+
+        def read() -> OpenPause:
+            about = as_object(token["payload"])
+            secret = as_object(task["job"])["secret"]
+            decides = token_of(session_id, secret, entry) if about["revealed"] else None
+            return OpenPause(
+                session_id=session_id,
+                task_id=task_id,
+                name=about["name"],
+                reason=about["reason"],
+                payload=about["payload"],
+                tags=tuple(about["tags"]),
+                opened_at=_moment(token["opened"]),
+                expires_at=_moment(token["expires"]),
+                on_timeout=about["on_timeout"],
+                default=about["default"],
+                token=decides,
+                pause_id=decides and pause_id_of(decides),
+            )
+
+        place = f"pause {entry} of task {task_id}"
+        return self._store.base.attempt(session_id, place, token["payload"] or b"", read)
+
+    def _send(self, *command: str | bytes) -> Any:
+        return self._store.transport.sender.send(*command, repeatable=True)
+
+
+def _fields(names: Sequence[str], values: Sequence[Any]) -> Fields:
+    return dict(zip(names, values, strict=True))
+
+
+def _owner(owner: bytes) -> tuple[str, str]:
+    session_id, task_id, _ = codec.decode(owner)
+    return session_id, task_id
+
+
+def _is_open(token: Fields, task: Fields) -> bool:
+    """Return whether a pause is undecided, and of the present task of its id, not terminal."""
+    if token["state"] != b"open" or task["finished"] == b"1":
+        return False
+    return bool(token["order"] == task["order"])
+
+
+def _moment(milliseconds: bytes) -> datetime:
+    return datetime.fromtimestamp(int(milliseconds) / 1000, UTC)

@@ -1,0 +1,358 @@
+"""Pauses are waitpoints: opening one, waiting for it and deciding it are three things.
+
+A running task opens a pause and gets its token. Whoever has the token decides, once, whether the
+task waits for it already, or not yet, or not now. A task that waits has no worker; the decision
+sets it pending in the same step. That nobody decides in time is a decision too, by the pause's
+policy: one more claim on the same token, so that an approval, a rejection and the deadline in one
+millisecond give one answer.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from redis_state.errors import BackendError, InvalidTransition, TokenUnknown
+from redis_state.models import StateUpdate, TaskState, TaskStatus, UpdateType
+from redis_state.primitives.record import new_write_id
+from redis_state.primitives.token import new_claim, raise_unless_won
+from redis_state.scripts import Reply, ReplyCode, TaskKeys, raw
+from redis_state.serialization import codec
+from redis_state.serialization.rows import as_object
+from redis_state.store import RedisStateStore
+from redis_state.stores.base import ms
+from redis_state.stores.tasks import move_fields
+from redis_state.transport.clock import ms_of
+from redis_state.transport.keys import is_pause_id, pause_id_of
+from redis_state.worker.tasks.journal import state_of
+from redis_state.worker.tasks.moves import announcement, raise_refused, status_update
+from redis_state.worker.tasks.pause_model import (
+    BY_TIMEOUT,
+    PauseRequest,
+    asks,
+    asks_of,
+    decided_note,
+    entry_name,
+    name_of,
+    pause_token,
+    policy_of,
+)
+from redis_state.worker.tasks.replay import Lane
+from redis_state.worker.tasks.transitions import StartedRun, TaskTransitions
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """A pause that was decided: of which task, and how often that was started."""
+
+    session_id: str
+    task_id: str
+    runs: int
+
+
+class TaskPauses:
+    """Open pauses, wait for them, decide them."""
+
+    def __init__(self, store: RedisStateStore) -> None:
+        self._store = store
+        self._scripts = store.base.scripts
+        self._transitions = TaskTransitions(store)
+        self._keep_ms = ms(store.settings.resolved_token_ttl)
+
+    async def open(
+        self, started: StartedRun, entry: str, question: PauseRequest, lane: Lane | None = None
+    ) -> dict[str, Any]:
+        """Open a pause, once per entry of the journal; return what the journal notes of it.
+
+        One step: the token, the note, and the CHECKPOINT update, which carries the pause's public
+        id unless it is not to be revealed. The list of open pauses follows, before the task can
+        wait: a crash in between has the task run again and come here again. Errors: LeaseLost,
+        InvalidTransition.
+        """
+        state = started.state
+        token = pause_token(started, entry)
+        key = self._token_key(token)
+        note = {
+            "state": "open",
+            "name": question.name,
+            "on_timeout": question.on_timeout,
+            "default": question.default,
+            "asks": asks(question.reason, question.payload),
+        }
+        about = {
+            "name": question.name,
+            "reason": question.reason,
+            "payload": question.payload,
+            "tags": question.tags,
+            "on_timeout": question.on_timeout,
+            "default": question.default,
+            "revealed": question.reveal,
+        }
+        reply = await self._scripts.open_pause(
+            self._keys(state),
+            mark=started.replay.mark,
+            token=key,
+            pauses=self._store.base.keys.pauses(state.session_id),
+            entry=entry,
+            note=codec.encode(note),
+            owner=codec.encode([state.session_id, state.task_id, entry]),
+            about=codec.encode(about),
+            token_ttl_ms=question.timeout_ms,
+            keep_ms=self._keep_ms,
+            ttl_ms=self._store.tasks.ttl_ms(TaskStatus.RUNNING.value),
+            announcement=announcement(
+                self._store, _checkpoint(state, question, token), run=started.held.epoch
+            ),
+            lane=state_of(lane),
+        )
+        raise_refused(reply, state, run=started.replay, wanted="PAUSED")
+        started.replay.learn(reply, 2, entry, what=state.task_id)
+        noted, left_ms, _ = reply.facts
+        if left_ms:
+            index = self._store.base.keys.open_pauses()
+            await self._scripts.note_member(index, member=key, ttl_ms=int(left_ms))
+        return as_object(noted)
+
+    async def wait(self, started: StartedRun, entry: str) -> dict[str, Any] | None:
+        """Pause the task until an open pause is resolved, and return None; or return the decision.
+
+        One step: the state, the lease given back, the update that tells; and none of it if the
+        pause is decided or overdue by then. The watch list has the task before, a short time
+        ahead and not at the pause's deadline: the worker may die before it is paused. Errors:
+        LeaseLost, InvalidTransition.
+        """
+        state = started.state
+        key = self._token_key(pause_token(started, entry))
+        await self._look_soon(state)
+        reply = await self._scripts.pause_task(
+            self._keys(state),
+            move_fields(TaskStatus.PAUSED)
+            | {"crashes": b"0", "waits_for": b""}
+            | started.meter.fields(),
+            mark=started.replay.mark,
+            token=key,
+            entry=entry,
+            write=new_write_id(),
+            ttl_ms=self._store.tasks.ttl_ms(TaskStatus.PAUSED.value),
+            announcement=announcement(
+                self._store, status_update(state, TaskStatus.PAUSED), run=started.held.epoch
+            ),
+        )
+        if reply.word is ReplyCode.TAKEN:
+            return decided_note(codec.decode(reply.facts[2]), by=reply.text(0))
+        if reply.word in (ReplyCode.EXPIRED, ReplyCode.MISSING):
+            return await self._decide_overdue(started, entry, key)
+        raise_refused(reply, state, run=started.replay, wanted="PAUSED")
+        return None
+
+    async def decide(
+        self,
+        token: str,
+        *,
+        approved: bool,
+        value: Any,
+        by: str,
+        claim: str | None = None,
+        task: tuple[str, str] | None = None,
+    ) -> Decided:
+        """Decide a pause, once, and set its task pending if it waits for it, in one step.
+
+        ``token`` is the token or the pause's id, which decides only what may be revealed. The same
+        ``claim`` repeated with the same decision gets the same answer. ``task`` is the session and
+        the task whose pause it has to be. The watch list has the task before: a
+        crash afterwards leaves it pending, known and not queued. Errors: TokenResolved for
+        whoever comes second, TokenUnknown, InvalidTransition if the task is over.
+        """
+        key = self._token_key(token)
+        owner, is_open, about = await self._send("HMGET", key, "task", "state", "payload")
+        if not owner:
+            raise TokenUnknown(expired=False)
+        session_id, task_id, entry = codec.decode(owner)
+        if task not in (None, (session_id, task_id)):
+            raise TokenUnknown(expired=False)
+        if is_pause_id(token) and not as_object(about or b"{}").get("revealed"):
+            raise TokenUnknown(expired=False)
+        state = await self._store.tasks.load(session_id, task_id)
+        if state is None:
+            raise TokenUnknown(expired=True)
+        if is_open == b"open" and not state.status.is_terminal:
+            await self._look_soon(state)
+        reply = await self._decide(
+            state,
+            entry,
+            key,
+            {"approved": approved, "value": codec.plain(value)},
+            noted={"name": name_of(entry, about), "asks": asks_of(about)},
+            by=by,
+            claim=claim or new_claim(),
+        )
+        if reply.word is ReplyCode.DENIED:
+            raise InvalidTransition(task_id, current=reply.text(0), wanted="PENDING")
+        runs = int(raise_unless_won(reply).facts[1])
+        await self._unlist(key)
+        return Decided(session_id, task_id, runs)
+
+    async def expire(self, session_id: str, task_id: str) -> int | None:
+        """See `expire_pauses`."""
+        record = await self._store.tasks.load_fields(session_id, task_id)
+        if record is None or record.fields["status"] != TaskStatus.PAUSED.value.encode():
+            return None
+        key = record.fields.get("pause_token", b"").decode()
+        entry = record.fields.get("pause_entry", b"").decode("utf-8", "surrogatepass")
+        if not key:
+            # A host's own task.
+            return None
+        left_ms = await self._left_ms(key)
+        if left_ms > 0:
+            return left_ms
+        state = await self._store.tasks.load(session_id, task_id)
+        if state is None:
+            return None
+        await self._look_soon(state)
+        reply = await self._time_out(state, entry, key, await self._note(state, entry))
+        if reply.word is ReplyCode.HELD:
+            return int(reply.facts[0])
+        await self._unlist(key)
+        return None
+
+    async def _decide_overdue(
+        self, started: StartedRun, entry: str, key: str
+    ) -> dict[str, Any] | None:
+        """Decide what nobody decided before this very run came to wait for it."""
+        state = started.state
+        note = await self._note(state, entry)
+        if note.get("state") == "decided":
+            return note
+        mark = started.replay.mark
+        reply = await self._time_out(state, entry, key, note, mark=mark)
+        if reply.word is ReplyCode.TAKEN:
+            return decided_note(codec.decode(reply.facts[2]), by=reply.text(0))
+        if reply.word is ReplyCode.HELD:  # the server's clock was set back
+            return await self.wait(started, entry)
+        raise_refused(reply, state, run=started.replay, wanted="PAUSED")
+        await self._unlist(key)
+        return decided_note(policy_of(note), by=BY_TIMEOUT)
+
+    async def _time_out(
+        self,
+        state: TaskState,
+        entry: str,
+        key: str,
+        note: dict[str, Any],
+        *,
+        mark: bytes = b"",
+    ) -> Reply:
+        return await self._decide(
+            state,
+            entry,
+            key,
+            policy_of(note),
+            noted={"name": note.get("name", entry_name(entry)), "asks": note.get("asks")},
+            by=BY_TIMEOUT,
+            claim=BY_TIMEOUT,
+            overdue=True,
+            mark=mark,
+        )
+
+    async def _decide(
+        self,
+        state: TaskState,
+        entry: str,
+        key: str,
+        decision: dict[str, Any],
+        *,
+        noted: dict[str, Any],
+        by: str,
+        claim: str,
+        overdue: bool = False,
+        mark: bytes = b"",
+    ) -> Reply:
+        content = {"pause": noted["name"], "approved": decision["approved"], "by": by}
+        if overdue:
+            content["timed_out"] = True
+        decided = StateUpdate(
+            session_id=state.session_id,
+            task_id=state.task_id,
+            trace_id=state.trace_id,
+            update_type=UpdateType.NOTIFICATION,
+            content=content,
+        )
+        resumed = status_update(state, TaskStatus.PENDING, **content)
+        return await self._scripts.decide_pause(
+            self._keys(state),
+            move_fields(TaskStatus.PENDING),
+            token=key,
+            pauses=self._store.base.keys.pauses(state.session_id),
+            entry=entry,
+            claim=claim,
+            by=by,
+            # Alike for everything that is stored alike: a claim is bound to its decision.
+            decision=codec.canonical(decision),
+            note=codec.encode(decided_note(decision, by=by) | noted),
+            keep_ms=self._keep_ms,
+            ttl_ms=self._store.tasks.ttl_ms(TaskStatus.PENDING.value),
+            announcement=announcement(self._store, resumed, decided),
+            overdue=overdue,
+            mark=mark,
+        )
+
+    async def _look_soon(self, state: TaskState) -> None:
+        await self._transitions.look_soon(state.session_id, state.task_id)
+
+    async def _unlist(self, key: str) -> None:
+        # What is listed and not open any more is found out by whoever reads the list.
+        with suppress(BackendError):
+            await self._scripts.run_once("ZREM", self._store.base.keys.open_pauses(), key)
+
+    async def _left_ms(self, key: str) -> int:
+        """Return how long a pause may still be decided, 0 if no longer."""
+        expires = await self._send("HGET", key, "expires")
+        return max(0, int(expires or 0) - ms_of(await self._send("TIME")))
+
+    async def _note(self, state: TaskState, entry: str) -> dict[str, Any]:
+        noted: bytes | None = await self._send("HGET", self._keys(state).journal, raw(entry))
+        with suppress(codec.Unreadable):
+            return as_object(noted or b"")
+        return {}
+
+    def _keys(self, state: TaskState) -> TaskKeys:
+        return self._store.tasks.keys(state.session_id, state.task_id)
+
+    def _token_key(self, token: str) -> str:
+        key = self._store.base.keys.session_token(token)
+        if key is None:
+            raise TokenUnknown(expired=False)
+        return key
+
+    async def _send(self, *command: str | bytes) -> Any:
+        return await self._store.transport.sender.send(*command, repeatable=True)
+
+
+async def expire_pauses(store: RedisStateStore, session_id: str, task_id: str) -> int | None:
+    """Decide by its policy the pause that a PAUSED task waits for, if nobody did in time.
+
+    Returns the milliseconds until its deadline, which is when to look again; None if the task does
+    not wait for a pause, or no longer: read it again, it may be PENDING now and is not queued.
+
+    One step, the same claim from everybody: any number of callers at once decide once, and one
+    that comes against an approval or a rejection decides nothing. A crash before the step leaves
+    the task PAUSED and overdue; a crash after it leaves the task PENDING and not queued. In both
+    cases the watch list has it, due in 2 seconds: it is put there before the step. Errors:
+    BackendError.
+    """
+    return await TaskPauses(store).expire(session_id, task_id)
+
+
+def _checkpoint(state: TaskState, question: PauseRequest, token: str) -> StateUpdate:
+    content: dict[str, Any] = {"reason": question.reason, "payload": question.payload}
+    content |= {"pause": question.name, "tags": question.tags}
+    if question.reveal:
+        content["pause_id"] = pause_id_of(token)
+    return StateUpdate(
+        session_id=state.session_id,
+        task_id=state.task_id,
+        trace_id=state.trace_id,
+        update_type=UpdateType.CHECKPOINT,
+        content=content,
+    )

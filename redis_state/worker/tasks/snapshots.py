@@ -1,0 +1,86 @@
+"""The snapshots of a task: what its steps have noted, seen from outside."""
+
+from __future__ import annotations
+
+import builtins
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from redis_state.errors import CorruptState
+from redis_state.store import RedisStateStore
+from redis_state.worker.tasks.journal import Journals, StepNote, steps_of
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One noted step: its place in the order of the task's notes, and how it came there.
+
+    ``version`` counts from 1 without a hole; ``epoch`` is the run that made it, ``at`` the server's
+    time, ``size`` that of its result in bytes of JSON.
+    """
+
+    version: int
+    step: str
+    checkpoint: bool
+    epoch: int
+    at: datetime
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class FullSnapshot(Snapshot):
+    """A snapshot and the step's result."""
+
+    result: Any = field(repr=False)
+
+
+class Snapshots:
+    """Read the snapshots of tasks."""
+
+    def __init__(self, store: RedisStateStore) -> None:
+        self._store = store
+        self._journals = Journals(store.base.scripts)
+
+    async def list(self, session_id: str, task_id: str) -> list[Snapshot]:
+        """List a task's snapshots in order. Errors: CorruptState."""
+        noted = await self._noted(session_id, task_id)
+        return [Snapshot(*_facts(entry, note)) for entry, note in noted]
+
+    async def get(self, session_id: str, task_id: str, version: int) -> FullSnapshot | None:
+        """Return one snapshot, or None. Errors: CorruptState."""
+        noted = await self._noted(session_id, task_id)
+        return await self._first(
+            session_id, task_id, [named for named in noted if named[1].version == version]
+        )
+
+    async def last_checkpoint(self, session_id: str, task_id: str) -> FullSnapshot | None:
+        """Return the newest snapshot that is a checkpoint, or None. Errors: CorruptState."""
+        noted = await self._noted(session_id, task_id)
+        return await self._first(
+            session_id, task_id, [named for named in reversed(noted) if named[1].checkpoint]
+        )
+
+    async def _noted(self, session_id: str, task_id: str) -> builtins.list[tuple[str, StepNote]]:
+        keys = self._store.tasks.keys(session_id, task_id)
+        try:
+            journal, _ = await self._journals.read(keys)
+            return steps_of(journal)
+        except ValueError as error:
+            raise CorruptState(keys.journal, f"a note cannot be read: {error}") from None
+
+    async def _first(
+        self, session_id: str, task_id: str, noted: builtins.list[tuple[str, StepNote]]
+    ) -> FullSnapshot | None:
+        if not noted:
+            return None
+        entry, note = noted[0]
+        keys = self._store.tasks.keys(session_id, task_id)
+        return FullSnapshot(
+            *_facts(entry, note), result=await self._journals.result(keys, entry, note)
+        )
+
+
+def _facts(entry: str, note: StepNote) -> tuple[int, str, bool, int, datetime, int]:
+    at = datetime.fromtimestamp(note.at_ms / 1000, UTC)
+    return note.version, entry.partition(":")[2], note.checkpoint, note.epoch, at, note.size

@@ -1,0 +1,344 @@
+"""The steps of one run: how they are named, found again, tried again, and missed.
+
+A name that is asked for several times is counted where it is asked for: in the handler, in a
+`branch` of it, or in the work of another step. So the second "fetch" of a loop is ``fetch#2`` in
+every run. Counting needs an order, and asyncio tasks that go on at once have none: a name belongs
+to the first of them that asks for it. So it is with pauses and children, which are named here too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
+from contextvars import ContextVar
+from copy import copy
+from dataclasses import dataclass
+from functools import partial
+from inspect import isawaitable
+from typing import Any, Literal, TypeVar
+
+from redis_state.errors import BackendError, HandlerChanged, InvalidField
+from redis_state.models import UpdateType
+from redis_state.serialization import codec
+from redis_state.store import RedisStateStore
+from redis_state.worker.observe import tracing as telemetry
+from redis_state.worker.tasks.emitter import Emitter
+from redis_state.worker.tasks.inbox import Inbox
+from redis_state.worker.tasks.journal import (
+    INLINE_BYTES,
+    Journals,
+    StepNote,
+    unvisited,
+    without_result,
+)
+from redis_state.worker.tasks.replay import Lane
+from redis_state.worker.tasks.retries import Retried, RetryPolicy, try_by
+from redis_state.worker.tasks.transitions import StartedRun
+
+log: logging.Logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class StepPolicy:
+    """How a worker does steps.
+
+    ``retry`` is how a step that fails is tried again, unless its work is `retried` by another
+    policy; None tries once. ``on_changed`` says what becomes of a task whose handler has ended
+    without asking for what earlier runs noted: ``tell`` completes it and says so, ``fail`` fails
+    it. Results of more than ``inline_bytes``, as JSON, are kept in chunks.
+    """
+
+    retry: RetryPolicy | None = None
+    on_changed: Literal["tell", "fail"] = "tell"
+    inline_bytes: int = INLINE_BYTES
+
+    def __post_init__(self) -> None:
+        """Refuse terms that make no sense, before a worker begins under them."""
+        if self.on_changed not in ("tell", "fail"):
+            raise InvalidField("on_changed", "'tell' or 'fail' is needed")
+        if self.inline_bytes < 0:
+            raise InvalidField("inline_bytes", "0 or more bytes are needed")
+
+
+class Scope:
+    """Where names are counted. ``entry`` is that of the step whose work it is, if it is one."""
+
+    def __init__(
+        self, path: str = "", *, name: str = "", entry: str = "", attempt: str = ""
+    ) -> None:
+        self.name: str = name
+        self.entry: str = entry
+        # Where an attempt of a step's work counts its updates: the next one may publish others.
+        self.attempt: str = attempt
+        self.path: str = path
+        # The asyncio task in which it was begun.
+        self.home: object = _caller()
+        self._counts: Counter[str] = Counter()
+        self._callers: dict[str, object] = {}
+
+    def ask(self, kind: str, name: str) -> str:
+        """Count a name, and return its place. Errors: InvalidField."""
+        place = self.peek(kind, name)
+        self._check_caller(kind, name)
+        self._counts[f"{kind}:{name}"] += 1
+        return place
+
+    def peek(self, kind: str, name: str) -> str:
+        """Return the place that a name will have when it is asked for next."""
+        if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidField("name", f"text is needed, not {type(name).__name__}")
+        # Doubled, so that a single one is always ours, and no two places are the same text.
+        escaped = name.replace("#", "##")
+        return f"{self.path}{escaped}#{self._counts[f'{kind}:{name}'] + 1}"
+
+    def keyed(self, kind: str, name: str, key: str) -> str:
+        """Return the place of a name that is told from its like by a key, not by counting."""
+        place = self.peek(kind, name).rpartition("#")[0]
+        return f"{place}#={key}"
+
+    def _check_caller(self, kind: str, name: str) -> None:
+        caller = _caller()
+        if self._callers.setdefault(f"{kind}:{name}", caller) is not caller:
+            raise InvalidField(
+                "name",
+                f"{name!r} is used by two asyncio tasks at once, whose order may be another in the "
+                "next run: give each its own names, or its own ctx.branch(...)",
+            )
+
+
+_WORKING: ContextVar[Scope | None] = ContextVar("redis_state_step", default=None)
+
+
+class Steps:
+    """The steps of one run, or of one branch of its handler."""
+
+    def __init__(
+        self, store: RedisStateStore, started: StartedRun, inbox: Inbox, policy: StepPolicy
+    ) -> None:
+        self._store = store
+        self._started = started
+        self._inbox = inbox
+        self._policy = policy
+        self._journals = Journals(store.base.scripts)
+        self._emitter = Emitter(store, started)
+        self._keys = store.tasks.keys(started.state.session_id, started.state.task_id)
+        self._noted = dict(started.journal)
+        self._asked: set[str] = set()
+        self._doing: dict[str, asyncio.Lock] = {}
+        self._attempts: Counter[str] = Counter()
+        self._root = self._scope = Scope()
+        self._made_in: Scope | None = None
+
+    def branch(self, name: str) -> Steps:
+        """Make a part of the handler that counts names for itself."""
+        made = copy(self)
+        # Counted with the steps of this name, or both would name what is in them alike.
+        scope = Scope(f"{self._here.ask('step', name)}/")
+        made._scope, made._made_in = scope, _WORKING.get()  # noqa: SLF001 - a copy of this object
+        return made
+
+    def ask(self, kind: str, name: str) -> str:
+        """Return the entry of what is asked for now, and count it as asked for."""
+        return self.ask_keyed(f"{kind}:{self._here.ask(kind, name)}")
+
+    def ask_keyed(self, entry: str) -> str:
+        """Return an entry that is found without counting, and count it as asked for."""
+        self._asked.add(entry)
+        self.lane(entry).advance()
+        return entry
+
+    def lane(self, first: Any = None, *, emits: bool = False) -> Lane:
+        """Return the lane of the running asyncio task, which is about to do ``first``."""
+        working = _WORKING.get() or self._root
+        branch = "" if self._scope is self._root else self._scope.path
+        own = working.home is _caller()
+        scope = working.attempt if emits else working.entry
+        return self._started.replay.lane(scope, own=own, branch=branch, first=first)
+
+    def check_same(self, entry: str, asks: str) -> None:
+        """Refuse another asyncio task than the handler's own what an earlier run did not ask so.
+
+        That run may have ended before a second task came to use the name: its note may be the
+        other's. The handler's own task always comes in one order. Errors: InvalidField.
+        """
+        note = self._started.journal.get(entry)
+        if note is None or _caller() is self._root.home or note.get("asks", asks) == asks:
+            return
+        raise InvalidField(
+            "name",
+            f"{entry!r} was another question in an earlier run, maybe another asyncio task's: give "
+            "each its own names, or its own ctx.branch(...)",
+        )
+
+    def effect_id(self, name: str | None) -> str:
+        """Return the key of a step's effects. See `TaskContext.effect_id`."""
+        working = _WORKING.get()
+        if working is not None and name in (None, working.name):
+            entry = working.entry
+        elif name is None:
+            raise InvalidField("name", "is needed outside of a step's work")
+        else:
+            entry = f"step:{self._here.peek('step', name)}"
+        state = self._started.state
+        return effect_id(self._store.settings.namespace, state.session_id, state.task_id, entry)
+
+    def do(
+        self,
+        name: str,
+        work: Callable[..., Any],
+        arguments: tuple[Any, ...],
+        options: dict[str, Any],
+        *,
+        checkpoint: bool = False,
+    ) -> Coroutine[Any, Any, Any]:
+        """Give a step its number now, in call order; do it once the coroutine is awaited."""
+        entry = self.ask("step", name)
+        policy = work.policy if isinstance(work, Retried) else self._policy.retry
+        once = partial(work, *arguments, **options)
+        return self._do(entry, name, once, policy, self.lane(), checkpoint=checkpoint)
+
+    async def do_keyed(
+        self,
+        name: str,
+        key: str,
+        work: Callable[..., Any],
+        arguments: tuple[Any, ...],
+        options: dict[str, Any],
+    ) -> Any:
+        """Do a step that is found by its key; who asks for it meanwhile waits for its result."""
+        entry = self.ask_keyed(f"step:{self._here.keyed('step', name, key)}")
+        policy = work.policy if isinstance(work, Retried) else self._policy.retry
+        async with self._doing.setdefault(entry, asyncio.Lock()):
+            once = partial(work, *arguments, **options)
+            return await self._do(entry, name, once, policy, self.lane())
+
+    def lane_of(self, key: str | None, kind: UpdateType, content: Any) -> Lane:
+        """Return the lane of an update: that of its key, or of the running asyncio task."""
+        if key is None:
+            return self.lane([kind.value, content], emits=True)
+        lane = self._started.replay.named(f"key:{key}")
+        lane.once = True
+        return lane
+
+    async def record(self, entry: str, value: bytes) -> None:
+        """Record what this run has learned. Errors: LeaseLost, JournalRewound."""
+        run = self._started.replay
+        await self._journals.record(self._keys, entry, value, run=run, lane=self.lane())
+
+    async def check_changed(self) -> None:
+        """Say, or fail, if earlier runs noted what this one has not asked for.
+
+        For the end of a run that has done all it wanted to. Errors: HandlerChanged; LeaseLost.
+        """
+        missed = unvisited(self._started.journal.keys(), self._asked)
+        # A handler that returns after a pause has caught what ends its run: another one follows.
+        if not missed or self._inbox.over is not None:
+            return
+        changed = HandlerChanged(self._keys.task_id, missed)
+        if self._policy.on_changed == "fail":
+            raise changed
+        log.warning("%s", changed)
+        await self._tell("changed", {"notice": "handler_changed", "entries": missed})
+
+    @property
+    def _here(self) -> Scope:
+        """Where names are counted now: the step whose work this is, unless made inside of it."""
+        working = _WORKING.get()
+        return self._scope if working is None or working is self._made_in else working
+
+    async def _do(
+        self,
+        entry: str,
+        name: str,
+        work: Callable[[], Any],
+        policy: RetryPolicy | None,
+        lane: Lane,
+        *,
+        checkpoint: bool = False,
+    ) -> Any:
+        note = self._noted.get(entry)
+        await self._inbox.checkpoint(steps=0 if note is not None else 1)
+        if isinstance(note, StepNote):
+            return await self._journals.result(self._keys, entry, note)
+        once = partial(self._once, entry, name, work)
+        if policy is None or policy.attempts == 1:
+            found = await once()
+        else:
+            found = await try_by(
+                policy,
+                once,
+                waiting=self._next_attempt,
+                failed=partial(self._attempt_failed, entry, policy.attempts),
+            )
+        note, result = await self._journals.note(
+            self._keys,
+            entry,
+            found,
+            run=self._started.replay,
+            lane=lane,
+            checkpoint=checkpoint,
+            inline_bytes=self._policy.inline_bytes,
+        )
+        self._noted[entry] = without_result(note)
+        return result
+
+    async def _once(self, entry: str, name: str, work: Callable[[], Any]) -> Any:
+        # A scope for each attempt: what is asked for inside of it has the same names in each.
+        path = entry.partition(":")[2]
+        self._attempts[entry] += 1
+        attempt = f"{entry}!{self._attempts[entry]}"
+        token = _WORKING.set(Scope(f"{path}/", name=name, entry=entry, attempt=attempt))
+        try:
+            with telemetry.stepping(name):
+                outcome = work()
+                return await outcome if isawaitable(outcome) else outcome
+        finally:
+            _WORKING.reset(token)
+
+    async def _next_attempt(self, attempt: Awaitable[T]) -> T:
+        """Wait for the next attempt. A checkpoint from its first moment to its last."""
+        waiting = asyncio.ensure_future(attempt)
+        over = asyncio.ensure_future(self._inbox.until_over())
+        try:
+            await asyncio.wait({waiting, over}, return_when=asyncio.FIRST_COMPLETED)
+            if over.done():
+                over.result()
+            found = await waiting
+        finally:
+            waiting.cancel()
+            over.cancel()
+            await asyncio.gather(waiting, over, return_exceptions=True)
+        await self._inbox.checkpoint()
+        return found
+
+    async def _attempt_failed(self, entry: str, most: int, number: int, error: Exception) -> None:
+        kind = type(error).__name__
+        task_id = self._keys.task_id
+        log.warning("%s of task %s: attempt %d of %d: %s", entry, task_id, number, most, kind)
+        content = {"notice": "attempt_failed", "entry": entry, "attempt": number, "of": most}
+        await self._tell(f"{entry}!failed", content | {"error": kind})
+
+    async def _tell(self, lane: str, content: dict[str, Any]) -> None:
+        """Publish a notification, in a lane of its own. The run does not depend on it."""
+        with suppress(BackendError):
+            await self._emitter.emit(
+                self._started.replay.named(lane), UpdateType.NOTIFICATION, content
+            )
+
+
+def effect_id(namespace: str, session_id: str, task_id: str, entry: str) -> str:
+    """Return the effect id of a step: equal in every attempt, and unique to the step. 128 bits."""
+    return codec.fingerprint("effect", namespace, session_id, task_id, entry)
+
+
+def _caller() -> object:
+    try:
+        return asyncio.current_task()
+    except RuntimeError:  # a thread without a loop
+        return threading.current_thread()

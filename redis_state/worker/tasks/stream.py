@@ -1,0 +1,221 @@
+"""A task from outside: its updates until it is over, its result, and all that are not over."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from redis_state.errors import CorruptState, InvalidField
+from redis_state.models import StateUpdate, TaskState, TaskStatus, UpdateType
+from redis_state.primitives.watchlist import WatchList, found_over
+from redis_state.serialization import codec
+from redis_state.serialization.rows import as_object
+from redis_state.store import RedisStateStore
+from redis_state.stores.session_log import Entry
+from redis_state.transport.keys import WATCH_SHARDS
+from redis_state.worker.tasks.children import noted_end, result_of
+from redis_state.worker.tasks.moves import watch_entry
+
+Updates = AsyncGenerator[Entry[StateUpdate], None]
+
+
+@dataclass(frozen=True, slots=True)
+class TaskView:
+    """A task and what its workers know of it.
+
+    ``handler`` is None for one that a host has saved. ``worker`` is the last that ran it, ``queue``
+    where it waits. One that is ``isolated`` is not cancelled with its ``parent``; ``waits_for``
+    names the child whose end a PAUSED task waits for.
+    """
+
+    state: TaskState
+    handler: str | None
+    worker: str | None
+    queue: str | None
+    attempts: int
+    crashes: int
+    parent: str | None
+    isolated: bool
+    waits_for: str | None
+
+
+_LOOK_EVERY_S = 5.0
+_LOOK_SOON_MS = 2_000
+_PAGE = 100
+_ENDS = frozenset(status.value for status in TaskStatus if status.is_terminal)
+
+
+class Client(Protocol):
+    """What is needed of a client."""
+
+    store: RedisStateStore
+
+    async def wait(
+        self, session_id: str, task_id: str, *, timeout_s: float | None = None
+    ) -> TaskState:
+        """Wait until a task is over."""
+        ...
+
+
+async def result_once_over(
+    client: Client, session_id: str, task_id: str, *, timeout_s: float | None
+) -> Any:
+    """See `TaskClient.result`."""
+    state = await client.wait(session_id, task_id, timeout_s=timeout_s)
+    return result_of(session_id, task_id, noted_end(state))
+
+
+async def watch_task(
+    client: Client, session_id: str, task_id: str, *, after: str | None
+) -> Updates:
+    """See `TaskClient.watch`.
+
+    A task's end and the update that tells of it are one step, and nothing is told after that. So
+    once the task is found over, what stands in the log by then is all there is.
+    """
+    store, cursor = client.store, after
+    over = await _is_over(store, session_id, task_id)
+    if not over:
+        live = store.watch_updates(session_id, after=cursor, task_id=task_id)
+        async with aclosing(live):
+            async for entry in _until_over(store, session_id, task_id, live):
+                cursor = entry.cursor
+                yield entry
+    at_end = False
+    while not at_end:
+        page = await store.read_updates(session_id, after=cursor, task_id=task_id)
+        for entry in page.entries:
+            yield entry
+        cursor, at_end = page.cursor, page.at_end
+
+
+async def _until_over(
+    store: RedisStateStore, session_id: str, task_id: str, live: Updates
+) -> Updates:
+    """Yield what comes until the task is found over; some may be left to come then."""
+    coming: asyncio.Task[Entry[StateUpdate]] | None = None
+    try:
+        while True:
+            coming = coming or asyncio.create_task(_next(live))
+            await asyncio.wait({coming}, timeout=_LOOK_EVERY_S)
+            found = coming.result() if coming.done() else None
+            if found is not None:
+                coming = None
+                yield found
+            if found is None:
+                await put_back(store, session_id, task_id)
+            # Also what no update tells of, a session that was cleared say, is seen in time.
+            if (found is None or _tells_of_end(found.value)) and await _is_over(
+                store, session_id, task_id
+            ):
+                return
+    finally:
+        if coming is not None:
+            coming.cancel()
+            await asyncio.wait({coming})
+
+
+async def _next(live: Updates) -> Entry[StateUpdate]:
+    return await anext(live)
+
+
+async def _is_over(store: RedisStateStore, session_id: str, task_id: str) -> bool:
+    state = await store.tasks.load(session_id, task_id)
+    if state is None:
+        raise InvalidField("task_id", "no such task in this session")
+    return bool(state.status.is_terminal)
+
+
+def _tells_of_end(update: StateUpdate) -> bool:
+    match update.content:
+        case {"status": str(status)} if update.update_type is UpdateType.STATUS_CHANGE:
+            return status in _ENDS
+        case _:
+            return False
+
+
+async def put_back(store: RedisStateStore, session_id: str, task_id: str) -> None:
+    """Put an unfinished task of a worker back on the watch list, should it be gone from there.
+
+    A server that evicts may have dropped the entry. Then no sweeper looks at the task, and nobody
+    takes it over when its worker dies. A sweeper takes an entry out again that is not needed.
+    """
+    ours = await store.transport.sender.send(
+        "HEXISTS", store.base.keys.task(session_id, task_id), "job", repeatable=True
+    )
+    if ours:
+        watch = WatchList(store.base.scripts, store.base.keys)
+        await watch.put_back(watch_entry(session_id, task_id), delay_ms=_LOOK_SOON_MS)
+
+
+async def view_task(store: RedisStateStore, session_id: str, task_id: str) -> TaskView | None:
+    """See `TaskClient.inspect`. Errors: CorruptState for a record that no task can have."""
+    record = await store.tasks.load_fields(session_id, task_id)
+    if record is None:
+        return None
+    fields = record.fields
+
+    def text(name: str) -> str | None:
+        return fields.get(name, b"").decode("utf-8", "surrogatepass") or None
+
+    try:
+        state = store.tasks.read(session_id, task_id, record)
+        return TaskView(
+            state=state,
+            handler=as_object(fields["job"])["handler"] if "job" in fields else None,
+            worker=text("worker"),
+            queue=text("queue"),
+            attempts=int(fields.get("attempts", 0)),
+            crashes=int(fields.get("crashes", 0)),
+            parent=text("parent"),
+            isolated=fields.get("isolate") == b"1",
+            waits_for=text("waits_for") if state.status is TaskStatus.PAUSED else None,
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        key = store.base.keys.task(session_id, task_id)
+        raise CorruptState(key, f"not a task's record: {type(error).__name__}") from None
+
+
+async def list_unfinished(store: RedisStateStore, limit: int) -> list[TaskState]:
+    """Read the watch list, on which every unfinished task of a worker stands, next due first.
+
+    Terminal tasks, which stand there until a sweeper has looked twice, are left out.
+    """
+    send = store.transport.sender.send
+    keys = [store.base.keys.watch(shard) for shard in range(WATCH_SHARDS)]
+    found: list[TaskState] = []
+    start = 0
+    while len(found) < limit:
+        asked = (
+            send("ZRANGE", key, start, start + _PAGE - 1, "WITHSCORES", repeatable=True)
+            for key in keys
+        )
+        pages: list[list[bytes]] = await asyncio.gather(*asked)
+        due = sorted(
+            (float(score), entry)
+            for page in pages
+            for entry, score in zip(page[::2], page[1::2], strict=True)
+            if not found_over(score)
+        )
+        loaded = await asyncio.gather(*(_load(store, entry) for _, entry in due))
+        found += [state for state in loaded if state is not None]
+        if not any(pages):
+            break
+        start += _PAGE
+    return found[:limit]
+
+
+async def _load(store: RedisStateStore, entry: bytes) -> TaskState | None:
+    try:
+        named = codec.decode(entry)
+    except codec.Unreadable:
+        return None
+    match named:
+        case ["task", str(session_id), str(task_id)]:
+            state = await store.tasks.load(session_id, task_id)
+            return None if state is None or state.status.is_terminal else state
+        case _:
+            return None

@@ -1,0 +1,463 @@
+"""The transitions of a task: each move from one status to another is one script.
+
+    PENDING ──start──▶ RUNNING ──finish──▶ COMPLETE | FAILED | CANCELLED
+       ▲                 │ │
+       │◀────hand off────┘ └──wait, join──▶ PAUSED
+       │◀────────decide, wake────────────────┘
+       └──cancel──▶ CANCELLED ◀───cancel─────┘
+
+A move checks the state it starts from and, for a worker, the epoch of its lease; it changes the
+record and tells the session in the same step. Waiting for a decision is in `pausing`, for a child
+in `child_tasks`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from redis_state.errors import InvalidTransition, LeaseLost
+from redis_state.models import (
+    StateUpdate,
+    TaskContextSnapshot,
+    TaskState,
+    TaskStatus,
+    TaskType,
+    UpdateType,
+)
+from redis_state.primitives.lease import Held, Leases, new_owner
+from redis_state.primitives.record import new_write_id, stored
+from redis_state.primitives.watchlist import WatchList
+from redis_state.scripts import Reply, ReplyCode, TaskKeys
+from redis_state.serialization import codec
+from redis_state.store import RedisStateStore
+from redis_state.stores.base import ms
+from redis_state.stores.tasks import move_fields
+from redis_state.worker.guards import BudgetMeter
+from redis_state.worker.observe.tracing import carried
+from redis_state.worker.recovery.dead_letters import note_dead
+from redis_state.worker.tasks.journal import Journals, steps_of
+from redis_state.worker.tasks.moves import (
+    announcement,
+    new_fields,
+    raise_refused,
+    status_update,
+    watch_entry,
+)
+from redis_state.worker.tasks.replay import Replay
+
+log: logging.Logger = logging.getLogger(__name__)
+
+# More workers than these that die with one task, one after the other, are its fault.
+MAX_CRASHES = 3
+
+# However long the lease: a task that is handed over and not queued is seen by then.
+LOOK_LATEST_MS = 10_000
+
+_LOOK_SOON_MS = 2_000
+# By how much the clocks of a cluster's servers may differ.
+SKEW_MS = 500
+_DEAD_LETTER_LEASE_MS = 10_000
+_RUNNING = TaskStatus.RUNNING.value.encode()
+_OUTCOMES = (TaskStatus.COMPLETE, TaskStatus.FAILED)
+
+
+@dataclass(frozen=True, slots=True)
+class StartedRun:
+    """A task that runs now: under which lease, as it stood, and what its journal holds.
+
+    ``secret`` is what the tokens of its pauses and the ids of its children are made from. One that
+    is ``isolated`` is not cancelled with its ``parent``.
+    """
+
+    held: Held
+    state: TaskState
+    handler: str
+    input: Any
+    attempts: int
+    inbox: str | None
+    journal: dict[str, Any]
+    taken_over: bool
+    trace: Mapping[str, str]
+    secret: str = field(repr=False)
+    replay: Replay = field(repr=False)
+    queue: str | None = None
+    parent: str | None = None
+    parent_order: int = 0
+    isolated: bool = False
+    meter: BudgetMeter = field(default_factory=BudgetMeter, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class NotStarted:
+    """Why a task was not started. ``left_ms`` is how long its holder's lease still runs."""
+
+    reason: str
+    left_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingTask:
+    """A task that waits: how often it was started, and its priority."""
+
+    runs: int
+    priority: int
+    queue: str | None = None
+
+
+class TaskTransitions:
+    """Move tasks."""
+
+    def __init__(self, store: RedisStateStore) -> None:
+        self._store = store
+        self._scripts = store.base.scripts
+        self._watch = WatchList(store.base.scripts, store.base.keys)
+
+    async def create(
+        self,
+        state: TaskState,
+        *,
+        handler: str,
+        task_input: Any,
+        queue: str | None = None,
+        trace: Mapping[str, str] | None = None,
+    ) -> bool:
+        """Write a new pending task down; return whether it was new. An existing one stays.
+
+        ``queue`` is the one that it waits in each time it waits. ``trace`` is the context of the
+        span that its runs belong to.
+
+        """
+        fields = new_fields(state, handler=handler, task_input=task_input, queue=queue, trace=trace)
+        write = new_write_id()
+
+        async def create(before_ms: int) -> Reply:
+            return await self._scripts.create_task(
+                self._keys(state),
+                fields,
+                steering=self._store.steering.keys(state.session_id),
+                updates=self._store.updates.keys(state.session_id),
+                children=self._store.base.keys.children(state.session_id, state.task_id),
+                write=write,
+                ttl_ms=self._store.tasks.ttl_ms(state.status.value),
+                before=before_ms,
+            )
+
+        reply = await self.cover(state, create)
+        if reply.word is not ReplyCode.OK:
+            return False
+        update = status_update(state, state.status)
+        update.update_id = f"{state.task_id}:{write}"
+        await self._store.save_update(update)
+        return True
+
+    async def cover(self, state: TaskState, write: Callable[[int], Awaitable[Reply]]) -> Reply:
+        """Put a new task on the watch list, then write it by a script that gets a deadline.
+
+        A task that is not written before a sweeper may inspect its entry, and take it out, is not
+        written at all: then the entry is put again. So no task is ever there without an entry,
+        however long this process was stopped in between.
+        """
+        entry, delay_ms = watch_entry(state.session_id, state.task_id), _LOOK_SOON_MS
+        while True:
+            reply = await self._watch.covering(
+                entry, lambda due_ms: write(due_ms - SKEW_MS), delay_ms=delay_ms
+            )
+            if reply.word is not ReplyCode.EXPIRED:
+                return reply
+            delay_ms *= 2
+
+    async def look_soon(self, session_id: str, task_id: str) -> None:
+        """Make a sweeper inspect a task soon.
+
+        To be called before a task is set pending: whoever then dies before it is queued loses
+        nothing.
+        """
+        entry = watch_entry(session_id, task_id)
+        await self._watch.put(entry, delay_ms=_LOOK_SOON_MS, sooner=True)
+
+    async def start(
+        self,
+        session_id: str,
+        task_id: str,
+        *,
+        owner: str,
+        lease_ms: int,
+        worker: str,
+        max_crashes: int = MAX_CRASHES,
+    ) -> StartedRun | NotStarted:
+        """Take a task's lease and set it running; take it over if its holder's lease ran out.
+
+        One that more than ``max_crashes`` holders in a row left that way is failed instead.
+        """
+        keys = self._store.tasks.keys(session_id, task_id)
+        update = StateUpdate(
+            session_id=session_id,
+            task_id=task_id,
+            update_type=UpdateType.STATUS_CHANGE,
+            content={"status": TaskStatus.RUNNING.value, "worker": worker},
+        )
+        reply = await self._scripts.start_task(
+            keys,
+            move_fields(TaskStatus.RUNNING) | {"worker": worker.encode()},
+            owner=owner,
+            lease_ms=lease_ms,
+            write=new_write_id(),
+            ttl_ms=self._store.tasks.ttl_ms(TaskStatus.RUNNING.value),
+            # The script writes the epoch that it gives.
+            announcement=announcement(self._store, update, run=0),
+        )
+        if reply.word is ReplyCode.HELD:
+            return NotStarted("held", left_ms=int(reply.facts[0]))
+        if reply.word is not ReplyCode.OK:
+            return NotStarted(reply.text(0) if reply.facts else "missing")
+        epoch, flat = reply.facts
+        held = Held(keys.lease, owner, int(epoch))
+        crashes = _crashes(flat)
+        if crashes > max_crashes:
+            reason = await self._dead_letter(session_id, task_id, held, crashes)
+            return NotStarted(reason)
+        # The time to look is when this lease runs out; and an entry that was lost is there again.
+        delay_ms = min(lease_ms, LOOK_LATEST_MS)
+        watching = self._watch.put(watch_entry(session_id, task_id), delay_ms=delay_ms)
+        reading = self._read_started(session_id, task_id, held, flat)
+        try:
+            _, started = await asyncio.gather(watching, reading)
+        except (ValueError, TypeError, KeyError) as error:
+            # Nobody could run it: saying so is better than trying for ever.
+            reason = f"the task cannot be read: {type(error).__name__}"
+            await self._give_up(session_id, task_id, held, reason)
+            return NotStarted(reason)
+        return started
+
+    async def finish_run(
+        self,
+        started: StartedRun,
+        status: TaskStatus,
+        *,
+        result: Any = None,
+        error: str | None = None,
+    ) -> None:
+        """End a run: finish the task, or hand it over by setting it pending.
+
+        One step: state, result, lease, the update that tells, and a child's end in its parent's
+        journal. Errors: LeaseLost if the task was taken over: what this run found is then dropped;
+        JournalRewound for a result that stands on entries which the server has lost.
+        """
+        content = {"status": status.value} | ({"error": error} if error else {})
+        fields = move_fields(status, result=result, error=error) | started.meter.fields()
+        await self._move(
+            started.state,
+            status,
+            fields,
+            content,
+            # What a run fails or succeeds with may stand on entries that the server has lost.
+            mark=started.replay.mark if status in _OUTCOMES else started.held.fence.mark,
+            run=started.replay,
+            release=True,
+            parent=started.parent,
+            ended=_end(status, result, error),
+        )
+
+    async def cancel(
+        self, state: TaskState, reason: str | None, *, parent: str | None = None
+    ) -> bool:
+        """Cancel a task that no worker runs, a child of ``parent``; return whether that was so.
+
+        Errors: InvalidTransition if it is over.
+        """
+        content = {"status": TaskStatus.CANCELLED.value, "reason": reason}
+        fields = move_fields(TaskStatus.CANCELLED, error=reason)
+        try:
+            await self._move(
+                state,
+                TaskStatus.CANCELLED,
+                fields,
+                content,
+                from_states=(TaskStatus.PENDING, TaskStatus.PAUSED),
+                parent=parent,
+                ended=_end(TaskStatus.CANCELLED, None, reason),
+            )
+        except InvalidTransition as denied:
+            if denied.current == TaskStatus.RUNNING.value:
+                return False
+            raise
+        return True
+
+    async def dead_letter(self, session_id: str, task_id: str, *, died: int) -> bool:
+        """Fail a task whose holder's lease has run out, because ``died`` holders did so in a row.
+
+        Under a lease of its own: a holder that lives after all can write no more. Returns False,
+        and does nothing, if somebody holds it or it does not run.
+        """
+        leases = Leases(self._scripts, keep_ms=ms(self._store.settings.active_task_ttl))
+        lease = self._store.tasks.keys(session_id, task_id).lease
+        held = await leases.acquire(lease, duration_ms=_DEAD_LETTER_LEASE_MS, owner=new_owner())
+        if held is None:
+            return False
+        # Looked at under the lease: nobody but its holder ends a run.
+        record = await self._store.tasks.load_fields(session_id, task_id)
+        running = record is not None and record.fields["status"] == _RUNNING
+        if running:
+            await self._dead_letter(session_id, task_id, held, died)
+        await leases.release(held)
+        return running
+
+    async def prioritize(self, session_id: str, task_id: str, priority: int) -> WaitingTask | None:
+        """Change the priority of a task that waits; return what it was, or None if none waits."""
+        keys = self._store.tasks.keys(session_id, task_id)
+        while True:
+            record = await self._store.tasks.load_fields(session_id, task_id)
+            if record is None:
+                return None
+            status = TaskStatus(record.fields["status"].decode())
+            if status not in (TaskStatus.PENDING, TaskStatus.PAUSED):
+                return None
+            reply = await self._scripts.prioritize_task(
+                keys, priority=priority, write=new_write_id(), expected=record.version
+            )
+            if reply.word is ReplyCode.OK:
+                return WaitingTask(
+                    runs=int(record.fields.get("attempts", 0)),
+                    priority=int(record.fields["priority"]),
+                    queue=record.fields.get("queue", b"").decode() or None,
+                )
+
+    async def set_priority(self, started: StartedRun, priority: int) -> None:
+        """Change a running task's priority, for the next time it waits.
+
+        Errors: LeaseLost; InvalidTransition if it is over.
+        """
+        mark = started.held.fence.mark
+        reply = await self._scripts.prioritize_task(
+            self._keys(started.state), priority=priority, write=new_write_id(), mark=mark
+        )
+        raise_refused(reply, started.state, run=started.replay, wanted="prioritized")
+
+    async def _read_started(
+        self, session_id: str, task_id: str, held: Held, flat: list[Any]
+    ) -> StartedRun:
+        record = stored(flat)
+        if record is None:
+            raise KeyError(task_id)
+        job = codec.decode(record.fields["job"])
+        journals = Journals(self._scripts)
+        journal, known = await journals.read(self._store.tasks.keys(session_id, task_id))
+        return StartedRun(
+            held=held,
+            state=self._store.tasks.read(session_id, task_id, record),
+            handler=job["handler"],
+            input=job["input"],
+            attempts=int(record.fields.get("attempts", 1)),
+            inbox=record.fields.get("inbox", b"").decode() or None,
+            journal=journal,
+            secret=job["secret"],
+            replay=Replay(held, journal, known=known),
+            # Counted up by `start_task` when it takes over, and set back by a clean end of a run.
+            taken_over=int(record.fields.get("crashes", 0)) > 0,
+            trace=carried(job.get("trace")),
+            queue=record.fields.get("queue", b"").decode() or None,
+            parent=_parent(record.fields),
+            parent_order=int(record.fields.get("parent_order") or 0),
+            isolated=record.fields.get("isolate") == b"1",
+            meter=BudgetMeter(
+                spent_ms=int(record.fields.get("spent_ms", 0)),
+                updates=int(record.fields.get("spent_updates", 0)),
+                steps=len(steps_of(journal)),
+            ),
+        )
+
+    async def _dead_letter(self, session_id: str, task_id: str, held: Held, died: int) -> str:
+        """List a task as dead, then fail it.
+
+        A crash in between leaves it running under a lease that runs out, and on the list, which
+        shows only what has failed: whoever comes next does both again.
+        """
+        reason = f"given up: {died} workers in a row died, or stalled, while they ran it"
+        await note_dead(self._store, session_id, task_id)
+        await self._give_up(session_id, task_id, held, reason, crashes=died)
+        return reason
+
+    async def _give_up(
+        self, session_id: str, task_id: str, held: Held, reason: str, *, crashes: int = 0
+    ) -> None:
+        log.error("task %s is failed: %s", task_id, reason)
+        state = TaskState(
+            task_id=task_id,
+            session_id=session_id,
+            status=TaskStatus.RUNNING,
+            task_type=TaskType.BACKGROUND,
+            priority=0,
+            context_snapshot=TaskContextSnapshot(session_id=session_id, task_id=task_id),
+        )
+        record = await self._store.tasks.load_fields(session_id, task_id)
+        parent = None if record is None else _parent(record.fields)
+        if parent is not None:
+            # It may wait for this task's end.
+            await self.look_soon(session_id, parent)
+        content = {"status": TaskStatus.FAILED.value, "error": reason}
+        fields = move_fields(TaskStatus.FAILED, error=reason) | {"crashes": str(crashes).encode()}
+        with suppress(LeaseLost, InvalidTransition):
+            await self._move(
+                state,
+                TaskStatus.FAILED,
+                fields,
+                content,
+                mark=held.fence.mark,
+                run=Replay(held),
+                release=True,
+                parent=parent,
+                ended=_end(TaskStatus.FAILED, None, reason),
+            )
+
+    async def _move(
+        self,
+        state: TaskState,
+        status: TaskStatus,
+        fields: dict[str, bytes],
+        content: dict[str, Any],
+        *,
+        mark: bytes = b"",
+        run: Replay | None = None,
+        release: bool = False,
+        from_states: Iterable[TaskStatus] = (TaskStatus.RUNNING,),
+        parent: str | None = None,
+        ended: Mapping[str, Any] | None = None,
+    ) -> None:
+        of_child = parent is not None and status.is_terminal
+        update = status_update(state, status)
+        update.content = content
+        reply = await self._scripts.move_task(
+            self._keys(state),
+            fields,
+            mark=mark,
+            from_states=[name.value for name in from_states],
+            release=release,
+            write=new_write_id(),
+            ttl_ms=self._store.tasks.ttl_ms(status.value),
+            announcement=announcement(self._store, update, run=run.epoch if run else None),
+            parent=self._store.tasks.keys(state.session_id, parent) if parent else None,
+            ended=codec.encode(ended) if of_child else b"",
+        )
+        raise_refused(reply, state, run=run, wanted=status.value)
+
+    def _keys(self, state: TaskState) -> TaskKeys:
+        return self._store.tasks.keys(state.session_id, state.task_id)
+
+
+def _end(status: TaskStatus, result: Any, error: str | None) -> dict[str, Any]:
+    """Write a task's end as its parent's journal keeps it."""
+    return {"status": status.value, "result": result, "error": error}
+
+
+def _parent(fields: Mapping[str, bytes]) -> str | None:
+    return fields.get("parent", b"").decode("utf-8", "surrogatepass") or None
+
+
+def _crashes(flat: list[Any]) -> int:
+    fields = dict(zip(flat[::2], flat[1::2], strict=True))
+    return int(fields.get(b"crashes", 0))

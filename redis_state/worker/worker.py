@@ -1,0 +1,373 @@
+"""The worker: kept alive through restarts of the server, and stopped in good order."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from importlib import import_module
+from time import monotonic
+from typing import Any
+
+from arq.cron import CronJob
+from redis.exceptions import RedisError
+
+from redis_state import limits
+from redis_state.errors import ConfigError, NoConnection
+from redis_state.settings import Settings
+from redis_state.store import RedisStateStore, process_name
+from redis_state.transport.address import Address
+from redis_state.worker.arq.cron import copies
+from redis_state.worker.arq.job_format import RUN_TASK, JobPayload, deserialize, serialize
+from redis_state.worker.arq.loop import QueueWorker
+from redis_state.worker.arq.queue import default_queue
+from redis_state.worker.arq.queue_server import connect, queue_error, queue_settings, renew
+from redis_state.worker.guards import Guard
+from redis_state.worker.lease_keeper import Heartbeat
+from redis_state.worker.observe.registry import INTERVAL_S, WorkerIdentity
+from redis_state.worker.process import WorkerConfig, WorkerProcess, need_prometheus
+from redis_state.worker.run import Handler, run_task
+from redis_state.worker.tasks.steps import StepPolicy
+from redis_state.worker.tasks.transitions import MAX_CRASHES
+
+log: logging.Logger = logging.getLogger(__name__)
+
+_SERVICES = "redis_state.services"
+_POLLS = "redis_state.polls"
+_RESTART_S = 0.5
+# When the server refuses every client until a person changes something.
+_LONGEST_RESTART_S = 5.0
+_COMPLAIN_EVERY_S = 30.0
+# arq itself looks at no more of a queue, and jobs that run stay in it.
+_ARQ_READS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class AgentWorker:
+    """A worker process of the pool: the handlers it knows and how it runs them.
+
+    It serves ``queue``, else ``<namespace>:tasks``; or ``queues``, the preferred first, which have
+    ``max_tasks`` slots together, and ``queue_limits`` is the most of one queue's tasks at a time.
+    ``task_timeout_s`` ends a run as FAILED; the time that a task is told to pause counts.
+    ``lease_s`` is how long a task stays with a worker that says nothing; it is renewed each third
+    of it, by ``heartbeat``: the event loop, or a thread that a busy loop does not stop.
+    ``grace_s`` is how long tasks may go on after a SIGTERM before they are handed over.
+    ``interval_s`` is how often the worker describes itself for `WorkerRegistry`.
+    ``steps`` says how steps are tried again, and what becomes of a changed handler's tasks; more
+    than ``max_crashes`` workers that die with one task, one after the other, end it.
+    ``guards`` are asked at each checkpoint of every task, whether it may go on.
+    With ``metrics_port`` it serves Prometheus metrics; ``metrics_registry`` takes them too.
+    ``crons`` are run at their times by one of the workers of the (first) queue, which all need
+    them: `cleanup_cron` makes one.
+
+    Errors: ConfigError for options that cannot be.
+    """
+
+    handlers: Mapping[str, Handler]
+    settings: Settings | None = None
+    queue: str | None = None
+    max_tasks: int = 10
+    task_timeout_s: float = 300.0
+    lease_s: float = 10.0
+    poll_s: float = 0.05
+    grace_s: float = 10.0
+    name: str | None = None
+    queues: Sequence[str] = ()
+    queue_limits: Mapping[str, int] = field(default_factory=dict[str, int])
+    heartbeat: Heartbeat = "loop"
+    interval_s: float = INTERVAL_S
+    metrics_port: int | None = None
+    metrics_host: str = "127.0.0.1"
+    metrics_registry: Any = None
+    steps: StepPolicy | None = None
+    max_crashes: int = MAX_CRASHES
+    crons: Sequence[CronJob] = ()
+    guards: Sequence[Guard] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be."""
+        self._check_queues()
+        copies(self.crons)
+        with limits.options():
+            limits.count("max_tasks", self.max_tasks)
+            limits.count("max_crashes", self.max_crashes, least=0)
+            for queue, most in self.queue_limits.items():
+                limits.count(f"queue_limits[{queue!r}]", most)
+            for option in ("task_timeout_s", "lease_s", "poll_s", "interval_s"):
+                limits.seconds(option, getattr(self, option))
+            limits.seconds("grace_s", self.grace_s, least=0)
+        if self.heartbeat not in ("loop", "thread"):
+            raise ConfigError(f"heartbeat is loop or thread, not {self.heartbeat!r}")
+
+    @property
+    def queue_names(self) -> tuple[str, ...]:
+        """The queues that this worker serves, the preferred first."""
+        return self._named() or (default_queue(self.settings or Settings()),)
+
+    def with_queues(self, *queues: str) -> AgentWorker:
+        """Make a worker alike that serves these queues, the preferred first."""
+        limits = {name: most for name, most in self.queue_limits.items() if name in queues}
+        return replace(self, queue=None, queues=queues, queue_limits=limits)
+
+    def arq_settings(self) -> type:
+        """Make the settings class that ``arq`` starts. arq itself exits when Redis restarts.
+
+        arq picks jobs itself: by this process's clock, and among the first 10 000 of the queue,
+        those that run included; it looks at each of these by itself, and nobody wakes it. It takes
+        other namespaces' jobs too, so the queue must be of one.
+        On SIGTERM it lets running tasks go on for ``grace_s``, rounded up to whole seconds, then
+        hands them over. Errors: ConfigError for more than one queue or a queue limit, and for
+        options of the queue's URL that arq cannot pass on: `run` and `serve` can.
+        """
+        queue, *others = self.queue_names
+        if others or self.queue_limits:
+            raise ConfigError("arq's own runner serves one queue: use run() or redis-state worker")
+        server = queue_settings(self.settings or Settings())
+        refused = sorted(name for name in server.beyond if name.startswith("ssl_"))
+        if refused:
+            raise ConfigError(
+                f"arq's own runner cannot be told {', '.join(refused)} of the queue's URL: use "
+                "run() or redis-state worker"
+            )
+        return type(
+            "WorkerSettings",
+            (),
+            self._options(queue)
+            | {
+                "redis_settings": server,
+                "job_completion_wait": math.ceil(self.grace_s),
+                "queue_read_limit": _ARQ_READS,
+            },
+        )
+
+    def run(self, *, uvloop: bool = False) -> None:
+        """Run until SIGTERM or SIGINT, through server restarts. Returns after draining.
+
+        Errors: ConfigError if ``uvloop`` is wanted and not installed; those of `serve`.
+        """
+        with asyncio.Runner(loop_factory=_uvloop_factory() if uvloop else None) as runner:
+            runner.run(self.serve())
+
+    async def serve(self, *, handle_signals: bool = True) -> None:
+        """Run until SIGTERM or SIGINT, or until cancelled, through server restarts.
+
+        Without ``handle_signals``, for a host that has its own, only until cancelled; that hands
+        running tasks over at once.
+
+        Errors: NoConnection if the server never let it in, and trying again is in vain: for a wrong
+        password, a certificate, a missing right. It waits for a server that is only away.
+        """
+        worker = self._workers()
+        self._announce(worker)
+        stop = asyncio.Event()
+        if handle_signals:
+            _on_signals(stop)
+        polling = asyncio.create_task(self._poll(worker))
+        stopping = asyncio.create_task(stop.wait())
+        listening = asyncio.create_task(worker.listen())
+        try:
+            await asyncio.wait({polling, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if polling.done():
+                polling.result()
+            await self._finish_running(worker)
+        finally:
+            for task in (polling, stopping, listening):
+                task.cancel()
+            await asyncio.wait({polling, stopping, listening})
+            await worker.disconnect()
+            if handle_signals:
+                _off_signals()
+
+    async def _poll(self, worker: QueueWorker) -> None:
+        """Poll through trouble with the server. Errors: NoConnection, if it never let us in."""
+        settings = self.settings or Settings()
+        wait_s, failed_at, complained_at = _RESTART_S, 0.0, -math.inf
+        while True:
+            try:
+                await worker.ensure_queued()
+                await worker.async_run()
+            except (RedisError, OSError, NoConnection) as error:
+                # arq gives up when the server is away; its running tasks go on meanwhile.
+                failure = error if isinstance(error, NoConnection) else queue_error(error, settings)
+            else:
+                continue
+            if failure.final and not worker.polls.ever:
+                raise failure
+            wait_s = min(2 * wait_s, _LONGEST_RESTART_S) if failure.final else _RESTART_S
+            if worker.polls.at > failed_at:
+                wait_s = _RESTART_S
+            failed_at = monotonic()
+            if failed_at - complained_at >= _COMPLAIN_EVERY_S:
+                complained_at = failed_at
+                log.warning("no tasks are taken from %s; next try in %.1f s", failure, wait_s)
+            await renew(worker.pool)
+            await asyncio.sleep(wait_s)
+
+    def _announce(self, worker: QueueWorker) -> None:
+        config = self._worker_config()
+        settings = config.settings
+        url = (settings.queue_url or settings.url).get_secret_value()
+        log.info(
+            "worker %s serves %s at %s with %d slots; handlers: %s",
+            config.about.name,
+            ", ".join(each.queue_name for each in worker.group),
+            Address.parse(url),
+            self.max_tasks,
+            ", ".join(config.about.handlers) or "none",
+        )
+
+    async def _finish_running(self, worker: QueueWorker) -> None:
+        worker.stop_picking()
+        process: WorkerProcess | None = worker.ctx.get(_SERVICES)
+        told = asyncio.create_task(process.drain()) if process is not None else None
+        await worker.settle()
+        running = worker.unfinished()
+        if running:
+            await asyncio.wait(running, timeout=self.grace_s)
+        if told is not None:
+            told.cancel()
+            await asyncio.wait({told})
+
+    def _workers(self) -> QueueWorker:
+        """Make one arq worker for each queue; the first leads the others."""
+        settings = self.settings or Settings()
+        pool = connect(queue_settings(settings), reply_timeout_s=settings.call_timeout_s)
+        made = [
+            QueueWorker(
+                **self._options(queue),
+                redis_pool=pool,
+                handle_signals=False,
+                most=min(self.max_tasks, self.queue_limits.get(queue, self.max_tasks)),
+                namespace=settings.namespace,
+            )
+            for queue in self.queue_names
+        ]
+        leader = made[0]
+        leader.ctx[_POLLS] = leader.polls
+        leader.others = made[1:]
+        for worker in made[1:]:
+            worker.ctx = leader.ctx
+            worker.woken = leader.woken
+        return leader
+
+    def _options(self, queue: str) -> dict[str, Any]:
+        config = self._worker_config()
+        # Made once more at the start. What is wrong with the settings is said here and now.
+        RedisStateStore(config.settings)
+
+        async def startup(ctx: dict[Any, Any]) -> None:
+            if _SERVICES not in ctx:
+                process = WorkerProcess(config, polls=ctx.get(_POLLS))
+                if _POLLS in ctx and config.settings.queue_url is not None:
+                    await process.reach()
+                ctx[_SERVICES] = process
+                await process.start()
+
+        async def shutdown(ctx: dict[Any, Any]) -> None:
+            process: WorkerProcess | None = ctx.pop(_SERVICES, None)
+            if process is not None:
+                try:
+                    await process.aclose()
+                except Exception:
+                    log.exception("the worker's services did not end in good order")
+
+        async def run(ctx: dict[Any, Any], said: Any) -> None:
+            job = JobPayload.read(said)
+            if job is None:
+                log.warning("a job that names no task is dropped")
+                return
+            process: WorkerProcess = ctx[_SERVICES]
+            await run_task(process.store, process.run_config, job, queue=queue)
+
+        run.__qualname__ = RUN_TASK
+        return {
+            "functions": [run],
+            "cron_jobs": copies(self.crons) if queue == self.queue_names[0] else [],
+            "queue_name": queue,
+            "on_startup": startup,
+            "on_shutdown": shutdown,
+            "job_serializer": serialize,
+            "job_deserializer": deserialize,
+            "max_jobs": self.max_tasks,
+            # Ours ends a run first, and knows what to write.
+            "job_timeout": self.task_timeout_s + 30,
+            "poll_delay": self.poll_s,
+            "keep_result": 0,
+            "max_tries": 1_000_000,
+            "health_check_interval": 15,
+            "log_results": False,
+        }
+
+    def _check_queues(self) -> None:
+        if isinstance(self.queues, str):
+            raise ConfigError("queues: a sequence of names is needed; one alone is queue")
+        names = self._named()
+        if not all(names):
+            raise ConfigError("queues: each needs a name")
+        if len(set(names)) < len(names):
+            raise ConfigError("queues: one is named twice")
+        if self.queues and self.queue is not None:
+            raise ConfigError("queue and queues cannot both be given")
+        # The settings are not read for nothing.
+        served = self.queue_names if self.queue_limits else ()
+        strangers = sorted(set(self.queue_limits) - set(served))
+        if strangers:
+            raise ConfigError(f"queue_limits names no queue of this worker: {strangers[0]!r}")
+
+    def _named(self) -> tuple[str, ...]:
+        if self.queues:
+            return tuple(self.queues)
+        return () if self.queue is None else (self.queue,)
+
+    def _worker_config(self) -> WorkerConfig:
+        if self.metrics_port is not None or self.metrics_registry is not None:
+            need_prometheus()
+        return WorkerConfig(
+            settings=self.settings or Settings(),
+            handlers=self.handlers,
+            about=WorkerIdentity(
+                name=self.name or process_name(),
+                queues=self.queue_names,
+                handlers=sorted(self.handlers),
+                max_tasks=self.max_tasks,
+                heartbeat=self.heartbeat,
+            ),
+            lease_s=self.lease_s,
+            limit_s=self.task_timeout_s,
+            grace_s=self.grace_s,
+            interval_s=self.interval_s,
+            metrics_host=self.metrics_host,
+            metrics_port=self.metrics_port,
+            metrics_registry=self.metrics_registry,
+            steps=self.steps,
+            max_crashes=self.max_crashes,
+            guards=tuple(self.guards),
+        )
+
+
+def _on_signals(stop: asyncio.Event) -> None:
+    loop = asyncio.get_running_loop()
+    for name in (signal.SIGTERM, signal.SIGINT):
+        # Not in every thread, and not on every system.
+        with suppress(NotImplementedError, RuntimeError, ValueError):
+            loop.add_signal_handler(name, stop.set)
+
+
+def _off_signals() -> None:
+    loop = asyncio.get_running_loop()
+    for name in (signal.SIGTERM, signal.SIGINT):
+        with suppress(NotImplementedError, RuntimeError, ValueError):
+            loop.remove_signal_handler(name)
+
+
+def _uvloop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
+    try:
+        module: Any = import_module("uvloop")
+    except ImportError:
+        raise ConfigError("uvloop is an extra: pip install redis_state[uvloop]") from None
+    factory: Callable[[], asyncio.AbstractEventLoop] = module.new_event_loop
+    return factory

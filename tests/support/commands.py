@@ -1,0 +1,89 @@
+"""The command line, run against the test's server and namespace."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from typer import Typer
+from typer.testing import CliRunner
+
+from redis_state import Settings
+from redis_state.cli import commands
+from tests.support import children
+from tests.support.faults import importing
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """How a command ended, and what it printed."""
+
+    status: int
+    out: str
+    err: str
+
+    @property
+    def document(self) -> Any:
+        """What ``--json`` printed."""
+        return json.loads(self.out)
+
+    @property
+    def lines(self) -> list[Any]:
+        """What ``tail --json`` printed."""
+        return [json.loads(line) for line in self.out.splitlines()]
+
+
+async def begin(settings: Settings, *arguments: str) -> asyncio.subprocess.Process:
+    """Start a command as a process of its own."""
+    return await children.start(
+        sys.executable,
+        "-m",
+        "redis_state",
+        *arguments,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env=importing(**_environment(settings)),
+    )
+
+
+async def end(process: asyncio.subprocess.Process, *, timeout_s: float = 60.0) -> Ran:
+    """Wait until a command has ended."""
+    async with asyncio.timeout(timeout_s):
+        out, err = await process.communicate()
+    assert process.returncode is not None
+    assert b"Traceback" not in err, err.decode()
+    return Ran(process.returncode, out.decode(), err.decode())
+
+
+async def cli(
+    settings: Settings,
+    *arguments: str,
+    app: Typer = commands.app,
+    stdin: str | None = None,
+    **environment: str,
+) -> Ran:
+    """Run a command in a thread of this process, which is quicker than one of its own."""
+    for module in ("tasks", "control"):
+        import_module(f"redis_state.cli.{module}")
+    result = await asyncio.to_thread(
+        CliRunner().invoke,
+        app,
+        list(arguments),
+        input=stdin,
+        env=_environment(settings) | environment,
+    )
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return Ran(result.exit_code, result.stdout, result.stderr)
+
+
+def _environment(settings: Settings) -> dict[str, str]:
+    return {
+        "COLUMNS": "200",
+        "REDIS_STATE_URL": settings.url.get_secret_value(),
+        "REDIS_STATE_NAMESPACE": settings.namespace,
+    }

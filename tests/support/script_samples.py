@@ -1,0 +1,469 @@
+"""One call of every script, with keys as the stores make them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from redis_state.scripts import Fence, LaneState, Reply, Scripts
+from redis_state.transport.keys import A2AKeys, JobKeys, Keys, TaskStateKeys, agent_shard
+from tests.support.a2a_rows import SCOPE, version_keys, write
+from tests.support.scripts import (
+    HOUR,
+    append,
+    apply,
+    close,
+    decide,
+    finish,
+    group_keys,
+    join,
+    make_group,
+    open_pause,
+    patch_keys,
+    pause,
+    saying,
+    snapshot_keys,
+    spawn,
+    start,
+    task_keys,
+    task_values,
+    token_key,
+    trace_keys,
+    wake,
+)
+
+Call = Callable[[Scripts, Keys], Awaitable[Reply]]
+
+MARK = b"1  o"
+SESSION = "a{b}:*?[c] \ud800"
+
+
+def _move(scripts: Scripts, keys: Keys) -> Awaitable[Reply]:
+    return scripts.move_task(
+        task_keys(keys, SESSION),
+        {"status": b"COMPLETE"},
+        mark=MARK,
+        from_states=["RUNNING"],
+        release=True,
+        write="w",
+        ttl_ms=HOUR,
+        announcement=saying(keys, "moved", session=SESSION),
+    )
+
+
+def _transition(scripts: Scripts, keys: Keys) -> Awaitable[Reply]:
+    return scripts.transition_task(
+        task_keys(keys, SESSION),
+        {"result": b"1"},
+        mark=MARK,
+        from_phases=["RUNNING"],
+        status="COMPLETE",
+        phase="COMPLETE",
+        write="w",
+        ttl_ms=HOUR,
+        announcement=saying(keys, "transition", session=SESSION),
+    )
+
+
+def _save_task(scripts: Scripts, keys: Keys) -> Awaitable[Reply]:
+    return scripts.save_task(
+        task_keys(keys, SESSION),
+        task_values("PENDING"),
+        write="w",
+        ttl_ms=HOUR,
+        finished=False,
+        updated_at_us=1,
+    )
+
+
+def _save_record(scripts: Scripts, keys: Keys) -> Awaitable[Reply]:
+    task = task_keys(keys, SESSION)
+    return scripts.save_record(
+        task.task,
+        {"document": b"{}"},
+        write="w",
+        ttl_ms=HOUR,
+        expected=0,
+        index=task.tasks,
+        member="t",
+        fence=Fence(task.lease, 1, "o"),
+    )
+
+
+def _commit(scripts: Scripts, keys: Keys) -> Awaitable[Reply]:
+    blobs = keys.artifacts(SESSION)
+    return scripts.commit_blob(
+        blobs,
+        blobs.upload("u"),
+        blob_id="b",
+        ref=b"{}",
+        size=1,
+        chunks=1,
+        trace="\ud800",
+        ttl_ms=HOUR,
+        strategy="lru",
+        limits=(1, 1, 1, 1),
+        victims=["v", "\ud800"],
+    )
+
+
+def _resolve_patch(scripts: Scripts, keys: Keys) -> Awaitable[Reply]:
+    return scripts.resolve_patch(
+        patch_keys(keys, "\ud800"),
+        claim="c",
+        by="me",
+        decision=b"yes",
+        keep_ms=HOUR,
+        basis=(0, ""),
+        result=b"result",
+        ttl_ms=HOUR,
+        call="w",
+        announcement=saying(keys, "resolved"),
+    )
+
+
+def job_keys(keys: Keys, job_id: str = SESSION) -> JobKeys:
+    """Name a job's keys."""
+    return JobKeys(keys.job(job_id), keys.jobs(), keys.jobs_of(SESSION), keys.jobs_due())
+
+
+def a2a_keys(keys: Keys, task_id: str = SESSION) -> A2AKeys:
+    """Name an A2A task's keys."""
+    return A2AKeys(
+        keys.a2a_task(task_id),
+        keys.a2a_tasks(),
+        keys.a2a_history(task_id),
+        keys.a2a_artifacts(task_id),
+        keys.a2a_push(task_id),
+        keys.a2a_updates(task_id),
+    )
+
+
+def _save_job(scripts: Scripts, keys: Keys) -> Awaitable[Reply]:
+    return scripts.save_job(
+        job_keys(keys),
+        {"document": b"{}"},
+        write="w",
+        ttl_ms=HOUR,
+        job_id=SESSION,
+        next_us=1,
+        interval_us=None,
+        enabled=True,
+    )
+
+
+def _create_a2a_task(scripts: Scripts, keys: Keys) -> Awaitable[Reply]:
+    return scripts.create_a2a_task(
+        a2a_keys(keys),
+        {"document": b"{}"},
+        task_id=SESSION,
+        history=[b"{}"],
+        artifacts=[b"{}"],
+        write="w",
+        ttl_ms=HOUR,
+    )
+
+
+def _update_a2a_task(scripts: Scripts, keys: Keys) -> Awaitable[Reply]:
+    return scripts.update_a2a_task(
+        a2a_keys(keys),
+        {"state": b"working"},
+        task_id=SESSION,
+        row=b"[]",
+        place="history",
+        item=b"{}",
+        max_rows=10,
+        write="w",
+        ttl_ms=HOUR,
+    )
+
+
+def registered_keys(keys: Keys, task_id: str = SESSION, owner: str = SESSION) -> TaskStateKeys:
+    """Name a registered task's keys."""
+    return TaskStateKeys(
+        keys.registered_task(owner, task_id),
+        keys.registered_active(owner),
+        keys.registered_completed(owner),
+        keys.registered_kept(owner),
+        keys.registered_events(owner, task_id),
+    )
+
+
+def _register_task_state(scripts: Scripts, keys: Keys) -> Awaitable[Reply]:
+    return scripts.register_task_state(
+        registered_keys(keys),
+        task_id=SESSION,
+        context_id=SESSION,
+        stream_id=SESSION,
+        state="working",
+        write="w",
+        ttl_ms=HOUR,
+    )
+
+
+def _record_task_event(scripts: Scripts, keys: Keys) -> Awaitable[Reply]:
+    return scripts.record_task_event(
+        registered_keys(keys),
+        task_id=SESSION,
+        event_id=b"e",
+        state="completed",
+        ends=True,
+        row=b"[]",
+        max_rows=10,
+        active_ms=HOUR,
+        kept_ms=HOUR,
+    )
+
+
+CALLS: dict[str, Call] = {
+    "apply_patch": lambda scripts, keys: apply(
+        scripts, keys, patch_keys(keys, "\ud800"), gated=True
+    ),
+    "close_group": lambda scripts, keys: close(scripts, group_keys(keys, "\ud800")),
+    "create_group": lambda scripts, keys: make_group(
+        scripts, group_keys(keys, "\ud800"), instead_of="\ud800"
+    ),
+    "finish_member": lambda scripts, keys: finish(
+        scripts, group_keys(keys), "\ud800", patch_id="\ud800"
+    ),
+    "join_group": lambda scripts, keys: scripts.join_group(
+        group_keys(keys), task_id="\ud800", write="w", ttl_ms=HOUR
+    ),
+    "resolve_patch": _resolve_patch,
+    "update_context": lambda scripts, keys: scripts.update_context(
+        keys.context(SESSION),
+        {"llm_context": b"{}"},
+        results=[("\ud800".encode("utf-8", "surrogatepass"), b"{}")],
+        content_hash="h",
+        hashed=True,
+        expected=0,
+        call="c",
+        ttl_ms=HOUR,
+    ),
+    "acquire_lease": lambda scripts, keys: scripts.acquire_lease(
+        keys.lease(SESSION, "t"), owner="o", duration_ms=HOUR, keep_ms=HOUR
+    ),
+    "read_a2a_version": lambda scripts, keys: scripts.read_a2a_version(version_keys(keys, SESSION)),
+    "write_a2a_version": lambda scripts, keys: write(scripts, version_keys(keys, SESSION)),
+    "drop_a2a_version": lambda scripts, keys: scripts.drop_a2a_version(
+        version_keys(keys, SESSION), write="d", ttl_ms=HOUR
+    ),
+    "list_a2a_versions": lambda scripts, keys: scripts.list_a2a_versions(
+        version_keys(keys).books,
+        [version_keys(keys, SESSION).task],
+        asked=b"*|*|",
+        since=b"0",
+        after=b"",
+        size=10,
+        settle=False,
+        known=[b"x"],
+    ),
+    "put_a2a_config": lambda scripts, keys: scripts.put_a2a_config(
+        keys.a2a_version_configs(SCOPE, SESSION),
+        keys.a2a_version(SCOPE, SESSION),
+        name="n",
+        config=b"c",
+        most=9,
+        ttl_ms=HOUR,
+    ),
+    "drop_a2a_configs": lambda scripts, keys: scripts.drop_a2a_configs(
+        keys.a2a_version_configs(SCOPE, SESSION), name=""
+    ),
+    "append_log": lambda scripts, keys: append(
+        scripts,
+        keys.updates(SESSION),
+        "a",
+        "b",
+        topic="t",
+        announce=True,
+        fence=Fence(keys.lease(SESSION, "t"), 1, "o"),
+    ),
+    "claim_due": lambda scripts, keys: scripts.claim_due(keys.watch(0), limit=1, hold_ms=HOUR),
+    "settle_claim": lambda scripts, keys: scripts.settle_claim(
+        keys.watch(0), mark=b"1.5", entries=[(b"e", HOUR), (b"f", None)]
+    ),
+    "clear_task": lambda scripts, keys: scripts.clear_task(
+        task_keys(keys, SESSION), children=keys.children(SESSION, "t"), lease_ms=HOUR
+    ),
+    "leave_trace": lambda scripts, keys: scripts.leave_trace(
+        trace_keys(keys, SESSION),
+        session="\ud800",
+        own=1,
+        bindings=[(keys.binding(SESSION, "b"), "b", b"w"), (keys.binding(SESSION, "c"), "c", b"")],
+    ),
+    "look_task": lambda scripts, keys: scripts.look_task(task_keys(keys, SESSION)),
+    "prioritize_task": lambda scripts, keys: scripts.prioritize_task(
+        task_keys(keys, SESSION), priority=3, write="w", mark=MARK, expected=2
+    ),
+    "clear_log": lambda scripts, keys: scripts.clear_log(keys.updates(SESSION), topics=["t", ""]),
+    "commit_blob": _commit,
+    "decide_pause": lambda scripts, keys: decide(scripts, keys, task_keys(keys), token_key(keys)),
+    "delete_blob": lambda scripts, keys: scripts.delete_blob(
+        keys.artifacts(SESSION), blob_id="\ud800"
+    ),
+    "delete_record": lambda scripts, keys: scripts.delete_record(
+        keys.task(SESSION, "t"), index=keys.tasks(SESSION), member="t", only_if_gone=False
+    ),
+    "delete_snapshots": lambda scripts, keys: scripts.delete_snapshots(
+        snapshot_keys(keys, SESSION), version="0011"
+    ),
+    "find_row": lambda scripts, keys: scripts.find_row(keys.updates(SESSION), row_id=b"a"),
+    "keep_part": lambda scripts, keys: scripts.keep_part(
+        task_keys(keys, SESSION), mark=MARK, entry="step:\ud800#1", number=0, data=b"x"
+    ),
+    "emit_update": lambda scripts, keys: scripts.emit_update(
+        task_keys(keys, SESSION),
+        saying(keys, "emitted", session=SESSION),
+        mark=MARK,
+        lane=LaneState("lane:\ud800", b"[]"),
+    ),
+    "record_entry": lambda scripts, keys: scripts.record_entry(
+        task_keys(keys, SESSION), mark=MARK, entry="took:\ud800", value=b"[]"
+    ),
+    "list_blobs": lambda scripts, keys: scripts.list_blobs(keys.artifacts(SESSION)),
+    "move_task": _move,
+    "note_member": lambda scripts, keys: scripts.note_member(
+        keys.artifact_sessions(), member="\ud800", ttl_ms=HOUR
+    ),
+    "note_step": lambda scripts, keys: scripts.note_step(
+        task_keys(keys, SESSION),
+        mark=MARK,
+        entry="step:\ud800#1",
+        checkpoint=False,
+        chunks=0,
+        about=b"[1]",
+        result=b"1",
+    ),
+    "open_pause": lambda scripts, keys: open_pause(
+        scripts, keys, task_keys(keys), token_key(keys), mark=MARK
+    ),
+    "open_token": lambda scripts, keys: scripts.open_token(
+        keys.pause("token"), payload=b"p", mark="m", ttl_ms=HOUR, keep_ms=HOUR
+    ),
+    "pause_task": lambda scripts, keys: pause(
+        scripts, keys, task_keys(keys), token_key(keys), mark=MARK
+    ),
+    "prune_snapshots": lambda scripts, keys: scripts.prune_snapshots(
+        snapshot_keys(keys, SESSION), keep_last=1, keep_checkpoints=True
+    ),
+    "read_journal": lambda scripts, keys: scripts.read_journal(task_keys(keys, SESSION)),
+    "read_log": lambda scripts, keys: scripts.read_log(
+        keys.updates(SESSION), after=1, after_ms=0, count=10, topic="t"
+    ),
+    "read_snapshot": lambda scripts, keys: scripts.read_snapshot(
+        snapshot_keys(keys, SESSION), prefix="v:"
+    ),
+    "look_lease": lambda scripts, keys: scripts.look_lease(keys.lease(SESSION, "t")),
+    "release_lease": lambda scripts, keys: scripts.release_lease(
+        keys.lease(SESSION, "t"), owner="o", epoch=1
+    ),
+    "release_token": lambda scripts, keys: scripts.release_token(
+        keys.pause("token"), claim="c", keep_ms=HOUR
+    ),
+    "renew_lease": lambda scripts, keys: scripts.renew_lease(
+        keys.lease(SESSION, "t"), owner="o", epoch=1, duration_ms=HOUR, keep_ms=HOUR
+    ),
+    "resolve_token": lambda scripts, keys: scripts.resolve_token(
+        keys.pause("token"), claim="c", by="me", decision=b"null", keep_ms=HOUR
+    ),
+    "rollback_snapshots": lambda scripts, keys: scripts.rollback_snapshots(
+        snapshot_keys(keys, SESSION), prefix="c:"
+    ),
+    "create_task": lambda scripts, keys: scripts.create_task(
+        task_keys(keys, SESSION),
+        {"status": b"PENDING"},
+        steering=keys.steering(SESSION),
+        updates=keys.updates(SESSION),
+        children=keys.children(SESSION, "t"),
+        write="w",
+        ttl_ms=HOUR,
+    ),
+    "save_record": _save_record,
+    "save_snapshot": lambda scripts, keys: scripts.save_snapshot(
+        snapshot_keys(keys, SESSION),
+        version="0011",
+        snapshot_id="%",
+        checkpoint=True,
+        row=b"[]",
+        ttl_ms=HOUR,
+    ),
+    "save_task": _save_task,
+    "set_aside": lambda scripts, keys: scripts.set_aside(
+        keys.unreadable(SESSION), place="row \ud800", note=b"{}", most=1, ttl_ms=HOUR
+    ),
+    "stage_chunk": lambda scripts, keys: scripts.stage_chunk(
+        keys.artifacts(SESSION).upload("u"), number=0, data=b"x", ttl_ms=HOUR
+    ),
+    "start_task": lambda scripts, keys: start(scripts, keys, task_keys(keys)),
+    "tail_log": lambda scripts, keys: scripts.tail_log(
+        keys.updates(SESSION), after_id=b"a", count=10, topic="t"
+    ),
+    "touch_blob": lambda scripts, keys: scripts.touch_blob(
+        keys.artifacts(SESSION), blob_id="\ud800"
+    ),
+    "save_session": lambda s, k: s.save_session(
+        k.agent_session("s"),
+        {"head": b"{}"},
+        index=k.agent_sessions(agent_shard("s")),
+        expiries=k.agent_expiries(agent_shard("s")),
+        session_id="s",
+        tags="/ active/",
+        born="1",
+        expected=1,
+        base="",
+        dropped=("s:1",),
+        write="w",
+        ttl_ms=HOUR,
+        fence=Fence(k.agent_lease("s"), 1, "o"),
+    ),
+    "delete_session": lambda s, k: s.delete_session(
+        k.agent_session("s"),
+        index=k.agent_sessions(agent_shard("s")),
+        expiries=k.agent_expiries(agent_shard("s")),
+        session_id="s",
+    ),
+    "transition_task": _transition,
+    "save_oauth_token": lambda scripts, keys: scripts.save_oauth_token(
+        keys.oauth_token(SESSION, "\ud800"), value=b"v", expires_ms=None, ttl_ms=HOUR
+    ),
+    "run_once": lambda scripts, keys: scripts.run_once("DEL", keys.unreadable(SESSION)),
+    "save_job": _save_job,
+    "claim_job": lambda scripts, keys: scripts.claim_job(
+        keys.job(SESSION), keys.jobs_due(), owner="o", lease_ms=HOUR, job_id=SESSION, asked_us=1
+    ),
+    "hold_job": lambda scripts, keys: scripts.hold_job(
+        keys.job(SESSION), owner="o", lease_ms=HOUR, begins=True
+    ),
+    "end_job": lambda scripts, keys: scripts.end_job(
+        job_keys(keys), owner="o", job_id=SESSION, ttl_ms=HOUR
+    ),
+    "create_a2a_task": _create_a2a_task,
+    "spawn_task": lambda scripts, keys: spawn(scripts, keys, task_keys(keys), mark=MARK),
+    "join_task": lambda scripts, keys: join(
+        scripts, keys, task_keys(keys), task_keys(keys, task="c"), mark=MARK
+    ),
+    "wake_task": lambda scripts, keys: wake(
+        scripts, keys, task_keys(keys), task_keys(keys, task="c")
+    ),
+    "update_a2a_task": _update_a2a_task,
+    "read_a2a_task": lambda scripts, keys: scripts.read_a2a_task(
+        a2a_keys(keys), messages=-1, artifacts=True
+    ),
+    "save_a2a_push": lambda scripts, keys: scripts.save_a2a_push(
+        a2a_keys(keys), config_id="\ud800", config=b"{}"
+    ),
+    "register_task_state": _register_task_state,
+    "record_task_event": _record_task_event,
+    "read_task_state": lambda scripts, keys: scripts.read_task_state(registered_keys(keys)),
+    "set_task_stream": lambda scripts, keys: scripts.set_task_stream(
+        registered_keys(keys), stream_id=SESSION
+    ),
+    "drop_task_state": lambda scripts, keys: scripts.drop_task_state(
+        registered_keys(keys), task_id=SESSION, before_us=1
+    ),
+    "count_task_states": lambda scripts, keys: scripts.count_task_states(
+        active=keys.registered_active(SESSION), kept=keys.registered_kept(SESSION)
+    ),
+    "watch_entry": lambda scripts, keys: scripts.watch_entry(
+        keys.watch(0), entry=b"e", delay_ms=HOUR, stands="later"
+    ),
+}
