@@ -448,15 +448,13 @@ class RedisStateStore:
 
         What other clients write meanwhile may be deleted too: for a namespace that nobody uses.
         """
-        sender = self.transport.sender
+        commands = self.transport.commands
         cursor = b"0"
         while True:
             pattern = f"{self.settings.namespace}:v1:*"
-            cursor, found = await sender.send(
-                "SCAN", cursor, "MATCH", pattern, "COUNT", 1000, repeatable=True
-            )
+            cursor, found = await commands.scan(cursor, pattern)
             for key in found:
-                await sender.send("UNLINK", key, repeatable=True)
+                await commands.unlink(key)
             if cursor == b"0":
                 return
 
@@ -488,7 +486,7 @@ class RedisStateStore:
         problem: str | None = None
         details: dict[str, str] = {}
         try:
-            info: bytes = await self.transport.sender.send("INFO", repeatable=True)
+            info: bytes = await self.transport.commands.info()
             details = _read_info(info.decode("utf-8", "replace"))
         except CommandRefused:
             pass  # the server answers; what it says of itself is not for this user

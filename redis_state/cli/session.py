@@ -282,7 +282,7 @@ def _read(file: str) -> AgentSession:
             raise CallerError(f"{name} cannot be read: {error.strerror}") from None
         try:
             given: Any = codec.decode(data)
-        except codec.Unreadable as error:
+        except codec.DecodeError as error:
             raise CallerError(f"{name} is not JSON: {error}") from None
         if not isinstance(given, dict):
             raise CallerError(f"{name} is no session: an object is needed")

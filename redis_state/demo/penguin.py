@@ -29,7 +29,7 @@ PLAN: tuple[str, ...] = ("outline", "ask", "publish")
 PUBLISHED = "published.log"
 
 
-class Document(BaseModel):
+class DocumentRequest(BaseModel):
     """Which document a tool is to work on, and in which folder it leaves what it writes."""
 
     path: str
@@ -44,7 +44,7 @@ class Told(BaseModel):
 
 
 @tool(desc="outline a document by its headings")
-async def outline(args: Document, ctx: ToolContext) -> Told:  # noqa: ARG001 - tools take two
+async def outline(args: DocumentRequest, ctx: ToolContext) -> Told:  # noqa: ARG001 - tools take two
     """Read the document's headings."""
     text = await asyncio.to_thread(Path(args.path).read_text, encoding="utf-8", errors="replace")
     headings = re.findall(r"^#{1,3} .+$", text, flags=re.MULTILINE)
@@ -52,7 +52,7 @@ async def outline(args: Document, ctx: ToolContext) -> Told:  # noqa: ARG001 - t
 
 
 @tool(desc="ask a person whether to publish")
-async def ask(args: Document, ctx: ToolContext) -> Told:
+async def ask(args: DocumentRequest, ctx: ToolContext) -> Told:
     """Pause until a person has decided."""
     await ctx.pause("approval_required", {"question": f"publish the outline of {args.path}?"})
     return Told(text="", pid=os.getpid())
@@ -60,7 +60,7 @@ async def ask(args: Document, ctx: ToolContext) -> Told:
 
 @tool(desc="publish the outline")
 @once
-async def publish(args: Document, ctx: ToolContext) -> Told:
+async def publish(args: DocumentRequest, ctx: ToolContext) -> Told:
     """Leave a line in the log of what was published: what must not happen twice."""
     line = {"task": ctx.tool_context["task_id"], "key": task_of(ctx).effect_id()}
 
@@ -93,7 +93,7 @@ def build_planner(store: PenguiflowStateStore, ctx: TaskContext) -> ReactPlanner
     tools = [outline, ask, publish]
     registry = ModelRegistry()
     for each in tools:
-        registry.register(each.__name__, Document, Told)
+        registry.register(each.__name__, DocumentRequest, Told)
     nodes = [Node(each, name=each.__name__) for each in tools]
     return ReactPlanner(
         llm_client=noted_model(ScriptedModel(ctx.input["tool_context"]), ctx),

@@ -128,7 +128,7 @@ async def run_plans(options: Options, say: Say) -> Plans:
             try:
                 async with pool:
                     say(f"started {options.workers} workers: {', '.join(pool.names)}")
-                    return await _Run(options, store, client, pool, say).run()
+                    return await _DemoRun(options, store, client, pool, say).run()
             finally:
                 with suppress(RedisStateError):
                     await client.drop_queue()
@@ -137,7 +137,7 @@ async def run_plans(options: Options, say: Say) -> Plans:
     return await on_server(options.url, say, run)
 
 
-class _Run:
+class _DemoRun:
     def __init__(
         self,
         options: Options,

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from redis_state.demo.review import (
-    Document,
     Finding,
     LinkPolicy,
+    ParsedDocument,
     check_links,
     heading_problems,
     long_sections,
@@ -110,7 +110,7 @@ async def review_document(ctx: TaskContext) -> dict[str, Any]:
     }
 
 
-def _stage_work(document: Document, job: ReviewJob) -> dict[str, Callable[[], Any]]:
+def _stage_work(document: ParsedDocument, job: ReviewJob) -> dict[str, Callable[[], Any]]:
     others = [Path(path) for path in job.documents]
     return {
         "parse": list[Any],
@@ -130,7 +130,7 @@ async def _told(say: Callable[[], Awaitable[None]], work: Callable[[], Any], pac
     return await asyncio.to_thread(work)
 
 
-def _links(document: Document, job: ReviewJob, policy: LinkPolicy) -> list[dict[str, Any]]:
+def _links(document: ParsedDocument, job: ReviewJob, policy: LinkPolicy) -> list[dict[str, Any]]:
     return _dicts(check_links(document, policy, root=Path(job.root)))
 
 
@@ -148,7 +148,7 @@ def _heed(ctx: TaskContext, wishes: _Wishes) -> None:
 
 
 def _write(
-    document: Document,
+    document: ParsedDocument,
     job: ReviewJob,
     findings: list[dict[str, Any]],
     contents: str,

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from redis_state.stores.memory import MemoryStore
 
 
-class Document(Protocol):
+class MemoryDocument(Protocol):
     """A document that is read and written whole."""
 
     async def load(self) -> tuple[dict[str, Any], int | None] | None:
@@ -54,7 +54,7 @@ class Plain:
         return None
 
 
-class Held:
+class LocalDocument:
     """A document that this object keeps to itself, for a memory without a store."""
 
     def __init__(self) -> None:
@@ -77,11 +77,11 @@ def memory_store_of(store: Any) -> MemoryStore | None:
     return memory if isinstance(memory, MemoryStore) else None
 
 
-def open_document(store: Any, key: str) -> Document:
+def open_document(store: Any, key: str) -> MemoryDocument:
     """Return the document of a key: in a store's memory, else by its two methods, else nowhere."""
     memory = memory_store_of(store)
     if memory is not None:
         return Versioned(memory, key)
     if hasattr(store, "load_memory_state") and hasattr(store, "save_memory_state"):
         return Plain(store, key)
-    return Held()
+    return LocalDocument()

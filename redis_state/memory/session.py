@@ -20,7 +20,7 @@ from typing import Any, cast
 from redis_state.errors import InvalidField, RedisStateError, VersionConflict
 from redis_state.memory.document import memory_store_of, open_document
 from redis_state.memory.keys import CompositeKey, MemoryKey, read_composite
-from redis_state.memory.state import Added, Change, Replaced, Rules, State, settled
+from redis_state.memory.state import Added, MemoryChange, Replaced, Rules, State, settled
 from redis_state.memory.summarising import Attempt, Summarising
 from redis_state.memory.types import (
     MemoryHealth,
@@ -70,7 +70,7 @@ class SessionMemory:
         self._state = State()
         self._version: int | None = None
         self._conflicting: int = 0
-        self._unsaved: list[Change] = []
+        self._unsaved: list[MemoryChange] = []
         self._saving = asyncio.Lock()
         self._work = Summarising(self, config, summarizer, time_source or time.monotonic)
         self._callbacks: set[asyncio.Task[None]] = set()
@@ -207,7 +207,7 @@ class SessionMemory:
         """What its configuration says."""
         return self._rules
 
-    def change(self, change: Change) -> bool:
+    def change(self, change: MemoryChange) -> bool:
         """Make a change here, to be saved later. Errors: MemoryBudgetExceeded; nothing changed."""
         state = self._state.copy()
         if not change.apply(state, self._rules):
@@ -272,7 +272,7 @@ class SessionMemory:
                 longest_s = min(_LONGEST_PAUSE_S, 0.001 * 2.0 ** min(conflicts, 10))
                 await asyncio.sleep(random.uniform(0, longest_s))
 
-    async def _save_as_is(self, batch: list[Change]) -> bool:
+    async def _save_as_is(self, batch: list[MemoryChange]) -> bool:
         """Save the state with these changes in it; False if another process was first."""
         expected = self._version or 0
         # Whatever goes wrong from here on, it may have been saved: read before saving again.
@@ -294,7 +294,7 @@ class SessionMemory:
         self._conflicting = 0
         state = State() if document is None else state_of(document)
         state = settled(state, recovering=self._work.attempt is Attempt.RECOVERY)
-        kept: list[Change] = []
+        kept: list[MemoryChange] = []
         for change in self._unsaved:
             made = state.copy()
             try:

@@ -157,7 +157,7 @@ class Rules:
         return shown
 
 
-class Change(Protocol):
+class MemoryChange(Protocol):
     """Something done to a memory that is not in the server yet."""
 
     refused: Exception | None

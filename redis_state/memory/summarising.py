@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol, cast
 
-from redis_state.memory.state import Change, Degraded, Folded, Recovered, Rules, State, Turn
+from redis_state.memory.state import Degraded, Folded, MemoryChange, Recovered, Rules, State, Turn
 from redis_state.memory.types import MemoryHealth, ShortTermMemoryConfig, Summarizer
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ class Memory(Protocol):
         """What its configuration says."""
         ...
 
-    def change(self, change: Change) -> bool:
+    def change(self, change: MemoryChange) -> bool:
         """Make a change."""
         ...
 

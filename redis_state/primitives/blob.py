@@ -116,7 +116,7 @@ class Blobs:
 
         Its key is never used again: a repetition finds nothing.
         """
-        self._scripts.transport.sender.send("UNLINK", upload.key, repeatable=True)
+        self._scripts.transport.commands.unlink(upload.key)
 
     async def commit(self, upload: Upload, blob_id: str, ref: bytes) -> bytes:
         """Make a finished upload a blob of the scope and return its reference, once per id.
@@ -150,11 +150,9 @@ class Blobs:
 
     async def refs(self, blob_ids: Sequence[str]) -> list[bytes | None]:
         """Return the references of blobs, None for those that are not there."""
-        send = self._scripts.transport.sender.send
+        commands = self._scripts.transport.commands
         keys = [self._keys.blob(blob_id) for blob_id in blob_ids]
-        return list(
-            await asyncio.gather(*(send("HGET", key, "ref", repeatable=True) for key in keys))
-        )
+        return list(await asyncio.gather(*(commands.hget(key, "ref") for key in keys)))
 
     async def ids(self) -> list[str]:
         """Return the blobs that have not expired, the first to expire first."""
@@ -168,8 +166,8 @@ class Blobs:
         deleted or expires meanwhile.
         """
         key = self._keys.blob(blob_id)
-        send = self._scripts.transport.sender.send
-        chunks: bytes | None = await send("HGET", key, "chunks", repeatable=True)
+        commands = self._scripts.transport.commands
+        chunks: bytes | None = await commands.hget(key, "chunks")
         if chunks is None:
             return
         if self._quota.strategy == "lru":
@@ -178,7 +176,7 @@ class Blobs:
         numbers = iter(range(int(chunks)))
         while True:
             for number in islice(numbers, _READ_AHEAD - len(asked)):
-                asked.append(send("HGET", key, str(number), repeatable=True))
+                asked.append(commands.hget(key, number))
             if not asked:
                 return
             chunk = await asked.popleft()

@@ -21,7 +21,7 @@ log: logging.Logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldLease:
     """A lease that was taken: by which claim, under which epoch."""
 
     key: str
@@ -45,7 +45,9 @@ class Leases:
         self._scripts = scripts
         self._keep_ms = keep_ms
 
-    async def acquire(self, key: str, *, duration_ms: int, owner: str | None = None) -> Held | None:
+    async def acquire(
+        self, key: str, *, duration_ms: int, owner: str | None = None
+    ) -> HeldLease | None:
         """Take the lease under the next epoch, or return None while somebody holds it.
 
         The same ``owner`` repeated gets the epoch it has. Make one up for each claim, not for
@@ -55,9 +57,9 @@ class Leases:
         reply = await self._scripts.acquire_lease(
             key, owner=owner, duration_ms=duration_ms, keep_ms=self._keep_ms
         )
-        return None if reply.word is ReplyCode.HELD else Held(key, owner, int(reply.facts[0]))
+        return None if reply.word is ReplyCode.HELD else HeldLease(key, owner, int(reply.facts[0]))
 
-    async def renew(self, held: Held, *, duration_ms: int) -> None:
+    async def renew(self, held: HeldLease, *, duration_ms: int) -> None:
         """Hold it for so long from now, also if it has run out but nobody took it.
 
         Errors: LeaseLost once it was taken over or given back.
@@ -78,12 +80,12 @@ class Leases:
         reply = await self._scripts.look_lease(key)
         return int(reply.facts[0]) > 0
 
-    async def release(self, held: Held) -> None:
+    async def release(self, held: HeldLease) -> None:
         """Give it back. Does nothing if it is no longer held."""
         await self._scripts.release_lease(held.key, owner=held.owner, epoch=held.epoch)
 
     async def keep(
-        self, held: Held, *, duration_ms: int, limit_s: float | None = None
+        self, held: HeldLease, *, duration_ms: int, limit_s: float | None = None
     ) -> LeaseLost | None:
         """Renew the lease each third of its time until it is lost; return how.
 
@@ -110,7 +112,7 @@ class Leases:
     @asynccontextmanager
     async def keeping(
         self,
-        held: Held,
+        held: HeldLease,
         *,
         duration_ms: int,
         on_lost: Callable[[LeaseLost], None],

@@ -19,7 +19,7 @@ from zlib import crc32
 from redis_state import limits
 from redis_state.errors import BackendUnavailable, CursorGap, InvalidField, LeaseLost
 from redis_state.primitives.signal import Row, listening, read_message
-from redis_state.scripts import Fence, Limits, Reply, ReplyCode, Scripts, raw, topic_text
+from redis_state.scripts import Fence, LogLimits, Reply, ReplyCode, Scripts, raw, topic_text
 from redis_state.transport.keys import LogKeys
 
 T = TypeVar("T")
@@ -79,7 +79,7 @@ class Log:
         self.keys = keys
         self.bounds = bounds
         self.name: str = f"-{crc32(raw(keys.rows)):08x}" if named else ""
-        self._limits = Limits(max(bounds.max_rows, 0), bounds.ttl_ms, int(announce))
+        self._limits = LogLimits(max(bounds.max_rows, 0), bounds.ttl_ms, int(announce))
 
     async def add(
         self, row: tuple[bytes, bytes], *, topic: str | None = None, fence: Fence | None = None
@@ -174,7 +174,7 @@ class Log:
         """
         end = min(count, _MOST) + 2  # the row itself, and one more to tell whether there is more
         place = f"{n}-{ms}"
-        found = await self.scripts.ask("XRANGE", self.keys.rows, place, "+", "COUNT", end)
+        found = await self._xrange(place, "+", count=end)
         if not found or found[0][0] != place.encode():
             return None
         rows = [_row(entry) for entry in found[1 : count + 1]]
@@ -237,16 +237,23 @@ class Log:
         if reply.word is ReplyCode.MISSING:
             return None
         entry = "{}-{}".format(*reply.facts)
-        found = await self.scripts.ask("XRANGE", self.keys.rows, entry, entry)
+        found = await self._xrange(entry, entry)
         return _row(found[0]) if found else None
 
     async def end(self) -> str:
         """Return the cursor after the newest row: what comes later is what a watcher gets."""
         return await self._end() + self.name
 
+    async def _xrange(self, start: str, end: str, *, count: int | None = None) -> Any:
+        rows = self.keys.rows
+        reading = self.scripts.transport.commands.xrange(rows, start, end, count=count)
+        return await self.scripts.read(reading, rows, command="XRANGE")
+
     async def _end(self) -> str:
         # See lua/lib/log_head: it begins with the place of the newest row.
-        head: bytes | None = await self.scripts.ask("HGET", self.keys.ids, "")
+        head: bytes | None = await self.scripts.read(
+            self.scripts.transport.commands.hget(self.keys.ids, ""), self.keys.ids, command="HGET"
+        )
         return "0-0" if head is None else head.partition(b" ")[0].decode()
 
     def _position(self, cursor: str) -> tuple[int, int]:

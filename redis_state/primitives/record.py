@@ -84,14 +84,12 @@ class Records:
 
     async def load(self, key: str) -> Stored | None:
         """Return the record, or None if there is none."""
-        sender = self._scripts.transport.sender
-        return stored(await sender.send("HGETALL", key, repeatable=True))
+        return stored(await self._scripts.transport.commands.hgetall(key))
 
     async def members(self, index: str, *, newest: int | None = None) -> list[str]:
         """List the names in an index, what expires last first, ``newest`` of them at most."""
         end = -1 if newest is None else newest - 1
-        sender = self._scripts.transport.sender
-        found: list[bytes] = await sender.send("ZREVRANGE", index, 0, end, repeatable=True)
+        found: list[bytes] = await self._scripts.transport.commands.zrevrange(index, 0, end)
         return [topic_text(member) or "" for member in found]
 
     async def delete(self, key: str, *, place: Place | None = None) -> bool:

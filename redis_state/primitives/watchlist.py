@@ -31,7 +31,7 @@ _FOUND_OVER = b".25"
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class WatchClaim:
     """An entry that was claimed, and by which claim.
 
     ``again`` if the claim before it found the thing over.
@@ -93,7 +93,7 @@ class WatchList:
             if sender.connections != connections:
                 await asyncio.shield(self.put(entry, delay_ms=delay_ms, sooner=True))
 
-    async def claim_due(self, *, limit: int = 100, hold_ms: int = 30_000) -> list[Claim]:
+    async def claim_due(self, *, limit: int = 100, hold_ms: int = 30_000) -> list[WatchClaim]:
         """Claim entries that are due, ``limit`` of each shard, for ``hold_ms``.
 
         Each is given to one caller; after ``hold_ms`` it is due again unless it is settled, so a
@@ -105,13 +105,13 @@ class WatchList:
                 for shard in range(WATCH_SHARDS)
             )
         )
-        claims: list[Claim] = []
+        claims: list[WatchClaim] = []
         for mark, *due in (reply.facts for reply in replies):
             found = zip(due[::2], due[1::2], strict=True)
-            claims += [Claim(entry, mark, found_over(was)) for entry, was in found]
+            claims += [WatchClaim(entry, mark, found_over(was)) for entry, was in found]
         return claims
 
-    async def settle(self, claims: Iterable[tuple[Claim, int | None]]) -> int:
+    async def settle(self, claims: Iterable[tuple[WatchClaim, int | None]]) -> int:
         """Put claimed entries off by a delay, or take them out for None; return how many.
 
         The first claim that is to take an entry out puts it off for a second, and marks it.

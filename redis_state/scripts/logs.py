@@ -10,7 +10,7 @@ from typing import NamedTuple
 from redis_state.scripts.runner import (
     SCRIPTS,
     Fence,
-    Limits,
+    LogLimits,
     PendingReply,
     ScriptRunner,
     raw,
@@ -37,7 +37,7 @@ class LogScripts(ScriptRunner):
         self,
         log: LogKeys,
         rows: tuple[bytes, ...],
-        limits: Limits,
+        limits: LogLimits,
         *,
         topic: str | None,
         fence: Fence | None = None,
@@ -108,7 +108,7 @@ class LogScripts(ScriptRunner):
 
 
 def _prepare_append(
-    log: LogKeys, topic: str | None, limits: Limits, fence: Fence | None
+    log: LogKeys, topic: str | None, limits: LogLimits, fence: Fence | None
 ) -> PreparedScript:
     """Prepare all but the rows."""
     lease, mark = (fence.lease, fence.mark) if fence else (log.ids, b"")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import Counter
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import chain
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from redis_state.errors import CommandRefused, CorruptState, RedisStateError
 from redis_state.models.version import Version
@@ -18,6 +18,8 @@ from redis_state.transport.keys import LogKeys, call_key
 from redis_state.transport.resp import Argument, PreparedScript, prepare, prepared_keys
 from redis_state.transport.script import Script
 from redis_state.transport.transport import Transport
+
+T = TypeVar("T")
 
 # Every script is read at import, so that a package built without them fails at once.
 SCRIPTS: dict[str, Script] = {name: load_script(name) for name in script_names()}
@@ -118,7 +120,7 @@ class LaneState(NamedTuple):
 NO_LANE = LaneState("", b"")
 
 
-class Limits(NamedTuple):
+class LogLimits(NamedTuple):
     """How long a log grows, and whether its rows are told as they come."""
 
     max_rows: int  # 0: any number
@@ -196,12 +198,12 @@ class ScriptRunner:
         lasting = prepared.script.name in _LASTING
         return self.transport.sender.run(prepared, more, lasting=lasting)
 
-    async def ask(self, verb: str, key: str, *arguments: Argument) -> Any:
-        """Send a command that reads a key, where one is enough: a script would cost twice of it."""
+    async def read(self, reply: Awaitable[T], key: str, *, command: str) -> T:
+        """Wait for a command that reads a key. Errors: CorruptState if that is of another type."""
         try:
-            return await self.transport.sender.send(verb, key, *arguments, repeatable=True)
+            return await reply
         except CommandRefused as error:
-            raise _corrupt(error, key, verb) from error
+            raise _corrupt(error, key, command) from error
 
     def _run(
         self, name: str, keys: tuple[str, ...], arguments: tuple[Argument, ...]
@@ -223,8 +225,24 @@ class ScriptRunner:
         return self._run_prepared(prepared, (keep_ms, *arguments))
 
     def run_once(self, verb: str, key: str, *arguments: Argument) -> PendingReply:
-        """OK reply. Run a command that removes and replies with a number."""
+        """OK reply. Run a command that removes and replies with a number, once per call."""
         return self._run_once("run_once", (key,), (verb, *arguments))
+
+    def delete(self, key: str) -> PendingReply:
+        """OK deleted. Delete a key, once per call."""
+        return self.run_once("DEL", key)
+
+    def unlink(self, key: str) -> PendingReply:
+        """OK deleted. Delete a key that may be large, once per call."""
+        return self.run_once("UNLINK", key)
+
+    def hdel(self, key: str, *fields: Argument) -> PendingReply:
+        """OK deleted. Delete fields of a hash, once per call."""
+        return self.run_once("HDEL", key, *fields)
+
+    def zrem(self, key: str, *members: Argument) -> PendingReply:
+        """OK removed. Remove members of a sorted set, once per call."""
+        return self.run_once("ZREM", key, *members)
 
     async def _run_prepared(self, prepared: PreparedScript, more: tuple[Argument, ...]) -> Reply:
         try:

@@ -29,7 +29,7 @@ from redis_state.serialization.lossy import (
 __all__ = [
     "MAX_DEPTH",
     "Change",
-    "Unreadable",
+    "DecodeError",
     "canonical",
     "decode",
     "encode",
@@ -52,7 +52,7 @@ _OPTIONS: Final = (
 )
 
 
-class Unreadable(ValueError):
+class DecodeError(ValueError):
     """The bytes are not JSON. ``reason`` says why, without quoting them."""
 
     def __init__(self, reason: str) -> None:
@@ -79,7 +79,7 @@ def encode_reporting(value: Any) -> tuple[bytes, list[Change]]:
 
 
 def decode(data: bytes | str) -> Any:
-    """Read what ``encode`` wrote. Raises ``Unreadable``.
+    """Read what ``encode`` wrote. Raises ``DecodeError``.
 
     Integers beyond 64 bits are exact in documents of ``encode``; in documents of other writers
     they may come back as floats.
@@ -104,7 +104,7 @@ def decode(data: bytes | str) -> Any:
     except ValueError:
         reason = "a number that JSON does not have"
     # Outside of the handler: the parser's error keeps the whole document as an attribute.
-    raise Unreadable(reason)
+    raise DecodeError(reason)
 
 
 def canonical(value: Any) -> bytes:

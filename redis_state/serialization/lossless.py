@@ -53,7 +53,7 @@ def pack(values: Mapping[str, Any]) -> bytes:
 
 
 def unpack_exact(data: bytes, size: int) -> list[Any]:
-    """Read a row's values. Errors: codec.Unreadable."""
+    """Read a row's values. Errors: codec.DecodeError."""
     values = unpack(data, size)
     if _MARK not in data:
         return values
@@ -61,7 +61,7 @@ def unpack_exact(data: bytes, size: int) -> list[Any]:
         return [_untag(value) for value in values]
     except (ValueError, TypeError, KeyError, ArithmeticError):
         reason = "a value of no known kind"
-    raise codec.Unreadable(reason)
+    raise codec.DecodeError(reason)
 
 
 def _write_plain(row: list[Any]) -> bytes | None:

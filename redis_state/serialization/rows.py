@@ -22,18 +22,18 @@ def unpack(data: bytes, size: int, *, more: int = 0) -> list[Any]:
     """
     row: list[Any] = codec.decode(data)
     if codec.kind_of(row) is not list or not row:
-        raise codec.Unreadable("not a row")
+        raise codec.DecodeError("not a row")
     if row[0] != ROW_VERSION:
         named = row[0] if isinstance(row[0], int) else "of no known kind"
-        raise codec.Unreadable(f"row version {named} is not {ROW_VERSION}")
+        raise codec.DecodeError(f"row version {named} is not {ROW_VERSION}")
     if len(row) <= size:
-        raise codec.Unreadable(f"a row of {len(row) - 1} values, not {size}")
+        raise codec.DecodeError(f"a row of {len(row) - 1} values, not {size}")
     return row[1 : 1 + size + more]
 
 
 def as_object(data: bytes) -> dict[str, Any]:
-    """Read a document. Errors: codec.Unreadable."""
+    """Read a document. Errors: codec.DecodeError."""
     document: dict[str, Any] = codec.decode(data)
     if codec.kind_of(document) is not dict:
-        raise codec.Unreadable("not an object")
+        raise codec.DecodeError("not an object")
     return document

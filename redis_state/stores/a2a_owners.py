@@ -29,9 +29,9 @@ from redis_state.errors import (
     RedisStateError,
     StoreFull,
 )
-from redis_state.primitives.lease import Held, Leases, new_owner
+from redis_state.primitives.lease import HeldLease, Leases, new_owner
 from redis_state.primitives.signal import Row
-from redis_state.primitives.watchlist import Claim, WatchList
+from redis_state.primitives.watchlist import WatchClaim, WatchList
 from redis_state.stores.a2a_repeats import repeated
 from redis_state.stores.a2a_versions import (
     A2ATasks,
@@ -39,8 +39,8 @@ from redis_state.stores.a2a_versions import (
     Phase,
     Ref,
     Rule,
-    Snapshot,
-    Version,
+    VersionedTask,
+    VersionStamp,
     new_write,
 )
 
@@ -80,7 +80,7 @@ class A2AOwner:
     def __init__(self, tasks: A2ATasks, ending: Ending, on_orphan: Told | None = None) -> None:
         self.tasks: A2ATasks = tasks
         self.name: str = new_owner()
-        self.held: dict[Ref, Held] = {}
+        self.held: dict[Ref, HeldLease] = {}
         self._ending = ending
         self._on_orphan = on_orphan
         scripts, keys = tasks.base.scripts, tasks.base.keys
@@ -107,7 +107,7 @@ class A2AOwner:
             return
         self._heart = loop.create_task(self._tend(), name="redis_state a2a heart")
 
-    async def save(self, ref: Ref, draft: Draft, rule: Rule) -> Version | None:
+    async def save(self, ref: Ref, draft: Draft, rule: Rule) -> VersionStamp | None:
         """Write a version, and hold the task's lease while it is worked on. See `A2ATasks.write`.
 
         Repeated under its id for up to a lease while the server does not reply. A crash after any
@@ -119,7 +119,7 @@ class A2AOwner:
         held = self.held.get(ref)
         write_id = new_write(self.name)
 
-        async def write() -> tuple[Version, int] | None:
+        async def write() -> tuple[VersionStamp, int] | None:
             writing = partial(self.tasks.write, ref, draft, rule, write=write_id, owner=self.name)
             if draft.phase is not Phase.OPEN or held is not None:
                 return await writing()
@@ -140,7 +140,7 @@ class A2AOwner:
             return None
         version, epoch = written
         if draft.phase is Phase.OPEN and not self._closed:
-            self.held[ref] = Held(self.tasks.keys(ref).lease, self.name, epoch)
+            self.held[ref] = HeldLease(self.tasks.keys(ref).lease, self.name, epoch)
         else:
             self.held.pop(ref, None)
         return version
@@ -169,7 +169,7 @@ class A2AOwner:
         """Make a call of a run, which may be repeated, for up to a lease. See `repeated`."""
         return await repeated(call, self.tasks.base.scripts.transport, self._lease_ms / 1000)
 
-    async def look(self, ref: Ref) -> Snapshot | None:
+    async def look(self, ref: Ref) -> VersionedTask | None:
         """Read a task; one whose owner is dead is ended first, so what is read is the truth.
 
         A task that is worked on here is read again for up to a lease while the server does not
@@ -305,7 +305,7 @@ class A2AOwner:
         if found is not None and found.owner == self.name:
             await self._end(ref, found, _STOPPED, fenced=False)
 
-    async def _end(self, ref: Ref, found: Snapshot, reason: str, *, fenced: bool) -> None:
+    async def _end(self, ref: Ref, found: VersionedTask, reason: str, *, fenced: bool) -> None:
         """End a task that nobody works on any more, unless somebody was first.
 
         It is done also if the caller is cancelled, as one is that hears of the end meanwhile.
@@ -323,7 +323,7 @@ class A2AOwner:
         if not ending.cancelled() and ending.exception() is not None:
             log.warning("an end could not be written or announced: %s", ending.exception())
 
-    async def _end_once(self, ref: Ref, found: Snapshot, reason: str, *, fenced: bool) -> None:
+    async def _end_once(self, ref: Ref, found: VersionedTask, reason: str, *, fenced: bool) -> None:
         draft = self._ending(ref.task_id, found.body, reason)
         try:
             announce = self._on_orphan is not None
@@ -386,7 +386,7 @@ class A2AOwner:
             self._let_go(ref, held)
         return True
 
-    def _let_go(self, ref: Ref, held: Held | None) -> None:
+    def _let_go(self, ref: Ref, held: HeldLease | None) -> None:
         """Hold a task no more, unless a save that came meanwhile does."""
         if self.held.get(ref) is held:
             self.held.pop(ref, None)
@@ -410,7 +410,7 @@ class A2AOwner:
         until = now + 10 * lease_s + _RECONNECT_MS / 1000
         self._failures[ref] = (_FAILED.format(what, cause), until)
 
-    async def _inspect(self, claim: Claim) -> None:
+    async def _inspect(self, claim: WatchClaim) -> None:
         scope, _, task_id = claim.entry.decode("utf-8", "surrogatepass").partition("|")
         ref = Ref(scope, task_id)
         found = await self.look(ref)

@@ -59,9 +59,9 @@ class A2AConfigs:
 
         The owners in ``working``, whose task of this id is worked on here, are named for longer.
         """
-        sender = self._base.scripts.transport.sender
+        commands = self._base.scripts.transport.commands
         index = self._base.keys.a2a_config_scopes(task_id)
-        names: list[bytes] = await sender.send("ZRANGE", index, 0, -1, repeatable=True)
+        names: list[bytes] = await commands.zrange(index, 0, -1)
         scopes = [name.decode("utf-8", "surrogatepass") for name in names]
         noting = [self._note(scope, task_id) for scope in scopes if scope in working]
         found = await asyncio.gather(*(self.of_owner(scope, task_id) for scope in scopes))

@@ -179,19 +179,14 @@ class A2ATaskStore:
         """
         after = wanted.updated_after
         lowest = "-inf" if after is None else f"({microseconds(after)}"
-        sender, index = self._base.scripts.transport.sender, self._base.keys.a2a_tasks()
-        flat: builtins.list[bytes] = await sender.send(
-            "ZREVRANGEBYSCORE", index, "+inf", lowest, "WITHSCORES", repeatable=True
-        )
+        commands, index = self._base.scripts.transport.commands, self._base.keys.a2a_tasks()
+        flat: builtins.list[bytes] = await commands.zrevrange_from(index, lowest)
         names = [name.decode("utf-8", "surrogatepass") for name in flat[::2]]
         found = builtins.list(zip(names, map(int, map(float, flat[1::2])), strict=True))
         if not wanted.context_id and wanted.state is None:
             return found
         keys = self._base.keys
-        pending = [
-            sender.send("HMGET", keys.a2a_task(name), "context", "state", repeatable=True)
-            for name in names
-        ]
+        pending = [commands.hmget(keys.a2a_task(name), "context", "state") for name in names]
         about = await asyncio.gather(*pending)
         return [
             task
@@ -224,9 +219,9 @@ class A2ATaskStore:
         keys = self._keys(task_id)
 
         async def read() -> tuple[int, builtins.list[bytes]]:
-            sender = self._base.scripts.transport.sender
-            there = sender.send("EXISTS", keys.task, repeatable=True)
-            flat: builtins.list[bytes] = await sender.send("HGETALL", keys.push, repeatable=True)
+            commands = self._base.scripts.transport.commands
+            there = commands.exists(keys.task)
+            flat: builtins.list[bytes] = await commands.hgetall(keys.push)
             return await there, flat
 
         there, flat = await self._repeat(read)

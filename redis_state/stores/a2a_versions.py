@@ -43,7 +43,7 @@ class Phase(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class A2ALimits:
     """How much is kept of a task and of its events, and when its owner is taken for dead."""
 
     max_bytes: int = 8 << 20
@@ -74,7 +74,7 @@ class Draft:
 
 
 @dataclass(frozen=True, slots=True)
-class Version:
+class VersionStamp:
     """A version of a task: its number and when it was written. Both make its place in the log."""
 
     n: int
@@ -91,13 +91,13 @@ class Version:
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class VersionedTask:
     """A task as it was read. ``owner`` is who works on it, ``left_ms`` of its lease.
 
     ``unannounced`` if it was ended because nobody worked on it, and that is still to be announced.
     """
 
-    version: Version
+    version: VersionStamp
     state: str
     phase: Phase
     owner: str
@@ -113,7 +113,7 @@ class Snapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ListRequest:
     """Which tasks to list, newest first. ``after`` is the place of the last one of a page."""
 
     context: str | None = None
@@ -139,7 +139,7 @@ class Rule:
     rule: str
 
     @classmethod
-    def at(cls, version: Version) -> Rule:
+    def at(cls, version: VersionStamp) -> Rule:
         """Require the task to be at this version: its number, and when it was written.
 
         Of a version without a time the number is compared alone; 0 is absent.
@@ -159,9 +159,9 @@ UNLESS_REVIVED = Rule("any")
 class A2ATasks:
     """Write, read, list and delete tasks. No call but `told` waits for more than one step."""
 
-    def __init__(self, base: Base, limits: Limits) -> None:
+    def __init__(self, base: Base, limits: A2ALimits) -> None:
         self.base: Base = base
-        self.limits: Limits = limits
+        self.limits: A2ALimits = limits
         self.configs: A2AConfigs = A2AConfigs(base, most=limits.max_configs)
         self._active_ms = ms(base.settings.active_task_ttl)
         self._finished_ms = ms(base.settings.finished_task_ttl)
@@ -195,7 +195,7 @@ class A2ATasks:
 
     async def write(
         self, ref: Ref, draft: Draft, rule: Rule, *, write: str, owner: str = ""
-    ) -> tuple[Version, int] | None:
+    ) -> tuple[VersionStamp, int] | None:
         """Write a version; return it and the lease's epoch. None: there is no such task.
 
         ``owner`` takes the lease of a task that is worked on; any other phase gives it back.
@@ -206,7 +206,7 @@ class A2ATasks:
         return await self._write(ref, draft, rule, write=write, owner=owner)
 
     async def end(
-        self, ref: Ref, draft: Draft, found: Snapshot, *, fenced: bool, announce: bool
+        self, ref: Ref, draft: Draft, found: VersionedTask, *, fenced: bool, announce: bool
     ) -> None:
         """End a task that nobody works on any more, as it was found.
 
@@ -230,7 +230,7 @@ class A2ATasks:
         owner: str = "",
         dead_epoch: int | None = None,
         announce: bool = False,
-    ) -> tuple[Version, int] | None:
+    ) -> tuple[VersionStamp, int] | None:
         ttl_ms = self._finished_ms if draft.phase is Phase.ENDED else self._active_ms
         reply = await self.base.scripts.write_a2a_version(
             self.keys(ref),
@@ -260,9 +260,9 @@ class A2ATasks:
             current = int(reply.facts[0])
             raise LeaseLost(f"task {ref.task_id!r}", epoch=dead_epoch or 0, current=current)
         version, at_ms, epoch = map(int, reply.facts)
-        return Version(version, at_ms), epoch
+        return VersionStamp(version, at_ms), epoch
 
-    async def tell(self, ref: Ref, event: bytes, *, write: str) -> Version | None:
+    async def tell(self, ref: Ref, event: bytes, *, write: str) -> VersionStamp | None:
         """Append an event that does not change the task, under a version of its own.
 
         None if there is no such task. Errors: InvalidTransition once it has ended.
@@ -271,14 +271,14 @@ class A2ATasks:
         written = await self.write(ref, draft, Rule("told"), write=write)
         return written[0] if written else None
 
-    async def read(self, ref: Ref) -> Snapshot | None:
+    async def read(self, ref: Ref) -> VersionedTask | None:
         """Return the task, or None. One that was deleted is in phase GONE for a while."""
         reply = await self.base.scripts.read_a2a_version(self.keys(ref))
         if reply.word is ReplyCode.MISSING:
             return None
         n, at_ms, _, _, _, epoch, left_ms, body, announce = reply.facts
-        return Snapshot(
-            Version(int(n), int(at_ms)),
+        return VersionedTask(
+            VersionStamp(int(n), int(at_ms)),
             reply.text(2),
             Phase(reply.text(3)),
             reply.text(4),
@@ -290,7 +290,7 @@ class A2ATasks:
 
     async def announced(self, ref: Ref) -> None:
         """Record that the end of a task was announced."""
-        await self.base.scripts.run_once("HDEL", self.keys(ref).task, "announce")
+        await self.base.scripts.hdel(self.keys(ref).task, "announce")
 
     async def drop(self, ref: Ref, *, write: str) -> bool:
         """Delete a task with its push configurations; return whether there was one.
@@ -302,7 +302,7 @@ class A2ATasks:
         )
         return reply.word is ReplyCode.OK
 
-    async def list(self, scope: str, asked: Asked) -> Listed:
+    async def list(self, scope: str, asked: ListRequest) -> Listed:
         """Return a page and count all that are asked for, as of one moment.
 
         The order is by time in nanoseconds, then by id, both descending; tasks without a time come

@@ -212,7 +212,7 @@ class ArtifactStore:
         if not left:
             # Whoever stores meanwhile notes the place after storing: if that was just undone, what
             # was stored is seen here.
-            await self._base.scripts.run_once("ZREM", self._base.keys.artifact_sessions(), place)
+            await self._base.scripts.zrem(self._base.keys.artifact_sessions(), place)
             if await self._blobs(place).ids():
                 await self._note(place, self._lasting)
         return deleted

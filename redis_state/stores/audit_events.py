@@ -65,7 +65,7 @@ class EventStore:
     def _read(self, row: Row) -> StoredEvent:
         trace_id, ts, kind, node_name, node_id, payload = unpack(row.data, 6)
         if not isinstance(payload, dict):
-            raise codec.Unreadable("an event without a payload")
+            raise codec.DecodeError("an event without a payload")
         event: StoredEvent = self._type(
             trace_id=trace_id,
             ts=float(ts),

@@ -7,7 +7,6 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from functools import lru_cache
 from typing import Any, TypeAlias, TypeVar
 
 from redis_state.errors import BackendError, CommandRefused
@@ -17,7 +16,6 @@ from redis_state.scripts import Scripts
 from redis_state.serialization import codec
 from redis_state.settings import Settings
 from redis_state.transport.keys import Keys
-from redis_state.transport.resp import PackedCommand, packed_command
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -88,7 +86,7 @@ class Base:
 
     def fetch(self, key: str, names: tuple[str, ...] = ()) -> Flat:
         """Ask for a record, or for some of its fields, without waiting, for `read_record`."""
-        return self.scripts.transport.sender.ask(_about(key, names))
+        return self.scripts.transport.commands.record(key, names)
 
     async def read_record(
         self,
@@ -107,7 +105,7 @@ class Base:
         except CommandRefused as error:
             if "WRONGTYPE" not in str(error):
                 raise
-            self.set_aside(scope, place, b"", codec.Unreadable("not a hash"))
+            self.set_aside(scope, place, b"", codec.DecodeError("not a hash"))
             return None
         try:
             record = picked(names, fields) if names else stored(fields)
@@ -129,7 +127,7 @@ class Base:
     def set_aside(self, scope: str, place: str, data: bytes, error: Exception) -> None:
         """Count something unreadable, once, and keep a copy for 7 days, without waiting for it."""
         # The text of a validation error quotes the payload: the kind of the error must do.
-        reason = str(error) if isinstance(error, codec.Unreadable) else type(error).__name__
+        reason = str(error) if isinstance(error, codec.DecodeError) else type(error).__name__
         noticed = (scope, place, hash(data))
         if noticed in self.noticed:
             return
@@ -167,7 +165,7 @@ class Base:
     async def drop_unreadable(self, scope: str) -> None:
         """Forget what was set aside."""
         await self.settle()
-        await self.scripts.run_once("DEL", self.keys.unreadable(scope))
+        await self.scripts.delete(self.keys.unreadable(scope))
 
     async def _keep_aside(self, scope: str, place: str, note: bytes) -> None:
         try:
@@ -185,11 +183,6 @@ class Base:
 def _look_at(noted: asyncio.Future[Any]) -> None:
     if not noted.cancelled():
         noted.exception()
-
-
-@lru_cache(maxsize=4096)
-def _about(key: str, names: tuple[str, ...]) -> PackedCommand:
-    return packed_command("HMGET", key, *names) if names else packed_command("HGETALL", key)
 
 
 def ms(duration: timedelta) -> int:

@@ -102,7 +102,7 @@ class BindingStore:
         """Take bindings out of those that a session may have used."""
         index = self._base.keys.conversations(router_session_id)
         for conversation in named:
-            await self._base.scripts.run_once("ZREM", index, codec.encode(list(conversation)))
+            await self._base.scripts.zrem(index, codec.encode(list(conversation)))
 
     async def own_first(
         self, trace_id: str, router_session_id: str

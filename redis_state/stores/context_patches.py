@@ -40,7 +40,7 @@ from redis_state.serialization.rows import as_object
 from redis_state.stores.base import Base, Flat, ms
 from redis_state.stores.optimistic import retry_on_conflict
 from redis_state.stores.updates import UpdateStore
-from redis_state.transport.clock import ask_time, ms_of
+from redis_state.transport.clock import ms_of
 
 PatchStatus = Literal["applied", "pending", "rejected"]
 
@@ -169,7 +169,7 @@ class ContextPatches:
         """Return the patches that wait for a decision, the oldest first."""
         base = self._base
         names = await base.records.members(base.keys.patches(session_id))
-        clock = ask_time(base.scripts.transport.sender)
+        clock = base.scripts.transport.commands.time()
         flats = [(name, base.fetch(base.keys.patch(session_id, name))) for name in names]
         now_ms = ms_of(await clock)
         found: list[_Waiting] = []
@@ -332,8 +332,8 @@ class ContextPatches:
 
     async def _basis(self, session_id: str) -> tuple[int, str | None]:
         key = self._base.keys.context(session_id)
-        send = self._base.scripts.transport.sender.send
-        number, context_hash = await send("HMGET", key, "number", "hash", repeatable=True)
+        commands = self._base.scripts.transport.commands
+        number, context_hash = await commands.hmget(key, "number", "hash")
         return int(number or 0), (context_hash or b"").decode() or None
 
     async def _load(self, session_id: str, patch_id: str) -> _Waiting:

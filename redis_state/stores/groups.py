@@ -177,11 +177,11 @@ class GroupStore:
 
     async def clear(self, session_id: str) -> None:
         """Delete a session's groups."""
-        keys, run_once = self._base.keys, self._base.scripts.run_once
+        keys, unlink = self._base.keys, self._base.scripts.unlink
         for group_id in await self._base.records.members(keys.groups(session_id)):
-            await run_once("UNLINK", keys.group(session_id, group_id))
+            await unlink(keys.group(session_id, group_id))
         for key in (keys.groups(session_id), keys.group_names(session_id)):
-            await run_once("UNLINK", key)
+            await unlink(key)
 
     async def _close(
         self, session_id: str, group_id: str, target: str, call: str | None

@@ -27,7 +27,7 @@ _MOST_AT_ONCE = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class JobClaim:
     """An occurrence that one scheduler has: of which job, due when, begun how often before."""
 
     job_id: str
@@ -97,19 +97,17 @@ class JobStore:
                 found.append(ordered)
         return [planned for _, planned in sorted(found, key=lambda pair: pair[0])]
 
-    async def claim_due(self, asked_us: int) -> Sequence[Claim]:
+    async def claim_due(self, asked_us: int) -> Sequence[JobClaim]:
         """Claim what is due at a moment, 500 at most, the longest due first.
 
         Each claim is one atomic step, and holds for `job_lease`.
         """
-        claims: list[Claim] = []
+        claims: list[JobClaim] = []
         owner, seen = new_owner(), 0
-        sender, due = self._base.scripts.transport.sender, self._base.keys.jobs_due()
+        commands, due = self._base.scripts.transport.commands, self._base.keys.jobs_due()
         while len(claims) < _MOST_AT_ONCE:
             room = _MOST_AT_ONCE - len(claims)
-            found: list[bytes] = await sender.send(
-                "ZRANGEBYSCORE", due, "-inf", asked_us, "LIMIT", seen, room, repeatable=True
-            )
+            found: list[bytes] = await commands.zrange_up_to(due, asked_us, offset=seen, count=room)
             if not found:
                 break
             seen += len(found)
@@ -118,7 +116,7 @@ class JobStore:
             claims += [claim for claim in tried if claim is not None]
         return claims
 
-    async def begin(self, claim: Claim) -> int:
+    async def begin(self, claim: JobClaim) -> int:
         """Record that a claimed occurrence begins; return how often it has begun.
 
         Holds it for `job_lease` from now. Errors: LostRace if another scheduler has it.
@@ -128,15 +126,15 @@ class JobStore:
             raise LostRace(f"another scheduler has job {claim.job_id!r}")
         return int(reply.facts[0])
 
-    async def renew(self, claim: Claim) -> None:
+    async def renew(self, claim: JobClaim) -> None:
         """Hold a claim for `job_lease` from now. Does nothing if it is lost."""
         await self._hold(claim, self._lease_ms, begins=False)
 
-    async def release(self, claim: Claim) -> None:
+    async def release(self, claim: JobClaim) -> None:
         """Give a claim back, for anybody to take. Does nothing if it is lost."""
         await self._hold(claim, 0, begins=False)
 
-    async def end(self, claim: Claim) -> int | None:
+    async def end(self, claim: JobClaim) -> int | None:
         """End an occurrence as fired; tell when the job is due next, None for never.
 
         That is the first moment of its own rhythm, counted from when this occurrence was due, that
@@ -162,7 +160,7 @@ class JobStore:
         rows = await self._log(job_id).read_all()
         return self._base.read_rows("jobs", "run", rows, lambda row: as_object(row.data))
 
-    async def _claim(self, job_id: str, owner: str, asked_us: int) -> Claim | None:
+    async def _claim(self, job_id: str, owner: str, asked_us: int) -> JobClaim | None:
         reply = await self._base.scripts.claim_job(
             self._base.keys.job(job_id),
             self._base.keys.jobs_due(),
@@ -175,14 +173,14 @@ class JobStore:
             return None
         data, due_us, attempts = reply.facts
 
-        def read() -> Claim:
+        def read() -> JobClaim:
             document = as_object(data)
             session_id = text("session_id", document.get("session_id"))
-            return Claim(job_id, session_id, owner, int(due_us), int(attempts), document)
+            return JobClaim(job_id, session_id, owner, int(due_us), int(attempts), document)
 
         return self._base.attempt("jobs", f"job {job_id}", data, read)
 
-    async def _hold(self, claim: Claim, lease_ms: int, *, begins: bool) -> Reply:
+    async def _hold(self, claim: JobClaim, lease_ms: int, *, begins: bool) -> Reply:
         return await self._base.scripts.hold_job(
             self._base.keys.job(claim.job_id), owner=claim.owner, lease_ms=lease_ms, begins=begins
         )

@@ -54,14 +54,13 @@ class OAuthTokenStore:
         Errors: ConfigError if none of this process's keys opens it; CorruptState.
         """
         key = self._base.keys.oauth_token(user_id, provider)
-        sender = self._base.scripts.transport.sender
-        value: bytes | None = await sender.send("GET", key, repeatable=True)
+        value: bytes | None = await self._base.scripts.transport.commands.get(key)
         return None if value is None else self._read(key, user_id, provider, value)
 
     async def delete(self, user_id: str, provider: str) -> bool:
         """Delete the token; return whether there was one."""
         key = self._base.keys.oauth_token(user_id, provider)
-        reply = await self._base.scripts.run_once("DEL", key)
+        reply = await self._base.scripts.delete(key)
         return bool(reply.facts[0])
 
     def _write(self, user_id: str, provider: str, token: str) -> bytes:
@@ -85,7 +84,7 @@ class OAuthTokenStore:
 def _named(key: str, user_id: str, provider: str, opened: bytes) -> str:
     try:
         user, of, token = unpack(opened, 3)
-    except codec.Unreadable:
+    except codec.DecodeError:
         user = of = token = None
     if (user, of) != (user_id, provider) or not isinstance(token, str):
         raise CorruptState(key, "sealed for another user or provider")

@@ -29,7 +29,7 @@ _MOST_KEPT = 1000
 
 
 @dataclass(slots=True)
-class Claim:
+class PauseClaim:
     """One caller's right to a pause. ``used`` says that the caller has the pause."""
 
     token: str = field(repr=False)
@@ -49,10 +49,10 @@ class _Unsaved:
         return int((self.until - time.monotonic()) * 1000)
 
 
-_CLAIMED: ContextVar[Claim | None] = ContextVar("claimed pause", default=None)
+_CLAIMED: ContextVar[PauseClaim | None] = ContextVar("claimed pause", default=None)
 
 
-def current_claim(token: str) -> Claim | None:
+def current_claim(token: str) -> PauseClaim | None:
     """Return the claim under which this context loads a token."""
     claimed = _CLAIMED.get()
     return claimed if claimed is not None and claimed.token == token else None
@@ -132,13 +132,13 @@ class PauseStore:
     @asynccontextmanager
     async def claimed(
         self, token: str, *, claim: str | None = None, by: str | None = None
-    ) -> AsyncGenerator[Claim]:
+    ) -> AsyncGenerator[PauseClaim]:
         """Claim a pause for a block, whose loads of the token are this claim's.
 
         A block that fails before the claim is ``used`` leaves the pause to the next caller, unless
         it named the ``claim``, under which it can come back. Errors: TokenResolved, TokenUnknown.
         """
-        made = Claim(token, claim or new_claim())
+        made = PauseClaim(token, claim or new_claim())
         await self._consume(token, made.name, by, named=claim is not None)
         before = _CLAIMED.set(made)
         try:

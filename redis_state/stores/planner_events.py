@@ -56,7 +56,7 @@ class PlannerEventStore:
     def _read(self, row: Row) -> PlannerEvent:
         values = dict(zip(_FIELDS, unpack(row.data, len(_FIELDS)), strict=True))
         if not isinstance(values["extra"], dict):
-            raise codec.Unreadable("a planner event without its extra fields")
+            raise codec.DecodeError("a planner event without its extra fields")
         values["ts"] = float(values["ts"])  # NaN is stored as text
         if values["latency_ms"] is not None:
             values["latency_ms"] = float(values["latency_ms"])

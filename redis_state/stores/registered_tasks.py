@@ -12,7 +12,6 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any
 
 from redis_state.errors import (
     CorruptState,
@@ -37,6 +36,7 @@ from redis_state.primitives.signal import Row
 from redis_state.scripts import Reply, ReplyCode
 from redis_state.serialization.rows import pack, unpack
 from redis_state.stores.base import Base, ms
+from redis_state.transport.commands import Commands
 from redis_state.transport.keys import TaskStateKeys, entry_id
 
 _START = "0-0"
@@ -46,7 +46,7 @@ _LOOK_AGAIN_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _StoredTask:
     """A task's own fields, and the place of its newest event."""
 
     context_id: str
@@ -168,7 +168,7 @@ class RegisteredTaskStore:
     async def field(self, task_id: str, name: str) -> bytes | None:
         """Read one field of a task."""
         key = self._base.keys.registered_task(self._owner, task_id)
-        value: bytes | None = await self._send("HGET", key, name)
+        value: bytes | None = await self._commands.hget(key, name)
         return value
 
     async def set_stream(self, task_id: str, stream_id: str) -> bool:
@@ -187,8 +187,8 @@ class RegisteredTaskStore:
         completed = self._base.keys.registered_completed(self._owner)
         total = 0
         while True:
-            names: list[bytes] = await self._send(
-                "ZRANGEBYSCORE", completed, "-inf", f"({before_us}", "LIMIT", 0, _SLICE
+            names: list[bytes] = await self._commands.zrange_up_to(
+                completed, f"({before_us}", offset=0, count=_SLICE
             )
             tasks = [name.decode("utf-8", "surrogatepass") for name in names]
             replies = await asyncio.gather(*(self._drop(task, before_us) for task in tasks))
@@ -213,10 +213,10 @@ class RegisteredTaskStore:
     async def _microseconds(self, moment: datetime | timedelta) -> int:
         if isinstance(moment, datetime):
             return _us(moment - datetime.fromtimestamp(0, UTC))
-        seconds, micros = await self._send("TIME")
+        seconds, micros = await self._commands.time()
         return int(seconds) * 1_000_000 + int(micros) - _us(moment)
 
-    async def _found(self, keys: TaskStateKeys) -> _Found | None:
+    async def _found(self, keys: TaskStateKeys) -> _StoredTask | None:
         reply = await self._base.scripts.read_task_state(keys)
         return None if reply.word is ReplyCode.MISSING else _found(keys, reply)
 
@@ -242,7 +242,7 @@ class RegisteredTaskStore:
             dropped=found.last - len(rows) if events else 0,
         )
 
-    async def _rows(self, log: Log, found: _Found) -> list[Row] | None:
+    async def _rows(self, log: Log, found: _StoredTask) -> list[Row] | None:
         """Read the events up to the newest found; None if they are of another life by now."""
         rows = list[Row]()
         after: str | None = None
@@ -287,8 +287,9 @@ class RegisteredTaskStore:
     def _read(self, task_id: str, log: Log, row: Row) -> TaskEvent | None:
         return self._base.read_row(self._owner, f"event of {task_id}", row, partial(_told, log))
 
-    def _send(self, *command: Any) -> asyncio.Future[Any]:
-        return self._base.scripts.transport.sender.send(*command, repeatable=True)
+    @property
+    def _commands(self) -> Commands:
+        return self._base.scripts.transport.commands
 
     def _keys(self, task_id: str) -> TaskStateKeys:
         keys, owner = self._base.keys, self._owner
@@ -305,12 +306,12 @@ class RegisteredTaskStore:
         return Log(self._base.scripts, keys.events, bounds, announce=True, named=True)
 
 
-def _found(keys: TaskStateKeys, reply: Reply) -> _Found:
+def _found(keys: TaskStateKeys, reply: Reply) -> _StoredTask:
     flat, last, last_ms = reply.facts
     fields: dict[bytes, bytes] = dict(zip(flat[::2], flat[1::2], strict=True))
     try:
         completed = fields.get(b"completed")
-        return _Found(
+        return _StoredTask(
             context_id=fields[b"context"].decode("utf-8", "surrogatepass"),
             stream_id=fields[b"stream"].decode("utf-8", "surrogatepass"),
             state=A2AState(fields[b"state"].decode()),

@@ -119,16 +119,16 @@ class ContextStore(ContextPatches):
         if not fields:
             return 0
         context = self._base.keys.context(session_id)
-        reply = await self._base.scripts.run_once("HDEL", context, *fields)
+        reply = await self._base.scripts.hdel(context, *fields)
         return int(reply.facts[0])
 
     async def clear(self, session_id: str) -> None:
         """Delete a session's context and its patches, those that wait too."""
-        keys, run_once = self._base.keys, self._base.scripts.run_once
+        keys, unlink = self._base.keys, self._base.scripts.unlink
         for patch_id in await self._base.records.members(keys.patches(session_id)):
-            await run_once("UNLINK", keys.patch(session_id, patch_id))
+            await unlink(keys.patch(session_id, patch_id))
         for key in (keys.patches(session_id), keys.context(session_id)):
-            await run_once("UNLINK", key)
+            await unlink(key)
 
     async def _write(
         self,

@@ -83,10 +83,8 @@ class SnapshotStore:
 
     async def versions(self, task_id: str) -> Sequence[int]:
         """List a task's versions, ascending."""
-        sender = self._base.scripts.transport.sender
-        found: list[bytes] = await sender.send(
-            "ZRANGEBYLEX", self.keys(task_id).index, "[v:", "(v;", repeatable=True
-        )
+        commands = self._base.scripts.transport.commands
+        found: list[bytes] = await commands.zrange_by_lex(self.keys(task_id).index, "[v:", "(v;")
         return [version_number(entry[len(_LATEST) :].decode()) for entry in found]
 
     async def delete(self, task_id: str, version: int | None = None) -> bool:

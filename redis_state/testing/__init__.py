@@ -62,11 +62,8 @@ async def leaked_keys(settings: Settings) -> list[str]:
         cursor = b"0"
         while True:
             match = f"{settings.namespace}:*"
-            reply = await transport.sender.send(
-                "SCAN", cursor, "MATCH", match, "COUNT", 1000, repeatable=True
-            )
-            cursor, keys = reply
-            lives = [transport.sender.send("PTTL", key, repeatable=True) for key in keys]
+            cursor, keys = await transport.commands.scan(cursor, match)
+            lives = [transport.commands.pttl(key) for key in keys]
             for key, life in zip(keys, lives, strict=True):
                 if await life == -1:
                     found.append(key.decode())

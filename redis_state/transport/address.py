@@ -18,7 +18,7 @@ from redis_state.errors import ConfigError
 _PLANNED = ("redis+sentinel", "redis+cluster")
 
 
-class Wire(Protocol):
+class RedisConnection(Protocol):
     """What connecting uses of a redis-py connection: alike in 5.3 and in 8."""
 
     async def connect(self) -> None:
@@ -86,7 +86,7 @@ class Address:
     def __str__(self) -> str:
         return self.display
 
-    def connection(self, *, connect_timeout_s: float) -> Wire:
+    def connection(self, *, connect_timeout_s: float) -> RedisConnection:
         """Make a redis-py connection that is not connected yet.
 
         Reads have no timeout of their own: the sender keeps one deadline per call, and a
@@ -103,7 +103,7 @@ class Address:
             protocol=2,
             health_check_interval=0,
         )
-        return cast("Wire", connection)
+        return cast("RedisConnection", connection)
 
 
 _KINDS: dict[str, Callable[..., Any]] = {

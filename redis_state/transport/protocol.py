@@ -21,7 +21,7 @@ from redis.exceptions import AuthenticationError, BusyLoadingError, RedisError, 
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from redis_state.errors import BackendUnavailable, NoConnection
-from redis_state.transport.address import Address, Wire
+from redis_state.transport.address import Address, RedisConnection
 from redis_state.transport.reply_errors import Refusal, connect_error, server_problem
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ class RespProtocol(asyncio.BufferedProtocol):
     """
 
     def __init__(
-        self, connection: Wire, transport: asyncio.Transport, parser: Any, hear: Heard
+        self, connection: RedisConnection, transport: asyncio.Transport, parser: Any, hear: Heard
     ) -> None:
         # Kept until the end: what redis-py and asyncio hold of it closes itself when forgotten.
         self._connection = connection
@@ -175,7 +175,7 @@ async def open_protocol(
     raise failure
 
 
-async def _greet(connection: Wire) -> str | None:
+async def _greet(connection: RedisConnection) -> str | None:
     """Ask whether the server is ready; return why it never will be, if so."""
     hello = [*connection.pack_command("PING"), *connection.pack_command("HELLO")]
     await connection.send_packed_command(hello, check_health=False)
@@ -230,7 +230,7 @@ async def _tls_failure(address: Address) -> NoConnection | None:
     return BackendUnavailable(str(address), reason, final=True)
 
 
-def _take_over(connection: Wire, hear: Heard) -> RespProtocol:
+def _take_over(connection: RedisConnection, hear: Heard) -> RespProtocol:
     """Replace redis-py's reader of the socket. Every reply has been read by now."""
     streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] = attrgetter(*_STREAMS)(connection)
     reader, transport = streams[0], cast("asyncio.Transport", streams[1].transport)
@@ -245,6 +245,6 @@ def _take_over(connection: Wire, hear: Heard) -> RespProtocol:
     return protocol
 
 
-async def _disconnect(connection: Wire) -> None:
+async def _disconnect(connection: RedisConnection) -> None:
     with suppress(RedisError, OSError, TimeoutError):
         await connection.disconnect(nowait=True)

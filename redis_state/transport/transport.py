@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from redis_state.embedded.socket import EmbeddedSocket
 from redis_state.settings import Settings
 from redis_state.transport.address import Address
+from redis_state.transport.commands import Commands
 from redis_state.transport.sender import Sender
 from redis_state.transport.subscriber import Subscriber
 
@@ -18,6 +19,7 @@ from redis_state.transport.subscriber import Subscriber
 @dataclass(slots=True)
 class _Links:
     sender: Sender
+    commands: Commands
     subscriber: Subscriber
     until_loop_ends: AsyncGenerator[None]
     closed: bool = False
@@ -50,6 +52,12 @@ class Transport:
         """The running loop's sender."""
         links = self._links.get(asyncio.get_running_loop()) or self._of_this_loop()
         return links.sender
+
+    @property
+    def commands(self) -> Commands:
+        """The single commands, sent by the running loop's sender."""
+        links = self._links.get(asyncio.get_running_loop()) or self._of_this_loop()
+        return links.commands
 
     @property
     def subscriber(self) -> Subscriber:
@@ -102,7 +110,7 @@ class Transport:
             # A replica accepts subscriptions, and may not hear what is published.
             left=subscriber.renew,
         )
-        return _Links(sender, subscriber, _until_loop_ends(sender, subscriber))
+        return _Links(sender, Commands(sender), subscriber, _until_loop_ends(sender, subscriber))
 
     async def _locate(self) -> Address:
         if self._embedded is None:

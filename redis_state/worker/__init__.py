@@ -13,7 +13,7 @@ from redis_state.worker.tasks.inbox import TaskCancelled
 from redis_state.worker.tasks.open_pauses import OpenPause
 from redis_state.worker.tasks.pause_model import Decision, Pause
 from redis_state.worker.tasks.retries import RetryPolicy, retried
-from redis_state.worker.tasks.snapshots import FullSnapshot, Snapshot
+from redis_state.worker.tasks.snapshots import FullSnapshot, StepSnapshot
 from redis_state.worker.tasks.steps import StepPolicy
 from redis_state.worker.tasks.stream import TaskView
 from redis_state.worker.worker import AgentWorker
@@ -29,9 +29,9 @@ __all__ = [
     "OpenPause",
     "Pause",
     "RetryPolicy",
-    "Snapshot",
     "Spent",
     "StepPolicy",
+    "StepSnapshot",
     "TaskCancelled",
     "TaskClient",
     "TaskContext",

@@ -24,7 +24,6 @@ from redis_state.models import (
 from redis_state.models.tasks import new_id
 from redis_state.store import RedisStateStore, process_name
 from redis_state.stores.session_log import Entry
-from redis_state.transport.clock import ask_time
 from redis_state.transport.keys import is_pause_id, token_digest
 from redis_state.worker.arq.job_format import Job
 from redis_state.worker.arq.queue import Queue, put_now
@@ -34,7 +33,7 @@ from redis_state.worker.recovery.dead_letters import list_dead
 from redis_state.worker.tasks.children import ChildTasks
 from redis_state.worker.tasks.open_pauses import OpenPause, list_open_pauses
 from redis_state.worker.tasks.pauses import TaskPauses
-from redis_state.worker.tasks.snapshots import FullSnapshot, Snapshot, Snapshots
+from redis_state.worker.tasks.snapshots import FullSnapshot, Snapshots, StepSnapshot
 from redis_state.worker.tasks.stream import (
     TaskView,
     list_unfinished,
@@ -117,7 +116,7 @@ class TaskClient:
         )
         queue = queue or self._queue.name
         with telemetry.submitting(handler, session_id, task_id, queue) as span:
-            clock = ask_time(self.store.transport.sender)
+            clock = self.store.transport.commands.time()
             new = await self._transitions.create(
                 state, handler=handler, task_input=task_input, queue=queue, trace=span.carrier
             )
@@ -256,7 +255,7 @@ class TaskClient:
                 token, approved=approved, value=value, by=by, claim=claim, task=task
             )
             session_id, task_id = decided.session_id, decided.task_id
-            clock = ask_time(self.store.transport.sender)
+            clock = self.store.transport.commands.time()
             status_view = await read_status(self.store, session_id, task_id)
             if status_view is not None and status_view.status is TaskStatus.PENDING:
                 # Not mended: the job of the run that paused may still be in its worker's hands.
@@ -319,7 +318,7 @@ class TaskClient:
         """List tasks of all sessions that are not over, the next to be looked at first."""
         return await list_unfinished(self.store, limits.count("limit", limit, least=0))
 
-    async def snapshots(self, session_id: str, task_id: str) -> list[Snapshot]:
+    async def snapshots(self, session_id: str, task_id: str) -> list[StepSnapshot]:
         """List what a task's steps have noted, in order, without the results.
 
         Errors: CorruptState if a note is damaged.

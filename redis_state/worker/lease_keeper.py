@@ -16,7 +16,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppres
 from typing import Any, Literal, Protocol
 
 from redis_state.errors import BackendError, LeaseLost
-from redis_state.primitives.lease import Held, Leases
+from redis_state.primitives.lease import HeldLease, Leases
 from redis_state.store import RedisStateStore
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ class LeaseRenewer(Protocol):
 
     def keeping(
         self,
-        held: Held,
+        held: HeldLease,
         *,
         duration_ms: int,
         on_lost: Callable[[LeaseLost], None],
@@ -92,7 +92,7 @@ class ThreadLeaseRenewer:
     @asynccontextmanager
     async def keeping(
         self,
-        held: Held,
+        held: HeldLease,
         *,
         duration_ms: int,
         on_lost: Callable[[LeaseLost], None],

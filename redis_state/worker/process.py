@@ -105,7 +105,7 @@ class WorkerProcess:
         """Reach the store's server, before anything is started. Errors: NoConnection."""
         try:
             with suppress(CommandRefused):
-                await self.store.transport.sender.send("PING", repeatable=True)
+                await self.store.transport.commands.ping()
         except NoConnection:
             await self.store.transport.aclose(drain_s=0)
             raise

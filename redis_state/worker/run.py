@@ -27,7 +27,7 @@ from redis_state.models import TaskStatus
 from redis_state.primitives.lease import new_owner
 from redis_state.serialization import codec
 from redis_state.store import RedisStateStore
-from redis_state.transport.clock import ask_time, ms_of
+from redis_state.transport.clock import ms_of
 from redis_state.worker.arq.job_format import JobPayload
 from redis_state.worker.arq.queue import Queue
 from redis_state.worker.context import TaskContext, TaskHandedBack, TaskPaused
@@ -94,7 +94,7 @@ async def run_task(
     store: RedisStateStore, config: RunConfig, job: JobPayload, *, queue: str
 ) -> None:
     """Run a task if it is there to be run. Raises only what arq acts on: Retry, CancelledError."""
-    clock = ask_time(store.transport.sender)
+    clock = store.transport.commands.time()
     try:
         started = await _start(store, config, job)
         if isinstance(started, StartedRun):
@@ -151,7 +151,7 @@ async def _counted(
     waited_s: float | None,
 ) -> None:
     """Run a task that was started, with a span around it and in the worker's tally."""
-    run = _Run(store, config, started)
+    run = _TaskRun(store, config, started)
     state = started.state
     entry = config.stats.begin(
         state.session_id,
@@ -182,7 +182,7 @@ async def _counted(
                 span.fail("the task has failed")
 
 
-class _Run:
+class _TaskRun:
     def __init__(self, store: RedisStateStore, config: RunConfig, started: StartedRun) -> None:
         self._store = store
         self._config = config
@@ -332,6 +332,7 @@ class _Run:
                 raise Retry(defer=_AGAIN_S)
             if status is TaskStatus.CANCELLED:
                 await self._cancel_children()
+            await self._let_sweep()
         finally:
             self._inbox.close(TaskCancelled("the run is over"))
 
@@ -442,6 +443,12 @@ class _Run:
                 await self._children.cancel_waiting(
                     state.session_id, self._task_id, self._inbox.cancel_reason
                 )
+
+    async def _let_sweep(self) -> None:
+        """Make a sweeper take the task off the watch list soon: nobody else may."""
+        state = self._started.state
+        with suppress(BackendError):
+            await self._transitions.look_soon(state.session_id, state.task_id)
 
     def _lose(self, error: LeaseLost) -> None:
         # A run that waits has given its lease back: it may clean up, whoever goes on meanwhile.

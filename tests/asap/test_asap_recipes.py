@@ -44,7 +44,7 @@ def shared(options: dict[str, str]) -> Iterator[Any]:
 @asynccontextmanager
 async def serving(
     options: dict[str, str],
-) -> AsyncGenerator[tuple[asyncio.subprocess.Process, str]]:
+) -> AsyncGenerator[tuple[children.Process, str]]:
     process = await start_process("serve_asap", {**options})
     try:
         assert process.stdout is not None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import json
 import signal
@@ -34,7 +33,7 @@ class Crew:
     """Worker processes by name. Those that are left are killed in the end."""
 
     def __init__(self, settings: Settings, folder: Path, *, lease_s: float, **options: Any) -> None:
-        self.processes: dict[str, asyncio.subprocess.Process] = {}
+        self.processes: dict[str, children.Process] = {}
         self._argument = {
             "url": settings.url.get_secret_value(),
             "namespace": settings.namespace,

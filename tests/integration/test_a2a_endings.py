@@ -30,7 +30,7 @@ from redis_state.integrations.a2a import (
 from redis_state.primitives.watchlist import WatchList
 from redis_state.scripts import Scripts
 from redis_state.stores import a2a_owners
-from redis_state.stores.a2a_versions import Ref, Snapshot
+from redis_state.stores.a2a_versions import Ref, VersionedTask
 from redis_state.testing import eventually
 from redis_state.transport.keys import WATCH_SHARDS, Keys
 from tests.support.a2a_tasks import FAILED, WAITING, WORKING, caller, server_on, task
@@ -47,7 +47,7 @@ async def save(backend: A2ABackend, made: Task, version: TaskVersion = MISSING) 
     return await store.save(made, event=made, prev=None, prev_version=version, context=ME)
 
 
-async def found(backend: A2ABackend, task_id: str = "t") -> Snapshot:
+async def found(backend: A2ABackend, task_id: str = "t") -> VersionedTask:
     """Read a task as it is kept, without a look at its owner."""
     snapshot = await backend.tasks.read(backend.ref(task_id, ME))
     assert snapshot is not None
@@ -303,7 +303,7 @@ async def test_a_task_that_is_begun_while_it_is_looked_at_stays_looked_after(
         looks_as_ever = near.owner.look
         begun: list[TaskVersion] = []
 
-        async def look(there: Ref) -> Snapshot | None:
+        async def look(there: Ref) -> VersionedTask | None:
             seen = await looks_as_ever(there)
             if not begun:
                 begun.append(await save(far, task(), version))

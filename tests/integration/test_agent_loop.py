@@ -33,7 +33,7 @@ from redis_state.agents import (
     Usage,
     run_session,
 )
-from redis_state.agents.runtime.limits import Spent, cost_of, reached
+from redis_state.agents.runtime.limits import BudgetUse, cost_of, reached
 from redis_state.errors import BackendUnavailable, SessionConflict
 from redis_state.models import SteeringEvent, SteeringEventType
 from redis_state.testing import leaked_keys
@@ -163,7 +163,7 @@ async def test_a_definitions_budget_counts_unless_the_loop_has_one_and_the_defau
 
 
 def test_a_limit_that_is_not_reached_says_nothing_and_facts_are_the_originals() -> None:
-    spent = Spent(2, Usage(input=5), 1.5, 0.0)
+    spent = BudgetUse(2, Usage(input=5), 1.5, 0.0)
     at = datetime(2026, 1, 1, tzinfo=UTC)
     roomy = ExecutionBudget(max_steps=3, max_tokens=6, max_seconds=2.0, max_cost=1.0)
     assert reached(roomy, spent, at=at) is None

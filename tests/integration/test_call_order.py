@@ -100,7 +100,7 @@ async def _write_when_gone(store: RedisStateStore, keys: Keys) -> None:
     scripts = store.base.scripts
 
     async def gone() -> Any:
-        return not await scripts.ask("EXISTS", keys.memory("m"))
+        return not await scripts.transport.commands.exists(keys.memory("m"))
 
     await eventually(gone, "the record is removed")
     await CASES["delete_record"].make(scripts, keys)
@@ -157,8 +157,8 @@ async def test_what_is_called_behind_a_refused_call_about_something_else_keeps_i
         await CASES["delete_record"].call(scripts, keys)
         await flusher.send("SCRIPT", "FLUSH", repeatable=True)
         refused = asyncio.ensure_future(CASES["delete_record"].call(scripts, keys))
-        read = asyncio.ensure_future(scripts.ask("GET", "list"))
-        written = asyncio.ensure_future(scripts.ask("GETSET", "list", "new"))
+        read = scripts.transport.commands.get("list")
+        written = sender.send("GETSET", "list", "new", repeatable=True)
         await refused
         # Neither is made twice: the second time each would find what the second wrote.
         assert [await read, await written] == [b"old", b"old"]

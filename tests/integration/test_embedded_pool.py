@@ -68,7 +68,7 @@ async def comes_to_its_end(home: Path) -> None:
 class Api:
     """A process that submits tasks when it is told to."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, process: children.Process) -> None:
         assert process.stdin is not None
         assert process.stdout is not None
         self._in, self._out = process.stdin, process.stdout
@@ -97,7 +97,7 @@ async def api(settings: Settings) -> AsyncGenerator[Api]:
         "namespace": settings.namespace,
         "queue": queue_of(settings),
     }
-    process = await start_process("serve_api", argument, stdin=asyncio.subprocess.PIPE)
+    process = await start_process("serve_api", argument, stdin=True)
     try:
         serving = Api(process)
         assert await serving.heard() == "True"
@@ -164,7 +164,7 @@ async def test_the_command_line_its_worker_and_arqs_use_the_directories_of_store
         "REDIS_STATE_NAMESPACE": own.namespace,
     }
 
-    def command(*arguments: str) -> AbstractAsyncContextManager[asyncio.subprocess.Process]:
+    def command(*arguments: str) -> AbstractAsyncContextManager[children.Process]:
         return children.running(
             *(sys.executable, *arguments),
             cwd=ROOT,

@@ -13,7 +13,7 @@ pytest.importorskip("arq", reason="needs the worker extra")
 
 from redis_state import Settings
 from redis_state.errors import LeaseLost
-from redis_state.primitives.lease import Held, new_owner
+from redis_state.primitives.lease import HeldLease, new_owner
 from redis_state.scripts import ReplyCode, Scripts, TaskKeys
 from redis_state.transport.keys import Keys
 from redis_state.worker.tasks.journal import PART_BYTES, Journals, steps_of
@@ -86,7 +86,7 @@ class Run:
         assert reply.word is ReplyCode.OK
         assert int(reply.facts[0]) > self.model.epoch
         self.model.epoch = int(reply.facts[0])
-        self.runs.append(Replay(Held(self.keys.lease, owner, self.model.epoch)))
+        self.runs.append(Replay(HeldLease(self.keys.lease, owner, self.model.epoch)))
 
     async def note(self, entry: str, size: int, crash: int | None) -> None:
         self.written += 1
@@ -116,7 +116,7 @@ class Run:
         return await journals.note(self.keys, entry, result, run=run, inline_bytes=INLINE)
 
     async def stale(self) -> None:
-        stranger = Replay(Held(self.keys.lease, "stranger", self.model.epoch))
+        stranger = Replay(HeldLease(self.keys.lease, "stranger", self.model.epoch))
         for run, size in product((stranger, *self.runs[-2:-1]), (3, PART_BYTES * 2)):
             with pytest.raises(LeaseLost):
                 await self.write(ENTRIES[0], "s" * size, run)

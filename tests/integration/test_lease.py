@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from redis_state import Settings
 from redis_state.errors import LeaseLost
-from redis_state.primitives.lease import Held, Leases
+from redis_state.primitives.lease import HeldLease, Leases
 from redis_state.primitives.log import Bounds, Log
 from redis_state.primitives.record import Records
 from redis_state.scripts import Scripts
@@ -42,7 +42,7 @@ class LeasePlay:
         self.lease, self.task = keys.lease(session, "t"), keys.task(session, "t")
         self.owner: str | None = None
         self.epoch, self.live = 0, False
-        self.claims: list[Held] = []
+        self.claims: list[HeldLease] = []
         self.happened: list[str] = []
 
     async def do(self, name: str, owner: str | None, place: int) -> None:
@@ -56,7 +56,7 @@ class LeasePlay:
         if briefly:
             await clock_passes(self.scripts, await clock_ms(self.scripts) + 1)
 
-    def is_current(self, held: Held) -> bool:
+    def is_current(self, held: HeldLease) -> bool:
         return (held.owner, held.epoch) == (self.owner, self.epoch)
 
     async def acquire(self, owner: str | None, duration_ms: int) -> None:
@@ -72,7 +72,7 @@ class LeasePlay:
         self.happened.append("acquired again" if again else "acquired")
         self.claims.append(held)
 
-    async def renew(self, held: Held, duration_ms: int) -> None:
+    async def renew(self, held: HeldLease, duration_ms: int) -> None:
         lost = await outcome(self.leases.renew(held, duration_ms=duration_ms), LeaseLost)
         if self.is_current(held):
             assert lost is None
@@ -81,7 +81,7 @@ class LeasePlay:
         else:
             self.check_lost(held, lost, "renewal")
 
-    async def write(self, held: Held, _: int) -> None:
+    async def write(self, held: HeldLease, _: int) -> None:
         call = self.records.save(self.task, {}, ttl_ms=HOUR, fence=held.fence)
         saved = await outcome(call, LeaseLost)
         # A lease given back is its last owner's until somebody takes it.
@@ -91,13 +91,13 @@ class LeasePlay:
         else:
             self.check_lost(held, saved, "write")
 
-    async def release(self, held: Held, _: int) -> None:
+    async def release(self, held: HeldLease, _: int) -> None:
         await self.leases.release(held)
         if self.is_current(held):
             self.owner, self.live = None, False
             self.happened.append("released")
 
-    def check_lost(self, held: Held, lost: object, what: str) -> None:
+    def check_lost(self, held: HeldLease, lost: object, what: str) -> None:
         assert isinstance(lost, LeaseLost)
         assert (lost.epoch, lost.current) == (held.epoch, self.epoch)
         self.happened.append(f"lost {what}")

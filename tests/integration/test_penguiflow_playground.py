@@ -30,7 +30,7 @@ from redis_state.integrations.penguiflow.playground import (
     create_playground,
 )
 from redis_state.integrations.penguiflow.private_names import replaced
-from redis_state.integrations.penguiflow.sessions import SessionStore
+from redis_state.integrations.penguiflow.sessions import WatchedStore
 from redis_state.testing import eventually
 from tests.support import children
 from tests.support.faults import importing
@@ -213,7 +213,7 @@ async def test_a_session_that_many_open_and_drop_at_once_is_open_once_at_a_time(
 
 
 async def test_a_managed_session_is_steered_and_sees_the_context_of_others(host: Any) -> None:
-    kept = SessionStore(host)
+    kept = WatchedStore(host)
     async with (
         DurableSessionManager(state_store=kept) as here,
         DurableSessionManager(state_store=host) as there,

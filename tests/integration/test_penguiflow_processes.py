@@ -14,6 +14,7 @@ pytest.importorskip("penguiflow.state", reason="needs the published package")
 from redis_state import Settings
 from redis_state.integrations.penguiflow import create_store
 from redis_state.testing import eventually
+from tests.support import children
 from tests.support.faults import run_processes, start_process
 
 
@@ -21,7 +22,7 @@ def place(settings: Settings) -> dict[str, Any]:
     return {"url": settings.url.get_secret_value(), "namespace": settings.namespace}
 
 
-async def line(process: asyncio.subprocess.Process) -> Any:
+async def line(process: children.Process) -> Any:
     assert process.stdout is not None
     async with asyncio.timeout(60):
         read = await process.stdout.readline()

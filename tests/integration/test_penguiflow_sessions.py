@@ -33,7 +33,7 @@ from penguiflow.state import (
 
 from redis_state import BackendUnavailable, InvalidField, OutcomeUnknown, Settings
 from redis_state.integrations.penguiflow import PenguiflowStateStore, create_store
-from redis_state.integrations.penguiflow.sessions import SessionStore, following, open_session
+from redis_state.integrations.penguiflow.sessions import WatchedStore, following, open_session
 from redis_state.testing import eventually
 from tests.support.faults import Proxy
 
@@ -254,7 +254,7 @@ async def test_a_task_of_another_process_is_left_to_it(host: Any, elsewhere: Any
 async def test_a_cancel_of_a_task_that_nobody_runs_acts_for_the_owner(
     host: Any, elsewhere: Any, *, owner: bool
 ) -> None:
-    kept = SessionStore(host)
+    kept = WatchedStore(host)
     crashed = StreamingSession("session", state_store=kept)
     await crashed.spawn_task(Listener(), task_id="task")
     await runs_here(crashed)
@@ -445,7 +445,7 @@ async def test_a_reader_that_cannot_begin_begins_later(
 
 
 async def test_a_session_without_a_bridge_has_the_store_itself(host: Any) -> None:
-    kept = SessionStore(host)
+    kept = WatchedStore(host)
     session = StreamingSession("session", state_store=kept)
     await session.spawn_task(Listener(), task_id="task")
     event = said("stop")
@@ -463,7 +463,7 @@ async def test_an_owner_finds_running_and_left_tasks_when_it_begins(
         status = TaskStatus.RUNNING if name == "left" else TaskStatus.COMPLETE
         snapshot = TaskContextSnapshot(session_id="session", task_id=name)
         await host.save_task(TaskState(name, "session", status, TaskType.BACKGROUND, 0, snapshot))
-    kept = SessionStore(host)
+    kept = WatchedStore(host)
     session = StreamingSession("session", state_store=kept)
     await session.hydrate()
     await session.spawn_task(Listener(), task_id="task")
@@ -478,7 +478,7 @@ async def test_an_owner_finds_running_and_left_tasks_when_it_begins(
 
 
 async def test_a_managed_session_is_followed_and_only_once(host: Any, elsewhere: Any) -> None:
-    kept = SessionStore(host)
+    kept = WatchedStore(host)
     sessions = SessionManager(state_store=kept)
     session = await sessions.get_or_create("session")
     await session.spawn_task(Listener(), task_id="task")
@@ -490,7 +490,7 @@ async def test_a_managed_session_is_followed_and_only_once(host: Any, elsewhere:
         assert (await ended(session)).result == ["stop"]
         assert bridge.delivered == 1
     with pytest.raises(InvalidField, match="not made with this store"):
-        async with following(SessionStore(host), session):
+        async with following(WatchedStore(host), session):
             pass
     await sessions.drop("session")
 
@@ -512,7 +512,7 @@ async def test_the_updates_of_a_session_are_in_the_store_when_it_is_closed(
 
 
 async def test_what_a_bridge_leaves_the_next_one_feeds(host: Any, elsewhere: Any) -> None:
-    kept = SessionStore(host)
+    kept = WatchedStore(host)
     session = StreamingSession("session", state_store=kept)
     listener = Listener()
     async with following(kept, session) as bridge:

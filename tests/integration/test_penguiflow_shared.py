@@ -37,6 +37,7 @@ from redis_state.integrations.penguiflow.registry import LEFT
 from redis_state.integrations.penguiflow.sessions import open_session
 from redis_state.scripts import ReplyCode
 from redis_state.testing import eventually
+from tests.support import children
 from tests.support.faults import Proxy, start_process
 from tests.support.scripts import clock_ms, clock_passes
 
@@ -75,7 +76,7 @@ async def running(settings: Settings, *tasks: str, **more: Any) -> AsyncGenerato
         await process.communicate()
 
 
-async def line(process: asyncio.subprocess.Process) -> Any:
+async def line(process: children.Process) -> Any:
     assert process.stdout is not None
     async with asyncio.timeout(30):
         read = await process.stdout.readline()

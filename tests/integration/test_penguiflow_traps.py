@@ -34,7 +34,7 @@ from pydantic import BaseModel
 
 from redis_state import Settings
 from redis_state.integrations.penguiflow import create_store
-from redis_state.integrations.penguiflow.sessions import SessionStore, open_session
+from redis_state.integrations.penguiflow.sessions import WatchedStore, open_session
 from tests.processes.plan_once import CONTEXT, Script, Words
 from tests.support.samples import ODD_IDS
 
@@ -86,7 +86,7 @@ def test_the_artifact_store_is_one_and_a_session_takes_the_store() -> None:
     store: Any = create_store(url="redis://localhost:1")
     assert isinstance(store.artifact_store, ArtifactStore)
     require_capabilities(store.artifact_store, feature="artifacts", methods=members(ArtifactStore))
-    for given in (store, SessionStore(store)):
+    for given in (store, WatchedStore(store)):
         require_capabilities(given, feature="sessions", methods=members(SessionStateStore))
         assert StreamingSession("session", state_store=given)._state_store is given
 

@@ -57,7 +57,7 @@ class Repeating:
         meanwhile: Callable[[], Awaitable[Any]],
     ) -> T:
         """Make a call, lose its reply once it is ``done``, and have it repeated ``meanwhile``."""
-        await self.scripts.ask("EXISTS", "warm")
+        await self.scripts.transport.commands.exists("warm")
         swallowed, connections = self._proxy.swallowed, self.scripts.transport.sender.connections
         self._proxy.silence()
         answer = asyncio.ensure_future(call())
@@ -487,17 +487,20 @@ _REMOVING = (
 )
 # A plain command of these that is repeated does no harm.
 _HARMLESS = {
-    "primitives/blob.py": 'send("UNLINK", upload.key',  # a key that is never used again
-    "store.py": 'send("UNLINK", key',  # of a namespace that nobody uses
-    "integrations/a2a/pages.py": 'send("SET", key, made, "NX"',  # the first one stays
+    "primitives/blob.py": "unlink(upload.key)",  # a key that is never used again
+    "store.py": "unlink(key)",  # of a namespace that nobody uses
+    "integrations/a2a/pages.py": "set_if_absent(key",  # the first one stays
 }
 
 
 def test_no_plain_command_that_removes_is_repeated() -> None:
     folder = Path(redis_state.__file__).parent
-    pattern = re.compile(rf'send\(\s*b?"(?:{_REMOVING})".*')
+    removing = re.compile(rf'send\(\s*b?"(?:{_REMOVING})".*')
+    commands = (folder / "transport" / "commands.py").read_text(encoding="utf-8")
+    assert [found.split('"')[1] for found in removing.findall(commands)] == ["SET", "UNLINK"]
+    pattern = re.compile(r"\bcommands\.((?:unlink|set_if_absent)\(.*)")
     found = {
-        str(file.relative_to(folder)): match.group()
+        str(file.relative_to(folder)): match.group(1)
         for file in folder.rglob("*.py")
         for match in pattern.finditer(file.read_text(encoding="utf-8"))
     }

@@ -11,7 +11,7 @@ import pytest
 
 from redis_state import CursorGap, RedisStateStore
 from redis_state.models import SteeringEventType
-from redis_state.primitives.lease import Held
+from redis_state.primitives.lease import HeldLease
 from redis_state.primitives.log import Bounds, Log, Page
 from redis_state.scripts import Scripts
 from redis_state.testing import eventually
@@ -231,7 +231,7 @@ class Handled:
 
     def __init__(self, store: RedisStateStore, *, after: str | None = None) -> None:
         self.taken: list[Any] = []
-        replay = Replay(Held("lease", "owner", 1))
+        replay = Replay(HeldLease("lease", "owner", 1))
         self._inbox = Unrecorded(
             *(store, "session", "task"),
             after=after,

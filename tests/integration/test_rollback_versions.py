@@ -15,8 +15,15 @@ from redis_state import InvalidField, LostRace, RedisStateStore, VersionConflict
 from redis_state.models import Version
 from redis_state.primitives.record import new_write_id
 from redis_state.scripts import ReplyCode
-from redis_state.stores.a2a_versions import A2ATasks, Draft, Limits, Phase, Ref, Rule
-from redis_state.stores.a2a_versions import Version as A2AVersion
+from redis_state.stores.a2a_versions import (
+    A2ALimits,
+    A2ATasks,
+    Draft,
+    Phase,
+    Ref,
+    Rule,
+    VersionStamp,
+)
 from tests.support.memory import memory_of, names_in, stored, turn
 from tests.support.rollback import Rollback, rolling_back
 from tests.support.samples import task
@@ -73,7 +80,7 @@ def context(store: RedisStateStore) -> Document:
 
 
 def a2a_task(store: RedisStateStore) -> Document:
-    tasks = A2ATasks(store.base, Limits())
+    tasks = A2ATasks(store.base, A2ALimits())
 
     async def load() -> tuple[int, Any]:
         found = await tasks.read(REF)
@@ -82,7 +89,7 @@ def a2a_task(store: RedisStateStore) -> Document:
 
     async def save(n: int, expected: Any) -> Any:
         draft = Draft("2", Phase.OPEN, "c", None, b"%d" % n, b"event")
-        rule = Rule.at(expected or A2AVersion(0, 0))
+        rule = Rule.at(expected or VersionStamp(0, 0))
         written = await tasks.write(REF, draft, rule, write=new_write_id(), owner="me")
         assert written is not None
         return written[0]

@@ -11,7 +11,7 @@ pytest.importorskip("arq", reason="needs the worker extra")
 
 from redis_state import CorruptState, RedisStateStore
 from redis_state.testing import eventually
-from redis_state.worker import FullSnapshot, Snapshot, StepPolicy, TaskContext
+from redis_state.worker import FullSnapshot, StepPolicy, StepSnapshot, TaskContext
 from tests.support.pools import SESSION, client_of
 from tests.support.runs import TASK, begin_again, parts_left, run_to_the_end
 from tests.support.scripts import clock_ms
@@ -50,7 +50,7 @@ async def test_snapshots_stand_in_the_order_of_their_notes_beyond_nine_and_acros
             assert full is not None
             assert full.result == {"n": number, "pad": "x" * 200 * number}
             assert full.size > 200 * number
-            assert Snapshot(
+            assert StepSnapshot(
                 full.version, full.step, full.checkpoint, full.epoch, full.at, full.size
             ) == found[number]  # fmt: skip
             assert "xxx" not in repr(full)

@@ -29,7 +29,7 @@ LAST = "step:charge#3"
 @asynccontextmanager
 async def worker(
     settings: Settings, folder: Path, name: str, place: str, entry: str
-) -> AsyncGenerator[asyncio.subprocess.Process, None]:
+) -> AsyncGenerator[children.Process, None]:
     argument: dict[str, Any] = {
         "url": settings.url.get_secret_value(),
         "namespace": settings.namespace,

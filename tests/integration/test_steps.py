@@ -352,7 +352,7 @@ async def test_a_note_that_cannot_be_read_fails_the_task_instead_of_doing_it_aga
 
     ended = await run_once(store, handler)
     assert ended.status is TaskStatus.FAILED
-    assert ended.error == "the task cannot be read: Unreadable"
+    assert ended.error == "the task cannot be read: DecodeError"
 
 
 async def test_a_task_that_has_gone_takes_no_more_notes(store: RedisStateStore) -> None:

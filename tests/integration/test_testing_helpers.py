@@ -40,7 +40,6 @@ async def test_keys_that_would_stay_for_ever_are_named(
     names = [f"{prefix}:{number:04}" for number in range(1500)]
     for name in names:
         await admin(store, "SET", name, "", "PX", 60_000)
-    await admin(store, "SET", f"{prefix}:watch", "")
     await admin(store, "PERSIST", names[7])
     assert await leaked_keys(settings) == [names[7]]
     await admin(store, "DEL", names[7])

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import strategies as st
 
 from redis_state import Settings
-from redis_state.primitives.watchlist import Claim, WatchList
+from redis_state.primitives.watchlist import WatchClaim, WatchList
 from redis_state.scripts import Scripts
 from redis_state.transport.keys import WATCH_SHARDS, Keys
 from tests.support.faults import run_processes
@@ -67,13 +67,13 @@ async def test_an_entry_is_taken_out_by_the_second_of_two_claims_in_a_row(
     watch = WatchList(scripts, keys)
     key = keys.watch(zlib.crc32(b"e") % WATCH_SHARDS)
 
-    async def claimed() -> Claim:
+    async def claimed() -> WatchClaim:
         # A whole number of ms: what the time says beside that stays.
         await ask(scripts, "ZINCRBY", key, -10 * HOUR, b"e")
         (claim,) = await watch.claim_due()
         return claim
 
-    async def over(claim: Claim) -> bool:
+    async def over(claim: WatchClaim) -> bool:
         assert await watch.settle([(claim, None)]) == 1
         return await ask(scripts, "ZSCORE", key, b"e") is None
 

@@ -40,7 +40,7 @@ ROOT = Path(__file__).resolve().parents[2]
 @asynccontextmanager
 async def worker(
     settings: Settings, name: str, **options: float
-) -> AsyncGenerator[asyncio.subprocess.Process, None]:
+) -> AsyncGenerator[children.Process, None]:
     """Run a worker process for the length of the block, whatever state it is left in."""
     argument: dict[str, Any] = {
         "url": settings.url.get_secret_value(),
@@ -56,7 +56,7 @@ async def worker(
         await children.end(process)
 
 
-async def stop(process: asyncio.subprocess.Process, how: signal.Signals) -> int:
+async def stop(process: children.Process, how: signal.Signals) -> int:
     process.send_signal(how)
     async with asyncio.timeout(60):
         return await process.wait()

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from redis_state.scripts import Limits, Reply, ReplyCode, Scripts, TaskKeys
+from redis_state.scripts import LogLimits, Reply, ReplyCode, Scripts, TaskKeys
 from redis_state.transport.keys import Keys
 from tests.support.scripts import HOUR, ask, clock_ms, fields, lives, no, ok, task_keys
 
@@ -46,7 +46,7 @@ async def test_what_an_earlier_task_of_the_id_noted_and_was_told_is_left_out(
 ) -> None:
     task, steering = task_keys(keys, "s"), keys.steering("s")
     row = (b"e", b"[]")
-    await scripts.append_log(steering, row, Limits(0, HOUR, 0), topic=task.task_id)
+    await scripts.append_log(steering, row, LogLimits(0, HOUR, 0), topic=task.task_id)
     await create(scripts, keys, task, "one")
     assert "inbox" not in await fields(scripts, task.task)
     await ask(scripts, "HSET", task.journal, "step:a#1", "1")

@@ -15,7 +15,7 @@ import time
 from collections.abc import AsyncGenerator, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 # The group of each process that was started and not ended here; its leader's id is its own.
 _groups: set[int] = set()
@@ -23,6 +23,54 @@ _groups: set[int] = set()
 _GONE_S = 30.0
 
 Word = str | Path
+
+ROOT = Path(__file__).parents[2]
+
+
+class Process(Protocol):
+    """A process, started or forked."""
+
+    @property
+    def pid(self) -> int:
+        """Its id, and that of its group."""
+        ...
+
+    @property
+    def returncode(self) -> int | None:
+        """How it ended; None while it runs."""
+        ...
+
+    @property
+    def stdin(self) -> asyncio.StreamWriter | None:
+        """What it reads, if a test writes that."""
+        ...
+
+    @property
+    def stdout(self) -> asyncio.StreamReader | None:
+        """What it prints."""
+        ...
+
+    @property
+    def stderr(self) -> asyncio.StreamReader | None:
+        """What it complains of."""
+        ...
+
+    async def communicate(self) -> tuple[bytes, bytes]:
+        """Read all that it prints, and wait for its end."""
+        ...
+
+    async def wait(self) -> int:
+        """Wait for its end."""
+        ...
+
+    def send_signal(self, signal: int, /) -> None:
+        """Send it a signal."""
+
+    def terminate(self) -> None:
+        """Send it SIGTERM."""
+
+    def kill(self) -> None:
+        """Send it SIGKILL."""
 
 
 async def start(*command: Word, **options: Any) -> asyncio.subprocess.Process:
@@ -32,7 +80,12 @@ async def start(*command: Word, **options: Any) -> asyncio.subprocess.Process:
     return process
 
 
-async def end(process: asyncio.subprocess.Process) -> None:
+def adopt(pid: int) -> None:
+    """Have a process that leads a group end with the test."""
+    _groups.add(pid)
+
+
+async def end(process: Process) -> None:
     """Kill a process and all that it has started, whatever state they are in. Safe to repeat."""
     _kill(process.pid)
     with suppress(RuntimeError):  # a task of the test's own reads what it prints

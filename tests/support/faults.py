@@ -22,7 +22,8 @@ from redis_state import RedisStateStore
 from redis_state.testing import eventually
 from redis_state.transport.address import Address
 from redis_state.transport.sender import Sender
-from tests.support import children
+from tests.support import children, forkserver
+from tests.support.forkserver import ForkedProcess
 from tests.support.servers import on_path, wheel_binary
 
 PROCESSES = Path(__file__).parents[1] / "processes"
@@ -288,7 +289,7 @@ async def run_processes(
 
     Each gets its argument as JSON in argv and prints its result as JSON on its last line.
     """
-    started: list[asyncio.subprocess.Process] = []
+    started: list[ForkedProcess] = []
     try:
         for argument in arguments:
             # Each at once: what follows may fail, and those that run must be ended then.
@@ -305,18 +306,11 @@ async def run_processes(
 
 
 async def start_process(
-    name: str, argument: dict[str, Any], *, stdin: int | None = None
-) -> asyncio.subprocess.Process:
+    name: str, argument: dict[str, Any], *, stdin: bool = False
+) -> ForkedProcess:
     """Start ``tests/processes/<name>.py`` with one argument, to be ended by `children.end`."""
-    return await children.start(
-        sys.executable,
-        str(PROCESSES / f"{name}.py"),
-        json.dumps(argument),
-        stdin=stdin,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        env=importing(),
-    )
+    script = str(PROCESSES / f"{name}.py")
+    return await forkserver.start(script, json.dumps(argument), importing(), stdin=stdin)
 
 
 def importing(**more: str) -> dict[str, str]:

@@ -19,7 +19,7 @@ from tests.support.pools import queue_of
 @asynccontextmanager
 async def worker(
     settings: Settings, folder: Path, name: str, **options: Any
-) -> AsyncGenerator[asyncio.subprocess.Process]:
+) -> AsyncGenerator[children.Process]:
     """Run a worker process, which is there when the block begins, whatever becomes of it."""
     argument = {
         "url": settings.url.get_secret_value(),
@@ -43,7 +43,7 @@ async def worker(
         await children.end(process)
 
 
-async def end(process: asyncio.subprocess.Process) -> int:
+async def end(process: children.Process) -> int:
     """Tell a worker to stop, and wait for that; return its status."""
     process.terminate()
     async with asyncio.timeout(60):

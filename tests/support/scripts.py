@@ -19,7 +19,7 @@ from redis_state.scripts import (
     Announcement,
     Fence,
     GroupKeys,
-    Limits,
+    LogLimits,
     PatchKeys,
     Reply,
     ReplyCode,
@@ -92,7 +92,7 @@ async def clock_passes(scripts: Scripts, moment_ms: int) -> None:
 
 async def end_of(scripts: Scripts, log: LogKeys) -> list[int]:
     """Return the number and the time of a log's newest row."""
-    head = await scripts.ask("HGET", log.ids, "")
+    head = await scripts.transport.commands.hget(log.ids, "")
     return [int(part) for part in head.split(b" ")[0].split(b"-")]
 
 
@@ -110,7 +110,7 @@ async def append(
     return await scripts.append_log(
         log,
         tuple(chain.from_iterable((row_id.encode(), b"row " + row_id.encode()) for row_id in ids)),
-        Limits(max_rows, ttl_ms, int(announce)),
+        LogLimits(max_rows, ttl_ms, int(announce)),
         topic=topic,
         fence=fence,
     )

@@ -19,7 +19,7 @@ from tests.support.pools import SESSION, queue_of, updates_of
 @asynccontextmanager
 async def worker_process(
     settings: Settings, name: str, **options: Any
-) -> AsyncGenerator[asyncio.subprocess.Process, None]:
+) -> AsyncGenerator[children.Process, None]:
     """Run a worker process for the length of the block, whatever state it is left in."""
     program: str = options.pop("program", "supervised_worker")
     argument: dict[str, Any] = {
@@ -36,7 +36,7 @@ async def worker_process(
         await children.end(process)
 
 
-async def stop(process: asyncio.subprocess.Process, how: signal.Signals = signal.SIGTERM) -> int:
+async def stop(process: children.Process, how: signal.Signals = signal.SIGTERM) -> int:
     """Send a signal and wait for the end; return the status."""
     process.send_signal(how)
     async with asyncio.timeout(60):

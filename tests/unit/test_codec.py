@@ -25,7 +25,7 @@ from pydantic import BaseModel, model_serializer
 from redis_state.serialization.codec import (
     MAX_DEPTH,
     Change,
-    Unreadable,
+    DecodeError,
     canonical,
     decode,
     encode,
@@ -450,7 +450,7 @@ def test_a_report_never_holds_values() -> None:
     ],
 )
 def test_what_cannot_be_read_is_refused_without_quoting_it(data: bytes | str) -> None:
-    with pytest.raises(Unreadable) as caught:
+    with pytest.raises(DecodeError) as caught:
         decode(data)
     assert "secret" not in str(caught.value)
     assert caught.value.reason

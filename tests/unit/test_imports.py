@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import re
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -74,6 +76,19 @@ def _wrong_ways(source: str, file: str) -> Iterator[str]:
             yield f"{file}:{line} only {' and '.join(SENDERS[root])} may import {root}"
 
 
+def test_commands_are_built_in_the_transport_only() -> None:
+    """All others call a method of `transport.commands` or of a script."""
+    raw = re.compile(r"\.(?:send|ask|run_once)\(\s*[\"'][A-Z]|\bpacked_command\([\"']")
+    found = [
+        f"{file}: {line}"
+        for file in MODULES
+        if not file.startswith(("transport/", "scripts/"))
+        for line in (PACKAGE / file).read_text(encoding="utf-8").splitlines()
+        if raw.search(line)
+    ]
+    assert not found
+
+
 def test_there_are_modules() -> None:
     assert MODULES
 
@@ -120,3 +135,13 @@ def test_checker_finds_an_import_that_points_right(file: str, source: str) -> No
 )
 def test_checker_accepts_imports_that_point_left(file: str, source: str) -> None:
     assert list(_wrong_ways(source, file)) == []
+
+
+def test_no_class_name_stands_for_two_things() -> None:
+    places: defaultdict[str, list[str]] = defaultdict(list)
+    for file in MODULES:
+        tree = ast.parse((PACKAGE / file).read_text(encoding="utf-8"))
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                places[node.name].append(file)
+    assert not {name: files for name, files in places.items() if len(files) > 1}

@@ -23,9 +23,9 @@ from redis_state.memory import (
 from redis_state.memory.keys import read_composite
 from redis_state.memory.state import (
     Added,
-    Change,
     Degraded,
     Folded,
+    MemoryChange,
     Recovered,
     Rules,
     State,
@@ -216,7 +216,7 @@ def waiting(*names: str) -> list[dict[str, Any]]:
     return [turn_of(turn(name), name) for name in names]
 
 
-CHANGES: list[tuple[str, Change, tuple[str, str, str] | None]] = [
+CHANGES: list[tuple[str, MemoryChange, tuple[str, str, str] | None]] = [
     ("healthy", Degraded(frozenset("p")), ("degraded", "", "bp")),
     ("retry", Degraded(frozenset("p")), ("degraded", "", "bp")),
     ("recovering", Degraded(frozenset("b")), ("degraded", "", "bp")),
@@ -237,7 +237,7 @@ CHANGES: list[tuple[str, Change, tuple[str, str, str] | None]] = [
 
 @pytest.mark.parametrize(("health", "change", "wanted"), CHANGES)
 def test_each_change_does_its_own_or_nothing(
-    health: str, change: Change, wanted: tuple[str, str, str] | None
+    health: str, change: MemoryChange, wanted: tuple[str, str, str] | None
 ) -> None:
     state = State(
         MemoryHealth(health), turns=waiting("1", "2"), pending=waiting("p"), backlog=waiting("b")

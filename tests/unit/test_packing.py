@@ -11,7 +11,7 @@ import hiredis
 import pytest
 
 from redis_state.errors import CallerError
-from redis_state.scripts import SCRIPTS, Fence, Limits, Scripts, TaskKeys, topic_bytes
+from redis_state.scripts import SCRIPTS, Fence, LogLimits, Scripts, TaskKeys, topic_bytes
 from redis_state.transport.keys import Keys
 from redis_state.transport.resp import (
     PreparedScript,
@@ -75,7 +75,7 @@ async def test_appends_that_differ_in_anything_share_nothing() -> None:
         await scripts.append_log(
             log,
             row,
-            Limits(max_rows, ttl_ms, int(announce)),
+            LogLimits(max_rows, ttl_ms, int(announce)),
             topic=topic,
             fence=fence,
         )
@@ -104,7 +104,7 @@ async def test_several_rows_are_written_one_after_the_other() -> None:
     sender, scripts = packing()
     rows = (b"a", b"1", b"b", b"2")
     log = Keys().updates("s")
-    await scripts.append_log(log, rows, Limits(0, 1, 1), topic="t")
+    await scripts.append_log(log, rows, LogLimits(0, 1, 1), topic="t")
     assert sender.sent[-1][-4:] == [b"a", b"1", b"b", b"2"]
 
 

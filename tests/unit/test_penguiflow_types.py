@@ -21,7 +21,7 @@ from redis_state.integrations.penguiflow import (
 )
 from redis_state.integrations.penguiflow.durable_session import DurableSession
 from redis_state.integrations.penguiflow.playground import DurableSessionManager
-from redis_state.integrations.penguiflow.sessions import SessionStore
+from redis_state.integrations.penguiflow.sessions import WatchedStore
 
 
 class Model:
@@ -49,7 +49,7 @@ async def read(store: PenguiflowStateStore) -> tuple[list[TaskState], list[State
 def test_the_stores_are_what_penguiflow_asks_for_also_by_their_types() -> None:
     store = create_store()
     plain: StateStore = store
-    kept = SessionStore(store)
+    kept = WatchedStore(store)
     node = Node(pass_on, policy=NodePolicy(validate="none"))
     sessions: list[StreamingSession] = [
         StreamingSession("session", state_store=store),

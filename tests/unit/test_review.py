@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redis_state.demo.review import (
-    Document,
     Finding,
     LinkPolicy,
     ParagraphIndex,
+    ParsedDocument,
     check_links,
     heading_problems,
     long_sections,
@@ -42,7 +42,7 @@ def write(folder: Path, name: str, content: str | bytes) -> Path:
     return path
 
 
-def document(text: str) -> Document:
+def document(text: str) -> ParsedDocument:
     return parse_text(text, Path("docs/page.md"))
 
 
@@ -164,9 +164,9 @@ class TestParse:
     def test_it_survives_json(self) -> None:
         page = document("# T\n\n<!-- toc -->\n<!-- /toc -->\n\n[a](b.md) text\n\n<a id=x></a>\n")
         assert page.contents_block == (3, 3)
-        assert Document.from_dict(json.loads(json.dumps(page.to_dict()))) == page
+        assert ParsedDocument.from_dict(json.loads(json.dumps(page.to_dict()))) == page
         plain = document("text")
-        assert Document.from_dict(json.loads(json.dumps(plain.to_dict()))) == plain
+        assert ParsedDocument.from_dict(json.loads(json.dumps(plain.to_dict()))) == plain
 
 
 class TestOutline:
@@ -551,7 +551,7 @@ def test_no_text_breaks_a_stage(text: str) -> None:
         *repeated_paragraphs(page, index),
     ]
     assert all(1 <= finding.line <= max(1, page.line_count) for finding in found)
-    assert Document.from_dict(json.loads(json.dumps(page.to_dict()))) == page
+    assert ParsedDocument.from_dict(json.loads(json.dumps(page.to_dict()))) == page
     assert document(report(page, found, propose_contents(page))).title is not None
 
 

@@ -20,7 +20,7 @@ _MILLION = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Spent:
+class BudgetUse:
     """What an execution has used so far."""
 
     steps: int
@@ -29,7 +29,7 @@ class Spent:
     cost: float
 
 
-def reached(budget: ExecutionBudget, spent: Spent, *, at: datetime) -> StopSignal | None:
+def reached(budget: ExecutionBudget, spent: BudgetUse, *, at: datetime) -> StopSignal | None:
     """Return the first limit that leaves no room for another step: steps, tokens, time, cost.
 
     There is no reason for costs of its own: tokens are what they come from.

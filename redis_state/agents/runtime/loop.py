@@ -14,7 +14,7 @@ from inspect import isawaitable
 from itertools import takewhile
 from typing import Any
 
-from redis_state.agents.runtime.limits import DEFAULT_BUDGET, Spent, cost_of, reached
+from redis_state.agents.runtime.limits import DEFAULT_BUDGET, BudgetUse, cost_of, reached
 from redis_state.agents.runtime.llm import Driver, Scope, Tool, ToolRun, Turn
 from redis_state.agents.state.agent_state import AgentState
 from redis_state.agents.state.budget import ExecutionBudget
@@ -254,7 +254,7 @@ def _guarded(state: AgentState, budget: ExecutionBudget, work: _Work) -> AgentSt
     if budget.is_empty or execution is None or not goes_on(state):
         return state
     config = state.llm_config
-    spent = Spent(
+    spent = BudgetUse(
         len(execution.step_executions),
         work.usage,
         work.seconds,

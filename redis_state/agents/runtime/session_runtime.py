@@ -16,7 +16,7 @@ from redis_state.agents.state.ids import check_session_id
 from redis_state.agents.state.session import AgentSession
 from redis_state.agents.storage.session_store import SessionStore
 from redis_state.errors import LeaseLost, SessionBusy, SessionConflict
-from redis_state.primitives.lease import Held, Leases, new_owner
+from redis_state.primitives.lease import HeldLease, Leases, new_owner
 from redis_state.scripts import Fence
 from redis_state.serialization import codec
 from redis_state.stores.base import ms
@@ -82,7 +82,7 @@ class _Hooks:
 class SessionLease:
     """A session that only its holder executes. ``lost`` tells once somebody took it over."""
 
-    held: Held
+    held: HeldLease
     lost: asyncio.Event
 
     @property
@@ -193,7 +193,7 @@ class SessionRuntime:
         finally:
             await self._leases.release(held)
 
-    async def _acquire(self, key: str, session_id: str, lease_s: float, wait_s: float) -> Held:
+    async def _acquire(self, key: str, session_id: str, lease_s: float, wait_s: float) -> HeldLease:
         deadline = asyncio.get_running_loop().time() + wait_s
         owner = new_owner()
         while True:

@@ -165,7 +165,7 @@ def decoded(data: bytes, place: str) -> Mapping[str, Any]:
     """Read a part's bytes. Errors: InvalidField names its place."""
     try:
         return cast("Mapping[str, Any]", codec.decode(data))
-    except codec.Unreadable as error:
+    except codec.DecodeError as error:
         raise InvalidField(place, str(error)) from None
 
 

@@ -82,7 +82,7 @@ class ExecutionHistory:
     async def count(self, agent_id: str) -> int:
         """Count what is kept."""
         key = self._base.keys.executions(agent_id).rows
-        return int(await self._base.scripts.transport.sender.send("XLEN", key, repeatable=True))
+        return int(await self._base.scripts.transport.commands.xlen(key))
 
     def _log(self, agent_id: str) -> Log:
         bounds = Bounds(MOST, ms(self._base.settings.agent_sessions_ttl))

@@ -58,7 +58,7 @@ class RawSession:
         data = self.fields.get(name)
         try:
             return None if data is None else codec.decode(data)
-        except codec.Unreadable:
+        except codec.DecodeError:
             return cast("bytes", data).decode("utf-8", "backslashreplace")
 
     def _problems(self) -> Iterator[str]:
@@ -81,7 +81,7 @@ class RawSession:
             return
         try:
             read(data)
-        except (InvalidField, codec.Unreadable) as error:
+        except (InvalidField, codec.DecodeError) as error:
             yield str(error)
 
 

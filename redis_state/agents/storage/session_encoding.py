@@ -61,7 +61,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class SessionWrite:
     """What a save writes: fields, and the names of those that go."""
 
     fields: dict[str, bytes]
@@ -71,7 +71,7 @@ class Change:
 
 def change_of(
     session: AgentSession, header: SessionHeader, base: StoredImage | None, protection: Protection
-) -> Change:
+) -> SessionWrite:
     """Return what is new in a session since ``base``; all of it without one.
 
     What is to be written is read before it is. Errors: InvalidField names what nobody could read.
@@ -87,7 +87,7 @@ def change_of(
 
 def _change_of(
     session: AgentSession, header: SessionHeader, base: StoredImage | None, protection: Protection
-) -> Change:
+) -> SessionWrite:
     parts = _parts_of(session.state)
     names = [section.name for section in session.state.store.sections]
     if len(set(names)) < len(names):  # a reader puts them together
@@ -107,13 +107,13 @@ def _change_of(
         for at, item in enumerate(items):
             if at >= len(were) or were[at] is not item:
                 fields[f"{name}:{at}"] = data_of(item, kind, f"{place}[{at}]")
-    return Change(fields, list(_gone(known, parts)), parts)
+    return SessionWrite(fields, list(_gone(known, parts)), parts)
 
 
 def read_session(fields: Mapping[bytes, bytes], protection: Protection) -> Found:
     """Read a session; its parts are not looked into.
 
-    Errors: InvalidField, codec.Unreadable, KeyError for a part that is missing.
+    Errors: InvalidField, codec.DecodeError, KeyError for a part that is missing.
     """
     parts: dict[str, list[bytes]] = {}
     for name, count in _object("parts", fields).items():
@@ -131,7 +131,7 @@ def read_session(fields: Mapping[bytes, bytes], protection: Protection) -> Found
 
 
 def read_header(data: bytes) -> SessionHeader:
-    """Read a header. Errors: InvalidField, codec.Unreadable."""
+    """Read a header. Errors: InvalidField, codec.DecodeError."""
     return SessionHeader.of_wire(codec.decode(data), place="header")
 
 

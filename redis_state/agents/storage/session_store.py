@@ -39,6 +39,7 @@ from redis_state.primitives.record import Place, new_write_id
 from redis_state.scripts import Fence, Reply, ReplyCode
 from redis_state.serialization import codec
 from redis_state.stores.base import Base, ms
+from redis_state.transport.commands import Commands
 from redis_state.transport.keys import AGENT_SHARDS, agent_shard, escape
 
 _CURSOR = re.compile(r"[0-9]{16}:[a-zA-Z0-9][a-zA-Z0-9_-]*")
@@ -142,7 +143,7 @@ class SessionStore:
             write = fields[b"write"].decode()
         except KeyError as missing:
             raise CorruptState(key, f"{missing.args[0].decode()} is missing") from None
-        except (InvalidField, codec.Unreadable) as error:
+        except (InvalidField, codec.DecodeError) as error:
             # Their texts name a place, never what stands there.
             raise CorruptState(key, str(error)) from None
         # One that was stored under less protection is written again by the next save.
@@ -168,10 +169,10 @@ class SessionStore:
 
     async def header(self, session_id: str) -> SessionHeader | None:
         """Return a session's header alone, or None."""
-        data = await self._send("HGET", self._key(session_id), "header")
+        data = await self._commands.hget(self._key(session_id), "header")
         try:
             return None if data is None else read_header(data)
-        except (InvalidField, codec.Unreadable) as error:
+        except (InvalidField, codec.DecodeError) as error:
             raise CorruptState(self._key(session_id), str(error)) from None
 
     async def status(self, session_id: str) -> SessionStatus | None:
@@ -181,7 +182,7 @@ class SessionStore:
 
     async def exists(self, session_id: str) -> bool:
         """Return whether there is a session."""
-        return bool(await self._send("EXISTS", self._key(session_id)))
+        return bool(await self._commands.exists(self._key(session_id)))
 
     async def delete(self, session_id: str) -> bool:
         """Delete a session, whatever its version; return whether there was one. A save is refused
@@ -274,7 +275,7 @@ class SessionStore:
         start = f"({tag}:{after}" if after else f"({tag};"  # ';' comes after ':'
         replies: Any = await asyncio.gather(
             *(
-                self._send("ZREVRANGEBYLEX", index, start, f"[{tag}:", "LIMIT", 0, count)
+                self._commands.zrevrange_by_lex(index, start, f"[{tag}:", count=count)
                 for index in map(self._base.keys.agent_sessions, range(AGENT_SHARDS))
             )
         )
@@ -285,7 +286,7 @@ class SessionStore:
         """Read headers by their places; None for one that has expired, or is damaged."""
         ids = [place.partition(":")[2] for place in places]
         found = await asyncio.gather(
-            *(self._send("HMGET", self._key(i), "header", "created") for i in ids)
+            *(self._commands.hmget(self._key(i), "header", "created") for i in ids)
         )
         headers: list[SessionHeader | None] = []
         gone: list[tuple[str, Place]] = []
@@ -304,10 +305,11 @@ class SessionStore:
         return headers
 
     async def _version(self, session_id: str) -> int:
-        return int(await self._send("HGET", self._key(session_id), "version") or 0)
+        return int(await self._commands.hget(self._key(session_id), "version") or 0)
 
-    async def _send(self, *command: str | int) -> Any:
-        return await self._base.scripts.transport.sender.send(*command, repeatable=True)
+    @property
+    def _commands(self) -> Commands:
+        return self._base.scripts.transport.commands
 
     def _key(self, session_id: str) -> str:
         return self._base.keys.agent_session(check_session_id(session_id))

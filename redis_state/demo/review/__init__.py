@@ -9,10 +9,10 @@ from redis_state.demo.review.contents import propose_contents, reviewed_copy
 from redis_state.demo.review.findings import Finding, Severity
 from redis_state.demo.review.links import LinkPolicy, check_links
 from redis_state.demo.review.markdown import (
-    Document,
     Heading,
     Link,
     Paragraph,
+    ParsedDocument,
     parse,
     parse_text,
 )
@@ -32,7 +32,6 @@ from redis_state.demo.review.sections import (
 from redis_state.demo.review.stages import Stage, stages
 
 __all__ = [
-    "Document",
     "Finding",
     "Heading",
     "IndexedParagraph",
@@ -41,6 +40,7 @@ __all__ = [
     "OutlineEntry",
     "Paragraph",
     "ParagraphIndex",
+    "ParsedDocument",
     "Severity",
     "Stage",
     "check_links",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from redis_state.demo.review.markdown import Document, parse_text
+from redis_state.demo.review.markdown import ParsedDocument, parse_text
 from redis_state.demo.review.sections import outline_of
 from redis_state.demo.review.text import (
     BYTE_ORDER_MARK,
@@ -15,7 +15,7 @@ START = "<!-- toc -->"
 END = "<!-- /toc -->"
 
 
-def propose_contents(document: Document, *, max_level: int = 3) -> str:
+def propose_contents(document: ParsedDocument, *, max_level: int = 3) -> str:
     """List the headings below the title as links; empty when there are none.
 
     What stands in the present table of contents does not count: the proposal replaces it.
@@ -35,7 +35,7 @@ def propose_contents(document: Document, *, max_level: int = 3) -> str:
     )
 
 
-def reviewed_copy(document: Document, contents: str) -> str:
+def reviewed_copy(document: ParsedDocument, contents: str) -> str:
     r"""Return the text with the contents that `propose_contents` made; the rest stays as it is.
 
     They replace what stands between the lines ``<!-- toc -->`` and ``<!-- /toc -->``. Without
@@ -56,7 +56,7 @@ def reviewed_copy(document: Document, contents: str) -> str:
     return document.text
 
 
-def _without_block(document: Document) -> Document:
+def _without_block(document: ParsedDocument) -> ParsedDocument:
     block = document.contents_block
     if block is None or not any(block[0] < h.line <= block[1] for h in document.headings):
         return document
@@ -64,7 +64,7 @@ def _without_block(document: Document) -> Document:
     return parse_text("".join([*lines[: block[0]], *lines[block[1] :]]), document.path)
 
 
-def _places(document: Document, lines: list[str]) -> list[int]:
+def _places(document: ParsedDocument, lines: list[str]) -> list[int]:
     top = frontmatter_lines(lines)
     return [document.title.last_line, top] if document.title else [top]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from redis_state.demo.review.findings import Finding, Severity
-from redis_state.demo.review.markdown import Document, Link, parse
+from redis_state.demo.review.markdown import Link, ParsedDocument, parse
 
 MARKDOWN_SUFFIXES = frozenset({".md", ".markdown", ".mdown", ".mkd"})
 
@@ -32,7 +32,7 @@ class LinkPolicy(StrEnum):
 
 
 def check_links(
-    document: Document, policy: LinkPolicy = LinkPolicy.RELATIVE, *, root: Path | None = None
+    document: ParsedDocument, policy: LinkPolicy = LinkPolicy.RELATIVE, *, root: Path | None = None
 ) -> list[Finding]:
     """Report links, images and anchors that lead nowhere, in the order of their lines.
 
@@ -46,7 +46,7 @@ def check_links(
 
 @dataclass(frozen=True, slots=True)
 class _Check:
-    document: Document
+    document: ParsedDocument
     policy: LinkPolicy
     root: Path
 

@@ -55,7 +55,7 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True)
-class Document:
+class ParsedDocument:
     """Hold what a review needs from one file. Lines count from 1.
 
     ``text`` is the whole file, byte order mark and line ends included. Without ``valid_utf8`` it
@@ -91,7 +91,7 @@ class Document:
         return {**asdict(self), "path": str(self.path)}
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Document:
+    def from_dict(cls, values: Mapping[str, Any]) -> ParsedDocument:
         """Read what ``to_dict`` wrote, also after a trip through JSON."""
         block = values["contents_block"]
         return cls(
@@ -136,20 +136,20 @@ def markdown_source(text: str) -> str:
     return ("\n" * count + "".join(lines[count:])).removeprefix(BYTE_ORDER_MARK)
 
 
-def parse(path: Path) -> Document:
+def parse(path: Path) -> ParsedDocument:
     """Read and parse a Markdown file. A file that cannot be read is an `OSError`."""
     text, valid_utf8 = read(path)
     return parse_text(text, path, valid_utf8=valid_utf8)
 
 
-def parse_text(text: str, path: Path, *, valid_utf8: bool = True) -> Document:
+def parse_text(text: str, path: Path, *, valid_utf8: bool = True) -> ParsedDocument:
     """Parse a text as if it were the content of ``path``."""
     tokens = _parser().parse(markdown_source(text))
     collected = _Collector()
     collected.walk(tokens)
     texts = [heading.text for heading in collected.headings]
     texts += [paragraph.text for paragraph in collected.paragraphs]
-    return Document(
+    return ParsedDocument(
         path=path,
         text=text,
         headings=tuple(collected.headings),

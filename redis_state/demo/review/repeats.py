@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from redis_state.demo.review.findings import Finding
-from redis_state.demo.review.markdown import Document, MarkdownParser, markdown_source, read
+from redis_state.demo.review.markdown import MarkdownParser, ParsedDocument, markdown_source, read
 
 MIN_WORDS = 12
 NEAR_PERCENT = 65
@@ -168,7 +168,7 @@ def _cached_index(states: tuple[tuple[Path, int, int], ...]) -> ParagraphIndex:
     return ParagraphIndex(tuple(paragraphs))
 
 
-def repeated_paragraphs(document: Document, index: ParagraphIndex) -> list[Finding]:
+def repeated_paragraphs(document: ParsedDocument, index: ParagraphIndex) -> list[Finding]:
     """Report paragraphs that occur elsewhere in the set, or earlier in the same document.
 
     The document itself may be in the index or not, or in an older version.

@@ -6,13 +6,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from redis_state.demo.review.findings import SEVERITIES, Finding
-from redis_state.demo.review.markdown import Document
+from redis_state.demo.review.markdown import ParsedDocument
 from redis_state.demo.review.sections import OutlineEntry, outline
 from redis_state.demo.review.text import escape
 
 
 def report(
-    document: Document,
+    document: ParsedDocument,
     findings: Iterable[Finding],
     contents: str,
     *,
@@ -34,7 +34,7 @@ def report(
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
-def _facts(document: Document, findings: Sequence[Finding]) -> Iterator[str]:
+def _facts(document: ParsedDocument, findings: Sequence[Finding]) -> Iterator[str]:
     severities = Counter(finding.severity for finding in findings)
     found = ", ".join(f"{severities[s]} {s}" for s in SEVERITIES if severities[s])
     title = document.title.text if document.title else ""

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from redis_state.demo.review.findings import Finding, Severity
-from redis_state.demo.review.markdown import Document, Heading
+from redis_state.demo.review.markdown import Heading, ParsedDocument
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class OutlineEntry:
         return asdict(self)
 
 
-def outline(document: Document) -> list[OutlineEntry]:
+def outline(document: ParsedDocument) -> list[OutlineEntry]:
     """List the headings in order, each with its depth."""
     return outline_of(_section_headings(document))
 
@@ -44,13 +44,13 @@ def outline_of(headings: Iterable[Heading]) -> list[OutlineEntry]:
     return entries
 
 
-def heading_problems(document: Document) -> list[Finding]:
+def heading_problems(document: ParsedDocument) -> list[Finding]:
     """Report a missing title, empty headings, skipped levels and duplicate headings."""
     found = [*_title_problems(document), *_level_problems(document), *_duplicates(document)]
     return sorted(found, key=lambda finding: finding.line)
 
 
-def long_sections(document: Document, max_words: int = 600) -> list[Finding]:
+def long_sections(document: ParsedDocument, max_words: int = 600) -> list[Finding]:
     """Report sections of more words than that, counted up to the next heading of any level."""
     headings = _section_headings(document)
     words = [0] * (len(headings) + 1)
@@ -69,18 +69,18 @@ def long_sections(document: Document, max_words: int = 600) -> list[Finding]:
     return found
 
 
-def _section_headings(document: Document) -> list[Heading]:
+def _section_headings(document: ParsedDocument) -> list[Heading]:
     return [heading for heading in document.headings if not heading.nested]
 
 
-def _title_problems(document: Document) -> list[Finding]:
+def _title_problems(document: ParsedDocument) -> list[Finding]:
     if document.title is not None:
         return []
     message = "the document does not start with a heading of level 1"
     return [Finding("no-title", "warning", 1, message)]
 
 
-def _level_problems(document: Document) -> list[Finding]:
+def _level_problems(document: ParsedDocument) -> list[Finding]:
     found: list[Finding] = []
     level = 0
     for heading in _section_headings(document):
@@ -93,7 +93,7 @@ def _level_problems(document: Document) -> list[Finding]:
     return found
 
 
-def _duplicates(document: Document) -> list[Finding]:
+def _duplicates(document: ParsedDocument) -> list[Finding]:
     # Under different parents a repeated heading is often meant, as "Added" and "Fixed" are in a
     # change log: worth knowing for its numbered anchor, but no more.
     lines: dict[str, int] = {}

@@ -21,7 +21,7 @@ from redis_state.integrations.a2a.convert import failed, status_of, task_of
 from redis_state.settings import Settings, make_settings
 from redis_state.store import RedisStateStore
 from redis_state.stores.a2a_owners import A2AOwner
-from redis_state.stores.a2a_versions import A2ATasks, Limits, Ref, Snapshot
+from redis_state.stores.a2a_versions import A2ALimits, A2ATasks, Ref, VersionedTask
 from redis_state.stores.base import ms
 from redis_state.transport.keys import a2a_scope
 
@@ -77,7 +77,7 @@ class A2ABackend:
     ) -> None:
         self.store: RedisStateStore = store
         self.options: A2AOptions = options or A2AOptions()
-        limits = Limits(
+        limits = A2ALimits(
             max_bytes=self.options.max_bytes,
             max_events=self.options.max_events,
             max_configs=self.options.max_push_configs,
@@ -114,7 +114,7 @@ class A2ABackend:
         """Return the reference of a caller's task."""
         return Ref(self.scope(context), task_id)
 
-    async def read(self, ref: Ref) -> Snapshot | None:
+    async def read(self, ref: Ref) -> VersionedTask | None:
         """Read a task, see `A2AOwner.look`, and remember for this call which it was."""
         _READ.set(ref)
         return await self.owner.look(ref)

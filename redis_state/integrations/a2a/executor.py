@@ -20,7 +20,7 @@ from redis_state.errors import CursorGap, NoConnection
 from redis_state.integrations.a2a.backend import A2ABackend
 from redis_state.integrations.a2a.convert import status_of, task_of
 from redis_state.integrations.a2a.queues import feed_look_s
-from redis_state.stores.a2a_versions import Phase, Ref, Snapshot
+from redis_state.stores.a2a_versions import Phase, Ref, VersionedTask
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -116,7 +116,7 @@ class InterruptibleExecutor(AgentExecutor):
             raise TaskNotFoundError("Task was deleted")
         await self._tell(task, event_queue)
 
-    async def _read(self, ref: Ref) -> Snapshot | None:
+    async def _read(self, ref: Ref) -> VersionedTask | None:
         return await self.backend.owner.read(ref, partial(self.backend.tasks.read, ref))
 
     async def _tell(self, task: Task, event_queue: EventQueue) -> None:

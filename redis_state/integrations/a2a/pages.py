@@ -20,7 +20,7 @@ from a2a.utils.task import validate_page_size
 
 from redis_state.integrations.a2a.backend import A2ABackend
 from redis_state.integrations.a2a.convert import task_of
-from redis_state.stores.a2a_versions import Asked, is_place
+from redis_state.stores.a2a_versions import ListRequest, is_place
 
 _SECRET_TTL_MS = 30 * 24 * 3600 * 1000
 _MAC_BYTES = 16
@@ -32,7 +32,7 @@ async def list_page(backend: A2ABackend, params: ListTasksRequest, scope: str) -
     if params.page_size:
         validate_page_size(params.page_size)
     since = params.HasField("status_timestamp_after")
-    asked = Asked(
+    asked = ListRequest(
         context=params.context_id or None,
         state=str(int(params.status)) if params.status else None,
         since_ns=params.status_timestamp_after.ToNanoseconds() if since else None,
@@ -40,7 +40,7 @@ async def list_page(backend: A2ABackend, params: ListTasksRequest, scope: str) -
     )
     if params.page_token:
         place = await _open(backend, params.page_token, scope, asked)
-        asked = Asked(asked.context, asked.state, asked.since_ns, place, asked.size)
+        asked = ListRequest(asked.context, asked.state, asked.since_ns, place, asked.size)
     backend.owner.begin()
     page = await backend.tasks.list(scope, asked)
     read = (
@@ -55,13 +55,13 @@ async def list_page(backend: A2ABackend, params: ListTasksRequest, scope: str) -
     )
 
 
-async def _seal(backend: A2ABackend, place: str, scope: str, asked: Asked) -> str:
+async def _seal(backend: A2ABackend, place: str, scope: str, asked: ListRequest) -> str:
     data = place.encode()
     mac = _mac(await _secret(backend), data, scope, asked)
     return base64.urlsafe_b64encode(mac + data).decode().rstrip("=")
 
 
-async def _open(backend: A2ABackend, token: str, scope: str, asked: Asked) -> str:
+async def _open(backend: A2ABackend, token: str, scope: str, asked: ListRequest) -> str:
     refused = InvalidParamsError("page_token: not one of this list, or too old")
     if len(token) > _LONGEST:
         raise refused
@@ -76,7 +76,7 @@ async def _open(backend: A2ABackend, token: str, scope: str, asked: Asked) -> st
     return place
 
 
-def _mac(secret: bytes, place: bytes, scope: str, asked: Asked) -> bytes:
+def _mac(secret: bytes, place: bytes, scope: str, asked: ListRequest) -> bytes:
     """Sign a place together with what was asked for: a token leads on in its own list only."""
     about = [scope, asked.context, asked.state, asked.since_ns]
     message = repr(about).encode("utf-8", "surrogatepass") + b"\0" + place
@@ -84,10 +84,10 @@ def _mac(secret: bytes, place: bytes, scope: str, asked: Asked) -> bytes:
 
 
 async def _secret(backend: A2ABackend) -> bytes:
-    sender = backend.store.transport.sender
+    commands = backend.store.transport.commands
     key = backend.store.base.keys.a2a_page_secret()
     made = secrets.token_bytes(32)
     # The first of them stands; reading it prolongs its life.
-    await sender.send("SET", key, made, "NX", "PX", _SECRET_TTL_MS, repeatable=True)
-    found: bytes = await sender.send("GETEX", key, "PX", _SECRET_TTL_MS, repeatable=True)
+    await commands.set_if_absent(key, made, _SECRET_TTL_MS)
+    found: bytes = await commands.get_and_renew(key, _SECRET_TTL_MS)
     return found

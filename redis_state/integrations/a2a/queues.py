@@ -23,7 +23,7 @@ from a2a.server.events.queue_manager import NoTaskQueue, QueueManager, TaskQueue
 from redis_state.errors import BackendError, CursorGap, NoConnection
 from redis_state.integrations.a2a.backend import A2ABackend
 from redis_state.integrations.a2a.convert import event_bytes, event_of, status_of, task_of
-from redis_state.primitives.lease import Held, Leases, new_owner
+from redis_state.primitives.lease import HeldLease, Leases, new_owner
 from redis_state.primitives.log import Bounds, Log
 from redis_state.primitives.signal import Row
 from redis_state.stores.a2a_versions import Phase, Ref, new_write
@@ -71,7 +71,7 @@ class _Feed:
         self._lease = keys.a2a_queue_lease(task_id)
         self._lease_ms = backend.tasks.limits.lease_ms
         self._leases = Leases(scripts, keep_ms=_TTL_MS)
-        self._held: Held | None = None
+        self._held: HeldLease | None = None
         self._beating: asyncio.Task[None] | None = None
         self._ended = False
         bounds = Bounds(backend.options.max_events, _TTL_MS)

@@ -34,7 +34,7 @@ from redis_state.integrations.a2a.convert import (
     task_of,
 )
 from redis_state.integrations.a2a.pages import list_page
-from redis_state.stores.a2a_versions import UNLESS_ENDED, Phase, Ref, Rule, Version, new_write
+from redis_state.stores.a2a_versions import UNLESS_ENDED, Phase, Ref, Rule, VersionStamp, new_write
 
 
 class RedisTaskVersion(TaskVersion):
@@ -46,10 +46,10 @@ class RedisTaskVersion(TaskVersion):
 
     __slots__ = ("place", "ref")
 
-    def __init__(self, ref: Ref, place: Version) -> None:
+    def __init__(self, ref: Ref, place: VersionStamp) -> None:
         super().__init__(place.n)
         self.ref: Ref = ref
-        self.place: Version = place
+        self.place: VersionStamp = place
 
     def __eq__(self, other: object) -> bool:
         """Compare number and time: the number alone is given again after a rollback."""
@@ -185,7 +185,7 @@ class RedisTaskEventStream(TaskEventStream):
                         raise TaskNotFoundError("Task was deleted")
                     # A write without an event has a version too.
                     if data and row.n > n:
-                        place = Version(row.n, row.ms)
+                        place = VersionStamp(row.n, row.ms)
                         yield VersionedEvent(event_of(data), RedisTaskVersion(ref, place))
         except CursorGap as gap:
             found = await self.backend.tasks.read(ref)
@@ -209,7 +209,9 @@ class RedisTaskEventStream(TaskEventStream):
         digits = cursor.isascii() and n.isdecimal() and at_ms.isdecimal()
         if not (dash and digits and len(cursor) <= _LONGEST_CURSOR):
             raise InvalidParamsError("cursor: not one of a task's events")
-        return RedisTaskVersion(self.backend.ref(task_id, context), Version(int(n), int(at_ms)))
+        return RedisTaskVersion(
+            self.backend.ref(task_id, context), VersionStamp(int(n), int(at_ms))
+        )
 
     async def aclose(self) -> None:
         """Close the backend."""
@@ -219,11 +221,11 @@ class RedisTaskEventStream(TaskEventStream):
 _LONGEST_CURSOR = 37
 
 
-def _place(version: TaskVersion) -> Version:
+def _place(version: TaskVersion) -> VersionStamp:
     """Read which version is expected; one that the SDK made itself is a number without a time."""
     if isinstance(version, RedisTaskVersion):
         return version.place
     number = version._value  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
     if isinstance(number, bool) or not isinstance(number, int) or number < 0:
         raise InvalidParamsError("prev_version: a number is needed")
-    return Version(number, 0)
+    return VersionStamp(number, 0)

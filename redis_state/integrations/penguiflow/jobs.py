@@ -21,7 +21,7 @@ from redis_state.integrations.penguiflow.standalone import StandaloneStore
 from redis_state.serialization.fields import text
 from redis_state.settings import Settings, make_settings
 from redis_state.stores.base import ms
-from redis_state.stores.jobs import Claim, JobStore, Planned
+from redis_state.stores.jobs import JobClaim, JobStore, Planned
 from redis_state.stores.tasks import microseconds
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -33,10 +33,10 @@ Spawn = Callable[[JobDefinition], Awaitable[str]]
 
 
 @dataclass(slots=True)
-class Held:
+class HeldJob:
     """A claimed job of this process: as it was handed out, and how far its run has come."""
 
-    claim: Claim
+    claim: JobClaim
     asked: datetime
     handed: dict[str, Any]
     begun: bool = False
@@ -55,7 +55,7 @@ class Held:
 class Batch:
     """What one call of `list_due` claimed. ``at`` is the job that a loop over it is at."""
 
-    held: dict[str, Held]
+    held: dict[str, HeldJob]
     task: asyncio.Task[Any] | None
     at: str | None = None
     beat: asyncio.TimerHandle | None = field(default=None, repr=False)
@@ -98,7 +98,7 @@ class PenguiflowJobStore(StandaloneStore):
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
         self._jobs = JobStore(self.base)
-        self._held: dict[str, Held] = {}
+        self._held: dict[str, HeldJob] = {}
         self._batches: list[Batch] = []
         self._guards = False
 
@@ -155,7 +155,7 @@ class PenguiflowJobStore(StandaloneStore):
                 continue
             job = self._read(Planned(claim.document, claim.due_us))
             if job is not None:
-                batch.held[claim.job_id] = Held(claim, now, _content(job))
+                batch.held[claim.job_id] = HeldJob(claim, now, _content(job))
                 jobs.append(job)
         self._held.update(batch.held)
         self._batches.append(batch)
@@ -263,12 +263,12 @@ class PenguiflowJobStore(StandaloneStore):
             if held.waits:
                 await self._jobs.renew(held.claim)
 
-    async def _release(self, held: Held) -> None:
+    async def _release(self, held: HeldJob) -> None:
         # Another loop over the same list may have come to it meanwhile.
         if not held.begun:
             await self._jobs.release(held.claim)
 
-    async def _end(self, held: Held) -> None:
+    async def _end(self, held: HeldJob) -> None:
         """End an occurrence as fired, asking again while its lease may hold."""
         loop = asyncio.get_running_loop()
         give_up_at = loop.time() + ms(self.settings.job_lease) / 1000
@@ -285,7 +285,7 @@ class PenguiflowJobStore(StandaloneStore):
                 continue
             return
 
-    async def _give_up(self, claim: Claim) -> None:
+    async def _give_up(self, claim: JobClaim) -> None:
         log.error("job %r was begun %d times and never ended", claim.job_id, claim.attempts)
         await self._note(claim.job_id, "given_up")
         await self._jobs.end(claim)
@@ -339,7 +339,7 @@ def create_job_store(*, url: str | None = None, **options: Any) -> PenguiflowJob
     return PenguiflowJobStore(make_settings(url, **options))
 
 
-def _moved_on(job: JobDefinition, held: Held) -> bool:
+def _moved_on(job: JobDefinition, held: HeldJob) -> bool:
     """Return whether a job is due when the scheduler itself says so after a run."""
     return (
         job.schedule.interval_s is not None

@@ -78,7 +78,7 @@ def planner_handler(
 
     async def plan(ctx: TaskContext) -> dict[str, Any]:
         timeout = options.get("timeout") or ctx.store.settings.task_pause_ttl
-        plan = _Plan(build, ctx, Asked.read(ctx), timeout + _MARGIN, summary_s)
+        plan = _Plan(build, ctx, PlannerRequest.read(ctx), timeout + _MARGIN, summary_s)
         stretch: dict[str, Any] = await ctx.step("run", plan.begin)
         while "token" in stretch:
             named: PauseOptions = {"name": stretch["reason"], **options}
@@ -101,7 +101,7 @@ def answer_of(decision: Decision) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PlannerRequest:
     """What a task asks of its planner."""
 
     query: str
@@ -109,7 +109,7 @@ class Asked:
     tool_context: dict[str, Any] = field(repr=False)
 
     @classmethod
-    def read(cls, ctx: TaskContext) -> Asked:
+    def read(cls, ctx: TaskContext) -> PlannerRequest:
         """Read a task's input. Errors: InvalidField names what cannot be used."""
         given: Any = {"query": ctx.input} if isinstance(ctx.input, str) else ctx.input
         if not isinstance(given, dict):
@@ -246,7 +246,7 @@ class _Plan:
 
     build: PlannerFactory
     ctx: TaskContext
-    asked: Asked
+    asked: PlannerRequest
     pause_lives: timedelta
     summary_s: float
 
@@ -363,7 +363,7 @@ async def _check_saved(store: PenguiflowStateStore, pause: PlannerPause) -> None
     Then the run begins again, rather than wait for a decision that nobody could act on.
     """
     key = store.base.keys.pause(pause.resume_token)
-    if not await store.transport.sender.send("EXISTS", key, repeatable=True):
+    if not await store.transport.commands.exists(key):
         raise BackendUnavailable(str(store.transport.address), "a planner's pause was not saved")
 
 

@@ -22,7 +22,7 @@ from penguiflow.sessions import SessionManager
 from redis_state.errors import ConfigError, InvalidField
 from redis_state.integrations.penguiflow.durable_session import DurableSession
 from redis_state.integrations.penguiflow.private_names import replaced
-from redis_state.integrations.penguiflow.sessions import SessionStore, open_session
+from redis_state.integrations.penguiflow.sessions import WatchedStore, open_session
 from redis_state.integrations.penguiflow.state import PenguiflowStateStore, create_store
 
 if TYPE_CHECKING:
@@ -38,12 +38,12 @@ class DurableSessionManager(SessionManager):  # type: ignore[misc]  # penguiflow
     def __init__(
         self,
         *,
-        state_store: PenguiflowStateStore | SessionStore,
+        state_store: PenguiflowStateStore | WatchedStore,
         owner: bool = False,
         retell: bool = False,
         **options: Any,
     ) -> None:
-        store: Any = state_store.store if isinstance(state_store, SessionStore) else state_store
+        store: Any = state_store.store if isinstance(state_store, WatchedStore) else state_store
         if not isinstance(store, PenguiflowStateStore):
             raise InvalidField("state_store", "needs a store that create_store made")
         super().__init__(state_store=store, **options)

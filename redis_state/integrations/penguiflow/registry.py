@@ -19,7 +19,7 @@ from penguiflow.sessions import TaskRegistry
 from penguiflow.state import TaskState, TaskStatus
 
 from redis_state.errors import BackendError, LeaseLost
-from redis_state.primitives.lease import Held, Leases
+from redis_state.primitives.lease import HeldLease, Leases
 from redis_state.scripts import Fence, ReplyCode
 from redis_state.stores.base import ms
 
@@ -49,7 +49,7 @@ class TaskLeases:
         self._on_lost = on_lost
         self._leases = Leases(store.base.scripts, keep_ms=ms(settings.active_task_ttl))
         self._duration_ms = ms(settings.session_task_lease)
-        self._held: dict[str, Held] = {}
+        self._held: dict[str, HeldLease] = {}
         self._beats: dict[str, asyncio.Task[None]] = {}
 
     def __contains__(self, task_id: str) -> bool:
@@ -87,7 +87,7 @@ class TaskLeases:
             with suppress(BackendError):
                 await self._leases.release(held)
 
-    def drop(self, task_id: str) -> Held | None:
+    def drop(self, task_id: str) -> HeldLease | None:
         """Renew a lease no more, and write under it no more."""
         beating = self._beats.pop(task_id, None)
         if beating is not None and beating is not asyncio.current_task():
@@ -99,7 +99,7 @@ class TaskLeases:
         key = self._store.tasks.keys(self._session_id, task_id).lease
         owner, epoch = await self._store.base.fetch(key, ("owner", "epoch"))
         if owner and epoch:
-            await self._leases.release(Held(key, owner.decode(), int(epoch)))
+            await self._leases.release(HeldLease(key, owner.decode(), int(epoch)))
 
     async def look(self, task_id: str) -> Standing | None:
         """Return how a stored task stands."""
@@ -111,7 +111,7 @@ class TaskLeases:
         _, _, epoch, left_ms = reply.facts[:4]
         return Standing(TaskStatus(reply.text(0)), epoch, left_ms, bool(reply.facts[8]))
 
-    async def _beat(self, task_id: str, held: Held) -> None:
+    async def _beat(self, task_id: str, held: HeldLease) -> None:
         if await self._leases.keep(held, duration_ms=self._duration_ms) is not None:
             self._on_lost(task_id)
 

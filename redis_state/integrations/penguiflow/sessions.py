@@ -56,7 +56,7 @@ _OF_OWNERS = frozenset({SteeringEventType.CANCEL, SteeringEventType.PRIORITIZE})
 _APPROVALS = frozenset({SteeringEventType.APPROVE, SteeringEventType.REJECT})
 
 
-class SessionStore:
+class WatchedStore:
     """The store as StreamingSession and SessionManager take it, watched by the sessions' bridges.
 
     One serves any number of sessions. Without a bridge it is the store.
@@ -117,7 +117,7 @@ class SteeringBridge:
     """
 
     def __init__(
-        self, store: SessionStore, session: StreamingSession, *, owner: bool, retell: bool
+        self, store: WatchedStore, session: StreamingSession, *, owner: bool, retell: bool
     ) -> None:
         self.store: Any = store.store
         self.session: StreamingSession = session
@@ -342,7 +342,7 @@ class _Reader:
 
 @asynccontextmanager
 async def following(
-    store: SessionStore, session: StreamingSession, *, owner: bool = False, retell: bool = False
+    store: WatchedStore, session: StreamingSession, *, owner: bool = False, retell: bool = False
 ) -> AsyncGenerator[SteeringBridge]:
     """Feed a session what its steering log holds for its tasks, as long as the block runs.
 
@@ -384,7 +384,7 @@ async def open_session(
     runs is CANCELLED. Then its updates, which PenguiFlow saves without waiting, are waited for.
     Options are those of StreamingSession.
     """
-    kept = SessionStore(store)
+    kept = WatchedStore(store)
     session = DurableSession(session_id, state_store=kept, owner=owner, **options)
     await session.hydrate()
     async with following(kept, session, owner=owner, retell=retell):
@@ -400,4 +400,4 @@ def _note_key(session_id: str, task_id: str) -> str:
     return json.dumps(["redis_state steering told", session_id, task_id])
 
 
-__all__ = ["SessionStore", "SteeringBridge", "following", "open_session"]
+__all__ = ["SteeringBridge", "WatchedStore", "following", "open_session"]

@@ -70,7 +70,7 @@ class QueueState(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _QueuedJob:
     """One job id as arq has it: ``mark`` is the value of its in-progress key, None without one."""
 
     name: str
@@ -180,7 +180,9 @@ class Queue:
         if client is not None:
             await client.aclose(close_connection_pool=True)
 
-    async def _find(self, client: ArqRedis, jobs: Sequence[Job]) -> tuple[int, list[list[_Found]]]:
+    async def _find(
+        self, client: ArqRedis, jobs: Sequence[Job]
+    ) -> tuple[int, list[list[_QueuedJob]]]:
         async with client.pipeline(transaction=False) as opened:
             pipe: Any = opened
             pipe.time()
@@ -205,7 +207,7 @@ class Queue:
         return job.names(self._settings.namespace)
 
     def _mend(
-        self, pipe: Any, job: Job, found: list[_Found], now_ms: int, patience_ms: int
+        self, pipe: Any, job: Job, found: list[_QueuedJob], now_ms: int, patience_ms: int
     ) -> QueueState:
         if any(one.queued and one.payload and one.mark is None for one in found):
             return QueueState.WAITS
@@ -325,12 +327,12 @@ async def _execute(pipe: Any, *, waking: Sequence[str]) -> None:
             raise reply
 
 
-def _read(name: str, replies: Iterator[Any]) -> _Found:
+def _read(name: str, replies: Iterator[Any]) -> _QueuedJob:
     score, payload, mark = next(replies), next(replies), next(replies)
-    return _Found(name, score is not None, bool(payload), mark)
+    return _QueuedJob(name, score is not None, bool(payload), mark)
 
 
-def _seen_ms(found: _Found, version: int) -> int | None:
+def _seen_ms(found: _QueuedJob, version: int) -> int | None:
     """Return when a picked job was first seen while its task waited in this version."""
     seen_version, _, seen_ms = (found.mark or b"").decode(errors="replace").partition(" ")
     return int(seen_ms) if seen_version == str(version) and seen_ms.isdecimal() else None

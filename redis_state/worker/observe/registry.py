@@ -24,7 +24,7 @@ from redis_state.scripts import topic_text
 from redis_state.serialization import codec
 from redis_state.serialization.rows import as_object
 from redis_state.store import RedisStateStore
-from redis_state.transport.clock import ask_time, ms_of
+from redis_state.transport.clock import ms_of
 from redis_state.worker.observe.stats import WorkerStats, stale_writes_refused
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -167,10 +167,10 @@ class WorkerRegistry:
         One that was killed is listed until three of its intervals are over: see ``silent_s``.
         """
         base = self._store.base
-        send = base.scripts.transport.sender.send
+        commands = base.scripts.transport.commands
         index = base.keys.workers()
-        clock = ask_time(base.scripts.transport.sender)
-        flat: Sequence[bytes] = await send("ZRANGE", index, 0, -1, "WITHSCORES", repeatable=True)
+        clock = commands.time()
+        flat: Sequence[bytes] = await commands.zrange_scored(index, 0, -1)
         now_ms = ms_of(await clock)
         members = [(topic_text(name) or "", float(until)) for name, until in _pairs(flat)]
         records = [(name, until, base.fetch(base.keys.worker(name))) for name, until in members]

@@ -26,12 +26,12 @@ async def list_dead(store: RedisStateStore, limit: int) -> list[TaskState]:
 
     What was listed and then not failed, or is gone, or is a later task of the same id, is left out.
     """
-    sender, index = store.transport.sender, store.base.keys.dead_tasks()
+    commands, index = store.transport.commands, store.base.keys.dead_tasks()
     found: list[TaskState] = []
     start = 0
     while len(found) < limit:
         end = start + _PAGE - 1
-        members: list[bytes] = await sender.send("ZREVRANGE", index, start, end, repeatable=True)
+        members: list[bytes] = await commands.zrevrange(index, start, end)
         loads = (_load(store, *codec.decode(member)) for member in members)
         found += [state for state in await asyncio.gather(*loads) if state is not None]
         if len(members) < _PAGE:

@@ -24,7 +24,7 @@ from typing import Self
 
 from redis_state.errors import BackendError, NoConnection, StoreFull
 from redis_state.models import TaskStatus
-from redis_state.primitives.watchlist import Claim, WatchList
+from redis_state.primitives.watchlist import WatchClaim, WatchList
 from redis_state.serialization import codec
 from redis_state.store import RedisStateStore
 from redis_state.transport.keys import WATCH_SHARDS
@@ -137,10 +137,10 @@ class Sweeper:
                 self.totals += report
         return report
 
-    async def _sweep(self, claims: Sequence[Claim], report: SweepReport) -> None:
+    async def _sweep(self, claims: Sequence[WatchClaim], report: SweepReport) -> None:
         report.looked += len(claims)
-        settled: list[tuple[Claim, int | None]] = []
-        waiting: list[tuple[Claim, TaskStatusView]] = []
+        settled: list[tuple[WatchClaim, int | None]] = []
+        waiting: list[tuple[WatchClaim, TaskStatusView]] = []
         # What these send is sent together: it is a round trip for all, not for each.
         judging = (self._judge(claim.entry, report) for claim in claims)
         verdicts = await asyncio.gather(*judging, return_exceptions=True)
@@ -164,7 +164,7 @@ class Sweeper:
     async def _judge(self, entry: bytes, report: SweepReport) -> _Verdict:
         try:
             task = _task_of(entry)
-        except codec.Unreadable:
+        except codec.DecodeError:
             log.warning("an entry of the watch list cannot be read")
             return _Fate.OUT
         if task is None:
@@ -214,8 +214,8 @@ class Sweeper:
         return await read_status(self._store, *task)
 
     async def _queue_up(
-        self, waiting: Sequence[tuple[Claim, TaskStatusView]], report: SweepReport
-    ) -> list[tuple[Claim, int | None]]:
+        self, waiting: Sequence[tuple[WatchClaim, TaskStatusView]], report: SweepReport
+    ) -> list[tuple[WatchClaim, int | None]]:
         jobs = [status_view.job for _, status_view in waiting]
         mended = await self._queue.ensure_queued(jobs, patience_ms=self._patience_ms)
         for job, how in zip(jobs, mended, strict=True):

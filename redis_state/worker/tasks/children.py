@@ -43,7 +43,6 @@ from redis_state.serialization import codec
 from redis_state.serialization.rows import as_object
 from redis_state.store import RedisStateStore
 from redis_state.stores.tasks import move_fields
-from redis_state.transport.clock import ask_time
 from redis_state.worker.arq.job_format import Job
 from redis_state.worker.arq.queue import Queue, put_now
 from redis_state.worker.observe import tracing as telemetry
@@ -334,8 +333,7 @@ class ChildTasks:
     async def children(self, session_id: str, task_id: str) -> Sequence[str]:
         """Return the children of a task."""
         index = self._store.base.keys.children(session_id, task_id)
-        sender = self._store.transport.sender
-        found: list[bytes] = await sender.send("ZRANGE", index, 0, -1, repeatable=True)
+        found: list[bytes] = await self._store.transport.commands.zrange(index, 0, -1)
         return [topic_text(member) or "" for member in found]
 
     async def _write(
@@ -383,14 +381,14 @@ class ChildTasks:
         if self._queue is None:
             return
         try:
-            await put_now(self._queue, job, ask_time(self._store.transport.sender))
+            await put_now(self._queue, job, self._store.transport.commands.time())
         except BackendError as error:
             log.warning("task %s is left to a sweeper: %s", job.task_id, error)
 
     async def _end_noted(self, session_id: str, task_id: str, child_id: str) -> dict[str, Any]:
         journal = self._keys(session_id, task_id).journal
-        found: bytes | None = await self._store.transport.sender.send(
-            "HGET", journal, b"end:" + raw(child_id), repeatable=True
+        found: bytes | None = await self._store.transport.commands.hget(
+            journal, b"end:" + raw(child_id)
         )
         if found is None:
             raise TaskFailed(session_id, child_id, "nothing is kept of it any more")
@@ -399,7 +397,7 @@ class ChildTasks:
     async def _parent(self, session_id: str, task_id: str) -> str | None:
         key = self._store.base.keys.task(session_id, task_id)
         found: bytes | None
-        found = await self._store.transport.sender.send("HGET", key, "parent", repeatable=True)
+        found = await self._store.transport.commands.hget(key, "parent")
         return found.decode("utf-8", "surrogatepass") if found else None
 
     def _keys(self, session_id: str, task_id: str) -> TaskKeys:

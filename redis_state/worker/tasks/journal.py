@@ -138,13 +138,13 @@ class Journals:
         return len(starts)
 
     async def _fetch(self, keys: TaskKeys, entry: str, chunks: int) -> bytes | None:
-        send = self._scripts.transport.sender.send
+        commands = self._scripts.transport.commands
         asked: deque[Any] = deque()
         names = (part_name(entry, number) for number in range(chunks))
         data = bytearray()
         while True:
             for name in islice(names, _READ_AHEAD - len(asked)):
-                asked.append(send("HGET", keys.journal, name, repeatable=True))
+                asked.append(commands.hget(keys.journal, name))
             if not asked:
                 return bytes(data)
             chunk: bytes | None = await asked.popleft()

@@ -15,6 +15,7 @@ from redis_state.serialization import codec
 from redis_state.serialization.rows import as_object
 from redis_state.store import RedisStateStore
 from redis_state.transport.clock import ms_of
+from redis_state.transport.commands import Commands
 from redis_state.transport.keys import pause_id_of
 from redis_state.worker.tasks.pause_model import token_of
 
@@ -85,7 +86,7 @@ class _Reading:
 
         ``more`` fields, one of the token and one of the task, are read too.
         """
-        members: list[bytes] = await self._send("ZRANGE", self._index, b"0", str(last))
+        members: list[bytes] = await self._commands.zrange(self._index, 0, last)
         for start in range(0, len(members), _SLICE):
             for found in await self._open_of(members[start : start + _SLICE], more):
                 yield found
@@ -93,9 +94,9 @@ class _Reading:
     async def _open_of(
         self, members: Sequence[bytes], more: Sequence[str]
     ) -> list[tuple[int, Fields, Fields]]:
-        now = ms_of(await self._send("TIME"))
+        now = ms_of(await self._commands.time())
         names = (*_TOKEN_FIELDS, *more[:1])
-        asked = [self._send("HMGET", key, *names) for key in members]
+        asked = [self._commands.hmget(key, *names) for key in members]
         tokens = [_fields(names, await answer) for answer in asked]
         owners = [token["task"] for token in tokens if token["task"]]
         tasks = await self._tasks(owners, (*_TASK_FIELDS, *more[1:]))
@@ -108,7 +109,7 @@ class _Reading:
             elif int(token["expires"]) > now:
                 found.append((now, token, task))
         if closed:
-            await self._store.base.scripts.run_once("ZREM", self._index, *closed)
+            await self._store.base.scripts.zrem(self._index, *closed)
         return found
 
     async def _tasks(
@@ -116,7 +117,7 @@ class _Reading:
     ) -> dict[tuple[str, str], Fields]:
         keys = self._store.base.keys
         asked = {
-            task: self._send("HMGET", keys.task(*task), *names)
+            task: self._commands.hmget(keys.task(*task), *names)
             for task in {_owner(owner) for owner in owners}
         }
         return {task: _fields(names, await answer) for task, answer in asked.items()}
@@ -146,8 +147,9 @@ class _Reading:
         place = f"pause {entry} of task {task_id}"
         return self._store.base.attempt(session_id, place, token["payload"] or b"", read)
 
-    def _send(self, *command: str | bytes) -> Any:
-        return self._store.transport.sender.send(*command, repeatable=True)
+    @property
+    def _commands(self) -> Commands:
+        return self._store.transport.commands
 
 
 def _fields(names: Sequence[str], values: Sequence[Any]) -> Fields:

@@ -113,7 +113,7 @@ def asks(reason: str, payload: Any) -> str:
 
 def asks_of(about: bytes | None) -> str | None:
     """Return what a pause asks from what its token says; None if that cannot be read."""
-    with suppress(codec.Unreadable, KeyError):
+    with suppress(codec.DecodeError, KeyError):
         told = as_object(about or b"")
         return asks(told["reason"], told["payload"])
     return None
@@ -137,7 +137,7 @@ def entry_name(entry: str) -> str:
 
 def name_of(entry: str, about: bytes | None) -> str:
     """Return a pause's name from what its token says; from its entry if that cannot be read."""
-    with suppress(codec.Unreadable, KeyError):
+    with suppress(codec.DecodeError, KeyError):
         return str(as_object(about or b"")["name"])
     return entry_name(entry)
 

@@ -24,6 +24,7 @@ from redis_state.store import RedisStateStore
 from redis_state.stores.base import ms
 from redis_state.stores.tasks import move_fields
 from redis_state.transport.clock import ms_of
+from redis_state.transport.commands import Commands
 from redis_state.transport.keys import is_pause_id, pause_id_of
 from redis_state.worker.tasks.journal import state_of
 from redis_state.worker.tasks.moves import announcement, raise_refused, status_update
@@ -165,7 +166,7 @@ class TaskPauses:
         whoever comes second, TokenUnknown, InvalidTransition if the task is over.
         """
         key = self._token_key(token)
-        owner, is_open, about = await self._send("HMGET", key, "task", "state", "payload")
+        owner, is_open, about = await self._commands.hmget(key, "task", "state", "payload")
         if not owner:
             raise TokenUnknown(expired=False)
         session_id, task_id, entry = codec.decode(owner)
@@ -303,16 +304,16 @@ class TaskPauses:
     async def _unlist(self, key: str) -> None:
         # What is listed and not open any more is found out by whoever reads the list.
         with suppress(BackendError):
-            await self._scripts.run_once("ZREM", self._store.base.keys.open_pauses(), key)
+            await self._scripts.zrem(self._store.base.keys.open_pauses(), key)
 
     async def _left_ms(self, key: str) -> int:
         """Return how long a pause may still be decided, 0 if no longer."""
-        expires = await self._send("HGET", key, "expires")
-        return max(0, int(expires or 0) - ms_of(await self._send("TIME")))
+        expires = await self._commands.hget(key, "expires")
+        return max(0, int(expires or 0) - ms_of(await self._commands.time()))
 
     async def _note(self, state: TaskState, entry: str) -> dict[str, Any]:
-        noted: bytes | None = await self._send("HGET", self._keys(state).journal, raw(entry))
-        with suppress(codec.Unreadable):
+        noted: bytes | None = await self._commands.hget(self._keys(state).journal, raw(entry))
+        with suppress(codec.DecodeError):
             return as_object(noted or b"")
         return {}
 
@@ -325,8 +326,9 @@ class TaskPauses:
             raise TokenUnknown(expired=False)
         return key
 
-    async def _send(self, *command: str | bytes) -> Any:
-        return await self._store.transport.sender.send(*command, repeatable=True)
+    @property
+    def _commands(self) -> Commands:
+        return self._store.transport.commands
 
 
 async def expire_pauses(store: RedisStateStore, session_id: str, task_id: str) -> int | None:

@@ -25,7 +25,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from redis_state.errors import InvalidTransition, JournalRewound, LeaseLost
-from redis_state.primitives.lease import Held
+from redis_state.primitives.lease import HeldLease
 from redis_state.scripts import LaneState, Reply, ReplyCode, raw
 from redis_state.serialization import codec
 
@@ -219,7 +219,7 @@ class Replay:
     """
 
     def __init__(
-        self, held: Held, journal: Mapping[str, Any] | None = None, *, known: int = 0
+        self, held: HeldLease, journal: Mapping[str, Any] | None = None, *, known: int = 0
     ) -> None:
         self.known: int = known
         self._known_at_start = known

@@ -13,7 +13,7 @@ from redis_state.worker.tasks.journal import Journals, StepNote, steps_of
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class StepSnapshot:
     """One noted step: its place in the order of the task's notes, and how it came there.
 
     ``version`` counts from 1 without a hole; ``epoch`` is the run that made it, ``at`` the server's
@@ -29,7 +29,7 @@ class Snapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class FullSnapshot(Snapshot):
+class FullSnapshot(StepSnapshot):
     """A snapshot and the step's result."""
 
     result: Any = field(repr=False)
@@ -42,10 +42,10 @@ class Snapshots:
         self._store = store
         self._journals = Journals(store.base.scripts)
 
-    async def list(self, session_id: str, task_id: str) -> list[Snapshot]:
+    async def list(self, session_id: str, task_id: str) -> list[StepSnapshot]:
         """List a task's snapshots in order. Errors: CorruptState."""
         noted = await self._noted(session_id, task_id)
-        return [Snapshot(*_facts(entry, note)) for entry, note in noted]
+        return [StepSnapshot(*_facts(entry, note)) for entry, note in noted]
 
     async def get(self, session_id: str, task_id: str, version: int) -> FullSnapshot | None:
         """Return one snapshot, or None. Errors: CorruptState."""

@@ -66,7 +66,7 @@ class StepPolicy:
             raise InvalidField("inline_bytes", "0 or more bytes are needed")
 
 
-class Scope:
+class NameScope:
     """Where names are counted. ``entry`` is that of the step whose work it is, if it is one."""
 
     def __init__(
@@ -112,7 +112,7 @@ class Scope:
             )
 
 
-_WORKING: ContextVar[Scope | None] = ContextVar("redis_state_step", default=None)
+_WORKING: ContextVar[NameScope | None] = ContextVar("redis_state_step", default=None)
 
 
 class Steps:
@@ -132,14 +132,14 @@ class Steps:
         self._asked: set[str] = set()
         self._doing: dict[str, asyncio.Lock] = {}
         self._attempts: Counter[str] = Counter()
-        self._root = self._scope = Scope()
-        self._made_in: Scope | None = None
+        self._root = self._scope = NameScope()
+        self._made_in: NameScope | None = None
 
     def branch(self, name: str) -> Steps:
         """Make a part of the handler that counts names for itself."""
         made = copy(self)
         # Counted with the steps of this name, or both would name what is in them alike.
-        scope = Scope(f"{self._here.ask('step', name)}/")
+        scope = NameScope(f"{self._here.ask('step', name)}/")
         made._scope, made._made_in = scope, _WORKING.get()  # noqa: SLF001 - a copy of this object
         return made
 
@@ -247,7 +247,7 @@ class Steps:
         await self._tell("changed", {"notice": "handler_changed", "entries": missed})
 
     @property
-    def _here(self) -> Scope:
+    def _here(self) -> NameScope:
         """Where names are counted now: the step whose work this is, unless made inside of it."""
         working = _WORKING.get()
         return self._scope if working is None or working is self._made_in else working
@@ -293,7 +293,7 @@ class Steps:
         path = entry.partition(":")[2]
         self._attempts[entry] += 1
         attempt = f"{entry}!{self._attempts[entry]}"
-        token = _WORKING.set(Scope(f"{path}/", name=name, entry=entry, attempt=attempt))
+        token = _WORKING.set(NameScope(f"{path}/", name=name, entry=entry, attempt=attempt))
         try:
             with telemetry.stepping(name):
                 outcome = work()

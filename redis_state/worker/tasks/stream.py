@@ -143,9 +143,7 @@ async def put_back(store: RedisStateStore, session_id: str, task_id: str) -> Non
     A server that evicts may have dropped the entry. Then no sweeper looks at the task, and nobody
     takes it over when its worker dies. A sweeper takes an entry out again that is not needed.
     """
-    ours = await store.transport.sender.send(
-        "HEXISTS", store.base.keys.task(session_id, task_id), "job", repeatable=True
-    )
+    ours = await store.transport.commands.hexists(store.base.keys.task(session_id, task_id), "job")
     if ours:
         watch = WatchList(store.base.scripts, store.base.keys)
         await watch.put_back(watch_entry(session_id, task_id), delay_ms=_LOOK_SOON_MS)
@@ -184,15 +182,12 @@ async def list_unfinished(store: RedisStateStore, limit: int) -> list[TaskState]
 
     Terminal tasks, which stand there until a sweeper has looked twice, are left out.
     """
-    send = store.transport.sender.send
+    commands = store.transport.commands
     keys = [store.base.keys.watch(shard) for shard in range(WATCH_SHARDS)]
     found: list[TaskState] = []
     start = 0
     while len(found) < limit:
-        asked = (
-            send("ZRANGE", key, start, start + _PAGE - 1, "WITHSCORES", repeatable=True)
-            for key in keys
-        )
+        asked = (commands.zrange_scored(key, start, start + _PAGE - 1) for key in keys)
         pages: list[list[bytes]] = await asyncio.gather(*asked)
         due = sorted(
             (float(score), entry)
@@ -211,7 +206,7 @@ async def list_unfinished(store: RedisStateStore, limit: int) -> list[TaskState]
 async def _load(store: RedisStateStore, entry: bytes) -> TaskState | None:
     try:
         named = codec.decode(entry)
-    except codec.Unreadable:
+    except codec.DecodeError:
         return None
     match named:
         case ["task", str(session_id), str(task_id)]:

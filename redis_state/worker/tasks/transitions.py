@@ -29,7 +29,7 @@ from redis_state.models import (
     TaskType,
     UpdateType,
 )
-from redis_state.primitives.lease import Held, Leases, new_owner
+from redis_state.primitives.lease import HeldLease, Leases, new_owner
 from redis_state.primitives.record import new_write_id, stored
 from redis_state.primitives.watchlist import WatchList
 from redis_state.scripts import Reply, ReplyCode, TaskKeys
@@ -74,7 +74,7 @@ class StartedRun:
     is ``isolated`` is not cancelled with its ``parent``.
     """
 
-    held: Held
+    held: HeldLease
     state: TaskState
     handler: str
     input: Any
@@ -216,7 +216,7 @@ class TaskTransitions:
         if reply.word is not ReplyCode.OK:
             return NotStarted(reply.text(0) if reply.facts else "missing")
         epoch, flat = reply.facts
-        held = Held(keys.lease, owner, int(epoch))
+        held = HeldLease(keys.lease, owner, int(epoch))
         crashes = _crashes(flat)
         if crashes > max_crashes:
             reason = await self._dead_letter(session_id, task_id, held, crashes)
@@ -339,7 +339,7 @@ class TaskTransitions:
         raise_refused(reply, started.state, run=started.replay, wanted="prioritized")
 
     async def _read_started(
-        self, session_id: str, task_id: str, held: Held, flat: list[Any]
+        self, session_id: str, task_id: str, held: HeldLease, flat: list[Any]
     ) -> StartedRun:
         record = stored(flat)
         if record is None:
@@ -371,7 +371,7 @@ class TaskTransitions:
             ),
         )
 
-    async def _dead_letter(self, session_id: str, task_id: str, held: Held, died: int) -> str:
+    async def _dead_letter(self, session_id: str, task_id: str, held: HeldLease, died: int) -> str:
         """List a task as dead, then fail it.
 
         A crash in between leaves it running under a lease that runs out, and on the list, which
@@ -383,7 +383,7 @@ class TaskTransitions:
         return reason
 
     async def _give_up(
-        self, session_id: str, task_id: str, held: Held, reason: str, *, crashes: int = 0
+        self, session_id: str, task_id: str, held: HeldLease, reason: str, *, crashes: int = 0
     ) -> None:
         log.error("task %s is failed: %s", task_id, reason)
         state = TaskState(
