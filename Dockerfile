@@ -10,14 +10,18 @@ RUN useradd --create-home --uid 1000 agent
 
 WORKDIR /build
 COPY pyproject.toml README.md LICENSE pytest_redis_state.py ./
+COPY requirements requirements
 COPY lua lua
 COPY redis_state redis_state
-RUN pip install '.[worker,cli]' && rm -rf /build
+RUN pip install '.[worker,cli,http,crypto,otel,prometheus,uvloop]' -c requirements/dev.txt && rm -rf /build
 
-# arq puts the working directory on the import path: the pool needs only this folder beside the
-# installed package.
+# The command puts the working directory on the import path: the pool needs only this folder beside
+# the installed package.
 WORKDIR /app
 COPY workers workers
 
 USER agent
-CMD ["arq", "workers.settings.WorkerSettings"]
+ENV WORKER_METRICS=0.0.0.0:9100
+EXPOSE 9100
+HEALTHCHECK --interval=30s --timeout=10s --start-period=20s CMD ["redis-state", "workers", "--here"]
+CMD ["redis-state", "worker", "workers.settings:worker"]

@@ -14,7 +14,7 @@ from typing import Any, Self
 from benchmarks.measure import Measured
 
 ROOT = Path(__file__).resolve().parents[1]
-PEERS_HOME = Path(os.environ.get("REDIS_STATE_BENCH_PEERS", ROOT / ".venv-peers"))
+PEERS_HOME = Path(os.environ.get("REDIS_STATE_BENCH_PEERS", ROOT / ".nox"))
 
 
 class NotMeasured(Exception):

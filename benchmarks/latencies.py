@@ -76,7 +76,7 @@ async def pause(client: TaskClient) -> float:
     task_id = await client.submit("paused", session_id=_SESSION)
     told = await _update(client, task_id, UpdateType.CHECKPOINT)
     before = time.monotonic()
-    await client.approve(str(told["resume_token"]))
+    await client.approve(str(told["pause_id"]))
     return await _moment(client, task_id) - before
 
 

@@ -16,8 +16,8 @@ from benchmarks.server import BenchServer, stack_server
 
 MANY = 64
 _BUSY = "ours, busy_poll_us=100"
-_A2A = PEERS_HOME / "a2a"
-_LANGGRAPH = PEERS_HOME / "langgraph"
+_A2A = PEERS_HOME / "peer-a2a"
+_LANGGRAPH = PEERS_HOME / "peer-langgraph"
 
 
 @dataclass

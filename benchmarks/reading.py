@@ -117,9 +117,9 @@ async def _hydration(run: Run, store: RedisStateStore) -> list[Row]:
         if len(found) < _LONG:
             raise RuntimeError(f"{len(found)} of {_LONG} rows were read")
         before = time.perf_counter()
-        page = await store.read_updates("long", count=1000)
+        page = await store.read_updates("long", limit=1000)
         while not page.at_end:
-            page = await store.read_updates("long", after=page.cursor, count=1000)
+            page = await store.read_updates("long", after=page.cursor, limit=1000)
         paged.append(time.perf_counter() - before)
     said = f"hydration of {_LONG:,} rows"
     return [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from redis_state.errors import (
     AuthenticationFailed,
     BackendError,
@@ -9,6 +11,7 @@ from redis_state.errors import (
     CallerError,
     CommandRefused,
     ConfigError,
+    Conflict,
     CorruptState,
     CursorGap,
     HandlerChanged,
@@ -21,6 +24,7 @@ from redis_state.errors import (
     MemoryBudgetExceeded,
     MissingCapability,
     NoConnection,
+    NotFound,
     OutcomeUnknown,
     PauseTimeout,
     RedisStateError,
@@ -37,34 +41,27 @@ from redis_state.errors import (
     TokenUnknown,
     VersionConflict,
 )
-from redis_state.serialization.codec import Change
+from redis_state.models import StateUpdate, SteeringEvent, TaskState
 from redis_state.settings import Settings
-from redis_state.store import (
-    Entry,
-    EntryPage,
-    Health,
-    HostTypes,
-    RedisStateStore,
-    Unreadable,
-)
+from redis_state.store import RedisStateStore
+
+if TYPE_CHECKING:
+    from redis_state.worker import AgentWorker, TaskClient, TaskContext
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "AgentWorker",
     "AuthenticationFailed",
     "BackendError",
     "BackendUnavailable",
     "CallerError",
-    "Change",
     "CommandRefused",
     "ConfigError",
+    "Conflict",
     "CorruptState",
     "CursorGap",
-    "Entry",
-    "EntryPage",
     "HandlerChanged",
-    "Health",
-    "HostTypes",
     "InvalidField",
     "InvalidTransition",
     "JournalRewound",
@@ -74,6 +71,7 @@ __all__ = [
     "MemoryBudgetExceeded",
     "MissingCapability",
     "NoConnection",
+    "NotFound",
     "OutcomeUnknown",
     "PauseTimeout",
     "RedisStateError",
@@ -82,15 +80,28 @@ __all__ = [
     "SessionConflict",
     "SessionNotFound",
     "Settings",
+    "StateUpdate",
+    "SteeringEvent",
     "SteeringValidationError",
     "StoreFull",
+    "TaskClient",
+    "TaskContext",
     "TaskFailed",
     "TaskNotCompleted",
+    "TaskState",
     "TaskUnknown",
     "TaskWasCancelled",
     "TokenResolved",
     "TokenUnknown",
-    "Unreadable",
     "VersionConflict",
     "__version__",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a name of the worker on first use: it needs the extra ``worker``."""
+    if name in {"AgentWorker", "TaskClient", "TaskContext"}:
+        from redis_state import worker  # noqa: PLC0415 - see above
+
+        return getattr(worker, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -6,33 +6,38 @@
     │   ├── InvalidField           an argument of a wrong type or shape, named
     │   ├── SteeringValidationError    a steering payload breaks the rules of its type
     │   ├── MissingCapability      a store lacks methods that a feature needs
-    │   └── MemoryBudgetExceeded   a turn is more than a memory may hold
-    ├── LostRace               somebody else was first; the error carries the facts
-    │   ├── VersionConflict        the document moved on
-    │   │   └── SessionConflict        an agent's session did
-    │   ├── SessionNotFound        no such agent's session, or no longer
-    │   ├── SessionBusy            somebody else executes the session
-    │   ├── LeaseLost              the epoch is no longer the current one
-    │   ├── TokenResolved          the token was used: by whom, when and how
-    │   ├── TokenUnknown           no such token, or no longer
-    │   ├── TaskUnknown            no such task, or no longer
-    │   ├── PauseTimeout           nobody decided a pause in time
-    │   ├── InvalidTransition      the task's state does not allow this step
-    │   └── LimitReached           as many wait already as may
-    ├── CursorGap              rows between the cursor and what is kept are gone
-    ├── TaskNotCompleted       a task whose result was asked for has none
+    │   ├── MemoryBudgetExceeded   a turn exceeds a memory's budget
+    │   └── HandlerChanged         a handler did not use an entry that earlier runs recorded
+    ├── LostRace               the stored state does not allow the call: read it again
+    │   ├── Conflict               another call was first; the error carries the facts
+    │   │   ├── VersionConflict        another write came first
+    │   │   │   └── SessionConflict        the same, for an agent's session
+    │   │   ├── SessionBusy            another caller executes the session
+    │   │   ├── LeaseLost              the epoch is no longer the current one
+    │   │   ├── TokenResolved          the token is already resolved: by whom, when and how
+    │   │   ├── InvalidTransition      the task's status does not allow the change
+    │   │   └── LimitReached           the limit of pending things is reached
+    │   └── NotFound               there is none, or no longer
+    │       ├── SessionNotFound        an agent's session
+    │       ├── TokenUnknown           a token
+    │       └── TaskUnknown            a task
+    ├── CursorGap              rows between the cursor and what is kept are missing
+    ├── TaskNotCompleted       a terminal task has no result
     │   ├── TaskFailed             it is FAILED
     │   └── TaskWasCancelled       it is CANCELLED
-    ├── HandlerChanged         a handler ended without asking for what earlier runs noted
+    ├── PauseTimeout           a pause was not resolved in time
     └── BackendError           trouble with the server
-        ├── NoConnection           there is no connection that could be used
-        │   ├── BackendUnavailable     it cannot be reached; the call did not happen
-        │   │   └── OutcomeUnknown         the connection broke: it may have happened
-        │   └── AuthenticationFailed   it refuses the user and password; the call did not happen
-        ├── StoreFull              it refuses writes for want of memory or disk; reads go on
-        ├── JournalRewound         it has lost entries of a task's journal that its run knows
-        ├── CommandRefused         it answered with an error that none of the others explains
-        └── CorruptState           what is stored cannot be what was written
+        ├── NoConnection           no usable connection
+        │   ├── BackendUnavailable     the server cannot be reached; the call did not happen
+        │   │   └── OutcomeUnknown         the connection broke; the call may have happened
+        │   └── AuthenticationFailed   the server refuses the login; the call did not happen
+        ├── StoreFull              the server refuses writes: no memory or disk; reads work
+        ├── JournalRewound         the server lost entries of a task's journal
+        ├── CommandRefused         the server refused the command for another reason
+        └── CorruptState           the stored data is damaged
+
+Four branches say what to do: correct the call, read the state again, accept that there is none, or
+try again later. The others are not about a call: a reader's position, a task's end, a pause's end.
 
 No text of an error holds a payload, a token or a password.
 """
@@ -40,26 +45,34 @@ No text of an error holds a payload, a token or a password.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 _NAMED_ENTRIES = 10
 _GAPS: dict[str, str] = {
-    "rewound": "the server lost its row and has new ones since",
+    "rewound": "the server lost its row and has new rows since",
     "ahead": "the server lost its row, or the log has expired",
-    "foreign": "it is of another log, or nothing of its time is kept",
+    "foreign": "it belongs to another log, or nothing of its time is kept",
 }
 
 
+def _moment(at_ms: int) -> str:
+    try:
+        return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    except (ValueError, OverflowError, OSError):
+        return f"{at_ms} ms"
+
+
 class RedisStateError(Exception):
-    """Base of every error of this library."""
+    """Base class of every error of this library."""
 
 
 class CallerError(RedisStateError):
-    """The call itself is wrong. Nothing was sent; correct it and call again."""
+    """The call is wrong. Nothing was sent. Correct it and call again."""
 
 
 class ConfigError(CallerError):
-    """A setting or a server address cannot be used."""
+    """A setting or a server address cannot be used. The text names it."""
 
 
 class InvalidField(CallerError, ValueError):
@@ -73,7 +86,7 @@ class InvalidField(CallerError, ValueError):
 
 
 class SteeringValidationError(CallerError, ValueError):
-    """A steering payload breaks the rules of its event type. ``errors`` lists how."""
+    """A steering payload breaks the rules of its event type. ``errors`` lists every violation."""
 
     def __init__(self, errors: Sequence[str]) -> None:
         super().__init__("invalid steering payload: " + "; ".join(errors))
@@ -90,17 +103,40 @@ class MissingCapability(CallerError, TypeError):
 
 
 class MemoryBudgetExceeded(CallerError, RuntimeError):
-    """A turn is more than the memory may hold, and its policy is ``error``. It was not taken."""
+    """A turn exceeds the memory's budget, and the policy is ``error``. The turn was not added."""
+
+
+class HandlerChanged(CallerError):
+    """A handler ended without using ``entries`` that earlier runs of the task recorded.
+
+    A step was renamed or removed, or the handler decides differently in each run. The effects of
+    those steps have happened.
+    """
+
+    def __init__(self, task_id: str, entries: Sequence[str]) -> None:
+        more = len(entries) - _NAMED_ENTRIES
+        named = ", ".join(entries[:_NAMED_ENTRIES]) + (f" and {more} more" if more > 0 else "")
+        super().__init__(f"the handler of task {task_id} never used what was recorded: {named}")
+        self.task_id = task_id
+        self.entries: list[str] = list(entries)
 
 
 class LostRace(RedisStateError):
-    """Somebody else was first. Read the state again before deciding what to do."""
+    """The stored state does not allow the call. Read it again before you decide what to do."""
 
 
-class VersionConflict(LostRace):
+class Conflict(LostRace):
+    """Another caller was first. The error carries the facts."""
+
+
+class NotFound(LostRace):
+    """The thing does not exist, or no longer."""
+
+
+class VersionConflict(Conflict):
     """The document is at ``actual``, not at ``expected``. Load it and apply the change again.
 
-    Both may have one number, given twice: after a rollback of the server, or a deletion.
+    Both may be the same number: the server gives it again after a rollback or a deletion.
     """
 
     def __init__(self, what: str, *, expected: int | str, actual: int | str) -> None:
@@ -112,9 +148,9 @@ class VersionConflict(LostRace):
 
 
 class SessionConflict(VersionConflict):
-    """The session is at ``actual``, not at ``expected``, or of another life of its id.
+    """The session is at ``actual``, not at ``expected``, or was created again under its id.
 
-    ``actual`` is 0 if there is none. Load it and apply the change anew.
+    ``actual`` is 0 if there is no session. Load it and apply the change again.
     """
 
     def __init__(self, session_id: str, *, expected: int, actual: int) -> None:
@@ -122,26 +158,26 @@ class SessionConflict(VersionConflict):
         self.session_id = session_id
 
 
-class SessionNotFound(LostRace):
-    """There is no such session. It was never created, was deleted, or has expired."""
+class SessionNotFound(NotFound):
+    """The session does not exist. It was never created, was deleted, or has expired."""
 
     def __init__(self, session_id: str) -> None:
         super().__init__(f"no session {session_id!r}")
         self.session_id = session_id
 
 
-class SessionBusy(LostRace):
-    """Somebody else executes the session. Try again, or wait for it."""
+class SessionBusy(Conflict):
+    """Another process executes the session. Retry, or wait for it."""
 
     def __init__(self, session_id: str) -> None:
-        super().__init__(f"session {session_id!r} is executed by somebody else")
+        super().__init__(f"session {session_id!r} is executed by another process")
         self.session_id = session_id
 
 
-class LeaseLost(LostRace):
-    """Another owner holds the lease. Stop working: every further write will be refused.
+class LeaseLost(Conflict):
+    """Another owner holds the lease. Stop working: the server refuses every further write.
 
-    ``released`` tells that this very owner gave it back, and that nobody has taken it since.
+    ``released`` is true if this owner released the lease and no other took it.
     """
 
     def __init__(self, what: str, *, epoch: int, current: int, released: bool = False) -> None:
@@ -152,41 +188,33 @@ class LeaseLost(LostRace):
         self.released = released
 
 
-class TokenResolved(LostRace):
-    """The token was used before. ``by``, ``at_ms`` and ``decision`` say by whom, when and how."""
+class TokenResolved(Conflict):
+    """The token is already resolved: by ``actor``, at ``at_ms``, with ``decision``."""
 
-    def __init__(self, *, by: str, at_ms: int, decision: Any) -> None:
-        super().__init__(f"the token was resolved by {by} at {at_ms} ms")
-        self.by = by
+    def __init__(self, *, actor: str, at_ms: int, decision: Any) -> None:
+        super().__init__(f"the token was resolved by {actor} at {_moment(at_ms)}")
+        self.actor = actor
         self.at_ms = at_ms
         self.decision = decision
 
 
-class TokenUnknown(LostRace):
-    """No such token, or it has expired (``expired`` tells, while its trace is kept)."""
+class TokenUnknown(NotFound):
+    """The token does not exist or has expired. ``expired`` is known for some time only."""
 
     def __init__(self, *, expired: bool) -> None:
         super().__init__("the token has expired" if expired else "no such token")
         self.expired = expired
 
 
-class TaskUnknown(LostRace):
-    """No such task, or no longer: its time was over, or it was cleaned up."""
+class TaskUnknown(NotFound):
+    """The task does not exist. It was never created, has expired, or was cleaned up."""
 
     def __init__(self, task_id: str) -> None:
         super().__init__(f"there is no task {task_id!r}")
         self.task_id = task_id
 
 
-class PauseTimeout(LostRace):
-    """Nobody decided the pause ``name`` in time, and its policy is to fail."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(f"nobody decided the pause {name!r} in time")
-        self.name = name
-
-
-class InvalidTransition(LostRace):
+class InvalidTransition(Conflict):
     """The task is in state ``current``, from which ``wanted`` cannot be reached."""
 
     def __init__(self, task_id: str, *, current: str, wanted: str) -> None:
@@ -196,26 +224,30 @@ class InvalidTransition(LostRace):
         self.wanted = wanted
 
 
-class LimitReached(LostRace, RuntimeError):
-    """As many of ``what`` are waiting as may: ``limit``. Have one decided first.
+class LimitReached(Conflict, RuntimeError):
+    """The ``limit`` of pending ``what`` is reached. Resolve one first.
 
-    The text begins with ``code``, the host's own word for it.
+    The text begins with ``code``, the host's own name of the error.
     """
 
     def __init__(self, what: str, *, limit: int, code: str) -> None:
-        super().__init__(f"{code}: {limit} {what} are waiting, and no more may")
+        super().__init__(f"{code}: {limit} {what} are pending, and no more may")
         self.what = what
         self.limit = limit
 
 
 class CursorGap(RedisStateError):
-    """Rows after ``cursor`` are gone, so going on from it would skip them silently.
+    """Rows after ``cursor`` are missing. Reading from it would skip them silently.
 
-    ``reason`` is ``"trimmed"`` (``missed`` rows were dropped by retention), ``"rewound"`` (the
-    server lost its newest rows, among them that of the cursor, and new ones took their numbers),
-    ``"ahead"`` (it lost them, and there are no new ones yet) or ``"foreign"`` (the cursor belongs
-    to another log, or nothing of its time is kept). ``resume_after`` is the cursor that reads on:
-    after a lost history what is new since, without a hole or a repeat; else all that is kept.
+    ``reason`` is one of these:
+
+    - ``"trimmed"``: retention removed ``missed`` rows.
+    - ``"rewound"``: the server lost its newest rows, and new rows have their numbers.
+    - ``"ahead"``: the server lost them, and there are no new rows yet.
+    - ``"foreign"``: the cursor belongs to another log, or nothing of its time is kept.
+
+    Continue from ``resume_after``. After a lost history it reads exactly the new rows. Otherwise it
+    reads all that is kept.
     """
 
     def __init__(self, cursor: str, *, reason: str, missed: int | None, resume_after: str) -> None:
@@ -231,23 +263,8 @@ class CursorGap(RedisStateError):
         self.resume_after = resume_after
 
 
-class HandlerChanged(RedisStateError):
-    """A handler ended without asking for ``entries``, which earlier runs of the task noted.
-
-    A step was renamed or removed, or the handler does not decide alike in each run. What those
-    steps did has happened.
-    """
-
-    def __init__(self, task_id: str, entries: Sequence[str]) -> None:
-        more = len(entries) - _NAMED_ENTRIES
-        named = ", ".join(entries[:_NAMED_ENTRIES]) + (f" and {more} more" if more > 0 else "")
-        super().__init__(f"the handler of task {task_id} never asked for what was noted: {named}")
-        self.task_id = task_id
-        self.entries: list[str] = list(entries)
-
-
 class TaskNotCompleted(RedisStateError):
-    """A task is over and has no result. ``reason`` says why, in its own words, if it did."""
+    """A terminal task has no result. ``reason`` is the task's own text, if there is one."""
 
     how: str = "not completed"
 
@@ -265,9 +282,17 @@ class TaskFailed(TaskNotCompleted):
 
 
 class TaskWasCancelled(TaskNotCompleted):
-    """The task is CANCELLED. Who waits for its result is not cancelled by that."""
+    """The task is CANCELLED. A caller that waits for its result is not cancelled by that."""
 
     how: str = "CANCELLED"
+
+
+class PauseTimeout(RedisStateError):
+    """The pause ``name`` was not resolved in time, and its policy is to fail."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"the pause {name!r} was not resolved in time")
+        self.name = name
 
 
 class BackendError(RedisStateError):
@@ -275,10 +300,10 @@ class BackendError(RedisStateError):
 
 
 class NoConnection(BackendError):
-    """There is no connection to the server at ``address`` that could be used, for ``reason``.
+    """There is no usable connection to the server at ``address``, for ``reason``.
 
-    ``final`` if another try is in vain until something is changed: the URL, a certificate, a
-    password. Such an error is raised at once, the others at the call's deadline.
+    ``final`` is true if a retry is useless until the URL, a certificate or a password is changed.
+    Such an error is raised at once, the others at the call's deadline.
     """
 
     def __init__(self, address: str, reason: str, *, final: bool = False) -> None:
@@ -289,13 +314,13 @@ class NoConnection(BackendError):
 
 
 class BackendUnavailable(NoConnection):
-    """The server at ``address`` cannot be reached. The call did not happen; it may be repeated."""
+    """The server at ``address`` cannot be reached. The call did not happen. Repeat it later."""
 
 
 class AuthenticationFailed(NoConnection):
-    """The server refuses the user and password, or asks for them. The call did not happen.
+    """The server refuses the user and password, or requires them. The call did not happen.
 
-    Correct them, or what the server knows of them; ``final`` is always true.
+    Correct the URL or the server's users. ``final`` is always true.
     """
 
     def __init__(self, address: str, reason: str, *, final: bool = True) -> None:
@@ -303,17 +328,17 @@ class AuthenticationFailed(NoConnection):
 
 
 class OutcomeUnknown(BackendUnavailable):
-    """The connection broke after the call was sent: it may or may not have happened."""
+    """The connection broke after the call was sent. It may have happened: repeat it by its id."""
 
 
 class StoreFull(BackendError):
-    """The server has no memory or no disk to write to. Nothing was written; reads go on."""
+    """The server has no memory or disk for writes. Nothing was written. Reads work."""
 
 
 class JournalRewound(BackendError):
-    """The server's history went back: it has lost entries of a task's journal that its run knows.
+    """The server's history went back: it lost entries of a task's journal that the run knows.
 
-    Nothing was written. The run ends here, and the task begins again from what the server has left.
+    Nothing was written. The run ends here. The task begins again from what the server has left.
     """
 
     def __init__(self, what: str, *, known: int, found: int) -> None:
@@ -323,11 +348,11 @@ class JournalRewound(BackendError):
 
 
 class CommandRefused(BackendError):
-    """The server refused the command: its rights, its version, its disk. The text says which."""
+    """The server refused the command. The text has the reason, such as a missing right."""
 
 
 class CorruptState(BackendError):
-    """What is stored cannot be what was written. ``key`` says where."""
+    """The stored data is damaged. ``key`` is its place, ``problem`` what is wrong."""
 
     def __init__(self, key: str, problem: str) -> None:
         super().__init__(f"{key}: {problem}")

@@ -1,4 +1,4 @@
-"""Everything that can be set, from arguments or from ``REDIS_STATE_*`` in the environment."""
+"""The settings of a store, from arguments or from ``REDIS_STATE_*`` in the environment."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _Lifetime = Annotated[timedelta, Field(ge=timedelta(milliseconds=1), le=3650 * _
 class Settings(BaseSettings):
     """Settings of a store. Arguments win over ``REDIS_STATE_<NAME>`` in the environment.
 
-    Every lifetime counts on the server's clock. A row lives at least its ``*_ttl`` after it was
-    written; a log's keys are gone at most one and a half times that after the last one.
+    Lifetimes count on the server's clock. A row of a log lives at least its ``*_ttl``. The log's
+    keys expire at most one and a half times that after the last row.
     """
 
     model_config: ClassVar[SettingsConfigDict] = SettingsConfigDict(
@@ -32,39 +32,69 @@ class Settings(BaseSettings):
     )
 
     url: SecretStr = SecretStr("redis://localhost:6379/0")
+    """The server: `redis://`, `rediss://`, `unix://` or `embedded://`. See the guide to servers."""
     queue_url: SecretStr | None = None
+    """The server of the workers' queue, if it is another one than `url`."""
     namespace: str = "rs"
+    """The first part of every key. Stores with different namespaces share nothing."""
 
     call_timeout_s: _Seconds = 5.0
+    """The deadline of a call, in seconds. Retries happen within it."""
     connect_timeout_s: _Seconds = 5.0
-    # How long the loop stays awake for the reply to a lone call: sooner there, at the cost of CPU.
+    """The deadline of a new connection, in seconds."""
     busy_poll_us: Annotated[int, Field(ge=0, le=10_000)] = 0
+    """How long the event loop stays awake for the reply to a lone call, in microseconds.
+
+    It lowers the latency of single calls and costs CPU. 0 switches it off.
+    """
 
     max_events_per_trace: _Count = 50_000
+    """The newest audit events of a trace that are kept. 0 sets no limit."""
     max_updates_per_session: _Count = 10_000
+    """The newest updates of a session that are kept. 0 sets no limit."""
     max_steering_events_per_session: _Count = 10_000
+    """The newest steering events of a session that are kept. 0 sets no limit."""
     max_planner_events_per_trace: _Count = 50_000
+    """The newest planner events of a trace that are kept. 0 sets no limit."""
     max_pending_patches: _Count = 32
+    """The patches of a session that may wait for a decision. 0 sets no limit."""
 
     events_ttl: _Lifetime = 30 * _DAY
+    """The lifetime of an audit event."""
     updates_ttl: _Lifetime = 7 * _DAY
+    """The lifetime of an update. A cursor is valid as long as the updates behind it are kept."""
     steering_ttl: _Lifetime = 7 * _DAY
+    """The lifetime of a steering event."""
     planner_events_ttl: _Lifetime = 7 * _DAY
+    """The lifetime of a planner event."""
     bindings_ttl: _Lifetime = 30 * _DAY
+    """The lifetime of a remote binding after its last save."""
     memory_ttl: _Lifetime = 90 * _DAY
+    """The lifetime of a memory state after its last save, and of a key-value entry of a session."""
     trajectories_ttl: _Lifetime = 30 * _DAY
+    """The lifetime of a trajectory after its last save."""
     snapshots_ttl: _Lifetime = 90 * _DAY
+    """The lifetime of a task's snapshots after the last of them."""
     active_task_ttl: _Lifetime = 90 * _DAY
+    """The lifetime of a task that is not terminal, after its last change."""
     finished_task_ttl: _Lifetime = 7 * _DAY
+    """The lifetime of a terminal task, after its last change. A host's save may add an eighth."""
     agent_sessions_ttl: _Lifetime = 90 * _DAY
-    # People decide on these, and may be away for days.
+    """The lifetime of an agent's session after its last save."""
     pause_ttl: _Lifetime = 7 * _DAY
+    """The lifetime of a host's pause. People decide on it and may be away for days."""
     task_pause_ttl: _Lifetime = 7 * _DAY
+    """The lifetime of a task's pause, if it sets no timeout of its own."""
     resolved_token_ttl: _Lifetime = timedelta(hours=1)
+    """How long a resolved token returns who resolved it, when and how."""
     contexts_ttl: _Lifetime = 90 * _DAY
+    """The lifetime of a session's context after its last write."""
     pending_patch_ttl: _Lifetime = 7 * _DAY
+    """The lifetime of a patch that waits for a decision."""
     session_task_lease: _Lifetime = timedelta(seconds=30)
+    """The lease on a task of a PenguiFlow session. A task whose lease expired is FAILED."""
     kv_tombstone_ttl: _Lifetime = _DAY
+    """How long the mark of a deleted key-value entry is kept."""
 
     @field_validator("*", mode="before")
     @classmethod
@@ -73,16 +103,27 @@ class Settings(BaseSettings):
             raise ValueError("a truth value is no setting")  # noqa: TRY004 - pydantic names the field
         return value
 
-    # Fernet keys, separated by commas: the first one seals, all of them open.
     oauth_token_keys: SecretStr | None = None
+    """Fernet keys that encrypt OAuth tokens, separated by commas.
+
+    The first key encrypts. All of them decrypt.
+    """
     oauth_token_ttl: _Lifetime = 365 * _DAY
+    """The lifetime of an OAuth token that has no expiry of its own."""
     jobs_ttl: _Lifetime = 365 * _DAY
+    """The lifetime of a scheduled job beyond its next occurrence."""
     job_runs_ttl: _Lifetime = 30 * _DAY
+    """The lifetime of the record of a job's run."""
     max_runs_per_job: _Count = 1_000
+    """The newest runs of a job that are kept. 0 sets no limit."""
     job_lease: _Lifetime = timedelta(minutes=1)
+    """How long a scheduler's claim on a due job is valid."""
     job_attempts: Annotated[int, Field(ge=1)] = 5
+    """How many claims on one occurrence may expire before the job is given up."""
     a2a_task_ttl: _Lifetime = 30 * _DAY
+    """The lifetime of an A2A task after its last update."""
     max_updates_per_a2a_task: _Count = 10_000
+    """The newest updates of an A2A task that are kept. 0 sets no limit."""
 
 
 def make_settings(url: str | None = None, **options: Any) -> Settings:
@@ -103,7 +144,7 @@ def make_settings(url: str | None = None, **options: Any) -> Settings:
 
 
 def _problem(error: ValueError) -> str:
-    """Return which setting is wrong, without its value: it may be a secret."""
+    """Return which setting is wrong. Its value may be a secret and is left out."""
     listed = getattr(error, "errors", None)
     if listed is None:
         return str(error)

@@ -41,23 +41,23 @@ from redis_state.scripts import Fence, Scripts
 from redis_state.serialization import codec
 from redis_state.settings import Settings, make_settings
 from redis_state.stores.artifacts import ArtifactStore
-from redis_state.stores.audit_events import GLOBAL_TRACE, EventStore
 from redis_state.stores.base import Base, Unreadable
-from redis_state.stores.bindings import BindingStore
-from redis_state.stores.groups import GroupStore
+from redis_state.stores.contexts.groups import GroupStore
+from redis_state.stores.contexts.session_context import ContextStore, ContextTypes
 from redis_state.stores.kv import KVStore
 from redis_state.stores.memory import MemoryStore
 from redis_state.stores.pauses import PauseStore
-from redis_state.stores.planner_events import PlannerEventStore
-from redis_state.stores.session_context import ContextStore, ContextTypes
-from redis_state.stores.session_log import Entry, EntryPage
+from redis_state.stores.sessions.session_log import Entry, EntryPage
+from redis_state.stores.sessions.steering import SteeringStore
+from redis_state.stores.sessions.tasks import TaskStore
+from redis_state.stores.sessions.transitions import Transitions
+from redis_state.stores.sessions.updates import UpdateStore
 from redis_state.stores.snapshots import SnapshotStore
-from redis_state.stores.steering import SteeringStore
-from redis_state.stores.tasks import TaskStore
-from redis_state.stores.traces import TraceStore
-from redis_state.stores.trajectories import TrajectoryStore
-from redis_state.stores.transitions import Transitions
-from redis_state.stores.updates import UpdateStore
+from redis_state.stores.traces.audit_events import GLOBAL_TRACE, EventStore
+from redis_state.stores.traces.bindings import BindingStore
+from redis_state.stores.traces.planner_events import PlannerEventStore
+from redis_state.stores.traces.sharing import TraceStore
+from redis_state.stores.traces.trajectories import TrajectoryStore
 from redis_state.transport.keys import Keys, token_digest
 from redis_state.transport.transport import Transport
 
@@ -218,7 +218,7 @@ class RedisStateStore:
     ) -> RemoteBinding | None:
         """Return the newest live binding of a conversation; every coordinate matches exactly.
 
-        None for tenant or user matches only None. The newest is the one first saved last.
+        None for tenant or user matches only None. The newest is the one whose first save was last.
         """
         return await self.bindings.find(
             router_session_id,
@@ -235,28 +235,29 @@ class RedisStateStore:
     async def mark_binding_terminal(
         self, *, trace_id: str, context_id: str | None, task_id: str
     ) -> None:
-        """Retire a binding: it is listed, and never found again. An unknown one is let be."""
+        """Mark a binding as terminal: it is listed but not found any more. Ignore unknown ones."""
         await self.bindings.retire(trace_id, context_id, task_id)
 
     # Planner pauses
 
     async def save_planner_state(self, token: str, payload: dict[str, Any]) -> None:
-        """Keep a pause until it is loaded or `pause_ttl` is over; saving again starts that anew.
+        """Keep a pause until it is loaded or `pause_ttl` has passed. Saving again restarts that
+        time.
 
         Errors: TokenResolved if the token was loaded before and the payload is another one.
         """
         await self.pauses.save(token, payload)
 
     async def load_planner_state(
-        self, token: str, *, claim: str | None = None
+        self, token: str, *, idempotency_key: str | None = None
     ) -> dict[str, Any] | None:
-        """Consume a pause: its payload for exactly one caller anywhere, None for all others.
+        """Consume a pause: return its payload to exactly one caller anywhere, None to all others.
 
-        The same ``claim`` repeated gets the same payload: name one if you will ask again after a
-        restart of your own. A call without one that is cancelled or ends in OutcomeUnknown leaves
-        the pause to the next.
+        The same ``idempotency_key`` repeated gets the same payload: name one if you may call again
+        after a restart of your process. A call without a claim that is cancelled or ends in
+        OutcomeUnknown leaves the pause to the next caller.
         """
-        return await self.pauses.load(token, claim=claim)
+        return await self.pauses.load(token, idempotency_key=idempotency_key)
 
     # Memory
 
@@ -291,7 +292,7 @@ class RedisStateStore:
         return await self.tasks.list(session_id)
 
     async def save_update(self, update: StateUpdate) -> None:
-        """Append an update, once per ``update_id``, and tell it to whoever watches."""
+        """Append an update, once per ``update_id``, and publish it to the watchers."""
         await self.updates.save(update)
 
     async def list_updates(
@@ -304,8 +305,8 @@ class RedisStateStore:
     ) -> list[StateUpdate]:
         """Return the newest ``limit`` updates after ``since_id`` and of a task, oldest first.
 
-        ``since_id`` is looked up in the whole session; an unknown one is no cursor. To page
-        forward without skipping, use `read_updates`.
+        ``since_id`` is searched in the whole session. An unknown one is no cursor. To page forward
+        without skipping, use `read_updates`.
         """
         return await self.updates.list(session_id, task_id=task_id, since_id=since_id, limit=limit)
 
@@ -314,15 +315,15 @@ class RedisStateStore:
         session_id: str,
         *,
         after: str | None = None,
-        count: int = 500,
+        limit: int = 500,
         task_id: str | None = None,
     ) -> EntryPage[StateUpdate]:
-        """Return up to ``count`` updates after a cursor, oldest first, and the cursor after them.
+        """Return up to ``limit`` updates after a cursor, oldest first, and the cursor after them.
 
-        None begins with the oldest kept. Errors: CursorGap when rows after the cursor are gone or
-        the cursor is not of this session; its ``resume_after`` reads what is left.
+        None begins with the oldest kept. Errors: CursorGap if rows after the cursor are missing, or
+        the cursor belongs to another session; its ``resume_after`` reads what is left.
         """
-        return await self.updates.page(session_id, after=after, count=count, task_id=task_id)
+        return await self.updates.page(session_id, after=after, limit=limit, task_id=task_id)
 
     def watch_updates(
         self,
@@ -330,14 +331,16 @@ class RedisStateStore:
         *,
         after: str | None = None,
         task_id: str | None = None,
-        patience_s: float = 300.0,
+        reconnect_timeout_s: float = 300.0,
     ) -> AsyncGenerator[Entry[StateUpdate], None]:
-        """Yield every update after a cursor once, in order, and go on with those still to come.
+        """Yield every update after a cursor once, in order, and then those to come.
 
-        Survives lost connections and server restarts. Errors: CursorGap instead of a silent skip;
-        BackendUnavailable when the server stays away for ``patience_s``.
+        Survive lost connections and server restarts. Errors: CursorGap instead of a silent skip;
+        BackendUnavailable if the server is unreachable for ``reconnect_timeout_s``.
         """
-        return self.updates.watch(session_id, after=after, task_id=task_id, patience_s=patience_s)
+        return self.updates.watch(
+            session_id, after=after, task_id=task_id, reconnect_timeout_s=reconnect_timeout_s
+        )
 
     async def update_cursor(self, session_id: str, update_id: str | None = None) -> str | None:
         """Return the cursor after an update, None if it is not kept; without an id, the last."""
@@ -368,11 +371,11 @@ class RedisStateStore:
         session_id: str,
         *,
         after: str | None = None,
-        count: int = 500,
+        limit: int = 500,
         task_id: str | None = None,
     ) -> EntryPage[SteeringEvent]:
-        """Return up to ``count`` events after a cursor, oldest first. Like `read_updates`."""
-        return await self.steering.page(session_id, after=after, count=count, task_id=task_id)
+        """Return up to ``limit`` events after a cursor, oldest first. Like `read_updates`."""
+        return await self.steering.page(session_id, after=after, limit=limit, task_id=task_id)
 
     def watch_steering(
         self,
@@ -380,10 +383,12 @@ class RedisStateStore:
         *,
         after: str | None = None,
         task_id: str | None = None,
-        patience_s: float = 300.0,
+        reconnect_timeout_s: float = 300.0,
     ) -> AsyncGenerator[Entry[SteeringEvent], None]:
-        """Yield every event after a cursor once, in order, and go on live. Like `watch_updates`."""
-        return self.steering.watch(session_id, after=after, task_id=task_id, patience_s=patience_s)
+        """Yield every event after a cursor once, in order, then live. Like `watch_updates`."""
+        return self.steering.watch(
+            session_id, after=after, task_id=task_id, reconnect_timeout_s=reconnect_timeout_s
+        )
 
     async def steering_cursor(self, session_id: str, event_id: str | None = None) -> str | None:
         """Return the cursor after an event, None if it is not kept; without an id, the last."""
@@ -421,16 +426,19 @@ class RedisStateStore:
     # Housekeeping
 
     async def clear_session(self, session_id: str) -> None:
-        """Delete what is kept of a session: tasks, groups, context, patches, updates, steering,
-        trajectories, artifacts, its conversations' bindings, what was set aside, and the events,
-        planner events and bindings of its traces. A trace is a session's once that has saved a
-        trajectory of it, or a binding in it; one that other sessions use stays for them.
+        """Delete what is kept of a session.
 
-        Stay: memory with its key-value entries, pauses and snapshots, which are not kept by
-        session, and, until their usual end, what became of patches and the number at which each
-        log and each task's lease goes on. So a cursor of before gives a CursorGap, and a worker
-        that still runs a task of before can write no more. Not atomic; repeat it if it was
-        interrupted.
+        These are its tasks, groups, context, patches, updates, steering, trajectories, artifacts,
+        the bindings of its conversations and quarantined rows. The events, planner events and
+        bindings of its traces are deleted too. A trace belongs to each session that saved a
+        trajectory of it, or a binding in it. It stays while another session uses it.
+
+        Memory with its key-value entries, pauses and snapshots stay: they are not kept by session.
+        Until their usual expiry, decisions on patches stay, and the numbers of each log and of each
+        task's lease. So an earlier cursor raises CursorGap, and the writes of a worker that still
+        runs an earlier task are refused.
+
+        Not atomic. Repeat it if it was interrupted.
         """
         # Leases first: a worker's update that comes after the rows are gone would stay.
         for task_id in await self.tasks.ids(session_id):
@@ -444,9 +452,9 @@ class RedisStateStore:
         await self.base.drop_unreadable(session_id)
 
     async def delete_everything(self) -> None:
-        """Delete every key under this store's namespace. Looks through the whole server.
+        """Delete every key under this store's namespace. Scan the whole server.
 
-        What other clients write meanwhile may be deleted too: for a namespace that nobody uses.
+        Concurrent writes may be deleted too: call it for a namespace without users.
         """
         commands = self.transport.commands
         cursor = b"0"
@@ -466,10 +474,11 @@ class RedisStateStore:
         memory_key: str | None = None,
         token: str | None = None,
     ) -> list[Unreadable]:
-        """List what could not be read of a session, a trace, a memory key or a pause, and why.
+        """List the quarantined rows of a session, a trace, a memory key or a pause, with the
+        reasons.
 
-        What any process met is kept for 7 days, 100 of each at most. Give one of them; none asks
-        for global events.
+        Each row is kept for 7 days, 100 per scope at most. Give one of the scopes. Without one,
+        global events are listed.
         """
         if token is not None:
             return await self.base.unreadable(token_digest(token))
@@ -481,7 +490,7 @@ class RedisStateStore:
         return codec.encode_reporting(value)[1]
 
     async def health(self) -> Health:
-        """Ask the server how it is. Never raises for a server that is away or ill."""
+        """Report the state of the server. Does not raise if the server is unreachable."""
         started = time.perf_counter()
         problem: str | None = None
         details: dict[str, str] = {}
@@ -489,7 +498,7 @@ class RedisStateStore:
             info: bytes = await self.transport.commands.info()
             details = _read_info(info.decode("utf-8", "replace"))
         except CommandRefused:
-            pass  # the server answers; what it says of itself is not for this user
+            pass  # the server replies; this user may not read INFO
         except RedisStateError as error:
             problem = str(error)
         took_ms = round((time.perf_counter() - started) * 1000, 3)

@@ -71,8 +71,8 @@ class NoOpSink:
 class LoggingSink:
     """Write each event to a log, as fields of its record: ids, kinds and numbers.
 
-    What an event carries beside these can hold what users said: of ``extra`` only the names are
-    written, and neither an error's text nor the reason of a spawn.
+    Other fields of an event can hold user data. Of ``extra`` only the names are written, and
+    neither an error's text nor the reason of a spawn.
     """
 
     def __init__(self, logger: logging.Logger | None = None) -> None:
@@ -151,14 +151,14 @@ class PrometheusSink:
             self._seconds.labels(outcome, task_type).observe(took_ms / 1000)
 
     def follow(self, guard: GuardedSink) -> None:
-        """Show a guard's counts in the same registry, as they are when they are asked for."""
+        """Export a guard's counts in the same registry, read at each scrape."""
         for what in ("taken", "delivered", "dropped", "failed"):
             self._guarded.labels(what).set_function(lambda what=what: getattr(guard.counts, what))
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What became of the events given to a guard. What is not told of waits, or is under way."""
+    """The outcomes of the events given to a guard. The others wait, or are in progress."""
 
     taken: int = 0
     delivered: int = 0
@@ -167,13 +167,13 @@ class Counts:
 
 
 class GuardedSink:
-    """A sink in front of another that can neither slow nor break whoever emits.
+    """A sink in front of another that neither delays nor breaks its callers.
 
     `emit` puts the event into a bounded queue and returns; it awaits nothing. The other sink runs
-    in a thread and an event loop of its own, so even one that blocks holds up nobody. When the
-    queue is full the event is dropped and counted. Errors are counted; the first of each kind is
-    logged, by its kind only. The thread begins with the first event and does not keep a process
-    alive: `aclose` delivers what waits.
+    in a thread and an event loop of its own, so even one that blocks delays nobody. When the queue
+    is full, the event is dropped and counted. Errors are counted; the first of each kind is logged,
+    by its kind only. The thread begins with the first event and does not keep a process alive:
+    `aclose` delivers what waits.
     """
 
     def __init__(

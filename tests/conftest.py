@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import signal
+import sys
 import uuid
 from collections.abc import AsyncIterator, Generator, Iterator
 from pathlib import Path
@@ -14,17 +17,18 @@ from pydantic import SecretStr
 
 from redis_state import RedisStateStore, Settings
 from redis_state.scripts import Scripts
-from redis_state.testing import leaked_keys
 from redis_state.transport.keys import Keys
 from redis_state.transport.transport import Transport
 from tests.support import children
 from tests.support.faults import run_server, short_directory
 from tests.support.hosts import KINDS, Host, open_host
-from tests.support.servers import TestServer, describe, start_server
+from tests.support.servers import Admin, TestServer, describe, start_server
 
 # `make fuzz` looks for what nobody has thought of. All other runs are the same for everybody: what
 # decides a test is in the checkout, not in the examples or the order that one run happens to draw.
 FUZZ = bool(os.environ.get("REDIS_STATE_FUZZ"))
+# `make test-full` runs the sizes that are promised; all other runs reduce them.
+FULL = bool(os.environ.get("REDIS_STATE_FULL"))
 # Of the order of the tests, and of `random` in each of them.
 SEED = 20
 
@@ -39,24 +43,57 @@ hypothesis_settings.register_profile("suite", EXAMPLES, derandomize=True, databa
 hypothesis_settings.register_profile("fuzz", EXAMPLES)
 hypothesis_settings.load_profile("fuzz" if FUZZ else "suite")
 
+# Processes of the tests find their modules compiled, and are interrupted by SIGINT, also where the
+# suite runs in the background of a shell, which ignores that signal.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 HAS_FAILED = pytest.StashKey[bool]()
+TESTS = Path(__file__).resolve().parent
+# The folders of tests that bear the mark `server`.
+SERVER = {"lua", "transport", "servers", "primitives", "stores", "contract"}
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Give pytest-randomly its seed, where it is there and was not given another one."""
+    """Give pytest-randomly and xdist our defaults, where they are there and got no others."""
+    # What is collected stays to the end: the collector of garbage need not look through it.
+    gc.disable()
     if not FUZZ and config.getoption("randomly_seed", None) == "default":
         config.option.randomly_seed = SEED
+    if config.getoption("maxschedchunk", 0) is None:
+        # Few tests at a time, so that no process of xdist has the long ones left at the end.
+        config.option.maxschedchunk = 4
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark a test by its folder."""
+    if item.path.is_relative_to(TESTS) and set(item.path.relative_to(TESTS).parts) & SERVER:
+        item.add_marker(pytest.mark.server)
+
+
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave the sizes that take long to `make test-full`."""
-    if os.environ.get("REDIS_STATE_FULL"):
-        return
+    """Leave the full sizes to `make test-full`, and begin with the tests that take seconds."""
     for item in items:
-        if item.get_closest_marker("full"):
+        if item.get_closest_marker("full") and not FULL:
             item.add_marker(pytest.mark.skip(reason="make test-full"))
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
+def pytest_collection_finish() -> None:
+    """Collect garbage again, without what every test needs."""
+    gc.freeze()
+    gc.enable()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """Run five processes on two cores: tests wait more than half of their time."""
+    return (5 * (os.cpu_count() or 1) + 1) // 2
 
 
 def pytest_report_header() -> str:
@@ -83,7 +120,7 @@ def every_process_ends_with_its_test(request: pytest.FixtureRequest) -> Iterator
 
 
 @pytest.fixture(scope="session")
-def server() -> Iterator[TestServer]:
+def suite_server() -> Iterator[TestServer]:
     """Start this test process's server."""
     started = start_server()
     try:
@@ -92,12 +129,26 @@ def server() -> Iterator[TestServer]:
         started.stop()
 
 
+@pytest.fixture(scope="session")
+def admin(suite_server: TestServer) -> Iterator[Admin]:
+    """Connect to this test process's server, beside what is tested."""
+    with Admin(suite_server) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="session")
+def defaults(suite_server: TestServer) -> Settings:
+    """Read the settings from the environment once: that takes longer than many a test."""
+    return Settings(url=SecretStr(suite_server.url))
+
+
 @pytest.fixture
-async def settings(server: TestServer) -> AsyncIterator[Settings]:
+def settings(admin: Admin, defaults: Settings) -> Iterator[Settings]:
     """Give a namespace of the test's own, and fail if it leaves a key that stays for ever."""
-    own = Settings(url=SecretStr(server.url), namespace=f"t{uuid.uuid4().hex[:10]}")
+    own = defaults.model_copy(update={"namespace": f"t{uuid.uuid4().hex[:10]}"})
     yield own
-    leaked = await leaked_keys(own)
+    leaked = admin.keys_without_lifetime(own.namespace)
+    admin.clear()
     assert not leaked, f"keys without a lifetime: {leaked}"
 
 

@@ -1,4 +1,4 @@
-"""The commands that have a say: cancel, steer, approve, reject."""
+"""The commands that change tasks: cancel, steer, approve, reject."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from redis_state.cli.commands import AsJson, Url, app
-from redis_state.cli.exit_codes import NotFound, TooLate, run
+from redis_state.cli.exit_codes import run
 from redis_state.cli.output import print_json, print_line, task_document
 from redis_state.cli.tasks import SessionId, TaskId, client_of, found
-from redis_state.errors import CallerError, InvalidField
+from redis_state.errors import CallerError, Conflict, InvalidField, NotFound
 from redis_state.models import SteeringEventType, TaskState
 
 if TYPE_CHECKING:
     from redis_state.worker import TaskClient
 
-# What a text on the command line is to an event of each type.
+# The field of the payload that a text on the command line becomes, by the type of the event.
 _TEXT = {
     SteeringEventType.INJECT_CONTEXT: "text",
     SteeringEventType.USER_MESSAGE: "text",
@@ -30,21 +30,23 @@ _TEXT = {
 }
 
 Target = Annotated[
-    str, typer.Argument(metavar="PAUSE|SESSION", help="The pause's token or id; or a session.")
+    str, typer.Argument(metavar="PAUSE|SESSION", help="The pause's token or id, or a session.")
 ]
 OfTask = Annotated[
-    str | None, typer.Argument(metavar="TASK", help="Of a session: the task with one open pause.")
+    str | None, typer.Argument(metavar="TASK", help="With a session: its task with one open pause.")
 ]
 Value = Annotated[
-    str | None, typer.Option(metavar="JSON", help="What the handler gets as the decision's value.")
+    str | None, typer.Option(metavar="JSON", help="The decision's value, as the handler gets it.")
 ]
-By = Annotated[str | None, typer.Option(help="Who decides. Default: who you are here.")]
+Actor = Annotated[
+    str | None, typer.Option(help="The actor of the decision. Default: your user name.")
+]
 PauseName = Annotated[
-    str | None, typer.Option("--pause", help="Of several open pauses, the one of this name.")
+    str | None, typer.Option("--pause", help="The name of the pause, if the task has several.")
 ]
-ClaimId = Annotated[
+IdempotencyKey = Annotated[
     str | None,
-    typer.Option(help="Name of this call: repeated with it, the answer is the same."),
+    typer.Option(help="Name of this call. Repeating it under this name returns the same answer."),
 ]
 
 
@@ -52,27 +54,29 @@ ClaimId = Annotated[
 def cancel(
     session: SessionId,
     task: TaskId,
-    reason: Annotated[str | None, typer.Option(help="Why; kept as the task's error.")] = None,
+    reason: Annotated[
+        str | None, typer.Option(help="The reason. It becomes the task's error.")
+    ] = None,
     hard: Annotated[
         bool, typer.Option("--hard", help="Do not wait for the handler's next checkpoint.")
     ] = False,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """Cancel a task, and with it what it has spawned, unless that is isolated.
+    """Cancel a task and its children, except isolated ones.
 
-    One that waits is cancelled at once, one that runs at its next checkpoint. Status 3 if there is
-    no such task, 4 if it is over.
+    A waiting task is cancelled at once, a running task at its next checkpoint. Status 3 if there is
+    no such task, 4 if it is terminal.
     """
 
     async def do() -> TaskState:
         async with client_of(url) as client:
             await _unfinished(client, session, task)
             if not await client.cancel(session, task, reason=reason, hard=hard):
-                raise TooLate("the task has ended meanwhile")
+                raise Conflict("the task has ended meanwhile")
             return await found(client, session, task)
 
-    _tell(run(do()), "told to cancel", as_json=as_json)
+    _report(run(do()), "told to cancel", as_json=as_json)
 
 
 @app.command()
@@ -80,26 +84,28 @@ def steer(
     session: SessionId,
     task: TaskId,
     kind: Annotated[
-        SteeringEventType, typer.Argument(metavar="TYPE", case_sensitive=False, help="What to do.")
+        SteeringEventType,
+        typer.Argument(metavar="TYPE", case_sensitive=False, help="The type of the event."),
     ],
     text: Annotated[
         str | None,
-        typer.Argument(metavar="TEXT", help="The text, instruction, reason or priority of it."),
+        typer.Argument(metavar="TEXT", help="Its text, instruction, reason or priority."),
     ] = None,
     payload: Annotated[
         str | None, typer.Option(metavar="JSON", help="The whole payload, instead of TEXT.")
     ] = None,
     event_id: Annotated[
-        str | None, typer.Option("--id", help="Name of the event: repeated with it, it is one.")
+        str | None,
+        typer.Option("--id", help="The event's id. Repeating the command with it sends one event."),
     ] = None,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """Steer a task, wherever it runs or waits.
+    """Send a steering event to a task that runs or waits.
 
     TYPE is INJECT_CONTEXT, USER_MESSAGE, REDIRECT, PAUSE, RESUME, PRIORITIZE, CANCEL, APPROVE or
     REJECT. Status 2 if the payload breaks the rules of its type, 3 if there is no such task, 4 if
-    it is over.
+    it is terminal.
 
     Try: `redis-state steer S T redirect "the short version"`, `redis-state steer S T prioritize 5`,
     `redis-state steer S T inject_context --payload '{"text": "…", "severity": "correction"}'`.
@@ -112,7 +118,7 @@ def steer(
             await client.steer(session, task, kind, content, source=_me(), event_id=event_id)
             return await found(client, session, task)
 
-    _tell(run(do()), f"told to {kind.value}", as_json=as_json)
+    _report(run(do()), f"told to {kind.value}", as_json=as_json)
 
 
 @app.command()
@@ -120,20 +126,20 @@ def approve(
     target: Target,
     task: OfTask = None,
     value: Value = None,
-    by: By = None,
+    actor: Actor = None,
     pause: PauseName = None,
-    claim: ClaimId = None,
+    idempotency_key: IdempotencyKey = None,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """Decide a pause with yes; its task goes on. Each pause is decided once.
+    """Approve a pause; its task resumes. Each pause has one decision.
 
-    Status 3 if there is no such pause, 4 if somebody has decided it or its task is over.
+    Status 3 if there is no such pause, 4 if it is already decided or its task is terminal.
 
     Try: `redis-state tasks --paused`, then `redis-state approve TOKEN --value '{"limit": 3}'` or
     `redis-state approve SESSION TASK`.
     """
-    _decide(target, task, pause, value, by, claim, url, approved=True, as_json=as_json)
+    _decide(target, task, pause, value, actor, idempotency_key, url, approved=True, as_json=as_json)
 
 
 @app.command()
@@ -141,14 +147,16 @@ def reject(
     target: Target,
     task: OfTask = None,
     value: Value = None,
-    by: By = None,
+    actor: Actor = None,
     pause: PauseName = None,
-    claim: ClaimId = None,
+    idempotency_key: IdempotencyKey = None,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """Decide a pause with no; its task goes on and is told so. Like `approve`."""
-    _decide(target, task, pause, value, by, claim, url, approved=False, as_json=as_json)
+    """Reject a pause; its task resumes with that decision. Like `approve`."""
+    _decide(
+        target, task, pause, value, actor, idempotency_key, url, approved=False, as_json=as_json
+    )
 
 
 def _decide(
@@ -156,8 +164,8 @@ def _decide(
     task: str | None,
     pause: str | None,
     value: str | None,
-    by: str | None,
-    claim: str | None,
+    actor: str | None,
+    idempotency_key: str | None,
     url: str | None,
     *,
     approved: bool,
@@ -168,12 +176,16 @@ def _decide(
         async with client_of(url) as client:
             token = target if task is None else await _token(client, target, task, pause)
             return await client.resolve(
-                token, approved=approved, value=content, by=by or _me(), claim=claim
+                token,
+                approved=approved,
+                value=content,
+                actor=actor or _me(),
+                idempotency_key=idempotency_key,
             )
 
     state = run(do())
     if state is not None:
-        _tell(state, "approved" if approved else "rejected", as_json=as_json)
+        _report(state, "approved" if approved else "rejected", as_json=as_json)
 
 
 async def _token(client: TaskClient, session: str, task: str, name: str | None) -> str:
@@ -194,7 +206,7 @@ async def _token(client: TaskClient, session: str, task: str, name: str | None) 
 async def _unfinished(client: TaskClient, session: str, task: str) -> None:
     state = await found(client, session, task)
     if state.status.is_terminal:
-        raise TooLate(f"the task is {state.status.value}")
+        raise Conflict(f"the task is {state.status.value}")
 
 
 def _payload(kind: SteeringEventType, text: str | None, payload: str | None) -> dict[str, Any]:
@@ -232,7 +244,7 @@ def _me() -> str:
         return "redis-state"
 
 
-def _tell(state: TaskState, done: str, *, as_json: bool) -> None:
+def _report(state: TaskState, done: str, *, as_json: bool) -> None:
     if as_json:
         print_json(task_document(state))
     else:

@@ -1,4 +1,4 @@
-"""How a command ends: its exit status, and one line for a person instead of a traceback."""
+"""The end of a command: its exit status, and one line for a person instead of a traceback."""
 
 from __future__ import annotations
 
@@ -16,22 +16,20 @@ from redis_state.errors import (
     CallerError,
     LostRace,
     NoConnection,
+    NotFound,
     RedisStateError,
-    SessionNotFound,
-    TaskUnknown,
-    TokenUnknown,
 )
 
 T = TypeVar("T")
 
 STATUSES = (
-    "0 done, 1 it went wrong, 2 the call was wrong, 3 there is no such thing, 4 somebody was "
-    "faster or it is over, 5 the server cannot be reached or does not let us in, 130 interrupted"
+    "0 done, 1 failed, 2 the call was wrong, 3 there is no such thing, 4 another caller was first "
+    "or the task is terminal, 5 the server cannot be reached or refuses the login, 130 interrupted"
 )
 
 
 class ExitCode(IntEnum):
-    """The exit statuses. They mean the same for every command, and stay as they are."""
+    """The exit statuses: the same for every command, and stable."""
 
     DONE = 0
     FAILED = 1
@@ -42,21 +40,13 @@ class ExitCode(IntEnum):
     INTERRUPTED = 130
 
 
-class NotFound(RedisStateError):
-    """What a command was asked about is not there."""
-
-
-class TooLate(RedisStateError):
-    """What a command was to do was done by somebody else, or cannot be done any more."""
-
-
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Do some work in a loop of its own. See `or_exit`."""
+    """Run some work in a loop of its own. See `or_exit`."""
     return or_exit(partial(asyncio.run, work))
 
 
 def or_exit(work: Callable[[], T]) -> T:
-    """Do some work; turn the errors a person can act on into one line and a status."""
+    """Run some work; turn errors that a person can act on into one line and a status."""
     try:
         return work()
     except RedisStateError as error:
@@ -83,9 +73,9 @@ def _status_of(error: RedisStateError) -> ExitCode:
             return ExitCode.UNAVAILABLE
         case CallerError():
             return ExitCode.USAGE
-        case NotFound() | SessionNotFound() | TaskUnknown() | TokenUnknown():
+        case NotFound():
             return ExitCode.NOT_FOUND
-        case TooLate() | LostRace():
+        case LostRace():
             return ExitCode.TOO_LATE
         case _:
             return ExitCode.FAILED

@@ -8,17 +8,19 @@ from importlib import import_module
 _EXTRAS = {
     "typer": "cli",
     "rich": "cli",
-    "markdown_it": "cli",
-    "mdit_py_plugins": "cli",
     "arq": "worker",
 }
+
+
+# They add their commands to `commands.app` when they are imported.
+MODULES = ("demo", "tasks", "control")
 
 
 def main() -> None:
     """Run the command line, or say what to install for it."""
     try:
-        for more in ("tasks", "control"):
-            import_module(f"redis_state.cli.{more}")  # they add their commands
+        for more in MODULES:
+            import_module(f"redis_state.cli.{more}")
         from redis_state.cli.commands import app  # noqa: PLC0415
         from redis_state.cli.session import session  # noqa: PLC0415
 

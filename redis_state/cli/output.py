@@ -31,12 +31,12 @@ _WIDEST = 10_000
 
 
 def print_json(document: Any) -> None:
-    """Print one document on one line. It is written out at once: somebody may be following."""
+    """Print one document on one line, unbuffered, for programs that follow."""
     print(codec.encode(document).decode(), flush=True)
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, none: str) -> None:
-    """Print rows under their columns; say so if there are none. Ids are never cut."""
+    """Print rows under their columns, or ``none`` without rows. Ids are never shortened."""
     table = Table(box=box.SIMPLE, pad_edge=False, show_edge=False)
     for column in columns:
         table.add_column(column, overflow="fold", no_wrap=column in ("session", "task", "id"))

@@ -1,4 +1,4 @@
-"""``redis-state session``: look at agents' sessions, copy them, and carry them elsewhere."""
+"""``redis-state session``: show, copy and move agents' sessions."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ T = TypeVar("T")
 
 session: typer.Typer = typer.Typer(
     name="session",
-    help="Look at agents' sessions, copy them, and carry them elsewhere.\n\n"
-    "A session is what an agent is, all that was said, and how far its execution is. It is stored "
-    "under an id, at a version that each save raises.\n\n"
+    help="Show, copy and move agents' sessions.\n\n"
+    "A session holds an agent's definition, its conversation and the progress of its execution. It "
+    "is stored under an id, at a version that each save raises.\n\n"
     "Try: `redis-state session list --status active`, then `redis-state session show ID`.\n\n"
     "Exit status: as for all of redis-state.",
     no_args_is_help=True,
@@ -50,22 +50,28 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")
 
 @session.command("list")
 def list_(
-    status: Annotated[SessionStatus | None, typer.Option(help="Only those of a status.")] = None,
-    agent: Annotated[str | None, typer.Option(help="Only those of an agent, by its name.")] = None,
-    count: Annotated[int, typer.Option(min=1, max=1000, help="At most so many.")] = 50,
+    status: Annotated[
+        SessionStatus | None, typer.Option(help="Only sessions in this status.")
+    ] = None,
+    agent: Annotated[
+        str | None, typer.Option(help="Only sessions of the agent with this name.")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="The most to list.")] = 50,
     after: Annotated[
-        str | None, typer.Option(metavar="CURSOR", help="Go on after an earlier page.")
+        str | None, typer.Option(metavar="CURSOR", help="Continue after an earlier page.")
     ] = None,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """List sessions, the one created last first; a page costs the same among any number.
+    """List sessions, the newest first. The cost of a page does not depend on their number.
 
-    The last line tells how to read on. Try: `redis-state session list --agent coder --count 10`.
+    The last line has the option for the next page.
+
+    Try: `redis-state session list --agent coder --limit 10`.
     """
 
     async def page(store: SessionStore) -> SessionPage:
-        return await store.list_headers(status=status, agent_name=agent, after=after, count=count)
+        return await store.list_headers(status=status, agent_name=agent, after=after, limit=limit)
 
     found = _with_store(url, page)
     headers = [header.to_dict() for header in found.headers]
@@ -79,21 +85,23 @@ def list_(
     for header in headers:
         table.add_row(*(_cell(header[name]) for name in columns))
     Console().print(table)
-    if not found.at_end and len(headers) == count:
+    if not found.at_end and len(headers) == limit:
         print(f"More: --after {found.cursor}")
 
 
 @session.command()
 def show(
     session_id: Id,
-    messages: Annotated[bool, typer.Option("--messages", help="Print what was said, too.")] = False,
+    messages: Annotated[
+        bool, typer.Option("--messages", help="Print the conversation, too.")
+    ] = False,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show a session: where it stands, what its execution did and used, how it ended.
+    """Show a session: its status, what its execution did and used, how it ended.
 
-    `--json` prints all of it as it is stored, keys of models redacted. What was said is shown only
-    when asked for.
+    `--json` prints the stored document with redacted keys of models. The conversation is printed
+    with `--messages` only.
     """
     found = _with_store(url, lambda store: store.get(session_id)).redacted()
     if as_json:
@@ -117,12 +125,12 @@ def fork(
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """Create a session that begins with all that another one knows, between executions.
+    """Create a session with the content of another one, between executions.
 
-    Prints the new one's id. Its parent is the session that it was made from.
+    Prints the new session's id. Its parent is the original session.
     """
     made = _with_store(url, lambda store: store.fork(session_id, as_id=as_id))
-    _tell_stored(made, as_json=as_json)
+    _print_stored(made, as_json=as_json)
 
 
 @session.command()
@@ -132,22 +140,22 @@ def export(
         Path | None, typer.Option("--out", "-o", help="Write to a file. Default: print it.")
     ] = None,
     with_keys: Annotated[
-        bool, typer.Option("--with-keys", help="Leave the keys of models in it, as stored.")
+        bool, typer.Option("--with-keys", help="Keep the keys of models, as stored.")
     ] = False,
     raw: Annotated[
         bool,
-        typer.Option("--raw", help="Write it unchecked, as it is stored."),
+        typer.Option("--raw", help="Write the stored document unchecked."),
     ] = False,
     url: Url = None,
 ) -> None:
     """Write a session as one JSON document, in the form that other languages read too.
 
-    The keys of models are redacted unless asked for. Try:
+    The keys of models are redacted, unless `--with-keys` is given. Try:
     `redis-state session export ID | redis-state session import - --as COPY --url OTHER`.
 
-    A session that cannot be read is written with `--raw`; each problem is a line on standard error.
-    Correct the document, then store it: `redis-state session import FILE --replace`. Export it
-    `--with-keys`, or its models have none afterwards.
+    `--raw` writes a damaged session, and each problem as a line on standard error. Correct the
+    document, then store it: `redis-state session import FILE --replace`. Export it `--with-keys`,
+    or its models have no keys afterwards.
     """
     if raw:
         document = _raw(session_id, url, with_keys=with_keys)
@@ -169,15 +177,15 @@ def import_(
     file: Annotated[str, typer.Argument(metavar="FILE", help="An export; - is standard input.")],
     as_id: Annotated[str | None, typer.Option("--as", help="Store it under another id.")] = None,
     replace: Annotated[
-        bool, typer.Option("--replace", help="Save it over the session that is there.")
+        bool, typer.Option("--replace", help="Save it over the existing session.")
     ] = False,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """Store a session that was exported, here or in another language, as a new one.
+    """Store an exported session, from here or from another language, as a new one.
 
-    Refused with status 4 if its id is taken. With `--replace` it becomes the next version of what
-    is there; where it is redacted the keys of models that are there stay.
+    Status 4 if its id is taken. With `--replace` it becomes the next version of the existing
+    session. Where the export is redacted, the existing keys of models stay.
     """
     given = _read(file)
     header = given.header.changed(version=0, session_id=as_id or given.session_id)
@@ -189,7 +197,7 @@ def import_(
         try:
             known = await store.load(header.session_id)
         except CorruptState:
-            known = None  # it is what this one mends
+            known = None  # the import repairs it
         created_at = known.header.created_at if known else there.born
         known_as = header.changed(version=there.version, created_at=created_at)
         with_keys = given.with_keys_of(known) if known else given
@@ -197,7 +205,7 @@ def import_(
 
     if _has_clear_keys(given):
         print("redis-state: the keys of models are stored in clear", file=sys.stderr)
-    _tell_stored(_with_store(url, store_it), as_json=as_json)
+    _print_stored(_with_store(url, store_it), as_json=as_json)
 
 
 @session.command()
@@ -208,10 +216,10 @@ def diff(
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compare what two sessions are and know: definition and state, not id and version.
+    """Compare the definition and state of two sessions, without id and version.
 
-    Each side is a session's id or the file of an export; what could be an id is one, so write
-    ./NAME for a file without a dot. Status 0 if they are the same, 1 if not.
+    Each side is a session's id or the file of an export. Write ./NAME for a file whose name could
+    be an id. Status 0 if they are the same, 1 if not.
     Try: `redis-state session export ID -o before.json`, later `redis-state session diff
     before.json ID`.
     """
@@ -299,7 +307,7 @@ def _with_store(url: str | None, work: Callable[[SessionStore], Awaitable[T]]) -
     return run(do())
 
 
-def _tell_stored(stored: AgentSession, *, as_json: bool) -> None:
+def _print_stored(stored: AgentSession, *, as_json: bool) -> None:
     if as_json:
         _print_json(stored.header.to_dict())
     else:
@@ -318,7 +326,7 @@ def _cell(value: object) -> Text:
 
 
 def _shown(text: str) -> str:
-    # What a model or a user wrote does not steer the terminal.
+    # Text of a model or a user must not control the terminal.
     return "".join(char if char.isprintable() or char in "\n\t" else "\ufffd" for char in text)
 
 

@@ -1,7 +1,8 @@
-"""The commands that look: tasks, show, tree, tail, workers."""
+"""The commands that read: tasks, show, tree, tail, workers."""
 
 from __future__ import annotations
 
+import socket
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,7 +14,7 @@ from rich.tree import Tree
 
 from redis_state import RedisStateStore
 from redis_state.cli.commands import AsJson, Url, app
-from redis_state.cli.exit_codes import ExitCode, NotFound, or_exit, run
+from redis_state.cli.exit_codes import ExitCode, or_exit, run
 from redis_state.cli.output import (
     age,
     brief,
@@ -29,7 +30,7 @@ from redis_state.cli.output import (
     view_document,
     worker_document,
 )
-from redis_state.errors import CallerError
+from redis_state.errors import CallerError, NotFound
 from redis_state.models import StateUpdate, TaskState, TaskStatus
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ OfSession = Annotated[str | None, typer.Option("--session", "-s", help="Only of 
 
 @asynccontextmanager
 async def client_of(url: str | None) -> AsyncGenerator[TaskClient, None]:
-    """Give a client of the server that a command names."""
+    """Open a client of the server that a command names."""
     from redis_state.worker import TaskClient  # noqa: PLC0415 - needs the extra
 
     async with RedisStateStore.from_url(url) as store, TaskClient(store) as client:
@@ -62,19 +63,19 @@ def tasks(
     session: OfSession = None,
     status: Annotated[
         list[TaskStatus] | None,
-        typer.Option(case_sensitive=False, help="Only in this state; may be given more than once."),
+        typer.Option(case_sensitive=False, help="Only in this status; may be repeated."),
     ] = None,
     dead: Annotated[
-        bool, typer.Option("--dead", help="Those given up because their workers kept dying.")
+        bool, typer.Option("--dead", help="Dead letters: tasks whose workers kept dying.")
     ] = False,
     paused: Annotated[
-        bool, typer.Option("--paused", help="Open pauses, with the ids to decide them by.")
+        bool, typer.Option("--paused", help="Open pauses, with the ids that decide them.")
     ] = False,
-    limit: Annotated[int, typer.Option(min=1, help="So many at most.")] = 100,
+    limit: Annotated[int, typer.Option(min=1, help="The most to list.")] = 100,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """List tasks: of a session all of them, else those of all sessions that are not over.
+    """List all tasks of a session, or the unfinished tasks of all sessions.
 
     Try: `redis-state tasks`, `redis-state tasks -s SESSION --status FAILED`,
     `redis-state tasks --paused`, then `redis-state approve TOKEN`.
@@ -99,7 +100,7 @@ def tasks(
 
 @app.command()
 def show(session: SessionId, task: TaskId, url: Url = None, as_json: AsJson = False) -> None:
-    """Show one task: how it stands, its steps, its open pauses, its children.
+    """Show one task: its status, steps, open pauses and children.
 
     Status 3 if there is no such task.
     """
@@ -144,12 +145,12 @@ def show(session: SessionId, task: TaskId, url: Url = None, as_json: AsJson = Fa
 def tree(
     session: SessionId,
     task: Annotated[
-        str | None, typer.Argument(metavar="TASK", help="Only this task and what it spawned.")
+        str | None, typer.Argument(metavar="TASK", help="Only this task and its children.")
     ] = None,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show which task of a session has spawned which. Status 3 if there is none."""
+    """Show which task of a session spawned which. Status 3 if there is none."""
 
     async def look() -> list[TaskState]:
         async with client_of(url) as client:
@@ -180,18 +181,18 @@ def tree(
 def tail(
     session: SessionId,
     task: Annotated[
-        str | None, typer.Argument(metavar="TASK", help="Only this task, until it is over.")
+        str | None, typer.Argument(metavar="TASK", help="Only this task, until it is terminal.")
     ] = None,
     after: Annotated[
-        str | None, typer.Option(metavar="CURSOR", help="Go on after this cursor of --json.")
+        str | None, typer.Option(metavar="CURSOR", help="Continue after this cursor of --json.")
     ] = None,
     follow: Annotated[
-        bool, typer.Option(help="Go on with what is still to come, or end with what there is.")
+        bool, typer.Option(help="Wait for new updates, or end after the stored ones.")
     ] = True,
     url: Url = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print a document on each line.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one document per line.")] = False,
 ) -> None:
-    """Print the updates of a task until it is over, or of a whole session until interrupted.
+    """Print the updates of a task until it is terminal, or of a session until interrupted.
 
     Status 0 if the task is COMPLETE, 1 if it is FAILED or CANCELLED, 3 if there is no such task.
     """
@@ -212,17 +213,37 @@ def tail(
 
 
 @app.command()
-def workers(url: Url = None, as_json: AsJson = False) -> None:
-    """List the worker processes that have been heard of lately, and what they run."""
+def workers(
+    here: Annotated[
+        bool, typer.Option("--here", help="Only those of this host: a health check of a worker.")
+    ] = False,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the live worker processes and what they run.
+
+    With --here, status 3 if this host has none, and 1 if one of them takes no tasks.
+    """
 
     async def look() -> list[dict[str, Any]]:
         async with client_of(url) as client:
-            return [worker_document(info) for info in await client.workers()]
+            found = await client.workers()
+        host = socket.gethostname()
+        found = [info for info in found if not here or info.host == host]
+        if here and not found:
+            raise NotFound(f"no worker on {host} has reported lately")
+        return [worker_document(info) for info in found]
 
     infos = run(look())
     if as_json:
         print_json(infos)
-        return
+    else:
+        _print_workers(infos)
+    if here and any(info["stalled"] for info in infos):
+        raise typer.Exit(ExitCode.FAILED)
+
+
+def _print_workers(infos: Sequence[dict[str, Any]]) -> None:
     columns = ("worker", "pid", "queues", "running", "of", "heard of", "polled", "")
     rows = [
         (
@@ -334,7 +355,7 @@ def _branch(state: TaskState, below: dict[str | None, list[TaskState]]) -> dict[
 
 
 def _grow(top: Tree, state: TaskState, below: dict[str | None, list[TaskState]]) -> None:
-    said = " ".join(filter(None, (brief(state.description or ""), brief(state.error or ""))))
-    branch = top.add(Text.assemble(harmless(state.task_id), "  ", status_of(state), "  ", said))
+    stated = " ".join(filter(None, (brief(state.description or ""), brief(state.error or ""))))
+    branch = top.add(Text.assemble(harmless(state.task_id), "  ", status_of(state), "  ", stated))
     for child in below.get(state.task_id, []):
         _grow(branch, child, below)

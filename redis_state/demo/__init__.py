@@ -1,1 +1,1 @@
-"""The demo: a pool of workers that reviews Markdown documents."""
+"""The demo: a small pool of agents that pause, are steered, cancelled and resumed."""

@@ -1,30 +1,63 @@
-"""The demo's worker processes: started, retired by name, and gone when the demo is."""
+"""Worker processes and a server for a demonstration: both end with the process that starts them.
+
+The examples use them too.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import socket
 import sys
-from contextlib import suppress
-from dataclasses import replace
+import threading
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Self
+from typing import Self, TypeVar
 
-from redis_state.demo.tasks import review_document
+from redis_state.embedded.server import start_embedded
 from redis_state.errors import ConfigError
-from redis_state.worker import AgentWorker
+from redis_state.transport.address import Address
 
-worker: AgentWorker = AgentWorker({"review_document": review_document}, max_tasks=4, grace_s=2.0)
-# Its tasks are with another worker a few seconds after its death.
-mortal: AgentWorker = replace(worker, lease_s=3.0)
+T = TypeVar("T")
 
-# The demo has one server, whatever the environment says.
+# A demonstration has one server, whatever the environment names.
 _QUEUE_URL = "REDIS_STATE_QUEUE_URL"
 _STOP_S = 15.0
 _TAIL_LINES = 12
 # Import what this process imports, from the same places, whatever lies in the current folder.
 _BOOT = "import sys; sys.path[:] = {path!r}; from redis_state.cli.main import main; main()"
+
+
+async def on_server(
+    url: str | None, say: Callable[[str], None], run: Callable[[str], Awaitable[T]]
+) -> T:
+    """Run something on the named server, else on one of its own. SIGTERM cancels it too."""
+    with _cancelled_by_sigterm():
+        address = Address.parse(url or "embedded://")
+        if url is not None and address.scheme != "embedded":
+            return await run(url)
+        server = await asyncio.to_thread(start_embedded, address.directory)
+        try:
+            say(f"started a server of its own, version {server.version}")
+            return await run(server.url)
+        finally:
+            await asyncio.to_thread(server.stop)
+
+
+@contextmanager
+def _cancelled_by_sigterm() -> Generator[None, None, None]:
+    loop = asyncio.get_running_loop()
+    task = asyncio.current_task()
+    if task is None or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    loop.add_signal_handler(signal.SIGTERM, task.cancel)
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGTERM)
 
 
 class WorkerPool:
@@ -41,7 +74,7 @@ class WorkerPool:
         namespace: str,
         queue: str,
         logs: Path,
-        target: str = "redis_state.demo.pool:worker",
+        target: str,
     ) -> None:
         self._size = size
         self._target = target
@@ -83,16 +116,16 @@ class WorkerPool:
         return list(self._processes)
 
     async def death(self) -> str:
-        """Wait until a worker ends without being asked to; return which, and its last words."""
+        """Wait until a worker ends by itself; return which one, and the end of its log."""
         return await asyncio.shield(self._death)
 
     async def retire(self, name: str) -> str:
-        """End a worker as a deployment does, and put a new one in its place; name the new one."""
+        """End a worker as a deployment does, and return the worker that replaces it."""
         await self._stop(name)
         return await self._start()
 
     async def kill(self, name: str) -> str:
-        """Kill a worker (-9), and put a new one in its place; name the new one."""
+        """Kill a worker (-9), and return the worker that replaces it."""
         process = self._processes.pop(name)
         with suppress(ProcessLookupError):
             process.kill()
@@ -129,8 +162,8 @@ class WorkerPool:
     async def _guard(self, name: str, process: asyncio.subprocess.Process, log: Path) -> None:
         code = await process.wait()
         if name in self._processes and not self._death.done():
-            said = await asyncio.to_thread(_tail, log)
-            self._death.set_result(f"worker {name} ended with status {code}, see {log}:{said}")
+            lines = await asyncio.to_thread(_tail, log)
+            self._death.set_result(f"worker {name} ended with status {code}, see {log}:{lines}")
 
     async def _stop(self, name: str) -> None:
         process = self._processes.pop(name, None)

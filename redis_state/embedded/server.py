@@ -171,7 +171,7 @@ class _Locks:
         return not _is_free(self.keeper)
 
     def deserted(self) -> bool:
-        """Tell, after letting go and under the start lock, whether no user is left."""
+        """Return, after releasing it and under the start lock, whether no user is left."""
         if _is_free(self.users, fcntl.LOCK_EX):
             return True
         # In the way is another user's shared lock, or the exclusive one of a keeper at its end.

@@ -42,8 +42,8 @@ class EmbeddedSocket(os.PathLike[str]):
     def locate(self) -> EmbeddedServer:
         """Return the server, started or joined. Blocks: not for an event loop.
 
-        A directory's server that has died is started again, by whichever user comes first. Errors:
-        ConfigError; once the server has been there BackendUnavailable instead, for it may return.
+        The first user that comes restarts a directory's dead server. Errors: ConfigError; once the
+        server has been reached BackendUnavailable instead, because it may return.
         """
         with self._lock:
             server = self._server

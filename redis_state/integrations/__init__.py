@@ -1,1 +1,1 @@
-"""The store as other packages want it. Each module needs the package that it is named after."""
+"""Adapters for hosts. A module that needs its host's package is imported only with it."""

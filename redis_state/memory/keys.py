@@ -1,7 +1,7 @@
-"""Whose memory it is: tenant, user and session, in a key that nobody else can have.
+"""The owner of a memory: tenant, user and session, in a key that nobody else can have.
 
-Nothing here guesses. A context without a session, or a key whose parts cannot be told apart, has
-no memory: it is better to forget than to tell one user what another one said.
+Nothing here guesses. A context without a session, or a key whose parts are ambiguous, has no
+memory. Forgetting is better than showing one user the conversation of another.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def read_composite(key: object) -> CompositeKey:
     """Take a key as a host hands it over.
 
     A host may have joined its names by ``:`` without escaping, so more than two colons could be
-    any of several sessions. Errors: InvalidField then; hand over a `MemoryKey` instead.
+    any of several sessions. Errors: InvalidField then; pass a `MemoryKey` instead.
     """
     if isinstance(key, MemoryKey):
         return key.composite()

@@ -137,11 +137,11 @@ class PlannerMemory:
             await each.session.flush()
 
     async def leave(self, store: Any, *, timeout_s: float) -> None:
-        """Forget the sessions of a store that is about to be closed; what they hold is saved.
+        """Release the sessions of a store that is about to be closed; their content is saved.
 
-        What waits is summarised first, if that takes no longer than ``timeout_s``; else it is
-        stored as waiting, for whoever has the session next. Errors: BackendError if something
-        could not be saved, which is lost then.
+        Waiting turns are summarised first, if that takes no longer than ``timeout_s``. Otherwise
+        they are stored as waiting, for the session's next process. Errors: BackendError if a save
+        failed; its content is lost then.
         """
         places = [place for place, each in self._sessions.items() if each.store is store]
         sessions = [self._sessions.pop(place).session for place in places]

@@ -252,7 +252,7 @@ class Recovered:
 
 @dataclass(slots=True)
 class Replaced:
-    """Somebody gave a whole state."""
+    """A change that replaces the whole state."""
 
     state: State
     refused: Exception | None = None
@@ -267,11 +267,11 @@ class Replaced:
 
 
 def settled(state: State, *, recovering: bool = False) -> State:
-    """Return a state that was read as one that can be gone on with.
+    """Return a state that was read as one to continue with.
 
-    ``recovering`` says that this process is at work on the backlog. Somebody else who was may
-    have died, so theirs is to be recovered again. And turns in the backlog of a memory that is
-    not degraded, as PenguiFlow can leave them, would never be seen again: they wait once more.
+    ``recovering`` means that this process works on the backlog. Another process that did may have
+    died, so its backlog is recovered again. PenguiFlow can leave turns in the backlog of a memory
+    that is not degraded. They would never be seen again, so they wait once more.
     """
     state = state.copy()
     if state.health in {MemoryHealth.RECOVERING, MemoryHealth.DEGRADED}:

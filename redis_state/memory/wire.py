@@ -65,7 +65,7 @@ def state_of(document: Mapping[str, Any]) -> State:
     return State(
         health=health,
         summary=str(document.get("summary") or ""),
-        # In the order in which they came, so that equal ones are told apart the same way again.
+        # In their original order, so that equal ones are numbered in the same way again.
         backlog=_turns("backlog", document, seen),
         pending=_turns("pending", document, seen),
         turns=_turns("turns", document, seen),

@@ -38,6 +38,11 @@ class TaskPhase(str, Enum):  # noqa: UP042 - as TaskStatus
         return _STATUS.get(self) or TaskStatus(self.value)
 
     @property
+    def is_waiting(self) -> bool:
+        """Whether the task waits for input."""
+        return self in _WAITING
+
+    @property
     def is_terminal(self) -> bool:
         """Whether the task has ended."""
         return not MOVES[self]
@@ -155,8 +160,8 @@ def transition(task: TaskState, wanted: str | Enum, *, words: Vocabulary = CORE)
     """
     phase = words.phase(wanted)
     current = TaskPhase(_value(task.status))
-    said = {meant for meant in words.words.values() if meant.status.value == current.value}
-    if said.isdisjoint(words.sources(phase)):
+    stated = {meant for meant in words.words.values() if meant.status.value == current.value}
+    if stated.isdisjoint(words.sources(phase)):
         raise InvalidTransition(task.task_id, current=words.word(current), wanted=words.word(phase))
     # A host's record has a host's own enum.
     kind = cast("type[Any]", type(task.status))

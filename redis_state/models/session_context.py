@@ -79,7 +79,7 @@ class ContextPatch(BaseModel):
 
 @dataclass(slots=True)
 class PendingContextPatch:
-    """A patch that waits for somebody's decision. ``created_at`` is a time in seconds."""
+    """A patch that waits for a decision. ``created_at`` is a time in seconds."""
 
     patch_id: str
     task_id: str

@@ -42,7 +42,7 @@ class TaskGroup(BaseModel):
 
     @property
     def is_complete(self) -> bool:
-        """Whether the group is over."""
+        """Whether the group has ended."""
         return self.status in {"complete", "failed"}
 
     @property

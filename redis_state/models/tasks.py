@@ -45,7 +45,7 @@ class TaskType(str, Enum):  # noqa: UP042 - as above
 
 
 class UpdateType(str, Enum):  # noqa: UP042 - as above
-    """What a ``StateUpdate`` tells."""
+    """The type of a ``StateUpdate``."""
 
     THINKING = "THINKING"
     PROGRESS = "PROGRESS"
@@ -58,7 +58,7 @@ class UpdateType(str, Enum):  # noqa: UP042 - as above
 
 
 class TaskContextSnapshot(BaseModel):
-    """The context a task was spawned with; version and hash tell later whether it diverged."""
+    """The context at the spawn of a task. Version and hash show later whether it diverged."""
 
     session_id: str
     task_id: str

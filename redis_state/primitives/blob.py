@@ -23,7 +23,7 @@ from redis_state.transport.keys import BlobKeys
 CHUNK_BYTES = 256 * 1024
 _UPLOAD_TTL_MS = 15 * 60 * 1000
 _READ_AHEAD = 4
-# Each round but the last means that another writer or reader went on meanwhile.
+# Each round but the last means that another writer or reader made progress meanwhile.
 _ROUNDS = 1000
 
 Strategy = Literal["lru", "fifo", "none"]
@@ -160,9 +160,9 @@ class Blobs:
         return [_text(blob_id) for blob_id in reply.facts[0]]
 
     async def read(self, blob_id: str) -> AsyncGenerator[bytes, None]:
-        """Yield a blob's bytes in chunks; nothing if it is not there.
+        """Yield a blob's bytes in chunks; nothing if it does not exist.
 
-        Notes the use. A few chunks are asked for ahead. Errors: LostRace if the blob is evicted,
+        Record the use. A few chunks are prefetched. Errors: LostRace if the blob is evicted,
         deleted or expires meanwhile.
         """
         key = self._keys.blob(blob_id)
@@ -172,14 +172,14 @@ class Blobs:
             return
         if self._quota.strategy == "lru":
             await self._scripts.touch_blob(self._keys, blob_id=blob_id)
-        asked: deque[asyncio.Future[bytes | None]] = deque()
+        requested: deque[asyncio.Future[bytes | None]] = deque()
         numbers = iter(range(int(chunks)))
         while True:
-            for number in islice(numbers, _READ_AHEAD - len(asked)):
-                asked.append(commands.hget(key, number))
-            if not asked:
+            for number in islice(numbers, _READ_AHEAD - len(requested)):
+                requested.append(commands.hget(key, number))
+            if not requested:
                 return
-            chunk = await asked.popleft()
+            chunk = await requested.popleft()
             if chunk is None:
                 raise LostRace(f"{key}: the blob went away while it was read")
             yield chunk

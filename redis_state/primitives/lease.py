@@ -48,10 +48,10 @@ class Leases:
     async def acquire(
         self, key: str, *, duration_ms: int, owner: str | None = None
     ) -> HeldLease | None:
-        """Take the lease under the next epoch, or return None while somebody holds it.
+        """Take the lease under the next epoch, or return None while another owner holds it.
 
-        The same ``owner`` repeated gets the epoch it has. Make one up for each claim, not for
-        each process: two claims of one process are two owners.
+        The same ``owner`` repeated gets the epoch it has. Make one up for each claim, not for each
+        process: two claims of one process are two owners.
         """
         owner = owner or new_owner()
         reply = await self._scripts.acquire_lease(

@@ -1,9 +1,9 @@
 """The log: append once per id, read after a cursor, follow live, and never skip silently.
 
-Rows are numbered 1, 2, 3, … for the life of the log and never renumbered; a row's place in the
-stream is ``<n>-<ms>``, and that text is the cursor: it tells the number, so that a gap can be
-counted, and the time, so that a row is recognised whose number was given again after a rollback of
-the server. A cursor may name its log too: ``<n>-<ms>-<log>``.
+Rows are numbered 1, 2, 3, … for the life of the log and never renumbered. A row's place in the
+stream is ``<n>-<ms>``, and that text is the cursor. The number makes gaps countable. The time
+separates rows whose number was given again after a rollback of the server. A cursor may name its
+log too: ``<n>-<ms>-<log>``.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Log:
         self.keys = keys
         self.bounds = bounds
         self.name: str = f"-{crc32(raw(keys.rows)):08x}" if named else ""
-        self._limits = LogLimits(max(bounds.max_rows, 0), bounds.ttl_ms, int(announce))
+        self._limits = LogLimits(max(bounds.max_rows, 0), bounds.ttl_ms, announce)
 
     async def add(
         self, row: tuple[bytes, bytes], *, topic: str | None = None, fence: Fence | None = None
@@ -168,11 +168,11 @@ class Log:
         return Page(rows, self.cursor_at(last, last_ms), at_end=True)
 
     async def _read_on(self, n: int, ms: int, count: int) -> Page | None:
-        """Read on after a row that is there, with one command and no script.
+        """Read after an existing row, with one command and no script.
 
-        None if that row is not there: then only the log's head tells whether rows were dropped.
+        None if that row is missing: then only the log's head shows whether rows were trimmed.
         """
-        end = min(count, _MOST) + 2  # the row itself, and one more to tell whether there is more
+        end = min(count, _MOST) + 2  # the row itself, and one more to detect further rows
         place = f"{n}-{ms}"
         found = await self._xrange(place, "+", count=end)
         if not found or found[0][0] != place.encode():
@@ -250,7 +250,7 @@ class Log:
         return await self.scripts.read(reading, rows, command="XRANGE")
 
     async def _end(self) -> str:
-        # See lua/lib/log_head: it begins with the place of the newest row.
+        # See lua/lib/log/log_head: it begins with the place of the newest row.
         head: bytes | None = await self.scripts.read(
             self.scripts.transport.commands.hget(self.keys.ids, ""), self.keys.ids, command="HGET"
         )
@@ -273,20 +273,28 @@ class Log:
         return CursorGap(cursor, reason=reason, missed=missed, resume_after=self.cursor_at(n, ms))
 
     async def clear(self, *, topics: Sequence[str] = ()) -> int:
-        """Drop all rows; return how many. Numbers go on, so older cursors give a CursorGap."""
+        """Remove all rows; return how many. Numbers continue, so older cursors raise CursorGap."""
         return int((await self.scripts.clear_log(self.keys, topics=topics)).facts[0])
 
     def follow(
-        self, *, after: str | None = None, topic: str | None = None, patience_s: float = 300.0
+        self,
+        *,
+        after: str | None = None,
+        topic: str | None = None,
+        reconnect_timeout_s: float = 300.0,
     ) -> AsyncGenerator[Row, None]:
-        """Yield every row after a cursor once, in order, and go on with those still to come.
+        """Yield every row after a cursor once, in order, and then those to come.
 
-        Survives lost connections and server restarts: what the subscription missed is read from
-        the log. Close it (``aclose()``, or ``contextlib.aclosing``) when done. Errors: CursorGap
-        instead of a silent skip; BackendUnavailable when the server stays away for
-        ``patience_s``. InvalidField for a cursor that is none, or less patience than a millisecond.
+        Survive lost connections and server restarts: what the subscription missed is read from the
+        log. Close it (``aclose()``, or ``contextlib.aclosing``) when done.
+
+        Errors: CursorGap instead of a silent skip; BackendUnavailable if the server is unreachable
+        for ``reconnect_timeout_s``; InvalidField for an invalid cursor, or less patience than a
+        millisecond.
         """
-        return self.follow_as(_itself, after=after, topic=topic, patience_s=patience_s)
+        return self.follow_as(
+            _itself, after=after, topic=topic, reconnect_timeout_s=reconnect_timeout_s
+        )
 
     async def follow_as(
         self,
@@ -294,17 +302,17 @@ class Log:
         *,
         after: str | None,
         topic: str | None,
-        patience_s: float,
+        reconnect_timeout_s: float,
     ) -> AsyncGenerator[T, None]:
         """Yield what ``read`` makes of each row, unless it is None. Like `follow`."""
-        limits.patience("patience_s", patience_s, least=limits.SHORTEST_S)
-        follower = _Follower(self, after, topic, patience_s)
+        limits.patience("reconnect_timeout_s", reconnect_timeout_s, least=limits.SHORTEST_S)
+        follower = _Follower(self, after, topic, reconnect_timeout_s)
         async with listening(self.scripts.transport, self.keys.channel) as subscription:
             while True:
                 if follower.behind:
                     rows = await follower.read()
                 else:
-                    rows = follower.hear(await subscription.next(within_s=follower.look_again_s))
+                    rows = follower.hear(await subscription.next(within_s=follower.check_again_s))
                 for row in rows:
                     value = read(row)
                     if value is not None:
@@ -312,17 +320,19 @@ class Log:
 
 
 class _Follower:
-    """One reader's place in a log, moved by what it reads and by what it is told."""
+    """One reader's place in a log, moved by its reads and by published rows."""
 
-    def __init__(self, log: Log, after: str | None, topic: str | None, patience_s: float) -> None:
+    def __init__(
+        self, log: Log, after: str | None, topic: str | None, reconnect_timeout_s: float
+    ) -> None:
         self._log = log
         # Where to read on, and the number and time of the row seen last while it is not behind.
         self._cursor = after
         self._seen = (0, 0)
         self._topic = topic
-        self._patience_s = patience_s
-        # Silence may also be a subscription that cannot be made: then the log is asked.
-        self.look_again_s: float = min(patience_s, _LOOK_AGAIN_S)
+        self._reconnect_timeout_s = reconnect_timeout_s
+        # Silence may also be a subscription that cannot be made: then the log is read.
+        self.check_again_s: float = min(reconnect_timeout_s, _LOOK_AGAIN_S)
         # Whether the log is to be read before anything is heard.
         self.behind: bool = True
 
@@ -334,7 +344,7 @@ class _Follower:
         return page.rows
 
     def hear(self, message: bytes | None) -> Sequence[Row]:
-        """Return the row that was told if it is the next, else none; the log may tell more."""
+        """Return the published row if it is the next, else none; the log may have more."""
         row = None if message is None else read_message(message)
         # One of before the last row's time is of a history that was lost, and came late.
         if row is not None and row.n == self._seen[0] + 1 and row.ms >= self._seen[1]:
@@ -342,13 +352,13 @@ class _Follower:
             return (row,) if self._topic is None or row.topic == self._topic else ()
         seen, seen_ms = self._seen
         if row is None or row.n > seen or row.ms > seen_ms:
-            # Rows may be missing in between, or the log began anew: reading it tells which.
+            # Rows may be missing in between, or the log began again: reading it decides.
             self._cursor, self.behind = f"{seen}-{seen_ms}", True
         return ()
 
     async def _read(self) -> Page:
         loop = asyncio.get_running_loop()
-        give_up_at = loop.time() + self._patience_s
+        give_up_at = loop.time() + self._reconnect_timeout_s
         while True:
             # Raises at once, and not patiently, when the store itself was closed.
             _ = self._log.scripts.transport.sender
@@ -371,5 +381,5 @@ def _row(entry: Any) -> Row:
         topic = topic_text(fields[b"topic"])
         return Row(int(n), int(ms), fields[b"id"], topic, fields[b"row"])
     except (KeyError, ValueError):
-        # Not written by us. Whoever reads rows finds no data in it and sets it aside.
+        # Not written by us. Readers of rows find no data in it and quarantine it.
         return Row(int(n), int(ms), b"", None, b"")

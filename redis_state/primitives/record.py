@@ -140,7 +140,7 @@ def read_version(number: bytes | None, write: bytes | None) -> Version:
     return Version(int(number or 0), (write or b"").decode("utf-8", "surrogatepass"))
 
 
-class _Names(dict[bytes, str]):
+class _FieldNames(dict[bytes, str]):
     """The names of fields as text. They are few; should they be many, they are forgotten."""
 
     def __missing__(self, raw: bytes) -> str:
@@ -150,7 +150,7 @@ class _Names(dict[bytes, str]):
         return name
 
 
-_name = _Names().__getitem__
+_name = _FieldNames().__getitem__
 
 
 def new_write_id() -> str:

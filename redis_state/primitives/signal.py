@@ -1,6 +1,6 @@
-"""The signal: rows are told to whoever listens, over one connection for all of them.
+"""The signal: rows are delivered to subscribers, over one connection for all of them.
 
-A signal carries the row, so that hearing it is enough; the log is the truth, so that missing it
+A message carries the row, so a subscriber needs no read. The log is the truth, so a missed message
 is harmless.
 """
 
@@ -32,9 +32,9 @@ class Row(NamedTuple):
 
 @asynccontextmanager
 async def listening(transport: Transport, channel: str) -> AsyncGenerator[Subscription, None]:
-    """Listen to a channel for the length of the block; `read_message` reads what is heard.
+    """Listen to a channel for the length of the block; `read_message` returns what is published.
 
-    None comes first of all, once the server has confirmed that it will tell.
+    The first message is None, once the server has confirmed the subscription.
     """
     subscriber = transport.subscriber
     subscription = subscriber.subscribe(channel)

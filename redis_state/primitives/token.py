@@ -32,7 +32,7 @@ class Tokens:
         return bool(reply.facts[0])
 
     async def consume(
-        self, key: str, *, by: str, decision: Any = None, claim: str | None = None
+        self, key: str, *, actor: str, decision: Any = None, claim: str | None = None
     ) -> bytes:
         """Consume a token and return its payload; exactly one claim gets it.
 
@@ -42,7 +42,7 @@ class Tokens:
         reply = await self._scripts.resolve_token(
             key,
             claim=claim or new_claim(),
-            by=by,
+            actor=actor,
             decision=codec.encode(decision),
             keep_ms=self._keep_ms,
         )
@@ -59,7 +59,7 @@ class Tokens:
 
 
 def raise_unless_won(reply: Reply) -> Reply:
-    """Return the winner's reply; raise what anybody else gets."""
+    """Return the winner's reply; raise the error of every other caller."""
     if reply.word is ReplyCode.TAKEN:
         raise resolved(reply)
     if reply.word in (ReplyCode.EXPIRED, ReplyCode.MISSING):
@@ -70,7 +70,7 @@ def raise_unless_won(reply: Reply) -> Reply:
 def resolved(reply: Reply) -> TokenResolved:
     """Read by whom, when and how a token was used."""
     return TokenResolved(
-        by=reply.text(0), at_ms=int(reply.facts[1]), decision=codec.decode(reply.facts[2])
+        actor=reply.text(0), at_ms=int(reply.facts[1]), decision=codec.decode(reply.facts[2])
     )
 
 

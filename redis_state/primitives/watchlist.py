@@ -1,14 +1,14 @@
 """The watch list: what must be inspected, and when.
 
 An entry and the thing that it stands for are in different slots and cannot change in one step. So
-the entry is written before the thing, and taken out after the thing is over: an entry without a
-thing is harmless, a thing without an entry would be lost for ever. A sweeper claims what is due,
-repairs it, and settles it: puts it off, or takes it out.
+the entry is written before the thing, and removed after the thing's end. An entry without a thing
+is harmless. A thing without an entry would be lost for ever. A sweeper claims what is due, repairs
+it, and settles it: it postpones or removes the entry.
 
-This also holds when the server's history goes back to an earlier state. An entry is taken out by
-the second of two claims that find its thing over. The mark of the first is written after the thing
-was over: a server that has the mark also has the end of the thing. (Two rollbacks within the second
-between the claims can defeat it.)
+This also holds when the server's history goes back to an earlier state. The second of two claims
+that find the thing ended removes the entry. The mark of the first is written after the end of the
+thing: a server that has the mark also has the end. (Two rollbacks within the second between the
+claims can defeat it.)
 """
 
 from __future__ import annotations
@@ -96,8 +96,8 @@ class WatchList:
     async def claim_due(self, *, limit: int = 100, hold_ms: int = 30_000) -> list[WatchClaim]:
         """Claim entries that are due, ``limit`` of each shard, for ``hold_ms``.
 
-        Each is given to one caller; after ``hold_ms`` it is due again unless it is settled, so a
-        sweeper that dies loses nothing. All shards are asked in one write.
+        One caller gets each entry. After ``hold_ms`` it is due again unless it is settled, so a
+        sweeper that dies loses nothing. All shards are read in one write.
         """
         replies = await asyncio.gather(
             *(
@@ -112,12 +112,12 @@ class WatchList:
         return claims
 
     async def settle(self, claims: Iterable[tuple[WatchClaim, int | None]]) -> int:
-        """Put claimed entries off by a delay, or take them out for None; return how many.
+        """Postpone claimed entries by a delay, or remove them for None; return their number.
 
-        The first claim that is to take an entry out puts it off for a second, and marks it.
+        The first claim that is to remove an entry postpones it by a second, and marks it.
 
-        An entry that was put anew since, or claimed by another, is left as it is: whoever put it
-        has something to tell that the claimer may not have seen.
+        An entry that was put again since, or claimed by another caller, is left alone. Its writer
+        may know something that the claimer has not seen.
         """
         grouped: defaultdict[tuple[str, bytes], list[tuple[bytes, float | None]]]
         grouped = defaultdict(list)

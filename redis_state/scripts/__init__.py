@@ -1,14 +1,13 @@
 """The scripts as typed functions. Call sites never see the order of KEYS and ARGV.
 
 Each function has the name of its Lua file, whose header is the contract. Every script is safe to
-repeat: it knows rows by their id and writes by the id of their call, so a call whose reply was
-lost is simply sent again.
+repeat. It recognises rows by their id, and writes by the id of their call. So a call whose reply
+was lost is sent again.
 """
 
 from __future__ import annotations
 
 from redis_state.scripts.a2a import A2AScripts
-from redis_state.scripts.a2a_versions import A2AVersionKeys, A2AVersionScripts
 from redis_state.scripts.agents import AgentScripts
 from redis_state.scripts.blobs import BlobScripts
 from redis_state.scripts.children import ChildrenScripts
@@ -17,25 +16,24 @@ from redis_state.scripts.groups import GroupKeys, GroupScripts
 from redis_state.scripts.jobs import JobScripts
 from redis_state.scripts.journal import JournalScripts
 from redis_state.scripts.leases import LeaseScripts
+from redis_state.scripts.loader import SCRIPTS
 from redis_state.scripts.logs import LogScripts, TraceKeys
 from redis_state.scripts.records import TASK_FIELDS, RecordScripts
-from redis_state.scripts.registered_tasks import RegisteredScripts
-from redis_state.scripts.runner import (
+from redis_state.scripts.runner import Reply, ReplyCode
+from redis_state.scripts.snapshots import SnapshotKeys, SnapshotScripts
+from redis_state.scripts.tasks import TaskScripts
+from redis_state.scripts.tokens import TokenScripts
+from redis_state.scripts.values import (
     NO_LANE,
-    SCRIPTS,
     Announcement,
     Fence,
     LaneState,
     LogLimits,
-    Reply,
-    ReplyCode,
+    TaskKeys,
     raw,
     topic_bytes,
     topic_text,
 )
-from redis_state.scripts.snapshots import SnapshotKeys, SnapshotScripts
-from redis_state.scripts.tasks import TaskKeys, TaskScripts
-from redis_state.scripts.tokens import TokenScripts
 from redis_state.scripts.watch import WatchScripts
 
 
@@ -49,14 +47,12 @@ class Scripts(
     WatchScripts,
     JobScripts,
     A2AScripts,
-    RegisteredScripts,
     TaskScripts,
     ChildrenScripts,
     JournalScripts,
     ContextScripts,
     GroupScripts,
     SnapshotScripts,
-    A2AVersionScripts,
 ):
     """The scripts, run through one transport."""
 
@@ -65,7 +61,6 @@ __all__ = [
     "NO_LANE",
     "SCRIPTS",
     "TASK_FIELDS",
-    "A2AVersionKeys",
     "Announcement",
     "Fence",
     "GroupKeys",

@@ -1,86 +1,81 @@
-"""Tasks of PenguiFlow's A2A server."""
+"""Tasks of A2A servers: versions, events, lists, leases and push configurations."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from redis_state.scripts.runner import (
-    PendingReply,
-    ScriptRunner,
-    flat,
-    raw,
-)
-from redis_state.transport.keys import A2AKeys
+from redis_state.scripts.binding import script
+from redis_state.scripts.runner import PendingReply, ScriptRunner
+from redis_state.transport.keys import A2ABooks, A2AKeys
 
 
 class A2AScripts(ScriptRunner):
-    """Tasks of PenguiFlow's A2A server."""
+    """Tasks of A2A servers: versions, events, lists, leases and push configurations."""
 
-    def create_a2a_task(
+    @script
+    def write_a2a_task(
         self,
         keys: A2AKeys,
         fields: Mapping[str, bytes],
         *,
-        task_id: str,
-        history: Sequence[bytes],
-        artifacts: Sequence[bytes],
-        write: str,
-        ttl_ms: int,
-    ) -> PendingReply:
-        """OK | TAKEN."""
-        return self._run(
-            "create_a2a_task",
-            (keys.task, keys.tasks, keys.history, keys.artifacts, keys.push),
-            (
-                write,
-                ttl_ms,
-                raw(task_id),
-                len(history),
-                len(history) + len(artifacts),
-                *history,
-                *artifacts,
-                *flat(fields),
-            ),
-        )
-
-    def update_a2a_task(
-        self,
-        keys: A2AKeys,
-        fields: Mapping[str, bytes],
-        *,
-        task_id: str,
+        rule: str,
+        write: bytes,
         row: bytes,
-        place: str,
-        item: bytes,
-        max_rows: int,
-        write: str,
+        state: str,
+        phase: str,
+        place: bytes,
         ttl_ms: int,
+        max_rows: int,
+        owner: str = "",
+        lease_ms: int = 0,
+        keep_ms: int = 0,
+        epoch: int | None = None,
+        announce: bool = False,
+        messages: Sequence[bytes] = (),
+        parts: Sequence[bytes] = (),
     ) -> PendingReply:
-        """OK n | MISSING. ``place``: history, artifacts, or nothing."""
-        log = keys.updates
-        return self._run(
-            "update_a2a_task",
-            (
-                keys.task,
-                keys.tasks,
-                keys.history,
-                keys.artifacts,
-                keys.push,
-                log.rows,
-                log.ids,
-                log.channel,
-            ),
-            (write, ttl_ms, raw(task_id), max_rows, row, place, item, *flat(fields)),
-        )
+        """OK version at epoch | TAKEN version at epoch row | STALE version at | DENIED state |
+        HELD epoch | MISSING.
+        """
 
-    def read_a2a_task(self, keys: A2AKeys, *, messages: int, artifacts: bool) -> PendingReply:
-        """OK fields history artifacts last last_ms | MISSING."""
-        return self._run(
-            "read_a2a_task",
-            (keys.task, keys.history, keys.artifacts, keys.updates.ids),
-            (messages, int(artifacts)),
-        )
+    @script
+    def read_a2a_task(
+        self, keys: A2AKeys, *, messages: int = 0, whole: bool = False
+    ) -> PendingReply:
+        """OK owner epoch left_ms history artifacts fields | MISSING. -1 reads all messages."""
 
-    def save_a2a_push(self, keys: A2AKeys, *, config_id: str, config: bytes) -> PendingReply:
-        """OK | MISSING. An empty ``config`` deletes it."""
-        return self._run_once("save_a2a_push", (keys.task, keys.push), (raw(config_id), config))
+    @script
+    def list_a2a_tasks(
+        self,
+        books: A2ABooks,
+        tasks: Sequence[str] = (),
+        *,
+        prefix: bytes,
+        since: bytes,
+        after: bytes,
+        size: int,
+        whole: bool,
+        settle: bool = False,
+        known: Sequence[bytes] = (),
+    ) -> PendingReply:
+        """OK total others more task... | AGAIN id..."""
+
+    @script
+    def drop_a2a_task(
+        self, keys: A2AKeys, *, write: str, before_us: int | None, tombstone_ms: int
+    ) -> PendingReply:
+        """OK version | STALE | MISSING."""
+
+    @script
+    def name_a2a_stream(self, keys: A2AKeys, *, stream: str) -> PendingReply:
+        """OK | MISSING."""
+
+    @script
+    def put_a2a_config(
+        self, keys: A2AKeys, *, name: str, config: bytes, most: int, ttl_ms: int
+    ) -> PendingReply:
+        """OK number | DENIED count | MISSING."""
+
+    @script
+    def drop_a2a_configs(self, keys: A2AKeys, *, name: str) -> PendingReply:
+        """OK deleted. Without a name all are."""

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from redis_state.scripts.runner import (
-    Fence,
-    PendingReply,
-    ScriptRunner,
-    flat,
-    raw,
-)
+from redis_state.scripts.binding import script
+from redis_state.scripts.runner import PendingReply, ScriptRunner
+from redis_state.scripts.values import Fence
 
 
 class AgentScripts(ScriptRunner):
     """Agents' sessions."""
 
+    @script
     def save_session(
         self,
         session: str,
@@ -34,26 +31,9 @@ class AgentScripts(ScriptRunner):
         fence: Fence | None = None,
     ) -> PendingReply:
         """OK version | STALE version | MISSING | AGAIN | LOST epoch."""
-        return self._run(
-            "save_session",
-            (session, index, expiries, fence.lease if fence else session),
-            (
-                fence.mark if fence else b"",
-                expected,
-                raw(base),
-                raw(write),
-                ttl_ms,
-                session_id,
-                tags,
-                born,
-                len(dropped),
-                *dropped,
-                *flat(fields),
-            ),
-        )
 
+    @script
     def delete_session(
         self, session: str, *, index: str, expiries: str, session_id: str
     ) -> PendingReply:
         """OK deleted."""
-        return self._run_once("delete_session", (session, index, expiries), (session_id,))

@@ -4,24 +4,37 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any
 
-from redis_state.scripts.runner import (
-    PendingReply,
-    ScriptRunner,
-    raw,
-    topic_bytes,
-)
+from redis_state.scripts.binding import script
+from redis_state.scripts.runner import PendingReply, ScriptRunner
+from redis_state.scripts.values import Topic
 from redis_state.transport.keys import BlobKeys
+
+
+@dataclass(frozen=True, slots=True)
+class _Limits:
+    """What a scope may hold, and a trace in it."""
+
+    count: int
+    bytes: int
+    trace_count: int
+    trace_bytes: int
+
+
+def _limits(limits: tuple[int, int, int, int]) -> _Limits:
+    return _Limits(*limits)
 
 
 class BlobScripts(ScriptRunner):
     """Blobs: upload in chunks, commit within limits, read, delete."""
 
+    @script
     def stage_chunk(self, upload: str, *, number: int, data: bytes, ttl_ms: int) -> PendingReply:
         """OK chunks."""
-        return self._run("stage_chunk", (upload,), (number, data, ttl_ms))
 
+    @script
     def commit_blob(
         self,
         keys: BlobKeys,
@@ -31,48 +44,30 @@ class BlobScripts(ScriptRunner):
         ref: bytes,
         size: int,
         chunks: int,
-        trace: str | None,
+        trace: Topic,
         ttl_ms: int,
         strategy: str,
-        limits: tuple[int, int, int, int],
+        limits: Annotated[tuple[int, int, int, int], _limits],
         victims: Sequence[str],
     ) -> PendingReply:
         """OK ref | AGAIN id... | MISSING. ``limits``: count, bytes, a trace's count, bytes."""
-        places = [keys.blob(victim) for victim in victims]
-        return self._run_once(
-            "commit_blob",
-            (upload, keys.blob(blob_id), keys.expiry, keys.use, keys.about, *places),
-            (
-                raw(blob_id),
-                ref,
-                size,
-                chunks,
-                topic_bytes(trace),
-                ttl_ms,
-                strategy,
-                *limits,
-                *map(raw, victims),
-            ),
-        )
 
+    @script
     def touch_blob(self, keys: BlobKeys, *, blob_id: str) -> PendingReply:
-        """OK noted."""
-        return self._run("touch_blob", (keys.use,), (raw(blob_id),))
+        """OK recorded."""
 
+    @script
     def list_blobs(self, keys: BlobKeys) -> PendingReply:
         """OK ids."""
-        return self._run("list_blobs", (keys.expiry,), ())
 
+    @script
     def delete_blob(self, keys: BlobKeys, *, blob_id: str) -> PendingReply:
         """OK deleted left."""
-        return self._run_once(
-            "delete_blob", (keys.blob(blob_id), keys.expiry, keys.use, keys.about), (raw(blob_id),)
-        )
 
+    @script
     def note_member(self, index: str, *, member: str, ttl_ms: int) -> PendingReply:
-        """OK noted."""
-        return self._run("note_member", (index,), (raw(member), ttl_ms))
+        """OK recorded."""
 
+    @script
     def begin_note_member(self, index: str, *, member: str, ttl_ms: int) -> asyncio.Future[Any]:
         """Queue `note_member` at once, before whatever the caller sends next."""
-        return self._begin("note_member", (index,), (raw(member), ttl_ms))

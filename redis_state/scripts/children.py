@@ -4,23 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from redis_state.scripts.runner import (
-    NO_LANE,
-    Announcement,
-    LaneState,
-    PendingReply,
-    ScriptRunner,
-    flat,
-    pairs,
-    raw,
-    topic_bytes,
-)
-from redis_state.scripts.tasks import TaskKeys
+from redis_state.scripts.binding import script
+from redis_state.scripts.runner import PendingReply, ScriptRunner
+from redis_state.scripts.values import NO_LANE, Announcement, LaneState, TaskKeys
 
 
 class ChildrenScripts(ScriptRunner):
     """Children of a task: spawn, wait for, look at."""
 
+    @script
     def spawn_task(
         self,
         child: TaskKeys,
@@ -41,29 +33,8 @@ class ChildrenScripts(ScriptRunner):
         """OK version entries | STALE note | EXPIRED | DENIED status | LOST epoch |
         REWOUND entries.
         """
-        said = announcement
-        of_parent = (parent.task, parent.lease, parent.journal, children)
-        return self._run(
-            "spawn_task",
-            (child.task, child.tasks, *said.keys(child.task_id), *of_parent),
-            (
-                mark,
-                raw(entry),
-                note,
-                before,
-                write,
-                ttl_ms,
-                index_ttl_ms,
-                topic_bytes(child.task_id),
-                said.max_rows,
-                said.ttl_ms,
-                *pairs(said.rows),
-                raw(lane.entry),
-                lane.state,
-                *flat(fields),
-            ),
-        )
 
+    @script
     def join_task(
         self,
         keys: TaskKeys,
@@ -76,23 +47,8 @@ class ChildrenScripts(ScriptRunner):
         announcement: Announcement,
     ) -> PendingReply:
         """OK version | AGAIN | MISSING | DENIED status | LOST epoch | REWOUND entries."""
-        said = announcement
-        return self._run(
-            "join_task",
-            (keys.task, keys.tasks, keys.lease, *said.keys(keys.task_id), child.task, keys.journal),
-            (
-                mark,
-                raw(child.task_id),
-                write,
-                ttl_ms,
-                topic_bytes(keys.task_id),
-                said.max_rows,
-                said.ttl_ms,
-                *pairs(said.rows),
-                *flat(fields),
-            ),
-        )
 
+    @script
     def wake_task(
         self,
         keys: TaskKeys,
@@ -104,18 +60,3 @@ class ChildrenScripts(ScriptRunner):
         announcement: Announcement,
     ) -> PendingReply:
         """OK version | HELD | DENIED status | MISSING."""
-        said = announcement
-        return self._run(
-            "wake_task",
-            (keys.task, keys.tasks, keys.lease, *said.keys(keys.task_id), child.task, keys.journal),
-            (
-                raw(child.task_id),
-                write,
-                ttl_ms,
-                topic_bytes(keys.task_id),
-                said.max_rows,
-                said.ttl_ms,
-                *pairs(said.rows),
-                *flat(fields),
-            ),
-        )

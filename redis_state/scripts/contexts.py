@@ -4,17 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Annotated, TypeAlias
 
-from redis_state.scripts.runner import (
-    Announcement,
-    PendingReply,
-    ScriptRunner,
-    expecting,
-    flat,
-    pairs,
-    raw,
-)
-from redis_state.transport.keys import LogKeys
+from redis_state.scripts.binding import script
+from redis_state.scripts.runner import PendingReply, ScriptRunner
+from redis_state.scripts.values import Announcement, Expected, raw
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,15 +21,25 @@ class PatchKeys:
     patch: str
     patches: str
 
-    def with_log(self, log: LogKeys) -> tuple[str, ...]:
-        """List them with those of the updates that tell of it."""
-        told = (log.rows, log.ids, log.topic(self.task_id), log.channel)
-        return (self.context, self.patch, self.patches, *told)
+    @property
+    def topic(self) -> str:
+        """Return the topic of the task's updates."""
+        return self.task_id
+
+
+def _basis(basis: tuple[int, str]) -> bytes:
+    number, content_hash = basis
+    return raw(f"{number} {content_hash}")
+
+
+# The number and the hash of the context that a decision was made on.
+Basis: TypeAlias = Annotated[tuple[int, str], _basis]
 
 
 class ContextScripts(ScriptRunner):
     """A session's context and its patches."""
 
+    @script
     def update_context(
         self,
         context: str,
@@ -44,35 +48,22 @@ class ContextScripts(ScriptRunner):
         results: Sequence[tuple[bytes, bytes]],
         content_hash: str,
         hashed: bool,
-        expected: int | None,
+        expected: Expected,
         call: str,
         ttl_ms: int,
     ) -> PendingReply:
         """OK number hash | STALE number call."""
-        return self._run(
-            "update_context",
-            (context,),
-            (
-                expecting(expected),
-                raw(call),
-                ttl_ms,
-                content_hash,
-                int(hashed),
-                len(results),
-                *pairs(results),
-                *flat(fields),
-            ),
-        )
 
+    @script
     def apply_patch(
         self,
         keys: PatchKeys,
         *,
-        basis: tuple[int, str],
+        basis: Basis,
         payload: bytes,
         result: bytes,
         decision: bytes,
-        by: str,
+        actor: str,
         wait_ms: int,
         keep_ms: int,
         limit: int,
@@ -81,61 +72,20 @@ class ContextScripts(ScriptRunner):
         announcement: Announcement,
     ) -> PendingReply:
         """OK new decision version | STALE number | DENIED waiting."""
-        said = announcement
-        return self._run(
-            "apply_patch",
-            keys.with_log(said.log),
-            (
-                *basis,
-                raw(keys.patch_id),
-                raw(keys.task_id),
-                payload,
-                result,
-                decision,
-                raw(by),
-                wait_ms,
-                keep_ms,
-                limit,
-                ttl_ms,
-                said.max_rows,
-                said.ttl_ms,
-                call,
-                *pairs(said.rows),
-            ),
-        )
 
+    @script
     def resolve_patch(
         self,
         keys: PatchKeys,
         *,
         claim: str,
-        by: str,
+        actor: str,
         decision: bytes,
         keep_ms: int,
-        basis: tuple[int, str],
+        basis: Basis,
         result: bytes,
         ttl_ms: int,
         call: str,
         announcement: Announcement,
     ) -> PendingReply:
         """OK won decision version | TAKEN by at decision | EXPIRED | MISSING | STALE number."""
-        said = announcement
-        return self._run(
-            "resolve_patch",
-            keys.with_log(said.log),
-            (
-                raw(claim),
-                raw(by),
-                decision,
-                keep_ms,
-                raw(keys.patch_id),
-                raw(keys.task_id),
-                *basis,
-                result,
-                ttl_ms,
-                said.max_rows,
-                said.ttl_ms,
-                call,
-                *pairs(said.rows),
-            ),
-        )

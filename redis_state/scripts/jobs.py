@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from redis_state.scripts.runner import (
-    PendingReply,
-    ScriptRunner,
-    flat,
-    raw,
-)
+from redis_state.scripts.binding import script
+from redis_state.scripts.runner import PendingReply, ScriptRunner
 from redis_state.transport.keys import JobKeys
 
 
@@ -18,15 +14,15 @@ class JobScripts(ScriptRunner):
 
     # OAuth tokens
 
+    @script
     def save_oauth_token(
         self, token: str, *, value: bytes, expires_ms: int | None, ttl_ms: int
     ) -> PendingReply:
         """OK kept."""
-        expires = "" if expires_ms is None else expires_ms
-        return self._run_once("save_oauth_token", (token,), (value, expires, ttl_ms))
 
     # Scheduled jobs
 
+    @script
     def save_job(
         self,
         keys: JobKeys,
@@ -40,34 +36,17 @@ class JobScripts(ScriptRunner):
         enabled: bool,
     ) -> PendingReply:
         """OK version."""
-        return self._run(
-            "save_job",
-            (keys.job, keys.jobs, keys.jobs_of, keys.due),
-            (
-                write,
-                ttl_ms,
-                raw(job_id),
-                "" if next_us is None else next_us,
-                "" if interval_us is None else interval_us,
-                int(enabled),
-                *flat(fields),
-            ),
-        )
 
+    @script
     def claim_job(
         self, job: str, due: str, *, owner: str, lease_ms: int, job_id: str, asked_us: int
     ) -> PendingReply:
         """OK document next attempts | HELD left_ms | DENIED | MISSING."""
-        return self._run("claim_job", (job, due), (owner, lease_ms, raw(job_id), asked_us))
 
+    @script
     def hold_job(self, job: str, *, owner: str, lease_ms: int, begins: bool) -> PendingReply:
         """OK attempts | LOST."""
-        return self._run("hold_job", (job,), (owner, lease_ms, int(begins)))
 
+    @script
     def end_job(self, keys: JobKeys, *, owner: str, job_id: str, ttl_ms: int) -> PendingReply:
         """OK next_us | LOST."""
-        return self._run_once(
-            "end_job",
-            (keys.job, keys.jobs, keys.jobs_of, keys.due),
-            (owner, raw(job_id), ttl_ms),
-        )

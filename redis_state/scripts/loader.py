@@ -4,46 +4,92 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Iterator
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
 from redis_state.errors import ConfigError
+from redis_state.scripts.header import Header, parse
 from redis_state.transport.script import Script
 
 _INCLUDE = re.compile(r"^-- @include (\w+)[ \t]*$", re.MULTILINE)
-_EACH = re.compile(r"^-- @each[ \t]*$", re.MULTILINE)
-_IDEMPOTENT = re.compile(r"^-- @idempotent[ \t]*\n", re.MULTILINE)
-# The mark of a script is gone before this is looked for; a part has none.
+# The properties of a script are gone before this is looked for; a part has none.
 _MISSPELT = re.compile(
-    r"^(?!-- @include \w+[ \t]*$).*@(?:include|each|idempotent)\b.*$", re.MULTILINE
+    r"^(?!-- @include \w+[ \t]*$).*@(?:include|each|once|idempotent|lasting)\b.*$", re.MULTILINE
 )
-_KEY = re.compile(r"^-- KEYS\[(\d+)(\.\.)?\]", re.MULTILINE)
+_COMMENTS = re.compile(r"(?:--[^\n]*\n)*")
 
 
-def load_script(name: str, folder: Traversable | None = None) -> Script:
-    """Read ``<name>.lua`` with each part it includes, once, before its first use."""
-    folder = folder if folder is not None else _folder()
-    text = _read(folder / f"{name}.lua")
-    text, idempotent = _IDEMPOTENT.subn("", text)
-    each = _EACH.search(text) is not None
-    if each:
-        text = _run_each(name, text)
-    text = _resolve(text, folder / "lib", placed=set(), path=(name,))
-    digest = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
-    return Script(name, text, digest, each, bool(idempotent))
+class Library:
+    """The Lua files of a folder: its scripts in any folder of it but ``lib``, where the parts are.
+
+    A name is unique in all folders. Errors: ConfigError.
+    """
+
+    def __init__(self, folder: Traversable) -> None:
+        self._scripts: dict[str, Traversable] = {}
+        self._parts: dict[str, Traversable] = {}
+        self._texts: dict[str, str] = {}
+        for path, file in _lua_files(folder):
+            files = self._parts if path[0] == "lib" else self._scripts
+            name = path[-1].removesuffix(".lua")
+            if name in files:
+                raise ConfigError(f"two Lua files have the name {name}: {files[name]} and {file}")
+            files[name] = file
+
+    def names(self) -> list[str]:
+        """List the names of the scripts, sorted."""
+        return sorted(self._scripts)
+
+    def load(self, name: str) -> Script:
+        """Read a script with each part that it includes, once, before its first use."""
+        if name not in self._scripts:
+            raise ConfigError(f"the Lua script {name}.lua is missing")
+        header, text = parse(name, self._scripts[name].read_text(encoding="utf-8"))
+        text = self._resolve(_body(header, text), placed=set(), path=(name,))
+        digest = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
+        return Script(
+            name,
+            text,
+            digest,
+            each="each" in header.properties,
+            once="once" in header.properties,
+            idempotent="idempotent" in header.properties,
+            lasting="lasting" in header.properties,
+            keys=tuple(header.keys),
+            arguments=tuple(header.arguments),
+        )
+
+    def _resolve(self, text: str, *, placed: set[str], path: tuple[str, ...]) -> str:
+        misspelt = _MISSPELT.search(text)
+        if misspelt:
+            meant = "'-- @include <name>', or '-- @each' or another property in a script"
+            raise ConfigError(f"{path[-1]}: write {meant}, not {misspelt.group()!r}")
+
+        def part(found: re.Match[str]) -> str:
+            name = found.group(1)
+            inner = (*path, f"lib/{name}")
+            if inner[-1] in path:
+                raise ConfigError("Lua includes go in a circle: " + " -> ".join(inner))
+            if name in placed:
+                return ""
+            body = self._resolve(self._part(name, path[-1]), placed=placed, path=inner)
+            placed.add(name)
+            return body.rstrip("\n")
+
+        return _INCLUDE.sub(part, text)
+
+    def _part(self, name: str, wanted_by: str) -> str:
+        if name not in self._parts:
+            raise ConfigError(f"the Lua script {name}.lua is missing: {wanted_by} includes it")
+        if name not in self._texts:
+            self._texts[name] = self._parts[name].read_text(encoding="utf-8")
+        return self._texts[name]
 
 
-def script_names() -> list[str]:
-    """Return the names of all scripts, sorted."""
-    return sorted(
-        entry.name.removesuffix(".lua")
-        for entry in _folder().iterdir()
-        if entry.name.endswith(".lua")
-    )
-
-
-def _folder() -> Traversable:
+def lua_folder() -> Traversable:
+    """Find the package's own Lua files. Errors: ConfigError."""
     package = resources.files("redis_state")
     inside = package / "lua"
     if inside.is_dir():
@@ -54,39 +100,29 @@ def _folder() -> Traversable:
     raise ConfigError("the Lua scripts are missing: the package was built without lua/")
 
 
-def _read(file: Traversable, wanted_by: str = "") -> str:
-    if not file.is_file():
-        raise ConfigError(f"the Lua script {file} is missing{wanted_by}")
-    return file.read_text(encoding="utf-8")
+def _lua_files(folder: Traversable) -> Iterator[tuple[tuple[str, ...], Traversable]]:
+    for entry in sorted(folder.iterdir(), key=lambda entry: entry.name):
+        if entry.is_dir():
+            for path, file in _lua_files(entry):
+                yield (entry.name, *path), file
+        elif entry.name.endswith(".lua"):
+            yield (entry.name,), entry
 
 
-def _run_each(name: str, text: str) -> str:
-    """Make what follows the mark a function of ``KEYS`` and ``ARGV``, run for each of the calls."""
-    keys = _KEY.findall(text)
-    if not keys or keys[-1][1]:
-        raise ConfigError(f"{name}: '-- @each' needs a fixed number of keys")
-    if len(_EACH.findall(text)) > 1:
-        raise ConfigError(f"{name}: '-- @each' stands there twice")
-    begin = "-- @include each\nlocal function body(KEYS, ARGV)"
-    return f"{_EACH.sub(begin, text)}end\nreturn each(body, KEYS, ARGV, {len(keys)})\n"
+def _body(header: Header, text: str) -> str:
+    """Put the statements that name the inputs behind the comments and parts at the top."""
+    comments = _COMMENTS.match(text)
+    top = comments.group() if comments else ""
+    parts = "".join(f"-- @include {name}\n" for name in header.parts())
+    names = "".join(f"{line}\n" for line in header.preamble())
+    rest = text[len(top) :]
+    if "each" not in header.properties:
+        return f"{top}{parts}{names}{rest}"
+    width = len(header.keys) + ("once" in header.properties)
+    body = f"local function body(KEYS, ARGV)\n{names}{rest}end\n"
+    return f"{top}{parts}{body}return each(body, KEYS, ARGV, {width})\n"
 
 
-def _resolve(text: str, lib: Traversable, *, placed: set[str], path: tuple[str, ...]) -> str:
-    misspelt = _MISSPELT.search(text)
-    if misspelt:
-        meant = "'-- @include <name>', or '-- @each' or '-- @idempotent' in a script"
-        raise ConfigError(f"{path[-1]}: write {meant}, not {misspelt.group()!r}")
-
-    def part(found: re.Match[str]) -> str:
-        name = found.group(1)
-        inner = (*path, f"lib/{name}")
-        if inner[-1] in path:
-            raise ConfigError("Lua includes go in a circle: " + " -> ".join(inner))
-        if name in placed:
-            return ""
-        text = _read(lib / f"{name}.lua", f": {path[-1]} includes it")
-        body = _resolve(text, lib, placed=placed, path=inner)
-        placed.add(name)
-        return body.rstrip("\n")
-
-    return _INCLUDE.sub(part, text)
+# Every script is read at import, so that a package built without them fails at once.
+_library = Library(lua_folder())
+SCRIPTS: dict[str, Script] = {name: _library.load(name) for name in _library.names()}

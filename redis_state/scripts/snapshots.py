@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from redis_state.scripts.runner import (
-    PendingReply,
-    ScriptRunner,
-)
+from redis_state.scripts.binding import script
+from redis_state.scripts.runner import PendingReply, ScriptRunner
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +19,7 @@ class SnapshotKeys:
 class SnapshotScripts(ScriptRunner):
     """Snapshots of tasks: versions in numeric order."""
 
+    @script
     def save_snapshot(
         self,
         keys: SnapshotKeys,
@@ -32,28 +31,21 @@ class SnapshotScripts(ScriptRunner):
         ttl_ms: int,
     ) -> PendingReply:
         """OK."""
-        return self._run_once(
-            "save_snapshot",
-            (keys.rows, keys.index),
-            (version, snapshot_id, int(checkpoint), row, ttl_ms),
-        )
 
+    @script
     def read_snapshot(self, keys: SnapshotKeys, *, prefix: str) -> PendingReply:
         """OK version row | MISSING."""
-        return self._run("read_snapshot", (keys.rows, keys.index), (prefix,))
 
+    @script
     def delete_snapshots(self, keys: SnapshotKeys, *, version: str | None) -> PendingReply:
         """OK removed. None stands for all versions."""
-        return self._run_once("delete_snapshots", (keys.rows, keys.index), (version or "",))
 
+    @script
     def rollback_snapshots(self, keys: SnapshotKeys, *, prefix: str) -> PendingReply:
         """OK version row | MISSING."""
-        return self._run_once("rollback_snapshots", (keys.rows, keys.index), (prefix,))
 
+    @script
     def prune_snapshots(
         self, keys: SnapshotKeys, *, keep_last: int, keep_checkpoints: bool
     ) -> PendingReply:
         """OK removed."""
-        return self._run_once(
-            "prune_snapshots", (keys.rows, keys.index), (keep_last, int(keep_checkpoints))
-        )

@@ -2,32 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from collections.abc import Mapping
 
-from redis_state.scripts.runner import (
+from redis_state.scripts.binding import script
+from redis_state.scripts.runner import PendingReply, ScriptRunner
+from redis_state.scripts.values import (
     NO_LANE,
     Announcement,
+    Expected,
     LaneState,
-    PendingReply,
-    ScriptRunner,
-    expecting,
-    flat,
-    pairs,
-    raw,
-    topic_bytes,
+    TaskKeys,
+    Words,
 )
 from redis_state.transport.keys import LogKeys
-
-
-class TaskKeys(NamedTuple):
-    """The keys that the scripts of a task's life share; all in its session's slot."""
-
-    task_id: str
-    task: str
-    tasks: str
-    lease: str
-    journal: str
 
 
 class TaskScripts(ScriptRunner):
@@ -35,6 +22,7 @@ class TaskScripts(ScriptRunner):
 
     # The life of a task
 
+    @script
     def create_task(
         self,
         keys: TaskKeys,
@@ -48,40 +36,18 @@ class TaskScripts(ScriptRunner):
         before: int | None = None,
     ) -> PendingReply:
         """OK version | STALE version | EXPIRED."""
-        return self._run(
-            "create_task",
-            (
-                keys.task,
-                keys.tasks,
-                keys.journal,
-                steering.ids,
-                keys.lease,
-                updates.topic(keys.task_id),
-                children,
-            ),
-            (
-                write,
-                ttl_ms,
-                topic_bytes(keys.task_id),
-                "" if before is None else before,
-                *flat(fields),
-            ),
-        )
 
+    @script
     def clear_task(self, keys: TaskKeys, *, children: str, lease_ms: int) -> PendingReply:
         """OK deleted."""
-        return self._run_once(
-            "clear_task",
-            (keys.task, keys.tasks, keys.lease, keys.journal, children),
-            (topic_bytes(keys.task_id), lease_ms),
-        )
 
+    @script
     def look_task(self, keys: TaskKeys) -> PendingReply:
         """OK status version epoch left_ms order priority crashes queue ours parent waits_for
         parent_order attempts | MISSING.
         """
-        return self._run("look_task", (keys.task, keys.lease), ())
 
+    @script
     def start_task(
         self,
         keys: TaskKeys,
@@ -94,30 +60,15 @@ class TaskScripts(ScriptRunner):
         announcement: Announcement,
     ) -> PendingReply:
         """OK epoch fields | HELD left_ms | DENIED status | MISSING."""
-        said = announcement
-        return self._run(
-            "start_task",
-            (keys.task, keys.tasks, keys.lease, *said.keys(keys.task_id)),
-            (
-                raw(owner),
-                lease_ms,
-                write,
-                ttl_ms,
-                topic_bytes(keys.task_id),
-                said.max_rows,
-                said.ttl_ms,
-                *pairs(said.rows),
-                *flat(fields),
-            ),
-        )
 
+    @script
     def move_task(
         self,
         keys: TaskKeys,
         fields: Mapping[str, bytes],
         *,
         mark: bytes,
-        from_states: Iterable[str],
+        from_states: Words,
         release: bool,
         write: str,
         ttl_ms: int,
@@ -129,28 +80,8 @@ class TaskScripts(ScriptRunner):
 
         ``ended`` is a child's end, as its ``parent`` notes it.
         """
-        said, of_parent = announcement, parent or keys
-        return self._run(
-            "move_task",
-            (
-                *(keys.task, keys.tasks, keys.lease, *said.keys(keys.task_id), keys.journal),
-                *(of_parent.task, of_parent.journal),
-            ),
-            (
-                mark,
-                f" {' '.join(from_states)} ",
-                int(release),
-                write,
-                ttl_ms,
-                topic_bytes(keys.task_id),
-                said.max_rows,
-                said.ttl_ms,
-                *pairs(said.rows),
-                ended if parent is not None else b"",
-                *flat(fields),
-            ),
-        )
 
+    @script
     def prioritize_task(
         self,
         keys: TaskKeys,
@@ -158,20 +89,11 @@ class TaskScripts(ScriptRunner):
         priority: int,
         write: str,
         mark: bytes = b"",
-        expected: int | None = None,
+        expected: Expected = None,
     ) -> PendingReply:
         """OK version | STALE version write | DENIED status | LOST epoch | MISSING."""
-        return self._run(
-            "prioritize_task",
-            (keys.task, keys.lease),
-            (
-                mark,
-                expecting(expected),
-                write,
-                priority,
-            ),
-        )
 
+    @script
     def open_pause(
         self,
         keys: TaskKeys,
@@ -190,28 +112,8 @@ class TaskScripts(ScriptRunner):
         lane: LaneState = NO_LANE,
     ) -> PendingReply:
         """OK note left_ms entries | DENIED status | LOST epoch | REWOUND entries."""
-        said = announcement
-        return self._run(
-            "open_pause",
-            (keys.task, keys.lease, *said.keys(keys.task_id), token, keys.journal, pauses),
-            (
-                mark,
-                raw(entry),
-                note,
-                owner,
-                about,
-                token_ttl_ms,
-                keep_ms,
-                ttl_ms,
-                topic_bytes(keys.task_id),
-                said.max_rows,
-                said.ttl_ms,
-                *pairs(said.rows),
-                raw(lane.entry),
-                lane.state,
-            ),
-        )
 
+    @script
     def pause_task(
         self,
         keys: TaskKeys,
@@ -227,23 +129,8 @@ class TaskScripts(ScriptRunner):
         """OK version | TAKEN by at decision | EXPIRED | MISSING | DENIED status | LOST epoch |
         REWOUND entries.
         """
-        said = announcement
-        return self._run(
-            "pause_task",
-            (keys.task, keys.tasks, keys.lease, *said.keys(keys.task_id), token, keys.journal),
-            (
-                mark,
-                raw(entry),
-                write,
-                ttl_ms,
-                topic_bytes(keys.task_id),
-                said.max_rows,
-                said.ttl_ms,
-                *pairs(said.rows),
-                *flat(fields),
-            ),
-        )
 
+    @script
     def decide_pause(
         self,
         keys: TaskKeys,
@@ -253,7 +140,7 @@ class TaskScripts(ScriptRunner):
         pauses: str,
         entry: str,
         claim: str,
-        by: str,
+        actor: str,
         decision: bytes,
         note: bytes,
         keep_ms: int,
@@ -265,38 +152,17 @@ class TaskScripts(ScriptRunner):
         """OK status attempts | TAKEN by at decision | EXPIRED | HELD left_ms | MISSING |
         DENIED status | LOST epoch. ``announcement``: of the task's move, else of the decision.
         """
-        said = announcement
-        log_keys = said.keys(keys.task_id)
-        return self._run(
-            "decide_pause",
-            (keys.task, keys.tasks, keys.lease, *log_keys, token, keys.journal, pauses),
-            (
-                mark,
-                int(overdue),
-                raw(claim),
-                raw(by),
-                decision,
-                keep_ms,
-                raw(entry),
-                note,
-                ttl_ms,
-                topic_bytes(keys.task_id),
-                said.max_rows,
-                said.ttl_ms,
-                *pairs(said.rows),
-                *flat(fields),
-            ),
-        )
 
     # The life of a task
 
+    @script
     def transition_task(
         self,
         keys: TaskKeys,
         fields: Mapping[str, bytes],
         *,
         mark: bytes,
-        from_phases: Iterable[str],
+        from_phases: Words,
         status: str,
         phase: str,
         write: str,
@@ -304,40 +170,9 @@ class TaskScripts(ScriptRunner):
         announcement: Announcement,
     ) -> PendingReply:
         """OK fields | DENIED phase | LOST epoch | MISSING."""
-        said = announcement
-        return self._run(
-            "transition_task",
-            (keys.task, keys.tasks, keys.lease, *said.keys(keys.task_id), keys.journal),
-            (
-                mark,
-                f" {' '.join(from_phases)} ",
-                write,
-                ttl_ms,
-                topic_bytes(keys.task_id),
-                said.max_rows,
-                said.ttl_ms,
-                *pairs(said.rows),
-                status,
-                phase,
-                *flat(fields),
-            ),
-        )
 
+    @script
     def emit_update(
         self, keys: TaskKeys, announcement: Announcement, *, mark: bytes, lane: LaneState
     ) -> PendingReply:
         """OK entries | LOST epoch | REWOUND entries | MISSING. ``announcement``: of one row."""
-        said = announcement
-        return self._run(
-            "emit_update",
-            (*said.keys(keys.task_id), keys.lease, keys.journal, keys.task),
-            (
-                mark,
-                topic_bytes(keys.task_id),
-                said.max_rows,
-                said.ttl_ms,
-                raw(lane.entry),
-                lane.state,
-                *pairs(said.rows),
-            ),
-        )

@@ -1,42 +1,60 @@
-"""The watch list: what somebody must look at, and when."""
+"""The watch list: what a process must inspect, and when."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Annotated, Literal, NamedTuple, TypeAlias
 
+from redis_state.scripts.binding import script
 from redis_state.scripts.runner import PendingReply, ScriptRunner
 from redis_state.transport.resp import Argument
 
 
-class WatchScripts(ScriptRunner):
-    """The watch list: what somebody must look at, and when."""
+class WatchKeys(NamedTuple):
+    """The keys of a watch list."""
 
+    watch: str
+
+    @property
+    def clock(self) -> str:
+        """Return the key of the time at which it was last written."""
+        return f"{self.watch}:clock"
+
+
+def _delayed(entries: Sequence[tuple[bytes, float | None]]) -> list[Argument]:
+    tail: list[Argument] = []
+    for entry, delay_ms in entries:
+        tail += (entry, "" if delay_ms is None else str(delay_ms))
+    return tail
+
+
+_Watch: TypeAlias = Annotated[str, WatchKeys]
+
+
+class WatchScripts(ScriptRunner):
+    """The watch list: what a process must inspect, and when."""
+
+    @script
     def watch_entry(
         self,
-        watch: str,
+        watch: _Watch,
         *,
         entry: bytes,
         delay_ms: int,
         stands: Literal["later", "given", "first"],
     ) -> PendingReply:
         """OK when."""
-        return self._run("watch_entry", _with_clock(watch), (entry, delay_ms, stands))
 
-    def claim_due(self, watch: str, *, limit: int, hold_ms: int) -> PendingReply:
+    @script
+    def claim_due(self, watch: _Watch, *, limit: int, hold_ms: int) -> PendingReply:
         """OK mark, then entry and when it was due, in turn."""
-        return self._run("claim_due", _with_clock(watch), (limit, hold_ms))
 
+    @script
     def settle_claim(
-        self, watch: str, *, mark: bytes, entries: Sequence[tuple[bytes, float | None]]
+        self,
+        watch: _Watch,
+        *,
+        mark: bytes,
+        entries: Annotated[Sequence[tuple[bytes, float | None]], _delayed],
     ) -> PendingReply:
         """OK settled. ``entries`` with their delays; None takes an entry out."""
-        tail: list[Argument] = [mark]
-        for entry, delay_ms in entries:
-            tail += (entry, "" if delay_ms is None else str(delay_ms))
-        return self._run("settle_claim", _with_clock(watch), tuple(tail))
-
-
-def _with_clock(watch: str) -> tuple[str, str]:
-    """Return a list and the time at which it was last written."""
-    return watch, f"{watch}:clock"

@@ -69,7 +69,7 @@ def encode(value: Any) -> bytes:
 
 
 def encode_reporting(value: Any) -> tuple[bytes, list[Change]]:
-    """Write like ``encode`` and tell every place that will not come back as it was."""
+    """Encode like ``encode`` and list every place that is not read back unchanged."""
     written = _write_fast(value, _OPTIONS)
     if written is not None and _is_plain(value):
         return written, []

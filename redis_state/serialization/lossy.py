@@ -1,19 +1,21 @@
-"""The nearest JSON form of any value of Python's: a plain tree, and what had to give way.
+"""The nearest JSON form of any Python value: a plain tree, and the changes that it needed.
 
-datetime, date, time        ISO 8601 text
-UUID, Decimal, path         text
-Enum                        its value
-pydantic model, dataclass   an object of its fields
-tuple, deque, array         a list
-set, frozenset              a list, sorted by the canonical form of its items
-bytes                       their UTF-8 text, else base64
-NaN, Infinity, -Infinity    text of that name
-integer above 2048 bits     hexadecimal text
-key that is not text        text; a taken name gets ``~2``, ``~3``, ...
-a container inside itself   "<cycle>"
-more than 254 levels        "<too deep>"
-anything else               ``str()`` of it without addresses in memory, or "<ClassName>" where
-                            that fails
+The forms:
+
+    datetime, date, time        ISO 8601 text
+    UUID, Decimal, path         text
+    Enum                        its value
+    pydantic model, dataclass   an object of its fields
+    tuple, deque, array         a list
+    set, frozenset              a list, sorted by the canonical form of its items
+    bytes                       their UTF-8 text, else base64
+    NaN, Infinity, -Infinity    text of that name
+    integer above 2048 bits     hexadecimal text
+    key that is not text        text; a taken name gets ``~2``, ``~3``, ...
+    a container inside itself   "<cycle>"
+    more than 254 levels        "<too deep>"
+    anything else               ``str()`` of it without addresses in memory, or "<ClassName>" where
+                                that fails
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ MAX_DEPTH: Final = 254  # the most that orjson writes
 MAX_INTEGER_BITS: Final = 2048  # no interpreter setting forbids reading that many digits
 _CYCLE: Final = "<cycle>"
 _TOO_DEEP: Final = "<too deep>"
-# An object without a text of its own tells its address, which would make equal values differ.
+# The text of an object without one has its address, which would make equal values differ.
 _ADDRESS: Final = re.compile(r" at 0x[0-9A-Fa-f]+(?=>)")
 _LONGEST_NAME: Final = 40
 _LEAVES: Final = frozenset({str, int, float, bool, type(None)})
@@ -168,7 +170,7 @@ class LossyEncoder:
     def clean(self, value: Any) -> Any:
         """Return the plain tree of a value; what gives way is added to ``changes``."""
         original = value
-        trail, noted, depth = len(self._trail), len(self.changes), self._depth
+        trail, recorded, depth = len(self._trail), len(self.changes), self._depth
         opened: list[Any] = []  # keeps them alive too: a reused id would look like a cycle
         try:
             while type(value) not in _LEAVES:
@@ -182,16 +184,16 @@ class LossyEncoder:
                 value = self._simplify(value, steps=len(opened))
             return self._leaf(value)
         except RecursionError:
-            self._return_to(trail, noted, depth)
+            self._return_to(trail, recorded, depth)
             return self._cap("depth", _TOO_DEEP)
         except Exception:  # noqa: BLE001 - foreign code, any failure
-            self._return_to(trail, noted, depth)
+            self._return_to(trail, recorded, depth)
             return self._note("object", f"<{type(original).__name__}>")
         finally:
             self._ancestors.difference_update(map(id, opened))
 
-    def _return_to(self, trail: int, noted: int, depth: int) -> None:
-        del self._trail[trail:], self.changes[noted:]
+    def _return_to(self, trail: int, recorded: int, depth: int) -> None:
+        del self._trail[trail:], self.changes[recorded:]
         self._depth = depth
 
     def _builder(self, value: Any) -> Callable[[Any], Any] | None:
@@ -284,7 +286,7 @@ class LossyEncoder:
 
 
 def _scalar(value: Any, kind: type[object]) -> tuple[str, Any] | None:
-    """Return the change and the text of a value that is best told by text."""
+    """Return the change and the text of a value that is best represented by text."""
     if issubclass(kind, date | time):
         return "datetime", value.isoformat()
     if issubclass(kind, bytes | bytearray | memoryview):

@@ -210,7 +210,7 @@ class ArtifactStore:
     async def _delete(self, place: str, artifact_id: str) -> bool:
         deleted, left = await self._blobs(place).delete(artifact_id)
         if not left:
-            # Whoever stores meanwhile notes the place after storing: if that was just undone, what
+            # A concurrent store records the place after storing: if that was just undone, what
             # was stored is seen here.
             await self._base.scripts.zrem(self._base.keys.artifact_sessions(), place)
             if await self._blobs(place).ids():
@@ -273,5 +273,5 @@ def _matches(found: ArtifactScope | None, wanted: ArtifactScope | None) -> bool:
     if wanted is None:
         return True
     names = ("tenant_id", "user_id", "session_id", "trace_id")
-    asked = {name: getattr(wanted, name) for name in names if getattr(wanted, name) is not None}
-    return all(found is not None and getattr(found, name) == asked[name] for name in asked)
+    requested = {name: getattr(wanted, name) for name in names if getattr(wanted, name) is not None}
+    return all(found is not None and getattr(found, name) == requested[name] for name in requested)

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from operator import itemgetter
 from typing import Any, TypeAlias, TypeVar
 
 from redis_state.errors import BackendError, CommandRefused
@@ -76,13 +77,13 @@ class Base:
     def note_first(self, index: str, member: str, *, ttl_ms: int) -> asyncio.Future[Any]:
         """Add a member to an index of another slot, before the save that the caller makes next.
 
-        Queued at once and awaited after that save: the calls keep their order, and what is saved
-        is never there and not noted.
+        It is queued at once and awaited after that save. The calls keep their order, so a saved
+        thing is never missing from its index.
         """
-        noted = self.scripts.begin_note_member(index, member=member, ttl_ms=ttl_ms)
+        recorded = self.scripts.begin_note_member(index, member=member, ttl_ms=ttl_ms)
         # The save may fail first; then nobody awaits this.
-        noted.add_done_callback(_look_at)
-        return noted
+        recorded.add_done_callback(_look_at)
+        return recorded
 
     def fetch(self, key: str, names: tuple[str, ...] = ()) -> Flat:
         """Ask for a record, or for some of its fields, without waiting, for `read_record`."""
@@ -96,9 +97,9 @@ class Base:
         read: Callable[[Stored], T],
         names: Sequence[str] = (),
     ) -> T | None:
-        """Read a record; None if there is none, or if it had to be set aside.
+        """Read a record; None if there is none, or if it was quarantined.
 
-        ``names`` are those that were asked for, if not all were.
+        ``names`` are the requested fields, if not all were.
         """
         try:
             fields = await flat
@@ -115,6 +116,45 @@ class Base:
             found = dict(zip(given, fields if names else fields[1::2], strict=False))
             self.set_aside(scope, place, found.get(b"document") or b"", error)
             return None
+
+    async def read_ordered(
+        self,
+        kind: str,
+        pending: Iterable[tuple[str, str, Flat]],
+        read: Callable[[str, Stored], T],
+        names: Sequence[str] = (),
+    ) -> list[T]:
+        """Read records in the order of their first save, without those that are set aside.
+
+        ``pending`` gives of each record its scope, its name and its reply, which ``read`` gets
+        under its name.
+        """
+        found: list[tuple[int, T]] = []
+        for scope, name, flat in pending:
+
+            def ordered(record: Stored, name: str = name) -> tuple[int, T]:
+                return record.order, read(name, record)
+
+            one = await self.read_record(scope, f"{kind} {name}", flat, ordered, names)
+            if one is not None:
+                found.append(one)
+        found.sort(key=itemgetter(0))
+        return [value for _, value in found]
+
+    async def list_ordered(
+        self,
+        scope: str,
+        kind: str,
+        index: str,
+        *,
+        key_of: Callable[[str], str],
+        read: Callable[[str, Stored], T],
+        names: Sequence[str] = (),
+    ) -> list[T]:
+        """Read the records of an index in the order of their first save. See `read_ordered`."""
+        members = await self.records.members(index)
+        pending = [(scope, name, self.fetch(key_of(name), tuple(names))) for name in members]
+        return await self.read_ordered(kind, pending, read, names)
 
     def attempt(self, scope: str, place: str, data: bytes, read: Callable[[], T]) -> T | None:
         """Read something, or set it aside and return None."""
@@ -180,9 +220,9 @@ class Base:
             log.warning("something unreadable could not be kept aside: %s", error)
 
 
-def _look_at(noted: asyncio.Future[Any]) -> None:
-    if not noted.cancelled():
-        noted.exception()
+def _look_at(recorded: asyncio.Future[Any]) -> None:
+    if not recorded.cancelled():
+        recorded.exception()
 
 
 def ms(duration: timedelta) -> int:

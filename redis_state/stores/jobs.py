@@ -84,18 +84,10 @@ class JobStore:
 
     async def list(self, session_id: str | None) -> list[Planned]:
         """Return a session's jobs, or all, in the order of their first save."""
-        base, keys = self._base, self._base.keys
+        keys = self._base.keys
         index = keys.jobs() if session_id is None else keys.jobs_of(session_id)
-        members = await base.records.members(index)
-        pending = [(job_id, base.fetch(keys.job(job_id))) for job_id in members]
-        found: list[tuple[int, Planned]] = []
-        for job_id, flat in pending:
-            ordered = await base.read_record("jobs", f"job {job_id}", flat, _read)
-            if ordered is not None and (
-                session_id is None or ordered[1].document.get("session_id") == session_id
-            ):
-                found.append(ordered)
-        return [planned for _, planned in sorted(found, key=lambda pair: pair[0])]
+        jobs = await self._base.list_ordered("jobs", "job", index, key_of=keys.job, read=_read)
+        return [job for job in jobs if session_id in (None, job.document.get("session_id"))]
 
     async def claim_due(self, asked_us: int) -> Sequence[JobClaim]:
         """Claim what is due at a moment, 500 at most, the longest due first.
@@ -131,14 +123,14 @@ class JobStore:
         await self._hold(claim, self._lease_ms, begins=False)
 
     async def release(self, claim: JobClaim) -> None:
-        """Give a claim back, for anybody to take. Does nothing if it is lost."""
+        """Release a claim, for any scheduler. Do nothing if it is lost."""
         await self._hold(claim, 0, begins=False)
 
     async def end(self, claim: JobClaim) -> int | None:
-        """End an occurrence as fired; tell when the job is due next, None for never.
+        """End an occurrence as fired; return when the job is due next, None for never.
 
-        That is the first moment of its own rhythm, counted from when this occurrence was due, that
-        is still to come: what was missed meanwhile is left out. Errors: LostRace.
+        That is the next future moment of its own rhythm, counted from when this occurrence was due.
+        Missed moments are left out. Errors: LostRace.
         """
         reply = await self._base.scripts.end_job(
             self._keys(claim.job_id, claim.session_id),
@@ -156,7 +148,7 @@ class JobStore:
         await self._log(job_id).add(row)
 
     async def runs(self, job_id: str) -> Sequence[dict[str, Any]]:
-        """Return what was noted of a job's runs, oldest first."""
+        """Return the recorded runs of a job, oldest first."""
         rows = await self._log(job_id).read_all()
         return self._base.read_rows("jobs", "run", rows, lambda row: as_object(row.data))
 
@@ -193,9 +185,8 @@ class JobStore:
         return Log(self._base.scripts, self._base.keys.job_runs(job_id), self._runs)
 
 
-def _read(record: Stored) -> tuple[int, Planned]:
-    planned = Planned(as_object(record.fields["document"]), _moment(record.fields["next"]))
-    return record.order, planned
+def _read(_: str, record: Stored) -> Planned:
+    return Planned(as_object(record.fields["document"]), _moment(record.fields["next"]))
 
 
 def _moment(written: bytes) -> int | None:

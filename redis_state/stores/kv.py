@@ -1,7 +1,7 @@
 """Key-value entries of a session or a task, on memory states, in PenguiFlow's own format.
 
 PenguiFlow's facade and this one read each other's entries. This one compares before it sets, so no
-process undoes what another has just done, and keeps a large value as long as its entry.
+process undoes another's write. It keeps a large value as long as its entry.
 """
 
 from __future__ import annotations

@@ -74,9 +74,9 @@ class Owner:
 
 
 def lifetime_ms(key: str, state: Mapping[str, Any], settings: Settings) -> int:
-    """Return how long a memory state is kept, whoever writes it.
+    """Return how long a memory state is kept, for every writer.
 
-    An entry with an expiry goes with it, and a deleted one after a grace time.
+    An entry with an expiry ends with it, and a deleted one after a grace time.
     """
     lives = [ms(settings.memory_ttl)]
     if key.startswith(f"{PREFIX}:"):

@@ -1,4 +1,4 @@
-"""Read, decide, compare and set; and once more when somebody else was faster."""
+"""Read, decide, compare and set; and repeat after a conflict."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _LONGEST_WAIT_S = 0.05
 
 
 async def retry_on_conflict(attempt: Callable[[], Awaitable[T]], *, timeout_s: float) -> T:
-    """Repeat an attempt that lost its race, until it is won or the time is over.
+    """Repeat an attempt that lost its race, until it wins or the time is up.
 
-    Each attempt reads anew. It waits a random while in between, the longer the more often it lost.
+    Each attempt reads again. It waits a random time in between, which grows with the losses.
     Errors: the last VersionConflict.
     """
     loop = asyncio.get_running_loop()

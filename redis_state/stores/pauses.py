@@ -73,11 +73,12 @@ class PauseStore:
         self._left: OrderedDict[str, str] = OrderedDict()
 
     async def save(self, token: str, payload: dict[str, Any]) -> None:
-        """Keep a pause until it is loaded or `pause_ttl` is over; saving again starts that anew.
+        """Keep a pause until it is loaded or `pause_ttl` has passed. Saving again restarts that
+        time.
 
-        A repeated save of a pause that was loaded already does nothing. Errors: TokenResolved if
-        the token was used before with another payload: it cannot stand for a second pause.
-        BackendError; this process then saves the pause before it claims it.
+        A repeated save of a loaded pause does nothing. Errors: TokenResolved if the token was used
+        before with another payload: it cannot stand for a second pause. BackendError; this process
+        then saves the pause before it claims it.
         """
         settings = self._base.settings
         key, data = self._base.keys.pause(token), codec.encode(mapping("payload", payload))
@@ -97,18 +98,22 @@ class PauseStore:
         for key in list(self._unsaved):
             await self._settle(key)
 
-    async def load(self, token: str, *, claim: str | None = None) -> dict[str, Any] | None:
+    async def load(
+        self, token: str, *, idempotency_key: str | None = None
+    ) -> dict[str, Any] | None:
         """Consume a pause: its payload for the first caller, None for every other.
 
-        The same ``claim`` repeated gets the same payload. None also for a token that expired or
-        never was, and for a pause that cannot be read; the log of this process says which of
-        these it was.
+        The same ``idempotency_key`` repeated gets the same payload. None also for a token that
+        expired or never was, and for a pause that cannot be read; the log of this process says
+        which of these it was.
         """
-        current = None if claim else current_claim(token)
+        current = None if idempotency_key else current_claim(token)
         try:
-            payload = await self.claim(token, claim=current.name if current else claim)
+            payload = await self.claim(
+                token, idempotency_key=current.name if current else idempotency_key
+            )
         except TokenResolved as error:
-            log.info("a pause was loaded before: by %s at %d ms", error.by, error.at_ms)
+            log.info("a pause was loaded before: by %s at %d ms", error.actor, error.at_ms)
             return None
         except TokenUnknown as error:
             log.info("a pause cannot be loaded: %s", error)
@@ -118,43 +123,45 @@ class PauseStore:
         return payload
 
     async def claim(
-        self, token: str, *, claim: str | None = None, by: str | None = None
+        self, token: str, *, idempotency_key: str | None = None, actor: str | None = None
     ) -> dict[str, Any] | None:
-        """Consume a pause like `load`, and tell every other caller who was first.
+        """Consume a pause like `load`, and inform every other caller who was first.
 
-        A caller that leaves before the reply, cancelled or with OutcomeUnknown, can only repeat a
-        ``claim`` that it named. Without a name the pause is released for the next caller. None for
-        a pause that cannot be read. Errors: TokenResolved, TokenUnknown.
+        A caller that is cancelled, or gets OutcomeUnknown, can only repeat a ``idempotency_key``
+        that it named. Without a name the pause is released for the next caller. None for a pause
+        that cannot be read. Errors: TokenResolved, TokenUnknown.
         """
-        data = await self._consume(token, claim or new_claim(), by, named=claim is not None)
+        data = await self._consume(
+            token, idempotency_key or new_claim(), actor, named=idempotency_key is not None
+        )
         return self._base.attempt(token_digest(token), "pause", data, lambda: as_object(data))
 
     @asynccontextmanager
     async def claimed(
-        self, token: str, *, claim: str | None = None, by: str | None = None
+        self, token: str, *, idempotency_key: str | None = None, actor: str | None = None
     ) -> AsyncGenerator[PauseClaim]:
         """Claim a pause for a block, whose loads of the token are this claim's.
 
-        A block that fails before the claim is ``used`` leaves the pause to the next caller, unless
-        it named the ``claim``, under which it can come back. Errors: TokenResolved, TokenUnknown.
+        A block that fails before the claim is ``used`` leaves the pause to the next caller. A named
+        ``idempotency_key`` is kept: repeat the call under it. Errors: TokenResolved, TokenUnknown.
         """
-        made = PauseClaim(token, claim or new_claim())
-        await self._consume(token, made.name, by, named=claim is not None)
+        made = PauseClaim(token, idempotency_key or new_claim())
+        await self._consume(token, made.name, actor, named=idempotency_key is not None)
         before = _CLAIMED.set(made)
         try:
             yield made
         except BaseException:
-            if claim is None and not made.used:
+            if idempotency_key is None and not made.used:
                 self._release(self._base.keys.pause(token), made.name)
             raise
         finally:
             _CLAIMED.reset(before)
 
-    async def _consume(self, token: str, claim: str, by: str | None, *, named: bool) -> bytes:
+    async def _consume(self, token: str, claim: str, actor: str | None, *, named: bool) -> bytes:
         key = self._base.keys.pause(token)
         await self._settle(key)
         try:
-            return await self._tokens.consume(key, by=by or self._consumer, claim=claim)
+            return await self._tokens.consume(key, actor=actor or self._consumer, claim=claim)
         except (asyncio.CancelledError, OutcomeUnknown):
             if not named:
                 self._release(key, claim)

@@ -64,9 +64,9 @@ class SnapshotStore:
         )
 
     async def get(self, task_id: str, version: int | None = None) -> Snapshot | None:
-        """Return one version, or the highest for None; None if there is none such.
+        """Return one version, or the highest for None; None if it does not exist.
 
-        Errors: CorruptState if it is there and cannot be read: None would mean to begin anew.
+        Errors: CorruptState if it cannot be read: None would mean to start from the beginning.
         """
         if version is None:
             return await self._find(task_id, _LATEST)
@@ -110,7 +110,7 @@ class SnapshotStore:
     async def prune(self, task_id: str, *, keep_last: int, keep_checkpoints: bool = True) -> int:
         """Delete all but the ``keep_last`` highest versions; return how many were deleted.
 
-        Checkpoints stay wherever they stand, unless told otherwise. 0 keeps nothing else.
+        Checkpoints stay by default, at any version. 0 keeps nothing else.
         """
         if type(keep_last) is not int or not 0 <= keep_last <= _MOST_KEPT:
             raise InvalidField("keep_last", f"a whole number from 0 to {_MOST_KEPT} is needed")

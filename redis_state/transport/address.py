@@ -58,8 +58,8 @@ class Address:
     def parse(cls, url: str) -> Address:
         """Read a ``redis://``, ``rediss://``, ``unix://`` or ``embedded://[path]`` URL.
 
-        Errors: ConfigError for a scheme or a part that cannot be used, without showing it if it
-        could be a piece of a password that should have been percent-encoded.
+        Errors: ConfigError for a scheme or a part that cannot be used. The part is not shown if it
+        could belong to a password that should have been percent-encoded.
         """
         scheme = url.partition("://")[0].lower() if "://" in url else ""
         if scheme in _PLANNED:

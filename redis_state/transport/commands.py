@@ -86,9 +86,11 @@ class Commands:
         """List members of a sorted set from a score on, the highest first, with their scores."""
         return self._send("ZREVRANGEBYSCORE", key, "+inf", lowest, "WITHSCORES")
 
-    def zrange_by_lex(self, key: str, lowest: Argument, highest: Argument) -> asyncio.Future[Any]:
+    def zrange_by_lex(
+        self, key: str, lowest: Argument, highest: Argument, count: int = -1
+    ) -> asyncio.Future[Any]:
         """List members of a sorted set by their names, in order."""
-        return self._send("ZRANGEBYLEX", key, lowest, highest)
+        return self._send("ZRANGEBYLEX", key, lowest, highest, "LIMIT", 0, count)
 
     def zrevrange_by_lex(
         self, key: str, highest: Argument, lowest: Argument, *, count: int

@@ -109,6 +109,6 @@ class ReconnectingConnection:
                 self.protocol = None
                 protocol.abort("the connection was given up")
                 listener.ended()
-        except Exception as error:  # noqa: BLE001 - the user tells whoever waits
+        except Exception as error:  # noqa: BLE001 - the user passes it to its waiters
             listener.failed(error)
         return of_use

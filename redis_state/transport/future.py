@@ -1,8 +1,8 @@
-"""A future whose waiter goes on at once.
+"""A future whose waiter continues at once.
 
-asyncio lets a waiter go on in the next turn of the loop. For a lone call whose answer has just been
-read that turn is an eighth of its time: it asks the system for events that nobody needs yet. Here
-the first waiter goes on from the very callback that heard the answer.
+asyncio lets a waiter continue in the next turn of the loop. For a lone call whose reply has just
+been read, that turn is an eighth of its time: it polls the system for events that nobody needs yet.
+Here the first waiter continues within the callback that received the reply.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class EagerFuture(asyncio.Future[Any]):
     context: Context
 
     def resolve(self, result: Any) -> None:
-        """Set the result, and let the first waiter go on before this returns.
+        """Set the result, and let the first waiter continue before this returns.
 
         Only from a callback of the loop: within a task it is `set_result`.
         """
@@ -43,21 +43,21 @@ class EagerFuture(asyncio.Future[Any]):
             # Raised by the loop: raised here it would abort the parsing of replies.
             self.get_loop().call_soon(_raise, error)
         except BaseException as error:  # noqa: BLE001 - as the loop has it; a task's own stays in it
-            told = {"message": "a callback failed", "exception": error, "future": self}
-            self.get_loop().call_exception_handler(told)
+            reported = {"message": "a callback failed", "exception": error, "future": self}
+            self.get_loop().call_exception_handler(reported)
 
     def set_result(self, result: Any, /) -> None:
-        """Set the result. Whoever waits goes on in the next turn."""
+        """Set the result. Waiters continue in the next turn."""
         _set_result(self, result)
         self._let_go()
 
     def set_exception(self, exception: type | BaseException, /) -> None:
-        """Set an exception. Whoever waits goes on in the next turn."""
+        """Set an exception. Waiters continue in the next turn."""
         super().set_exception(exception)
         self._let_go()
 
     def cancel(self, msg: Any = None) -> bool:
-        """Cancel it. Whoever waits goes on in the next turn."""
+        """Cancel it. Waiters continue in the next turn."""
         cancelled = super().cancel(msg)
         if cancelled:
             self._let_go()
@@ -72,7 +72,7 @@ class EagerFuture(asyncio.Future[Any]):
             super().add_done_callback(fn, context=context)
 
     def remove_done_callback(self, fn: Waiter, /) -> int:
-        """Forget all that ``fn`` asked for; return how often that was."""
+        """Remove every callback ``fn``; return their number."""
         removed = super().remove_done_callback(fn)
         if self.waiter == fn:
             self.waiter = None

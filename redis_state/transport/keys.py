@@ -1,8 +1,8 @@
 """Every key of the store: one method each; its docstring says type, fields, lifetime and owner.
 
-Shape: ``<namespace>:v1:{<scope>}:<kind>[:<id>]``. The braces hold the unit of atomicity (a
-session, a trace, a token, a memory key), so all keys of one script share a slot. The table in
-``docs/design.md`` is generated from these docstrings.
+Shape: ``<namespace>:v1:{<scope>}:<kind>[:<id>]``. The braces hold the unit of atomicity: a
+session, a trace, a token, a memory key. All keys of one script share a slot. The table in
+``docs/reference/keys.md`` is generated from these docstrings.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import re
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
@@ -20,7 +21,7 @@ from redis_state.errors import InvalidField
 _ESCAPED = re.compile(r"[A-Za-z0-9_.~%-]{1,130}")
 _DIGEST = re.compile(r"[0-9a-f]{40}")
 _LONGEST = 120
-# Whoever remembers what was made of an id remembers no longer ones.
+# Caches of escaped ids keep no longer ones.
 LONGEST_REMEMBERED = 240
 _LONGEST_ENTRY = 64
 WATCH_SHARDS = 16
@@ -84,8 +85,8 @@ def token_digest(token: str) -> str:
 def pause_id_of(token: str) -> str | None:
     """Return the public id of a worker's pause; None for a token of another kind.
 
-    A token's text begins with its session's part of the key, so that the pause is found without an
-    index and shares the session's slot. The id has the token's digest in place of the rest.
+    A token's text begins with its session's part of the key, so the pause is found without an
+    index. It shares the session's slot. The id has the token's digest in place of the rest.
     """
     digest = token_digest(token)
     scope, dot, _ = token.rpartition(".")
@@ -106,9 +107,13 @@ class LogKeys(NamedTuple):
     channel: str
     topics: str
 
-    def topic(self, topic: str | None) -> str:
+    def topic_rows(self, topic: str | None) -> str:
         """Return the key of a topic's index. Without a topic it is no key."""
         return self.topics if topic is None else f"{self.topics}:{escape('task_id', topic)}"
+
+    def topic_lists(self, topics: Sequence[str]) -> list[str]:
+        """Return the keys of topics' indexes."""
+        return [self.topic_rows(topic) for topic in topics]
 
 
 @lru_cache(maxsize=1024)
@@ -142,6 +147,10 @@ class BlobKeys:
         """Return the key of one blob."""
         return f"{self.blobs}:blob:{escape('artifact_id', blob_id)}"
 
+    def victim_blobs(self, victims: Sequence[str]) -> list[str]:
+        """Return the keys of blobs that may be evicted."""
+        return [self.blob(victim) for victim in victims]
+
     def upload(self, name: str) -> str:
         """Return the key of an upload."""
         return f"{self.blobs}:upload:{name}"
@@ -149,7 +158,7 @@ class BlobKeys:
 
 @dataclass(frozen=True, slots=True)
 class A2ABooks:
-    """The books of one owner's A2A tasks, all in one slot."""
+    """The lists of one scope's A2A tasks, all in one slot."""
 
     index: str
 
@@ -176,25 +185,16 @@ class JobKeys:
 
 @dataclass(frozen=True, slots=True)
 class A2AKeys:
-    """The keys of one A2A task; all A2A tasks are in one slot."""
+    """The keys of one A2A task; all tasks of a scope are in one slot."""
 
+    task_id: str
     task: str
-    tasks: str
+    books: A2ABooks
+    events: LogKeys
+    lease: str
+    configs: str
     history: str
     artifacts: str
-    push: str
-    updates: LogKeys
-
-
-@dataclass(frozen=True, slots=True)
-class TaskStateKeys:
-    """The keys of one registered task; all tasks of an owner are in one slot."""
-
-    task: str
-    active: str
-    completed: str
-    kept: str
-    events: LogKeys
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +202,7 @@ class Keys:
     """The key layout under one namespace."""
 
     namespace: str = "rs"
-    # Pub/sub knows no databases: without their number two of one server would hear each other.
+    # Pub/sub ignores databases: without the number two databases would share their channels.
     database: int = 0
 
     def __post_init__(self) -> None:
@@ -270,8 +270,8 @@ class Keys:
         """hash: version, write, order, status, document, priority, result, error, progress,
         updated_at, job, queue, attempts, crashes, pause_entry, pause_token, pause_write, parent,
         parent_order, isolate, waits_for, spent_ms, spent_updates: one task.
-        `active_task_ttl`, while paused after the pause's deadline; `finished_task_ttl` once over;
-        up to an eighth longer after a host's save.
+        `active_task_ttl`, while paused after the pause's deadline; `finished_task_ttl` once
+        terminal; up to an eighth longer after a host's save.
         """
         return self._key("session_id", session_id, f"task:{escape('task_id', task_id)}")
 
@@ -289,8 +289,8 @@ class Keys:
     def journal(self, session_id: str, task_id: str) -> str:
         """hash: <kind>:<name>#<n> -> JSON, part:<number>:<entry> -> bytes, end:<child> -> JSON,
         lane:<name> -> JSON, took:<n> -> JSON, decided:<entry> -> JSON, versions, entries: a task's
-        finished steps, in chunks if large, its pauses, the ends of its children, and what its runs
-        have published and taken from the inbox. Like the task.
+        journal: steps, in chunks if large, pauses, ends of its children, published updates, taken
+        steering. Like the task.
         """
         return self._key("session_id", session_id, f"journal:{escape('task_id', task_id)}")
 
@@ -433,7 +433,7 @@ class Keys:
 
     def job(self, job_id: str) -> str:
         """hash: version, write, order, document, next, interval, enabled, fired, ended; of a claim
-        owner, until, occurrence, asked, begun, attempts: a scheduled job. `jobs_ttl` beyond its
+        owner, until, occurrence, `asked`, begun, attempts: a scheduled job. `jobs_ttl` beyond its
         next occurrence.
         """
         return self._key("scope", "jobs", f"job:{escape('job_id', job_id)}")
@@ -453,59 +453,6 @@ class Keys:
     def job_runs(self, job_id: str) -> LogKeys:
         """stream: runs of a job; ``:ids`` hash: fingerprint -> n. `job_runs_ttl`, trimmed."""
         return self._log_at(self._key("scope", "jobs", f"job-runs:{escape('job_id', job_id)}"))
-
-    def a2a_task(self, task_id: str) -> str:
-        """hash: created, updated, context, state, status, final, document: an A2A task.
-        `a2a_task_ttl` after its last update.
-        """
-        return self._key("scope", "a2a", f"a2a-task:{escape('task_id', task_id)}")
-
-    def a2a_tasks(self) -> str:
-        """zset: task_id -> updated in us: all A2A tasks. As long as the last one."""
-        return self._key("scope", "a2a", "a2a-tasks")
-
-    def a2a_history(self, task_id: str) -> str:
-        """list: JSON: messages of an A2A task. Like the task."""
-        return self._key("scope", "a2a", f"a2a-history:{escape('task_id', task_id)}")
-
-    def a2a_artifacts(self, task_id: str) -> str:
-        """list: JSON: artifacts and parts in the order they were added. Like the task."""
-        return self._key("scope", "a2a", f"a2a-artifacts:{escape('task_id', task_id)}")
-
-    def a2a_push(self, task_id: str) -> str:
-        """hash: config_id -> JSON: push configurations of an A2A task. Like the task."""
-        return self._key("scope", "a2a", f"a2a-push:{escape('task_id', task_id)}")
-
-    def a2a_updates(self, task_id: str) -> LogKeys:
-        """stream: updates of an A2A task; ``:ids`` hash: call id -> n; ``:live`` channel.
-        `a2a_task_ttl`, trimmed by updates.
-        """
-        return self._log_at(self._key("scope", "a2a", f"a2a-updates:{escape('task_id', task_id)}"))
-
-    def registered_task(self, owner: str, task_id: str) -> str:
-        """hash: write, context, stream, state, created, completed: a task of `TaskStateManager`.
-        `active_task_ttl` after its last event; `finished_task_ttl` once over.
-        """
-        return self._key("owner", owner, f"registered-task:{escape('task_id', task_id)}")
-
-    def registered_events(self, owner: str, task_id: str) -> LogKeys:
-        """stream: events of such a task; ``:ids`` hash: event id -> n; ``:live`` channel. Like the
-        task; trimmed by events.
-        """
-        place = f"registered-events:{escape('task_id', task_id)}"
-        return self._log_at(self._key("owner", owner, place))
-
-    def registered_active(self, owner: str) -> str:
-        """zset: task_id -> expiry in ms: an owner's active tasks. As long as the last one."""
-        return self._key("owner", owner, "registered-active")
-
-    def registered_completed(self, owner: str) -> str:
-        """zset: task_id -> its end in us: an owner's completed tasks. As long as the last one."""
-        return self._key("owner", owner, "registered-completed")
-
-    def registered_kept(self, owner: str) -> str:
-        """zset: task_id -> expiry in ms: the same tasks. As long as the last one."""
-        return self._key("owner", owner, "registered-kept")
 
     def call(self, beside: str, call: str) -> str:
         """string: the packed reply of a call that removes or overwrites, for its repetition; in the
@@ -527,38 +474,47 @@ class Keys:
         """
         return f"{self.namespace}:v1:{{watch-{shard:02d}}}:watch"
 
-    def a2a_version_books(self, scope: str) -> A2ABooks:
-        """zset: order and id: an owner's A2A tasks as they are listed; ``:places`` hash: id ->
+    def a2a_task(self, scope: str, task_id: str) -> str:
+        """hash: state, phase, version, at, created, creator, updated, announce and the host's
+        fields: one A2A task. `active_task_ttl` after a write, `finished_task_ttl` once ended;
+        PenguiFlow's `a2a_task_ttl` after a write. A tombstone as long as the options say.
+        """
+        return self._a2a(scope, "task", task_id)
+
+    def a2a_books(self, scope: str) -> A2ABooks:
+        """zset: order and id: a scope's A2A tasks as they are listed; ``:places`` hash: id ->
         context, state and time; ``:expiry`` zset: id -> when. As long as the longest-lived of them.
         """
-        return A2ABooks(f"{self.namespace}:v1:{{{scope}}}:a2a-versions")
+        return A2ABooks(f"{self.namespace}:v1:{{{scope}}}:a2a-tasks")
 
-    def a2a_version(self, scope: str, task_id: str) -> str:
-        """hash: state, phase, version, at, body, announce: one A2A task. `active_task_ttl` after a
-        save, `finished_task_ttl` once over; what says that it was deleted, as long as the options
-        say.
-        """
-        return f"{self.namespace}:v1:{{{scope}}}:a2a-version:{escape('task_id', task_id)}"
-
-    def a2a_version_events(self, scope: str, task_id: str) -> LogKeys:
+    def a2a_events(self, scope: str, task_id: str) -> LogKeys:
         """stream: events of an A2A task, each at its version; ``:ids`` hash: write -> version;
-        ``:live`` channel. Half as long again as the task, trimmed by a save.
+        ``:live`` channel. Half as long again as the task, trimmed by a write.
         """
-        rows = f"{self.namespace}:v1:{{{scope}}}:a2a-version-events:{escape('task_id', task_id)}"
-        channel = f"{rows}:live" if self.database == 0 else f"{rows}:live:{self.database}"
-        return LogKeys(rows, f"{rows}:ids", channel, f"{rows}:topic")
+        return self._log_at(self._a2a(scope, "events", task_id))
 
-    def a2a_version_lease(self, scope: str, task_id: str) -> str:
+    def a2a_lease(self, scope: str, task_id: str) -> str:
         """hash: owner, claim, epoch, expires, length: which server works on an A2A task. A lease
         longer than the task.
         """
-        return f"{self.namespace}:v1:{{{scope}}}:a2a-version-lease:{escape('task_id', task_id)}"
+        return self._a2a(scope, "lease", task_id)
 
-    def a2a_version_configs(self, scope: str, task_id: str) -> str:
-        """hash: name -> number and configuration: an owner's push configurations of an A2A task.
-        Like the task; `active_task_ttl` after a save while there is none.
+    def a2a_configs(self, scope: str, task_id: str) -> str:
+        """hash: name -> number and configuration: push configurations of an A2A task. Like the
+        task; `active_task_ttl` after a save while there is none.
         """
-        return f"{self.namespace}:v1:{{{scope}}}:a2a-version-configs:{escape('task_id', task_id)}"
+        return self._a2a(scope, "configs", task_id)
+
+    def a2a_history(self, scope: str, task_id: str) -> str:
+        """list: JSON: messages of PenguiFlow's A2A tasks. Like the task."""
+        return self._a2a(scope, "history", task_id)
+
+    def a2a_artifacts(self, scope: str, task_id: str) -> str:
+        """list: JSON: artifacts of PenguiFlow's A2A tasks, as they were added. Like the task."""
+        return self._a2a(scope, "artifacts", task_id)
+
+    def _a2a(self, scope: str, kind: str, task_id: str) -> str:
+        return f"{self.namespace}:v1:{{{scope}}}:a2a-{kind}:{escape('task_id', task_id)}"
 
     def a2a_config_scopes(self, task_id: str) -> str:
         """zset: owner's scope -> expiry in us: who may have push configurations of an A2A task of
@@ -568,12 +524,11 @@ class Keys:
         return f"{self.namespace}:v1:{{{place}}}:a2a-config-scopes"
 
     def a2a_queue(self, task_id: str) -> LogKeys:
-        """stream: what a queue of the legacy A2A handler was told; ``:ids`` hash; ``:live``
+        """stream: events of a queue of the legacy A2A handler; ``:ids`` hash; ``:live``
         channel. One hour.
         """
-        rows = f"{self.namespace}:v1:{{a2a-queue/{escape('task_id', task_id)}}}:a2a-queue"
-        channel = f"{rows}:live" if self.database == 0 else f"{rows}:live:{self.database}"
-        return LogKeys(rows, f"{rows}:ids", channel, f"{rows}:topic")
+        place = f"a2a-queue/{escape('task_id', task_id)}"
+        return self._log_at(f"{self.namespace}:v1:{{{place}}}:a2a-queue")
 
     def a2a_queue_lease(self, task_id: str) -> str:
         """hash: owner, claim, epoch, expires, length: which server feeds a queue. One hour after
@@ -593,8 +548,30 @@ class Keys:
 
 
 def a2a_scope(tenant: str, owner: str) -> str:
-    """Return the hash tag of one owner's A2A tasks. No other scope has a slash."""
+    """Return the hash tag of one owner's A2A tasks. Only scopes of A2A tasks have a slash."""
     return f"a2a/{escape('tenant', tenant)}/{escape('owner', owner)}"
+
+
+def manager_scope(owner: str) -> str:
+    """Return the hash tag of the A2A tasks that a task state manager keeps for an owner."""
+    return f"a2a-manager/{escape('owner', owner)}"
+
+
+def a2a_keys(keys: Keys, scope: str, task_id: str) -> A2AKeys:
+    """Return all keys of one A2A task."""
+    return A2AKeys(
+        task_id,
+        keys.a2a_task(scope, task_id),
+        keys.a2a_books(scope),
+        keys.a2a_events(scope, task_id),
+        keys.a2a_lease(scope, task_id),
+        keys.a2a_configs(scope, task_id),
+        keys.a2a_history(scope, task_id),
+        keys.a2a_artifacts(scope, task_id),
+    )
+
+
+PENGUIFLOW_SCOPE = "a2a-penguiflow/"
 
 
 def call_key(beside: str, call: str) -> str:

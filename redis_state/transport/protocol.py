@@ -1,7 +1,7 @@
 """One connection: made and signed in by redis-py, then used without it, and ended without a trace.
 
 redis-py reads one reply at a time, through three coroutines. Here replies go from the socket to the
-parser, in C, to whoever waits for them, and what is written goes to the socket as it is.
+parser, in C, and to their callers. Data to be written goes to the socket directly.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class RespProtocol(asyncio.BufferedProtocol):
         except ProtocolBroken as error:
             log.warning("a connection is given up: the server broke the protocol: %s", error)
             self.leave(f"the server broke the protocol: {error}")
-        except Exception as error:  # noqa: BLE001 - whoever waits for its end is told
+        except Exception as error:  # noqa: BLE001 - the waiters for its end receive it
             self._transport.abort()
             self._end(error)
 
@@ -150,7 +150,7 @@ async def open_protocol(
 ) -> RespProtocol:
     """Connect to a server that is ready to serve.
 
-    Errors: NoConnection, which is ``final`` if it would be in vain to try again; what ``locate``
+    Errors: NoConnection, which is ``final`` if a retry is useless; what ``locate``
     raises.
     """
     address = await locate()
@@ -179,18 +179,18 @@ async def _greet(connection: RedisConnection) -> str | None:
     """Ask whether the server is ready; return why it never will be, if so."""
     hello = [*connection.pack_command("PING"), *connection.pack_command("HELLO")]
     await connection.send_packed_command(hello, check_health=False)
-    said: Any = None
+    stated: Any = None
     # A server that is loading its data answers here, before any call is at stake.
     # Any other refusal (a full disk, narrow rights) says nothing about the calls.
     with suppress(ResponseError):
         await connection.read_response()
     with suppress(ResponseError):
-        said = await connection.read_response()
-    return server_problem(said)
+        stated = await connection.read_response()
+    return server_problem(stated)
 
 
 def _is_hang_up(error: RedisConnectionError) -> bool:
-    """Return whether a connection was made, and was lost before the server had said anything."""
+    """Return whether a connection was made, and was lost before the server sent anything."""
     if isinstance(error, AuthenticationError | BusyLoadingError):
         return False
     causes = (error.__cause__, error.__context__)

@@ -44,7 +44,7 @@ _CODES: tuple[tuple[type[Exception], str], ...] = (
     (NoScriptError, "NOSCRIPT"),
 )
 # What a server answers that is not the one to ask, or not yet. It executed nothing: the call is
-# put back, and asked again where the address leads then.
+# put back, and sent again where the address leads then.
 _NOT_NOW = {
     "READONLY": "the server is a replica, which takes no writes: name its primary",
     "MASTERDOWN": "the server is a replica that has lost its primary",
@@ -158,10 +158,10 @@ def server_problem(hello: Any) -> str | None:
     """Return why a server cannot be used, from its reply to HELLO; None if nothing is wrong."""
     if hello.__class__ is not list:
         return None
-    said = dict(zip(hello[::2], hello[1::2], strict=False))
-    if said.get(b"mode") == b"sentinel":
+    stated = dict(zip(hello[::2], hello[1::2], strict=False))
+    if stated.get(b"mode") == b"sentinel":
         return "this is a Redis Sentinel, which keeps no data: name the primary that it watches"
-    version = said.get(b"version")
+    version = stated.get(b"version")
     if isinstance(version, bytes):
         numbers = tuple(int(part) for part in re.findall(rb"\d+", version)[:2])
         if numbers and numbers < _OLDEST:

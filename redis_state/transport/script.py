@@ -3,6 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class Input(NamedTuple):
+    """A key or an argument of a script: its name, the kind of an argument, whether it is a list."""
+
+    name: str
+    kind: str = ""
+    is_list: bool = False
 
 
 # Compared by identity: neighbours in a batch are, and what is packed is remembered by its script.
@@ -13,12 +22,19 @@ class Script:
     One that runs ``each`` of several calls takes the keys of all, then the arguments of all, and
     gives a list of their replies. All have as many of both.
 
-    An ``idempotent`` one keeps its reply in its second key, for a repetition of the call. Run twice
-    in a row as two calls it leaves what it leaves once.
+    One that runs ``once`` keeps its reply in its second key, for a repetition of the call. Run
+    twice in a row as two calls, an ``idempotent`` one of them leaves what it leaves once.
+
+    A ``lasting`` one is sent although its caller was cancelled: hosts save, and then cancel the
+    task that waits. Others are not sent: a token must not be consumed for a caller that has left.
     """
 
     name: str
     text: str
     digest: str
-    each: bool
-    idempotent: bool
+    each: bool = False
+    once: bool = False
+    idempotent: bool = False
+    lasting: bool = False
+    keys: tuple[Input, ...] = ()
+    arguments: tuple[Input, ...] = ()

@@ -1,14 +1,13 @@
 """One connection that carries every short command of an event loop, many in each write.
 
-What callers queue in one turn of the loop leaves together, a full batch as soon as it is full; a
-call that finds nothing on its way leaves at once. Replies resolve the futures in order while
-further writes are on their way. Commands take effect in the order of the calls, even when nobody
-awaits them.
+Calls of one turn of the loop leave together, a full batch as soon as it is full. A call that finds
+nothing in flight leaves at once. Replies resolve the futures in order while further writes are in
+transit. Commands take effect in the order of the calls, even when nobody awaits them.
 
-Neighbours in a batch that call one script with as many keys and arguments share a command, if the
-script runs `each` of several calls and the server takes keys of several sessions together: one of a
-cluster does not, so it is asked before anything is shared. The calls of a shared command that a
-user may not make for some of its keys are made again, each alone.
+Neighbours in a batch that call one script with as many keys and arguments share a command. The
+script must run `each` of several calls, and the server must take keys of several sessions together.
+A server of a cluster does not, so this is checked before anything is shared. If a user may not use
+some of the keys, the calls are made again, each alone.
 
 A call is in one of three places, and the order within them is the order of the calls:
 
@@ -16,14 +15,13 @@ A call is in one of three places, and the order within them is the order of the 
     queue     not sent yet
     inflight  sent, its reply outstanding
 
-When the connection breaks, what is in flight goes back to ``again`` if it may be repeated and
-fails as *outcome unknown* if not. What was not sent stays queued until its deadline. A reply that
-is nobody's breaks the connection too: the replies after it may be anybody's.
+When the connection breaks, a repeatable call in flight goes back to ``again``. Any other fails as
+*outcome unknown*. Unsent calls stay queued until their deadline. A reply without a call breaks the
+connection too: the replies after it could go to the wrong callers.
 
-A server that is not the one to ask, or not yet (a replica after a failover, one that loads its
-data), executes nothing. Its calls go back to ``again``, in order, and the connection is left for
-where the address leads now. Calls behind one that was not executed, and about the same keys, are
-repeated behind it.
+A wrong or unready server (a replica after a failover, one that loads its data) executes nothing.
+Its calls go back to ``again``, in order, and the sender leaves the connection for where the address
+leads now. Calls behind one that was not executed, and about the same keys, are repeated behind it.
 """
 
 from __future__ import annotations
@@ -34,11 +32,10 @@ import os
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from itertools import count, groupby
+from itertools import count
 from math import inf
-from operator import attrgetter
 from time import monotonic
-from typing import Any, TypeAlias
+from typing import Any
 
 from redis_state.errors import (
     BackendUnavailable,
@@ -50,38 +47,34 @@ from redis_state.errors import (
     RedisStateError,
 )
 from redis_state.transport.address import Address
+from redis_state.transport.batch import (
+    BATCH_COMMANDS,
+    PLAIN,
+    SHARED_ARGUMENTS,
+    SHARED_BYTES,
+    Call,
+    Form,
+    check_replies,
+    head_of,
+    next_batch,
+    packed,
+    verb_of,
+)
 from redis_state.transport.connection import ReconnectingConnection
-from redis_state.transport.future import EagerFuture
 from redis_state.transport.keys import call_key
-from redis_state.transport.protocol import ProtocolBroken, RespProtocol
+from redis_state.transport.protocol import RespProtocol
 from redis_state.transport.reply_errors import Refusal, again, not_now, reply_error
 from redis_state.transport.resp import (
     Argument,
     PackedCommand,
     PreparedScript,
     bulks,
-    head_of_digest,
-    head_of_text,
     pack,
     unbulk,
-    unbulk_command,
 )
-from redis_state.transport.script import Script
 
 log: logging.Logger = logging.getLogger(__name__)
 
-# A script, how many keys and arguments it is called with, and a number for a call that must have
-# a command of its own; None if it may share one.
-_Form: TypeAlias = tuple[Script | None, int, int, int | None]
-_PLAIN: _Form = (None, 0, 0, None)
-
-# Enough that a write costs little, and few enough that the server works on one batch while the next
-# is being made: with all of 64 callers in one write each side would wait for the other.
-_BATCH_COMMANDS = 24
-_BATCH_BYTES = 1 << 18
-# What is larger has a command of its own: it gains nothing, and the others would wait for it.
-_SHARED_ARGUMENTS = 100
-_SHARED_BYTES = 1 << 13
 _LONGEST_BACKOFF_S = 0.2
 # How late a deadline may be noticed: looking at every call for each of them would be quadratic.
 # Also how long a connection must be silent before an overdue reply ends it.
@@ -89,72 +82,12 @@ _GRAIN_S = 0.1
 # A loop that counts in whole milliseconds rings up to two of them early.
 _EARLY_S = 0.002
 # A connection on which nothing was heard for this part of a call's time is given up, but not
-# after less than so long: what may be repeated is asked again on a new one, before its deadline.
+# after less than so long: repeatable calls are sent again on a new one, before their deadline.
 _SILENT_PART = 1 / 3
 _SILENT_S = 0.5
 
 # Refusals that a shared command may get for keys that each of its calls may use.
 _OF_KEYS = ("NOPERM", "CROSSSLOT")
-
-_form_of = attrgetter("form")
-
-
-class _Call(EagerFuture):
-    """A command on its way, and the future of its reply."""
-
-    __slots__ = (
-        "arguments",
-        "deadline",
-        "form",
-        "keys",
-        "lasting",
-        "lost",
-        "number",
-        "repeatable",
-        "sent",
-        "timeout",
-    )
-
-    number: int
-    # Packed: a script's keys and arguments, or a whole command.
-    keys: bytes
-    arguments: bytes
-    # Neighbours of equal forms share a command, if it is a script's.
-    form: _Form
-    deadline: float
-    timeout: float
-    repeatable: bool
-    lasting: bool
-    # It may have happened: a reply is outstanding, or one was lost with its connection.
-    sent: bool
-    lost: bool
-
-    def wanted(self) -> bool:
-        """Return whether it has no outcome yet, and is waited for or lasts all the same."""
-        return not self.done() or (self.lasting and self.cancelled())
-
-    def names(self) -> list[bytes]:
-        """Return the keys that it is about. The key of its own reply is none of them."""
-        script, count, _, _ = self.form
-        if script is None:
-            return unbulk_command(self.arguments)[1:2]
-        keys = unbulk(self.keys, count)
-        return keys[:1] + keys[2:] if script.idempotent else keys
-
-    def fail(self, error: Exception) -> None:
-        """Give it this outcome, if it has none."""
-        if not self.done():
-            self.set_exception(error)
-            # Unawaited calls are part of the contract: nobody may be there to look.
-            self.exception()
-
-    def patient(self) -> bool:
-        """Return whether it needs its connection until its deadline.
-
-        What may not be repeated does; what is large may still be on its way to the server.
-        """
-        small = len(self.arguments) <= _BATCH_BYTES
-        return not (self.done() or (self.repeatable and small))
 
 
 class Sender:
@@ -185,12 +118,12 @@ class Sender:
         )
         self._loop = asyncio.get_running_loop()
         self._numbers = count()
-        self._again: deque[_Call] = deque()
-        self._queue: deque[_Call] = deque()
-        self._inflight: deque[_Call] = deque()
+        self._again: deque[Call] = deque()
+        self._queue: deque[Call] = deque()
+        self._inflight: deque[Call] = deque()
         # How many of those in flight each outstanding reply answers.
         self._shares: deque[int] = deque()
-        # Set when nothing is left to wait for; made by whoever waits for that.
+        # Set when nothing is left to wait for; made by the first waiter.
         self._idle: asyncio.Event | None = None
         # Whether what is queued will be written at the end of this turn of the loop.
         self._flushing = False
@@ -209,7 +142,7 @@ class Sender:
         self._held_keys: set[bytes] = set()
         # Why the connection is left as soon as that is known, if it is.
         self._leaving: str | None = None
-        # Whether calls share commands; None until the server is asked.
+        # Whether calls share commands; None until the server is checked.
         self._sharing: bool | None = None
         self.batches: int = 0
 
@@ -224,8 +157,8 @@ class Sender:
 
         ``repeatable`` promises that doing the command twice is doing it once, so that it may be
         sent again when a reply is lost. A ``lasting`` one is sent although its future is cancelled.
-        A connection on which nothing is heard for a third of a call's time is given up, unless one
-        of those in flight may not be repeated, or is large: then at the first deadline.
+        A connection without any reply for a third of a call's time is given up. If a call in
+        flight is not repeatable, or is large, it is given up at the first deadline.
 
         Errors, on the future: BackendUnavailable if the deadline passes unsent, OutcomeUnknown if
         it passes later, AuthenticationFailed, StoreFull, CommandRefused; CallerError for what
@@ -236,11 +169,11 @@ class Sender:
             packed = pack(command)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is the caller's to know
             return self._unsendable(command[0], error)
-        return self._put(_PLAIN, b"", packed, repeatable, lasting, timeout_s)
+        return self._put(PLAIN, b"", packed, repeatable, lasting, timeout_s)
 
     def ask(self, question: PackedCommand) -> asyncio.Future[Any]:
         """Queue a command that reads, as `send` does."""
-        return self._put(_PLAIN, b"", question.packed, True, False, None)  # noqa: FBT003
+        return self._put(PLAIN, b"", question.packed, True, False, None)  # noqa: FBT003
 
     def run(
         self,
@@ -263,7 +196,7 @@ class Sender:
         except Exception as error:  # noqa: BLE001 - whatever it is, it is the caller's to know
             return self._unsendable(script.name, error)
         count = len(arguments) + len(more)
-        small = count <= _SHARED_ARGUMENTS and len(packed) <= _SHARED_BYTES
+        small = count <= SHARED_ARGUMENTS and len(packed) <= SHARED_BYTES
         alone = None if script.each and small else next(self._numbers)
         form = (script, len(keys), count, alone)
         return self._put(form, packed_keys, packed, repeatable, lasting, timeout_s)
@@ -272,11 +205,11 @@ class Sender:
         """Ask whether the server takes a key together with one of another slot, by its tag."""
         self._sharing = False
         elsewhere = key.replace("{", "{elsewhere ", 1)
-        asked = self.send("EVAL", "return 1", 2, key, elsewhere, repeatable=True)
-        asked.add_done_callback(self._hear_sharing)
+        requested = self.send("EVAL", "return 1", 2, key, elsewhere, repeatable=True)
+        requested.add_done_callback(self._hear_sharing)
 
-    def _hear_sharing(self, asked: asyncio.Future[Any]) -> None:
-        error = asked.exception()
+    def _hear_sharing(self, requested: asyncio.Future[Any]) -> None:
+        error = requested.exception()
         if error is None:
             self._sharing = True
         elif not isinstance(error, CommandRefused):
@@ -285,24 +218,26 @@ class Sender:
 
     def _put(  # noqa: PLR0917 - all that a call is
         self,
-        form: _Form,
+        form: Form,
         keys: bytes,
         arguments: bytes,
         repeatable: bool,  # noqa: FBT001
         lasting: bool,  # noqa: FBT001
         timeout_s: float | None,
-    ) -> _Call:
+    ) -> Call:
         """Write a call at once if nothing is on its way, else queue it."""
         protocol = self._connection.protocol
         waiting = self._queue or self._inflight or self._again or self._holding
         at_once = False
         if protocol is not None and not (waiting or self._closed) and protocol.writable():
-            # Before all else: the server works while the call is noted down.
+            # Before all else: the server works while the call is recorded.
             at_once = True
             script, key_count, argument_count, _ = form
-            head = b"" if script is None else self._head(script, key_count, argument_count)
+            head = (
+                b"" if script is None else head_of(script, key_count, argument_count, self._loaded)
+            )
             protocol.write(head + keys + arguments)
-        call = _Call(loop=self._loop)
+        call = Call(loop=self._loop)
         call.form, call.keys, call.arguments = form, keys, arguments
         call.number = next(self._numbers)
         call.repeatable, call.lasting = repeatable, lasting
@@ -311,7 +246,7 @@ class Sender:
         if timeout_s is None:
             timeout_s = self._call_timeout_s
         if protocol is None and not self._connection.connections:
-            # A server that was never there is told as soon as connecting has taken its time.
+            # A server that was never reached is reported after the connect deadline.
             timeout_s = min(timeout_s, self._connect_timeout_s)
         call.timeout = timeout_s
         call.deadline = monotonic() + timeout_s
@@ -395,7 +330,7 @@ class Sender:
         self._note_idle()
 
     def failed(self, error: Exception) -> None:
-        """Keep the reason for whoever waits, or tell it at once if waiting is in vain."""
+        """Keep the reason for the waiters, or raise it at once if waiting is useless."""
         if isinstance(error, ConfigError):
             self._fail_waiting(str(error), error)
         elif isinstance(error, NoConnection) and error.final:
@@ -410,9 +345,9 @@ class Sender:
         """Keep the loop awake for the reply, instead of sleeping until it comes."""
         if not self._awake:
             self._awake = True
-            self._loop.call_soon(self._look_again)
+            self._loop.call_soon(self._check_again)
 
-    def _look_again(self) -> None:
+    def _check_again(self) -> None:
         self._awake = False
         if self._inflight and monotonic() < self._awake_until:
             self._stay_awake()
@@ -424,7 +359,7 @@ class Sender:
         """
         if self._connection.protocol is None:
             self._connection.need()
-        elif len(self._queue) >= _BATCH_COMMANDS:
+        elif len(self._queue) >= BATCH_COMMANDS:
             self._flush()
         elif not self._flushing:
             self._flushing = True
@@ -438,63 +373,22 @@ class Sender:
         protocol = self._connection.protocol
         if protocol is not None and not self._holding:
             while (self._queue or self._again) and protocol.writable():
-                batch = self._next_batch()
+                batch = next_batch(self._again, self._queue)
                 if batch:
                     self.batches += 1
-                    protocol.write(b"".join(self._packed(batch)))
+                    self._inflight.extend(batch)
+                    parts, shares = packed(batch, self._loaded, sharing=self._sharing is True)
+                    self._shares.extend(shares)
+                    protocol.write(b"".join(parts))
         self._note_idle()
 
-    def _next_batch(self) -> list[_Call]:
-        """Take the next calls into flight."""
-        batch: list[_Call] = []
-        size = 0
-        for source in (self._again, self._queue):
-            while source and len(batch) < _BATCH_COMMANDS and size < _BATCH_BYTES:
-                call = source.popleft()
-                if call.wanted():
-                    call.sent = True
-                    batch.append(call)
-                    size += len(call.keys) + len(call.arguments)
-        self._inflight.extend(batch)
-        return batch
-
-    def _packed(self, batch: list[_Call]) -> list[bytes]:
-        """Write the commands of a batch, and note how many calls each reply will answer."""
-        parts: list[bytes] = []
-        for form, neighbours in groupby(batch, _form_of):
-            calls = list(neighbours)
-            script, keys, arguments, _ = form
-            if script is None:
-                self._shares.extend([1] * len(calls))
-                parts += [call.arguments for call in calls]
-                continue
-            share = len(calls) if self._sharing else 1
-            for first in range(0, len(calls), share):
-                together = calls[first : first + share]
-                self._shares.append(share)
-                parts.append(self._head(script, keys * share, arguments * share))
-                parts += [call.keys for call in together]
-                parts += [call.arguments for call in together]
-        return parts
-
-    def _head(self, script: Script, keys: int, arguments: int) -> bytes:
-        """Return the head of a script's call: by digest once this connection has sent its text.
-
-        By the digest alone the first call after a restart would be refused, and be repeated
-        after calls that were made later.
-        """
-        if script.digest in self._loaded:
-            return head_of_digest(script.digest, keys, arguments)
-        self._loaded.add(script.digest)
-        return head_of_text(script, keys, arguments)
-
     def hear(self, replies: list[Any]) -> None:
-        """Give replies to the oldest calls in flight. All or none: see `_check`.
+        """Assign replies to the oldest calls in flight. All or none: see `check_replies`.
 
-        A caller that gets its reply goes on at once, and may send: what was read before that
-        is no reply to it.
+        A caller that gets its reply continues at once, and may send: what was read before that is
+        no reply to it.
         """
-        self._check(replies)
+        check_replies(replies, self._shares)
         inflight, shares = self._inflight, self._shares
         for reply in replies:
             share = shares.popleft()
@@ -514,17 +408,6 @@ class Sender:
                 self._resume()
             self._note_idle()
 
-    def _check(self, replies: list[Any]) -> None:
-        """Raise ProtocolBroken if there are more replies, or other ones, than were waited for."""
-        shares = self._shares
-        if len(replies) > len(shares):
-            raise ProtocolBroken(f"{len(replies)} replies to {len(shares)} commands")
-        for share, reply in zip(shares, replies, strict=False):
-            if share == 1 or isinstance(reply, Refusal):
-                continue
-            if reply.__class__ is not list or len(reply) != share:
-                raise ProtocolBroken(f"no list of {share} replies to {share} calls")
-
     def _refused_together(self, share: int, error: Refusal) -> None:
         """Refuse each call of a shared command as it would have been refused alone."""
         for _ in range(share):
@@ -537,7 +420,7 @@ class Sender:
             else:
                 self._refused(call, error)
 
-    def _hold(self, call: _Call) -> None:
+    def _hold(self, call: Call) -> None:
         """Repeat a call that did not begin, before anything else is sent.
 
         Those in flight behind it may meet the same: all that do are repeated in their order.
@@ -547,7 +430,7 @@ class Sender:
         call.sent = call.lost
         self._again.append(call)
 
-    def _follows(self, call: _Call) -> bool:
+    def _follows(self, call: Call) -> bool:
         """Return whether a call must be repeated because an earlier one did not begin.
 
         Not if it has no key in common with it: its reply stands. On a connection that is left,
@@ -555,7 +438,7 @@ class Sender:
         """
         return self._leaving is not None or not self._held_keys.isdisjoint(call.names())
 
-    def _hold_behind(self, call: _Call) -> None:
+    def _hold_behind(self, call: Call) -> None:
         """Repeat a call that took effect before one that was made earlier and did not begin."""
         script, count, _, _ = call.form
         if (
@@ -570,9 +453,9 @@ class Sender:
         call.lost = True
         self._hold(call)
 
-    def _refused(self, call: _Call, error: Refusal) -> None:
+    def _refused(self, call: Call, error: Refusal) -> None:
         if error.code == "NOSCRIPT" and call.form[0] is not None:
-            # Somebody flushed the scripts: it is sent with its text.
+            # The scripts were flushed: it is sent with its text.
             self._loaded.clear()
             self._hold(call)
             return
@@ -582,7 +465,7 @@ class Sender:
             self._hold(call)
             return
         script = call.form[0]
-        command = "" if script is not None else _verb(call.arguments)
+        command = "" if script is not None else verb_of(call.arguments)
         failure = reply_error(error, self._shown_as, command=command, script=script)
         if call.lost:
             failure = OutcomeUnknown(
@@ -607,7 +490,7 @@ class Sender:
             self._idle = None
 
     def _arm(self, at: float) -> None:
-        """Keep one timer for all calls: it fires at the earliest moment asked for."""
+        """Keep one timer for all calls: it fires at the earliest requested moment."""
         if self._alarm is not None:
             self._alarm.cancel()
         self._alarm_at = at
@@ -635,10 +518,10 @@ class Sender:
         self._note_idle()
 
     def _look_at(self, protocol: RespProtocol, now: float) -> float:
-        """Give a connection up that is dead for all that can be heard; return when to look again.
+        """Give up a connection that seems dead; return when to check again.
 
-        A server that is busy for so long is asked again under the same ids. It is not asked often:
-        a new connection is in use once the server has answered on it.
+        A server that is busy for so long gets the calls again under the same ids. This is rare: a
+        new connection is in use once the server has replied on it.
         """
         oldest = self._inflight[0]
         if oldest.deadline <= now and now - protocol.heard_at > _GRAIN_S:
@@ -655,7 +538,7 @@ class Sender:
             protocol.abort(f"nothing was heard for {now - protocol.heard_at:.1f} s")
         return silent_at
 
-    def _outcome(self, call: _Call, reason: str) -> RedisStateError:
+    def _outcome(self, call: Call, reason: str) -> RedisStateError:
         kind = OutcomeUnknown if call.sent else BackendUnavailable
         return kind(self._shown_as, reason)
 
@@ -679,8 +562,3 @@ class Sender:
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm_at = inf
-
-
-def _verb(packed: bytes) -> str:
-    """Return a packed command's verb."""
-    return packed.split(b"\r\n", 3)[2].decode(errors="replace")

@@ -1,8 +1,8 @@
-"""One subscription connection per event loop, shared by every channel that anybody follows.
+"""One subscription connection per event loop, shared by every followed channel.
 
-Pub/sub is at most once: what was published while the connection was away is lost. So every
-subscription learns of each new connection (by a ``None``) and of its own overflow, and repairs from
-the log, which is the truth.
+Pub/sub is at most once: messages during a lost connection are lost. So every subscription learns of
+each new connection (by a ``None``) and of its own overflow. It repairs from the log, which is the
+truth.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Subscription:
         self._silent = False
 
     def deliver(self, message: bytes | RedisStateError | None) -> None:
-        """Give a message to whoever waits, else queue it. None and errors displace what is queued.
+        """Give a message to the waiter, else queue it. None and errors displace queued messages.
 
         A subscriber that is too slow gets ``None`` in place of all.
         """
@@ -124,7 +124,7 @@ class Subscriber:
         self._followers: dict[bytes, set[Subscription]] = {}
         self._confirmed: set[bytes] = set()
         # What was sent and not answered. Every command here gets one answer, in order.
-        self._asked: deque[tuple[str, bytes]] = deque()
+        self._requested: deque[tuple[str, bytes]] = deque()
         self._closed = False
 
     def subscribe(self, channel: str) -> Subscription:
@@ -164,7 +164,7 @@ class Subscriber:
         """Disconnect. Safe to repeat. Who still waits for a message gets BackendUnavailable."""
         self._closed = True
         await self._connection.aclose()
-        self._tell_all(BackendUnavailable(self._shown_as, "the store is closed"))
+        self._deliver_all(BackendUnavailable(self._shown_as, "the store is closed"))
 
     @property
     def connections(self) -> int:
@@ -172,7 +172,7 @@ class Subscriber:
         return self._connection.connections
 
     def wanted(self) -> bool:
-        """Return whether anybody follows a channel."""
+        """Return whether a channel has followers."""
         return bool(self._followers)
 
     async def use(self, protocol: RespProtocol) -> None:
@@ -194,12 +194,12 @@ class Subscriber:
     def ended(self) -> None:
         """Forget what was confirmed."""
         self._confirmed.clear()
-        self._asked.clear()
+        self._requested.clear()
 
     def failed(self, error: Exception) -> None:
-        """Raise the error to the followers, if waiting is in vain."""
+        """Raise the error to the followers, if waiting is useless."""
         if isinstance(error, ConfigError) or (isinstance(error, NoConnection) and error.final):
-            self._tell_all(error)
+            self._deliver_all(error)
         elif isinstance(error, NoConnection):
             log.debug("the subscription connection could not be made: %s", error)
         else:
@@ -209,7 +209,7 @@ class Subscriber:
         """Send a command, if there is a connection; a later one will begin with all channels."""
         protocol = self._connection.protocol
         if protocol is not None:
-            self._asked.append((verb, channel))
+            self._requested.append((verb, channel))
             protocol.write(_pack((verb, channel)))
 
     def hear(self, replies: list[Any]) -> None:
@@ -235,12 +235,12 @@ class Subscriber:
 
     def _answered(self, command: tuple[str, bytes] | None) -> tuple[str, bytes]:
         """Take the oldest command as answered; it must be ``command``, if that is known."""
-        if not self._asked or command not in (None, self._asked[0]):
+        if not self._requested or command not in (None, self._requested[0]):
             raise ProtocolBroken("a reply to a command that was not sent")
-        return self._asked.popleft()
+        return self._requested.popleft()
 
     def _deliver(self, channel: bytes, message: bytes | None) -> None:
-        # A subscriber that gets a message goes on at once, and may stop to follow.
+        # A subscriber that gets a message continues at once, and may stop to follow.
         for subscription in tuple(self._followers.get(channel, ())):
             subscription.deliver(message)
 
@@ -252,11 +252,11 @@ class Subscriber:
         if reason is not None and protocol is not None:
             protocol.leave(reason)
             return
-        # Whoever follows it next asks anew.
+        # The next follower subscribes again.
         for subscription in self._followers.pop(channel, set()):
             subscription.deliver(reply_error(error, self._shown_as, command=verb))
 
-    def _tell_all(self, error: ConfigError | NoConnection) -> None:
+    def _deliver_all(self, error: ConfigError | NoConnection) -> None:
         for followers in self._followers.values():
             for subscription in followers:
                 subscription.deliver(again(error))

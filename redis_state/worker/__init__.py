@@ -1,4 +1,4 @@
-"""Run agents' tasks in a pool of arq workers, over the state store. Needs the extra ``worker``."""
+"""Run tasks of agents in a pool of workers, over the state store. Needs the extra ``worker``."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class InboxSteering:
         self._inbox = inbox
 
     async def checkpoint(self) -> StopSignal | None:
-        """Wait while told to pause; return a signal after a CANCEL. Errors: LeaseLost."""
+        """Wait while a PAUSE is in force; return a signal after a CANCEL. Errors: LeaseLost."""
         try:
             await self._inbox.checkpoint()
         except TaskCancelled as cancelled:
@@ -53,12 +53,12 @@ class InboxSteering:
         return None
 
     def take(self) -> Sequence[SteeringEvent]:
-        """Take what was said to the task."""
+        """Take the messages for the task."""
         return self._inbox.take()
 
 
 class AgentFailed(Exception):
-    """An agent's execution failed. Its session tells why."""
+    """An agent's execution failed. Its session has the reason."""
 
 
 def agent_handler(
@@ -67,37 +67,40 @@ def agent_handler(
     definition: AgentDefinition | None = None,
     sessions: Callable[[RedisStateStore], SessionStore] = SessionStore,
     lease_s: float = 10.0,
-    patience_s: float = 60.0,
+    busy_timeout_s: float = 60.0,
     on_failure: Literal["result", "fail"] = "result",
 ) -> Handler:
     """Make a handler for `AgentWorker` that executes a session's agent once per task.
 
-    A task's input is the message, or an object with ``message`` and ``session``; the session is
-    else the task's own (`session_id_for`). With a ``definition`` one that is not there is created.
-    ``loop`` may be a function, for loops that need the runtime, as sub-agents do. An agent that
-    failed is a result of status ``failed``; with ``on_failure="fail"`` the task fails too.
+    A task's input is the message, or an object with ``message`` and ``session``. The default
+    session is the task's own (`session_id_for`). With a ``definition`` a missing session is
+    created. ``loop`` may be a function, for loops that need the runtime, as sub-agents do. The task
+    of a failed agent has a result of status ``failed``. With ``on_failure="fail"`` the task fails
+    too.
 
-    Killed between any two steps, the task is taken over and goes on from the last completed one.
-    CANCEL stops the execution as ``user_requested`` before the task is CANCELLED; PAUSE waits
-    between steps; INJECT_CONTEXT, REDIRECT and USER_MESSAGE enter the conversation.
+    A task that was killed between any two steps is taken over and continues from the last completed
+    step. CANCEL stops the execution as ``user_requested`` before the task is CANCELLED. PAUSE waits
+    between steps. INJECT_CONTEXT, REDIRECT and USER_MESSAGE enter the conversation.
 
-    While another task executes the session, this one waits. Before one that was interrupted it
-    steps back, for ``patience_s`` since it first found it so: it is PENDING meanwhile, for the
-    other may need its slot. It does so unless the other is known to be over. After that the other's
-    execution counts as stopped. Errors: ConfigError for times that cannot be.
+    While another task executes the session, this one waits. If that execution was interrupted, this
+    task steps back for ``busy_timeout_s``: it is PENDING meanwhile, because the other may need its
+    slot. It does not step back if the other task is known to be terminal. After that time the
+    other's execution counts as stopped.
+
+    Errors: ConfigError for impossible times.
     """
     with limits.options():
         limits.seconds("lease_s", lease_s)
-        limits.patience("patience_s", patience_s)
+        limits.patience("busy_timeout_s", busy_timeout_s)
 
     async def handle(ctx: TaskContext) -> dict[str, Any]:
         session_id, message = _input(ctx)
         runtime = SessionRuntime(sessions(ctx.store))
         chosen = loop if isinstance(loop, AgentLoop) else loop(runtime)
-        run = _AgentRun(ctx, runtime, chosen, patience_s=patience_s)
+        run = _AgentRun(ctx, runtime, chosen, busy_timeout_s=busy_timeout_s)
         await run.prepare(session_id, definition)
         session = await run.until_done(session_id, message, lease_s)
-        # The execution is stopped and saved: now the task may end as it was told to.
+        # The execution is stopped and saved: now the task may be cancelled.
         await ctx.checkpoint()
         result = await run.result(session)
         if on_failure == "fail" and result["status"] == ExecutionStatus.FAILED:
@@ -108,14 +111,14 @@ def agent_handler(
 
 
 class _Yielding(Exception):
-    """An execution that was interrupted goes on before this task's begins."""
+    """An interrupted execution has to continue before this task's begins."""
 
 
 class _AgentRun:
     def __init__(
-        self, ctx: TaskContext, runtime: SessionRuntime, loop: AgentLoop, *, patience_s: float
+        self, ctx: TaskContext, runtime: SessionRuntime, loop: AgentLoop, *, busy_timeout_s: float
     ) -> None:
-        self._patience_s = patience_s
+        self._busy_timeout_s = busy_timeout_s
         self._ctx = ctx
         self._runtime = runtime
         self._loop = loop
@@ -125,7 +128,7 @@ class _AgentRun:
     async def prepare(self, session_id: str, definition: AgentDefinition | None) -> None:
         if definition is None or await self._runtime.sessions.exists(session_id):
             return
-        with suppress(SessionConflict):  # somebody else did
+        with suppress(SessionConflict):  # another process did
             await self._runtime.create(AgentSession.fresh(definition, session_id=session_id))
 
     async def until_done(
@@ -140,7 +143,7 @@ class _AgentRun:
             except _Yielding:
                 raise TaskHandedBack(f"session {session_id} is another task's") from None
             except (SessionBusy, SessionConflict, LeaseLost):
-                # Somebody else executes or has changed the session: wait, then go on from there.
+                # Another process executes or has changed the session: wait, then use its state.
                 await self._ctx.checkpoint()
                 await asyncio.sleep(_AGAIN_S)
 
@@ -163,7 +166,7 @@ class _AgentRun:
                 execution_id=self._execution_id,
                 scope=Scope(session_id, 0, self._steering),
                 fence=fence,
-                told=self._tell,
+                reported=self._report,
                 yields=self._goes_on,
             )
         except asyncio.CancelledError:
@@ -172,20 +175,22 @@ class _AgentRun:
             raise
 
     async def _goes_on(self, execution_id: str) -> bool:
-        """Step back while the task of an execution that was interrupted may go on with it.
+        """Step back while the task of an interrupted execution may continue it.
 
         Errors: _Yielding.
         """
         if await self._is_over(execution_id):
             return False
-        # Noted with the task: each run of it steps back for the rest of the time only.
+        # Recorded with the task: each of its runs steps back for the rest of the time only.
         since: float = await self._ctx.keyed_step("found interrupted", execution_id, time.time)
-        if time.time() - since >= self._patience_s:
+        if time.time() - since >= self._busy_timeout_s:
             return False
         raise _Yielding
 
     async def _is_over(self, execution_id: str) -> bool:
-        """Return whether a task of this session is over; those of others cannot be found."""
+        """Return whether a task of this session is terminal; tasks of other sessions cannot be
+        found.
+        """
         tasks, session_id = self._ctx.store.tasks, self._ctx.task.session_id
         for task_id in await tasks.ids(session_id):
             if _execution_id(session_id, task_id) == execution_id:
@@ -193,10 +198,10 @@ class _AgentRun:
                 return task is not None and task.status.is_terminal
         return False
 
-    async def _tell(self, session: AgentSession) -> None:
+    async def _report(self, session: AgentSession) -> None:
         state = session.state
         if state.current_step is not None:
-            return  # answered: it is told when its tools have run
+            return  # answered: the message is added when the tools have run
         try:
             await self._ctx.emit(
                 UpdateType.PROGRESS,
@@ -221,7 +226,7 @@ class _AgentRun:
         if execution is None or execution.status.is_over:
             return
         if execution.execution_id != self._execution_id:
-            return  # somebody else's, for which this task was waiting
+            return  # another task's, for which this one waited
         signal = _user_requested(self._ctx.inbox.cancel_reason)
         state = session.state.with_stop_signal(signal).with_execution_completed()
         with suppress(SessionConflict, LeaseLost):

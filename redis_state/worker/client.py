@@ -23,7 +23,7 @@ from redis_state.models import (
 )
 from redis_state.models.tasks import new_id
 from redis_state.store import RedisStateStore, process_name
-from redis_state.stores.session_log import Entry
+from redis_state.stores.sessions.session_log import Entry
 from redis_state.transport.keys import is_pause_id, token_digest
 from redis_state.worker.arq.job_format import Job
 from redis_state.worker.arq.queue import Queue, put_now
@@ -50,9 +50,9 @@ _LOOK_EVERY_S = 5.0
 
 
 class TaskClient:
-    """Hand tasks to the pool and have a say in them, from any process.
+    """Submit, steer, decide, cancel and watch tasks, from any process.
 
-    ``queue`` is that of its tasks, else ``<namespace>:tasks``, as with workers.
+    ``queue`` is the queue of its tasks, else ``<namespace>:tasks``, as with workers.
     """
 
     def __init__(self, store: RedisStateStore, *, queue: str | None = None) -> None:
@@ -89,13 +89,15 @@ class TaskClient:
     ) -> str:
         """Submit a task for a handler; return the task's id.
 
-        ``queue``, else the client's, is where the task waits each time it does. The same
-        ``task_id`` again is the same task, and only queued again if it still waits and the
-        queue has lost it. Written first on the watch list, then as a task, then queued: after a
-        crash in between, a sweeper queues it within seconds. Errors: BackendUnavailable, also if
-        the task is written but the queue is away: submit it again under its ``task_id``, or leave
-        it to a sweeper. InvalidField for an id that is not text, or that of a task which was saved
-        by a host and not submitted.
+        The same ``task_id`` is the same task. It is queued again only if it waits and the queue
+        lost it. The task waits in ``queue``, else in the client's.
+
+        The call writes the watch list first, then the task, then the queue. After a crash in
+        between, a sweeper queues the task within seconds.
+
+        Errors: BackendUnavailable, also if the task is written and the queue is unreachable. Submit
+        it again under its ``task_id``, or leave it to a sweeper. InvalidField for an id that is not
+        text, or the id of a task that a host saved.
         """
         named, task_id = bool(task_id), task_id or new_id()
         if not handler:
@@ -127,7 +129,7 @@ class TaskClient:
         return task_id
 
     async def get(self, session_id: str, task_id: str) -> TaskState | None:
-        """Return a task as it stands, or None."""
+        """Return a task, or None."""
         return await self.store.tasks.load(session_id, task_id)
 
     async def inspect(self, session_id: str, task_id: str) -> TaskView | None:
@@ -144,15 +146,16 @@ class TaskClient:
         source: str = "user",
         event_id: str | None = None,
     ) -> SteeringEvent:
-        """Send a steering event to a task, wherever it runs or waits.
+        """Send a steering event to a task that runs or waits.
 
-        The same ``event_id`` again is the same event: name one if you may have to repeat the call.
+        The same ``event_id`` is the same event: name one if you may repeat the call.
 
-        APPROVE and REJECT with a ``resume_token`` resolve that pause of this task, see `resolve`;
-        what is kept of the event names the token by its digest.
-        CANCEL also ends a task that waits, see `cancel`; PRIORITIZE moves one that is queued.
+        APPROVE and REJECT with a ``resume_token`` resolve that pause of this task, see `resolve`.
+        The stored event names the token by its digest. CANCEL also cancels a waiting task, see
+        `cancel`. PRIORITIZE moves a queued task.
+
         Errors: SteeringValidationError if the payload breaks the rules of its type; TaskUnknown;
-        InvalidTransition if the task is over, unless it got this very event before; those of
+        InvalidTransition if the task is terminal, unless it received this event before; those of
         `resolve`.
         """
         event = SteeringEvent(
@@ -165,14 +168,18 @@ class TaskClient:
         )
         validate_steering_event(event)
         token = event.payload.get("resume_token")
-        if not (event_type in _DECISIONS and token):  # the pause itself tells who decided it
+        if not (
+            event_type in _DECISIONS and token
+        ):  # for decisions, `resolve` reports the first caller
             await self._check_steerable(event, repeated=event_id is not None)
         await self.store.save_steering(event if token is None else _naming_token(event))
         if event_type in _DECISIONS and token:
             approved = event_type is SteeringEventType.APPROVE
             value = event.payload.get("decision")
             task = (session_id, task_id)
-            await self._resolve(token, approved, value, by=source, claim=event.event_id, task=task)
+            await self._resolve(
+                token, approved, value, actor=source, idempotency_key=event.event_id, task=task
+            )
         elif event_type is SteeringEventType.CANCEL:
             reason, hard = event.payload.get("reason"), event.payload.get("hard") is True
             await self._children.cancel_waiting(session_id, task_id, reason, hard=hard)
@@ -185,9 +192,9 @@ class TaskClient:
     ) -> bool:
         """Cancel a task: at once if it waits, at its next checkpoint if it runs.
 
-        ``hard`` cancels the running coroutine itself. Its children are cancelled once it is, unless
-        they are isolated: by whoever ends it, else by a sweeper. Returns False if the task is over
-        already or unknown.
+        ``hard`` cancels the running coroutine itself. The children of a cancelled task are
+        cancelled after it, unless they are isolated. Return False if the task is terminal or
+        unknown.
         """
         payload: dict[str, Any] = {"hard": hard} | ({"reason": reason} if reason else {})
         state = await self.get(session_id, task_id)
@@ -201,16 +208,30 @@ class TaskClient:
         return state is not None and state.status not in (TaskStatus.COMPLETE, TaskStatus.FAILED)
 
     async def approve(
-        self, token: str, value: Any = None, *, by: str | None = None, claim: str | None = None
+        self,
+        token: str,
+        value: Any = None,
+        *,
+        actor: str | None = None,
+        idempotency_key: str | None = None,
     ) -> TaskState | None:
-        """Decide a pause with yes. See `resolve`."""
-        return await self.resolve(token, approved=True, value=value, by=by, claim=claim)
+        """Approve a pause. See `resolve`."""
+        return await self.resolve(
+            token, approved=True, value=value, actor=actor, idempotency_key=idempotency_key
+        )
 
     async def reject(
-        self, token: str, value: Any = None, *, by: str | None = None, claim: str | None = None
+        self,
+        token: str,
+        value: Any = None,
+        *,
+        actor: str | None = None,
+        idempotency_key: str | None = None,
     ) -> TaskState | None:
-        """Decide a pause with no. See `resolve`."""
-        return await self.resolve(token, approved=False, value=value, by=by, claim=claim)
+        """Reject a pause. See `resolve`."""
+        return await self.resolve(
+            token, approved=False, value=value, actor=actor, idempotency_key=idempotency_key
+        )
 
     async def resolve(
         self,
@@ -218,26 +239,31 @@ class TaskClient:
         *,
         approved: bool,
         value: Any = None,
-        by: str | None = None,
-        claim: str | None = None,
+        actor: str | None = None,
+        idempotency_key: str | None = None,
     ) -> TaskState | None:
-        """Decide a pause and, if its task waits for it, set that pending, in one step; queue it.
+        """Decide a pause; if its task waits for it, make the task PENDING in the same step and
+        queue it.
 
-        ``token`` is its token or its public id. An endpoint for people outside takes tokens, and
-        refuses what `is_pause_id` knows: everybody who reads the session's updates has the id.
-        A task that does not wait for this pause yet is told when it comes to wait. The same
-        ``claim`` repeated with the same decision gets the same answer and queues again. Errors:
-        TokenResolved (by whom, when, with what) for whoever comes second, and for a claim that
-        comes with another decision; TokenUnknown, also once it has expired; InvalidTransition if
-        the task is over; BackendUnavailable, also if it is decided but the queue is away: resolve
-        it again with the same ``claim``.
+        ``token`` is the pause's token or its public id. Every reader of the session's updates has
+        the id. So an endpoint for outsiders takes tokens, and refuses what `is_pause_id`
+        recognises. A task that does not wait for this pause yet gets the decision when it waits.
+        The same ``idempotency_key`` repeated with the same decision gets the same answer, and
+        queues again.
+
+        Errors: TokenResolved (by whom, when, with what) for every later caller, and for a claim
+        with another decision; TokenUnknown, also once the token has expired; InvalidTransition if
+        the task is terminal; BackendUnavailable, also if the pause is decided and the queue is
+        unreachable: repeat the call with the same ``idempotency_key``.
         """
-        return await self._resolve(token, approved, value, by=by or process_name(), claim=claim)
+        return await self._resolve(
+            token, approved, value, actor=actor or process_name(), idempotency_key=idempotency_key
+        )
 
     async def pauses(
         self, session_id: str | None = None, *, tag: str | None = None
     ) -> list[OpenPause]:
-        """List the pauses that may be decided now, of a session or of all, the oldest first."""
+        """List the open pauses of a session or of all, the oldest first."""
         return await list_open_pauses(self.store, session_id, tag=tag)
 
     async def _resolve(
@@ -246,19 +272,24 @@ class TaskClient:
         approved: bool,  # noqa: FBT001 - private
         value: Any,
         *,
-        by: str,
-        claim: str | None,
+        actor: str,
+        idempotency_key: str | None,
         task: tuple[str, str] | None = None,
     ) -> TaskState | None:
         with telemetry.deciding() as span:
             decided = await self._pausing.decide(
-                token, approved=approved, value=value, by=by, claim=claim, task=task
+                token,
+                approved=approved,
+                value=value,
+                actor=actor,
+                idempotency_key=idempotency_key,
+                task=task,
             )
             session_id, task_id = decided.session_id, decided.task_id
             clock = self.store.transport.commands.time()
             status_view = await read_status(self.store, session_id, task_id)
             if status_view is not None and status_view.status is TaskStatus.PENDING:
-                # Not mended: the job of the run that paused may still be in its worker's hands.
+                # Put, not ensured: the worker of the run that paused may still hold that run's job.
                 await put_now(
                     self._queue, replace(status_view.job, trace=span.carrier or {}), clock
                 )
@@ -268,18 +299,19 @@ class TaskClient:
     async def wait(
         self, session_id: str, task_id: str, *, timeout_s: float | None = None
     ) -> TaskState:
-        """Wait until a task is over and return it.
+        """Wait until a task is terminal and return it.
 
-        Every few seconds the task is put back on the watch list, should the server have evicted its
-        entry: a task whose worker died is taken over all the same.
+        Every few seconds the task is put on the watch list again, in case the server evicted its
+        entry. So a task of a dead worker is taken over.
+
         Errors: TimeoutError; InvalidField if the session has no such task.
         """
         async with asyncio.timeout(limits.timeout("timeout_s", timeout_s)):
             while True:
-                # The cursor first: an end that comes after the look comes after the cursor too.
+                # The cursor first: an end after the check then also comes after the cursor.
                 cursor = await self.store.update_cursor(session_id)
                 ended = await self._look(session_id, task_id)
-                # Also what no update tells of, a session that was cleared say, is seen in time.
+                # Changes without an update, such as a cleared session, are noticed in time.
                 with suppress(CursorGap, TimeoutError):
                     async with asyncio.timeout(_LOOK_EVERY_S):
                         ended = ended or await self._watch_for_end(session_id, task_id, cursor)
@@ -288,7 +320,7 @@ class TaskClient:
                 await put_back(self.store, session_id, task_id)
 
     async def result(self, session_id: str, task_id: str, *, timeout_s: float | None = None) -> Any:
-        """Wait until a task is over and return its result.
+        """Wait until a task is terminal and return its result.
 
         Errors: TaskFailed and TaskWasCancelled, with the reason; TimeoutError; InvalidField if the
         session has no such task.
@@ -298,12 +330,14 @@ class TaskClient:
     def watch(
         self, session_id: str, task_id: str, *, after: str | None = None
     ) -> AsyncGenerator[Entry[StateUpdate], None]:
-        """Yield every update of a task once, in order, live, until it is over; then end.
+        """Yield every update of a task once, in order, live, until it is terminal; then end.
 
-        Begins after a cursor, else with the oldest update that is kept; each entry carries its
-        cursor, to go on from later or in another process. The states are among the updates, as
-        STATUS_CHANGE. Errors: InvalidField if the session has no such task, also once that is so;
-        CursorGap instead of a silent skip.
+        Begin after a cursor, else with the oldest update that is kept. Each entry carries its
+        cursor, to resume later or in another process. Changes of the status are among the updates,
+        as STATUS_CHANGE.
+
+        Errors: InvalidField if the session has no such task, or no longer; CursorGap instead of a
+        silent skip.
         """
         return watch_task(self, session_id, task_id, after=after)
 
@@ -315,13 +349,13 @@ class TaskClient:
         return sorted(found, key=lambda state: state.created_at)
 
     async def unfinished(self, *, limit: int = 100) -> Sequence[TaskState]:
-        """List tasks of all sessions that are not over, the next to be looked at first."""
+        """List unfinished tasks of all sessions, the one with the earliest next check first."""
         return await list_unfinished(self.store, limits.count("limit", limit, least=0))
 
     async def snapshots(self, session_id: str, task_id: str) -> list[StepSnapshot]:
-        """List what a task's steps have noted, in order, without the results.
+        """List the recorded steps of a task in order, without the results.
 
-        Errors: CorruptState if a note is damaged.
+        Errors: CorruptState if a record is damaged.
         """
         return await self._snapshots.list(session_id, task_id)
 
@@ -334,23 +368,23 @@ class TaskClient:
         return await self._snapshots.last_checkpoint(session_id, task_id)
 
     async def drop_queue(self) -> None:
-        """Forget everything queued, of all sessions. The tasks stay as they are."""
+        """Remove all jobs from the queue, of all sessions. The tasks do not change."""
         await self._queue.clear()
 
     async def workers(self) -> list[WorkerInfo]:
-        """List the worker processes that have been heard of lately. See `WorkerRegistry`."""
+        """List the live worker processes. See `WorkerRegistry`."""
         return await WorkerRegistry(self.store).list()
 
     async def dead(self, *, limit: int = 100) -> Sequence[TaskState]:
-        """List tasks of all sessions that were given up, the last first: FAILED, because more
-        workers than allowed died, one after the other, while they ran them.
+        """List dead letters of all sessions, the newest first: tasks that are FAILED because more
+        workers than allowed died in a row while they ran them.
         """
         return await list_dead(self.store, limits.count("limit", limit, least=0))
 
     async def _still_there(self, session_id: str, task_id: str) -> bool:
-        """Return whether there is such a task; queue it if it waits and the queue has lost it.
+        """Return whether a task exists; queue it if it waits and the queue lost it.
 
-        It goes to the queue that it was submitted to.
+        It is put into the queue that it was submitted to.
         """
         status_view = await read_status(self.store, session_id, task_id)
         if status_view is not None and not status_view.ours:
@@ -360,7 +394,9 @@ class TaskClient:
         return status_view is not None
 
     async def _check_steerable(self, event: SteeringEvent, *, repeated: bool) -> None:
-        """Refuse what nobody would ever get. A repeated call is one also after the task's end."""
+        """Refuse an event that no run would receive. A repeated call is accepted after the task's
+        end.
+        """
         state = await self.get(event.session_id, event.task_id)
         if state is None:
             raise TaskUnknown(event.task_id)
@@ -402,7 +438,7 @@ class TaskClient:
 
 
 def _naming_token(event: SteeringEvent) -> SteeringEvent:
-    """Write a decision as it is kept: whoever reads it cannot decide in its author's place."""
+    """Return a decision as it is stored: without the token, so its reader cannot use it."""
     token = event.payload["resume_token"]
     digest = token.rpartition(":")[2] if is_pause_id(token) else token_digest(token)
     payload = {**event.payload, "resume_token": digest}

@@ -1,4 +1,4 @@
-"""What a handler has in its hands: say what it does, be steered, step durably, pause."""
+"""The interface of a handler: publish updates, take steering, run steps, pause, spawn children."""
 
 from __future__ import annotations
 
@@ -42,22 +42,22 @@ _DECIDED = "decided:"
 
 
 class TaskPaused(BaseException):
-    """The task is paused: the run ends here, and a later one begins at the handler's start."""
+    """The task is paused. The run ends here, and a later one begins at the start of the handler."""
 
 
 class TaskHandedBack(Exception):
-    """A handler gives its task back, for what it needs is not there: it is PENDING again, its slot
-    is another task's, and a later run begins at the handler's start.
+    """A handler gives its task back, because something it needs is missing. The task is PENDING
+    again, its slot is free, and a later run begins at the handler's start.
     """
 
 
 class TaskContext:
-    """One run of a task. After a pause or a crash a handler is run again from its start.
+    """One run of a task. After a pause or a crash the handler runs again from its start.
 
-    What is recorded comes back instead of happening twice: a `step` returns its stored result, a
-    `pause` its decision, the inbox what was taken from it at the same place, and an update that is
-    published is not published again. Steps and pauses are found by their name and, among those of
-    one name, by their order; updates by their order among those of their kind in one asyncio task.
+    Recorded work is not repeated. A `step` returns its stored result, a `pause` its decision. The
+    inbox returns what was taken from it at the same place. A published update is not published
+    again. Steps and pauses are found by their name, and by their order among those of one name.
+    Updates are found by their order among those of one kind in one asyncio task.
     """
 
     def __init__(
@@ -93,12 +93,12 @@ class TaskContext:
 
     @property
     def task(self) -> TaskState:
-        """The task as it stood when this run began."""
+        """The task at the beginning of this run."""
         return self._started.state
 
     @property
     def input(self) -> Any:
-        """What the task was submitted with."""
+        """The input that the task was submitted with."""
         return self._started.input
 
     @property
@@ -108,12 +108,14 @@ class TaskContext:
 
     @property
     def fence(self) -> Fence:
-        """What the handler's own writes to the store carry, to be refused after a takeover."""
+        """The fence for the handler's own writes to the store: the server refuses them after a
+        takeover.
+        """
         return self._started.held.fence
 
     @property
     def attempt(self) -> int:
-        """How many times the task has been started, this time included."""
+        """The number of starts of the task, this one included."""
         return self._started.attempts
 
     async def checkpoint(self) -> None:
@@ -152,11 +154,12 @@ class TaskContext:
     ) -> None:
         """Append an update of any kind to the session. A checkpoint.
 
-        Once per task: the n-th update of a kind that an asyncio task of the handler emits is the
-        n-th in each run, whatever time or random id a replay writes into it. A handler that resumes
-        from a state of its own, and so does not repeat its updates, names each by a ``key``: it is
-        published once per key. Errors: TaskCancelled; LeaseLost if another worker has taken the
-        task over.
+        Each update is published once per task. The n-th update of a kind in one asyncio task of the
+        handler is the n-th in each run. Times and random ids in it do not matter. A handler that
+        resumes from a state of its own does not repeat its updates. It names each by a ``key``: an
+        update is published once per key.
+
+        Errors: TaskCancelled; LeaseLost if another worker has taken the task over.
         """
         kind = UpdateType(kind)
         lane = self._steps.lane_of(key, kind, content)
@@ -181,14 +184,15 @@ class TaskContext:
     def step(
         self, name: str, work: Callable[..., Any], *arguments: Any, **options: Any
     ) -> Coroutine[Any, Any, Any]:
-        """Do some work once per task and note its result; later runs return what was noted.
+        """Run some work once per task and record its result; later runs return the record.
 
-        The result comes back as JSON keeps it, in this run too. A crash between the work and its
-        note does the work again: give what has effects outside an `effect_id`. The name is counted
-        by this call, before it is awaited, and belongs to the asyncio task that makes it; parts of
-        a handler that run at once each need names of their own, or a `branch`. A checkpoint.
+        The result is returned as JSON keeps it, in this run too. A crash between the work and its
+        record repeats the work: give effects outside an `effect_id`. The name is counted by this
+        call, before it is awaited. It belongs to the asyncio task that makes the call: concurrent
+        parts of a handler each need names of their own, or a `branch`. A checkpoint.
+
         Errors: the work's own, after the last attempt if it is `retried`; InvalidField for a name
-        that two asyncio tasks use; CorruptState if a noted result is damaged; TaskCancelled,
+        that two asyncio tasks use; CorruptState if a recorded result is damaged; TaskCancelled,
         LeaseLost.
         """
         return self._steps.do(name, work, arguments, options)
@@ -196,43 +200,43 @@ class TaskContext:
     def checkpoint_step(
         self, name: str, work: Callable[P, Any], *arguments: P.args, **options: P.kwargs
     ) -> Coroutine[Any, Any, Any]:
-        """Do a step, and mark its note as a checkpoint among the task's snapshots. Like `step`."""
+        """Run a step and mark its record as a checkpoint among the snapshots. Like `step`."""
         return self._steps.do(name, work, arguments, options, checkpoint=True)
 
     async def keyed_step(
         self, name: str, key: str, work: Callable[..., Any], *arguments: Any, **options: Any
     ) -> Any:
-        """Do a step that later runs find by its ``key``, in whatever order they ask for it.
+        """Run a step that is found by its ``key``, in whatever order the steps are called.
 
-        For work whose order another decides: a model that calls tools, say, with the arguments as
-        the key. Asked for again under its key, in this run too, it is not done again; several
-        asyncio tasks may. Else like `step`.
+        Use it where a model, for example, decides the order of its tools, with the arguments as the
+        key. A second call with the same key returns the recorded result, in this run too and from
+        any asyncio task. Otherwise like `step`.
         """
         return await self._steps.do_keyed(name, key, work, arguments, options)
 
     def effect_id(self, name: str | None = None) -> str:
         """Return the idempotency key of a step's effects: the same in every attempt and every run.
 
-        It is that of the step that this name will be asked for next; in a step's work, that step's
-        own, also without a name. Another task, name or occurrence has another key. It is made from
-        the ids alone, so a task that is submitted anew under an old id has the old keys.
+        It is the key of the next step with this name. In a step's work it is that step's own, also
+        without a name. Another task, name or occurrence has another key. The key is made from the
+        ids alone: a task that is submitted again under an old id has the old keys.
         """
         return self._steps.effect_id(name)
 
     def branch(self, name: str) -> Self:
         """Return a context that counts the names of steps and pauses for itself.
 
-        For parts of a handler that run at once and use the same names, in an order that may be
-        another in each run. Steering, and all else, is this context's.
+        Use it for concurrent parts of a handler with the same names, whose order may differ in each
+        run. All else, such as steering, is shared with this context.
         """
         made = copy(self)
         made._steps = self._steps.branch(name)  # noqa: SLF001 - a copy of this very object
         return made
 
     async def check_changed(self) -> None:
-        """Say, or fail, if earlier runs noted what this one never asked for.
+        """Report, or fail, if earlier runs recorded an entry that this run did not use.
 
-        Done for each handler that returns. Errors: HandlerChanged, if the worker's policy says so.
+        Called for each handler that returns. Errors: HandlerChanged, by the worker's policy.
         """
         await self._steps.check_changed()
 
@@ -244,28 +248,30 @@ class TaskContext:
         reveal: bool = True,
         **options: Unpack[PauseOptions],
     ) -> Coroutine[Any, Any, Pause]:
-        """Open a pause without waiting for it: somebody may decide it from now on.
+        """Open a pause without waiting for it. From now on it can be decided.
 
-        A later run gets the same pause, found by its ``key``, else by its ``name`` (the reason by
-        default) and its order among those of that name; what it asks stands as first asked. A name
-        is counted by this call, and belongs to the asyncio task that makes it, as in `step`. The
-        CHECKPOINT update carries the pause's public id, and no text of the token is stored. One
-        that is not to be revealed (``reveal``) is decided by its token only, which the handler
-        sends itself.
+        A later run gets the same pause. It is found by its ``key``, else by its ``name`` (the
+        reason by default) and its order among those of that name. Its content stays as first given.
+        A name is counted by this call, and belongs to the asyncio task that makes it, as in `step`.
 
-        ``timeout`` is `task_pause_ttl` by default, `active_task_ttl` at most. Nobody having
-        decided by then, ``on_timeout`` does: ``"fail"`` raises PauseTimeout where the pause is
-        waited for, ``"reject"`` is a no, ``"resume"`` a yes with ``default``. A checkpoint.
+        The CHECKPOINT update carries the pause's public id. The text of the token is not stored.
+        With ``reveal=False`` only the token decides, and the handler sends it itself.
+
+        ``timeout`` is `task_pause_ttl` by default, `active_task_ttl` at most. When it expires,
+        ``on_timeout`` applies: ``"fail"`` raises PauseTimeout where the handler waits, ``"reject"``
+        rejects, ``"resume"`` approves with ``default``. A checkpoint.
+
         Errors: InvalidField, also for a name that two asyncio tasks use; TaskCancelled, LeaseLost.
         """
         return self._open_pause(*self._ask_pause(reason, payload, options, reveal=reveal))
 
     async def wait_for(self, pause: Pause | str) -> Decision:
-        """Return a pause's decision; end the run and wait for it if there is none yet.
+        """Return a pause's decision; if there is none yet, end the run and wait for it.
 
-        Takes what `open_pause` returned, or its token. The worker is free while the task waits;
-        whoever decides has it run again, on any worker, where this call returns. A checkpoint.
-        Errors: PauseTimeout, TokenUnknown if this task has not opened it, TaskCancelled,
+        Take what `open_pause` returned, or its token. The worker is free while the task waits. The
+        decision starts the next run, on any worker, in which this call returns. A checkpoint.
+
+        Errors: PauseTimeout; TokenUnknown if this task has not opened the pause; TaskCancelled,
         LeaseLost.
         """
         token = pause.token if isinstance(pause, Pause) else pause
@@ -289,7 +295,7 @@ class TaskContext:
     def approval(
         self, question: str, payload: Any = None, **options: Unpack[PauseOptions]
     ) -> Coroutine[Any, Any, Decision]:
-        """Pause until somebody approves or rejects. Like `pause`."""
+        """Pause until the question is approved or rejected. Like `pause`."""
         content = {"question": question, "details": codec.plain(payload)}
         return self.pause("await_approval", content, **options)
 
@@ -303,35 +309,37 @@ class TaskContext:
     ) -> Coroutine[Any, Any, ChildTask]:
         """Spawn a child task for another handler, in this session; return its handle.
 
-        Once per task: a later run gets the same child, found by its ``name`` (the handler's by
-        default) and its order among those of that name. The name is counted by this call, before
-        it is awaited. It waits in this task's queue, with its priority, unless told otherwise, and
-        is cancelled with this task unless to ``isolate`` it. A task may end before its children,
-        which then go on. A checkpoint. Errors: InvalidField, also for a name that two asyncio
-        tasks use; TaskCancelled, LeaseLost.
+        A child is spawned once per task. A later run gets the same child, found by its ``name``
+        (the handler's by default) and its order among those of that name. The name is counted by
+        this call, before it is awaited. By default the child waits in this task's queue, with its
+        priority. It is cancelled with this task, unless ``isolate`` is given. A task may end before
+        its children, which then continue. A checkpoint.
+
+        Errors: InvalidField, also for a name that two asyncio tasks use; TaskCancelled, LeaseLost.
         """
-        asked = SpawnRequest.read(self._started, handler, task_input, options)
+        requested = SpawnRequest.read(self._started, handler, task_input, options)
         entry = self._steps.ask("child", handler if name is None else name)
-        self._steps.check_same(entry, asked.asks)
-        return self._spawn(entry, asked)
+        self._steps.check_same(entry, requested.asks)
+        return self._spawn(entry, requested)
 
     def join(self, child: ChildTask) -> Coroutine[Any, Any, Any]:
-        """Return a child's result; end the run and wait for it if the child is not over yet.
+        """Return a child's result; if the child is not terminal, end the run and wait for it.
 
-        The worker is free while the task waits; whoever ends the child has it run again. The end
-        is noted like a step's result. A checkpoint. Errors: TaskFailed and TaskWasCancelled with
-        the child's reason; InvalidField for what is no child of this task; TaskCancelled,
-        LeaseLost.
+        The worker is free while the task waits. The child's end starts the next run. The end is
+        recorded like a step's result. A checkpoint.
+
+        Errors: TaskFailed and TaskWasCancelled with the child's reason; InvalidField for a child of
+        another task; TaskCancelled, LeaseLost.
         """
         if child.parent_id != self.task.task_id or child.session_id != self.task.session_id:
             raise InvalidField("child", "is no child of this task")
         return self._join(child, self._steps.do(f"join {child.place}", self._end_of, (child,), {}))
 
     async def _learn_decision(self, entry: str) -> None:
-        """Record a decision that came in during this run, before the handler acts on it.
+        """Record a decision that arrived during this run, before the handler acts on it.
 
-        Another process wrote the decision, so the server may lose it while it keeps what this run
-        does next.
+        Another process wrote the decision. A rollback of the server may lose it, and keep what this
+        run does next.
         """
         learned = _DECIDED + entry
         if learned in self._started.journal or entry in self._decided_before:
@@ -342,32 +350,32 @@ class TaskContext:
     def _ask_pause(
         self, reason: str, payload: Any, options: PauseOptions, *, reveal: bool = True
     ) -> tuple[str, PauseRequest]:
-        """Give a pause its number now, in call order."""
-        asked = PauseRequest.read(self.store.settings, reason, payload, options, reveal=reveal)
+        """Assign a pause its number now, in call order."""
+        requested = PauseRequest.read(self.store.settings, reason, payload, options, reveal=reveal)
         key = options.get("key")
         if key is not None:
-            return self._steps.ask_keyed(f"pause:{key}#key"), asked
-        entry = self._steps.ask("pause", asked.name)
-        self._steps.check_same(entry, asks(asked.reason, asked.payload))
-        return entry, asked
+            return self._steps.ask_keyed(f"pause:{key}#key"), requested
+        entry = self._steps.ask("pause", requested.name)
+        self._steps.check_same(entry, asks(requested.reason, requested.payload))
+        return entry, requested
 
-    async def _open_pause(self, entry: str, asked: PauseRequest) -> Pause:
+    async def _open_pause(self, entry: str, requested: PauseRequest) -> Pause:
         await self.checkpoint()
         note = self._pauses.get(entry)
         if note is None or note["state"] != "decided":
             with self._ending_if_paused():
                 self._pauses[entry] = await self._pausing.open(
-                    self._started, entry, asked, self._steps.lane()
+                    self._started, entry, requested, self._steps.lane()
                 )
-        return Pause(asked.name, self._token(entry))
+        return Pause(requested.name, self._token(entry))
 
-    async def _pause(self, entry: str, asked: PauseRequest) -> Decision:
-        return await self.wait_for(await self._open_pause(entry, asked))
+    async def _pause(self, entry: str, requested: PauseRequest) -> Decision:
+        return await self.wait_for(await self._open_pause(entry, requested))
 
-    async def _spawn(self, entry: str, asked: SpawnRequest) -> ChildTask:
+    async def _spawn(self, entry: str, requested: SpawnRequest) -> ChildTask:
         await self.checkpoint()
         with self._ending_if_paused():
-            return await self._children.spawn(self._started, entry, asked, self._steps.lane())
+            return await self._children.spawn(self._started, entry, requested, self._steps.lane())
 
     async def _join(self, child: ChildTask, end: Coroutine[Any, Any, Any]) -> Any:
         return result_of(child.session_id, child.task_id, await end)
@@ -394,7 +402,7 @@ class TaskContext:
 
     @contextmanager
     def _ending_if_paused(self) -> Generator[None, None, None]:
-        """Take it for the end of this run that another of its coroutines has paused the task."""
+        """Treat a pause by another coroutine of this run as the end of the run."""
         try:
             yield
         except InvalidTransition as denied:

@@ -1,9 +1,9 @@
-"""Guards: what may end a task at its checkpoints, because it has used enough or somebody says stop.
+"""Guards: limits and stop signals that end a task at its checkpoints.
 
     AgentWorker({"research": guarded(Budget(steps=20))(research)}, guards=[Budget(seconds=600)])
 
-A guard is asked at every checkpoint of a run, with what the task has used until then. The first
-reason that one gives ends the task as FAILED, whatever its handler does about it.
+A guard is called at every checkpoint of a run, with what the task has used until then. The first
+reason that a guard returns ends the task as FAILED, whatever its handler does about it.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ R = TypeVar("R")
 
 
 class TaskStopped(BaseException):
-    """A guard has ended the task. Raised at the handler's next checkpoint; let it pass.
+    """A guard has ended the task. Raised at the handler's next checkpoint. Let it pass.
 
-    Not an Exception, so that a handler that goes on after any error does not go on after this.
+    Not an Exception, so that a handler that handles every error does not handle this.
     """
 
     def __init__(self, reason: str) -> None:
@@ -35,11 +35,11 @@ class TaskStopped(BaseException):
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What a task has used until a checkpoint; the step or the update that it asks for counts.
+    """The usage of a task until a checkpoint, with the step or the update that is about to begin.
 
-    ``seconds`` are those of all its runs, without the time between them; ``steps`` those noted by
-    earlier runs and begun by this one; ``updates`` those that its runs have told. What a run that
-    crashed had used is forgotten, except for its noted steps.
+    ``seconds`` are those of all its runs, without the time between them. ``steps`` are those that
+    earlier runs recorded and this one began. ``updates`` are those that its runs published. The
+    usage of a run that crashed is not counted, except for its recorded steps.
     """
 
     session_id: str
@@ -52,10 +52,10 @@ class Spent:
 
 
 class Guard(Protocol):
-    """Anything that can say why a task must end. It may be asked by many tasks at once."""
+    """An object that can end a task. Many tasks may call it at once."""
 
     def check(self, spent: Spent, /) -> str | Awaitable[str | None] | None:
-        """Return the reason why the task must end now, None to let it go on. May be a coroutine.
+        """Return the reason why the task must end now, or None. May be a coroutine.
 
         An exception is the handler's own, raised at its checkpoint.
         """
@@ -150,7 +150,7 @@ class GuardChecks:
         self._about = about
 
     async def __call__(self, steps: int, updates: int) -> None:
-        """Count, and ask each guard. Errors: TaskStopped."""
+        """Count, and call each guard. Errors: TaskStopped."""
         meter, about = self._meter, self._about
         meter.steps += steps
         meter.updates += updates
@@ -166,8 +166,8 @@ class GuardChecks:
             updates=meter.updates,
         )
         for guard in self._guards:
-            asked = guard.check(spent)
-            reason = await asked if isawaitable(asked) else asked
+            requested = guard.check(spent)
+            reason = await requested if isawaitable(requested) else requested
             if reason is not None:
                 stopped = TaskStopped(reason)
                 self._inbox.close(stopped)

@@ -1,8 +1,8 @@
-"""Who renews the leases of a worker's tasks: its event loop, or a thread beside it.
+"""The renewal of a worker's leases, by its event loop or by a thread.
 
-The loop is the honest witness: a loop that renews can also run the handler's next line. The thread
-vouches for a handler that computes for long without giving way; it cannot tell that from one that
-hangs, so it stops vouching once the task's time is over.
+Renewing from the loop proves that the loop is responsive. The thread tolerates handlers that
+compute for long without yielding. The thread cannot distinguish such a handler from one that hangs,
+so it stops renewing when the task's time is up.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class HeartbeatThread:
             await asyncio.to_thread(self._thread.join, _JOIN_S)
 
     def _live(self) -> None:
-        async def until_told() -> None:
+        async def until_stopped() -> None:
             self._loop = asyncio.get_running_loop()
             self._stop = asyncio.Event()
             self._ready.set()
@@ -79,7 +79,7 @@ class HeartbeatThread:
             with suppress(BackendError):
                 await self._store.transport.aclose(drain_s=0)
 
-        asyncio.run(until_told())
+        asyncio.run(until_stopped())
 
 
 class ThreadLeaseRenewer:
@@ -105,7 +105,7 @@ class ThreadLeaseRenewer:
         home = asyncio.get_running_loop()
         over = False
 
-        def tell(lost: LeaseLost) -> None:
+        def report(lost: LeaseLost) -> None:
             if not over:
                 on_lost(lost)
 
@@ -113,7 +113,7 @@ class ThreadLeaseRenewer:
             lost = await self._leases.keep(held, duration_ms=duration_ms, limit_s=limit_s)
             if lost is not None:
                 with suppress(RuntimeError):  # the block's loop has ended
-                    home.call_soon_threadsafe(tell, lost)
+                    home.call_soon_threadsafe(report, lost)
 
         beating = self._thread.spawn(beat())
         try:

@@ -67,7 +67,7 @@ class WorkerConfig:
 
     @property
     def has_metrics(self) -> bool:
-        """Whether anybody wants them."""
+        """Whether metrics are configured."""
         return self.metrics_port is not None or self.metrics_registry is not None
 
 
@@ -192,7 +192,7 @@ class WorkerProcess:
         await self._release_handlers()
         if self.served is not None:
             await self.served.aclose()
-        # On the connection that the record was last written over: it must not come back.
+        # On the connection that last wrote the record, so that no earlier write brings it back.
         await self._on_heartbeat_loop(self.worker_record.withdraw())
         if self._thread is not None:
             await self._thread.aclose()

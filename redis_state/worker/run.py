@@ -1,7 +1,7 @@
 """One run of one task: hold its lease, run its handler, and leave the task in a true state.
 
-Whatever ends a run leaves the task so that somebody else can go on: finished, paused, or handed
-over. A worker that dies leaves it running under a lease that runs out.
+Every end of a run leaves the task so that another worker can continue: terminal, paused, or handed
+off. A worker that dies leaves it RUNNING under a lease that expires.
 """
 
 from __future__ import annotations
@@ -65,11 +65,11 @@ _AGAIN_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class RunConfig:
-    """How a worker runs tasks: its handlers and name, the lease, a run's time limit, its steps.
+    """The configuration of runs: handlers, the worker's name, the lease, the time limit, steps.
 
     ``keep_s`` is how long a run's lease is renewed at most, whatever the run does. More than
-    ``max_crashes`` workers that die with one task, one after the other, end it. ``queue`` is where
-    children and woken parents are put, ``guards`` watch every task.
+    ``max_crashes`` workers that die with one task in a row end it. ``queue`` is where children and
+    woken parents are put. ``guards`` watch every task.
     """
 
     handlers: Mapping[str, Handler]
@@ -103,7 +103,7 @@ async def run_task(
                 waited_s = job.waited_s(ms_of(await clock), run=started.attempts)
             await _counted(store, config, started, job, queue=queue, waited_s=waited_s)
         else:
-            # Its job is dropped. Should whoever holds the task die, the sweeper sees to it.
+            # Its job is dropped. If the owner of the task dies, the sweeper queues the task.
             log.info("task %s is not started: %s", job.task_id, started.reason)
     except Retry:
         raise
@@ -118,10 +118,10 @@ async def run_task(
 async def _start(
     store: RedisStateStore, config: RunConfig, job: JobPayload
 ) -> StartedRun | NotStarted:
-    """Start a task. While the server is away it is asked again, for the length of a lease.
+    """Start a task. While the server is unreachable, retry for the length of a lease.
 
-    Always under the same name: a start that happened and was not told of is found again, and is
-    not taken for the run of somebody who died.
+    Each retry has the same name. So a start whose reply was lost is found again, and is not
+    mistaken for the run of a dead worker.
     """
     owner, clock = new_owner(), asyncio.get_running_loop().time
     end = clock() + config.lease_s
@@ -209,7 +209,7 @@ class _TaskRun:
         self.lost: bool = False
 
     async def run(self) -> None:
-        """Run the handler and write down how that ended; hand the task over if cancelled."""
+        """Run the handler and write its outcome; hand the task off if cancelled."""
         lease_ms = self._config.lease_ms
         async with self._config.keeper.keeping(
             self._started.held,
@@ -226,10 +226,10 @@ class _TaskRun:
             await _shielded(self._leave())
 
     async def _prepare(self) -> None:
-        """Learn what the handler must know when it begins. Raises Retry for a server in trouble.
+        """Read what the handler needs at its start. Errors: Retry for trouble with the server.
 
-        That is no worker's death, so the task is handed back. If that fails too, it is left to
-        whoever finds that its lease has run out, and is counted as one.
+        That does not count as a crash, so the task is handed off. If the hand-off fails too, the
+        lease expires, and that counts as one.
         """
         try:
             await asyncio.gather(self._inbox.catch_up(), self._follow_parent())
@@ -391,11 +391,11 @@ class _TaskRun:
             self.ended = Ended.HANDED_OVER
 
     def _outcome(self) -> RunOutcome | None:
-        """Tell status, result and error of the run; None if it ended in a pause."""
+        """Return status, result and error of the run; None if it ended in a pause."""
         handling = self._handling
         stopped = handling is None or not handling.done() or handling.cancelled()
         rewound = self._started.replay.rewound
-        # Looked at in any case, or asyncio complains that nobody did.
+        # Read in any case, or asyncio warns that it was never retrieved.
         error = None if handling is None or stopped else handling.exception()
         if isinstance(self._inbox.over, TaskPaused):
             return None
@@ -433,8 +433,8 @@ class _TaskRun:
     async def _after_pause(self) -> None:
         """Check again for a CANCEL that came too late for the run and too early for the pause.
 
-        Whoever cancels writes the event first and then finds the task running; so it stands in
-        the log before the pause was written.
+        A cancelling client writes the event first and then finds the task running. So the event is
+        in the log before the pause was written.
         """
         with suppress(BackendError, InvalidTransition):
             await self._inbox.catch_up()
@@ -445,13 +445,13 @@ class _TaskRun:
                 )
 
     async def _let_sweep(self) -> None:
-        """Make a sweeper take the task off the watch list soon: nobody else may."""
+        """Make a sweeper remove the task from the watch list soon: only sweepers remove entries."""
         state = self._started.state
         with suppress(BackendError):
-            await self._transitions.look_soon(state.session_id, state.task_id)
+            await self._transitions.inspect_soon(state.session_id, state.task_id)
 
     def _lose(self, error: LeaseLost) -> None:
-        # A run that waits has given its lease back: it may clean up, whoever goes on meanwhile.
+        # A waiting run has released its lease: it may clean up, also while another run works.
         if error.released or isinstance(self._inbox.over, TaskPaused):
             return
         self._lost = error
@@ -475,11 +475,11 @@ class _TaskRun:
 
 
 class _Exited(Exception):
-    """A handler asked for the end of the process. It gets the end of its run."""
+    """A handler requested the end of the process. It gets the end of its run."""
 
 
 def _cause(error: BaseException) -> BaseException:
-    """Look into a group: a handler's own tasks may have been paused or cancelled."""
+    """Search a group: tasks of the handler itself may have been paused or cancelled."""
     leaves = list(_leaves(error))
     for kind in (TaskPaused, TaskCancelled, NoConnection, JournalRewound, TaskHandedBack):
         for leaf in leaves:

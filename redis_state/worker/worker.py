@@ -42,29 +42,29 @@ _RESTART_S = 0.5
 # When the server refuses every client until a person changes something.
 _LONGEST_RESTART_S = 5.0
 _COMPLAIN_EVERY_S = 30.0
-# arq itself looks at no more of a queue, and jobs that run stay in it.
+# arq itself reads no more of a queue, and running jobs stay in it.
 _ARQ_READS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class AgentWorker:
-    """A worker process of the pool: the handlers it knows and how it runs them.
+    """A worker process of the pool: its handlers, and how it runs them.
 
-    It serves ``queue``, else ``<namespace>:tasks``; or ``queues``, the preferred first, which have
-    ``max_tasks`` slots together, and ``queue_limits`` is the most of one queue's tasks at a time.
-    ``task_timeout_s`` ends a run as FAILED; the time that a task is told to pause counts.
-    ``lease_s`` is how long a task stays with a worker that says nothing; it is renewed each third
-    of it, by ``heartbeat``: the event loop, or a thread that a busy loop does not stop.
-    ``grace_s`` is how long tasks may go on after a SIGTERM before they are handed over.
-    ``interval_s`` is how often the worker describes itself for `WorkerRegistry`.
-    ``steps`` says how steps are tried again, and what becomes of a changed handler's tasks; more
-    than ``max_crashes`` workers that die with one task, one after the other, end it.
-    ``guards`` are asked at each checkpoint of every task, whether it may go on.
-    With ``metrics_port`` it serves Prometheus metrics; ``metrics_registry`` takes them too.
-    ``crons`` are run at their times by one of the workers of the (first) queue, which all need
-    them: `cleanup_cron` makes one.
+    - ``queue``, else ``<namespace>:tasks``, is served; or ``queues``, the preferred first, which
+      share ``max_tasks`` slots. ``queue_limits`` is the most of one queue's tasks at a time.
+    - ``task_timeout_s`` ends a run as FAILED. The time of a PAUSE event counts.
+    - ``lease_s`` is how long a task stays with a silent worker. The lease is renewed each third of
+      it, by ``heartbeat``: the event loop, or a thread that a busy loop does not stop.
+    - ``grace_s`` is how long tasks may continue after a SIGTERM before they are handed off.
+    - ``interval_s`` is how often the worker updates its entry for `WorkerRegistry`.
+    - ``steps`` is how steps are retried, and what happens to the tasks of a changed handler.
+    - ``max_crashes``: more workers than this that die with one task in a row end it.
+    - ``guards`` are called at each checkpoint of every task.
+    - ``metrics_port`` serves Prometheus metrics. ``metrics_registry`` takes them too.
+    - ``crons`` run at their times on one of the workers of the (first) queue. All workers need
+      them. `cleanup_cron` makes one.
 
-    Errors: ConfigError for options that cannot be.
+    Errors: ConfigError for impossible options.
     """
 
     handlers: Mapping[str, Handler]
@@ -116,12 +116,13 @@ class AgentWorker:
     def arq_settings(self) -> type:
         """Make the settings class that ``arq`` starts. arq itself exits when Redis restarts.
 
-        arq picks jobs itself: by this process's clock, and among the first 10 000 of the queue,
-        those that run included; it looks at each of these by itself, and nobody wakes it. It takes
-        other namespaces' jobs too, so the queue must be of one.
-        On SIGTERM it lets running tasks go on for ``grace_s``, rounded up to whole seconds, then
-        hands them over. Errors: ConfigError for more than one queue or a queue limit, and for
-        options of the queue's URL that arq cannot pass on: `run` and `serve` can.
+        arq picks jobs itself: by this process's clock, and among the first 10,000 of the queue.
+        Running jobs count among them, and each costs one call. No client wakes it. It takes other
+        namespaces' jobs too, so the queue must belong to one. On SIGTERM running tasks may continue
+        for ``grace_s``, rounded up to whole seconds, and are then handed off.
+
+        Errors: ConfigError for more than one queue or a queue limit, and for options of the queue's
+        URL that arq cannot pass on. `run` and `serve` can.
         """
         queue, *others = self.queue_names
         if others or self.queue_limits:
@@ -145,9 +146,9 @@ class AgentWorker:
         )
 
     def run(self, *, uvloop: bool = False) -> None:
-        """Run until SIGTERM or SIGINT, through server restarts. Returns after draining.
+        """Run until SIGTERM or SIGINT, through server restarts. Return after draining.
 
-        Errors: ConfigError if ``uvloop`` is wanted and not installed; those of `serve`.
+        Errors: ConfigError if ``uvloop`` is requested and not installed; those of `serve`.
         """
         with asyncio.Runner(loop_factory=_uvloop_factory() if uvloop else None) as runner:
             runner.run(self.serve())
@@ -155,11 +156,11 @@ class AgentWorker:
     async def serve(self, *, handle_signals: bool = True) -> None:
         """Run until SIGTERM or SIGINT, or until cancelled, through server restarts.
 
-        Without ``handle_signals``, for a host that has its own, only until cancelled; that hands
-        running tasks over at once.
+        Without ``handle_signals``, for a host that has its own, run until cancelled. Cancelling
+        hands running tasks off at once.
 
-        Errors: NoConnection if the server never let it in, and trying again is in vain: for a wrong
-        password, a certificate, a missing right. It waits for a server that is only away.
+        Errors: NoConnection if the server never accepted the worker and a retry is useless: for a
+        wrong password, a certificate, a missing right. An unreachable server is waited for.
         """
         worker = self._workers()
         self._announce(worker)
@@ -183,7 +184,9 @@ class AgentWorker:
                 _off_signals()
 
     async def _poll(self, worker: QueueWorker) -> None:
-        """Poll through trouble with the server. Errors: NoConnection, if it never let us in."""
+        """Poll through trouble with the server. Errors: NoConnection, if it never accepted this
+        worker.
+        """
         settings = self.settings or Settings()
         wait_s, failed_at, complained_at = _RESTART_S, 0.0, -math.inf
         while True:
@@ -191,7 +194,7 @@ class AgentWorker:
                 await worker.ensure_queued()
                 await worker.async_run()
             except (RedisError, OSError, NoConnection) as error:
-                # arq gives up when the server is away; its running tasks go on meanwhile.
+                # arq gives up when the server is unreachable; its running tasks continue meanwhile.
                 failure = error if isinstance(error, NoConnection) else queue_error(error, settings)
             else:
                 continue
@@ -223,14 +226,14 @@ class AgentWorker:
     async def _finish_running(self, worker: QueueWorker) -> None:
         worker.stop_picking()
         process: WorkerProcess | None = worker.ctx.get(_SERVICES)
-        told = asyncio.create_task(process.drain()) if process is not None else None
+        reported = asyncio.create_task(process.drain()) if process is not None else None
         await worker.settle()
         running = worker.unfinished()
         if running:
             await asyncio.wait(running, timeout=self.grace_s)
-        if told is not None:
-            told.cancel()
-            await asyncio.wait({told})
+        if reported is not None:
+            reported.cancel()
+            await asyncio.wait({reported})
 
     def _workers(self) -> QueueWorker:
         """Make one arq worker for each queue; the first leads the others."""
@@ -256,7 +259,7 @@ class AgentWorker:
 
     def _options(self, queue: str) -> dict[str, Any]:
         config = self._worker_config()
-        # Made once more at the start. What is wrong with the settings is said here and now.
+        # Made again at the start. Here it only raises for wrong settings.
         RedisStateStore(config.settings)
 
         async def startup(ctx: dict[Any, Any]) -> None:
@@ -275,8 +278,8 @@ class AgentWorker:
                 except Exception:
                     log.exception("the worker's services did not end in good order")
 
-        async def run(ctx: dict[Any, Any], said: Any) -> None:
-            job = JobPayload.read(said)
+        async def run(ctx: dict[Any, Any], stated: Any) -> None:
+            job = JobPayload.read(stated)
             if job is None:
                 log.warning("a job that names no task is dropped")
                 return

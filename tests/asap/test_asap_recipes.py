@@ -49,10 +49,10 @@ async def serving(
     try:
         assert process.stdout is not None
         async with asyncio.timeout(60):
-            said = b" "
-            while said and not said.startswith(b"port "):
-                said = await process.stdout.readline()
-        yield process, f"http://127.0.0.1:{int(said.split()[1])}"
+            stated = b" "
+            while stated and not stated.startswith(b"port "):
+                stated = await process.stdout.readline()
+        yield process, f"http://127.0.0.1:{int(stated.split()[1])}"
     finally:
         await children.end(process)
 

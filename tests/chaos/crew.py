@@ -66,7 +66,7 @@ class Crew:
         assert process.returncode is not None
         return process.returncode
 
-    def tell(self, name: str, what: signal.Signals) -> None:
+    def report(self, name: str, what: signal.Signals) -> None:
         """Send a signal."""
         self.processes[name].send_signal(what)
 
@@ -94,8 +94,8 @@ async def trails(store: RedisStateStore, session: str = SESSION) -> dict[str, li
             if entry.value.update_type is UpdateType.STATUS_CHANGE:
                 content: dict[str, Any] = entry.value.content
                 at_ms = int(entry.cursor.split("-")[1])
-                told = Told(content["status"], content.get("worker", ""), at_ms)
-                found[entry.value.task_id].append(told)
+                reported = Told(content["status"], content.get("worker", ""), at_ms)
+                found[entry.value.task_id].append(reported)
         cursor = page.cursor
         if page.at_end:
             return found
@@ -106,7 +106,7 @@ def wrong_move(trail: list[Told]) -> str | None:
 
     The first state may be missing: a client may die between writing a task and telling of it.
     """
-    states = [told.status for told in trail]
+    states = [reported.status for reported in trail]
     if states and states[0] not in ("PENDING", "RUNNING", "CANCELLED"):
         return f"begins as {states[0]}"
     for move in itertools.pairwise(states):
@@ -117,20 +117,20 @@ def wrong_move(trail: list[Told]) -> str | None:
 
 def ends(trail: list[Told]) -> int:
     """Count how often a task has ended."""
-    return sum(told.status in _TERMINAL for told in trail)
+    return sum(reported.status in _TERMINAL for reported in trail)
 
 
 def takeovers_s(trail: list[Told], killed_ms: dict[str, int]) -> list[float]:
     """Tell how long after its worker's death a task that it ran was run again."""
     found: list[float] = []
-    for told, after in itertools.pairwise(trail):
-        death = killed_ms.get(told.worker)
-        if told.status == after.status == "RUNNING" and death is not None:
+    for reported, after in itertools.pairwise(trail):
+        death = killed_ms.get(reported.worker)
+        if reported.status == after.status == "RUNNING" and death is not None:
             found.append((after.at_ms - death) / 1000)
     return found
 
 
-def noted(folder: Path, file: str) -> list[list[Any]]:
+def recorded(folder: Path, file: str) -> list[list[Any]]:
     """Read what workers wrote down outside."""
     path = folder / file
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []

@@ -24,9 +24,9 @@ def read(folder: Path) -> str | None:
 async def wait_at(folder: Path, name: str) -> str:
     """Wait until the gate opens; return what it says."""
     arrive(folder, name)
-    said: str | None = await eventually(lambda: read(folder), "the gate opens", timeout_s=120)
-    assert said is not None
-    return said
+    stated: str | None = await eventually(lambda: read(folder), "the gate opens", timeout_s=120)
+    assert stated is not None
+    return stated
 
 
 async def all_arrive(folder: Path, number: int, racing: asyncio.Task[object]) -> None:

@@ -219,15 +219,17 @@ async def _judge_tasks(trial: Trial, client: TaskClient, outside: Outside) -> No
         for before, after in pairwise(result):
             fits = outside.made.get((task.task_id, after)) == before
             trial.expect(fits, f"{task.task_id} mixes two runs' steps")
-        told = await store.list_updates(SESSION, task_id=task.task_id, limit=1_000)
-        rows = [one.content["message"] for one in told if one.update_type is UpdateType.PROGRESS]
+        reported = await store.list_updates(SESSION, task_id=task.task_id, limit=1_000)
+        rows = [
+            one.content["message"] for one in reported if one.update_type is UpdateType.PROGRESS
+        ]
         trial.duplicated += len(rows) - len(set(rows))
     trial.figures |= {"tasks": len(tasks), "runs": len(outside.runs)}
 
 
 async def _judge_rows(trial: Trial, store: RedisStateStore, outside: Outside) -> None:
-    told = await store.list_updates("rows", limit=1_000_000)
-    rows = [int(each.content) for each in told]
+    reported = await store.list_updates("rows", limit=1_000_000)
+    rows = [int(each.content) for each in reported]
     trial.lost += len(set(outside.rows) - set(rows)) + len(set(outside.rows) - set(outside.heard))
     trial.duplicated += len(rows) - len(set(rows)) + len(outside.heard) - len(set(outside.heard))
     trial.expect(rows == sorted(rows), "rows stand in another order than they were appended in")

@@ -27,7 +27,7 @@ from redis_state import Settings
 from redis_state.integrations.a2a import A2ABackend
 from redis_state.integrations.a2a.convert import event_of
 from redis_state.primitives.signal import Row
-from redis_state.stores.a2a_versions import Phase
+from redis_state.stores.a2a.tasks import Phase
 from redis_state.testing import eventually
 from tests.chaos.trial import Trial
 from tests.support import children
@@ -196,7 +196,7 @@ async def _submit(  # noqa: PLR0917 - what one trial is made of
 ) -> None:
     """Submit tasks as long as there are faults, and as many as are wanted at least."""
     chosen = random.Random(7)
-    asked: list[asyncio.Task[None]] = []
+    requested: list[asyncio.Task[None]] = []
 
     async def ask(server: Replica) -> None:
         began = time.monotonic()
@@ -217,9 +217,9 @@ async def _submit(  # noqa: PLR0917 - what one trial is made of
     for number in count():
         if (number >= tasks and faulting.done()) or time.monotonic() - began > _LONGEST_S:
             break
-        asked.append(asyncio.create_task(ask(chosen.choice(fleet.ready))))
+        requested.append(asyncio.create_task(ask(chosen.choice(fleet.ready))))
         await asyncio.sleep(_EVERY_S)
-    await asyncio.gather(*asked)
+    await asyncio.gather(*requested)
 
 
 async def _judge(trial: Trial, outside: A2ABackend, task_id: str, *, may_fail: bool) -> str:
@@ -230,12 +230,14 @@ async def _judge(trial: Trial, outside: A2ABackend, task_id: str, *, may_fail: b
         trial.lost += 1
         return "lost"
     rows = await outside.tasks.log(ref).read_all()
-    told = Counter(piece for row in rows if (piece := _piece(row)))
+    reported = Counter(piece for row in rows if (piece := _piece(row)))
     ends = sum(row.data[:1] == Phase.ENDED.encode() for row in rows)
-    trial.duplicated += ends - 1 + sum(times - 1 for times in told.values())
+    trial.duplicated += ends - 1 + sum(times - 1 for times in reported.values())
     task = Task.FromString(found.body)
     kept = [artifact.artifact_id for artifact in task.artifacts]
-    trial.expect(sorted(told) == sorted(kept), f"{task_id}: told {sorted(told)}, kept {kept}")
+    trial.expect(
+        sorted(reported) == sorted(kept), f"{task_id}: told {sorted(reported)}, kept {kept}"
+    )
     state = TaskState.Name(task.status.state).removeprefix("TASK_STATE_")
     if state == "COMPLETED":
         trial.expect(len(kept) == _PIECES, f"{task_id} was completed with {kept}")
@@ -260,9 +262,9 @@ async def _judge_pushed(
         found: dict[str, set[str]] = {}
         for _, event in pushed.heard:
             if state_of(event) == "FAILED":
-                told = event["statusUpdate"]
-                said = told["status"]["message"]["messageId"]
-                found.setdefault(told["taskId"], set()).add(said)
+                reported = event["statusUpdate"]
+                stated = reported["status"]["message"]["messageId"]
+                found.setdefault(reported["taskId"], set()).add(stated)
         return found
 
     failed: set[str] = set()

@@ -17,7 +17,7 @@ async def test_scripts_are_flushed_all_the_time(
     trial: Trial, store: RedisStateStore, settings: Settings
 ) -> None:
     trial.parameters = {
-        "seconds": trial.size.of(60, least=3),
+        "seconds": trial.size.of(60, least=2),
         "processes": _PROCESSES,
         "callers": 8,
         "flush_every_s": _FLUSH_EVERY_S,

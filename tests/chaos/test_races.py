@@ -105,11 +105,11 @@ async def test_approval_rejection_and_expiry_come_in_the_same_millisecond(
     trial.expect(answered or not trial.size.full, "never in one millisecond")
     made = Counter[str]()
     for task in tokens:
-        by = await _decided_by(store, task)
-        made[by] += 1
+        actor = await _decided_by(store, task)
+        made[actor] += 1
         winners = [role for role in ("approve", "reject") if task in by_role[role]["won"]]
-        trial.lost += winners == [] and by != "timeout"
-        trial.duplicated += len(winners) > 1 or (winners not in ([], [by]))
+        trial.lost += winners == [] and actor != "timeout"
+        trial.duplicated += len(winners) > 1 or (winners not in ([], [actor]))
         resumed = (await statuses(store, task)).count("PENDING") - 1
         trial.expect(resumed == 1, f"{task} was resumed {resumed} times")
     trial.figures = {"decided_by": dict(sorted(made.items())), "answered_within_1_ms": answered}
@@ -132,6 +132,6 @@ async def _set_deadlines(
 
 async def _decided_by(store: RedisStateStore, task: str) -> str:
     journal = store.tasks.keys(SESSION, task).journal
-    noted: dict[str, Any] = as_object(await send(store, "HGET", journal, "pause:x#1"))
-    assert noted["state"] == "decided"
-    return str(noted["by"])
+    recorded: dict[str, Any] = as_object(await send(store, "HGET", journal, "pause:x#1"))
+    assert recorded["state"] == "decided"
+    return str(recorded["actor"])

@@ -28,7 +28,7 @@ _MOVES = {
 async def test_processes_die_at_each_round_trip(
     trial: Trial, settings: Settings, tmp_path: Path
 ) -> None:
-    stride = 1 if trial.size.full else 6
+    stride = 1 if trial.size.full else 8
     trial.parameters = {"edges": list(_EDGES), "every": stride, "lease_s": LEASE_S}
     argument = {
         "url": settings.url.get_secret_value(),

@@ -30,6 +30,7 @@ from tests.support.scripts import clock_ms
 
 _WORKERS = 2
 _CALLERS = 4
+_PAUSE_S = 3.5
 _ROWS_PER_SESSION = 5_000
 _SUBMIT_EVERY_S = 0.1
 _AGAIN_S = 2.0
@@ -137,7 +138,7 @@ async def test_the_server_is_killed_under_load(
     trial.parameters = {
         "kills": trial.size.of(20, least=2),
         "workers": _WORKERS,
-        "callers": _CALLERS,
+        "callers": trial.size.of(_CALLERS, least=2),
         "appendfsync": appendfsync,
     }
     with short_directory() as directory:
@@ -162,7 +163,9 @@ async def _under_load(trial: Trial, server: Server, load: Load, crew: Crew) -> N
     store = load.store
     for _ in range(_WORKERS):
         await crew.start()
-    calling = [asyncio.create_task(load.append(caller)) for caller in range(_CALLERS)]
+    calling = [
+        asyncio.create_task(load.append(caller)) for caller in range(trial.parameters["callers"])
+    ]
     calling.append(asyncio.create_task(load.submit()))
     kills: list[Kill] = []
     opened_ms: list[int] = []
@@ -170,7 +173,8 @@ async def _under_load(trial: Trial, server: Server, load: Load, crew: Crew) -> N
         await eventually(lambda: _some_are_over(store), "the workers work", timeout_s=90)
         chance = random.Random(20)
         for _ in range(trial.parameters["kills"]):
-            await asyncio.sleep(chance.uniform(0.5, 3.5))
+            # So many moments as in the full size, sooner one after the other in a reduced one.
+            await asyncio.sleep(chance.uniform(0.5, _PAUSE_S if trial.size.full else 1.5))
             began = time.monotonic()
             trial.faults += await asyncio.to_thread(server.kill) == -9
             server.start()
@@ -219,7 +223,10 @@ def _judge_outages(
     """Measure how long after each start callers and workers went on."""
     answered = sorted(ended for _, how, _, ended in trial.history.events if how == "ok")
     moved = sorted(
-        told.at_ms for trail in found.values() for told in trail if told.status != "PENDING"
+        reported.at_ms
+        for trail in found.values()
+        for reported in trail
+        if reported.status != "PENDING"
     )
     callers = [answered[bisect_left(answered, at)] - at for at in opened]
     workers = [(moved[bisect_left(moved, at)] - at) / 1000 for at in opened_ms]

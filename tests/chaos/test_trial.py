@@ -32,7 +32,7 @@ def test_how_an_operation_ends_is_told_by_its_error() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "stated"),
     [
         ({"faults": 0}, "no fault fired"),
         ({"lost": 2}, "lost 2"),
@@ -41,12 +41,12 @@ def test_how_an_operation_ends_is_told_by_its_error() -> None:
     ],
 )
 def test_a_trial_is_ok_only_if_nothing_is_wrong_with_it(
-    wrong: dict[str, object], said: str
+    wrong: dict[str, object], stated: str
 ) -> None:
     given = {"faults": 1, "history": History([("x", "ok", 0.0, 1.0)])}
     trial = Trial("x", Size(1), **{**given, **wrong})  # type: ignore[arg-type]
     assert trial.row()["ok"] is False
-    with pytest.raises(AssertionError, match=said):
+    with pytest.raises(AssertionError, match=stated):
         trial.conclude()
     assert trial.row()["ok"] is False
     good = Trial("x", Size(1), **given)  # type: ignore[arg-type]

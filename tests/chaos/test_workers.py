@@ -21,7 +21,7 @@ from tests.chaos.crew import (
     Crew,
     Told,
     ends,
-    noted,
+    recorded,
     statuses_of,
     taken_twice,
     takeovers_s,
@@ -81,10 +81,10 @@ async def test_workers_are_killed(
                 killed_ms[victim] = await clock_ms(store.base.scripts)
                 trial.faults += await crew.kill(victim) == -signal.SIGKILL
                 await crew.start()
-        told = await trails(store)
-    _judge_ends(trial, told, tasks, over)
+        reported = await trails(store)
+    _judge_ends(trial, reported, tasks, over)
     _judge_effects(trial, tmp_path, over)
-    took_s = [taken for trail in told.values() for taken in takeovers_s(trail, killed_ms)]
+    took_s = [taken for trail in reported.values() for taken in takeovers_s(trail, killed_ms)]
     trial.figures |= {
         "takeovers": len(took_s),
         "takeover": worst(took_s),
@@ -99,11 +99,11 @@ async def test_workers_are_killed(
 
 
 def _judge_ends(
-    trial: Trial, told: dict[str, list[Told]], tasks: list[str], over: dict[str, TaskState]
+    trial: Trial, reported: dict[str, list[Told]], tasks: list[str], over: dict[str, TaskState]
 ) -> None:
     """Each task has ended once, and well."""
     for task in tasks:
-        trail = told[task]
+        trail = reported[task]
         there = task in over and ends(trail) > 0
         trial.lost += not there
         trial.duplicated += ends(trail) > 1
@@ -113,16 +113,16 @@ def _judge_ends(
             trial.history.note("job", how, trail[0].at_ms / 1000, trail[-1].at_ms / 1000)
     failed = [state.error for state in over.values() if state.status is not TaskStatus.COMPLETE]
     trial.expect(not failed, f"not complete: {failed[:3]}")
-    trial.figures["ended"] = statuses_of(told)
+    trial.figures["ended"] = statuses_of(reported)
 
 
 def _judge_effects(trial: Trial, folder: Path, over: dict[str, TaskState]) -> None:
     """Each step has one effect outside and one result, which is the one in the task's result."""
-    effects, results = noted(folder, "effects"), noted(folder, "results")
+    effects, results = recorded(folder, "effects"), recorded(folder, "results")
     trial.duplicated += taken_twice(effects) + taken_twice(results)
     done = {(task, step) for task, step, _ in effects}
     trial.expect(len(done) == trial.parameters["jobs"] * STEPS, f"{len(done)} effects")
-    returned = {(task, number): said for task, number, said in results}
+    returned = {(task, number): stated for task, number, stated in results}
     for name, state in over.items():
         given = [returned.get((name, number)) for number in range(STEPS)]
         trial.expect(state.result == given, f"{name} has a result that no step gave")
@@ -132,8 +132,10 @@ def _judge_effects(trial: Trial, folder: Path, over: dict[str, TaskState]) -> No
 
 async def _busiest(store: RedisStateStore, ready: list[str]) -> str | None:
     """Name the worker that runs most tasks; None if none runs any."""
-    told = await trails(store)
-    running = Counter(trail[-1].worker for trail in told.values() if trail[-1].status == "RUNNING")
+    reported = await trails(store)
+    running = Counter(
+        trail[-1].worker for trail in reported.values() if trail[-1].status == "RUNNING"
+    )
     busy = [name for name in ready if running[name]]
     return max(busy, key=lambda name: running[name], default=None)
 

@@ -15,7 +15,7 @@ from redis_state import RedisStateStore, Settings
 from redis_state.models import UpdateType
 from redis_state.testing import eventually
 from redis_state.worker import TaskClient
-from tests.chaos.crew import Crew, Told, ends, noted, trails, wrong_move
+from tests.chaos.crew import Crew, Told, ends, recorded, trails, wrong_move
 from tests.chaos.trial import Trial
 from tests.support.crash_states import send
 from tests.support.pools import SESSION, client_of
@@ -54,11 +54,11 @@ async def test_a_stopped_worker_wakes_up_when_its_task_is_anothers(
             trial.expect(len(crew.alive()) == 2, "a worker has ended")
 
     await asyncio.gather(*(pair(number) for number in range(pairs)))
-    told = {task: (tried, refused) for task, tried, refused in noted(tmp_path, "zombies")}
-    tried = sum(each for each, _ in told.values())
-    refused = sum(each for _, each in told.values())
+    reported = {task: (tried, refused) for task, tried, refused in recorded(tmp_path, "zombies")}
+    tried = sum(each for each, _ in reported.values())
+    refused = sum(each for _, each in reported.values())
     trial.lost = tried - refused
-    trial.expect(len(told) >= rounds, f"{len(told)} zombies")
+    trial.expect(len(reported) >= rounds, f"{len(reported)} zombies")
     trial.figures = {"writes_tried": tried, "writes_refused": refused}
     trial.conclude()
 
@@ -70,26 +70,26 @@ async def _round(
     began = time.monotonic()
     task = await client.submit("zombie", session_id=SESSION)
     await eventually(lambda: has_begun(store, task), "it runs", timeout_s=120)
-    victim, *others = [told.worker for told in await _trail(store, task) if told.worker]
+    victim, *others = [reported.worker for reported in await _trail(store, task) if reported.worker]
     if others:
         await client.wait(SESSION, task, timeout_s=120)
         return False
-    crew.tell(victim, signal.SIGSTOP)
+    crew.report(victim, signal.SIGSTOP)
     stopped = time.monotonic()
     try:
         await client.wait(SESSION, task, timeout_s=120)
         # Frozen for so long at the least, however soon another was there.
         await asyncio.sleep(max(0.0, stopped + _LEASES * _LEASE_S - time.monotonic()))
     finally:
-        crew.tell(victim, signal.SIGCONT)
+        crew.report(victim, signal.SIGCONT)
     trial.faults += 1
 
     def awake() -> bool:
-        return any(name == task for name, _, _ in noted(folder, "zombies"))
+        return any(name == task for name, _, _ in recorded(folder, "zombies"))
 
     await eventually(awake, "the stopped worker has tried all it can", timeout_s=120)
     trail = await _trail(store, task)
-    states = [told.status for told in trail]
+    states = [reported.status for reported in trail]
     trial.expect(wrong_move(trail) is None and ends(trail) == 1, f"{task}: {states}")
     other = trail[-2].worker
     state = await client.get(SESSION, task)

@@ -1,18 +1,11 @@
-"""The table of keys in docs/design.md, made from the docstrings of keys.py.
-
-Run it to write the table anew: ``python tests/guide/key_table.py``.
-"""
+"""The table of keys, made from the docstrings of keys.py for `reference.py`."""
 
 from __future__ import annotations
 
 import inspect
 import re
-from pathlib import Path
 
 from redis_state.transport.keys import A2ABooks, BlobKeys, Keys, LogKeys
-
-BEGIN = "<!-- keys: begin -->"
-END = "<!-- keys: end -->"
 
 
 def key_table() -> str:
@@ -32,11 +25,11 @@ def _methods() -> list[tuple[str, object]]:
 
 def _row(name: str, method: object) -> str:
     text = " ".join((inspect.getdoc(method) or "").split())
-    what, _, lifetime = _readable(text).rstrip(".").rpartition(". ")
+    what, _, lifetime = readable(text).rstrip(".").rpartition(". ")
     return f"| `{_shape(name)}` | {what} | {lifetime} |"
 
 
-def _readable(text: str) -> str:
+def readable(text: str) -> str:
     """Write code spans with one backtick, and angle brackets outside of them as text."""
     spans = text.replace("``", "`").split("`")
     return "`".join(
@@ -100,17 +93,3 @@ def _shape(name: str) -> str:
     }.items():
         key = key.replace(mark, part)
     return str(key)
-
-
-def main() -> None:
-    """Write the table into the design page."""
-    page = Path(__file__).resolve().parents[2] / "docs" / "design.md"
-    text = page.read_text(encoding="utf-8")
-    before, rest = text.split(BEGIN)
-    page.write_text(
-        f"{before}{BEGIN}\n\n{key_table()}\n{END}{rest.split(END)[1]}", encoding="utf-8"
-    )
-
-
-if __name__ == "__main__":
-    main()

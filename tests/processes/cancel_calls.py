@@ -48,17 +48,17 @@ class Storm:
             failed = [end for end in done if isinstance(end, Exception)]
             self.errors += [f"{type(error).__name__}: {error}" for error in failed]
 
-    async def _echo(self, said: str) -> None:
+    async def _echo(self, stated: str) -> None:
         began = time.monotonic()
         sender = self._store.transport.sender
-        answer: bytes = await sender.send("ECHO", said, repeatable=True)
-        self._answered("echo", answer.decode() == said, began)
+        answer: bytes = await sender.send("ECHO", stated, repeatable=True)
+        self._answered("echo", answer.decode() == stated, began)
 
-    async def _remember(self, said: str) -> None:
+    async def _remember(self, stated: str) -> None:
         began = time.monotonic()
-        await self._store.save_planner_state(said, {"said": said})
+        await self._store.save_planner_state(stated, {"said": stated})
         self._answered(
-            "consume", await self._store.load_planner_state(said) == {"said": said}, began
+            "consume", await self._store.load_planner_state(stated) == {"said": stated}, began
         )
 
     def _answered(self, operation: str, right: bool, began: float) -> None:  # noqa: FBT001

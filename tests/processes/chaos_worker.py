@@ -65,7 +65,7 @@ def zombie(folder: Path) -> Handler:
     async def handler(ctx: TaskContext) -> str:
         if ctx.attempt > 1:
             return ctx.worker
-        while not await _is_refused(_tell, ctx):
+        while not await _is_refused(_report, ctx):
             with suppress(asyncio.CancelledError):
                 await asyncio.sleep(0.02)
         refused = 0
@@ -91,7 +91,7 @@ async def _is_refused(write: Callable[[TaskContext], Awaitable[None]], ctx: Task
             return False
 
 
-async def _tell(ctx: TaskContext) -> None:
+async def _report(ctx: TaskContext) -> None:
     update = StateUpdate(
         session_id=ctx.task.session_id,
         task_id=ctx.task.task_id,
@@ -137,7 +137,7 @@ async def _complete(ctx: TaskContext) -> None:
 
 
 _WRITES: tuple[Callable[[TaskContext], Awaitable[None]], ...] = (
-    _tell,
+    _report,
     _step,
     _pause,
     _wait,

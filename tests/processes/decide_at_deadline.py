@@ -74,8 +74,8 @@ class Decider:
             "pause:x#1",
             key,
             {"approved": self._role == "approve", "value": None},
-            noted={"name": "x"},
-            by=self._role,
+            recorded={"name": "x"},
+            actor=self._role,
             claim=new_claim(),
         )
         try:

@@ -28,9 +28,9 @@ async def main(argument: dict[str, Any]) -> dict[str, Any]:
         for token in tokens:
             approved, value = chance.random() < 0.5, chance.randrange(1000)
             try:
-                await client.resolve(token, approved=approved, value=value, by=argument["name"])
+                await client.resolve(token, approved=approved, value=value, actor=argument["name"])
             except TokenResolved as error:
-                lost[token] = [error.decision["approved"], error.decision["value"], error.by]
+                lost[token] = [error.decision["approved"], error.decision["value"], error.actor]
             else:
                 won[token] = [approved, value, argument["name"]]
     return {"won": won, "lost": lost}

@@ -29,7 +29,7 @@ from redis_state.transport.resp import PackedCommand, PreparedScript
 from redis_state.transport.sender import Sender
 from redis_state.worker import TaskClient, TaskContext
 from redis_state.worker import worker as runner
-from tests.chaos.crew import ends, noted, taken_twice, trails, wrong_move
+from tests.chaos.crew import ends, recorded, taken_twice, trails, wrong_move
 from tests.processes.chaos_worker import note
 from tests.support.pools import SESSION, agent, client_of, serving
 
@@ -46,7 +46,7 @@ class Death:
 
     at: int
     edge: str
-    said: int
+    stated: int
     seen: int = 0
 
     def plant(self) -> None:
@@ -83,7 +83,7 @@ class Death:
         self.seen += _COUNTED.get()
         here = _COUNTED.get() and self.seen == self.at
         if here:
-            os.write(self.said, json.dumps(name).encode())
+            os.write(self.stated, json.dumps(name).encode())
         return here
 
     def _die_if(self, edge: str) -> None:
@@ -124,12 +124,12 @@ class Case:
             async with self._serving():
                 token = await self._paused(client)
             if self.phase == "end":
-                await client.approve(token, claim="first")
+                await client.approve(token, idempotency_key="first")
             return token
 
-    async def die(self, said: int) -> None:
+    async def die(self, stated: int) -> None:
         """Go through the phase, and die on the way. To return is to survive."""
-        Death(self.at, self.edge, said).plant()
+        Death(self.at, self.edge, stated).plant()
         async with RedisStateStore(self.settings) as store, client_of(store) as client:
             if self.phase in ("submit", "resolve"):
                 _COUNTED.set(True)
@@ -170,11 +170,11 @@ class Case:
         problems += (
             [] if ended.status is TaskStatus.COMPLETE else [f"{ended.status}: {ended.error}"]
         )
-        facts = noted(self.folder, "results")
+        facts = recorded(self.folder, "results")
         given = {step: result for _, step, result in facts}
         right = [given.get(0), True, given.get(1)]
         problems += [] if ended.result == right else [f"result {ended.result}, not {right}"]
-        if taken_twice(facts) or taken_twice(noted(self.folder, "effects")):
+        if taken_twice(facts) or taken_twice(recorded(self.folder, "effects")):
             problems.append("a step was taken for two")
         problems += [f"no lifetime: {key}" for key in await leaked_keys(self.settings)]
         return problems, ended_s
@@ -188,15 +188,17 @@ class Case:
         }
         status = None if state is None else state.status.value
         problems = [] if status in allowed[self.phase] else [f"left {status}"]
-        told = trail[-1].status if trail else None
+        reported = trail[-1].status if trail else None
         # Whoever creates a task tells of it afterwards; all else is one step with its update.
-        return problems + ([f"left {status}, told {told}"] if told not in (status, None) else [])
+        return problems + (
+            [f"left {status}, told {reported}"] if reported not in (status, None) else []
+        )
 
     async def _submit(self, client: TaskClient) -> None:
         await client.submit("ship", session_id=SESSION, task_id=TASK)
 
     async def _approve(self, client: TaskClient) -> None:
-        await client.approve(self.token, claim="first")
+        await client.approve(self.token, idempotency_key="first")
 
     async def _paused(self, client: TaskClient) -> str:
         async def found() -> str | None:
@@ -220,7 +222,7 @@ class Case:
             if state.status is TaskStatus.PAUSED:
                 for pause in await client.pauses(SESSION):
                     assert pause.token is not None
-                    await client.approve(pause.token, claim="first")
+                    await client.approve(pause.token, idempotency_key="first")
             return state if state.status.is_terminal else None
 
         state = await eventually(over, "it is over", timeout_s=60)
@@ -252,29 +254,29 @@ async def ship(folder: Path, ctx: TaskContext) -> list[Any]:
 
 def fork(work: Callable[[int], Coroutine[Any, Any, Any]]) -> tuple[int, int]:
     """Run a coroutine in a child; return its id, and where it says what it has to say."""
-    heard, said = os.pipe()
+    heard, stated = os.pipe()
     pid = os.fork()
     if pid:
-        os.close(said)
+        os.close(stated)
         return pid, heard
     try:
-        found = asyncio.run(work(said))
+        found = asyncio.run(work(stated))
         if found is not None:
-            os.write(said, json.dumps(found).encode())
+            os.write(stated, json.dumps(found).encode())
         os._exit(0)
     except BaseException as error:  # noqa: BLE001 - nothing may return from a child
-        os.write(said, json.dumps([f"{type(error).__name__}: {error}"]).encode())
+        os.write(stated, json.dumps([f"{type(error).__name__}: {error}"]).encode())
         os._exit(1)
 
 
 def join(pid: int, heard: int) -> tuple[int, Any]:
     """Wait for a child; return its status, negative for a signal, and what it said."""
-    said = b""
+    stated = b""
     while data := os.read(heard, 1 << 16):
-        said += data
+        stated += data
     os.close(heard)
     status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    return status, json.loads(said) if said else None
+    return status, json.loads(stated) if stated else None
 
 
 class Undertaker:
@@ -310,11 +312,11 @@ class Undertaker:
         status, token = join(*fork(lambda _: case.prepare()))
         assert status == 0, token
         case.token = token or ""
-        status, said = join(*fork(case.die))
+        status, stated = join(*fork(case.die))
         if status == 0:
             return False
-        assert status == -signal.SIGKILL, said
-        case.trip = said
+        assert status == -signal.SIGKILL, stated
+        case.trip = stated
         if len(self._recovering) == _AT_ONCE:
             self._recovered()
         self._recovering.append((case, *fork(lambda _: case.recover())))
@@ -323,16 +325,16 @@ class Undertaker:
     def _recovered(self) -> None:
         case, pid, heard = self._recovering.pop(0)
         status, found = join(pid, heard)
-        told: dict[str, Any] = {"problems": found, "began": 0.0, "ended": 0.0}
+        reported: dict[str, Any] = {"problems": found, "began": 0.0, "ended": 0.0}
         if status == 0:
-            told = found
+            reported = found
         self.results.append(
             {
                 "phase": case.phase,
                 "edge": case.edge,
                 "at": case.at,
                 "trip": case.trip,
-                **told,
+                **reported,
             }
         )
 

@@ -52,10 +52,10 @@ async def _leave(session: StreamingSession, store: Any) -> None:
         group_id=group.group_id,
     )
 
-    def noted() -> bool:
+    def recorded() -> bool:
         return bool(session.pending_patches) and group.completed_task_ids == ["task"]
 
-    await eventually(noted, "the patch waits and the group knows")
+    await eventually(recorded, "the patch waits and the group knows")
     await store.drain()
     (patch_id,) = session.pending_patches
     print(json.dumps({"patch_id": patch_id, "group_id": group.group_id}), flush=True)  # noqa: T201

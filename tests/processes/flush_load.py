@@ -60,9 +60,9 @@ class Caller:
         return await self._store.load_planner_state(token) == payload
 
     async def _remember(self) -> bool:
-        said = {"session": self._session, "round": self._round}
-        await self._store.save_memory_state(self._session, said)
-        return await self._store.load_memory_state(self._session) == said
+        stated = {"session": self._session, "round": self._round}
+        await self._store.save_memory_state(self._session, stated)
+        return await self._store.load_memory_state(self._session) == stated
 
 
 async def main(argument: dict[str, Any]) -> dict[str, Any]:

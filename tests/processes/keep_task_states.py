@@ -62,7 +62,7 @@ async def record(store: RedisStateStore, argument: dict[str, Any]) -> dict[str, 
     """Tell of tasks in turn, some of it twice; tell what has which cursor."""
     tasks, who = TaskStateManager(store), argument["who"]
     await meet(store, argument)
-    told: dict[str, list[list[str]]] = {task: [] for task in argument["tasks"]}
+    reported: dict[str, list[list[str]]] = {task: [] for task in argument["tasks"]}
 
     async def one(task: str) -> None:
         for n in range(argument["times"]):
@@ -71,10 +71,10 @@ async def record(store: RedisStateStore, argument: dict[str, Any]) -> dict[str, 
             recorded = await tasks.record_event(task, event, event_id=name)
             if n % 5 == 0:
                 assert await tasks.record_event(task, event, event_id=name) == recorded
-            told[task].append([recorded.cursor, name])
+            reported[task].append([recorded.cursor, name])
 
     await asyncio.gather(*(one(task) for task in argument["tasks"]))
-    return told
+    return reported
 
 
 async def end(store: RedisStateStore, argument: dict[str, Any]) -> list[list[str]]:

@@ -126,10 +126,10 @@ async def main(argument: dict[str, Any]) -> Any:
             token = await _pause(store, planner)
         print(json.dumps(token), flush=True)  # noqa: T201
 
-        async def told() -> bool:
+        async def reported() -> bool:
             return await store.load_memory_state(argument["go"]) is not None
 
-        await eventually(told, "the test says go", timeout_s=60)
+        await eventually(reported, "the test says go", timeout_s=60)
         calls = [
             _resume(store, planner, token, once=how == "once") for _ in range(argument["times"])
         ]

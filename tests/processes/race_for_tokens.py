@@ -30,7 +30,7 @@ async def main(argument: dict[str, Any]) -> dict[str, Any]:
         while how != "ok":
             began = time.monotonic()
             try:
-                state = await store.load_planner_state(token, claim=claim)
+                state = await store.load_planner_state(token, idempotency_key=claim)
             except OutcomeUnknown:
                 how = "unknown"
             except BackendUnavailable:

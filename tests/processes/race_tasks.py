@@ -28,7 +28,7 @@ async def main(argument: dict[str, Any]) -> dict[str, list[str]]:
 
         async def resume(token: str, caller: int) -> None:
             try:
-                await pausing.decide(token, approved=bool(caller % 2), value=None, by="me")
+                await pausing.decide(token, approved=bool(caller % 2), value=None, actor="me")
             except TokenResolved:
                 return
             won["resumed"].append(token)

@@ -14,7 +14,7 @@ from redis_state.models import A2A
 
 async def main(argument: dict[str, Any]) -> dict[str, list[list[str]]]:
     """Say of each task, in an order of this process's own, all that may become of it."""
-    said: dict[str, list[list[str]]] = {"won": [], "refused": []}
+    stated: dict[str, list[list[str]]] = {"won": [], "refused": []}
     chance = random.Random(argument["name"])
     async with RedisStateStore.from_url(argument["url"], namespace=argument["namespace"]) as store:
 
@@ -22,9 +22,9 @@ async def main(argument: dict[str, Any]) -> dict[str, list[list[str]]]:
             try:
                 await store.transitions.move("s", task, word, words=A2A)
             except InvalidTransition as refused:
-                said["refused"].append([task, refused.current, refused.wanted])
+                stated["refused"].append([task, refused.current, refused.wanted])
             else:
-                said["won"].append([task, word])
+                stated["won"].append([task, word])
 
         tasks, words = argument["tasks"], argument["words"]
         for _ in range(argument["rounds"]):
@@ -32,7 +32,7 @@ async def main(argument: dict[str, Any]) -> dict[str, list[list[str]]]:
             orders = [chance.sample(words, len(words)) for _ in tasks]
             for step in zip(*orders, strict=True):
                 await asyncio.gather(*map(move, tasks, step))
-    return said
+    return stated
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ async def main(argument: dict[str, Any]) -> Any:
                 print(json.dumps(number), flush=True)  # noqa: T201
         await memory.flush()
         await memory.aclose()
-        return {"asked": len(summarizer.asked)}
+        return {"asked": len(summarizer.requested)}
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from redis_state.testing import eventually
 async def main(argument: dict[str, Any]) -> dict[str, Any]:
     """Add a message and save, so often; tell the versions that came of it, and the refusals."""
     versions: list[int] = []
-    said: list[str] = []
+    stated: list[str] = []
     refused = 0
     async with RedisStateStore.from_url(argument["url"], namespace=argument["namespace"]) as store:
         sender, key = store.transport.sender, f"{argument['namespace']}:v1:{{start}}:start"
@@ -40,8 +40,8 @@ async def main(argument: dict[str, Any]) -> dict[str, Any]:
                 refused += 1
             else:
                 versions.append(saved.version)
-                said.append(text)
-    return {"versions": versions, "said": said, "refused": refused}
+                stated.append(text)
+    return {"versions": versions, "said": stated, "refused": refused}
 
 
 if __name__ == "__main__":

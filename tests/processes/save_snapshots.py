@@ -16,7 +16,7 @@ async def main(argument: dict[str, Any]) -> list[int]:
     missed: list[int] = []
     async with RedisStateStore.from_url(argument["url"], namespace=argument["namespace"]) as store:
         for version in argument["versions"]:
-            data = {"by": argument["name"], "n": version}
+            data = {"actor": argument["name"], "n": version}
             snapshot = Snapshot(
                 f"{argument['name']}-{version}", argument["task"], version, data, version % 10 == 0
             )

@@ -22,7 +22,7 @@ HOUR = 3_600_000
 async def note(store: PenguiflowJobStore, name: str, what: str) -> int:
     """Add a line to a list of this namespace."""
     sender = store.base.scripts.transport.sender
-    key = f"{store.settings.namespace}:v1:{{noted}}:{name}"
+    key = f"{store.settings.namespace}:v1:{{recorded}}:{name}"
     length: int = await sender.send("RPUSH", key, what, repeatable=False)
     await sender.send("PEXPIRE", key, HOUR, repeatable=True)
     return length
@@ -43,18 +43,18 @@ async def main(argument: dict[str, Any]) -> Any:
             mine.append(job.job_id)
             return ""
 
-        async def noted(name: str) -> int:
+        async def recorded(name: str) -> int:
             sender = store.base.scripts.transport.sender
-            key = f"{store.settings.namespace}:v1:{{noted}}:{name}"
+            key = f"{store.settings.namespace}:v1:{{recorded}}:{name}"
             return int(await sender.send("LLEN", key, repeatable=True))
 
         async def begun() -> bool:
             enough: int = argument["processes"]
-            return await noted("here") >= enough
+            return await recorded("here") >= enough
 
         async def all_spawned() -> bool:
             enough: int = argument["expected"]
-            return await noted("spawned") >= enough
+            return await recorded("spawned") >= enough
 
         await note(store, "here", str(os.getpid()))
         await eventually(begun, "all processes have begun", timeout_s=60)

@@ -27,6 +27,12 @@ async def busy(ctx: TaskContext) -> int:
     return min(turns, 1)
 
 
+async def blocked(ctx: TaskContext) -> None:
+    """Hold the loop for so many seconds without computing."""
+    await ctx.progress("begun")
+    time.sleep(ctx.input)  # noqa: ASYNC251 - that is the fault
+
+
 async def nap(ctx: TaskContext) -> str:
     """Sleep for so many seconds, giving way."""
     await ctx.progress("begun")
@@ -69,7 +75,9 @@ async def stalled(ctx: TaskContext) -> None:
             await asyncio.sleep(0.01)
 
 
-HANDLERS = {handler.__name__: handler for handler in (busy, nap, linger, chatter, ask, stalled)}
+HANDLERS = {
+    handler.__name__: handler for handler in (busy, blocked, nap, linger, chatter, ask, stalled)
+}
 
 
 def agent(argument: dict[str, Any]) -> AgentWorker:

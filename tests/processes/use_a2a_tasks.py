@@ -43,7 +43,7 @@ def artifact(artifact_id: str, *texts: str) -> Artifact:
     return Artifact(artifact_id=artifact_id, parts=[Part(text=text) for text in texts])
 
 
-def told(event: StreamResponse) -> str:
+def reported(event: StreamResponse) -> str:
     """Tell an update by the text that its writer gave it."""
     if event.artifact_update is not None:
         return str(event.artifact_update.artifact.parts[0].text)
@@ -74,7 +74,7 @@ async def follow(store: PenguiflowA2ATaskStore, _: dict[str, Any]) -> list[str]:
     )
     heard: list[str] = []
     while heard[-1:] != ["end"]:
-        heard.append(told(await queue.get()))
+        heard.append(reported(await queue.get()))
     await unsubscribe()
     return heard
 
@@ -97,9 +97,9 @@ def card() -> AgentCard:
 def service(store: Any, go_on: asyncio.Event) -> A2AService:
     """Make upstream's server of a flow that streams three chunks, the last two when told."""
 
-    async def speak(asked: FlowMessage, context: Any) -> None:
+    async def speak(requested: FlowMessage, context: Any) -> None:
         for n in range(3):
-            await context.emit_chunk(parent=asked, text=f"chunk {n}", done=n == 2)
+            await context.emit_chunk(parent=requested, text=f"chunk {n}", done=n == 2)
             if n == 0:
                 await go_on.wait()
 

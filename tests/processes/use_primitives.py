@@ -89,7 +89,7 @@ async def consume(scripts: Scripts, keys: Keys, argument: dict[str, Any]) -> lis
 
     async def one(token: str) -> None:
         try:
-            assert await tokens.consume(keys.pause(token), by="me") == token.encode()
+            assert await tokens.consume(keys.pause(token), actor="me") == token.encode()
         except LostRace:
             return
         won.append(token)

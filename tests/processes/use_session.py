@@ -42,7 +42,7 @@ async def apply(store: RedisStateStore, argument: dict[str, Any]) -> list[list[A
     done: list[list[Any]] = []
     for number in range(argument["times"]):
         if number % 10 == 0:
-            await store.contexts.update_context("s", llm_context={"by": name, "number": number})
+            await store.contexts.update_context("s", llm_context={"actor": name, "number": number})
         task_id = f"{name}-{number}"
         patch = ContextPatch(task_id=task_id, facts={"number": number})
         applied = await store.contexts.apply_context_patch("s", patch, payload=[number])
@@ -57,14 +57,14 @@ async def decide(store: RedisStateStore, argument: dict[str, Any]) -> list[list[
     contexts, patch_id = store.contexts, argument["patch_id"]
 
     async def one(number: int) -> list[Any]:
-        by = f"{argument['name']}-{number}"
+        actor = f"{argument['name']}-{number}"
         call = contexts.apply_pending_patch if number % 2 else contexts.reject_pending_patch
         try:
-            outcome = await call("s", patch_id, by=by)
+            outcome = await call("s", patch_id, actor=actor)
         except TokenResolved as error:
-            return ["lost", error.by, error.decision["status"]]
+            return ["lost", error.actor, error.decision["status"]]
         assert outcome.first
-        return ["won", by, outcome.status]
+        return ["won", actor, outcome.status]
 
     return await asyncio.gather(*map(one, range(argument["callers"])))
 
@@ -136,7 +136,7 @@ async def crash(store: RedisStateStore, argument: dict[str, Any]) -> None:
 
 
 async def _approve(store: RedisStateStore, argument: dict[str, Any]) -> None:
-    await store.contexts.apply_pending_patch("s", argument["patch_id"], claim="mine")
+    await store.contexts.apply_pending_patch("s", argument["patch_id"], idempotency_key="mine")
 
 
 async def _apply(store: RedisStateStore, argument: dict[str, Any]) -> None:
@@ -145,7 +145,7 @@ async def _apply(store: RedisStateStore, argument: dict[str, Any]) -> None:
 
 
 async def _finish(store: RedisStateStore, argument: dict[str, Any]) -> None:
-    await store.groups.finish("s", argument["group_id"], "t", success=True, call="mine")
+    await store.groups.finish("s", argument["group_id"], "t", success=True, idempotency_key="mine")
 
 
 async def _set(store: RedisStateStore, argument: dict[str, Any]) -> None:

@@ -58,10 +58,10 @@ async def follow(backend: A2ABackend, _: dict[str, Any]) -> list[str]:
     await eventually(begun, "the task is there", timeout_s=60)
     events = stream.subscribe("t", after=stream.version_at("t", ME))
     return [
-        told.event.artifact.artifact_id
-        if isinstance(told.event, TaskArtifactUpdateEvent)
+        reported.event.artifact.artifact_id
+        if isinstance(reported.event, TaskArtifactUpdateEvent)
         else "end"
-        async for told in events
+        async for reported in events
     ]
 
 

@@ -13,11 +13,12 @@ from typing import Any
 import httpx
 
 from redis_state import Settings
-from redis_state.stores.a2a_versions import Phase
+from redis_state.stores.a2a.tasks import Phase
 from redis_state.testing import eventually
-from tests.support import children
+from tests.support import children, forkserver
 from tests.support.a2a_tasks import caller, server_on
-from tests.support.faults import importing
+from tests.support.faults import PROCESSES, importing
+from tests.support.forkserver import ForkedProcess
 
 WAIT_S = 60.0
 
@@ -33,10 +34,10 @@ class RpcError(Exception):
 class Replica:
     """One server process, and somebody who calls it."""
 
-    def __init__(self, process: asyncio.subprocess.Process, url: str, client: Any) -> None:
+    def __init__(self, process: ForkedProcess, url: str, client: Any) -> None:
         self.process = process
         self.url = url
-        self.said: list[str] = []
+        self.stated: list[str] = []
         self._client: httpx.AsyncClient = client
 
     async def call(self, method: str, *, user: str = "ann", **params: Any) -> Any:
@@ -80,10 +81,10 @@ class Replica:
     async def says(self, line: str) -> None:
         """Wait until the process has written a line of its own."""
 
-        async def said() -> bool:
-            return line in self.said
+        async def stated() -> bool:
+            return line in self.stated
 
-        await eventually(said, f"the server says {line!r}", timeout_s=WAIT_S)
+        await eventually(stated, f"the server says {line!r}", timeout_s=WAIT_S)
 
 
 class Listener:
@@ -131,9 +132,9 @@ class Listener:
 async def command(
     settings: Settings, *options: str
 ) -> AsyncGenerator[asyncio.subprocess.Process, None]:
-    """Run the demo's command on the suite's server, and see to it that it ends."""
+    """Run the example's command on the suite's server, and see to it that it ends."""
     process = await children.start(
-        *(sys.executable, "-m", "redis_state.demo.a2a_server"),
+        *(sys.executable, "-m", "examples.a2a_server"),
         *("--url", settings.url.get_secret_value(), "--namespace", settings.namespace, *options),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
@@ -149,16 +150,13 @@ async def command(
 async def replica(
     settings: Settings, *, lease_s: float = 15.0, options: tuple[str, ...] = ()
 ) -> AsyncGenerator[Replica, None]:
-    """Run a server of the demo as a process, and stop it at the end."""
-    process = await children.start(
-        *(sys.executable, "-m", "redis_state.demo.a2a_server", "--replica"),
-        *("--url", settings.url.get_secret_value(), "--namespace", settings.namespace),
-        *("--lease", str(lease_s), *options),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        env=_untraced(),
+    """Run a server of the example as a process, and stop it at the end."""
+    process = await forkserver.start(
+        PROCESSES / "a2a_replica.py",
+        *("--replica", "--url", settings.url.get_secret_value()),
+        *("--namespace", settings.namespace, "--lease", str(lease_s), *options),
+        environment=_untraced(),
     )
-    assert process.stdout is not None
     async with asyncio.timeout(WAIT_S):
         url = (await process.stdout.readline()).decode().strip()
     assert url, "the server did not start"
@@ -168,12 +166,11 @@ async def replica(
         base_url=url, timeout=WAIT_S, trust_env=False, limits=limits
     ) as client:
         running = Replica(process, url, client)
-        reading = asyncio.create_task(_read(process, running.said))
+        reading = asyncio.create_task(_read(process, running.stated))
         try:
             yield running
         finally:
-            with contextlib.suppress(ProcessLookupError):
-                process.terminate()
+            process.terminate()
             try:
                 async with asyncio.timeout(WAIT_S):
                     await process.wait()
@@ -181,7 +178,7 @@ async def replica(
                 await children.end(process)
                 await reading
                 # Shown with a test that fails.
-                sys.stdout.write("\n".join([f"the server at {url} said:", *running.said, ""]))
+                sys.stdout.write("\n".join([f"the server at {url} said:", *running.stated, ""]))
 
 
 class Hook:
@@ -194,10 +191,10 @@ class Hook:
     async def hears(self, state: str) -> None:
         """Wait for a state."""
 
-        async def told() -> bool:
+        async def reported() -> bool:
             return state in [state_of(event) for _, event in self.heard]
 
-        await eventually(told, f"the hook hears {state}", timeout_s=WAIT_S)
+        await eventually(reported, f"the hook hears {state}", timeout_s=WAIT_S)
 
     async def take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer one call and close."""
@@ -242,8 +239,8 @@ def message(text: str, **more: Any) -> dict[str, Any]:
 
 def state_of(event: dict[str, Any]) -> str:
     """Tell the state that an event tells, '' for none."""
-    told: dict[str, Any] = event.get("task") or event.get("statusUpdate") or {}
-    return str(told.get("status", {}).get("state", "")).removeprefix("TASK_STATE_")
+    reported: dict[str, Any] = event.get("task") or event.get("statusUpdate") or {}
+    return str(reported.get("status", {}).get("state", "")).removeprefix("TASK_STATE_")
 
 
 def piece_of(event: dict[str, Any]) -> str:
@@ -283,7 +280,6 @@ def _untraced() -> dict[str, str]:
     return {name: value for name, value in importing().items() if not name.startswith(measuring)}
 
 
-async def _read(process: asyncio.subprocess.Process, said: list[str]) -> None:
-    assert process.stderr is not None
+async def _read(process: ForkedProcess, stated: list[str]) -> None:
     while line := await process.stderr.readline():
-        said.append(line.decode().rstrip())
+        stated.append(line.decode().rstrip())

@@ -80,7 +80,7 @@ def task(
     return made
 
 
-def said(text: str, task_id: str = "t") -> Message:
+def stated(text: str, task_id: str = "t") -> Message:
     """Make a message of the agent."""
     parts = [Part(text=text)]
     return Message(message_id=text, role=Role.ROLE_AGENT, task_id=task_id, parts=parts)

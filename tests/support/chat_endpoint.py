@@ -39,14 +39,14 @@ class Endpoint:
     """The endpoint: what it was asked, and what it has still to answer."""
 
     def __init__(self, *answers: Answer) -> None:
-        self.asked: list[Asked] = []
+        self.requested: list[Asked] = []
         self.url = ""
         self._answers = list(answers)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer one request, then close."""
         try:
-            self.asked.append(await _request(reader))
+            self.requested.append(await _request(reader))
             answer = self._answers.pop(0)
             if isinstance(answer, Hangup):
                 return

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from typer import Typer
@@ -14,8 +15,10 @@ from typer.testing import CliRunner
 
 from redis_state import Settings
 from redis_state.cli import commands
-from tests.support import children
-from tests.support.faults import importing
+from redis_state.cli.main import MODULES
+from tests.support import children, forkserver
+from tests.support.faults import PROCESSES, importing
+from tests.support.forkserver import ForkedProcess
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,20 +40,25 @@ class Ran:
         return [json.loads(line) for line in self.out.splitlines()]
 
 
-async def begin(settings: Settings, *arguments: str) -> asyncio.subprocess.Process:
+async def begin(
+    settings: Settings | None,
+    *arguments: str,
+    folder: Path | None = None,
+    stdin: bool = False,
+    environment: Mapping[str, str] | None = None,
+) -> ForkedProcess:
     """Start a command as a process of its own."""
-    return await children.start(
-        sys.executable,
-        "-m",
-        "redis_state",
+    own = {"COLUMNS": "200"} if settings is None else _environment(settings)
+    return await forkserver.start(
+        PROCESSES / "command_line.py",
         *arguments,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        env=importing(**_environment(settings)),
+        environment=importing(**own, **(environment or {})),
+        folder=folder,
+        stdin=stdin,
     )
 
 
-async def end(process: asyncio.subprocess.Process, *, timeout_s: float = 60.0) -> Ran:
+async def end(process: children.Process, *, timeout_s: float = 60.0) -> Ran:
     """Wait until a command has ended."""
     async with asyncio.timeout(timeout_s):
         out, err = await process.communicate()
@@ -67,7 +75,7 @@ async def cli(
     **environment: str,
 ) -> Ran:
     """Run a command in a thread of this process, which is quicker than one of its own."""
-    for module in ("tasks", "control"):
+    for module in MODULES:
         import_module(f"redis_state.cli.{module}")
     result = await asyncio.to_thread(
         CliRunner().invoke,

@@ -170,6 +170,6 @@ async def decided(store: RedisStateStore) -> str:
     return task
 
 
-async def decide(store: RedisStateStore, token: str, *, by: str = "ann") -> None:
+async def decide(store: RedisStateStore, token: str, *, actor: str = "ann") -> None:
     """Approve, and queue nothing."""
-    await TaskPauses(store).decide(token, approved=True, value=None, by=by)
+    await TaskPauses(store).decide(token, approved=True, value=None, actor=actor)

@@ -309,8 +309,10 @@ async def start_process(
     name: str, argument: dict[str, Any], *, stdin: bool = False
 ) -> ForkedProcess:
     """Start ``tests/processes/<name>.py`` with one argument, to be ended by `children.end`."""
-    script = str(PROCESSES / f"{name}.py")
-    return await forkserver.start(script, json.dumps(argument), importing(), stdin=stdin)
+    script = PROCESSES / f"{name}.py"
+    return await forkserver.start(
+        script, json.dumps(argument), environment=importing(), stdin=stdin
+    )
 
 
 def importing(**more: str) -> dict[str, str]:

@@ -2,7 +2,8 @@
 
 Importing takes most of the time of a short process. Each is a real one all the same: it leads a
 group of its own, is killed and stopped like any other, and has its own environment, loop and random
-numbers. What tests imports, or the command line itself, starts by `children.start`.
+numbers. A test of imports, of the interpreter's options or of the installed command uses
+`children.start` instead.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from importlib import import_module
 from pathlib import Path
@@ -34,6 +35,11 @@ _PRELOADED = (
     "redis_state.agents",
     "redis_state.testing",
     "redis_state.integrations.penguiflow",
+    "redis_state.cli.tasks",
+    "redis_state.cli.control",
+    "redis_state.cli.session",
+    "examples.a2a_server.server",
+    "penguiflow.planner",
     "tests.support.faults",
 )
 
@@ -47,7 +53,7 @@ class ForkedProcess:
         self.stdin: asyncio.StreamWriter | None = pipes.stdin
         self.stdout: asyncio.StreamReader = pipes.stdout
         self.stderr: asyncio.StreamReader = pipes.stderr
-        self._transports = pipes.transports
+        self._pipes = pipes
         self._ended = asyncio.create_task(self._end(status))
 
     async def wait(self) -> int:
@@ -61,10 +67,12 @@ class ForkedProcess:
                 self.stdin.write(given or b"")
                 await self.stdin.drain()
                 self.stdin.close()
-        out, err = await asyncio.gather(self.stdout.read(), self.stderr.read())
-        await self.wait()
-        for transport in self._transports:
-            transport.close()
+        try:
+            out, err = await asyncio.gather(self.stdout.read(), self.stderr.read())
+        except RuntimeError:  # another task reads what it prints
+            await self._close()
+            raise
+        await self._close()
         return out, err
 
     def send_signal(self, number: int) -> None:
@@ -81,8 +89,14 @@ class ForkedProcess:
         """Send SIGKILL."""
         self.send_signal(signal.SIGKILL)
 
+    async def _close(self) -> None:
+        await self.wait()
+        self._pipes.close()
+
     async def _end(self, status: asyncio.StreamReader) -> int:
+        """Read how it ended, and to the end of its pipes: a loop may close right after."""
         self.returncode = int(await status.readline())
+        await status.read()
         return self.returncode
 
 
@@ -91,7 +105,12 @@ class _Pipes:
 
     def __init__(self) -> None:
         self.stdin: asyncio.StreamWriter | None = None
-        self.transports: list[asyncio.BaseTransport] = []
+        self._transports: list[asyncio.BaseTransport] = []
+
+    def close(self) -> None:
+        """Close them."""
+        for transport in self._transports:
+            transport.close()
 
     async def open(self, *, stdin: bool) -> tuple[list[int], asyncio.StreamReader]:
         """Open them; return the process's ends, and what its status comes by."""
@@ -103,7 +122,7 @@ class _Pipes:
             transport, protocol = await loop.connect_write_pipe(
                 asyncio.streams.FlowControlMixin, os.fdopen(write, "wb", 0)
             )
-            self.transports.append(transport)
+            self._transports.append(transport)
             self.stdin = asyncio.StreamWriter(transport, protocol, None, loop)
         else:
             theirs.append(os.open(os.devnull, os.O_RDONLY))
@@ -119,7 +138,7 @@ class _Pipes:
         transport, _ = await asyncio.get_running_loop().connect_read_pipe(
             lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(read, "rb", 0)
         )
-        self.transports.append(transport)
+        self._transports.append(transport)
         return reader
 
 
@@ -130,14 +149,14 @@ class _ForkServer:
         self._socket: socket.socket | None = None
 
     async def start(
-        self, script: str, argument: str, environment: Mapping[str, str], *, stdin: bool
+        self, argv: Sequence[str], environment: Mapping[str, str], folder: str, *, stdin: bool
     ) -> ForkedProcess:
-        """Run a script with one argument."""
+        """Run a script with its arguments."""
         if self._socket is None:
             self._socket = self._launch(environment)
         pipes = _Pipes()
         theirs, status = await pipes.open(stdin=stdin)
-        request = json.dumps([script, argument, dict(environment)]).encode()
+        request = json.dumps([list(argv), dict(environment), folder]).encode()
         try:
             # Without giving way: two requests must not be mixed. The server reads at once.
             whole = len(request).to_bytes(4, "big") + request
@@ -146,7 +165,11 @@ class _ForkServer:
         finally:
             for number in theirs:
                 os.close(number)
-        pid = int(await status.readline())
+        try:
+            pid = int(await status.readline())
+        except BaseException:
+            pipes.close()
+            raise
         return ForkedProcess(pid, status, pipes)
 
     def _launch(self, environment: Mapping[str, str]) -> socket.socket:
@@ -170,10 +193,15 @@ _server = _ForkServer()
 
 
 async def start(
-    script: str, argument: str, environment: Mapping[str, str], *, stdin: bool = False
+    script: str | Path,
+    *arguments: str,
+    environment: Mapping[str, str],
+    folder: str | Path | None = None,
+    stdin: bool = False,
 ) -> ForkedProcess:
-    """Run a script with one argument, as ``python script argument`` would."""
-    process = await _server.start(script, argument, environment, stdin=stdin)
+    """Run a script with its arguments in a folder, as ``python script ...`` does."""
+    where = str(folder or Path.cwd())
+    process = await _server.start([str(script), *arguments], environment, where, stdin=stdin)
     children.adopt(process.pid)
     return process
 
@@ -208,6 +236,9 @@ def serve(number: int) -> None:
                 if pid == 0:
                     selector.close()
                     requests.close()
+                    # Held open here, the pipes of others would not end with them.
+                    for each in reports.values():
+                        os.close(each)
                     _become(theirs, *json.loads(request))
                 reports[pid] = theirs.pop()
                 for each in theirs:
@@ -240,7 +271,9 @@ def _report(reports: dict[int, int]) -> None:
         os.close(number)
 
 
-def _become(theirs: list[int], script: str, argument: str, environment: dict[str, str]) -> NoReturn:
+def _become(
+    theirs: list[int], argv: list[str], environment: dict[str, str], folder: str
+) -> NoReturn:
     """Be a process that was just started, and run the script to its end."""
     os.setsid()
     signal.set_wakeup_fd(-1)
@@ -252,14 +285,17 @@ def _become(theirs: list[int], script: str, argument: str, environment: dict[str
     os.set_inheritable(theirs[3], False)  # noqa: FBT003
     os.environ.clear()
     os.environ.update(environment)
-    sys.argv[:] = [script, argument]
-    sys.path[0] = str(Path(script).parent)
+    os.chdir(folder)
+    if not any(name.startswith("COVERAGE_") for name in environment):
+        sys.settrace(None)
+    sys.argv[:] = argv
+    sys.path[0] = str(Path(argv[0]).parent)
     random.seed()
     os.write(theirs[3], b"%d\n" % os.getpid())
     os.close(theirs[3])
     status: Any = 1
     try:
-        runpy.run_path(script, run_name="__main__")
+        runpy.run_path(argv[0], run_name="__main__")
         status = 0
     except SystemExit as ended:
         status = ended.code

@@ -34,14 +34,14 @@ class Summarizer:
     """Append the names of the turns to the summary; fail, wait or count as told."""
 
     def __init__(self) -> None:
-        self.asked: list[list[str]] = []
+        self.requested: list[list[str]] = []
         self.failures = 0
         self.gate: asyncio.Event | None = None
 
     async def __call__(self, payload: Mapping[str, Any]) -> Mapping[str, Any]:
         """Summarise."""
         names = [turn["user"] for turn in payload["turns"]]
-        self.asked.append(names)
+        self.requested.append(names)
         if self.gate is not None:
             await self.gate.wait()
         if self.failures:

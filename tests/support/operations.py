@@ -75,25 +75,25 @@ class _Calls:
 
     async def event(self, each: Operation) -> None:
         await self._store.save_event(
-            self._host.event(each.at, said(each), trace_id=f"trace {each.session}")
+            self._host.event(each.at, stated(each), trace_id=f"trace {each.session}")
         )
 
     async def update(self, each: Operation) -> None:
         await self._store.save_update(
             self._host.update(
-                f"u{each.n}", said(each), session_id=each.session, task_id=topic(each)
+                f"u{each.n}", stated(each), session_id=each.session, task_id=topic(each)
             )
         )
 
     async def steering(self, each: Operation) -> None:
         await self._store.save_steering(
             self._host.steering(
-                f"e{each.n}", said(each), session_id=each.session, task_id=topic(each)
+                f"e{each.n}", stated(each), session_id=each.session, task_id=topic(each)
             )
         )
 
     async def planner(self, each: Operation) -> None:
-        event = self._host.planner_event(each.at, extra=said(each))
+        event = self._host.planner_event(each.at, extra=stated(each))
         await self._store.save_planner_event(f"trace {each.session}", event)
 
     async def task(self, each: Operation) -> None:
@@ -129,7 +129,7 @@ class _Calls:
             assert [update.update_id for update in after][: len(ids) - 1] == ids[1:]
 
 
-def said(each: Operation) -> dict[str, Any]:
+def stated(each: Operation) -> dict[str, Any]:
     """Say in a row whose it is; a shared one is nobody's."""
     return {"worker": None if each.shared else each.worker, "n": each.n}
 

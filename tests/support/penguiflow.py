@@ -15,7 +15,7 @@ from penguiflow.planner import ReactPlanner, ToolContext
 from penguiflow.registry import ModelRegistry
 from pydantic import BaseModel
 
-from redis_state.integrations.penguiflow.planners import noted_model
+from redis_state.integrations.penguiflow.planners import recorded_model
 from redis_state.integrations.penguiflow.tasks import once, task_of
 from redis_state.worker import TaskContext
 
@@ -103,7 +103,7 @@ def planner_of(effects: Effects, plan: Sequence[str] = PLAN) -> Any:
             registry.register(each.__name__, Words, Words)
         nodes = [Node(each, name=each.__name__) for each in tools]
         return ReactPlanner(
-            llm_client=noted_model(Script(plan, effects), ctx),
+            llm_client=recorded_model(Script(plan, effects), ctx),
             catalog=build_catalog(nodes, registry),
             state_store=store,
             max_iters=20,

@@ -127,7 +127,7 @@ class Replicas:
         await leave_witness(old.url)
         if kill:
             await old.stop()
-        await _tell(new, "REPLICAOF", "NO", "ONE")
+        await _report(new, "REPLICAOF", "NO", "ONE")
         self._name.lead_to(new.url)
         await expect_no_witness(new.url)
         self._links[self._primary].silence(silent=False)
@@ -140,7 +140,7 @@ class Replicas:
     async def switch(self) -> None:
         """Have the primary hand over to its replica: it holds writes back until they agree."""
         old, new = self._nodes[self._primary], self._nodes[1 - self._primary]
-        await _tell(old, "FAILOVER")
+        await _report(old, "FAILOVER")
         await _shows(new, b"role:master")
         self._name.lead_to(new.url)
         self._primary = 1 - self._primary
@@ -149,7 +149,7 @@ class Replicas:
     async def _follow(self) -> None:
         """Make the other node the primary's replica, and wait until it has what that has."""
         primary, replica = self._nodes[self._primary], self._nodes[1 - self._primary]
-        await _tell(replica, "REPLICAOF", "127.0.0.1", self._links[self._primary].port)
+        await _report(replica, "REPLICAOF", "127.0.0.1", self._links[self._primary].port)
         await _shows(replica, b"master_link_status:up")
         # A failover by the primary asks for a replica that it knows to be online.
         await _shows(primary, b"state=online")
@@ -214,7 +214,7 @@ async def expect_no_witness(url: str) -> None:
     assert lost, "the server's history did not go back"
 
 
-async def _tell(node: OwnServer, *command: str | int) -> None:
+async def _report(node: OwnServer, *command: str | int) -> None:
     async with sender_to(node.url) as sender:
         await sender.send(*command, repeatable=True)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from redis_state.scripts import Fence, LaneState, Reply, Scripts
-from redis_state.transport.keys import A2AKeys, JobKeys, Keys, TaskStateKeys, agent_shard
-from tests.support.a2a_rows import SCOPE, version_keys, write
+from redis_state.transport.keys import JobKeys, Keys, agent_shard
+from tests.support.a2a_rows import a2a_keys, drop, write
 from tests.support.scripts import (
     HOUR,
     append,
@@ -110,7 +110,7 @@ def _resolve_patch(scripts: Scripts, keys: Keys) -> Awaitable[Reply]:
     return scripts.resolve_patch(
         patch_keys(keys, "\ud800"),
         claim="c",
-        by="me",
+        actor="me",
         decision=b"yes",
         keep_ms=HOUR,
         basis=(0, ""),
@@ -126,18 +126,6 @@ def job_keys(keys: Keys, job_id: str = SESSION) -> JobKeys:
     return JobKeys(keys.job(job_id), keys.jobs(), keys.jobs_of(SESSION), keys.jobs_due())
 
 
-def a2a_keys(keys: Keys, task_id: str = SESSION) -> A2AKeys:
-    """Name an A2A task's keys."""
-    return A2AKeys(
-        keys.a2a_task(task_id),
-        keys.a2a_tasks(),
-        keys.a2a_history(task_id),
-        keys.a2a_artifacts(task_id),
-        keys.a2a_push(task_id),
-        keys.a2a_updates(task_id),
-    )
-
-
 def _save_job(scripts: Scripts, keys: Keys) -> Awaitable[Reply]:
     return scripts.save_job(
         job_keys(keys),
@@ -148,69 +136,6 @@ def _save_job(scripts: Scripts, keys: Keys) -> Awaitable[Reply]:
         next_us=1,
         interval_us=None,
         enabled=True,
-    )
-
-
-def _create_a2a_task(scripts: Scripts, keys: Keys) -> Awaitable[Reply]:
-    return scripts.create_a2a_task(
-        a2a_keys(keys),
-        {"document": b"{}"},
-        task_id=SESSION,
-        history=[b"{}"],
-        artifacts=[b"{}"],
-        write="w",
-        ttl_ms=HOUR,
-    )
-
-
-def _update_a2a_task(scripts: Scripts, keys: Keys) -> Awaitable[Reply]:
-    return scripts.update_a2a_task(
-        a2a_keys(keys),
-        {"state": b"working"},
-        task_id=SESSION,
-        row=b"[]",
-        place="history",
-        item=b"{}",
-        max_rows=10,
-        write="w",
-        ttl_ms=HOUR,
-    )
-
-
-def registered_keys(keys: Keys, task_id: str = SESSION, owner: str = SESSION) -> TaskStateKeys:
-    """Name a registered task's keys."""
-    return TaskStateKeys(
-        keys.registered_task(owner, task_id),
-        keys.registered_active(owner),
-        keys.registered_completed(owner),
-        keys.registered_kept(owner),
-        keys.registered_events(owner, task_id),
-    )
-
-
-def _register_task_state(scripts: Scripts, keys: Keys) -> Awaitable[Reply]:
-    return scripts.register_task_state(
-        registered_keys(keys),
-        task_id=SESSION,
-        context_id=SESSION,
-        stream_id=SESSION,
-        state="working",
-        write="w",
-        ttl_ms=HOUR,
-    )
-
-
-def _record_task_event(scripts: Scripts, keys: Keys) -> Awaitable[Reply]:
-    return scripts.record_task_event(
-        registered_keys(keys),
-        task_id=SESSION,
-        event_id=b"e",
-        state="completed",
-        ends=True,
-        row=b"[]",
-        max_rows=10,
-        active_ms=HOUR,
-        kept_ms=HOUR,
     )
 
 
@@ -242,31 +167,31 @@ CALLS: dict[str, Call] = {
     "acquire_lease": lambda scripts, keys: scripts.acquire_lease(
         keys.lease(SESSION, "t"), owner="o", duration_ms=HOUR, keep_ms=HOUR
     ),
-    "read_a2a_version": lambda scripts, keys: scripts.read_a2a_version(version_keys(keys, SESSION)),
-    "write_a2a_version": lambda scripts, keys: write(scripts, version_keys(keys, SESSION)),
-    "drop_a2a_version": lambda scripts, keys: scripts.drop_a2a_version(
-        version_keys(keys, SESSION), write="d", ttl_ms=HOUR
+    "read_a2a_task": lambda scripts, keys: scripts.read_a2a_task(
+        a2a_keys(keys, SESSION), messages=-1, whole=True
     ),
-    "list_a2a_versions": lambda scripts, keys: scripts.list_a2a_versions(
-        version_keys(keys).books,
-        [version_keys(keys, SESSION).task],
-        asked=b"*|*|",
+    "write_a2a_task": lambda scripts, keys: write(
+        scripts, a2a_keys(keys, SESSION), messages=[b"{}"], parts=[b"{}"]
+    ),
+    "drop_a2a_task": lambda scripts, keys: drop(scripts, a2a_keys(keys, SESSION)),
+    "list_a2a_tasks": lambda scripts, keys: scripts.list_a2a_tasks(
+        a2a_keys(keys).books,
+        [a2a_keys(keys, SESSION).task],
+        prefix=b"*|*|",
         since=b"0",
         after=b"",
         size=10,
-        settle=False,
+        whole=True,
         known=[b"x"],
     ),
+    "name_a2a_stream": lambda scripts, keys: scripts.name_a2a_stream(
+        a2a_keys(keys, SESSION), stream=SESSION
+    ),
     "put_a2a_config": lambda scripts, keys: scripts.put_a2a_config(
-        keys.a2a_version_configs(SCOPE, SESSION),
-        keys.a2a_version(SCOPE, SESSION),
-        name="n",
-        config=b"c",
-        most=9,
-        ttl_ms=HOUR,
+        a2a_keys(keys, SESSION), name="n", config=b"c", most=9, ttl_ms=HOUR
     ),
     "drop_a2a_configs": lambda scripts, keys: scripts.drop_a2a_configs(
-        keys.a2a_version_configs(SCOPE, SESSION), name=""
+        a2a_keys(keys, SESSION), name=""
     ),
     "append_log": lambda scripts, keys: append(
         scripts,
@@ -363,7 +288,7 @@ CALLS: dict[str, Call] = {
         keys.lease(SESSION, "t"), owner="o", epoch=1, duration_ms=HOUR, keep_ms=HOUR
     ),
     "resolve_token": lambda scripts, keys: scripts.resolve_token(
-        keys.pause("token"), claim="c", by="me", decision=b"null", keep_ms=HOUR
+        keys.pause("token"), claim="c", actor="me", decision=b"null", keep_ms=HOUR
     ),
     "rollback_snapshots": lambda scripts, keys: scripts.rollback_snapshots(
         snapshot_keys(keys, SESSION), prefix="c:"
@@ -436,32 +361,12 @@ CALLS: dict[str, Call] = {
     "end_job": lambda scripts, keys: scripts.end_job(
         job_keys(keys), owner="o", job_id=SESSION, ttl_ms=HOUR
     ),
-    "create_a2a_task": _create_a2a_task,
     "spawn_task": lambda scripts, keys: spawn(scripts, keys, task_keys(keys), mark=MARK),
     "join_task": lambda scripts, keys: join(
         scripts, keys, task_keys(keys), task_keys(keys, task="c"), mark=MARK
     ),
     "wake_task": lambda scripts, keys: wake(
         scripts, keys, task_keys(keys), task_keys(keys, task="c")
-    ),
-    "update_a2a_task": _update_a2a_task,
-    "read_a2a_task": lambda scripts, keys: scripts.read_a2a_task(
-        a2a_keys(keys), messages=-1, artifacts=True
-    ),
-    "save_a2a_push": lambda scripts, keys: scripts.save_a2a_push(
-        a2a_keys(keys), config_id="\ud800", config=b"{}"
-    ),
-    "register_task_state": _register_task_state,
-    "record_task_event": _record_task_event,
-    "read_task_state": lambda scripts, keys: scripts.read_task_state(registered_keys(keys)),
-    "set_task_stream": lambda scripts, keys: scripts.set_task_stream(
-        registered_keys(keys), stream_id=SESSION
-    ),
-    "drop_task_state": lambda scripts, keys: scripts.drop_task_state(
-        registered_keys(keys), task_id=SESSION, before_us=1
-    ),
-    "count_task_states": lambda scripts, keys: scripts.count_task_states(
-        active=keys.registered_active(SESSION), kept=keys.registered_kept(SESSION)
     ),
     "watch_entry": lambda scripts, keys: scripts.watch_entry(
         keys.watch(0), entry=b"e", delay_ms=HOUR, stands="later"

@@ -110,7 +110,7 @@ async def append(
     return await scripts.append_log(
         log,
         tuple(chain.from_iterable((row_id.encode(), b"row " + row_id.encode()) for row_id in ids)),
-        LogLimits(max_rows, ttl_ms, int(announce)),
+        LogLimits(max_rows, ttl_ms, announce),
         topic=topic,
         fence=fence,
     )
@@ -124,7 +124,7 @@ async def rows_of(scripts: Scripts, log: LogKeys) -> list[tuple[int, str]]:
 
 async def topic_of(scripts: Scripts, log: LogKeys, topic: str) -> list[int]:
     """List what a topic's index holds."""
-    return [int(n) for n in await ask(scripts, "LRANGE", log.topic(topic), 0, -1)]
+    return [int(n) for n in await ask(scripts, "LRANGE", log.topic_rows(topic), 0, -1)]
 
 
 def task_keys(keys: Keys, session: str = "s", task: str = "t") -> TaskKeys:
@@ -357,7 +357,7 @@ async def decide(
         pauses=keys.pauses("s"),
         entry=entry,
         claim=claim,
-        by=f"by {claim}",
+        actor=f"by {claim}",
         decision=answer.encode(),
         note=f"{answer} by {claim}".encode(),
         keep_ms=HOUR,
@@ -395,7 +395,7 @@ async def apply(
         "payload": b"kept" if gated else b"",
         "result": b"" if gated else b"result",
         "decision": b"pending" if gated else b"applied",
-        "by": "me",
+        "actor": "me",
         "wait_ms": HOUR,
         "keep_ms": HOUR,
         "limit": 2,

@@ -7,6 +7,9 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Self, cast
+
+from redis import Redis
 
 from redis_state.embedded.server import find_server_binary, start_embedded
 from redis_state.errors import ConfigError
@@ -24,6 +27,39 @@ class TestServer:
     url: str
     label: str
     stop: Callable[[], None]
+    # No other process uses it: it may be emptied between two tests.
+    private: bool = True
+
+
+class Admin:
+    """A connection to a test server, beside what is tested."""
+
+    def __init__(self, server: TestServer) -> None:
+        # redis-py 5 leaves its keyword arguments untyped.
+        self._redis: Any = cast("Any", Redis).from_url(server.url)
+        self._private = server.private
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._redis.close()
+
+    def keys_without_lifetime(self, namespace: str) -> list[str]:
+        """List the namespace's keys that never expire."""
+        keys: list[bytes] = list(self._redis.scan_iter(f"{namespace}*", count=1000))
+        if not keys:
+            return []
+        with self._redis.pipeline(transaction=False) as calls:
+            for key in keys:
+                calls.pttl(key)
+            lives: list[int] = calls.execute()
+        return sorted(key.decode() for key, life in zip(keys, lives, strict=True) if life == -1)
+
+    def clear(self) -> None:
+        """Empty the server, unless others use it: the next test would search these keys too."""
+        if self._private:
+            self._redis.flushall()
 
 
 def start_server() -> TestServer:
@@ -35,7 +71,7 @@ def start_server() -> TestServer:
     """
     url = os.environ.get("REDIS_STATE_TEST_URL")
     if url:
-        return TestServer(url, "REDIS_STATE_TEST_URL", lambda: None)
+        return TestServer(url, "REDIS_STATE_TEST_URL", lambda: None, private=False)
     named = os.environ.get("REDIS_STATE_TEST_SERVER")
     if named is not None and named not in CHOICES:
         raise ConfigError(f"REDIS_STATE_TEST_SERVER={named}: use one of {', '.join(CHOICES)}")
@@ -68,13 +104,13 @@ def docker_engine() -> bool:
     docker = shutil.which("docker")
     if docker is None:
         return False
-    asked = children.run(
+    requested = children.run(
         [docker, "version", "--format", "{{.Server.Version}}"],
         capture_output=True,
         check=False,
         timeout=10,
     )
-    return asked.returncode == 0
+    return requested.returncode == 0
 
 
 def on_path() -> str | None:
@@ -93,8 +129,8 @@ def wheel_binary() -> Path:
 
 def version_of(binary: Path) -> str:
     """Ask a server's binary for its name and version."""
-    said = children.run([binary, "--version"], capture_output=True, check=False, text=True)
-    return f"{binary.name}: {' '.join(said.stdout.split()[:3])}"
+    stated = children.run([binary, "--version"], capture_output=True, check=False, text=True)
+    return f"{binary.name}: {' '.join(stated.stdout.split()[:3])}"
 
 
 def _start_binary(binary: Path, source: str) -> TestServer:

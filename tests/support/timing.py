@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any
 
 # Longer than any test may take: what comes sooner did not wait for it.
 LONG_S = 3600.0
 # So often, and so long apart, a call is looked at that was open when the timer came.
 _LOOKS, _APART_S = 10, 0.05
+_TURN_S = 0.01
 
 
 class Overdue:
@@ -32,3 +36,28 @@ class Overdue:
             self._loop.call_later(_APART_S, self._look, looks - 1)
         else:
             self.seen = True
+
+
+@dataclass
+class Spent:
+    """The seconds in which the loop came to its timers."""
+
+    s: float = 0.0
+
+
+@asynccontextmanager
+async def spending() -> AsyncGenerator[Spent]:
+    """Measure a block by a timer of the loop: a stall of the machine counts as one turn of it."""
+    spent = Spent()
+
+    async def turn() -> None:
+        while True:
+            await asyncio.sleep(_TURN_S)
+            spent.s += _TURN_S
+
+    turning = asyncio.create_task(turn())
+    try:
+        yield spent
+    finally:
+        turning.cancel()
+        await asyncio.wait({turning})

@@ -60,9 +60,9 @@ def without_memory(part: Any) -> Any:
     return part
 
 
-def step(*calls: ToolCall, said: str = "", **fields: Any) -> AgentStep:
-    messages = (Message(role="assistant", content=said),) if said else ()
-    response = InferenceResponse(content=said, tool_calls=calls, usage=Usage(input=3, output=2))
+def step(*calls: ToolCall, stated: str = "", **fields: Any) -> AgentStep:
+    messages = (Message(role="assistant", content=stated),) if stated else ()
+    response = InferenceResponse(content=stated, tool_calls=calls, usage=Usage(input=3, output=2))
     return AgentStep(output_messages=messages, inference_response=response, **fields)
 
 
@@ -277,7 +277,7 @@ def test_every_change_moves_the_date_and_leaves_the_original() -> None:
 def test_step_type_is_told_from_what_the_step_holds() -> None:
     call = ToolCall(name="t")
     failed = ToolExecution.failed(call, "boom")
-    assert step(said="done").step_type is AgentStepType.FINAL_RESPONSE
+    assert step(stated="done").step_type is AgentStepType.FINAL_RESPONSE
     assert step(call).step_type is AgentStepType.TOOL_EXECUTION
     assert step(call, tool_executions=(failed,)).step_type is AgentStepType.ERROR
     assert step(errors=(StepError(message="x"),)).step_type is AgentStepType.ERROR
@@ -286,7 +286,7 @@ def test_step_type_is_told_from_what_the_step_holds() -> None:
 
 def test_messages_of_a_step_are_tagged_and_traces_are_left_out_later() -> None:
     state = AgentState().with_new_execution()
-    state = state.with_current_step(step(ToolCall(name="t"), said="let me see"))
+    state = state.with_current_step(step(ToolCall(name="t"), stated="let me see"))
     trace = state.store.section("messages")[-1]
     assert state.execution is not None
     assert state.current_step is not None
@@ -297,7 +297,7 @@ def test_messages_of_a_step_are_tagged_and_traces_are_left_out_later() -> None:
         "is_trace": True,
     }
     assert trace in state.messages
-    state = state.with_current_step_completed().with_current_step(step(said="42"))
+    state = state.with_current_step_completed().with_current_step(step(stated="42"))
     answer = state.store.section("messages")[-1]
     assert "is_trace" not in answer.metadata
     assert state.final_response == "42\n"
@@ -311,7 +311,7 @@ def test_should_stop_weighs_signals_requests_and_tools() -> None:
     running = AgentState().with_new_execution()
     calling = running.with_current_step(step(ToolCall(name="t")))
     assert not calling.should_stop
-    assert running.with_current_step(step(said="done")).should_stop
+    assert running.with_current_step(step(stated="done")).should_stop
     stopped = calling.with_stop_signal(StopSignal(reason=StopReason.STEPS_LIMIT))
     assert stopped.should_stop
     assert not stopped.with_continuation_requested().should_stop
@@ -319,7 +319,7 @@ def test_should_stop_weighs_signals_requests_and_tools() -> None:
 
 
 def test_an_execution_ends_as_its_errors_and_signals_say() -> None:
-    running = AgentState().with_new_execution().with_current_step(step(said="x"))
+    running = AgentState().with_new_execution().with_current_step(step(stated="x"))
     forced = running.with_stop_signal(StopSignal(reason=StopReason.TIME_LIMIT))
     natural = running.with_stop_signal(StopSignal(reason=StopReason.FINISH_REASON))
     failing = running.with_current_step(step(errors=(StepError(message="x"),)))
@@ -359,12 +359,12 @@ def test_the_order_of_reasons_can_be_chosen() -> None:
 
 def test_a_step_signal_wins_a_tie_against_the_execution() -> None:
     running = AgentState().with_current_step(step())
-    told = running.with_stop_signal(StopSignal(source="step")).with_current_step_completed()
-    assert told.execution is not None
-    fresh = told.execution.continuation.changed(
-        stop_signals=type(told.execution.continuation.stop_signals)()
+    reported = running.with_stop_signal(StopSignal(source="step")).with_current_step_completed()
+    assert reported.execution is not None
+    fresh = reported.execution.continuation.changed(
+        stop_signals=type(reported.execution.continuation.stop_signals)()
     )
-    later = told.with_execution(told.execution.with_continuation(fresh))
+    later = reported.with_execution(reported.execution.with_continuation(fresh))
     assert later.with_stop_signal(StopSignal(source="execution")).stop_source() == "step"
 
 

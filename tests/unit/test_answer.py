@@ -135,15 +135,15 @@ async def test_who_is_cancelled_takes_the_answer_along() -> None:
 
 
 async def test_one_told_already_and_the_ways_to_wait_are_those_of_any_future() -> None:
-    told = new_answer()
-    told.resolve(1)
+    reported = new_answer()
+    reported.resolve(1)
     with pytest.raises(asyncio.InvalidStateError):
-        told.resolve(2)
+        reported.resolve(2)
     answers = [new_answer() for _ in range(4)]
     loop = asyncio.get_running_loop()
     for answer in answers:
         loop.call_soon(answer.resolve, 1)
-    assert [await told, await asyncio.wait_for(answers[0], 60)] == [1, 1]
+    assert [await reported, await asyncio.wait_for(answers[0], 60)] == [1, 1]
     assert list(await asyncio.gather(answers[1], asyncio.shield(answers[2]))) == [1, 1]
     done, pending = await asyncio.wait({answers[3]})
     assert (done, pending) == ({answers[3]}, set())
@@ -156,7 +156,7 @@ async def test_one_told_already_and_the_ways_to_wait_are_those_of_any_future() -
 async def test_callbacks_can_be_taken_back_and_what_they_raise_harms_nobody() -> None:
     answer, heard, trouble = new_answer(), list[Any](), list[dict[str, Any]]()
     loop = asyncio.get_running_loop()
-    loop.set_exception_handler(lambda _, told: trouble.append(told))
+    loop.set_exception_handler(lambda _, reported: trouble.append(reported))
 
     def unwanted(_: asyncio.Future[Any]) -> None:
         raise AssertionError("was taken back")
@@ -172,7 +172,7 @@ async def test_callbacks_can_be_taken_back_and_what_they_raise_harms_nobody() ->
     await in_a_callback(lambda: answer.resolve(1))
     await task
     assert heard == [("first", 1)]
-    assert [type(told["exception"]) for told in trouble] == [asyncio.CancelledError]
+    assert [type(reported["exception"]) for reported in trouble] == [asyncio.CancelledError]
 
 
 @pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])

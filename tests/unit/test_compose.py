@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import re
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +13,7 @@ import yaml
 
 ROOT = Path(__file__).parents[2]
 COMPOSE = ROOT / "docker-compose.yml"
+DOCKERFILE = ROOT / "Dockerfile"
 
 pytestmark = pytest.mark.skipif(not COMPOSE.is_file(), reason="there is no docker-compose.yml here")
 
@@ -42,18 +46,50 @@ def test_server_has_a_health_check_that_the_others_wait_for(
 def test_worker_can_be_scaled_and_is_restarted(services: dict[str, dict[str, Any]]) -> None:
     worker = services["worker"]
     assert "container_name" not in worker
-    assert "ports" not in worker
+    # A port of the machine that is named could serve one worker only.
+    assert worker["ports"] == ["127.0.0.1::9100"]
     assert worker["restart"] == "unless-stopped"
     assert worker["stop_grace_period"]
 
 
-def test_worker_command_names_a_class_that_is_there(services: dict[str, dict[str, Any]]) -> None:
-    program, path = services["worker"]["command"]
-    module, _, settings = path.rpartition(".")
-    assert program == "arq"
-    file = ROOT.joinpath(*module.split(".")).with_suffix(".py")
-    assert file.is_file()
-    assert settings in file.read_text(encoding="utf-8")
+def test_worker_command_names_a_worker_that_is_there(services: dict[str, dict[str, Any]]) -> None:
+    command = services["worker"]["command"]
+    assert f"CMD {json.dumps(command)}" in DOCKERFILE.read_text(encoding="utf-8")
+    assert command[:2] == ["redis-state", "worker"]
+    module, _, name = command[2].partition(":")
+    pytest.importorskip("arq", reason="needs the worker extra")
+    agent_worker = import_module("redis_state.worker").AgentWorker
+    assert isinstance(getattr(import_module(module), name), agent_worker)
+
+
+def test_image_and_worker_have_the_same_health_check(services: dict[str, dict[str, Any]]) -> None:
+    check = services["worker"]["healthcheck"]
+    assert check["test"] == ["CMD", "redis-state", "workers", "--here"]
+    (line,) = [
+        line
+        for line in DOCKERFILE.read_text(encoding="utf-8").splitlines()
+        if line.startswith("HEALTHCHECK")
+    ]
+    for name in ("interval", "timeout", "start_period"):
+        assert f"--{name.replace('_', '-')}={check[name]}" in line
+    assert line.endswith(f"CMD {json.dumps(check['test'][1:])}")
+    assert services["demo"]["healthcheck"] == {"disable": True}
+
+
+def test_only_this_machine_reaches_the_published_ports(services: dict[str, dict[str, Any]]) -> None:
+    assert services["redis"]["ports"] == ["127.0.0.1:6379:6379"]
+    for service in services.values():
+        assert all(port.startswith("127.0.0.1:") for port in service.get("ports", []))
+
+
+def test_image_has_the_extras_of_production_and_serves_metrics() -> None:
+    text = DOCKERFILE.read_text(encoding="utf-8")
+    (extras,) = re.findall(r"pip install '\.\[([a-z,]+)\]' -c requirements/dev\.txt", text)
+    assert set(extras.split(",")) == {
+        *("worker", "cli", "http", "crypto", "otel", "prometheus", "uvloop")
+    }
+    assert "ENV WORKER_METRICS=0.0.0.0:9100" in text
+    assert "EXPOSE 9100" in text
 
 
 def test_demo_starts_only_when_asked_for(services: dict[str, dict[str, Any]]) -> None:
@@ -63,7 +99,10 @@ def test_demo_starts_only_when_asked_for(services: dict[str, dict[str, Any]]) ->
 
 
 def test_image_runs_without_root_and_copies_the_pool_only() -> None:
-    lines = (ROOT / "Dockerfile").read_text(encoding="utf-8").splitlines()
+    lines = DOCKERFILE.read_text(encoding="utf-8").splitlines()
     assert any(line.startswith("USER ") and line != "USER root" for line in lines)
     assert "COPY workers workers" in lines
+    ignored = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
+    copied = {part for line in lines if line.startswith("COPY ") for part in line.split()[1:-1]}
+    assert {f"!{part}" for part in copied} <= set(ignored)
     assert not any(line.startswith("COPY") and "tests" in line for line in lines)

@@ -89,8 +89,8 @@ def test_what_to_dict_gives_belongs_to_whoever_asked(
     masked(part.to_dict())
     assert part.to_dict() == before
     assert whole.to_dict() == whole_before
-    said = whole.state.store.sections[0].messages
-    masked(said.to_list())
+    stated = whole.state.store.sections[0].messages
+    masked(stated.to_list())
     assert whole.to_dict() == whole_before
 
 

@@ -36,11 +36,11 @@ async def drawn(folder: Path, **environment: str) -> list[str]:
     """Run these tests as the suite's own are run; list what they have drawn."""
     (folder / "test_draws.py").write_text(DRAWS)
     own = ("-s", "-q", "-p", "no:cacheprovider", "-p", "tests.conftest", "-c", "pyproject.toml")
-    told = await run_python(
+    reported = await run_python(
         *("-m", "pytest", *own, "--rootdir", str(folder), str(folder)),
         environment=environment,
     )
-    return [line.lstrip(".") for line in told.splitlines() if "DRAWN" in line]
+    return [line.lstrip(".") for line in reported.splitlines() if "DRAWN" in line]
 
 
 @pytest.mark.slow

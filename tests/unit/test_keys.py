@@ -108,7 +108,7 @@ def test_all_keys_of_a_session_share_its_slot(session: str, task: str, token: st
         keys.unreadable(session),
     ]
     for log in (keys.updates(session), keys.steering(session)):
-        found += [log.rows, log.ids, log.channel, log.topic(None), log.topic(task)]
+        found += [log.rows, log.ids, log.channel, log.topic_rows(None), log.topic_rows(task)]
     of_token = keys.session_token(f"{escape('session_id', session)}.{token.replace('.', '')}")
     assert of_token is not None
     found.append(of_token)
@@ -139,8 +139,8 @@ def test_two_scopes_never_share_a_key(one: str, other: str) -> None:
 @given(TEXT, TEXT)
 def test_two_topics_never_share_an_index(one: str, other: str) -> None:
     log = LogKeys("r", "i", "c", "t")
-    assert (log.topic(one) == log.topic(other)) == (one == other)
-    assert log.topic(one) != log.topic(None)
+    assert (log.topic_rows(one) == log.topic_rows(other)) == (one == other)
+    assert log.topic_rows(one) != log.topic_rows(None)
 
 
 @pytest.mark.parametrize("name", ["", *"{}*?[]:\\ \t\x7f\ud800\u00a0", "a b", "{a", "a:"])

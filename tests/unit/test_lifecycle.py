@@ -48,8 +48,8 @@ def test_every_word_means_a_phase_and_is_said_for_it(words: Vocabulary) -> None:
         assert words.phase(word) is phase
         assert words.word(phase) == word
     for phase in TaskPhase:
-        said = words.phase(words.word(phase))
-        assert said is phase or said.value == phase.status.value
+        stated = words.phase(words.word(phase))
+        assert stated is phase or stated.value == phase.status.value
 
 
 def test_asap_allows_what_its_guide_draws_and_nothing_more() -> None:

@@ -113,13 +113,13 @@ class Script:
 
     def __init__(self, answers: list[str], *, own: bool) -> None:
         self.own = own
-        self.asked: list[Any] = []
+        self.requested: list[Any] = []
         self.memory: Any = None
         self._answers = iter(answers)
 
     async def __call__(self, payload: Mapping[str, Any]) -> Mapping[str, Any]:
         """Answer."""
-        self.asked.append((payload, self.memory.health.value))
+        self.requested.append((payload, self.memory.health.value))
         await asyncio.sleep(0)
         kind = next(self._answers, "ok")
         if kind == "fail":
@@ -172,7 +172,7 @@ class Side:
             state["summary"],
             turns,
             self.healths,
-            self.script.asked,
+            self.script.requested,
         )
 
 

@@ -75,12 +75,12 @@ async def test_appends_that_differ_in_anything_share_nothing() -> None:
         await scripts.append_log(
             log,
             row,
-            LogLimits(max_rows, ttl_ms, int(announce)),
+            LogLimits(max_rows, ttl_ms, announce),
             topic=topic,
             fence=fence,
         )
-        lease, mark = (fence.lease, fence.mark) if fence else (log.ids, b"")
-        keys = (log.rows, log.ids, log.topic(topic), log.channel, lease)
+        lease, mark = (fence.lease, fence.mark) if fence else (log.rows, b"")
+        keys = (log.rows, log.ids, log.topic_rows(topic), log.channel, lease)
         given = (mark, topic_bytes(topic), max_rows, ttl_ms, int(announce), *row)
         assert sender.sent[-1][3:] == read_all(*keys, *given)
 
@@ -104,7 +104,7 @@ async def test_several_rows_are_written_one_after_the_other() -> None:
     sender, scripts = packing()
     rows = (b"a", b"1", b"b", b"2")
     log = Keys().updates("s")
-    await scripts.append_log(log, rows, LogLimits(0, 1, 1), topic="t")
+    await scripts.append_log(log, rows, LogLimits(0, 1, announce=True), topic="t")
     assert sender.sent[-1][-4:] == [b"a", b"1", b"b", b"2"]
 
 
@@ -115,6 +115,6 @@ def test_what_cannot_be_packed_is_the_caller_s_error(wrong: Any) -> None:
 
 
 def test_a_question_is_packed_whole() -> None:
-    asked = packed_command("HMGET", "key", "a", "é")
-    assert asked.command == ("HMGET", "key", "a", "é")
-    assert read(asked.packed) == [b"HMGET", b"key", b"a", "é".encode()]
+    requested = packed_command("HMGET", "key", "a", "é")
+    assert requested.command == ("HMGET", "key", "a", "é")
+    assert read(requested.packed) == [b"HMGET", b"key", b"a", "é".encode()]

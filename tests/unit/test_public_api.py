@@ -14,20 +14,17 @@ from redis_state import models, store
 from redis_state.errors import RedisStateError
 
 PUBLIC = [
+    "AgentWorker",
     "AuthenticationFailed",
     "BackendError",
     "BackendUnavailable",
     "CallerError",
-    "Change",
     "CommandRefused",
     "ConfigError",
+    "Conflict",
     "CorruptState",
     "CursorGap",
-    "Entry",
-    "EntryPage",
     "HandlerChanged",
-    "Health",
-    "HostTypes",
     "InvalidField",
     "InvalidTransition",
     "JournalRewound",
@@ -37,6 +34,7 @@ PUBLIC = [
     "MemoryBudgetExceeded",
     "MissingCapability",
     "NoConnection",
+    "NotFound",
     "OutcomeUnknown",
     "PauseTimeout",
     "RedisStateError",
@@ -45,15 +43,19 @@ PUBLIC = [
     "SessionConflict",
     "SessionNotFound",
     "Settings",
+    "StateUpdate",
+    "SteeringEvent",
     "SteeringValidationError",
     "StoreFull",
+    "TaskClient",
+    "TaskContext",
     "TaskFailed",
     "TaskNotCompleted",
+    "TaskState",
     "TaskUnknown",
     "TaskWasCancelled",
     "TokenResolved",
     "TokenUnknown",
-    "Unreadable",
     "VersionConflict",
     "__version__",
 ]
@@ -84,6 +86,22 @@ def test_every_error_is_exported_and_has_one_base() -> None:
     assert all(issubclass(getattr(errors, name), RedisStateError) for name in defined)
     assert errors.__doc__ is not None
     assert all(name in errors.__doc__ for name in defined), "the tree names every error"
+
+
+def test_an_error_says_what_to_do_by_its_branch() -> None:
+    branches = (
+        redis_state.CallerError,
+        redis_state.Conflict,
+        redis_state.NotFound,
+        redis_state.BackendError,
+    )
+    apart = {"CursorGap", "LostRace", "PauseTimeout", "RedisStateError"}
+    apart |= {"TaskFailed", "TaskNotCompleted", "TaskWasCancelled"}
+    for name in PUBLIC:
+        error = getattr(redis_state, name)
+        if inspect.isclass(error) and issubclass(error, RedisStateError):
+            count = sum(issubclass(error, branch) for branch in branches)
+            assert count == (name not in apart), name
 
 
 def test_every_public_method_of_the_store_is_documented() -> None:

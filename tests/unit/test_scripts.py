@@ -20,13 +20,11 @@ from redis_state.scripts import (
     topic_bytes,
     topic_text,
 )
-from redis_state.scripts.loader import script_names
 from redis_state.transport.keys import Keys
 from redis_state.transport.resp import PreparedScript
 from redis_state.transport.transport import Transport
 from tests.support.script_samples import CALLS
 
-_INPUT = re.compile(r"^-- (KEYS|ARGV)\[(\d+)(\.\.)?\]", re.MULTILINE)
 _TAG = re.compile(r"\{(.*?)\}")
 
 
@@ -65,25 +63,21 @@ def test_each_script_has_a_method_and_each_method_a_script() -> None:
     }
     # Reads run no script, and `run_once` has a method for each of its commands.
     methods -= {"read", "delete", "unlink", "hdel", "zrem"}
-    assert methods == set(script_names()) == set(SCRIPTS) == set(CALLS)
+    assert methods == set(SCRIPTS) == set(CALLS)
 
 
-@pytest.mark.parametrize("name", CALLS)
-async def test_a_call_gives_what_the_header_asks_for(name: str) -> None:
-    sender, scripts = noting([b"OK"])
-    assert await CALLS[name](scripts, Keys()) == Reply(ReplyCode.OK, [])
-    command, digest, size, *rest = sender.commands[0]
-    assert (command, digest) == ("EVALSHA", SCRIPTS[name].digest)
-    given = {"KEYS": rest[:size], "ARGV": rest[size:]}
-    for kind, values in given.items():
-        declared = [found for found in _INPUT.findall(SCRIPTS[name].text) if found[0] == kind]
-        tail = bool(declared) and bool(declared[-1][2])
-        fixed = len(declared) - tail
-        assert len(values) >= fixed if tail else len(values) == fixed, kind
-    # The server itself refuses keys of two slots: tests/integration/test_crossslot.py.
-    assert len({_TAG.findall(key)[0] for key in given["KEYS"]}) == 1
-    assert all(len(_TAG.findall(key)) == 1 for key in given["KEYS"])
-    assert not [value for value in given["ARGV"] if isinstance(value, str) and not value.isascii()]
+async def test_each_call_is_of_its_script_and_has_its_keys_in_one_slot() -> None:
+    """The server itself refuses keys of two slots: tests/integration/servers/test_crossslot.py."""
+    for name, call in CALLS.items():
+        sender, scripts = noting([b"OK"])
+        assert await call(scripts, Keys()) == Reply(ReplyCode.OK, []), name
+        command, digest, size, *rest = sender.commands[0]
+        assert (command, digest) == ("EVALSHA", SCRIPTS[name].digest), name
+        keys, arguments = rest[:size], rest[size:]
+        assert all(len(_TAG.findall(key)) == 1 for key in keys), (name, keys)
+        assert len({_TAG.findall(key)[0] for key in keys}) == 1, (name, keys)
+        texts = [value for value in arguments if isinstance(value, str)]
+        assert all(text.isascii() for text in texts), (name, texts)
 
 
 @pytest.mark.parametrize("reply", [[], [b"NEW"], [1], None, 5])

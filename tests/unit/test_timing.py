@@ -8,7 +8,7 @@ import time
 import pytest
 
 from redis_state.testing import eventually
-from tests.support.timing import Overdue
+from tests.support.timing import Overdue, spending
 
 
 @pytest.mark.parametrize("busy_s", [0.0, 0.3], ids=["free", "busy"])
@@ -38,3 +38,13 @@ async def test_a_call_that_waits_for_something_else_is_overdue() -> None:
     late = Overdue(call, 0.01)
     await eventually(lambda: late.seen, "the call is seen to be overdue")
     call.set_result(None)
+
+
+async def test_a_stall_of_the_machine_is_not_spent_and_waiting_is() -> None:
+    async with spending() as spent:
+        time.sleep(0.5)  # noqa: ASYNC251 - the stall
+        await asyncio.sleep(0)
+    assert spent.s < 0.3
+    async with spending() as spent:
+        await asyncio.sleep(0.5)
+    assert 0 < spent.s <= 0.5

@@ -28,11 +28,11 @@ def request_of(
 ) -> dict[str, Any]:
     """Write a turn as the body of a request."""
     prompt = turn.state.context.system_prompt
-    said = [_message(message) for message in turn.messages]
+    stated = [_message(message) for message in turn.messages]
     body: dict[str, Any] = {
         **options,
         "model": model,
-        "messages": [{"role": "system", "content": prompt}, *said] if prompt else said,
+        "messages": [{"role": "system", "content": prompt}, *stated] if prompt else stated,
         "stream": False,
     }
     if turn.tools:
@@ -134,10 +134,10 @@ def _usage(usage: Any) -> Usage:
     """Read what was used: of each token once, as a total adds up the kinds."""
     cached = _number(_field(_field(usage, "prompt_tokens_details"), "cached_tokens"))
     thought = _number(_field(_field(usage, "completion_tokens_details"), "reasoning_tokens"))
-    asked = _number(_field(usage, "prompt_tokens"))
+    requested = _number(_field(usage, "prompt_tokens"))
     answered = _number(_field(usage, "completion_tokens"))
     return Usage(
-        input=max(0, asked - cached),
+        input=max(0, requested - cached),
         output=max(0, answered - thought),
         cache_read=cached,
         reasoning=thought,

@@ -13,7 +13,7 @@ from redis_state.agents.state.inference import Usage
 from redis_state.agents.state.kinds import write_moment
 from redis_state.agents.state.stop_signals import StopReason, StopSignal
 
-# What an execution may use when nobody said anything, as in the original.
+# The default limits of an execution, as in the original.
 DEFAULT_BUDGET = ExecutionBudget(max_steps=20, max_tokens=32_768, max_seconds=300.0)
 
 _MILLION = 1_000_000

@@ -16,19 +16,19 @@ from redis_state.models.steering import SteeringEvent
 
 
 class Steering(Protocol):
-    """Who may tell a running agent what to do, between two of its steps."""
+    """The source of steering for a running agent, between two of its steps."""
 
     async def checkpoint(self) -> StopSignal | None:
-        """Wait while told to pause; return a signal if told to stop."""
+        """Wait while a PAUSE is in force; return a signal after a stop."""
         ...
 
     def take(self) -> Sequence[SteeringEvent]:
-        """Take what was said since the last time, in order."""
+        """Take the messages since the last call, in order."""
         ...
 
 
 class Unsteered:
-    """Nobody tells it anything."""
+    """The source without any steering."""
 
     async def checkpoint(self) -> StopSignal | None:
         """Return at once."""
@@ -67,10 +67,10 @@ class ToolRun:
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A tool: what it is called, what a model is told of it, and what it does.
+    """A tool: its name, its description for a model, and its function.
 
-    ``parameters`` is the JSON schema of its arguments. What ``run`` returns becomes JSON; what it
-    raises is told to the model.
+    ``parameters`` is the JSON schema of its arguments. What ``run`` returns becomes JSON. The model
+    receives what it raises.
     """
 
     name: str

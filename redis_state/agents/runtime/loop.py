@@ -1,8 +1,9 @@
-"""The loop: ask the model, run the tools that it asks for, and again, until it is to stop.
+"""The loop: call the model, run the tools that it requests, and repeat until it is to stop.
 
-Every id is derived from what it belongs to, so that a step that a crash has done again is the same
-step. The loop keeps nothing: each state that it gives is all there is to go on from. An answer that
-asks for tools is given before they run: whoever goes on has them run, and does not ask again.
+Every id is derived from its parent, so a step that is repeated after a crash is the same step. The
+loop keeps nothing: each state that it yields is all that the next process needs. An answer that
+requests tools is yielded before they run. The next process runs them, and does not call the model
+again.
 """
 
 from __future__ import annotations
@@ -26,19 +27,19 @@ from redis_state.agents.state.session import AgentDefinition
 from redis_state.agents.state.steps import AgentStep, StepExecution, ToolExecution
 from redis_state.agents.state.stop_signals import StopReason, StopSignal
 from redis_state.agents.state.wire import now
-from redis_state.errors import BackendError, LostRace
+from redis_state.errors import BackendError, LostRace, PauseTimeout
 from redis_state.models.steering import SteeringEvent, SteeringEventType
 from redis_state.serialization import codec
 
-# Not the agent's failure: whoever runs the loop goes on from the last step that was saved.
-_NOT_OURS = (BackendError, LostRace)
+# Not the agent's failure: the next process continues from the last saved step.
+_NOT_OURS = (BackendError, LostRace, PauseTimeout)
 
 
 class AgentLoop:
-    """Executes agents, one step after the other. One loop serves any number of sessions.
+    """An executor of agents, one step after the other. One loop serves any number of sessions.
 
-    ``budget`` limits an execution, else the definition's does, else 20 steps, 32,768 tokens and
-    300 seconds. A tool that fails is told to the model, unless ``stop_on_tool_error``; the
+    ``budget`` limits an execution, else the definition's does, else 20 steps, 32,768 tokens and 300
+    seconds. The model receives the error of a failed tool, unless ``stop_on_tool_error``. The
     execution counts as failed in either case.
     """
 
@@ -63,11 +64,11 @@ class AgentLoop:
         execution_id: str | None = None,
         scope: Scope | None = None,
     ) -> AsyncGenerator[AgentState, AgentState | None]:
-        """Execute, and give each state that is to be kept: begun, answered, done, over.
+        """Execute, and yield each state that is to be kept: begun, answered, done, ended.
 
-        A state that is sent back in its place is gone on from. An execution that is not over is
-        gone on with, also from the midst of a step. ``execution_id`` names the one that is wanted:
-        if it is over nothing is done, and one of another id makes room for it.
+        The loop continues with the state that is sent back in its place. An unfinished execution is
+        resumed, also from the middle of a step. ``execution_id`` is the requested one: if it has
+        ended, nothing is done. An unfinished one of another id is stopped first.
         """
         where = scope or Scope()
         begun = begin(state, execution_id)
@@ -88,7 +89,7 @@ class AgentLoop:
                 if not goes_on(current):
                     yield current.with_execution_completed()
                     return
-                current = await self._asked(current, tools)
+                current = await self._requested(current, tools)
                 if current.current_step is not None and current.current_step.requested_calls:
                     current = (yield current) or current
             if _is_open(current) and current.current_step is not None:
@@ -96,7 +97,7 @@ class AgentLoop:
             work = work.and_last(current)
             current = (yield current) or current
 
-    async def _asked(self, state: AgentState, tools: tuple[Tool, ...]) -> AgentState:
+    async def _requested(self, state: AgentState, tools: tuple[Tool, ...]) -> AgentState:
         """Return a state with the model's answer as the step that runs; or failed."""
         execution = state.execution
         assert execution is not None  # noqa: S101 - the loop has begun it
@@ -124,9 +125,9 @@ class AgentLoop:
         for at, call in enumerate(step.requested_calls[len(had) :], start=len(had)):
             run = ToolRun(_run_id(step.id, at, call), call, state, scope)
             runs.append(await _run_tool(run, tools))
-        said = _said(step.id, step.inference_response, runs)
+        stated = _stated(step.id, step.inference_response, runs)
         # The original puts what a step says into it at once: of that only the results are new.
-        new = said[1 + len(had) :] if step.output_messages else said
+        new = stated[1 + len(had) :] if step.output_messages else stated
         over = step.changed(
             output_messages=(*step.output_messages, *new), tool_executions=tuple(runs)
         )
@@ -140,7 +141,7 @@ class AgentLoop:
 
 
 def begin(state: AgentState, execution_id: str | None) -> AgentState | None:
-    """Begin an execution, or go on with one that is not over; None if the wanted one is."""
+    """Begin an execution, or resume an unfinished one; None if the requested one has ended."""
     execution = state.execution
     if execution is not None:
         wanted = execution_id in (None, execution.execution_id)
@@ -164,25 +165,25 @@ def goes_on(state: AgentState) -> bool:
 
 
 def message_of(event: SteeringEvent) -> Message | None:
-    """Write what somebody says to a running agent as a message; None if it says nothing."""
+    """Return a steering event as a message; None without a text."""
     payload = event.payload
     match event.event_type:
         case SteeringEventType.USER_MESSAGE:
-            role, said = "user", payload.get("text")
+            role, stated = "user", payload.get("text")
         case SteeringEventType.INJECT_CONTEXT:
-            role, said = "system", payload.get("text")
+            role, stated = "system", payload.get("text")
         case SteeringEventType.REDIRECT:
             named = (payload.get(name) for name in ("instruction", "goal", "query"))
-            role, said = "user", next((text for text in named if text), None)
+            role, stated = "user", next((text for text in named if text), None)
         case _:
             return None
-    if not isinstance(said, str) or not said:
+    if not isinstance(stated, str) or not stated:
         return None
     return Message(
         id=derived_id("steering", event.event_id),
         created_at=event.created_at,
         role=role,
-        content=said,
+        content=stated,
         metadata=FrozenMap(event_id=event.event_id, source=event.source),
     )
 
@@ -218,9 +219,9 @@ def _is_open(state: AgentState) -> bool:
 
 
 async def _going_on(state: AgentState, scope: Scope) -> AgentState:
-    """Take up a step that was left in its midst, unless told to stop; drop one without an answer.
+    """Resume an interrupted step, unless there is a stop signal; drop one without an answer.
 
-    The time for which nobody was at it is not the step's: it counts as begun so much later.
+    The time without a process does not count as the step's: its start moves by as much.
     """
     step, execution = state.current_step, state.execution
     if step is None or execution is None or not _is_open(state):
@@ -240,11 +241,11 @@ async def _going_on(state: AgentState, scope: Scope) -> AgentState:
 
 async def _steered(state: AgentState, scope: Scope) -> AgentState:
     signal = await scope.steering.checkpoint()
-    said = [message_of(event) for event in scope.steering.take()]
-    if said:
-        # A later run is told again what an earlier one was.
+    stated = [message_of(event) for event in scope.steering.take()]
+    if stated:
+        # A later run receives the steering of an earlier one again.
         known = {message.id for message in state.store.section(MESSAGES)}
-        new = [each for each in said if each is not None and each.id not in known]
+        new = [each for each in stated if each is not None and each.id not in known]
         state = state.with_messages(new) if new else state
     return state if signal is None else state.with_stop_signal(signal)
 
@@ -287,7 +288,7 @@ async def _run_tool(run: ToolRun, tools: Sequence[Tool]) -> ToolExecution:
     return ToolExecution.succeeded(run.call, value, started_at=started, run_id=run.id)
 
 
-def _said(
+def _stated(
     step_id: str, response: InferenceResponse, runs: Sequence[ToolExecution]
 ) -> tuple[Message, ...]:
     answer = Message(
@@ -320,6 +321,6 @@ def _text_of(value: Any) -> str:
 
 
 def _unanswered(state: AgentState) -> tuple[Message, ...]:
-    """List what was said since the last step: a step's input, without what others have already."""
+    """List the messages since the last step: a step's input, without those of earlier steps."""
     last = reversed(state.store.section(MESSAGES))
     return tuple(takewhile(lambda message: "step_id" not in message.metadata, last))[::-1]

@@ -33,7 +33,7 @@ _IS_ASKING: ContextVar[bool] = ContextVar("redis_state_asking", default=False)
 
 
 class ModelError(Exception):
-    """A model could not be asked, or did not answer. ``status`` is that of HTTP, 0 without one."""
+    """A model could not be called, or did not answer. ``status`` is that of HTTP, 0 without one."""
 
     def __init__(self, problem: str, *, status: int = 0) -> None:
         super().__init__(problem)
@@ -48,13 +48,13 @@ class _Endpoint:
 
 
 class ChatDriver:
-    """Asks a model at ``<api_url>/chat/completions``.
+    """A driver that calls a model at ``<api_url>/chat/completions``.
 
-    What a session's `LlmConfig` names counts before what the driver does; the driver's own key
-    goes to the driver's own ``api_url`` only. ``options`` are fields of the request, such as
-    ``temperature``. No connection, a busy or failing server and an answer that cannot be read are
-    tried again, ``attempts`` times in all. Errors, in the step that asked: ModelError, which shows
-    neither the key nor what was said.
+    A session's `LlmConfig` takes precedence over the driver's values. The driver's own key goes to
+    the driver's own ``api_url`` only. ``options`` are fields of the request, such as
+    ``temperature``. A lost connection, a busy or failing server and an unreadable answer are
+    retried, ``attempts`` times in all. Errors, in the step that called it: ModelError, which shows
+    neither the key nor the conversation.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class ChatDriver:
                 problem = ModelError(_refusal(answer), status=answer.status_code)
                 if answer.status_code not in _TRANSIENT:
                     raise problem
-                wait_s = _asked_to_wait_s(answer, wait_s)
+                wait_s = _retry_after_s(answer, wait_s)
             except Malformed as malformed:
                 problem = ModelError(f"the model's answer cannot be read: {malformed}", status=_OK)
             except self._failures as failure:
@@ -187,7 +187,7 @@ def _refusal(answer: httpx.Response) -> str:
     return f"the model's server answers {answer.status_code}" + "".join(f", {w}" for w in words)
 
 
-def _asked_to_wait_s(answer: httpx.Response, otherwise: float) -> float:
+def _retry_after_s(answer: httpx.Response, otherwise: float) -> float:
     try:
         return float(answer.headers["retry-after"])
     except (KeyError, ValueError):

@@ -1,7 +1,7 @@
-"""Running a session's agent durably: each state that its loop gives is saved before the next.
+"""The durable execution of a session's agent: each state of its loop is saved before the next.
 
-A process that dies anywhere leaves the last step that is over, or one that is answered and whose
-tools are to run. Whoever goes on begins there, and the ids of what is done again are the same.
+A process that dies leaves the last completed step, or an answered one whose tools have to run. The
+next process begins there. A repeated step uses the same ids.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ async def run_session(
     execution_id: str | None = None,
     scope: Scope | None = None,
     fence: Fence | None = None,
-    told: Told | None = None,
+    reported: Told | None = None,
     yields: Yields | None = None,
 ) -> AgentSession:
     """Execute a session's agent to its end and return the session as it was saved last.
@@ -48,7 +48,7 @@ async def run_session(
     it.
 
     Hold the session meanwhile (`SessionRuntime.holding`) and give its fence. Errors:
-    SessionConflict if somebody else saved the session; call it again to go on from there.
+    SessionConflict after another process's save: call it again to continue from there.
     SessionBusy if it yields. InvalidField for a name or a message that cannot be one. LeaseLost,
     BackendError.
     """
@@ -76,41 +76,41 @@ async def run_session(
         kept: AgentState | None = None
         with suppress(StopAsyncIteration):
             while True:
-                # Gone on from as it was saved: hooks may have made something else of it.
+                # Continue with the saved state: hooks may have changed it.
                 each = await states.asend(kept)
                 kept = session.state
                 if each is kept:
-                    continue  # gone on with: it is saved already
+                    continue  # resumed: it is saved already
                 session = await runtime.save(session.with_state(each), fence=fence)
                 kept = session.state
-                if told is not None:
-                    await told(session)
+                if reported is not None:
+                    await reported(session)
     await _record(history, session.state)
     return session
 
 
 def _begun(session: AgentSession, execution_id: str | None) -> AgentState:
-    """Begin; or return the state as it is if its execution goes on, or is over by this name."""
+    """Begin; or return the state if its execution is unfinished, or has ended under this name."""
     state = session.state
     if execution_id is None and not _is_open(state):
         # By the session: a fork has the same agent, and executions of its own. By the version:
-        # whoever goes back to an older state counts its executions once more.
+        # a process that returns to an older state counts its executions again.
         numbers = str(state.execution_count + 1), str(session.version)
         return begin(state, derived_id(session.session_id, "execution", *numbers)) or state
     return begin(state, execution_id) or state
 
 
-def _with_message(state: AgentState, said: str | None) -> AgentState:
-    if said is None or not _is_open(state):
+def _with_message(state: AgentState, stated: str | None) -> AgentState:
+    if stated is None or not _is_open(state):
         return state
-    message_id = derived_id(_execution_of(state), "message", said)
+    message_id = derived_id(_execution_of(state), "message", stated)
     if any(message.id == message_id for message in state.store.section(MESSAGES)):
         return state
-    return state.with_messages([Message(id=message_id, role="user", content=said)])
+    return state.with_messages([Message(id=message_id, role="user", content=stated)])
 
 
 async def _is_past(history: ExecutionHistory, state: AgentState, execution_id: str) -> bool:
-    """Return whether an execution is over and others have come after it."""
+    """Return whether an execution has ended and others have followed it."""
     if _execution_of(state) == execution_id:
         return False
     return await history.knows(state.agent_id, execution_id)

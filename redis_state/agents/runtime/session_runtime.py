@@ -1,4 +1,4 @@
-"""The session runtime: load a session, do something to it, save it, and tell about each stage."""
+"""The session runtime: load a session, change it, save it, and publish each stage."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class SessionStage(StrEnum):
 
 
 class SessionEventType(StrEnum):
-    """What a runtime tells."""
+    """The event of a runtime."""
 
     LOADED = "SessionLoaded"
     ACTION_EXECUTED = "SessionActionExecuted"
@@ -80,7 +80,7 @@ class _Hooks:
 
 @dataclass(frozen=True, slots=True)
 class SessionLease:
-    """A session that only its holder executes. ``lost`` tells once somebody took it over."""
+    """A session that only its holder executes. ``lost`` is set by a takeover."""
 
     held: HeldLease
     lost: asyncio.Event
@@ -92,10 +92,10 @@ class SessionLease:
 
 
 class SessionRuntime:
-    """Executes actions on sessions, with hooks and events in the original's order.
+    """An executor of actions on sessions, with hooks and events in the original's order.
 
-    Hooks return the session that goes on; of one stage, those of a higher priority come first.
-    Listeners are told in order and must not fail.
+    The session that a hook returns is used from there on. Of one stage, hooks of a higher priority
+    come first. Listeners are called in order and must not fail.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class SessionRuntime:
         stored = await self.sessions.create(session)
         stored = await self._hooks.run(SessionStage.AFTER_SAVE, stored)
         stored = await self._hooks.run(SessionStage.AFTER_CREATE, stored)
-        self._tell_version(SessionEventType.SAVED, stored)
+        self._report_version(SessionEventType.SAVED, stored)
         return stored
 
     async def get(self, session_id: str) -> AgentSession:
@@ -130,9 +130,9 @@ class SessionRuntime:
             session = await self.sessions.get(session_id)
             session = await self._hooks.run(SessionStage.AFTER_LOAD, session)
         except Exception as error:
-            self._tell_failure(SessionEventType.LOAD_FAILED, session_id, error)
+            self._report_failure(SessionEventType.LOAD_FAILED, session_id, error)
             raise
-        self._tell_version(SessionEventType.LOADED, session)
+        self._report_version(SessionEventType.LOADED, session)
         return session
 
     async def execute(
@@ -143,12 +143,12 @@ class SessionRuntime:
         pure: bool = False,
         fence: Fence | None = None,
     ) -> AgentSession:
-        """Load a session, have an action make another of it, and save that.
+        """Load a session, apply an action to it, and save the result.
 
-        A ``pure`` action, one whose only effect is what it returns, is done again on the newer
-        session when somebody else saved meanwhile; any other raises SessionConflict. What hooks
-        of after_save change is returned and not stored. Errors: the action's own, of which no
-        event tells; SessionNotFound; LeaseLost under a stale fence.
+        A ``pure`` action has no effect except what it returns. It is repeated on the newer session
+        after another process's save. Any other action raises SessionConflict. Changes by hooks of
+        after_save are returned and not stored. Errors: the action's own, without an event;
+        SessionNotFound; LeaseLost under a stale fence.
         """
         for attempt in range(_ATTEMPTS):
             try:
@@ -164,7 +164,7 @@ class SessionRuntime:
             session = await self._hooks.run(SessionStage.BEFORE_SAVE, session)
             return await self._store(session, fence)
         except Exception as error:
-            self._tell_failure(SessionEventType.SAVE_FAILED, session.session_id, error)
+            self._report_failure(SessionEventType.SAVE_FAILED, session.session_id, error)
             raise
 
     @asynccontextmanager
@@ -210,27 +210,27 @@ class SessionRuntime:
         changed = await self._hooks.run(SessionStage.AFTER_ACTION, changed)
         try:
             changed = await self._hooks.run(SessionStage.BEFORE_SAVE, changed)
-            self._tell_action(loaded, changed, action)
+            self._report_action(loaded, changed, action)
             return await self._store(changed, fence)
         except Exception as error:
-            self._tell_failure(SessionEventType.SAVE_FAILED, session_id, error)
+            self._report_failure(SessionEventType.SAVE_FAILED, session_id, error)
             raise
 
     async def _store(self, session: AgentSession, fence: Fence | None) -> AgentSession:
         saved = await self.sessions.save(session, fence=fence)
         saved = await self._hooks.run(SessionStage.AFTER_SAVE, saved)
-        self._tell_version(SessionEventType.SAVED, saved)
+        self._report_version(SessionEventType.SAVED, saved)
         return saved
 
-    def _tell(self, kind: SessionEventType, session_id: str, **facts: object) -> None:
+    def _report(self, kind: SessionEventType, session_id: str, **facts: object) -> None:
         for listener in self._listeners:  # each has facts of its own
             listener(SessionEvent(kind, session_id, {"sessionId": session_id, **facts}))
 
-    def _tell_version(self, kind: SessionEventType, session: AgentSession) -> None:
-        self._tell(kind, session.session_id, version=session.version, status=session.status.value)
+    def _report_version(self, kind: SessionEventType, session: AgentSession) -> None:
+        self._report(kind, session.session_id, version=session.version, status=session.status.value)
 
-    def _tell_action(self, before: AgentSession, after: AgentSession, action: Action) -> None:
-        self._tell(
+    def _report_action(self, before: AgentSession, after: AgentSession, action: Action) -> None:
+        self._report(
             SessionEventType.ACTION_EXECUTED,
             after.session_id,
             action=getattr(action, "__qualname__", type(action).__name__),
@@ -240,8 +240,8 @@ class SessionRuntime:
             afterStatus=after.status.value,
         )
 
-    def _tell_failure(self, kind: SessionEventType, session_id: str, error: Exception) -> None:
-        self._tell(kind, session_id, error=codec.text_of(error), errorType=type(error).__name__)
+    def _report_failure(self, kind: SessionEventType, session_id: str, error: Exception) -> None:
+        self._report(kind, session_id, error=codec.text_of(error), errorType=type(error).__name__)
 
 
 async def _done(outcome: AgentSession | Awaitable[AgentSession]) -> AgentSession:

@@ -34,16 +34,16 @@ _SCHEMA = {
 
 
 class SubAgentError(Exception):
-    """A sub-agent cannot be called, or has failed. Told to the model that called it."""
+    """A sub-agent cannot be called, or has failed. The model that called it receives this."""
 
 
 @dataclass(frozen=True, slots=True)
 class SubAgents:
-    """Makes the tool by which an agent has others work for it and waits for their answers.
+    """The tool by which an agent calls others and waits for their answers.
 
-    A sub-agent's session is derived from the call: a crash in its midst goes on with it. It has
-    its definition's budget and tools; ``drivers`` gives each definition its model. Below
-    ``max_depth`` there are none. A stop of the first agent stops all below it.
+    A sub-agent's session is derived from the call, so it continues after a crash. It has its
+    definition's budget and tools. ``drivers`` gives each definition its model. Below ``max_depth``
+    there are none. A stop of the first agent stops all below it.
     """
 
     runtime: SessionRuntime
@@ -79,7 +79,7 @@ class SubAgents:
             await self.runtime.create(_child(run, definition, child_id))
         loop = AgentLoop(self.drivers(definition), tools=(*self.tools, self.tool))
         scope = Scope(child_id, depth, _StopsOnly(run.scope.steering))
-        # Whoever held it and died does so for the rest of its lease.
+        # A dead owner holds it for the rest of its lease.
         async with self.runtime.holding(
             child_id, lease_s=self.lease_s, wait_s=3 * self.lease_s
         ) as lease:
@@ -115,7 +115,7 @@ def _answer(session: AgentSession) -> str:
 
 
 class _StopsOnly:
-    """What is said is said to the first agent; a stop is for all."""
+    """Messages go to the first agent only; a stop is for all."""
 
     def __init__(self, steering: Steering) -> None:
         self._steering = steering

@@ -71,7 +71,7 @@ class AgentState(Wire):
 
     @property
     def store(self) -> MessageStore:
-        """All that was said."""
+        """The conversation."""
         return self.context.store
 
     @property
@@ -81,7 +81,7 @@ class AgentState(Wire):
 
     @property
     def steps(self) -> tuple[AgentStep, ...]:
-        """The steps that are over."""
+        """The completed steps."""
         return self.execution.steps if self.execution else ()
 
     @property
@@ -91,7 +91,7 @@ class AgentState(Wire):
 
     @property
     def last_step(self) -> AgentStep | None:
-        """The last step that is over."""
+        """The last completed step."""
         return self.execution.last_step if self.execution else None
 
     @property
@@ -183,7 +183,7 @@ class AgentState(Wire):
         return self._moved(context=self.context.with_messages(messages))
 
     def with_user_message(self, content: str) -> AgentState:
-        """Return it with something that a user said."""
+        """Return it with a message of a user."""
         return self.with_messages([Message(role="user", content=content)])
 
     def with_metadata(self, **values: Any) -> AgentState:
@@ -210,9 +210,9 @@ class AgentState(Wire):
         return self._moved(execution=execution)
 
     def with_current_step(self, step: AgentStep) -> AgentState:
-        """Return it with this step running, and with what it said in the conversation.
+        """Return it with this step running, and with the step's messages in the conversation.
 
-        What a step says is tagged with its origin, and as a trace unless it is the final
+        A step's messages are tagged with their origin, and as a trace unless they are the final
         response. Without an execution one is begun: keep what is returned.
         """
         execution = (self.execution or ExecutionState.fresh()).with_current_step(step)
@@ -225,11 +225,11 @@ class AgentState(Wire):
         }
         if step.step_type is not AgentStepType.FINAL_RESPONSE:
             tags["is_trace"] = True
-        said = [message.with_metadata(**tags) for message in step.output_messages]
-        return self._moved(execution=execution, context=self.context.with_messages(said))
+        stated = [message.with_metadata(**tags) for message in step.output_messages]
+        return self._moved(execution=execution, context=self.context.with_messages(stated))
 
     def with_current_step_completed(self) -> AgentState:
-        """Return it with the step that runs among those that are over."""
+        """Return it with the running step among the completed ones."""
         if self.execution is None:
             return self
         return self._moved(execution=self.execution.with_current_step_completed())
@@ -241,7 +241,7 @@ class AgentState(Wire):
         return self._moved(execution=execution.with_continuation(continuation))
 
     def with_continuation_requested(self, *, requested: bool = True) -> AgentState:
-        """Return it with the request to go on, or without. Without an execution one is begun."""
+        """Return it with the request to continue, or without. Without an execution one is begun."""
         execution = self._begun()
         continuation = execution.continuation.with_continuation_requested(requested=requested)
         return self._moved(execution=execution.with_continuation(continuation))
@@ -252,8 +252,8 @@ class AgentState(Wire):
 
     def with_failure(self, error: BaseException | StepError) -> AgentState:
         """Return it with its execution failed by an error."""
-        noted = error if isinstance(error, StepError) else StepError.of(error)
-        return self._moved(execution=self._begun().with_failure(noted))
+        recorded = error if isinstance(error, StepError) else StepError.of(error)
+        return self._moved(execution=self._begun().with_failure(recorded))
 
     def for_next_execution(self) -> AgentState:
         """Return it between executions: the context stays, and so does the count."""

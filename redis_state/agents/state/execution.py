@@ -1,4 +1,4 @@
-"""One execution of an agent: its steps, and whether it goes on."""
+"""One execution of an agent: its steps, and whether it continues."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ _started = Kind(
 
 
 class ExecutionState(Wire):
-    """The steps that are over, the one that runs, and whether to go on.
+    """The completed steps, the running one, and whether to continue.
 
-    Judge by ``status`` whether it is over: the original sets ``completed_at`` after each step.
+    ``status`` decides whether it has ended: the original sets ``completed_at`` after each step.
     """
 
     slots: ClassVar[tuple[Slot, ...]] = (
@@ -106,22 +106,22 @@ class ExecutionState(Wire):
 
     @property
     def step_count(self) -> int:
-        """The steps that are over, and the one that runs."""
+        """The completed steps, and the running one."""
         return len(self.step_executions) + (self.current_step is not None)
 
     @property
     def steps(self) -> tuple[AgentStep, ...]:
-        """The steps that are over."""
+        """The completed steps."""
         return tuple(done.step for done in self.step_executions)
 
     @property
     def last_step(self) -> AgentStep | None:
-        """The last step that is over."""
+        """The last completed step."""
         return self.step_executions[-1].step if self.step_executions else None
 
     @property
     def current_step_or_last(self) -> AgentStep | None:
-        """The step that runs, else the last one that is over."""
+        """The running step, else the last completed one."""
         return self.current_step or self.last_step
 
     @property
@@ -131,7 +131,7 @@ class ExecutionState(Wire):
 
     @property
     def errors(self) -> tuple[StepError, ...]:
-        """The errors of the step that runs, then of those that are over."""
+        """The errors of the running step, then of the completed ones."""
         current = (self.current_step,) if self.current_step else ()
         return tuple(chain.from_iterable(step.all_errors for step in (*current, *self.steps)))
 
@@ -142,7 +142,7 @@ class ExecutionState(Wire):
 
     @property
     def should_stop(self) -> bool:
-        """Whether the loop ends here: told to, or with nothing left to do."""
+        """Whether the loop ends here: by a stop signal, or without further work."""
         if self.continuation.should_stop:
             return True
         if self.continuation.is_continuation_requested:
@@ -150,7 +150,7 @@ class ExecutionState(Wire):
         return self.current_step is None or not self.current_step.requested_calls
 
     def stop_signal(self, priorities: Mapping[StopReason, int] = PRIORITIES) -> StopSignal | None:
-        """Return the signal that counts, of the last step that is over and of the execution."""
+        """Return the effective signal, of the last completed step and of the execution."""
         last = self.step_executions[-1].continuation if self.step_executions else None
         of_step = last.stop_signals.highest(priorities) if last else None
         return better(of_step, self.continuation.stop_signals.highest(priorities), priorities)
@@ -166,9 +166,9 @@ class ExecutionState(Wire):
         return self.changed(current_step=step, current_step_started_at=begun)
 
     def with_current_step_completed(self) -> ExecutionState:
-        """Return it with the step that runs among those that are over; itself if none runs.
+        """Return it with the running step among the completed ones; itself without one.
 
-        Its stop signals stay, the request to go on does not.
+        Its stop signals stay, the request to continue does not.
         """
         step = self.current_step
         if step is None:
@@ -192,7 +192,7 @@ class ExecutionState(Wire):
         return self.changed(continuation=continuation)
 
     def with_completed(self) -> ExecutionState:
-        """Return it as over: failed with any error, else stopped if told to, else completed."""
+        """Return it as ended: failed with any error, else stopped by a signal, else completed."""
         closed = self.with_current_step_completed()
         return closed.changed(status=_ending(closed), completed_at=now())
 

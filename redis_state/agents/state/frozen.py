@@ -1,14 +1,14 @@
-"""JSON values that nobody can change: what the maps and lists of an agent's state hold.
+"""Immutable JSON values: the maps and lists of an agent's state.
 
-A value is copied when it is given, all the way down. So what was checked stays as it was checked,
-whatever its giver does to the original, and what is stored is equal to what is in memory:
+A value is copied when it is given, all the way down. Later changes of the original have no effect,
+and the stored value equals the one in memory:
 
-text, true, false, null, numbers    as they are; two halves of a surrogate pair are one character
-enum of texts or of numbers         its value
-mapping with keys of text           `FrozenMap`
-list, tuple                         `FrozenList`
+    text, true, false, null, numbers    unchanged; two halves of a surrogate pair are one character
+    enum of texts or of numbers         its value
+    mapping with keys of text           `FrozenMap`
+    list, tuple                         `FrozenList`
 
-Anything else is refused, with its place: JSON does not have it, and would store something else.
+Any other value is refused, with its place: JSON cannot represent it.
 """
 
 from __future__ import annotations

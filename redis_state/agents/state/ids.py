@@ -57,8 +57,8 @@ def id_for(name: str) -> str:
 def execution_id_for(session_id: str, name: str) -> str:
     """Return the id of a session's execution of a name: the name itself if it is a UUID.
 
-    Two sessions may each have an execution of one name, and what its tools do in the one is never
-    taken for what they do in the other. Errors: InvalidField for an empty name.
+    Two sessions may each have an execution of one name. Their tools have different idempotency
+    keys. Errors: InvalidField for an empty name.
     """
     check_session_id(session_id)
     found: str = text.check(name, "execution_id")

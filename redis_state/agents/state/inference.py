@@ -1,4 +1,4 @@
-"""What a model answered, what that used, and how it is to be asked."""
+"""A model's answer, its usage, and the configuration of the call."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def is_secret(name: str) -> bool:
 
 
 class LlmConfig(Wire):
-    """How a model is asked. ``api_key`` and ``query_params`` are never shown by ``repr``."""
+    """The configuration of a model. ``repr`` never shows ``api_key`` and ``query_params``."""
 
     slots: ClassVar[tuple[Slot, ...]] = tuple(_llm_slot(*pair) for pair in _LLM_KEYS.items())
 

@@ -1,4 +1,4 @@
-"""Parts of a state that are many: each is read when somebody looks at it, and kept as it came."""
+"""The many parts of a state: each is decoded when it is used, and kept as it was read."""
 
 from __future__ import annotations
 

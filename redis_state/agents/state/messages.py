@@ -1,4 +1,4 @@
-"""What was said: messages, in named sections."""
+"""The conversation: messages, in named sections."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class ToolCall(Wire):
 
 
 class ToolResult(Wire):
-    """What a tool answered, as the model is told."""
+    """The result of a tool, as the model receives it."""
 
     slots: ClassVar[tuple[Slot, ...]] = (
         Slot("content", "content", text, str),
@@ -137,7 +137,7 @@ class Message(Wire):
 
     @property
     def is_trace(self) -> bool:
-        """Whether it tells of work on the way to an answer."""
+        """Whether it belongs to the work before an answer."""
         return bool(self.metadata.get("is_trace"))
 
     def with_metadata(self, **values: Any) -> Message:
@@ -151,7 +151,7 @@ def text_of(messages: Iterable[Message]) -> str:
 
 
 class Messages(LazySequence[Message]):
-    """Messages in order. Those of a stored session are read when somebody looks at them."""
+    """Messages in order. Those of a stored session are decoded when they are used."""
 
     kind: ClassVar[type[Any]] = Message
 

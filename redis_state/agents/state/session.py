@@ -33,7 +33,7 @@ from redis_state.agents.state.wire import Kind, Slot, Wire, now
 
 
 class SessionStatus(StrEnum):
-    """What a session is said to be. A label: every session can be saved and executed."""
+    """The status of a session. A label: every session can be saved and executed."""
 
     ACTIVE = "active"
     SUSPENDED = "suspended"
@@ -174,7 +174,7 @@ class AgentSession(Wire):
     definition: AgentDefinition
     state: AgentState
 
-    # What the store that it came from holds of it, so that a save can tell what is new.
+    # What its store holds of it, so that a save finds what is new.
     _stored: object = PrivateAttr(default=None)
 
     @classmethod
@@ -213,12 +213,12 @@ class AgentSession(Wire):
 
     @property
     def status(self) -> SessionStatus:
-        """What it is said to be."""
+        """Its status."""
         return self.header.status
 
     @property
     def stored(self) -> object:
-        """What the store that it came from noted of it."""
+        """What its store has recorded of it."""
         return self._stored
 
     def remembering(self, stored: object) -> AgentSession:
@@ -262,7 +262,7 @@ class AgentSession(Wire):
         )
 
     def redacted(self) -> AgentSession:
-        """Return it without the keys of its models, and without what a store noted of it."""
+        """Return it without the keys of its models, and without the records of its store."""
         redacted = {"definition": self.definition.redacted(), "state": self.state.redacted()}
         return self.replaced(**redacted).remembering(None)
 

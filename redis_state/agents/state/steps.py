@@ -1,4 +1,4 @@
-"""The steps of an execution: what a model was told and answered, and which tools ran."""
+"""The steps of an execution: input and answer of the model, and the tools that ran."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _TOOL_ERROR = "ToolExecutionException"
 
 
 class AgentStepType(StrEnum):
-    """What a step was, told from what it holds."""
+    """The kind of a step, derived from its content."""
 
     TOOL_EXECUTION = "tool_execution"
     FINAL_RESPONSE = "final_response"
@@ -125,7 +125,7 @@ class ToolExecution(Wire):
 
 
 class AgentStep(Wire):
-    """One turn: what the model was told and answered, and the tools that it had run."""
+    """One turn: input and answer of the model, and the tools that it called."""
 
     slots: ClassVar[tuple[Slot, ...]] = (
         Slot("id", "id", uuid_kind, new_id),
@@ -150,13 +150,13 @@ class AgentStep(Wire):
 
     @classmethod
     def older(cls, data: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Find what a model asked for and used, once kept in the step itself."""
+        """Return the request and usage of a model, once kept in the step itself."""
         moved = {key: data[key] for key in ("toolCalls", "usage") if key in data}
         return {"inferenceResponse": moved} if moved else EMPTY
 
     @property
     def requested_calls(self) -> tuple[ToolCall, ...]:
-        """The tools that the model asked for, run or not."""
+        """The tools that the model requested, run or not."""
         return self.inference_response.tool_calls
 
     @property
@@ -167,10 +167,10 @@ class AgentStep(Wire):
     @property
     def all_errors(self) -> tuple[StepError, ...]:
         """The errors of tools that failed, then the others; none of them twice."""
-        noted = {error.message for error in self.errors}
+        recorded = {error.message for error in self.errors}
         failed = (run.error for run in self.tool_executions)
         of_tools = [StepError(message=e, class_=_TOOL_ERROR) for e in failed if e is not None]
-        return (*(e for e in of_tools if e.message not in noted), *self.errors)
+        return (*(e for e in of_tools if e.message not in recorded), *self.errors)
 
     @property
     def has_errors(self) -> bool:
@@ -179,7 +179,7 @@ class AgentStep(Wire):
 
     @property
     def step_type(self) -> AgentStepType:
-        """What it was: an error, else tools asked for, else the final response."""
+        """Its kind: an error, else requested tools, else the final response."""
         if self.has_errors:
             return AgentStepType.ERROR
         if self.requested_calls:
@@ -192,7 +192,7 @@ class AgentStep(Wire):
 
 
 class StepExecution(Wire):
-    """A step that is over: when it ran, and whether to go on after it."""
+    """A completed step: when it ran, and whether to continue after it."""
 
     slots: ClassVar[tuple[Slot, ...]] = (
         Slot("id", "id", uuid_kind, new_id),
@@ -236,7 +236,7 @@ class StepExecution(Wire):
 
 
 class StepExecutions(LazySequence[StepExecution]):
-    """The steps that are over. Each is read from its wire form when somebody looks at it."""
+    """The completed steps. Each is decoded from its wire form when it is used."""
 
     kind: ClassVar[type[Any]] = StepExecution
 

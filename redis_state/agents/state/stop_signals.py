@@ -1,4 +1,4 @@
-"""Why an execution should stop, or go on all the same."""
+"""The reasons to stop an execution, or to continue all the same."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ _signals = Kind(
 
 
 class ExecutionContinuation(Wire):
-    """Whether to go on: the signals against it, and whether somebody asked for it."""
+    """Whether to continue: the signals against it, and whether continuing was requested."""
 
     slots: ClassVar[tuple[Slot, ...]] = (
         Slot("stop_signals", "stop_signals", _signals, StopSignals),
@@ -126,7 +126,7 @@ class ExecutionContinuation(Wire):
 
     @property
     def should_stop(self) -> bool:
-        """Whether there are signals and nobody asked to go on."""
+        """Whether there are signals and continuing was not requested."""
         return bool(self.stop_signals) and not self.is_continuation_requested
 
     def with_signal(self, signal: StopSignal) -> ExecutionContinuation:
@@ -134,7 +134,7 @@ class ExecutionContinuation(Wire):
         return self.changed(stop_signals=self.stop_signals.with_signal(signal))
 
     def with_continuation_requested(self, *, requested: bool = True) -> ExecutionContinuation:
-        """Return it with the request to go on, or without."""
+        """Return it with the request to continue, or without."""
         return self.changed(is_continuation_requested=requested)
 
     def explain(self) -> str:

@@ -150,7 +150,7 @@ class Wire(BaseModel):
         return _in_order(written, source, known)
 
     def was_read(self, field: str) -> bool:
-        """Whether a field's value is the one that was read."""
+        """Return whether a field's value is the one that was read."""
         return field in self._values and self._values[field] is self.__dict__.get(field)
 
     def changed(self, **values: Any) -> Self:
@@ -168,7 +168,7 @@ class Wire(BaseModel):
         gone = {
             key for slot in self.slots if slot.field in values for key in (slot.key, *slot.legacy)
         }
-        # The keys stay for their order; without its value in _values a field is written anew.
+        # The keys stay for their order; without its value in _values a field is written again.
         source = {key: None if key in gone else value for key, value in self._source.items()}
         kept = {name: value for name, value in self._values.items() if name not in values}
         made._values, made._source = kept, source  # noqa: SLF001 - its own class

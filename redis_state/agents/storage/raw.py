@@ -1,4 +1,4 @@
-"""A session as it is stored, whether it can be read or not: what a damaged one is mended from."""
+"""A session as it is stored, readable or not: the basis for repairing a damaged one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class RawSession:
 
     @property
     def born(self) -> datetime:
-        """When its header said that it was made, to the second: a save must say so too."""
+        """The creation time in its header, to the second: a save must have the same."""
         return datetime.fromtimestamp(int(self.fields.get("born", b"0")), UTC)
 
     @property
@@ -39,11 +39,11 @@ class RawSession:
         return tuple(self._problems())
 
     def to_dict(self, *, with_keys: bool = False) -> dict[str, Any]:
-        """Write it in the wire form of a session, as far as it goes, without checking anything.
+        """Return it in the wire form of a session, as far as possible, without checking anything.
 
-        What is no JSON stands in its place as text. Steps and messages that have no place stand
-        under ``parts``, by the names of their fields. Keys of models are redacted unless asked
-        for, and so is what is no JSON where such a key stands.
+        What is no JSON stands in its place as text. Steps and messages without a place stand under
+        ``parts``, by the names of their fields. Keys of models are redacted unless ``with_keys``,
+        and so is text that is no JSON in the place of such a key.
         """
         names = ("header", "definition", "head")
         header, definition, state = (self._value(name) for name in names)

@@ -1,13 +1,13 @@
-"""How a session stands in its hash: a head that is written each time, and parts written once.
+"""The layout of a session's hash: a head that each save writes, and parts written once.
 
-    header, definition   what listings show, and what the agent is
-    head                 the state without the steps that are over and without what was said
+    header, definition   what listings show, and the agent's definition
+    head                 the state without the completed steps and the conversation
     parts                how many there are of which kind
-    s:<n>                the nth step that is over
+    s:<n>                the nth completed step
     m<k>:<n>             the nth message of the kth section
 
-A part that has not changed since the session was read or saved is the same object, so what is new
-is found without looking into any of them, and the rest stays on the server as it is.
+A part that has not changed since the session was read or saved is the same object. So new parts are
+found without reading any, and the rest stays on the server.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class StoredImage:
     parts: PartLists
 
     def is_base_of(self, session: AgentSession) -> bool:
-        """Whether this is the very version that the session was made from."""
+        """Return whether this is the version that the session was made from."""
         return (self.session_id, self.version) == (session.session_id, session.version)
 
 

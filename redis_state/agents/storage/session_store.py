@@ -115,9 +115,9 @@ class SessionStore:
     ) -> AgentSession:
         """Save a session over the version that it was loaded at; return it at the next.
 
-        Atomic. Only what is new since then is sent: a step, not the history. The session given
-        stays as it is. ``write`` as in `create`. Errors: SessionConflict at any other version, or
-        if the id was deleted and created anew; SessionNotFound; LeaseLost under a stale fence.
+        Atomic. Only new parts are sent: a step, not the history. The given session does not change.
+        ``write`` as in `create`. Errors: SessionConflict at any other version, or if the id was
+        deleted and created again; SessionNotFound; LeaseLost under a stale fence.
         """
         if _version_of(session) < 1:
             raise SessionConflict(
@@ -150,10 +150,10 @@ class SessionStore:
         return _remembering(found.session, write, found.parts, sealed=found.sealed)
 
     async def raw(self, session_id: str) -> RawSession | None:
-        """Return a session as it is stored, or None. Nothing of it is read: it may be damaged.
+        """Return a session as it is stored, or None. Its content is not decoded: it may be damaged.
 
-        Its ``problems`` say what cannot be read; its ``to_dict`` gives all that is there, to be
-        mended and stored again.
+        Its ``problems`` list what cannot be read. Its ``to_dict`` returns all that is there, to be
+        repaired and stored again.
         """
         flat = await self._base.fetch(self._key(session_id))
         names = (name.decode("utf-8", "backslashreplace") for name in flat[::2])
@@ -211,32 +211,32 @@ class SessionStore:
         status: SessionStatus | None = None,
         agent_name: str | None = None,
         after: str | None = None,
-        count: int = 100,
+        limit: int = 100,
     ) -> SessionPage:
-        """Return up to ``count`` headers, the session created last first, and a cursor.
+        """Return up to ``limit`` headers, the session created last first, and a cursor.
 
         Costs the page, whatever there is besides: no state is touched. A walk through all pages
         meets each session that is there all the while once; what is created meanwhile comes
-        before its first page. Errors: InvalidField for a count below 1, or a bad cursor.
+        before its first page. Errors: InvalidField for a limit below 1, or a bad cursor.
         """
-        if limits.count("count", count) > _MOST:
-            raise InvalidField("count", f"must be from 1 to {_MOST}")
+        if limits.count("limit", limit) > _MOST:
+            raise InvalidField("limit", f"must be from 1 to {_MOST}")
         if after is not None and not _CURSOR.fullmatch(after):
             raise InvalidField("after", "is no cursor of a listing")
         tag = _tag(status, agent_name)
         headers: list[SessionHeader] = []
-        wanted = count
+        wanted = limit
         while True:
             places = await self._places(tag, after, wanted)
             for place, header in zip(places, await self._headers(tag, places), strict=True):
                 after = place
                 headers += [header] if header else []
-                if len(headers) == count:
+                if len(headers) == limit:
                     return SessionPage(tuple(headers), after, at_end=False)
             if not places:
                 return SessionPage(tuple(headers), after, at_end=True)
             # Some have expired, and where there are some there are many.
-            wanted = max(count - len(headers), _AT_ONCE)
+            wanted = max(limit - len(headers), _AT_ONCE)
 
     async def _write(
         self,
@@ -292,7 +292,7 @@ class SessionStore:
         gone: list[tuple[str, Place]] = []
         for session_id, place, (data, created) in zip(ids, places, found, strict=True):
             if data is None:
-                # It has expired: its place in the listing goes when somebody comes by.
+                # It has expired: a later save removes its entry in the listing.
                 gone.append((session_id, Place(self._index(session_id), f"{tag}:{place}")))
             if data is None or created.decode() != place.partition(":")[0]:
                 headers.append(None)  # what is there now stands elsewhere

@@ -20,8 +20,9 @@ from redis_state.errors import ConfigError
 from redis_state.integrations.a2a.convert import failed, status_of, task_of
 from redis_state.settings import Settings, make_settings
 from redis_state.store import RedisStateStore
-from redis_state.stores.a2a_owners import A2AOwner
-from redis_state.stores.a2a_versions import A2ALimits, A2ATasks, Ref, VersionedTask
+from redis_state.stores.a2a.ownership import A2AOwner
+from redis_state.stores.a2a.page_tokens import PageTokens
+from redis_state.stores.a2a.tasks import A2ALimits, A2ATasks, Ref, VersionedTask
 from redis_state.stores.base import ms
 from redis_state.transport.keys import a2a_scope
 
@@ -36,12 +37,12 @@ class A2AOptions:
     """How an A2A server keeps its tasks.
 
     ``lease_s`` is how long a server may be silent before what it works on is ended as failed.
-    ``on_orphan`` is then called with the task's id and the event (a push sender's
-    ``send_notification`` fits), on one server at a time and at least once: again if that server
-    dies before it returns, or if it raises. ``event.status.message.message_id`` is the same each
-    time: an idempotency key. Give it to all servers alike. ``max_events`` of a task can be read
-    back, ``max_bytes`` is the most that a task or an event may have, ``tombstone`` is how long a
-    deleted id stays refused.
+    ``on_orphan`` is then called with the task's id and the event; a push sender's
+    ``send_notification`` fits. One server at a time calls it, at least once. It is called again if
+    that server dies before it returns, or if it raises. ``event.status.message.message_id`` is the
+    same each time: an idempotency key. Give it to all servers alike. ``max_events`` of a task can
+    be read back. ``max_bytes`` limits a task and an event. ``tombstone`` is how long a deleted id
+    stays refused.
     """
 
     owner_resolver: OwnerResolver = resolve_user_scope
@@ -64,8 +65,8 @@ class A2AOptions:
 class A2ABackend:
     """One A2A server's tasks on Redis. Make one for each process, and close it at the end.
 
-    Making it does no I/O. Once entered, or from the first call on, it renews the leases of what
-    this server works on, and looks after the tasks of servers that have died.
+    Making it does no I/O. Once entered, or from the first call on, it renews the leases of the
+    tasks that this server works on. It also ends the tasks of servers that have died.
     """
 
     def __init__(
@@ -77,7 +78,10 @@ class A2ABackend:
     ) -> None:
         self.store: RedisStateStore = store
         self.options: A2AOptions = options or A2AOptions()
+        settings = store.settings
         limits = A2ALimits(
+            active_ms=ms(settings.active_task_ttl),
+            finished_ms=ms(settings.finished_task_ttl),
             max_bytes=self.options.max_bytes,
             max_events=self.options.max_events,
             max_configs=self.options.max_push_configs,
@@ -85,8 +89,9 @@ class A2ABackend:
             lease_ms=int(self.options.lease_s * 1000),
         )
         self.tasks: A2ATasks = A2ATasks(store.base, limits)
-        tell = self._tell if self.options.on_orphan else None
-        self.owner: A2AOwner = A2AOwner(self.tasks, failed, tell)
+        self.page_tokens: PageTokens = PageTokens(store.base)
+        report = self._report if self.options.on_orphan else None
+        self.owner: A2AOwner = A2AOwner(self.tasks, failed, report)
         # By task id, which is all that the SDK's queues know: who is read here, and who is fed.
         self.tapped: Counter[str] = Counter()
         self.fed: set[str] = set()
@@ -151,7 +156,7 @@ class A2ABackend:
         if self._owns_store:
             await self.store.aclose()
 
-    async def _tell(self, ref: Ref, body: bytes) -> None:
+    async def _report(self, ref: Ref, body: bytes) -> None:
         if self.options.on_orphan is not None:
             await self.options.on_orphan(ref.task_id, status_of(task_of(body)))
 

@@ -29,27 +29,17 @@ from a2a.utils.proto_utils import to_stream_response
 from google.protobuf.message import DecodeError
 
 from redis_state.errors import CursorGap, InvalidField, InvalidTransition
-from redis_state.stores.a2a_versions import Draft, Phase
+from redis_state.models.a2a import read_state
+from redis_state.stores.a2a.tasks import Draft, Listing, Phase
 
 P = TypeVar("P", Task, TaskStatusUpdateEvent)
 
-ENDED_STATES: frozenset[TaskState] = frozenset(
-    {
-        TaskState.TASK_STATE_COMPLETED,
-        TaskState.TASK_STATE_FAILED,
-        TaskState.TASK_STATE_CANCELED,
-        TaskState.TASK_STATE_REJECTED,
-    }
-)
-WAITING_STATES: frozenset[TaskState] = frozenset(
-    {TaskState.TASK_STATE_INPUT_REQUIRED, TaskState.TASK_STATE_AUTH_REQUIRED}
-)
 # A list's page token holds one.
 _LONGEST_ID = 2048
 
 
 def draft_of(task: Task, event: Event | None) -> Draft:
-    """Make a task ready to be written. One that stops without an event of its own tells itself.
+    """Make a task ready to be written. One that stops without an event of its own is its event.
 
     Errors: InvalidParamsError for a task without an id or with one of more than 2048 bytes, or in
     no state that this SDK knows.
@@ -63,22 +53,34 @@ def draft_of(task: Task, event: Event | None) -> Draft:
     phase = phase_of(task)
     if event is None and phase is not Phase.OPEN:
         event = task
+    state = str(int(task.status.state))
     timed = task.HasField("status") and task.status.HasField("timestamp")
+    when_ns = task.status.timestamp.ToNanoseconds() if timed else None
     return Draft(
-        state=str(int(task.status.state)),
+        state=state,
         phase=phase,
-        context=task.context_id,
-        when_ns=task.status.timestamp.ToNanoseconds() if timed else None,
-        body=task.SerializeToString(),
+        listing=Listing.at(task.context_id, state, when_ns),
         event=b"" if event is None else event_bytes(event),
+        fields={"body": task.SerializeToString()},
     )
 
 
 def phase_of(task: Task) -> Phase:
-    """Return what a task's state means for whoever waits for it."""
-    if task.status.state in ENDED_STATES:
+    """Return what a task's state means for its subscribers."""
+    return _PHASES.get(task.status.state, Phase.OPEN)
+
+
+def _phase_of_state(name: str) -> Phase:
+    try:
+        state = read_state(name)
+    except InvalidField:
+        return Phase.OPEN  # unspecified
+    if state.is_terminal:
         return Phase.ENDED
-    return Phase.WAITING if task.status.state in WAITING_STATES else Phase.OPEN
+    return Phase.WAITING if state.phase.is_waiting else Phase.OPEN
+
+
+_PHASES = {number: _phase_of_state(name) for name, number in TaskState.items()}
 
 
 def task_of(body: bytes) -> Task:
@@ -114,7 +116,7 @@ def event_of(data: bytes) -> Event:
 
 
 def status_of(task: Task) -> TaskStatusUpdateEvent:
-    """Make the event that tells a task's status."""
+    """Make the event of a task's status."""
     return TaskStatusUpdateEvent(task_id=task.id, context_id=task.context_id, status=task.status)
 
 
@@ -127,7 +129,7 @@ def failed(task_id: str, body: bytes, reason: str) -> Draft:
     task.id = task_id
     if task.status.HasField("message"):
         task.history.append(task.status.message)
-    status = TaskStatus(state=TaskState.TASK_STATE_FAILED, message=_said(task, reason))
+    status = TaskStatus(state=TaskState.TASK_STATE_FAILED, message=_stated(task, reason))
     status.timestamp.FromDatetime(datetime.now(UTC))
     task.status.CopyFrom(status)
     return draft_of(task, status_of(task))
@@ -141,14 +143,14 @@ def explained(task: Task, event: Event | None, reason: str) -> tuple[Task, Event
     if not (reason and silent):
         return task, event
     task = _copy(task)
-    task.status.message.CopyFrom(_said(task, reason))
+    task.status.message.CopyFrom(_stated(task, reason))
     if isinstance(event, TaskStatusUpdateEvent):
         event = _copy(event)
         event.status.message.CopyFrom(task.status.message)
     return task, task if isinstance(event, Task) else event
 
 
-def _said(task: Task, text: str) -> Message:
+def _stated(task: Task, text: str) -> Message:
     return Message(
         message_id=str(uuid.uuid4()),
         task_id=task.id,

@@ -1,7 +1,7 @@
-"""An agent executor that hears of a task's end from other servers and stops the agent at once.
+"""An agent executor that stops its agent as soon as another server ends the task.
 
-The SDK looks at a task when its agent writes the next event. An agent that writes nothing, waiting
-for a model or a person, would go on for hours after another server cancelled the task.
+The SDK reads a task when its agent writes the next event. An agent that waits for a model or a
+person writes nothing. It would continue for hours after another server cancelled the task.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from a2a.utils.errors import TaskNotFoundError
 from redis_state.errors import CursorGap, NoConnection
 from redis_state.integrations.a2a.backend import A2ABackend
 from redis_state.integrations.a2a.convert import status_of, task_of
-from redis_state.integrations.a2a.queues import feed_look_s
-from redis_state.stores.a2a_versions import Phase, Ref, VersionedTask
+from redis_state.integrations.a2a.queues import feed_check_s
+from redis_state.stores.a2a.tasks import Phase, Ref, VersionedTask
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -31,8 +31,8 @@ class InterruptibleExecutor(AgentExecutor):
     """Run another executor, and stop it when another server ends or deletes its task.
 
     The inner executor's ``cancel`` is called first, as the SDK does for a cancel on the server that
-    runs it; then its ``execute`` is cancelled, and the task's end is told to this server's own
-    subscribers. ``stop_s`` is how long the inner ``cancel`` may take.
+    runs it; then its ``execute`` is cancelled, and this server's own subscribers receive the
+    task's end. ``stop_s`` is how long the inner ``cancel`` may take.
     """
 
     def __init__(self, backend: A2ABackend, inner: AgentExecutor, *, stop_s: float = 10.0) -> None:
@@ -52,7 +52,7 @@ class InterruptibleExecutor(AgentExecutor):
         if found is not None and found.phase is Phase.GONE:
             raise TaskNotFoundError("Task was deleted")
         if found is not None and found.phase is Phase.ENDED:
-            await self._tell(task_of(found.body), event_queue)
+            await self._report(task_of(found.body), event_queue)
             return
         agent = asyncio.ensure_future(self.inner.execute(context, event_queue))
         ear = asyncio.ensure_future(self._ended_elsewhere(ref, cursor))
@@ -75,10 +75,12 @@ class InterruptibleExecutor(AgentExecutor):
         await self.inner.cancel(context, event_queue)
 
     async def _ended_elsewhere(self, ref: Ref, cursor: str) -> None:
-        """Return once somebody else has ended the task. Its own end is the agent's business."""
+        """Return once another server has ended the task. The agent handles its own end."""
         while True:
             try:
-                rows = self.backend.tasks.log(ref).follow(after=cursor, patience_s=_PATIENCE_S)
+                rows = self.backend.tasks.log(ref).follow(
+                    after=cursor, reconnect_timeout_s=_PATIENCE_S
+                )
                 async with aclosing(rows):
                     async for row in rows:
                         cursor = row.cursor
@@ -92,7 +94,7 @@ class InterruptibleExecutor(AgentExecutor):
                 cursor = gap.resume_after
             except NoConnection as error:
                 log.warning("ends from elsewhere are not heard of at the moment: %s", error)
-                await asyncio.sleep(feed_look_s(self.backend))
+                await asyncio.sleep(feed_check_s(self.backend))
 
     async def _stop(
         self,
@@ -114,12 +116,12 @@ class InterruptibleExecutor(AgentExecutor):
         await asyncio.wait({agent})
         if task is None:
             raise TaskNotFoundError("Task was deleted")
-        await self._tell(task, event_queue)
+        await self._report(task, event_queue)
 
     async def _read(self, ref: Ref) -> VersionedTask | None:
         return await self.backend.owner.read(ref, partial(self.backend.tasks.read, ref))
 
-    async def _tell(self, task: Task, event_queue: EventQueue) -> None:
+    async def _report(self, task: Task, event_queue: EventQueue) -> None:
         """End this server's consumer: it then reads the task and closes streams."""
         await event_queue.enqueue_event(status_of(task))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 
 from a2a.server.context import ServerCallContext
@@ -52,13 +53,13 @@ class RedisPushNotificationConfigStore(PushNotificationConfigStore):
     ) -> list[TaskPushNotificationConfig]:
         """Return the caller's configurations of a task, in the order they were set."""
         scope = self.backend.scope(context)
-        return self._read(scope, await self._configs.of_owner(scope, task_id))
+        return self._read(scope, (await self._configs.list(scope, task_id)).values())
 
     async def get_info_for_dispatch(self, task_id: str) -> list[TaskPushNotificationConfig]:
         """Return the configurations of a task, of all owners."""
         held = self.backend.owner.held
         working = {ref.scope for ref in held if ref.task_id == task_id}
-        find = partial(self._configs.of_all, task_id, working=working)
+        find = partial(self._configs.list_all, task_id, working=working)
         # The SDK's sender sends nothing of what it cannot look up: so a stall is waited for.
         found = await self.backend.owner.repeat(find)
         return self._read("a2a-push", found)
@@ -75,7 +76,7 @@ class RedisPushNotificationConfigStore(PushNotificationConfigStore):
         """Close the backend."""
         await self.backend.aclose()
 
-    def _read(self, scope: str, configs: list[bytes]) -> list[TaskPushNotificationConfig]:
+    def _read(self, scope: str, configs: Iterable[bytes]) -> list[TaskPushNotificationConfig]:
         found: list[TaskPushNotificationConfig] = []
         for config in configs:
             try:

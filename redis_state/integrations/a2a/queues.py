@@ -1,9 +1,9 @@
 """The SDK's QueueManager on Redis, for ``LegacyRequestHandler``; the newer handlers take none.
 
-The server that runs an agent feeds its queue: to its own consumer as ever, and to a log. A tap on
-another server reads that log from where it stands. Its end, told or by the feeder's death, closes
-the taps; after the feeder's death the last event is the end of the task, as it is read by then. The
-SDK names queues by the task's id alone, so here nothing stands under its owner.
+The server that runs an agent feeds its queue: its own consumer, and a log. A tap on another server
+reads that log from its present end. The queue's end closes the taps, and so does the feeder's
+death. After the feeder's death the last event is the end of the task. The SDK names queues by the
+task's id alone, so these keys have no owner.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from redis_state.integrations.a2a.convert import event_bytes, event_of, status_o
 from redis_state.primitives.lease import HeldLease, Leases, new_owner
 from redis_state.primitives.log import Bounds, Log
 from redis_state.primitives.signal import Row
-from redis_state.stores.a2a_versions import Phase, Ref, new_write
+from redis_state.stores.a2a.tasks import Phase, Ref, new_write
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ _PUT_S = 30.0
 
 
 class _FedQueue(EventQueueLegacy):
-    """A queue whose events and end are told to other servers before they are here."""
+    """A queue whose events and end are published to other servers first."""
 
     def __init__(self, feed: _Feed) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class _FedQueue(EventQueueLegacy):
     async def enqueue_event(self, event: Event) -> None:
         """Publish an event, then queue it."""
         if not self.is_closed():
-            await self._feed.tell(_EVENT + event_bytes(event))
+            await self._feed.report(_EVENT + event_bytes(event))
         await super().enqueue_event(event)
 
     async def close(self, immediate: bool = False) -> None:  # noqa: FBT001, FBT002 - the SDK's
@@ -58,7 +58,7 @@ class _FedQueue(EventQueueLegacy):
 
 
 class _Feed:
-    """The log of one queue, and the lease that says that somebody feeds it."""
+    """The log of one queue, and the lease of the server that feeds it."""
 
     def __init__(self, backend: A2ABackend, task_id: str) -> None:
         keys = backend.store.base.keys
@@ -66,7 +66,7 @@ class _Feed:
         self._owner = backend.owner
         self._task_id = task_id
         self._writer = backend.owner.name
-        self._telling = asyncio.Lock()
+        self._publishing = asyncio.Lock()
         self._claim = new_owner()
         self._lease = keys.a2a_queue_lease(task_id)
         self._lease_ms = backend.tasks.limits.lease_ms
@@ -99,14 +99,14 @@ class _Feed:
             except BackendError as error:
                 log.warning("a queue's lease could not be taken: %s", error)
 
-    async def tell(self, data: bytes) -> None:
+    async def report(self, data: bytes) -> None:
         """Append to the log, in the order of the calls, and again while the server is silent.
 
         The agent that could not be heard fails, and the legacy handler writes nothing of that: so
         its task is given up.
         """
         row = (new_write(self._writer).encode(), data)
-        async with self._telling:
+        async with self._publishing:
             try:
                 await self._owner.repeat(partial(self.log.add, row))
             except BackendError as error:
@@ -123,7 +123,7 @@ class _Feed:
             await asyncio.wait({self._beating})
         try:
             # Rows under way come before the end.
-            async with self._telling:
+            async with self._publishing:
                 await self.log.add((new_write(self._writer).encode(), _CLOSED))
             if self._held is not None:
                 await self._leases.release(self._held)
@@ -247,7 +247,7 @@ class RedisQueueManager(QueueManager):
                 break
             child.task_done()
             try:
-                await feed.tell(_EVENT + event_bytes(event))
+                await feed.report(_EVENT + event_bytes(event))
             except Exception as error:  # noqa: BLE001 - its taps are to end all the same
                 log.error("a queue ends early, an event cannot be told: %s", type(error).__name__)  # noqa: TRY400 - a traceback may show the event
                 break
@@ -258,11 +258,11 @@ class RedisQueueManager(QueueManager):
         reader = asyncio.ensure_future(self._copy(tap))
         try:
             while not reader.done():
-                await asyncio.wait({reader}, timeout=feed_look_s(self.backend))
+                await asyncio.wait({reader}, timeout=feed_check_s(self.backend))
                 if not reader.done() and await self._is_dead(tap.feed):
                     reader.cancel()
                     await asyncio.gather(reader, return_exceptions=True)
-                    await self._tell_end(tap)
+                    await self._deliver_end(tap)
             error = None if reader.cancelled() else reader.exception()
             if error is not None:
                 log.error("a tap ends early: %s", type(error).__name__)
@@ -271,7 +271,7 @@ class RedisQueueManager(QueueManager):
             await asyncio.gather(reader, return_exceptions=True)
             self._start(self._end_tap(tap.task_id, tap.queue))
 
-    async def _tell_end(self, tap: _Tap) -> None:
+    async def _deliver_end(self, tap: _Tap) -> None:
         """Give a tap the rows its dead feeder still wrote, and then the end of the task.
 
         The queue's lease may run out before the task's: until then the task is not ended.
@@ -294,7 +294,7 @@ class RedisQueueManager(QueueManager):
                     if found.phase is not Phase.OPEN:
                         await tap.give(status_of(task_of(found.body)))
                         return
-                    await asyncio.sleep(feed_look_s(self.backend))
+                    await asyncio.sleep(feed_check_s(self.backend))
         except (BackendError, CursorGap, TimeoutError) as error:
             log.warning("the end of a task could not be sent to a tap: %r", error)
 
@@ -333,11 +333,11 @@ class RedisQueueManager(QueueManager):
             except NoConnection as error:
                 # Such as a server with other passwords: it may be the right one again.
                 log.warning("a tap cannot read on at the moment: %s", error)
-                await asyncio.sleep(feed_look_s(self.backend))
+                await asyncio.sleep(feed_check_s(self.backend))
 
 
-def feed_look_s(backend: A2ABackend) -> float:
-    """How often a tap looks whether its feeder lives."""
+def feed_check_s(backend: A2ABackend) -> float:
+    """Return how often a tap checks that its feeder lives."""
     return backend.tasks.limits.lease_ms / 3000
 
 

@@ -15,7 +15,7 @@ from a2a.types.a2a_pb2 import ListTasksRequest, ListTasksResponse, Task, TaskSta
 from redis_state.integrations.a2a.backend import A2ABackend
 from redis_state.integrations.a2a.convert import draft_of, explained, protocol_errors, task_of
 from redis_state.integrations.a2a.pages import list_page
-from redis_state.stores.a2a_versions import UNLESS_REVIVED, Phase, new_write
+from redis_state.stores.a2a.tasks import UNLESS_REVIVED, Phase, new_write
 
 
 class RedisTaskStore(TaskStore):
@@ -33,8 +33,8 @@ class RedisTaskStore(TaskStore):
         """Save a task whole. Errors: UnsupportedOperationError for one that has ended in another
         state, TaskNotFoundError for one that was deleted, InvalidParamsError for one too large.
 
-        On a server that only listens to the task's queue nothing but a cancel is written: there the
-        legacy handler saves what it hears, which is older than what was saved where it was said.
+        A server that only taps the task's queue writes nothing but a cancel: there the legacy
+        handler saves what it receives, which is older than what the feeding server has saved.
         """
         cancels = task.status.state == TaskState.TASK_STATE_CANCELED
         if self.backend.only_listens(task.id) and not cancels:
@@ -61,8 +61,7 @@ class RedisTaskStore(TaskStore):
 
     async def list(self, params: ListTasksRequest, context: ServerCallContext) -> ListTasksResponse:
         """Return a page of the caller's tasks, the last changed first, as of one moment."""
-        with protocol_errors():
-            return await list_page(self.backend, params, self.backend.scope(context))
+        return await list_page(self.backend, params, self.backend.scope(context))
 
     async def delete(self, task_id: str, context: ServerCallContext) -> None:
         """Delete a task with its events. An agent that works on it is stopped."""

@@ -34,7 +34,7 @@ from redis_state.integrations.a2a.convert import (
     task_of,
 )
 from redis_state.integrations.a2a.pages import list_page
-from redis_state.stores.a2a_versions import UNLESS_ENDED, Phase, Ref, Rule, VersionStamp, new_write
+from redis_state.stores.a2a.tasks import UNLESS_ENDED, Phase, Ref, Rule, VersionStamp, new_write
 
 
 class RedisTaskVersion(TaskVersion):
@@ -124,11 +124,10 @@ class RedisVersionedTaskStore(VersionedTaskStore):
 
     async def list(self, params: ListTasksRequest, context: ServerCallContext) -> ListTasksResponse:
         """Return a page of the caller's tasks, the last changed first, as of one moment."""
-        with protocol_errors():
-            return await list_page(self.backend, params, self.backend.scope(context))
+        return await list_page(self.backend, params, self.backend.scope(context))
 
     async def delete(self, task_id: str, context: ServerCallContext) -> None:
-        """Delete a task with its events. Who watches it is told; an agent of it is stopped."""
+        """Delete a task with its events. Its watchers receive the end; its agent is stopped."""
         with protocol_errors():
             await self.backend.owner.drop(self.backend.ref(task_id, context))
 
@@ -148,22 +147,23 @@ class RedisTaskEventStream(TaskEventStream):
         self.backend: A2ABackend = backend
 
     async def publish(self, task_id: str, event: VersionedEvent) -> None:  # noqa: ARG002
-        """Do nothing for what was written with its task; tell a message, which is not.
+        """Publish a message; any other event was written with its task.
 
-        A message that answers without a task has nobody who could have subscribed to it.
+        A message that answers without a task has no subscribers.
         """
         version = event.version
         if not isinstance(event.event, Message) or not isinstance(version, RedisTaskVersion):
             return
         write = new_write(self.backend.owner.name)
-        tell = partial(self.backend.tasks.tell, version.ref, event_bytes(event.event), write=write)
+        event_data = event_bytes(event.event)
+        publish = partial(self.backend.tasks.publish, version.ref, event_data, write=write)
         with protocol_errors():
-            await self.backend.owner.repeat(tell)
+            await self.backend.owner.repeat(publish)
 
     async def subscribe(
         self, task_id: str, *, after: TaskVersion
     ) -> AsyncGenerator[VersionedEvent, None]:
-        """Yield each event after a version once, in order, and go on live until the task ends.
+        """Yield each event after a version once, in order, and continue live until the task ends.
 
         ``after`` is a version that a store gave for this task, or one of `version_at`. Ends also
         when the server that works on the task dies: the last event is then FAILED. Errors:

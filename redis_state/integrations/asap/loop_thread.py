@@ -17,9 +17,9 @@ Work = Callable[[], Coroutine[Any, Any, T]]
 
 
 class LoopThread:
-    """Run coroutines to their end while the caller waits, also one with a running loop.
+    """Run coroutines to their end while the caller waits, also a caller with a running loop.
 
-    The thread starts with the first call, and anew in a process that was forked since.
+    The thread starts with the first call, and again in a forked process.
     """
 
     def __init__(self, name: str) -> None:
@@ -63,7 +63,7 @@ class LoopThread:
     def after_fork(self) -> None:
         """Forget, in a child, the thread that only its parent has."""
         if self._loop is not None:
-            # To end it here could tell the server something on the parent's connection.
+            # Ending it here could send data on the parent's connection.
             _of_parents.append(self._loop)
         self._lock = threading.Lock()  # another thread may have held it
         self._waiting = set()

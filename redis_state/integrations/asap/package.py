@@ -9,7 +9,7 @@ from redis_state.errors import ConfigError
 
 
 def load(module: str) -> Any:
-    """Import one of ASAP's modules. Errors: ConfigError tells what to install."""
+    """Import one of ASAP's modules. Errors: ConfigError names what to install."""
     try:
         return import_module(module)
     except ImportError:

@@ -53,7 +53,7 @@ class AsyncRedisSnapshotStore:
         return await self._snapshots.delete(task_id, version)
 
     async def by_id(self, task_id: str, snapshot_id: str) -> Any:
-        """Return the snapshot that a `StateRestore` names, whichever version it is; or None."""
+        """Return the snapshot that a `StateRestore` names, at any version; or None."""
         return await self._snapshots.by_id(task_id, snapshot_id)
 
     async def last_checkpoint(self, task_id: str) -> Any:
@@ -120,7 +120,7 @@ class RedisSnapshotStore:
         return self._thread.run(lambda: self._own.delete(task_id, version))
 
     def by_id(self, task_id: str, snapshot_id: str) -> Any:
-        """Return the snapshot that a `StateRestore` names, whichever version it is; or None."""
+        """Return the snapshot that a `StateRestore` names, at any version; or None."""
         return self._thread.run(lambda: self._own.by_id(task_id, snapshot_id))
 
     def last_checkpoint(self, task_id: str) -> Any:

@@ -16,7 +16,8 @@ from pydantic import BaseModel
 
 from redis_state import limits
 from redis_state.errors import InvalidField
-from redis_state.models.registered_tasks import (
+from redis_state.integrations.embabel.task_events import TaskEvents
+from redis_state.models.a2a import (
     A2AState,
     Document,
     EventKind,
@@ -28,7 +29,6 @@ from redis_state.models.registered_tasks import (
 )
 from redis_state.serialization.fields import mapping, text
 from redis_state.store import RedisStateStore
-from redis_state.stores.registered_tasks import RegisteredTaskStore
 
 __all__ = [
     "A2AState",
@@ -58,7 +58,7 @@ class TaskStateManager:
         self._store = store
         self._owner = text("owner", owner)
         most = limits.count("max_event_bytes", max_event_bytes)
-        self._tasks = RegisteredTaskStore(store.base, owner=owner, max_event_bytes=most)
+        self._tasks = TaskEvents(store.base, owner=owner, max_event_bytes=most)
 
     def __repr__(self) -> str:
         return f"<TaskStateManager owner={self._owner!r} {self._store!r}>"
@@ -78,7 +78,7 @@ class TaskStateManager:
     async def record_event(
         self, task_id: str, event: Any, *, event_id: str | None = None
     ) -> TaskEvent:
-        """Record an event and move the task to the state that it says; tell it to all subscribers.
+        """Record an event, move the task to the event's state, and publish the event.
 
         Needs no subscriber. Artifacts and messages leave the state as it is. A terminal state
         ends the task, whatever the event's ``final`` says. Once per ``event_id``: a caller that
@@ -89,15 +89,15 @@ class TaskStateManager:
         task, or one above ``max_event_bytes``.
         """
         document = _document(event)
-        told = classify_event(document)
-        if told.task_id not in ("", text("task_id", task_id)):
+        reported = classify_event(document)
+        if reported.task_id not in ("", text("task_id", task_id)):
             raise InvalidField("event", "it is of another task")
         if event_id is not None and not text("event_id", event_id):
             raise InvalidField("event_id", "must not be empty")
-        return await self._tasks.record(task_id, document, told, event_id=event_id)
+        return await self._tasks.record(task_id, document, reported, event_id=event_id)
 
     async def get_task_info(self, task_id: str, *, events: bool = True) -> TaskInfo | None:
-        """Return a task as it stands at one moment, with its events unless told otherwise."""
+        """Return a task as it stands at one moment, with its events by default."""
         return await self._tasks.load(text("task_id", task_id), events=events)
 
     async def get_stream_id(self, task_id: str) -> str | None:
@@ -129,20 +129,22 @@ class TaskStateManager:
         )
 
     async def subscribe(
-        self, task_id: str, *, after: str | None = None, patience_s: float = 300.0
+        self, task_id: str, *, after: str | None = None, reconnect_timeout_s: float = 300.0
     ) -> AsyncGenerator[TaskEvent, None]:
-        """Yield a task's events from the first, or after a cursor, and go on live until it ends.
+        """Yield a task's events from the first, or after a cursor, and continue live until it ends.
 
-        Each once and in order, whichever process recorded it, through lost connections and
+        Each once and in order, from any process, through lost connections and
         restarts of the server; any number may subscribe, also to a completed task. Close it
         (``contextlib.aclosing``) when done early. Errors: TaskUnknown, also when the task is
         dropped meanwhile; CursorGap instead of a silent skip, whose ``resume_after`` reads what
-        is kept; BackendUnavailable when the server stays away for ``patience_s``.
+        is kept; BackendUnavailable when the server stays away for ``reconnect_timeout_s``.
         """
         events = self._tasks.follow(
             text("task_id", task_id),
             after=None if after is None else text("after", after),
-            patience_s=limits.patience("patience_s", patience_s, least=limits.SHORTEST_S),
+            reconnect_timeout_s=limits.patience(
+                "reconnect_timeout_s", reconnect_timeout_s, least=limits.SHORTEST_S
+            ),
         )
         async with aclosing(events):
             async for event in events:

@@ -6,7 +6,6 @@ An update in one process reaches the subscribers of all, in order, each once.
 from __future__ import annotations
 
 import asyncio
-import base64
 import logging
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import aclosing
@@ -34,11 +33,15 @@ from redis_state.errors import (
     NoConnection,
     RedisStateError,
 )
+from redis_state.integrations.penguiflow.a2a_tasks import (
+    Filter,
+    FoundTask,
+    PenguiflowTasks,
+    TaskChange,
+)
 from redis_state.integrations.penguiflow.standalone import StandaloneStore
-from redis_state.serialization import codec
 from redis_state.serialization.fields import choice, text
 from redis_state.settings import Settings, make_settings
-from redis_state.stores.a2a_tasks import A2ATaskStore, Filter, FoundTask, TaskChange
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -55,15 +58,15 @@ class PenguiflowA2ATaskStore(StandaloneStore):
     or part of one is lost to another writer. A task is kept `a2a_task_ttl` after its last change.
 
     PenguiFlow ends the run of a task at the first call of this store that fails, and leaves the
-    task in work. So a change is made again, once under its id, for ``patience_s`` while the server
-    does not reply.
+    task in work. So a change is made again, once under its id, for ``reconnect_timeout_s`` while
+    the server does not reply.
     """
 
-    def __init__(self, settings: Settings, *, patience_s: float = PATIENCE_S) -> None:
-        if not 0 <= patience_s < inf:
-            raise ConfigError("patience_s: a number of seconds of at least 0 is needed")
+    def __init__(self, settings: Settings, *, reconnect_timeout_s: float = PATIENCE_S) -> None:
+        if not 0 <= reconnect_timeout_s < inf:
+            raise ConfigError("reconnect_timeout_s: a number of seconds of at least 0 is needed")
         super().__init__(settings)
-        self._tasks = A2ATaskStore(self.base, patience_s=patience_s)
+        self._tasks = PenguiflowTasks(self.base, reconnect_timeout_s=reconnect_timeout_s)
         self._followers: set[asyncio.Task[None]] = set()
 
     async def create_task(self, task: Task) -> Task:
@@ -98,7 +101,7 @@ class PenguiflowA2ATaskStore(StandaloneStore):
         final: bool,
         metadata: Mapping[str, Any] | None = None,
     ) -> None:
-        """Set a task's status and tell it to every subscriber."""
+        """Set a task's status and publish it to every subscriber."""
         done = await self._tasks.set_status(
             task_id,
             state=_state(status),
@@ -117,7 +120,7 @@ class PenguiflowA2ATaskStore(StandaloneStore):
         last_chunk: bool,
         metadata: Mapping[str, Any] | None = None,
     ) -> None:
-        """Add an artifact, or with ``append`` its parts to the first of its id, and tell it."""
+        """Add an artifact, or with ``append`` its parts to the first of its id, and publish it."""
         done = await self._tasks.add_artifact(
             task_id,
             artifact.model_dump(),
@@ -155,35 +158,34 @@ class PenguiflowA2ATaskStore(StandaloneStore):
         updated moves before the token: the next listing has it first. Errors: ValueError for a
         token that is none.
         """
-        below = None if not page_token else _read_token(page_token, int)
         state = None if status is None else choice("status", status, TaskState)
-        names = await self._tasks.list(Filter(context_id, state, status_timestamp_after))
-        left = [entry for entry in names if below is None or entry[1] < below]
-        page = left[: max(page_size, 0)]
+        wanted = Filter(context_id, state, status_timestamp_after)
+        page = await self._tasks.list(wanted, size=page_size, token=page_token)
         loaded = await asyncio.gather(
             *(
-                self._tasks.load(name, messages=history_length, artifacts=include_artifacts)
-                for name, _ in page
+                self._tasks.load(task_id, messages=history_length, artifacts=include_artifacts)
+                for task_id in page.ids
             )
         )
         tasks = [_task(found, history_length) for found in loaded if found is not None]
         if not include_artifacts:
             tasks = [task.model_copy(update={"artifacts": None}) for task in tasks]
-        token = (page_token or "") if not page else _write_token(page[-1][1])
         return ListTasksResponse(
             tasks=tasks,
-            next_page_token=token if len(left) > len(page) else "",
+            next_page_token=page.next_token,
             page_size=page_size,
-            total_size=len(names),
+            total_size=page.total,
         )
 
     async def subscribe(self, task_id: str) -> tuple[asyncio.Queue[StreamResponse], Unsubscribe]:
-        """Return a queue of what is told of a task from now on, in any process, and how to stop.
+        """Return a queue of a task's updates from now on, in any process, and a function that stops
+        it.
 
-        In order, each once; lost connections and restarts of the server are bridged. If updates
-        were dropped before they could be read, the task itself comes in their place. A task that
-        has ended already tells its end at once: so nobody waits for an end that came just before.
-        The queue is fed until ``unsubscribe`` is called, or this store or its loop is closed.
+        Updates come in order, each once, through lost connections and restarts of the server. If
+        updates were dropped before they could be read, the task itself comes in their place. A task
+        that has ended already delivers its end at once, so nobody waits for an end that came just
+        before. The queue is fed until ``unsubscribe`` is called, or this store or its loop is
+        closed.
         """
         found = await self._tasks.load(task_id, messages=0, artifacts=False)
         if found is None:
@@ -230,16 +232,10 @@ class PenguiflowA2ATaskStore(StandaloneStore):
         """
         if page_size < 1:
             raise ValueError("page_size must be >= 1")
-        after: list[str] = [] if not page_token else _read_token(page_token, list)
-        configs = await self._tasks.push_configs(task_id)
-        if configs is None:
-            raise KeyError(task_id)
-        placed = sorted(([found["name"] or "", name], found) for name, found in configs.items())
-        left = [entry for entry in placed if entry[0] > after]
-        page = left[:page_size]
+        configs, token = await self._tasks.push_page(task_id, size=page_size, token=page_token)
         return ListTaskPushNotificationConfigResponse(
-            configs=[TaskPushNotificationConfig.model_validate(found) for _, found in page],
-            next_page_token=_write_token(page[-1][0]) if len(left) > len(page) else "",
+            configs=[TaskPushNotificationConfig.model_validate(config) for config in configs],
+            next_page_token=token,
         )
 
     async def delete_push_config(self, task_id: str, config_id: str) -> None:
@@ -260,19 +256,19 @@ class PenguiflowA2ATaskStore(StandaloneStore):
         self, task_id: str, found: FoundTask, queue: asyncio.Queue[StreamResponse]
     ) -> None:
         context_id: str = found.document["context_id"]
-        cursor: str | None = found.cursor
+        cursor, gap = found.cursor, None
         while True:
             try:
-                if cursor is None:
-                    cursor = await self._catch_up(task_id, queue)
+                if gap is not None:
+                    cursor, gap = await self._catch_up(task_id, gap, queue), None
                 updates = self._tasks.follow(task_id, after=cursor)
                 async with aclosing(updates):
-                    async for told in updates:
-                        self._hand_on(task_id, context_id, told, queue)
-                        cursor = told.cursor
-            except CursorGap as gap:
+                    async for reported in updates:
+                        self._hand_on(task_id, context_id, reported, queue)
+                        cursor = reported.cursor
+            except CursorGap as found_gap:
+                gap = found_gap
                 log.warning("updates of A2A task %r are gone: %s", task_id, gap.reason)
-                cursor = None
             except NoConnection as error:
                 log.warning("a subscription to an A2A task waits for its server: %s", error)
                 await asyncio.sleep(_AGAIN_S)
@@ -281,18 +277,30 @@ class PenguiflowA2ATaskStore(StandaloneStore):
                 return
 
     def _hand_on(
-        self, task_id: str, context_id: str, told: TaskChange, queue: asyncio.Queue[StreamResponse]
+        self,
+        task_id: str,
+        context_id: str,
+        reported: TaskChange,
+        queue: asyncio.Queue[StreamResponse],
     ) -> None:
-        place = f"a2a update {told.cursor} of {task_id}"
-        event = self.base.attempt("a2a", place, b"", lambda: _event(task_id, context_id, told))
+        place = f"a2a update {reported.cursor} of {task_id}"
+        event = self.base.attempt("a2a", place, b"", lambda: _event(task_id, context_id, reported))
         if event is not None:
             queue.put_nowait(event)
 
-    async def _catch_up(self, task_id: str, queue: asyncio.Queue[StreamResponse]) -> str:
-        """Queue the task itself, in place of updates that are gone. Errors: KeyError."""
+    async def _catch_up(
+        self, task_id: str, gap: CursorGap, queue: asyncio.Queue[StreamResponse]
+    ) -> str:
+        """Queue the task itself, in place of updates that are gone; return where to read on.
+
+        A task that is still where the cursor is has had no update: only its earlier ones are lost.
+        Errors: KeyError.
+        """
         now = await self._tasks.load(task_id)
         if now is None:
             raise KeyError(task_id)
+        if now.cursor == gap.cursor:
+            return gap.resume_after
         queue.put_nowait(StreamResponse(task=_task(now, None)))
         if now.final:
             queue.put_nowait(_ended(now))
@@ -300,16 +308,18 @@ class PenguiflowA2ATaskStore(StandaloneStore):
 
 
 def create_a2a_task_store(
-    *, url: str | None = None, patience_s: float = PATIENCE_S, **options: Any
+    *, url: str | None = None, reconnect_timeout_s: float = PATIENCE_S, **options: Any
 ) -> PenguiflowA2ATaskStore:
     """Make the A2A task store. No I/O; the first call connects.
 
     The server is ``url``, else ``REDIS_STATE_URL``; options are the fields of `Settings`, among
-    them ``a2a_task_ttl`` and ``max_updates_per_a2a_task``. ``patience_s`` is how long a change is
-    repeated while the server does not reply. Errors: ConfigError names an option that cannot be
-    used.
+    them ``a2a_task_ttl`` and ``max_updates_per_a2a_task``. ``reconnect_timeout_s`` is how long a
+    change is repeated while the server does not reply. Errors: ConfigError names an option that
+    cannot be used.
     """
-    return PenguiflowA2ATaskStore(make_settings(url, **options), patience_s=patience_s)
+    return PenguiflowA2ATaskStore(
+        make_settings(url, **options), reconnect_timeout_s=reconnect_timeout_s
+    )
 
 
 def _known(task_id: str, there: bool) -> None:  # noqa: FBT001 - read as: known, if it is there
@@ -334,9 +344,9 @@ def _task(found: FoundTask, history_length: int | None) -> Task:
     return task
 
 
-def _event(task_id: str, context_id: str, told: TaskChange) -> StreamResponse | None:
+def _event(task_id: str, context_id: str, reported: TaskChange) -> StreamResponse | None:
     ids = {"task_id": task_id, "context_id": context_id}
-    match told.kind, *told.values:
+    match reported.kind, *reported.values:
         case "status", status, final, metadata:
             event = {"status": status, "final": final, "metadata": metadata}
             return StreamResponse(status_update=TaskStatusUpdateEvent.model_validate(ids | event))
@@ -352,21 +362,7 @@ def _event(task_id: str, context_id: str, told: TaskChange) -> StreamResponse | 
 
 
 def _ended(found: FoundTask) -> StreamResponse:
-    told = TaskChange("status", [found.status, True, found.metadata], found.cursor)
-    event = _event(found.document["id"], found.document["context_id"], told)
-    assert event is not None  # noqa: S101 - a status is always told
+    reported = TaskChange("status", [found.status, True, found.metadata], found.cursor)
+    event = _event(found.document["id"], found.document["context_id"], reported)
+    assert event is not None  # noqa: S101 - a status is always published
     return event
-
-
-def _write_token(place: Any) -> str:
-    return base64.urlsafe_b64encode(codec.encode(place)).decode()
-
-
-def _read_token(token: str, kind: type) -> Any:
-    try:
-        place = codec.decode(base64.urlsafe_b64decode(token.encode()))
-    except ValueError:
-        place = None
-    if not isinstance(place, kind):
-        raise ValueError("invalid page token")  # noqa: TRY004 - what upstream raises
-    return place

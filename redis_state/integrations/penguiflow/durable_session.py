@@ -1,8 +1,7 @@
 """A StreamingSession whose context, patches and groups are the store's, not the process's.
 
-Each change is made in the store first, and what the session shows is read from there after it. So a
-restart loses none of it, and of all processes that have the session one decides on a patch and
-one ends a group.
+Each change is made in the store first, and the session shows what is read from there. So a restart
+loses none of it. Of all processes with the session, one decides on a patch and one ends a group.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ from redis_state.integrations.penguiflow.registry import ENDED
 from redis_state.integrations.penguiflow.shared_session import SharedSession
 from redis_state.primitives.record import new_write_id
 from redis_state.serialization import codec
-from redis_state.stores.context_patches import PatchOutcome
-from redis_state.stores.groups import GroupStep
+from redis_state.stores.contexts.context_patches import PatchOutcome
+from redis_state.stores.contexts.groups import GroupStep
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -41,9 +40,9 @@ _LOOK_S = 0.5
 class DurableSession(SharedSession):
     """PenguiFlow's session over a store that any number of processes share.
 
-    What others change of the context is seen after `hydrate`, `refresh`, and each change made
-    here; tasks, groups and updates are read when they are asked for. ``state_store`` has the store
-    itself as ``store``. Errors, beside PenguiFlow's: BackendError.
+    Other processes' changes of the context are visible after `hydrate`, `refresh`, and each change
+    made here. Tasks, groups and updates are read at each call. ``state_store`` has the store itself
+    as ``store``. Errors, beside PenguiFlow's: BackendError.
     """
 
     def __init__(self, session_id: str, *, state_store: Any, **options: Any) -> None:
@@ -92,7 +91,7 @@ class DurableSession(SharedSession):
         super().update_context(llm_context=llm_context, tool_context=tool_context)
         # A copy: the caller may change its own before it is saved.
         parts = {"llm_context": llm_context, "tool_context": tool_context}
-        self._unsaved.append({**codec.plain(parts), "write": new_write_id()})
+        self._unsaved.append({**codec.plain(parts), "idempotency_key": new_write_id()})
         self._given += 1
         task = asyncio.get_running_loop().create_task(self._save_quietly())
         self._kept.base.background.add(task)
@@ -113,7 +112,7 @@ class DurableSession(SharedSession):
                     self._unsaved.popleft()
                     raise
                 given = self._unsaved.popleft()
-                write: str = given["write"]
+                write: str = given["idempotency_key"]
                 for name in ("llm_context", "tool_context"):
                     if given[name] is not None:
                         self._writes[name] = write
@@ -141,8 +140,8 @@ class DurableSession(SharedSession):
     ) -> str | None:
         """Bring a patch into the context, or keep it for a decision and return its id.
 
-        Whether it diverged is told by the store's context. Errors: RuntimeError if as many wait as
-        this session's limits or `max_pending_patches` allow.
+        The store's context shows whether it diverged. Errors: RuntimeError if this session's limits
+        or `max_pending_patches` are reached.
         """
         await self.save_context()
         if strategy == MergeStrategy.HUMAN_GATED:
@@ -150,7 +149,7 @@ class DurableSession(SharedSession):
         outcome: PatchOutcome = await self._kept.contexts.apply_context_patch(
             self.session_id, patch, strategy=strategy, payload=payload, group_id=group_id
         )
-        await self._tell(outcome)
+        await self._report(outcome)
         if outcome.status != "pending":
             return None
         await self._listen(patch.task_id)
@@ -159,32 +158,32 @@ class DurableSession(SharedSession):
     async def apply_pending_patch(
         self, *, patch_id: str, strategy: MergeStrategy | None = None
     ) -> bool:
-        """Approve a patch, whichever process brought it. False if it was decided, or is gone."""
+        """Approve a patch of any process. False if it is decided or gone."""
         await self.save_context()
         return await self._decided(
             self._kept.contexts.apply_pending_patch(self.session_id, patch_id, strategy=strategy)
         )
 
     async def reject_pending_patch(
-        self, patch_id: str, *, by: str | None = None, trace_id: str | None = None
+        self, patch_id: str, *, actor: str | None = None, trace_id: str | None = None
     ) -> bool:
-        """Reject a patch, whichever process brought it. False if it was decided, or is gone."""
+        """Reject a patch of any process. False if it is decided or gone."""
         await self.save_context()
         return await self._decided(
             self._kept.contexts.reject_pending_patch(
-                self.session_id, patch_id, by=by, trace_id=trace_id
+                self.session_id, patch_id, actor=actor, trace_id=trace_id
             )
         )
 
     async def steer(self, event: SteeringEvent) -> bool:
-        """Influence a task, or decide on a patch, whichever process runs or brought it."""
+        """Steer a task, or decide on a patch, of any process."""
         patch_id = event.payload.get("patch_id")
         if isinstance(patch_id, str) and patch_id not in self._pending_patches:
             await self._read_context()
         return await super().steer(event)
 
     async def _reject_pending_patch(self, patch_id: str, event: SteeringEvent) -> None:
-        await self.reject_pending_patch(patch_id, by=event.source, trace_id=event.trace_id)
+        await self.reject_pending_patch(patch_id, actor=event.source, trace_id=event.trace_id)
 
     # Groups
 
@@ -273,7 +272,7 @@ class DurableSession(SharedSession):
     async def wait_for_group_completion(
         self, group_id: str, *, timeout_s: float | None = None
     ) -> tuple[TaskGroup | None, bool]:
-        """Wait until a group is over, whichever process ends it; the group, and if time ran out."""
+        """Wait until a group has ended in any process; return it, and whether time ran out."""
         try:
             async with asyncio.timeout(limits.timeout("timeout_s", timeout_s)):
                 while True:
@@ -287,7 +286,7 @@ class DurableSession(SharedSession):
             return self._groups.get(group_id), True
 
     async def get_group_results(self, group_id: str) -> list[dict[str, Any]]:
-        """Return what a group's members came to, whichever processes ran them."""
+        """Return the results of a group's members, of any process."""
         await self._group(group_id)
         found: list[dict[str, Any]] = await super().get_group_results(group_id)
         return found
@@ -295,7 +294,7 @@ class DurableSession(SharedSession):
     async def cancel_group(
         self, group_id: str, *, reason: str | None = None, propagate: bool = True
     ) -> bool:
-        """End a group as failed, and cancel its members wherever they run; False if it was over."""
+        """End a group as failed, and cancel its members in every process; False if it had ended."""
         step = await self._kept.groups.cancel(self.session_id, group_id)
         group = await self._group(group_id)
         if step is None:
@@ -377,7 +376,7 @@ class DurableSession(SharedSession):
         context.tool_context = _living(context.tool_context, self._context.tool_context)
         self._context, self._writes = context, writes
 
-    async def _tell(self, outcome: PatchOutcome) -> None:
+    async def _report(self, outcome: PatchOutcome) -> None:
         """Show what became of a patch, to those who listen here too: it is stored already."""
         await self._read_context()
         for update in outcome.updates:
@@ -389,7 +388,7 @@ class DurableSession(SharedSession):
         except (TokenResolved, TokenUnknown):
             await self._read_context()
             return False
-        await self._tell(outcome)
+        await self._report(outcome)
         return True
 
     async def _read_groups(self) -> None:
@@ -414,7 +413,7 @@ class DurableSession(SharedSession):
         group = await self._group(group_id)
         if step is None or not step.completed or group is None:
             return
-        # PenguiFlow tells of a group that it finds sealed with all of its members ended.
+        # PenguiFlow reports a group that it finds sealed with all of its members ended.
         stored = group.model_copy()
         group.status, group.report_queued = "sealed", False
         await self._check_group_completion(group_id)

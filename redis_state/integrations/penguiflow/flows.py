@@ -3,9 +3,9 @@
     worker = AgentWorker({"review": flow_handler(build_flow)})
     await client.submit("review", {"text": "…"}, session_id="session-1")
 
-The task's input is the payload of the message that goes in, its result that of the first that comes
-out, and its trace is ``job-`` and the task's id. A fresh flow shares nothing between tasks. A kept
-one saves what is dear to set up; after so many failures in a row another is built in its place.
+The task's input is the payload of the message to the flow. Its result is the payload of the first
+message from it. Its trace is ``job-`` and the task's id. A fresh flow shares nothing between tasks.
+A kept one saves what is expensive to set up. After some failures in a row it is replaced.
 """
 
 from __future__ import annotations
@@ -91,10 +91,9 @@ def kept_flow_handler(
     """Make a handler that runs all tasks of a process in one flow. See `flow_handler`.
 
     The flow is built for the first task. After ``restart_after`` failures with no success between
-    them the next task has a new one; the old is stopped when the tasks that it runs are over. A
-    run that exceeds its time counts as a failure, a cancelled one does not. When the worker stops
-    the flow does, and what it saved is written. Errors: ConfigError if ``restart_after`` is less
-    than 1.
+    them the next task has a new one. The old one is stopped when its tasks have ended. A run that
+    exceeds its time counts as a failure, a cancelled one does not. When the worker stops, the flow
+    stops, and its saves are written. Errors: ConfigError if ``restart_after`` is less than 1.
     """
     if restart_after < 1:
         raise ConfigError("restart_after must be at least 1")
@@ -131,7 +130,7 @@ class KeptFlow:
             except (TaskCancelled, LeaseLost):
                 raise
             except asyncio.CancelledError:
-                # Out of time, unless somebody ended it.
+                # Out of time, unless the task was cancelled.
                 live.failures += ctx.inbox.over is None and not ctx.inbox.cancelled
                 raise
             except BaseException:

@@ -22,7 +22,7 @@ from redis_state.serialization.fields import text
 from redis_state.settings import Settings, make_settings
 from redis_state.stores.base import ms
 from redis_state.stores.jobs import JobClaim, JobStore, Planned
-from redis_state.stores.tasks import microseconds
+from redis_state.stores.sessions.tasks import microseconds
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ class HeldJob:
     """A claimed job of this process: as it was handed out, and how far its run has come."""
 
     claim: JobClaim
-    asked: datetime
+    requested: datetime
     handed: dict[str, Any]
     begun: bool = False
     ended: bool = False
@@ -67,7 +67,7 @@ class Batch:
 
 
 class DueJobs(list[Any]):
-    """Claimed jobs. A loop over them tells the store of each one whose turn has ended well."""
+    """Claimed jobs. A loop over them reports each one whose turn ended well to the store."""
 
     def __init__(
         self, jobs: Sequence[JobDefinition], store: PenguiflowJobStore, batch: Batch
@@ -139,10 +139,10 @@ class PenguiflowJobStore(StandaloneStore):
     async def list_due(self, now: datetime) -> list[JobDefinition]:
         """Claim and return the enabled jobs that are due at ``now``, 500 at most.
 
-        No other call of any process gets them while the claim holds: `job_lease`, longer while a
-        loop over the list goes on. What is due is decided by ``now``, so a scheduler whose clock
-        is ahead fires early, but not twice: claims are the server's. A claim whose job was not
-        fired runs out, and the next call of any process gets the job.
+        No other call of any process gets them while the claim is valid: `job_lease`, longer while a
+        loop over the list runs. ``now`` decides what is due, so a scheduler whose clock is ahead
+        fires early. It does not fire twice, because the server keeps the claims. The claim of a job
+        that was not fired expires, and the next call of any process gets the job.
         """
         task = asyncio.current_task()
         for batch in [old for old in self._batches if old.task is task or old.is_over]:
@@ -164,9 +164,9 @@ class PenguiflowJobStore(StandaloneStore):
     async def record_run(self, run: JobRunRecord) -> None:
         """Record a run, and that the claimed job has begun.
 
-        Inside of a loop over `list_due` the job counts as fired when the loop goes on; outside of
-        one it does now. Errors: LostRace if the claim ran out and another scheduler has the job;
-        with `guarded` the job is left out instead.
+        Inside of a loop over `list_due` the job counts as fired when the loop reaches the next job.
+        Outside of one it counts now. Errors: LostRace if the claim expired and another scheduler
+        has the job; with `guarded` the job is left out instead.
         """
         held = self._held.get(text("job_id", run.job_id))
         if held is None or held.begun or run.completed_at is not None:
@@ -188,7 +188,7 @@ class PenguiflowJobStore(StandaloneStore):
             await self._end(held)
 
     async def list_runs(self, job_id: str) -> list[JobRunRecord]:
-        """Return a job's newest runs, each as it was noted last, by first note."""
+        """Return a job's newest runs, each as last recorded, in the order of their first record."""
         runs: dict[str, JobRunRecord] = {}
         for document in await self._jobs.runs(job_id):
             run = JobRunRecord.model_validate(document)
@@ -196,11 +196,11 @@ class PenguiflowJobStore(StandaloneStore):
         return list(runs.values())
 
     def guarded(self, spawn: Spawn) -> Spawn:
-        """Wrap what the scheduler spawns with, so that a failure does not end the scheduler.
+        """Wrap the scheduler's spawn function, so that a failure does not end the scheduler.
 
-        PenguiFlow's runner ends at the first error of a spawn, without a word. Guarded, the error
-        is logged by its kind and noted as a run with the status ``failed``; the job is offered
-        again when its lease has run out, `job_attempts` times in all.
+        PenguiFlow's runner silently ends at the first error of a spawn. Guarded, the error is
+        logged by its kind and recorded as a run with the status ``failed``. The job is offered
+        again when its lease expires, `job_attempts` times in all.
         """
         self._guards = True
 
@@ -220,7 +220,7 @@ class PenguiflowJobStore(StandaloneStore):
 
         return guard
 
-    # What a loop over DueJobs tells
+    # Called by a loop over DueJobs
 
     def keep_up(self, batch: Batch) -> None:
         """Renew the batch's claims, each third of their lease, until `leave`."""
@@ -246,7 +246,7 @@ class PenguiflowJobStore(StandaloneStore):
             self._background(self._end(held))
 
     def give_back(self, batch: Batch) -> None:
-        """Give back what the loop did not come to, for anybody to take at once."""
+        """Release the claims that the loop did not reach, for any scheduler."""
         for job_id, held in batch.held.items():
             if job_id != batch.at and held.waits and not held.begun:
                 self._background(self._release(held))
@@ -343,7 +343,7 @@ def _moved_on(job: JobDefinition, held: HeldJob) -> bool:
     """Return whether a job is due when the scheduler itself says so after a run."""
     return (
         job.schedule.interval_s is not None
-        and job.schedule.next_run_at == job.schedule.next_after(held.asked)
+        and job.schedule.next_run_at == job.schedule.next_after(held.requested)
     )
 
 

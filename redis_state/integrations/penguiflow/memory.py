@@ -50,8 +50,8 @@ def create_memory(
 ) -> PlannerMemory:
     """Make a planner's short-term memory from PenguiFlow's configuration.
 
-    Options are those of `PlannerMemory`. Errors: InvalidField if ``rolling_summary`` is asked for
-    without a summarizer: a planner makes one for its own memory only; see `summarizer_of`.
+    Options are those of `PlannerMemory`. Errors: InvalidField for ``rolling_summary`` without a
+    summarizer: a planner makes one for its own memory only; see `summarizer_of`.
     """
     return PlannerMemory(config, summarizer=summarizer, types=TYPES, **options)
 

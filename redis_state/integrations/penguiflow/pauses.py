@@ -1,8 +1,8 @@
-"""A pause resumed twice runs once: in the planner that paused, in another process, or in both.
+"""A pause that is resumed twice runs once: in the same planner, in another process, or in both.
 
-ReactPlanner keeps a copy of each of its pauses and resumes it without asking the store. So whoever
-else holds the token can resume the pause a second time, and the tools after it run twice. Here the
-token is claimed in the store first, and only the one who gets it resumes.
+ReactPlanner keeps a copy of each of its pauses and resumes it without reading the store. So another
+holder of the token can resume the pause a second time, and the tools after it run twice. Here the
+token is claimed in the store first, and only the winner resumes.
 """
 
 from __future__ import annotations
@@ -25,25 +25,27 @@ async def resume_once(
     token: str,
     user_input: str | None = None,
     *,
-    claim: str | None = None,
-    by: str | None = None,
+    idempotency_key: str | None = None,
+    actor: str | None = None,
     **options: Any,
 ) -> PlannerFinish | PlannerPause:
-    """Resume a pause, if nobody has: exactly one claim of all processes runs what comes after it.
+    """Resume a pause: exactly one claim of all processes runs what comes after it.
 
-    ``planner`` may be the one that paused, or a new one on the same store. Whoever dies between
-    claiming and the end can resume again under the same ``claim`` for `resolved_token_ttl`, so a
-    job names its own id; two who use one claim at the same time both run. ``by`` is what the
-    others are told. Options are those of ``planner.resume``.
+    ``planner`` may be the one that paused, or a new one on the same store. A caller that dies after
+    claiming can resume again under the same ``idempotency_key`` for `resolved_token_ttl`, so a job
+    names its own id. Two callers that use one claim at the same time both run. ``actor`` is the
+    actor that later callers learn. Options are those of ``planner.resume``.
 
-    A call that is cancelled or fails before the planner has the pause leaves the pause to the next
-    caller, unless it named a ``claim``.
+    A call that is cancelled or fails before the planner has the pause leaves it to the next caller.
+    A call that named a ``idempotency_key`` does not.
 
     Errors: TokenResolved by whom and when the pause was resumed; TokenUnknown if it expired, or if
-    it was not saved and the process that paused is another one.
+    it was not saved and another process paused.
     """
     resume = partial(planner.resume, token, user_input, **options)
-    return await _claimed(planner, store, token, resume, claim=claim, by=by)
+    return await _claimed(
+        planner, store, token, resume, idempotency_key=idempotency_key, actor=actor
+    )
 
 
 class OncePlanner(ReactPlanner):  # type: ignore[misc]  # penguiflow has no types
@@ -75,20 +77,22 @@ async def _claimed(
     token: str,
     resume: Callable[[], Awaitable[PlannerFinish | PlannerPause]],
     *,
-    claim: str | None = None,
-    by: str | None = None,
+    idempotency_key: str | None = None,
+    actor: str | None = None,
 ) -> PlannerFinish | PlannerPause:
-    if claim is None and current_claim(token) is not None:
+    if idempotency_key is None and current_claim(token) is not None:
         # A planner hands on to the planner that it keeps for the session.
         return await resume()
     held = has_copy(planner, token)
     try:
-        async with store.pauses.claimed(token, claim=claim, by=by) as claimed:
+        async with store.pauses.claimed(
+            token, idempotency_key=idempotency_key, actor=actor
+        ) as claimed:
             try:
                 return await resume()
             finally:
                 claimed.used = claimed.used or (held and not has_copy(planner, token))
-                if claimed.used or claim is not None:
+                if claimed.used or idempotency_key is not None:
                     drop_copies(planner, token)
     except TokenResolved:
         drop_copies(planner, token)

@@ -1,12 +1,12 @@
-"""A planner as a task of the worker pool: paused in one worker, resumed in whichever.
+"""A planner as a task of the worker pool: paused in one worker, resumed in any.
 
     worker = AgentWorker({"plan": planner_handler(build_planner)})
     await client.submit("plan", "Publish the notes", session_id="session-1")
 
-The planner's pause becomes the task's pause: the worker is free, and whoever has the pause's token
-approves or rejects it through `TaskClient`. A fresh planner, in any worker, goes on with the
-trajectory as it stood. Each stretch between two pauses is a step of the task; a crash in the middle
-of one begins it again, where `once` and `noted_model` keep what is done from being done again.
+The planner's pause becomes the task's pause. The worker is free, and the holder of the pause's
+token approves or rejects it through `TaskClient`. A new planner, in any worker, continues with the
+stored trajectory. Each stretch between two pauses is a step of the task. A crash in the middle of
+one repeats the stretch. There `once` and `noted_model` return recorded results.
 """
 
 from __future__ import annotations
@@ -56,25 +56,27 @@ def planner_handler(
 ) -> Handler:
     """Make a handler that runs a planner until it has finished, through all of its pauses.
 
-    ``build(store, ctx)`` makes a new planner on ``store``, for each stretch: PenguiFlow's planner
-    keeps copies of its pauses, so one that lives on could resume what another worker has. The
-    task's input is the query, or an object with ``query`` and maybe ``llm_context`` and
-    ``tool_context``; the latter gets ``session_id``, ``trace_id`` and ``task_id``. ``pause`` are
-    the options of the task's pauses, see `TaskContext.open_pause`. ``answer`` says what the planner
-    is told of a decision; by default the value that came with it, or that it was approved or
-    rejected. A planner that has one of our memories adds its turn once, however often the run
-    begins again; the task is over when the summary is made too, or after ``summary_s``: then the
-    next task of the session makes it. A planner with a memory configuration gets one of ours.
+    ``build(store, ctx)`` makes a new planner on ``store``, for each stretch. PenguiFlow's planner
+    keeps copies of its pauses, so a longer-lived one could resume another worker's pause.
+
+    The task's input is the query, or an object with ``query`` and optional ``llm_context`` and
+    ``tool_context``. The latter gets ``session_id``, ``trace_id`` and ``task_id``. ``pause`` are
+    the options of the task's pauses, see `TaskContext.open_pause`. ``answer`` turns a decision into
+    the planner's input; by default it is the decision's value, or that it was approved or rejected.
+
+    A planner with one of our memories adds its turn once, however often the run begins again. The
+    task ends when the summary is made too, or after ``summary_s``: then the next task of the
+    session makes it. A planner with a memory configuration gets one of ours.
 
     The task's result is ``reason``, ``payload`` and ``metadata`` of PlannerFinish, and the
-    ``trace_id``; the steps are in the trajectory. Errors, which fail the task: InvalidField for an
-    input that is none; TokenUnknown if the planner's own pause is gone; the planner's.
+    ``trace_id``. The steps are in the trajectory. Errors, which fail the task: InvalidField for an
+    invalid input; TokenUnknown if the planner's own pause is gone; the planner's.
     """
     options: PauseOptions = {} if pause is None else pause
     if "key" in options:
         raise InvalidField("pause", "cannot have a key: a planner may pause more than once")
     limits.patience("summary_s", summary_s)
-    tell = answer or answer_of
+    report = answer or answer_of
 
     async def plan(ctx: TaskContext) -> dict[str, Any]:
         timeout = options.get("timeout") or ctx.store.settings.task_pause_ttl
@@ -83,8 +85,8 @@ def planner_handler(
         while "token" in stretch:
             named: PauseOptions = {"name": stretch["reason"], **options}
             decision = await ctx.pause(stretch["reason"], stretch["payload"], **named)
-            token, told = stretch["token"], stretch["told"]
-            stretch = await ctx.step("resume", plan.resume, token, tell(decision), told)
+            token, reported = stretch["token"], stretch["told"]
+            stretch = await ctx.step("resume", plan.resume, token, report(decision), reported)
         return {**stretch["finished"], "trace_id": trace_of(ctx)}
 
     return plan
@@ -137,15 +139,15 @@ class PlannerRequest:
 
 
 class TaskInbox(SteeringInbox):  # type: ignore[misc]  # penguiflow has no types
-    """A task's steering as a planner asks for it. Nothing is dropped for want of room.
+    """A task's steering in the form of a planner's inbox. No event is dropped for lack of room.
 
-    ``told`` are the events that the planner was given: a later stretch has them in its trajectory,
-    and is not told again.
+    ``told`` are the events that the planner has received. A later stretch has them in its
+    trajectory, and does not receive them again.
     """
 
     def __init__(self, ctx: TaskContext, known: Sequence[str] = ()) -> None:
         super().__init__(maxsize=0)
-        self.told: list[str] = []
+        self.reported: list[str] = []
         self._ctx = ctx
         self._known = frozenset(known)
         self._waiting: list[SteeringEvent] = []
@@ -157,7 +159,7 @@ class TaskInbox(SteeringInbox):  # type: ignore[misc]  # penguiflow has no types
 
     @property
     def cancel_reason(self) -> str | None:
-        """Why the task was cancelled, if that was said."""
+        """The reason of the cancel, if one was given."""
         return self._ctx.inbox.cancel_reason
 
     def has_event(self) -> bool:
@@ -166,10 +168,10 @@ class TaskInbox(SteeringInbox):  # type: ignore[misc]  # penguiflow has no types
         return bool(self._waiting)
 
     def drain(self) -> list[SteeringEvent]:
-        """Hand over what has arrived, in order."""
+        """Return the events that have arrived, in order."""
         self._look()
         events, self._waiting = self._waiting, []
-        self.told += [event.event_id for event in events]
+        self.reported += [event.event_id for event in events]
         return events
 
     async def next(self) -> SteeringEvent:
@@ -177,11 +179,11 @@ class TaskInbox(SteeringInbox):  # type: ignore[misc]  # penguiflow has no types
         while not self.has_event():
             self._receive(await self._ctx.inbox.wait())
         event = self._waiting.pop(0)
-        self.told.append(event.event_id)
+        self.reported.append(event.event_id)
         return event
 
     async def wait_if_paused(self) -> None:
-        """Wait while the task is told to pause. Errors: TaskCancelled, LeaseLost."""
+        """Wait while a PAUSE event is in force. Errors: TaskCancelled, LeaseLost."""
         await self._ctx.checkpoint()
 
     def _look(self) -> None:
@@ -193,48 +195,48 @@ class TaskInbox(SteeringInbox):  # type: ignore[misc]  # penguiflow has no types
                 self._waiting.append(SteeringEvent.model_validate(event.model_dump()))
 
 
-class NotedModel:
-    """A planner's model client whose answers are noted as steps of the task. See `noted_model`."""
+class RecordedModel:
+    """A planner's model client whose answers are recorded as steps. See `noted_model`."""
 
     def __init__(self, client: Any, ctx: TaskContext) -> None:
         self._client = client
         self._ctx = ctx
-        self._asked: dict[str, int] = {}
+        self._requested: dict[str, int] = {}
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._client, name)
 
     async def complete(self, **request: Any) -> Any:
-        """Ask the model, unless an earlier run of this task asked it the same."""
+        """Call the model, unless an earlier run of this task sent it the same prompt."""
         prompt = codec.fingerprint(request.get("messages"), request.get("response_format"))
         # The same question again in one run wants another answer.
-        self._asked[prompt] = number = self._asked.get(prompt, 0) + 1
+        self._requested[prompt] = number = self._requested.get(prompt, 0) + 1
 
         async def ask() -> Any:
-            said: Any = await self._client.complete(**request)
-            if not isinstance(said, tuple):
-                return said
-            text, cost = cast("tuple[str, float]", said)
+            stated: Any = await self._client.complete(**request)
+            if not isinstance(stated, tuple):
+                return stated
+            text, cost = cast("tuple[str, float]", stated)
             return {"text": text, "cost": cost}
 
         try:
-            noted: Any = await self._ctx.keyed_step("model", f"{prompt}-{number}", ask)
+            recorded: Any = await self._ctx.keyed_step("model", f"{prompt}-{number}", ask)
         except (BackendError, LostRace) as error:
             raise Interrupted(error) from error
-        if not isinstance(noted, dict):
-            return noted
-        answer = cast("dict[str, Any]", noted)
+        if not isinstance(recorded, dict):
+            return recorded
+        answer = cast("dict[str, Any]", recorded)
         return answer["text"], answer["cost"]
 
 
-def noted_model(client: Any, ctx: TaskContext) -> Any:
-    """Wrap a planner's ``llm_client`` so that a run that begins again does not ask it again.
+def recorded_model(client: Any, ctx: TaskContext) -> Any:
+    """Wrap a planner's ``llm_client`` so that a repeated run does not call the model again.
 
-    It gets the answers of the run before it, so the planner decides alike and calls the tools that
-    it had called. A question that is another one, for a message that came in between, is asked.
-    For clients whose ``complete`` gives a text, or a text and its cost.
+    The repeated run gets the recorded answers, so the planner decides in the same way and calls the
+    same tools. A different prompt, for example after a new message, is sent. For clients whose
+    ``complete`` returns a text, or a text and its cost.
     """
-    return NotedModel(client, ctx)
+    return RecordedModel(client, ctx)
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +248,7 @@ class _Plan:
 
     build: PlannerFactory
     ctx: TaskContext
-    asked: PlannerRequest
+    requested: PlannerRequest
     pause_lives: timedelta
     summary_s: float
 
@@ -255,20 +257,20 @@ class _Plan:
 
         async def run(planner: ReactPlanner, _: Any, inbox: TaskInbox) -> Any:
             return await planner.run(
-                self.asked.query,
-                llm_context=self.asked.llm_context or None,
-                tool_context=self.asked.tool_context,
-                memory_key=memory_key_of(planner, self.asked.tool_context),
+                self.requested.query,
+                llm_context=self.requested.llm_context or None,
+                tool_context=self.requested.tool_context,
+                memory_key=memory_key_of(planner, self.requested.tool_context),
                 steering=inbox,
             )
 
         return await self._stretch("run", run)
 
-    async def resume(self, token: str, user_input: str, told: Sequence[str]) -> dict[str, Any]:
+    async def resume(self, token: str, user_input: str, reported: Sequence[str]) -> dict[str, Any]:
         """Run a planner from a pause on."""
         task = self.ctx.task
         # The task's own lease lets one run at a time do this; a crashed one is followed by another.
-        claim = codec.fingerprint("task", task.session_id, task.task_id)
+        key = codec.fingerprint("task", task.session_id, task.task_id)
 
         async def resume(
             planner: ReactPlanner, store: PenguiflowStateStore, inbox: TaskInbox
@@ -278,23 +280,23 @@ class _Plan:
                 store,
                 token,
                 user_input,
-                claim=claim,
-                by=self.ctx.worker,
-                tool_context=self.asked.tool_context,
-                memory_key=memory_key_of(planner, self.asked.tool_context),
+                idempotency_key=key,
+                actor=self.ctx.worker,
+                tool_context=self.requested.tool_context,
+                memory_key=memory_key_of(planner, self.requested.tool_context),
                 steering=inbox,
             )
 
-        return await self._stretch(token, resume, told)
+        return await self._stretch(token, resume, reported)
 
     async def _stretch(
         self,
         name: str,
         go: Callable[[ReactPlanner, PenguiflowStateStore, TaskInbox], Awaitable[Any]],
-        told: Sequence[str] = (),
+        reported: Sequence[str] = (),
     ) -> dict[str, Any]:
         """Return a pause or the end, and what the planner received meanwhile."""
-        inbox = TaskInbox(self.ctx, told)
+        inbox = TaskInbox(self.ctx, reported)
         with running(self.ctx):
             async with job_store(self.ctx, pause_lives=self.pause_lives) as store:
                 planner = await built(self.build(store, self.ctx))
@@ -311,7 +313,7 @@ class _Plan:
                     "token": outcome.resume_token,
                     "reason": str(outcome.reason),
                     "payload": codec.plain(outcome.payload),
-                    "told": [*told, *inbox.told],
+                    "told": [*reported, *inbox.reported],
                 }
 
     def _remembering(
@@ -326,12 +328,12 @@ class _Plan:
             store,
             name=turn,
             summary_s=self.summary_s,
-            tool_context=self.asked.tool_context,
+            tool_context=self.requested.tool_context,
         )
 
 
 class _Ending:
-    """Tells a planner's inbox, for the length of a block, when the run is over."""
+    """Inform a planner's inbox, for the length of a block, when the run has ended."""
 
     def __init__(self, ctx: TaskContext, inbox: TaskInbox) -> None:
         self._ctx = ctx
@@ -377,4 +379,4 @@ def _kind(value: object) -> str:
     return type(value).__name__
 
 
-__all__ = ["NotedModel", "TaskInbox", "answer_of", "noted_model", "planner_handler"]
+__all__ = ["RecordedModel", "TaskInbox", "answer_of", "planner_handler", "recorded_model"]

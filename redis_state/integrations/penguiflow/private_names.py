@@ -1,7 +1,7 @@
-"""What PenguiFlow has no public name for: a session's inboxes, a planner's copies of its pauses,
-its memory, what a flow keeps of its traces, what its playground is made of.
+"""The private names of PenguiFlow that are used here: a session's inboxes, a planner's copies of
+its pauses, its memory, a flow's records of its traces, the parts of its playground.
 
-Where another version has none of these names, its inboxes are not found, and the rest is let be.
+Another version may lack them. Then its inboxes are not found, and the rest is skipped.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def inbox_of(session: StreamingSession, task_id: str) -> SteeringInbox | None:
 def has_room(inbox: SteeringInbox, event: SteeringEvent) -> bool:
     """Return whether an inbox would take a message rather than drop it."""
     if not inbox.has_event():
-        # `SteeringInbox.next` forgets to count the message out that it hands over.
+        # `SteeringInbox.next` does not decrement its count for the message that it returns.
         inbox.__dict__["_pending_user_message_count"] = 0
         return True
     fields = vars(inbox)

@@ -157,7 +157,7 @@ class SharedRegistry(TaskRegistry):  # type: ignore[misc]  # penguiflow has no t
         return task
 
     async def get_task(self, task_id: str) -> TaskState | None:
-        """Return a task as it is now, whichever process runs it."""
+        """Return the present task, of any process."""
         if task_id not in self.leases:
             await self._read(task_id)
         return self.remembered(task_id)

@@ -1,19 +1,21 @@
-"""Steering that arrives: a StreamingSession fed from the durable log, whichever process runs it.
+"""Delivered steering: a StreamingSession fed from the durable log, in whatever process it runs.
 
     async with open_session(store, "session-1") as session:
         await session.spawn_task(pipeline, task_id="task-1")
 
-Anybody steers it from anywhere by ``store.save_steering(event)``. PenguiFlow itself never reads
-the log of steering: an event saved by another process would lie there unheard.
+Any process steers it by ``store.save_steering(event)``. PenguiFlow itself never reads the log of
+steering: it would not deliver an event of another process.
 
-What is told, and when. Each task that the session runs has a reader of its own, from the task's
-first step on, while it is queued, runs or is paused. The reader starts after the last event that a
-reader anywhere is known to have fed for this task, and at the oldest kept one if there is none. So
-what was saved before the task started is told when it starts, and after a crash a task that is
-started again under its id is not told again. "Known" means noted in the store right after
-``session.steer`` returned: a process that dies between the two leaves one event that is told
-again. An event that the session itself was given through ``session.steer`` is saved once and not
-fed again. What concerns a task that runs elsewhere is left to the process that runs it.
+What is delivered, and when: each task of the session has a reader of its own, from its first
+step on, while it is queued, runs or is paused. The reader starts after the last event
+that any reader is known to have delivered to this task. Without one it starts at the oldest kept
+event. So events from before the task's start are delivered when it starts. After a crash, a task
+that starts again under its id does not receive them again.
+
+"Known" means recorded in the store right after ``session.steer`` returned. A process that dies
+between the two causes one repeated event. An event that the session itself got through
+``session.steer`` is saved once and not fed again. Events for a task in another process are left to
+that process.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ from redis_state.integrations.penguiflow.private_names import forget, has_room, 
 from redis_state.integrations.penguiflow.registry import ENDED
 from redis_state.scripts import Fence
 from redis_state.store import RedisStateStore
-from redis_state.stores.session_log import Entry
+from redis_state.stores.sessions.session_log import Entry
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -162,7 +164,7 @@ class SteeringBridge:
             self._own.pop(event.event_id, None)
 
     async def is_own(self, event: SteeringEvent) -> bool:
-        """Tell, once its save has an outcome, whether the session was given an event here."""
+        """Return, once its save has an outcome, whether the session was given an event here."""
         outcome = self._own.get(event.event_id)
         if outcome is None:
             return False
@@ -224,7 +226,7 @@ class SteeringBridge:
                 del self._readers[task_id]
             if wanted is None:
                 return
-            after = None if reader is None else reader.noted
+            after = None if reader is None else reader.recorded
             self._readers[task_id] = _Reader(self, task_id, wanted, after)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
@@ -234,11 +236,11 @@ class SteeringBridge:
 
 
 class _Reader:
-    """Reads one task's part of the log, and feeds it in order.
+    """A reader of one task's part of the log, which feeds it in order.
 
-    Messages wait here while the task's inbox has no room for them, which the inbox itself would
-    drop; what steers the run (CANCEL, PAUSE, ...) does not wait behind them. ``noted`` is the
-    cursor before which everything was fed.
+    Messages wait here while the task's inbox has no room for them, because the inbox itself would
+    drop them. Events that steer the run (CANCEL, PAUSE, ...) do not wait behind them. ``noted`` is
+    the cursor before which everything was fed.
     """
 
     def __init__(
@@ -251,7 +253,7 @@ class _Reader:
         self._bridge = bridge
         self._task_id = task_id
         self.kinds: frozenset[SteeringEventType] = kinds
-        self.noted: str | None = after
+        self.recorded: str | None = after
         self._known = after is not None or bridge.retell
         self._heard = after
         self._left = False
@@ -284,7 +286,7 @@ class _Reader:
         store, session_id = self._bridge.store, self._bridge.session.session_id
         if not self._known:
             note = await store.load_memory_state(self._key)
-            self._heard = self.noted = None if note is None else note.get("after")
+            self._heard = self.recorded = None if note is None else note.get("after")
             self._known = True
         entries = store.watch_steering(session_id, after=self._heard, task_id=self._task_id)
         async with aclosing(entries):
@@ -321,16 +323,16 @@ class _Reader:
         """Record how far everything was fed, so that no later reader repeats it."""
         if self._left or self._held or self._heard is None:
             return
-        self.noted = self._heard
+        self.recorded = self._heard
         with suppress(BackendError):  # the next note says as much
-            await self._bridge.store.save_memory_state(self._key, {"after": self.noted})
+            await self._bridge.store.save_memory_state(self._key, {"after": self.recorded})
 
     async def _wants(self, event: SteeringEvent) -> bool:
         if self.kinds is _APPROVALS:
             patch_id = event.payload.get("patch_id")
             waiting = self._bridge.session.pending_patches
             return event.event_type in _APPROVALS and patch_id in waiting
-        # PenguiFlow would let a late RESUME or CANCEL change the state of a task that is over.
+        # PenguiFlow would let a late RESUME or CANCEL change the status of a terminal task.
         task = await self._bridge.session.get_task(self._task_id)
         over = task is None or task.status in ENDED
         return event.event_type in self.kinds and not over
@@ -344,13 +346,13 @@ class _Reader:
 async def following(
     store: WatchedStore, session: StreamingSession, *, owner: bool = False, retell: bool = False
 ) -> AsyncGenerator[SteeringBridge]:
-    """Feed a session what its steering log holds for its tasks, as long as the block runs.
+    """Feed a session from its steering log, as long as the block runs.
 
-    ``store`` is what the session was made with. ``owner`` says that no other process has this
-    session: then a CANCEL or PRIORITIZE also reaches a task that a crashed process left behind and
-    that nobody runs. ``retell`` tells each task all that it was ever told, from the oldest kept
-    event on, as suits a task that begins anew and has lost what it heard. Errors: InvalidField
-    for a session that has a bridge already, or was not made with this store.
+    ``store`` is the store of the session. ``owner`` means that no other process has this session:
+    then a CANCEL or PRIORITIZE also reaches a task that a crashed process left behind and that
+    nobody runs. ``retell`` delivers to each task all its events again, from the oldest kept one on,
+    for a task that starts from its beginning. Errors: InvalidField for a session that has a bridge
+    already, or belongs to another store.
     """
     if getattr(session, "_state_store", store) is not store:
         raise InvalidField("session", "was not made with this store")

@@ -90,11 +90,11 @@ class SharedSession(StreamingSession):  # type: ignore[misc]  # penguiflow has n
         return settled
 
     async def close(self) -> None:
-        """Wait for ended tasks to finish, and cancel what runs.
+        """Wait for ended tasks to finish, and cancel running ones.
 
-        What PenguiFlow does after a task's status says that it has ended (its context patch, its
-        place in a group, its result's update) is not cut short. A task is CANCELLED if it does
-        not end by itself in the moment of its cancellation. All this is waited for, 5 s at most.
+        PenguiFlow works on a task after its status has changed: its context patch, its place in a
+        group, its result's update. That work is not interrupted. A task is CANCELLED if it does not
+        end by itself in the moment of its cancellation. All this is waited for, 5 s at most.
         """
         until = asyncio.get_running_loop().time() + _FINISH_S
         while ended := self._handles(ended=True):

@@ -32,7 +32,7 @@ from redis_state.integrations.penguiflow.typed_store import TypedStore
 from redis_state.models import ArtifactRetentionConfig as Retention
 from redis_state.settings import make_settings
 from redis_state.store import HostTypes
-from redis_state.stores.session_context import ContextTypes
+from redis_state.stores.contexts.session_context import ContextTypes
 
 TYPES: HostTypes = HostTypes(
     stored_event=StoredEvent,

@@ -1,7 +1,7 @@
-"""What flows and planners share that run as tasks of the worker pool. Needs the extra ``worker``.
+"""The shared parts of flows and planners as tasks of the worker pool. Needs the extra ``worker``.
 
-A tool or a node finds the task that it runs in by its trace, and does in `keyed_step` of it, or
-under `once`, what must not happen twice.
+A tool or a node finds its task by its trace. Work that must not be repeated stands in the task's
+`keyed_step`, or under `once`.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _RUNNING: dict[str, TaskContext] = {}
 
 
 class Interrupted(BaseException):
-    """The run cannot go on; ``cause`` says why.
+    """The run cannot continue. ``cause`` is the reason.
 
-    Not an Exception, so that neither a planner nor a node takes it for a failure of a tool.
+    Not an Exception, so that neither a planner nor a node treats it as a failure of a tool.
     """
 
     def __init__(self, cause: Exception) -> None:
@@ -60,10 +60,10 @@ def task_of(where: Any) -> TaskContext:
 def once(tool: F) -> F:
     """Run a tool once for the same arguments between two pauses of a task.
 
-    Stand it below ``@tool``. A run that begins again, after a crash or a hand-over, gets the noted
-    result. A crash between the work and its note does the work again: what has effects outside is
-    given ``task_of(ctx).effect_id()``, which is the same then. Outside of a task the tool is called
-    as it is.
+    Place it below ``@tool``. A run that begins again, after a crash or a hand-off, gets the
+    recorded result. A crash between the work and its record repeats the work: give effects outside
+    ``task_of(ctx).effect_id()``, which is the same then. Outside of a task the tool is called
+    directly.
     """
 
     @functools.wraps(tool)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
         TaskState,
     )
 
-    from redis_state.stores.session_log import Entry, EntryPage
+    from redis_state.stores.sessions.session_log import Entry, EntryPage
 
     class TypedStore(RedisStateStore):
         """RedisStateStore, with PenguiFlow's classes in its signatures."""
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
             session_id: str,
             *,
             after: str | None = None,
-            count: int = 500,
+            limit: int = 500,
             task_id: str | None = None,
         ) -> EntryPage[StateUpdate]: ...
         def watch_updates(
@@ -71,7 +71,7 @@ if TYPE_CHECKING:
             *,
             after: str | None = None,
             task_id: str | None = None,
-            patience_s: float = 300.0,
+            reconnect_timeout_s: float = 300.0,
         ) -> AsyncGenerator[Entry[StateUpdate], None]: ...
         async def save_steering(self, event: SteeringEvent) -> None: ...
         async def list_steering(
@@ -87,7 +87,7 @@ if TYPE_CHECKING:
             session_id: str,
             *,
             after: str | None = None,
-            count: int = 500,
+            limit: int = 500,
             task_id: str | None = None,
         ) -> EntryPage[SteeringEvent]: ...
         def watch_steering(
@@ -96,7 +96,7 @@ if TYPE_CHECKING:
             *,
             after: str | None = None,
             task_id: str | None = None,
-            patience_s: float = 300.0,
+            reconnect_timeout_s: float = 300.0,
         ) -> AsyncGenerator[Entry[SteeringEvent], None]: ...
         async def save_trajectory(
             self, trace_id: str, session_id: str, trajectory: Trajectory

@@ -34,12 +34,12 @@ def cleanup_cron(
     run_at_startup: bool = False,
     name: str = "cleanup_old_tasks",
 ) -> CronJob:
-    """Make a cron job that drops tasks which ended longer ago than ``older_than``.
+    """Make a cron job that removes tasks which ended longer ago than ``older_than``.
 
-    Daily at 2:00 unless told otherwise; ``hour=None`` is each hour. For ``AgentWorker(crons=…)``
-    and for arq's own ``cron_jobs``. All workers may have it: each time one of them runs it, and
-    if several did, each task would still be dropped once. A run that fails is left to the next.
-    Of several in one worker each needs a name. Errors: ConfigError.
+    It runs daily at 2:00. ``hour=None`` runs it each hour. Use it for ``AgentWorker(crons=…)`` and
+    for arq's own ``cron_jobs``. All workers may have it: each time one of them runs it. If several
+    did, each task would still be removed once. A failed run is left to the next. Several in one
+    worker need a name each. Errors: ConfigError.
     """
     length = isinstance(older_than, timedelta)  # pyright: ignore[reportUnnecessaryIsInstance]
     if not length or older_than < timedelta(0):

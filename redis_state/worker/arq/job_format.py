@@ -69,11 +69,11 @@ class JobPayload:
     trace: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @classmethod
-    def read(cls, said: Any) -> JobPayload | None:
+    def read(cls, stated: Any) -> JobPayload | None:
         """Read a job's argument; None if it names no task."""
-        if not isinstance(said, dict):
+        if not isinstance(stated, dict):
             return None
-        parts = cast("dict[str, Any]", said)
+        parts = cast("dict[str, Any]", stated)
         session_id, task_id = parts.get("session_id"), parts.get("task_id")
         if not isinstance(session_id, str) or not isinstance(task_id, str):
             return None
@@ -98,11 +98,11 @@ class JobPayload:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What the record says of a task that is to be run: after how many runs, how urgent, where.
+    """The facts of the record about a task that is ready to run.
 
-    ``version`` is that of the record, ``since_ms`` when the task was made. ``orphan`` tells that
-    its last run is dead, and so is a worker that has picked an earlier job. ``at_ms`` is when
-    it is queued, by the store's clock, and ``trace`` the context of the span that does so.
+    ``version`` is the record's version, ``since_ms`` when the task was created. ``orphan`` is true
+    if its last run is dead, and so is a worker that picked an earlier job. ``at_ms`` is when it is
+    queued, by the store's clock, and ``trace`` the context of the span that queues it.
     """
 
     session_id: str
@@ -118,9 +118,9 @@ class Job:
 
     def ticket(self) -> dict[str, Any]:
         """Write what its job in the queue says."""
-        said = {"session_id": self.session_id, "task_id": self.task_id, "runs": self.runs}
+        stated = {"session_id": self.session_id, "task_id": self.task_id, "runs": self.runs}
         more = {"at": self.at_ms, "trace": self.trace}
-        return said | {name: value for name, value in more.items() if value}
+        return stated | {name: value for name, value in more.items() if value}
 
     def names(self, namespace: str) -> list[str]:
         """Return its job ids, newest first: a task that was handed off keeps its earlier one."""

@@ -196,7 +196,7 @@ class QueueWorker(Worker):
                 pipe.zscore(self.queue_name, name)
                 pipe.set(in_progress_key_prefix + name, b"1", px=life_ms, nx=True)
             replies = await pipe.execute()
-        # arq tells how long to put off a job by this process's clock.
+        # arq computes a job's delay by this process's clock.
         ahead_ms = round(time() * 1000) - now_ms
         gone: list[str] = []
         for (name, _), score, taken in zip(due, replies[::2], replies[1::2], strict=True):
@@ -232,24 +232,24 @@ class QueueWorker(Worker):
             await self._drop(job_id, error)
 
     async def listen(self) -> None:
-        """Be woken by whoever puts a job, through lost connections, until cancelled."""
+        """Wake up when a job is put, through lost connections, until cancelled."""
         channels = [wake_channel(worker.queue_name) for worker in self.group]
         pool: Any = self.pool
         while True:
             try:
-                async with pool.pubsub() as told:
-                    await told.subscribe(*channels)
-                    await self._hear(told)
+                async with pool.pubsub() as reported:
+                    await reported.subscribe(*channels)
+                    await self._hear(reported)
             except (RedisError, OSError) as error:
                 log.info("nobody can wake this worker, it looks by itself: %s", error)
             await asyncio.sleep(_LISTEN_AGAIN_S)
 
-    async def _hear(self, told: Any) -> None:
+    async def _hear(self, reported: Any) -> None:
         """Hear messages until the connection is lost, or is found to be dead."""
         pinged = False
         while True:
             try:
-                message = await told.get_message(timeout=_SILENT_S)
+                message = await reported.get_message(timeout=_SILENT_S)
             except NoPermissionError:
                 if not pinged:
                     raise
@@ -263,7 +263,7 @@ class QueueWorker(Worker):
             elif pinged:
                 raise TimeoutError("no answer to a ping")
             else:
-                await told.ping()
+                await reported.ping()
                 pinged = True
 
     async def settle(self) -> None:
@@ -319,7 +319,7 @@ class QueueWorker(Worker):
         await pool.aclose(close_connection_pool=True)
 
     async def _drop(self, job_id: str, error: Exception) -> None:
-        # If its task is a true one it stands on the watch list, and is queued anew from there.
+        # A task that exists is on the watch list, and is queued again from there.
         log.warning("a job that cannot be run is dropped: %s", type(error).__name__)
         about = [
             prefix + job_id for prefix in (job_key_prefix, retry_key_prefix, in_progress_key_prefix)

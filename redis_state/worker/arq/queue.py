@@ -1,21 +1,21 @@
 """The queue: arq carries a task's name from the client to a worker, and nothing else.
 
-The task's record is the truth. A job that is lost, doubled or late is harmless: starting a task
-is decided by the record, in one script. A job that is lost is put again by whoever finds that the
-record says that the task waits, see `Queue.mend`.
+The task's record is the truth. A lost, doubled or late job is harmless: one script decides by the
+record whether a task starts. A sweeper puts a lost job again, when the record shows a waiting task.
 
-What arq keeps of a job:
+arq keeps of a job:
 
     <queue>                zset: job id -> when it was queued, by the clock of the queue's server,
-                           and earlier by its priority; there until the job is over
-    arq:job:<id>           its payload; a job without one is dropped by the worker that picks it
-    arq:in-progress:<id>   somebody has picked it; nobody else does until this expires, which is
-                           long after the picker has died
+                           and earlier by its priority; there until the job has ended
+    arq:job:<id>           its payload; a worker drops a job without one
+    arq:in-progress:<id>   a worker has picked it; no other does until this expires, which is
+                           long after the worker has died
 
 A job's id is `<namespace>/<session>/<task>:<runs before it>`, so that namespaces that share a
-server, or even a queue, leave each other's jobs alone.
+server, or even a queue, do not touch each other's jobs.
 
-Beside that, `<queue>:wake` is a channel: what is put is told there, and who waits looks at once.
+Beside that, `<queue>:wake` is a channel: each put is published there, and a waiting worker polls at
+once.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class QueueState(Enum):
     """What the queue had of a job, and what was done."""
 
     WAITS = auto()  # it is there for any worker
-    CLAIMED = auto()  # somebody has picked it and may be about to start it
+    CLAIMED = auto()  # a worker has picked it and may be about to start it
     RELEASED = auto()  # who picked it never started it: it is there for any worker again
     QUEUED = auto()  # it was not there, and is now
 
@@ -86,7 +86,7 @@ class Queue:
     """
 
     def __init__(self, settings: Settings, *, name: str | None = None) -> None:
-        queue_settings(settings)  # what is wrong with it is said before a task is written
+        queue_settings(settings)  # wrong settings raise before a task is written
         self._settings = settings
         self._name = default_queue(settings) if name is None else name
         self._clients: dict[asyncio.AbstractEventLoop, ArqRedis] = {}
@@ -114,16 +114,16 @@ class Queue:
     async def ensure_queued(
         self, jobs: Sequence[Job], *, patience_ms: int = 2_000
     ) -> list[QueueState]:
-        """Make sure that the queue has these jobs, all of tasks that wait to be run.
+        """Ensure that the queue has these jobs, all of tasks that wait to be run.
 
-        One round trip to look, one more if something is to be done. Safe to repeat, and when many
-        do it at once: a job is there once. Errors: BackendUnavailable.
+        It costs one round trip to read, and one more if something is to be done. Safe to repeat,
+        also concurrently: a job is there once. Errors: BackendUnavailable.
 
-        A job that somebody has picked is left alone at first: its worker may be about to start it.
-        That it was seen is written into arq's in-progress key, whose value arq never reads, with
-        the record's version. Only if the same key with the same version is found later than
-        ``patience_ms`` after, so that nobody started the task in all that time, is the key
-        deleted. A worker that was merely slow then finds the task held, or starts it first.
+        A picked job is left alone at first: its worker may be about to start it. The check is
+        recorded in arq's in-progress key, whose value arq never reads, with the record's version.
+        The key is deleted only if the same key with the same version is found later than
+        ``patience_ms`` after: then nobody started the task in all that time. A worker that was
+        merely slow then finds the task held, or starts it first.
         """
 
         async def ensure_queued(client: ArqRedis) -> list[QueueState]:
@@ -156,7 +156,7 @@ class Queue:
     ) -> None:
         """Move a queued task by the difference of two priorities. Errors: BackendUnavailable.
 
-        It is queued after its last run or, if that was handed over, an earlier one.
+        It is queued after its last run or, if that was handed off, an earlier one.
         """
         earlier_ms = (_seniority(after) - _seniority(before)) // timedelta(milliseconds=1)
 
@@ -317,7 +317,8 @@ def wake_channel(queue: str) -> str:
 async def _execute(pipe: Any, *, waking: Sequence[str]) -> None:
     """Run what a pipeline holds, then wake the workers of these queues.
 
-    That they cannot be told, for want of rights say, is no error: they look by themselves.
+    If they cannot be woken, for lack of a right for example, that is no error: they poll by
+    themselves.
     """
     written = len(pipe)
     for queue in waking:

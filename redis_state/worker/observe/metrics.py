@@ -1,7 +1,7 @@
 """Prometheus metrics of a worker process. Needs the extra ``prometheus``.
 
-The numbers are the worker's tally, read when somebody scrapes: a scrape costs a task nothing and
-cannot wait for the server. Open pauses are counted in the background, now and then.
+The numbers are the worker's counters, read at each scrape. A scrape costs a task nothing and never
+waits for the server. Open pauses are counted in the background, every 15 seconds.
 """
 
 from __future__ import annotations
@@ -67,34 +67,55 @@ class WorkerMetrics(Collector):
         for handler in stats.handlers:
             running.setdefault(handler, 0)
         yield self._gauge("running_tasks", "Tasks that run now.", running, "handler")
-        yield self._gauge("max_tasks", "Tasks that may run at once.", {(): self.max_tasks})
-        yield self._gauge("draining", "1 once told to stop.", {(): int(stats.draining)})
+        yield self._gauge("max_tasks", "Slots: tasks that may run at once.", {(): self.max_tasks})
+        yield self._gauge(
+            "draining", "1 after the worker received SIGTERM.", {(): int(stats.draining)}
+        )
         if stats.polls is not None:
             age = {(): stats.polls.age_s()}
-            yield self._gauge("poll_age_seconds", "Since it looked at its queues.", age)
+            yield self._gauge(
+                "poll_age_seconds", "Seconds since the worker polled its queues.", age
+            )
         started = stats.started.copy()
-        yield self._counter("runs_started", "Runs begun.", started, "handler")
+        yield self._counter("runs_started", "Runs that began.", started, "handler")
         yield self._counter(
-            "takeovers", "Runs begun because the one before fell silent.", {(): stats.taken_over}
+            "takeovers",
+            "Runs that began because the lease of an earlier run expired.",
+            {(): stats.taken_over},
         )
         yield self._counter(
-            "leases_lost", "Runs whose task another worker took over.", {(): stats.lease_lost}
+            "leases_lost",
+            "Runs of this worker whose task another worker took over.",
+            {(): stats.lease_lost},
         )
         yield self._counter(
-            "stale_writes_refused", "Writes under an epoch that is over.", {(): self.refused()}
+            "stale_writes_refused",
+            "Writes under an old epoch that the server refused.",
+            {(): self.refused()},
         )
         yield self._histogram(
-            "queue_wait_seconds", "From submitting or resuming to the start.", stats.waits, "queue"
+            "queue_wait_seconds",
+            "Seconds from submitting or resuming to the start.",
+            stats.waits,
+            "queue",
         )
         yield self._histogram(
-            "run_seconds", "Length of a run, by how it ended.", stats.runs, "handler", "outcome"
+            "run_seconds", "Seconds of a run, by its outcome.", stats.runs, "handler", "outcome"
         )
         if stats.swept:
-            yield self._counter("swept", "What sweeping found.", stats.swept.copy(), "what")
+            yield self._counter(
+                "swept",
+                "Tasks that the sweeper repaired, by the kind of repair.",
+                stats.swept.copy(),
+                "what",
+            )
         if self.pauses:
             ages = {f"{age:g}": count for age, count in self.pauses.items()}
             yield self._gauge(
-                "open_pauses", "Pauses open for longer than so many seconds.", ages, "older_than_s"
+                "open_pauses",
+                "Pauses that are open for longer than the label.",
+                ages,
+                "older_than_s",
             )
 
     def _gauge(

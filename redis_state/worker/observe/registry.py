@@ -1,8 +1,9 @@
-"""The registry of workers: each says in a record of its own that it lives, and what it does.
+"""The registry of workers: each keeps a record of its own, which shows that it lives and what it
+does.
 
-The record goes three intervals after the worker's last word, so one that was killed is soon not
-listed any more, and one that stops in good order takes itself off at once. Who runs a task is
-decided by leases and never here: this is for people to look at.
+The record expires three intervals after its last renewal, so a killed worker soon disappears. A
+worker that stops removes its record. Leases decide who runs a task, never these records: they are
+for people.
 """
 
 from __future__ import annotations
@@ -41,11 +42,11 @@ _MOST_IDS = 100
 class WorkerInfo:
     """A worker process as it last described itself, and when, by the server's clock.
 
-    ``running`` are session and task of what it runs, a hundred at most; ``running_count`` is how
-    many there are. ``counters`` count since it started: started, completed, failed, cancelled,
-    paused, handed_over, dropped, unwritten, taken_over, lease_lost, stale_writes_refused.
-    ``last_poll_ms`` is when it last looked at its queues, ``unpolled_s`` how long that is ago; None
-    under arq's own command, which does not tell.
+    ``running`` are session and task of its runs, a hundred at most. ``running_count`` is their
+    number. ``counters`` count since its start: started, completed, failed, cancelled, paused,
+    handed_over, dropped, unwritten, taken_over, lease_lost, stale_writes_refused. ``last_poll_ms``
+    is when it last polled its queues, ``unpolled_s`` the time since then. Both are None under arq's
+    own command, which does not report it.
     """
 
     name: str
@@ -162,9 +163,9 @@ class WorkerRegistry:
         self._store = store
 
     async def list(self) -> list[WorkerInfo]:
-        """Return the workers that have been heard of lately, by name. Errors: BackendUnavailable.
+        """Return the live workers, by name. Errors: BackendUnavailable.
 
-        One that was killed is listed until three of its intervals are over: see ``silent_s``.
+        A killed worker is listed until three of its intervals have passed: see ``silent_s``.
         """
         base = self._store.base
         commands = base.scripts.transport.commands
@@ -191,25 +192,25 @@ def _pairs(flat: Sequence[bytes]) -> zip[tuple[bytes, bytes]]:
 
 
 def _read(record: Stored, *, until_us: float, now_ms: int) -> WorkerInfo:
-    said: dict[str, Any] = as_object(record.fields["document"])
-    last_seen_ms = int(until_us) // 1000 - int(said["ttl_ms"])
+    stated: dict[str, Any] = as_object(record.fields["document"])
+    last_seen_ms = int(until_us) // 1000 - int(stated["ttl_ms"])
     # An earlier version's record has none.
-    unpolled_ms: int | None = said.get("unpolled_ms")
+    unpolled_ms: int | None = stated.get("unpolled_ms")
     last_poll_ms = None if unpolled_ms is None else last_seen_ms - unpolled_ms
     return WorkerInfo(
-        name=said["name"],
-        instance=said["instance"],
-        host=said["host"],
-        pid=said["pid"],
-        version=said["version"],
-        queues=tuple(said["queues"]),
-        handlers=tuple(said["handlers"]),
-        max_tasks=said["max_tasks"],
-        heartbeat=said["heartbeat"],
-        draining=said["draining"],
-        running_count=said["running_count"],
-        running=tuple((session, task) for session, task in said["running"]),
-        counters=said["counters"],
+        name=stated["name"],
+        instance=stated["instance"],
+        host=stated["host"],
+        pid=stated["pid"],
+        version=stated["version"],
+        queues=tuple(stated["queues"]),
+        handlers=tuple(stated["handlers"]),
+        max_tasks=stated["max_tasks"],
+        heartbeat=stated["heartbeat"],
+        draining=stated["draining"],
+        running_count=stated["running_count"],
+        running=tuple((session, task) for session, task in stated["running"]),
+        counters=stated["counters"],
         started_ms=record.order // 1000,
         last_seen_ms=last_seen_ms,
         silent_s=max(0.0, (now_ms - last_seen_ms) / 1000),

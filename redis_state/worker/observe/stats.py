@@ -1,7 +1,7 @@
-"""What a worker process counts of its own runs: plain numbers, for its heartbeat and its metrics.
+"""The counters of a worker process, for its heartbeat and its metrics.
 
-Counting is always on, costs an addition, and never waits or raises. Whoever shows the numbers, the
-registry of workers or a metrics server in a thread of its own, only reads them.
+Counting is always on, costs an addition, and never waits or raises. The registry of workers, and a
+metrics server in a thread of its own, only read the numbers.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class RunOutcome(StrEnum):
     HANDED_OVER = "handed_over"
     # Another worker took the task over, or it moved on in another way: nothing was written.
     DROPPED = "dropped"
-    # The end could not be written down: the lease runs out and somebody begins again.
+    # The end could not be written: the lease expires, and another worker begins again.
     UNWRITTEN = "unwritten"
 
 
@@ -50,7 +50,7 @@ class Histogram:
 
 @dataclass(frozen=True, slots=True)
 class RunningTask:
-    """A run that is going on."""
+    """A run in progress."""
 
     session_id: str
     task_id: str
@@ -80,7 +80,7 @@ class WorkerStats:
 
     def __init__(self, handlers: Iterable[str] = (), *, polls: Polls | None = None) -> None:
         self.handlers: frozenset[str] = frozenset(handlers)
-        # None where arq's own loop looks, and does not tell.
+        # None under arq's own loop, which does not report its polls.
         self.polls: Polls | None = polls
         self.draining: bool = False
         self.taken_over: int = 0

@@ -65,7 +65,7 @@ class Traced(AbstractContextManager["Traced"]):
             return found
         try:
             _propagator().inject(found)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the task goes on
+        except Exception as error:  # noqa: BLE001 - no failure of tracing may stop a task
             dropped(error)
         return {name: found[name] for name in _CARRIED if name in found}
 
@@ -171,7 +171,7 @@ def event(name: str, **attributes: Attribute) -> None:
         api = _api()
         if api is not None:
             api.get_current_span().add_event(name, _named(attributes))
-    except Exception as error:  # noqa: BLE001 - whatever it is, the task goes on
+    except Exception as error:  # noqa: BLE001 - no failure of tracing may stop a task
         dropped(error)
 
 

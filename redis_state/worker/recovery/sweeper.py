@@ -1,15 +1,15 @@
-"""The sweeper: inspects every unfinished task in time, and repairs what was left half done.
+"""The sweeper: inspects every unfinished task in time, and repairs what a crash left.
 
-    missing or terminal      its entry is taken out, the second time that it is found so
-    PENDING                  the queue is made to have it
-    RUNNING, lease left      looked at again when the lease runs out
-    RUNNING, lease run out   queued for another worker; failed if too many have died with it
-    PAUSED                   looked at again at its deadline; overdue, resolved by its policy
-    waits for a child        goes on if that is over
+    missing or terminal      its entry is removed, the second time that it is found so
+    PENDING                  its job is put into the queue if it is missing
+    RUNNING, lease valid     checked again when the lease expires
+    RUNNING, lease expired   queued for another worker; failed if too many have died with it
+    PAUSED                   checked again at its deadline; overdue, resolved by its policy
+    waits for a child        made ready to run if the child is terminal
     child of one cancelled   cancelled too
 
-Every worker sweeps. An entry is claimed for a short while, so that the work is shared and a
-sweeper that dies loses none of it. Each repair may be done twice: it is decided by the record.
+Every worker sweeps. An entry is claimed for a short time, so that the work is shared and a sweeper
+that dies loses none of it. Each repair may be done twice: the record decides.
 """
 
 from __future__ import annotations
@@ -48,12 +48,13 @@ _NEXT_S = 0.05
 
 @dataclass(slots=True)
 class SweepReport:
-    """What a round of sweeping did, in numbers of tasks.
+    """The result of one sweep, in numbers of tasks.
 
-    ``requeued`` waited and were not in the queue; ``released`` were picked by a worker that never
-    started them; ``taken_over`` were left by a dead one. ``expired`` were paused for too long,
-    ``failed`` had too many workers die with them, ``dropped`` are over or gone. ``woken`` waited
-    for a child that was over; ``parent_cancelled`` were not over when their parent was cancelled.
+    ``requeued`` tasks waited and were not in the queue. ``released`` ones were picked by a worker
+    that never started them. ``taken_over`` ones were left by a dead worker. ``expired`` ones were
+    paused beyond their deadline. ``failed`` ones had too many workers die with them. ``dropped``
+    ones are terminal or deleted. ``woken`` ones waited for a child that is terminal.
+    ``parent_cancelled`` ones were unfinished when their parent was cancelled.
     """
 
     looked: int = 0
@@ -157,7 +158,7 @@ class Sweeper:
                 case BaseException():
                     settled.append((claim, self._trouble(claim.entry, verdict)))
         report.dropped += sum(claim.again and delay_ms is None for claim, delay_ms in settled)
-        # Before the queue is asked, which may be a server of its own, and away.
+        # Before the queue is read, which may be on another, unreachable server.
         await self._watch.settle(settled)
         await self._watch.settle(await self._queue_up(waiting, report))
 
@@ -169,7 +170,7 @@ class Sweeper:
             return _Fate.OUT
         if task is None:
             return _Fate.LEFT
-        status_view = await self._look_at_family(task, report)
+        status_view = await self._settle_family(task, report)
         if status_view is not None and status_view.ours and status_view.status is TaskStatus.PAUSED:
             for_child = status_view.waits_for is not None
             left_ms = await expire_pauses(self._store, *task)
@@ -192,7 +193,7 @@ class Sweeper:
             return min(status_view.left_ms + 1, LOOK_LATEST_MS)
         return status_view
 
-    async def _look_at_family(
+    async def _settle_family(
         self, task: tuple[str, str], report: SweepReport
     ) -> TaskStatusView | None:
         """Read a task's status, after settling what its parent and its child imply."""
@@ -243,7 +244,7 @@ async def sweep_regularly(
     max_crashes: int = MAX_CRASHES,
     stats: WorkerStats | None = None,
 ) -> None:
-    """Sweep until cancelled. It survives whatever befalls the servers."""
+    """Sweep until cancelled. Any trouble with the servers is survived."""
     jobs = Queue(store.settings, name=queue)
     sweeper = Sweeper(store, jobs, lease_ms=round(lease_s * 1000), max_crashes=max_crashes)
     failing = False

@@ -1,13 +1,13 @@
-"""Parents and children: a task spawns others, waits for their ends, and takes them along.
+"""Parents and children: a task spawns others, waits for their ends, and cancels them with it.
 
-    spawn    the child, the parent's note of it and its place in the parent's index are one step
+    spawn    the child, the parent's record of it and its place in the parent's index are one step
     join     the parent waits for a child in the same step that finds it unfinished
-    end      a child's end and the parent's note of it are one step; whoever ends a child wakes
-             the parent that waits for it
-    cancel   whoever cancels a task cancels its children, unless they are isolated
+    end      a child's end and the parent's record of it are one step; the process that ends a
+             child wakes the parent that waits for it
+    cancel   the process that cancels a task cancels its children, unless they are isolated
 
-A crash after an end, or between a task's cancelling and that of its children, is put right by a
-sweeper: it looks at both sides of each such pair, for every unfinished task is on its list.
+A sweeper repairs a crash after an end, or between a task's cancelling and that of its children. It
+checks both sides of each such pair, because every unfinished task is on its list.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from redis_state.scripts import Reply, ReplyCode, TaskKeys, raw, topic_text
 from redis_state.serialization import codec
 from redis_state.serialization.rows import as_object
 from redis_state.store import RedisStateStore
-from redis_state.stores.tasks import move_fields
+from redis_state.stores.sessions.tasks import move_fields
 from redis_state.worker.arq.job_format import Job
 from redis_state.worker.arq.queue import Queue, put_now
 from redis_state.worker.observe import tracing as telemetry
@@ -100,7 +100,7 @@ class SpawnRequest:
 
     @property
     def asks(self) -> str:
-        """What is asked of the child, to tell it from others."""
+        """The content of the request, to distinguish it from others."""
         return codec.fingerprint("asks", self.handler, self.task_input)
 
     @classmethod
@@ -138,7 +138,7 @@ class ChildTasks:
         self._watch = WatchList(store.base.scripts, store.base.keys)
 
     async def spawn(
-        self, started: StartedRun, entry: str, asked: SpawnRequest, lane: Lane | None = None
+        self, started: StartedRun, entry: str, requested: SpawnRequest, lane: Lane | None = None
     ) -> ChildTask:
         """Write a child down, once per entry of the parent's journal, and queue it.
 
@@ -154,50 +154,55 @@ class ChildTasks:
             task_id=child_id,
             session_id=parent.session_id,
             status=TaskStatus.PENDING,
-            task_type=asked.task_type,
-            priority=asked.priority,
+            task_type=requested.task_type,
+            priority=requested.priority,
             context_snapshot=TaskContextSnapshot(
                 session_id=parent.session_id,
                 task_id=child_id,
                 trace_id=trace_id,
                 spawned_from_task_id=parent.task_id,
-                propagate_on_cancel="isolate" if asked.isolate else "cascade",
+                propagate_on_cancel="isolate" if requested.isolate else "cascade",
             ),
             trace_id=trace_id,
-            description=asked.description,
+            description=requested.description,
         )
-        queue = asked.queue or (self._queue.name if self._queue else None)
-        with telemetry.submitting(asked.handler, parent.session_id, child_id, queue or "") as span:
+        queue = requested.queue or (self._queue.name if self._queue else None)
+        with telemetry.submitting(
+            requested.handler, parent.session_id, child_id, queue or ""
+        ) as span:
             fields = new_fields(
                 state,
-                handler=asked.handler,
-                task_input=asked.task_input,
+                handler=requested.handler,
+                task_input=requested.task_input,
                 queue=queue,
                 trace=span.carrier,
             )
-            fields |= {"parent": raw(parent.task_id), "isolate": b"1" if asked.isolate else b"0"}
-            note = codec.encode({"task": child_id, "asks": asked.asks})
+            fields |= {
+                "parent": raw(parent.task_id),
+                "isolate": b"1" if requested.isolate else b"0",
+            }
+            note = codec.encode({"task": child_id, "asks": requested.asks})
             if await self._write(started, entry, state, fields, note, lane=lane):
-                await self._put(Job(parent.session_id, child_id, 0, asked.priority, queue))
+                await self._put(Job(parent.session_id, child_id, 0, requested.priority, queue))
         place = entry.partition(":")[2]
         return ChildTask(parent.session_id, child_id, parent.task_id, place)
 
     async def join(self, started: StartedRun, child_id: str) -> dict[str, Any] | None:
-        """Return the end of a child that is over; else have the task wait for it, and return None.
+        """Return the end of a terminal child; otherwise make the task wait for it, and return None.
 
-        That it is not over and that the task waits are one step. The child may be gone by now: its
-        end stands in the parent's journal. Errors: TaskFailed if nothing is kept of the child, one
-        that was deleted say; LeaseLost, InvalidTransition.
+        The check and the wait are one step. The child may have expired: its end is in the parent's
+        journal. Errors: TaskFailed if nothing is kept of the child, for example after its deletion;
+        LeaseLost, InvalidTransition.
         """
         parent = started.state
         session_id, task_id = parent.session_id, parent.task_id
         while True:
             child = await self._store.tasks.load(session_id, child_id)
             if child is None:
-                return await self._end_noted(session_id, task_id, child_id)
+                return await self._end_recorded(session_id, task_id, child_id)
             if child.status.is_terminal:
-                return noted_end(child)
-            await self._transitions.look_soon(session_id, task_id)
+                return recorded_end(child)
+            await self._transitions.inspect_soon(session_id, task_id)
             reply = await self._scripts.join_task(
                 self._keys(session_id, task_id),
                 move_fields(TaskStatus.PAUSED) | {"crashes": b"0"} | started.meter.fields(),
@@ -220,14 +225,14 @@ class ChildTasks:
     async def ending(
         self, session_id: str, task_id: str, parent: str | None
     ) -> AsyncGenerator[None, None]:
-        """End a task in this block, and have its parent go on if that waits for it.
+        """End a task in this block, and wake its parent if that waits for it.
 
-        A sweeper looks at the parent soon, whatever becomes of this process.
+        If this process dies, a sweeper inspects the parent soon.
         """
         if parent is None:
             yield
             return
-        await self._transitions.look_soon(session_id, parent)
+        await self._transitions.inspect_soon(session_id, parent)
         yield
         with suppress(BackendError):
             await self.wake(session_id, parent, task_id)
@@ -287,9 +292,9 @@ class ChildTasks:
     async def cancel_waiting(
         self, session_id: str, task_id: str, reason: str | None, *, hard: bool = False
     ) -> None:
-        """End a task that no worker runs, then its children. One that runs has been told.
+        """End a task that no worker runs, then its children. A running task has received the event.
 
-        One that is over stays as it is, and so do its children.
+        A terminal task does not change, and neither do its children.
         """
         state = await self._store.tasks.load(session_id, task_id)
         if state is None or state.status.is_terminal:
@@ -349,7 +354,7 @@ class ChildTasks:
         """Write a child; return whether it was new."""
         parent, ttl_ms = started.state, self._store.tasks.ttl_ms(TaskStatus.RUNNING.value)
         write = new_write_id()
-        told = announcement(self._store, status_update(state, TaskStatus.PENDING))
+        reported = announcement(self._store, status_update(state, TaskStatus.PENDING))
 
         async def spawn(before_ms: int) -> Reply:
             return await self._scripts.spawn_task(
@@ -364,7 +369,7 @@ class ChildTasks:
                 write=write,
                 ttl_ms=ttl_ms,
                 index_ttl_ms=2 * ttl_ms,
-                announcement=told,
+                announcement=reported,
                 lane=state_of(lane),
             )
 
@@ -385,7 +390,7 @@ class ChildTasks:
         except BackendError as error:
             log.warning("task %s is left to a sweeper: %s", job.task_id, error)
 
-    async def _end_noted(self, session_id: str, task_id: str, child_id: str) -> dict[str, Any]:
+    async def _end_recorded(self, session_id: str, task_id: str, child_id: str) -> dict[str, Any]:
         journal = self._keys(session_id, task_id).journal
         found: bytes | None = await self._store.transport.commands.hget(
             journal, b"end:" + raw(child_id)
@@ -404,13 +409,13 @@ class ChildTasks:
         return self._store.tasks.keys(session_id, task_id)
 
 
-def noted_end(child: TaskState) -> dict[str, Any]:
+def recorded_end(child: TaskState) -> dict[str, Any]:
     """Write a child's end as its parent's journal keeps it."""
     return {"status": child.status.value, "result": child.result, "error": child.error}
 
 
 def result_of(session_id: str, task_id: str, end: dict[str, Any]) -> Any:
-    """Return the result of a task that is over. Errors: TaskFailed, TaskWasCancelled."""
+    """Return the result of a terminal task. Errors: TaskFailed, TaskWasCancelled."""
     status = TaskStatus(end["status"])
     if status is TaskStatus.COMPLETE:
         return end["result"]

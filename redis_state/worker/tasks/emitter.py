@@ -1,4 +1,4 @@
-"""Publish what a handler tells: each update once, however often its handler is run again."""
+"""Publish a handler's updates: each once, however often the handler is replayed."""
 
 from __future__ import annotations
 

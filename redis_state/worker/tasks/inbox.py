@@ -37,9 +37,9 @@ _AGAIN_S = 1.0
 
 
 class TaskCancelled(BaseException):
-    """The task was cancelled. Raised at the handler's next checkpoint; let it pass.
+    """The task was cancelled. Raised at the handler's next checkpoint. Let it pass.
 
-    Not an Exception, so that a handler that goes on after any error does not go on after this.
+    Not an Exception, so that a handler that handles every error does not handle this.
     """
 
     def __init__(self, reason: str | None) -> None:
@@ -83,7 +83,7 @@ class Inbox:
         self._recording: dict[asyncio.Task[None], Callable[[], Awaitable[None]]] = {}
         # Returns the lane of the caller that takes events.
         self.lane: Callable[[], Lane] = partial(replay.named, "")
-        # Asked at each checkpoint, with the steps and updates that are about to begin.
+        # Called at each checkpoint, with the steps and updates that are about to begin.
         self.guarding: Callable[[int, int], Awaitable[None]] | None = None
 
     @property
@@ -93,12 +93,12 @@ class Inbox:
 
     @property
     def cancel_reason(self) -> str | None:
-        """Why the task was cancelled, if that was said."""
+        """The reason of the cancel, if one was given."""
         return None if self._cancelled is None else self._cancelled.reason
 
     @property
     def over(self) -> BaseException | None:
-        """What ended the run, for whoever goes on in spite of it."""
+        """The end of the run, for a handler that continues in spite of it."""
         return self._over
 
     def close(self, reason: BaseException) -> None:
@@ -135,7 +135,7 @@ class Inbox:
                     self.raise_if_over()
                     self._arrived.clear()
                     with suppress(TimeoutError):
-                        # What is withheld is due after a while, and nothing tells of that.
+                        # Withheld events become due after a while, without a message.
                         async with asyncio.timeout(_AGAIN_S if self._holds_for(lane) else None):
                             await self._arrived.wait()
         except TimeoutError:
@@ -174,7 +174,7 @@ class Inbox:
             self.raise_if_over()
 
     async def until_over(self) -> NoReturn:
-        """Wait until the run is over, and say why. Errors: TaskCancelled, LeaseLost."""
+        """Wait until the run has ended, and raise the reason. Errors: TaskCancelled, LeaseLost."""
         while True:
             self.raise_if_over()
             self._arrived.clear()

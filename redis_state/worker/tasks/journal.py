@@ -1,9 +1,9 @@
-"""The journal of a task: what its runs have noted, so that later ones find it and do not repeat it.
+"""The journal of a task: the records of its runs, which later runs find instead of repeating work.
 
-A step's note is a row of JSON that the script makes: its version (1 for the task's first note), the
-epoch and the server's time that made it, whether it is a checkpoint, and its result. A result that
-is too large stands in chunks beside its note, in the same hash: so it lives and dies with the
-journal, and the journal with the task, wherever a crash comes.
+A step's record is a row of JSON that the script makes: its version (1 for the task's first record),
+epoch, the server's time, whether it is a checkpoint, and its result. A result
+that is too large is kept in chunks beside its record, in the same hash. So it expires with the
+journal, and the journal with the task, whatever crashes.
 """
 
 from __future__ import annotations
@@ -101,13 +101,13 @@ class Journals:
             lane=state_of(lane),
         )
         run.learn(reply, 1, entry, what=keys.task_id)
-        noted = read_step(reply.facts[0])
-        if large and noted.sha256 == sha256:
-            return noted, codec.decode(data)
-        return noted, await self.result(keys, entry, noted)
+        recorded = read_step(reply.facts[0])
+        if large and recorded.sha256 == sha256:
+            return recorded, codec.decode(data)
+        return recorded, await self.result(keys, entry, recorded)
 
     async def result(self, keys: TaskKeys, entry: str, note: StepNote) -> Any:
-        """Return a noted step's result, fetched if it is large.
+        """Return a recorded step's result, fetched if it is large.
 
         Errors: CorruptState if its chunks are not what was written.
         """
@@ -139,15 +139,15 @@ class Journals:
 
     async def _fetch(self, keys: TaskKeys, entry: str, chunks: int) -> bytes | None:
         commands = self._scripts.transport.commands
-        asked: deque[Any] = deque()
+        requested: deque[Any] = deque()
         names = (part_name(entry, number) for number in range(chunks))
         data = bytearray()
         while True:
-            for name in islice(names, _READ_AHEAD - len(asked)):
-                asked.append(commands.hget(keys.journal, name))
-            if not asked:
+            for name in islice(names, _READ_AHEAD - len(requested)):
+                requested.append(commands.hget(keys.journal, name))
+            if not requested:
                 return bytes(data)
-            chunk: bytes | None = await asked.popleft()
+            chunk: bytes | None = await requested.popleft()
             if chunk is None:
                 return None
             data += chunk
@@ -171,7 +171,7 @@ def read_step(data: bytes) -> StepNote:
 
 
 def steps_of(journal: Mapping[str, Any]) -> list[tuple[str, StepNote]]:
-    """List the steps of a journal in the order in which they were noted."""
+    """List the steps of a journal in the order of their records."""
     steps = [(entry, note) for entry, note in journal.items() if isinstance(note, StepNote)]
     return sorted(steps, key=lambda named: named[1].version)
 
@@ -181,18 +181,17 @@ def without_result(note: StepNote) -> StepNote:
     return replace(note, result=None) if note.chunks else note
 
 
-def unvisited(noted: Collection[str], asked: Collection[str]) -> list[str]:
-    """List what earlier runs noted and this one did not ask for, as far as it had to.
+def unvisited(recorded: Collection[str], requested: Collection[str]) -> list[str]:
+    """List the entries that earlier runs recorded and this one did not use, but should have.
 
-    What was noted inside of a step that is itself noted is not asked for again: the step's work is
-    not done again.
+    Entries inside of a recorded step are left out: the step's work does not run again.
     """
     return sorted(
         entry
-        for entry in noted
+        for entry in recorded
         if entry.startswith(_ASKED_FOR)
-        and entry not in asked
-        and not any(outer in noted for outer in _outer_steps(entry))
+        and entry not in requested
+        and not any(outer in recorded for outer in _outer_steps(entry))
     )
 
 

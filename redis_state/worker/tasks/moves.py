@@ -1,4 +1,4 @@
-"""What the moves of a task share: what they write, what they tell, and how a refusal is raised."""
+"""The shared parts of the moves of a task: fields, updates, and the errors of refusals."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from redis_state.models import StateUpdate, TaskState, TaskStatus, UpdateType
 from redis_state.scripts import Announcement, Reply, ReplyCode, raw
 from redis_state.serialization import codec
 from redis_state.store import RedisStateStore
-from redis_state.stores.tasks import microseconds, task_fields
+from redis_state.stores.sessions.tasks import microseconds, task_fields
 from redis_state.worker.tasks.replay import Replay
 
 
@@ -59,7 +59,7 @@ def raise_refused(reply: Reply, state: TaskState, *, run: Replay | None, wanted:
 
 
 def status_update(state: TaskState, status: TaskStatus, **details: Any) -> StateUpdate:
-    """Make the update that tells of a task's new state."""
+    """Make the update of a task's new status."""
     return StateUpdate(
         session_id=state.session_id,
         task_id=state.task_id,

@@ -1,7 +1,7 @@
-"""The list of open pauses: what waits for somebody's decision, with the tokens to decide it.
+"""The list of open pauses: what waits for a decision, with the tokens that decide it.
 
-The indexes only propose. What they name is looked up, and taken out if it is not open any more: a
-pause is listed after it was opened and is opened once, so what is found closed stays closed.
+The indexes only propose. Each proposed pause is read, and removed if it is not open any more. A
+pause is listed after it was opened, and is opened once. So a closed one stays closed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from redis_state.worker.tasks.pause_model import token_of
 Fields: TypeAlias = dict[str, Any]
 
 _SLICE = 500
-# What tells whether a pause is open; then what it asks.
+# The fields that decide whether a pause is open, then its content.
 _TOKEN_FIELDS = ("state", "task", "order", "opened", "expires")
 _TASK_FIELDS = ("finished", "order")
 
@@ -96,8 +96,8 @@ class _Reading:
     ) -> list[tuple[int, Fields, Fields]]:
         now = ms_of(await self._commands.time())
         names = (*_TOKEN_FIELDS, *more[:1])
-        asked = [self._commands.hmget(key, *names) for key in members]
-        tokens = [_fields(names, await answer) for answer in asked]
+        requested = [self._commands.hmget(key, *names) for key in members]
+        tokens = [_fields(names, await answer) for answer in requested]
         owners = [token["task"] for token in tokens if token["task"]]
         tasks = await self._tasks(owners, (*_TASK_FIELDS, *more[1:]))
         found: list[tuple[int, Fields, Fields]] = []
@@ -116,11 +116,11 @@ class _Reading:
         self, owners: Sequence[bytes], names: Sequence[str]
     ) -> dict[tuple[str, str], Fields]:
         keys = self._store.base.keys
-        asked = {
+        requested = {
             task: self._commands.hmget(keys.task(*task), *names)
             for task in {_owner(owner) for owner in owners}
         }
-        return {task: _fields(names, await answer) for task, answer in asked.items()}
+        return {task: _fields(names, await answer) for task, answer in requested.items()}
 
     def _pause(self, token: Fields, task: Fields) -> OpenPause | None:
         session_id, task_id, entry = codec.decode(token["task"])

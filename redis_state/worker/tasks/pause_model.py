@@ -39,13 +39,13 @@ class Decision:
 
     approved: bool
     value: Any
-    by: str
+    actor: str
     timed_out: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """A pause that was opened. Whoever has the ``token`` decides it."""
+    """An open pause. The holder of the ``token`` decides it."""
 
     name: str
     token: str = field(repr=False)
@@ -114,8 +114,8 @@ def asks(reason: str, payload: Any) -> str:
 def asks_of(about: bytes | None) -> str | None:
     """Return what a pause asks from what its token says; None if that cannot be read."""
     with suppress(codec.DecodeError, KeyError):
-        told = as_object(about or b"")
-        return asks(told["reason"], told["payload"])
+        reported = as_object(about or b"")
+        return asks(reported["reason"], reported["payload"])
     return None
 
 
@@ -147,12 +147,12 @@ def decision_of(entry: str, note: dict[str, Any]) -> Decision:
     policy = note.get("timed_out")
     if policy == "fail":
         raise PauseTimeout(str(note.get("name", entry_name(entry))))
-    return Decision(bool(note["approved"]), note["value"], str(note["by"]), policy is not None)
+    return Decision(bool(note["approved"]), note["value"], str(note["actor"]), policy is not None)
 
 
-def decided_note(decision: dict[str, Any], *, by: str) -> dict[str, Any]:
+def decided_note(decision: dict[str, Any], *, actor: str) -> dict[str, Any]:
     """Write a decision as the journal keeps it."""
-    return {"state": "decided", **decision, "by": by}
+    return {"state": "decided", **decision, "actor": actor}
 
 
 def policy_of(note: dict[str, Any]) -> dict[str, Any]:

@@ -1,10 +1,9 @@
-"""Pauses are waitpoints: opening one, waiting for it and deciding it are three things.
+"""Pauses are waitpoints: opening one, waiting for it and deciding it are three steps.
 
-A running task opens a pause and gets its token. Whoever has the token decides, once, whether the
-task waits for it already, or not yet, or not now. A task that waits has no worker; the decision
-sets it pending in the same step. That nobody decides in time is a decision too, by the pause's
-policy: one more claim on the same token, so that an approval, a rejection and the deadline in one
-millisecond give one answer.
+A running task opens a pause and gets its token. The holder of the token decides once, whether the
+task waits for it already, not yet, or not now. A waiting task has no worker. The decision makes it
+PENDING in the same step. A missed deadline is a decision too, by the pause's policy: one more claim
+on the same token. So an approval, a rejection and the deadline in one millisecond give one answer.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from redis_state.serialization import codec
 from redis_state.serialization.rows import as_object
 from redis_state.store import RedisStateStore
 from redis_state.stores.base import ms
-from redis_state.stores.tasks import move_fields
+from redis_state.stores.sessions.tasks import move_fields
 from redis_state.transport.clock import ms_of
 from redis_state.transport.commands import Commands
 from redis_state.transport.keys import is_pause_id, pause_id_of
@@ -109,23 +108,23 @@ class TaskPauses:
         )
         raise_refused(reply, state, run=started.replay, wanted="PAUSED")
         started.replay.learn(reply, 2, entry, what=state.task_id)
-        noted, left_ms, _ = reply.facts
+        recorded, left_ms, _ = reply.facts
         if left_ms:
             index = self._store.base.keys.open_pauses()
             await self._scripts.note_member(index, member=key, ttl_ms=int(left_ms))
-        return as_object(noted)
+        return as_object(recorded)
 
     async def wait(self, started: StartedRun, entry: str) -> dict[str, Any] | None:
         """Pause the task until an open pause is resolved, and return None; or return the decision.
 
-        One step: the state, the lease given back, the update that tells; and none of it if the
-        pause is decided or overdue by then. The watch list has the task before, a short time
-        ahead and not at the pause's deadline: the worker may die before it is paused. Errors:
-        LeaseLost, InvalidTransition.
+        One step: the status, the released lease and the update. None of it happens if the pause is
+        decided or overdue by then. The watch list has the task before, with a check soon and not at
+        the pause's deadline: the worker may die before it is paused. Errors: LeaseLost,
+        InvalidTransition.
         """
         state = started.state
         key = self._token_key(pause_token(started, entry))
-        await self._look_soon(state)
+        await self._inspect_soon(state)
         reply = await self._scripts.pause_task(
             self._keys(state),
             move_fields(TaskStatus.PAUSED)
@@ -141,7 +140,7 @@ class TaskPauses:
             ),
         )
         if reply.word is ReplyCode.TAKEN:
-            return decided_note(codec.decode(reply.facts[2]), by=reply.text(0))
+            return decided_note(codec.decode(reply.facts[2]), actor=reply.text(0))
         if reply.word in (ReplyCode.EXPIRED, ReplyCode.MISSING):
             return await self._decide_overdue(started, entry, key)
         raise_refused(reply, state, run=started.replay, wanted="PAUSED")
@@ -153,17 +152,19 @@ class TaskPauses:
         *,
         approved: bool,
         value: Any,
-        by: str,
-        claim: str | None = None,
+        actor: str,
+        idempotency_key: str | None = None,
         task: tuple[str, str] | None = None,
     ) -> Decided:
-        """Decide a pause, once, and set its task pending if it waits for it, in one step.
+        """Decide a pause, once, and make its task PENDING if it waits for it, in one step.
 
-        ``token`` is the token or the pause's id, which decides only what may be revealed. The same
-        ``claim`` repeated with the same decision gets the same answer. ``task`` is the session and
-        the task whose pause it has to be. The watch list has the task before: a
-        crash afterwards leaves it pending, known and not queued. Errors: TokenResolved for
-        whoever comes second, TokenUnknown, InvalidTransition if the task is over.
+        ``token`` is the token or the pause's id, which decides only revealed pauses. The same
+        ``idempotency_key`` repeated with the same decision gets the same answer. ``task`` is the
+        session and the task to which the pause must belong. The watch list has the task before: a
+        crash afterwards leaves it PENDING, known and not queued.
+
+        Errors: TokenResolved for every later caller; TokenUnknown; InvalidTransition if the task is
+        terminal.
         """
         key = self._token_key(token)
         owner, is_open, about = await self._commands.hmget(key, "task", "state", "payload")
@@ -178,15 +179,15 @@ class TaskPauses:
         if state is None:
             raise TokenUnknown(expired=True)
         if is_open == b"open" and not state.status.is_terminal:
-            await self._look_soon(state)
+            await self._inspect_soon(state)
         reply = await self._decide(
             state,
             entry,
             key,
             {"approved": approved, "value": codec.plain(value)},
-            noted={"name": name_of(entry, about), "asks": asks_of(about)},
-            by=by,
-            claim=claim or new_claim(),
+            recorded={"name": name_of(entry, about), "asks": asks_of(about)},
+            actor=actor,
+            claim=idempotency_key or new_claim(),
         )
         if reply.word is ReplyCode.DENIED:
             raise InvalidTransition(task_id, current=reply.text(0), wanted="PENDING")
@@ -210,7 +211,7 @@ class TaskPauses:
         state = await self._store.tasks.load(session_id, task_id)
         if state is None:
             return None
-        await self._look_soon(state)
+        await self._inspect_soon(state)
         reply = await self._time_out(state, entry, key, await self._note(state, entry))
         if reply.word is ReplyCode.HELD:
             return int(reply.facts[0])
@@ -228,12 +229,12 @@ class TaskPauses:
         mark = started.replay.mark
         reply = await self._time_out(state, entry, key, note, mark=mark)
         if reply.word is ReplyCode.TAKEN:
-            return decided_note(codec.decode(reply.facts[2]), by=reply.text(0))
+            return decided_note(codec.decode(reply.facts[2]), actor=reply.text(0))
         if reply.word is ReplyCode.HELD:  # the server's clock was set back
             return await self.wait(started, entry)
         raise_refused(reply, state, run=started.replay, wanted="PAUSED")
         await self._unlist(key)
-        return decided_note(policy_of(note), by=BY_TIMEOUT)
+        return decided_note(policy_of(note), actor=BY_TIMEOUT)
 
     async def _time_out(
         self,
@@ -249,8 +250,8 @@ class TaskPauses:
             entry,
             key,
             policy_of(note),
-            noted={"name": note.get("name", entry_name(entry)), "asks": note.get("asks")},
-            by=BY_TIMEOUT,
+            recorded={"name": note.get("name", entry_name(entry)), "asks": note.get("asks")},
+            actor=BY_TIMEOUT,
             claim=BY_TIMEOUT,
             overdue=True,
             mark=mark,
@@ -263,13 +264,13 @@ class TaskPauses:
         key: str,
         decision: dict[str, Any],
         *,
-        noted: dict[str, Any],
-        by: str,
+        recorded: dict[str, Any],
+        actor: str,
         claim: str,
         overdue: bool = False,
         mark: bytes = b"",
     ) -> Reply:
-        content = {"pause": noted["name"], "approved": decision["approved"], "by": by}
+        content = {"pause": recorded["name"], "approved": decision["approved"], "actor": actor}
         if overdue:
             content["timed_out"] = True
         decided = StateUpdate(
@@ -287,10 +288,10 @@ class TaskPauses:
             pauses=self._store.base.keys.pauses(state.session_id),
             entry=entry,
             claim=claim,
-            by=by,
+            actor=actor,
             # Alike for everything that is stored alike: a claim is bound to its decision.
             decision=codec.canonical(decision),
-            note=codec.encode(decided_note(decision, by=by) | noted),
+            note=codec.encode(decided_note(decision, actor=actor) | recorded),
             keep_ms=self._keep_ms,
             ttl_ms=self._store.tasks.ttl_ms(TaskStatus.PENDING.value),
             announcement=announcement(self._store, resumed, decided),
@@ -298,11 +299,11 @@ class TaskPauses:
             mark=mark,
         )
 
-    async def _look_soon(self, state: TaskState) -> None:
-        await self._transitions.look_soon(state.session_id, state.task_id)
+    async def _inspect_soon(self, state: TaskState) -> None:
+        await self._transitions.inspect_soon(state.session_id, state.task_id)
 
     async def _unlist(self, key: str) -> None:
-        # What is listed and not open any more is found out by whoever reads the list.
+        # Readers of the list remove entries that are not open any more.
         with suppress(BackendError):
             await self._scripts.zrem(self._store.base.keys.open_pauses(), key)
 
@@ -312,9 +313,9 @@ class TaskPauses:
         return max(0, int(expires or 0) - ms_of(await self._commands.time()))
 
     async def _note(self, state: TaskState, entry: str) -> dict[str, Any]:
-        noted: bytes | None = await self._commands.hget(self._keys(state).journal, raw(entry))
+        recorded: bytes | None = await self._commands.hget(self._keys(state).journal, raw(entry))
         with suppress(codec.DecodeError):
-            return as_object(noted or b"")
+            return as_object(recorded or b"")
         return {}
 
     def _keys(self, state: TaskState) -> TaskKeys:

@@ -1,15 +1,15 @@
-"""Where a run stands in its replay: what it knows of its journal, has emitted and was delivered.
+"""The replay of a run: its journal, the updates it has emitted, and the steering it has received.
 
 A later run begins at the handler's start and passes everything that earlier runs have done. It may
 not publish an update twice. It may not receive steering earlier than they did: its updates would
-then contradict theirs. So the journal keeps, for each *lane*, how many updates of a
-kind it has emitted, and how far it had come when steering was delivered to it.
+then contradict theirs. So the journal keeps two things for each *lane*: how many updates of a kind
+it has emitted, and how far it was when steering was delivered to it.
 
-A lane is one asyncio task of a handler. What happens in it has an order, and what happens in two of
-them has none. The handler's own task is the lane without a name; the work of a step has lanes of
-its own, for it is not done again once the step is recorded. Other lanes are found again by the
-`branch` that they use, by their coroutine's name, and by what they do first, apart from the times
-and random ids in it.
+A lane is one asyncio task of a handler. Events in one lane have an order, and events in two lanes
+have none. The handler's own task is the lane without a name. The work of a step has lanes of its
+own, because it is not repeated once the step is recorded. Other lanes are matched by three things:
+the `branch` that they use, their coroutine's name, and what they do first. Times and random ids are
+ignored.
 """
 
 from __future__ import annotations
@@ -79,9 +79,9 @@ class LaneIdentity:
 
 @dataclass(slots=True)
 class Progress:
-    """How many things were done that a replay does again, in this run and in earlier ones.
+    """The number of things that a replay repeats, in this run and in earlier ones.
 
-    Those are the steps, pauses, children and updates that were asked for.
+    These are the used steps, pauses, children and updates.
     """
 
     place: int = 0
@@ -144,7 +144,7 @@ class Lane:
         return LaneState(_LANE + self.name, codec.encode(value))
 
     def advance(self) -> None:
-        """Count a step, a pause or a child that was asked for."""
+        """Count a used step, pause or child."""
         self._mine.place += 1
         self._all.place += 1
         self._progressed()
@@ -156,7 +156,8 @@ class Lane:
     def emit(self, kind: str, content: str = "") -> int:
         """Count an update; return its number among those of its kind.
 
-        ``content`` tells whether it is the one that failed just before: that has its number.
+        ``content`` decides whether it is the one that failed just before: that one keeps its
+        number.
         """
         failed, number = self._unsent.pop(kind, ("", 0))
         if number and failed == content:
@@ -198,8 +199,8 @@ class Lane:
         return not self._live
 
     def passes(self) -> bool:
-        """Return whether a wait is over at once, as it ended in vain before. Once here."""
-        # What other tasks did meanwhile does not tell that this wait ended.
+        """Return whether a wait ends at once, as it ended without an event before. Once here."""
+        # Actions of other asyncio tasks do not prove that this wait ended.
         mine = self._mine
         if self._live or self._passed_at == mine.place or mine.place >= mine.reached:
             return False
@@ -277,8 +278,8 @@ class Replay:
     def lane(self, scope: str, *, own: bool, branch: str = "", first: Any = None) -> Lane:
         """Return the lane of the running asyncio task, which is about to do ``first``.
 
-        ``scope`` names the step whose work it is in, if it is in one; ``own`` tells that it is the
-        task in which that work, or the handler, was begun.
+        ``scope`` is the step whose work it is in, if it is in one. ``own`` is true for the asyncio
+        task in which that work, or the handler, began.
         """
         task = None if own else _running_task()
         if task is None:
@@ -317,9 +318,9 @@ class Replay:
 
     def _make(self, name: str, scope: str, about: LaneIdentity, *, own: bool = False) -> Lane:
         all_lanes = self._progress[scope]
-        return Lane(name, about, all_lanes, progressed=self._tell, own=own)
+        return Lane(name, about, all_lanes, progressed=self._report, own=own)
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         self.progressed()
 
     def _read(self, journal: Mapping[str, Any]) -> None:

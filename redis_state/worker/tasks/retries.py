@@ -84,10 +84,10 @@ async def try_by(
     waiting: Callable[[Awaitable[Attempt]], Awaitable[Attempt]],
     failed: Callable[[int, Exception], Awaitable[None]],
 ) -> T:
-    """Do some work until it succeeds, its error is another kind, or the policy has had enough.
+    """Run some work until it succeeds, its error is another kind, or the policy ends it.
 
-    ``waiting`` waits for the next attempt and may give up; ``failed`` is told of each error that
-    the policy covers. Errors: the work's last one, as it was raised.
+    ``waiting`` waits for the next attempt and may give up. ``failed`` receives each error that the
+    policy covers. Errors: the work's last one, as it was raised.
     """
     failure: Exception = _Failed()
 
@@ -131,4 +131,4 @@ def _give_back(attempt: Attempt, failure: Exception) -> None:
 
 
 class _Failed(Exception):
-    """Stands for a work's error where stamina decides whether to go on."""
+    """The stand-in for a work's error where stamina decides whether to retry."""

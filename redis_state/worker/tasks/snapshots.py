@@ -1,4 +1,4 @@
-"""The snapshots of a task: what its steps have noted, seen from outside."""
+"""The snapshots of a task: its recorded steps, seen from outside."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from redis_state.worker.tasks.journal import Journals, StepNote, steps_of
 
 @dataclass(frozen=True, slots=True)
 class StepSnapshot:
-    """One noted step: its place in the order of the task's notes, and how it came there.
+    """One recorded step: its place in the order of the task's records, and its origin.
 
-    ``version`` counts from 1 without a hole; ``epoch`` is the run that made it, ``at`` the server's
+    ``version`` counts from 1 without a gap. ``epoch`` is the run that made it, ``at`` the server's
     time, ``size`` that of its result in bytes of JSON.
     """
 
@@ -44,24 +44,24 @@ class Snapshots:
 
     async def list(self, session_id: str, task_id: str) -> list[StepSnapshot]:
         """List a task's snapshots in order. Errors: CorruptState."""
-        noted = await self._noted(session_id, task_id)
-        return [StepSnapshot(*_facts(entry, note)) for entry, note in noted]
+        recorded = await self._recorded(session_id, task_id)
+        return [StepSnapshot(*_facts(entry, note)) for entry, note in recorded]
 
     async def get(self, session_id: str, task_id: str, version: int) -> FullSnapshot | None:
         """Return one snapshot, or None. Errors: CorruptState."""
-        noted = await self._noted(session_id, task_id)
+        recorded = await self._recorded(session_id, task_id)
         return await self._first(
-            session_id, task_id, [named for named in noted if named[1].version == version]
+            session_id, task_id, [named for named in recorded if named[1].version == version]
         )
 
     async def last_checkpoint(self, session_id: str, task_id: str) -> FullSnapshot | None:
         """Return the newest snapshot that is a checkpoint, or None. Errors: CorruptState."""
-        noted = await self._noted(session_id, task_id)
+        recorded = await self._recorded(session_id, task_id)
         return await self._first(
-            session_id, task_id, [named for named in reversed(noted) if named[1].checkpoint]
+            session_id, task_id, [named for named in reversed(recorded) if named[1].checkpoint]
         )
 
-    async def _noted(self, session_id: str, task_id: str) -> builtins.list[tuple[str, StepNote]]:
+    async def _recorded(self, session_id: str, task_id: str) -> builtins.list[tuple[str, StepNote]]:
         keys = self._store.tasks.keys(session_id, task_id)
         try:
             journal, _ = await self._journals.read(keys)
@@ -70,11 +70,11 @@ class Snapshots:
             raise CorruptState(keys.journal, f"a note cannot be read: {error}") from None
 
     async def _first(
-        self, session_id: str, task_id: str, noted: builtins.list[tuple[str, StepNote]]
+        self, session_id: str, task_id: str, recorded: builtins.list[tuple[str, StepNote]]
     ) -> FullSnapshot | None:
-        if not noted:
+        if not recorded:
             return None
-        entry, note = noted[0]
+        entry, note = recorded[0]
         keys = self._store.tasks.keys(session_id, task_id)
         return FullSnapshot(
             *_facts(entry, note), result=await self._journals.result(keys, entry, note)

@@ -1,9 +1,9 @@
-"""The steps of one run: how they are named, found again, tried again, and missed.
+"""The steps of one run: their names, their records, their retries, and missing ones.
 
-A name that is asked for several times is counted where it is asked for: in the handler, in a
-`branch` of it, or in the work of another step. So the second "fetch" of a loop is ``fetch#2`` in
-every run. Counting needs an order, and asyncio tasks that go on at once have none: a name belongs
-to the first of them that asks for it. So it is with pauses and children, which are named here too.
+A name that is used several times is counted where it is called: in the handler, in a `branch` of
+it, or in the work of another step. So the second "fetch" of a loop is ``fetch#2`` in every run.
+Counting needs an order, and concurrent asyncio tasks have none. So a name belongs to the first
+asyncio task that uses it. The same holds for pauses and children, which are named here too.
 """
 
 from __future__ import annotations
@@ -46,22 +46,22 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class StepPolicy:
-    """How a worker does steps.
+    """The policy of a worker for steps.
 
-    ``retry`` is how a step that fails is tried again, unless its work is `retried` by another
-    policy; None tries once. ``on_changed`` says what becomes of a task whose handler has ended
-    without asking for what earlier runs noted: ``tell`` completes it and says so, ``fail`` fails
-    it. Results of more than ``inline_bytes``, as JSON, are kept in chunks.
+    ``retry`` is how a failed step is retried, unless its work is `retried` by another policy. None
+    makes one attempt. ``on_changed`` applies to a task whose handler ended without using an entry
+    of earlier runs: ``notify`` completes the task and publishes it, ``fail`` fails it. Results of
+    more than ``inline_bytes``, as JSON, are kept in chunks.
     """
 
     retry: RetryPolicy | None = None
-    on_changed: Literal["tell", "fail"] = "tell"
+    on_changed: Literal["notify", "fail"] = "notify"
     inline_bytes: int = INLINE_BYTES
 
     def __post_init__(self) -> None:
         """Refuse terms that make no sense, before a worker begins under them."""
-        if self.on_changed not in ("tell", "fail"):
-            raise InvalidField("on_changed", "'tell' or 'fail' is needed")
+        if self.on_changed not in ("notify", "fail"):
+            raise InvalidField("on_changed", "'notify' or 'fail' is needed")
         if self.inline_bytes < 0:
             raise InvalidField("inline_bytes", "0 or more bytes are needed")
 
@@ -90,7 +90,7 @@ class NameScope:
         return place
 
     def peek(self, kind: str, name: str) -> str:
-        """Return the place that a name will have when it is asked for next."""
+        """Return the place of the next use of a name."""
         if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidField("name", f"text is needed, not {type(name).__name__}")
         # Doubled, so that a single one is always ours, and no two places are the same text.
@@ -98,7 +98,7 @@ class NameScope:
         return f"{self.path}{escaped}#{self._counts[f'{kind}:{name}'] + 1}"
 
     def keyed(self, kind: str, name: str, key: str) -> str:
-        """Return the place of a name that is told from its like by a key, not by counting."""
+        """Return the place of a name that a key identifies, not counting."""
         place = self.peek(kind, name).rpartition("#")[0]
         return f"{place}#={key}"
 
@@ -128,8 +128,8 @@ class Steps:
         self._journals = Journals(store.base.scripts)
         self._emitter = Emitter(store, started)
         self._keys = store.tasks.keys(started.state.session_id, started.state.task_id)
-        self._noted = dict(started.journal)
-        self._asked: set[str] = set()
+        self._recorded = dict(started.journal)
+        self._requested: set[str] = set()
         self._doing: dict[str, asyncio.Lock] = {}
         self._attempts: Counter[str] = Counter()
         self._root = self._scope = NameScope()
@@ -144,12 +144,12 @@ class Steps:
         return made
 
     def ask(self, kind: str, name: str) -> str:
-        """Return the entry of what is asked for now, and count it as asked for."""
+        """Return the entry of the current use of a name, and count it."""
         return self.ask_keyed(f"{kind}:{self._here.ask(kind, name)}")
 
     def ask_keyed(self, entry: str) -> str:
-        """Return an entry that is found without counting, and count it as asked for."""
-        self._asked.add(entry)
+        """Return an entry that is found without counting, and mark it as used."""
+        self._requested.add(entry)
         self.lane(entry).advance()
         return entry
 
@@ -232,11 +232,11 @@ class Steps:
         await self._journals.record(self._keys, entry, value, run=run, lane=self.lane())
 
     async def check_changed(self) -> None:
-        """Say, or fail, if earlier runs noted what this one has not asked for.
+        """Report, or fail, if earlier runs recorded an entry that this one has not used.
 
-        For the end of a run that has done all it wanted to. Errors: HandlerChanged; LeaseLost.
+        Call it at the end of a complete run. Errors: HandlerChanged; LeaseLost.
         """
-        missed = unvisited(self._started.journal.keys(), self._asked)
+        missed = unvisited(self._started.journal.keys(), self._requested)
         # A handler that returns after a pause has caught what ends its run: another one follows.
         if not missed or self._inbox.over is not None:
             return
@@ -244,7 +244,7 @@ class Steps:
         if self._policy.on_changed == "fail":
             raise changed
         log.warning("%s", changed)
-        await self._tell("changed", {"notice": "handler_changed", "entries": missed})
+        await self._report("changed", {"notice": "handler_changed", "entries": missed})
 
     @property
     def _here(self) -> NameScope:
@@ -262,7 +262,7 @@ class Steps:
         *,
         checkpoint: bool = False,
     ) -> Any:
-        note = self._noted.get(entry)
+        note = self._recorded.get(entry)
         await self._inbox.checkpoint(steps=0 if note is not None else 1)
         if isinstance(note, StepNote):
             return await self._journals.result(self._keys, entry, note)
@@ -285,11 +285,11 @@ class Steps:
             checkpoint=checkpoint,
             inline_bytes=self._policy.inline_bytes,
         )
-        self._noted[entry] = without_result(note)
+        self._recorded[entry] = without_result(note)
         return result
 
     async def _once(self, entry: str, name: str, work: Callable[[], Any]) -> Any:
-        # A scope for each attempt: what is asked for inside of it has the same names in each.
+        # A scope for each attempt: steps inside of it have the same names in each.
         path = entry.partition(":")[2]
         self._attempts[entry] += 1
         attempt = f"{entry}!{self._attempts[entry]}"
@@ -322,9 +322,9 @@ class Steps:
         task_id = self._keys.task_id
         log.warning("%s of task %s: attempt %d of %d: %s", entry, task_id, number, most, kind)
         content = {"notice": "attempt_failed", "entry": entry, "attempt": number, "of": most}
-        await self._tell(f"{entry}!failed", content | {"error": kind})
+        await self._report(f"{entry}!failed", content | {"error": kind})
 
-    async def _tell(self, lane: str, content: dict[str, Any]) -> None:
+    async def _report(self, lane: str, content: dict[str, Any]) -> None:
         """Publish a notification, in a lane of its own. The run does not depend on it."""
         with suppress(BackendError):
             await self._emitter.emit(

@@ -1,4 +1,4 @@
-"""A task from outside: its updates until it is over, its result, and all that are not over."""
+"""A task from outside: its updates until it is terminal, its result, and all unfinished tasks."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from redis_state.primitives.watchlist import WatchList, found_over
 from redis_state.serialization import codec
 from redis_state.serialization.rows import as_object
 from redis_state.store import RedisStateStore
-from redis_state.stores.session_log import Entry
+from redis_state.stores.sessions.session_log import Entry
 from redis_state.transport.keys import WATCH_SHARDS
-from redis_state.worker.tasks.children import noted_end, result_of
+from redis_state.worker.tasks.children import recorded_end, result_of
 from redis_state.worker.tasks.moves import watch_entry
 
 Updates = AsyncGenerator[Entry[StateUpdate], None]
@@ -56,7 +56,7 @@ class Client(Protocol):
     async def wait(
         self, session_id: str, task_id: str, *, timeout_s: float | None = None
     ) -> TaskState:
-        """Wait until a task is over."""
+        """Wait until a task is terminal."""
         ...
 
 
@@ -65,7 +65,7 @@ async def result_once_over(
 ) -> Any:
     """See `TaskClient.result`."""
     state = await client.wait(session_id, task_id, timeout_s=timeout_s)
-    return result_of(session_id, task_id, noted_end(state))
+    return result_of(session_id, task_id, recorded_end(state))
 
 
 async def watch_task(
@@ -73,8 +73,8 @@ async def watch_task(
 ) -> Updates:
     """See `TaskClient.watch`.
 
-    A task's end and the update that tells of it are one step, and nothing is told after that. So
-    once the task is found over, what stands in the log by then is all there is.
+    A task's end and its update are one step, and no update follows. So once the task is found
+    terminal, the log is complete.
     """
     store, cursor = client.store, after
     over = await _is_over(store, session_id, task_id)
@@ -107,7 +107,7 @@ async def _until_over(
                 yield found
             if found is None:
                 await put_back(store, session_id, task_id)
-            # Also what no update tells of, a session that was cleared say, is seen in time.
+            # Changes without an update, such as a cleared session, are noticed in time.
             if (found is None or _tells_of_end(found.value)) and await _is_over(
                 store, session_id, task_id
             ):
@@ -187,8 +187,8 @@ async def list_unfinished(store: RedisStateStore, limit: int) -> list[TaskState]
     found: list[TaskState] = []
     start = 0
     while len(found) < limit:
-        asked = (commands.zrange_scored(key, start, start + _PAGE - 1) for key in keys)
-        pages: list[list[bytes]] = await asyncio.gather(*asked)
+        requested = (commands.zrange_scored(key, start, start + _PAGE - 1) for key in keys)
+        pages: list[list[bytes]] = await asyncio.gather(*requested)
         due = sorted(
             (float(score), entry)
             for page in pages

@@ -6,9 +6,9 @@
        │◀────────decide, wake────────────────┘
        └──cancel──▶ CANCELLED ◀───cancel─────┘
 
-A move checks the state it starts from and, for a worker, the epoch of its lease; it changes the
-record and tells the session in the same step. Waiting for a decision is in `pausing`, for a child
-in `child_tasks`.
+A move checks the status it starts from and, for a worker, the epoch of its lease. It changes the
+record and publishes the update in the same step. Waiting for a decision is in `pauses`, for a child
+in `children`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from redis_state.scripts import Reply, ReplyCode, TaskKeys
 from redis_state.serialization import codec
 from redis_state.store import RedisStateStore
 from redis_state.stores.base import ms
-from redis_state.stores.tasks import move_fields
+from redis_state.stores.sessions.tasks import move_fields
 from redis_state.worker.guards import BudgetMeter
 from redis_state.worker.observe.tracing import carried
 from redis_state.worker.recovery.dead_letters import note_dead
@@ -55,7 +55,7 @@ log: logging.Logger = logging.getLogger(__name__)
 # More workers than these that die with one task, one after the other, are its fault.
 MAX_CRASHES = 3
 
-# However long the lease: a task that is handed over and not queued is seen by then.
+# However long the lease: a task that is handed off and not queued is checked by then.
 LOOK_LATEST_MS = 10_000
 
 _LOOK_SOON_MS = 2_000
@@ -171,11 +171,11 @@ class TaskTransitions:
                 return reply
             delay_ms *= 2
 
-    async def look_soon(self, session_id: str, task_id: str) -> None:
+    async def inspect_soon(self, session_id: str, task_id: str) -> None:
         """Make a sweeper inspect a task soon.
 
-        To be called before a task is set pending: whoever then dies before it is queued loses
-        nothing.
+        Call it before a task becomes PENDING: a caller that dies before the task is queued then
+        loses nothing.
         """
         entry = watch_entry(session_id, task_id)
         await self._watch.put(entry, delay_ms=_LOOK_SOON_MS, sooner=True)
@@ -242,11 +242,11 @@ class TaskTransitions:
         result: Any = None,
         error: str | None = None,
     ) -> None:
-        """End a run: finish the task, or hand it over by setting it pending.
+        """End a run: finish the task, or hand it off by making it PENDING.
 
-        One step: state, result, lease, the update that tells, and a child's end in its parent's
-        journal. Errors: LeaseLost if the task was taken over: what this run found is then dropped;
-        JournalRewound for a result that stands on entries which the server has lost.
+        One step: status, result, lease, the update, and a child's end in its parent's journal.
+        Errors: LeaseLost if the task was taken over: the result is then dropped; JournalRewound for
+        a result that depends on entries which the server has lost.
         """
         content = {"status": status.value} | ({"error": error} if error else {})
         fields = move_fields(status, result=result, error=error) | started.meter.fields()
@@ -266,9 +266,10 @@ class TaskTransitions:
     async def cancel(
         self, state: TaskState, reason: str | None, *, parent: str | None = None
     ) -> bool:
-        """Cancel a task that no worker runs, a child of ``parent``; return whether that was so.
+        """Cancel a task that no worker runs, a child of ``parent``; return whether that was the
+        case.
 
-        Errors: InvalidTransition if it is over.
+        Errors: InvalidTransition if it is terminal.
         """
         content = {"status": TaskStatus.CANCELLED.value, "reason": reason}
         fields = move_fields(TaskStatus.CANCELLED, error=reason)
@@ -289,10 +290,10 @@ class TaskTransitions:
         return True
 
     async def dead_letter(self, session_id: str, task_id: str, *, died: int) -> bool:
-        """Fail a task whose holder's lease has run out, because ``died`` holders did so in a row.
+        """Fail a task whose owner's lease expired, because ``died`` owners did so in a row.
 
-        Under a lease of its own: a holder that lives after all can write no more. Returns False,
-        and does nothing, if somebody holds it or it does not run.
+        It takes a lease of its own, so an owner that is alive after all cannot write any more.
+        Return False, and do nothing, if another run owns the task or the task does not run.
         """
         leases = Leases(self._scripts, keep_ms=ms(self._store.settings.active_task_ttl))
         lease = self._store.tasks.keys(session_id, task_id).lease
@@ -330,7 +331,7 @@ class TaskTransitions:
     async def set_priority(self, started: StartedRun, priority: int) -> None:
         """Change a running task's priority, for the next time it waits.
 
-        Errors: LeaseLost; InvalidTransition if it is over.
+        Errors: LeaseLost; InvalidTransition if it is terminal.
         """
         mark = started.held.fence.mark
         reply = await self._scripts.prioritize_task(
@@ -372,10 +373,10 @@ class TaskTransitions:
         )
 
     async def _dead_letter(self, session_id: str, task_id: str, held: HeldLease, died: int) -> str:
-        """List a task as dead, then fail it.
+        """List a task as a dead letter, then fail it.
 
-        A crash in between leaves it running under a lease that runs out, and on the list, which
-        shows only what has failed: whoever comes next does both again.
+        A crash in between leaves it on the list and RUNNING under a lease that expires. The list
+        shows failed tasks only, and the next sweeper repeats both.
         """
         reason = f"given up: {died} workers in a row died, or stalled, while they ran it"
         await note_dead(self._store, session_id, task_id)
@@ -398,7 +399,7 @@ class TaskTransitions:
         parent = None if record is None else _parent(record.fields)
         if parent is not None:
             # It may wait for this task's end.
-            await self.look_soon(session_id, parent)
+            await self.inspect_soon(session_id, parent)
         content = {"status": TaskStatus.FAILED.value, "error": reason}
         fields = move_fields(TaskStatus.FAILED, error=reason) | {"crashes": str(crashes).encode()}
         with suppress(LeaseLost, InvalidTransition):

@@ -1,4 +1,4 @@
-"""How a task stands, for whoever must decide what is to be done with it."""
+"""The state of a task, for the decisions about it."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from redis_state.worker.arq.job_format import Job
 
 @dataclass(frozen=True, slots=True)
 class TaskStatusView:
-    """A task at one moment. ``left_ms`` is how long its holder's lease runs, 0 if nobody's does.
+    """A task at one moment. ``left_ms`` is the rest of its owner's lease, 0 without one.
 
-    ``ours`` tells a worker's task from one that a host has saved. ``parent`` is the task with which
-    it is cancelled, ``waits_for`` the child whose end it waits for. ``order`` tells a task from
-    later ones of its id, ``parent_order`` its parent from later ones of that id.
+    ``ours`` distinguishes a worker's task from one that a host saved. ``parent`` is the task with
+    which it is cancelled, ``waits_for`` the child whose end it waits for. ``order`` distinguishes a
+    task from later ones of its id, ``parent_order`` its parent from later ones of that id.
     """
 
     status: TaskStatus

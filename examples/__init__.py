@@ -1,0 +1,1 @@
+"""Examples: one a folder, each with its command. Not part of the wheel."""

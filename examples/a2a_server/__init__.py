@@ -1,0 +1,1 @@
+"""An A2A server with replicas."""

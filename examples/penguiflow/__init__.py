@@ -1,0 +1,1 @@
+"""PenguiFlow planners that pause in one process and are resumed in another."""

@@ -1,0 +1,1 @@
+"""A pool of workers that reviews Markdown documents."""

@@ -1,8 +1,0 @@
--- Name the blobs of a scope that have not expired.
--- KEYS[1] expiry   zset: id -> when, in ms
--- Returns
---   {'OK', ids}  the first to expire first
--- @include now_ms
-local expiry = KEYS[1]
-
-return { 'OK', redis.call('ZRANGEBYSCORE', expiry, string.format('(%.0f', now_ms()), '+inf') }

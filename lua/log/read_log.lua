@@ -1,0 +1,32 @@
+-- Read a log forward from a cursor, all rows or one topic's, or say why that would skip rows.
+-- KEYS rows        stream: id, topic, row
+-- KEYS ids         hash: entry id -> n; '' -> head
+-- KEYS topic_rows  list: n of the rows of this topic
+-- ARGV after       n of the last row seen, '' to start with the oldest kept, -1 for no row of this log
+-- ARGV after_ms    int: its time, 0 if unknown
+-- ARGV count       int: rows at most
+-- ARGV topic       text, '' for all rows
+-- Returns
+--   {'OK', first, last, last_ms, rows}       the log's range, then rows as XRANGE gives them
+--   {'GAP', reason, n, ms}  reason: trimmed, foreign, ahead or rewound; from which row to read on
+-- @include log_head
+-- @include log_position
+-- @include topic_search
+-- @include topic_fetch
+
+local head = log_head(redis.call('HGET', ids, ''))
+local from = after == '' and head.first - 1 or tonumber(after)
+if from == head.last and after_ms == head.last_ms then
+  return { 'OK', head.first, head.last, head.last_ms, {} }
+end
+local reason, n, ms = log_position(rows, head, from, after_ms)
+if reason then return { 'GAP', reason, n, ms } end
+local found
+if topic == '' then
+  found = redis.call('XRANGE', rows, string.format('%.0f', from + 1), '+', 'COUNT', count)
+else
+  local start = topic_search(topic_rows, from)
+  local numbers = redis.call('LRANGE', topic_rows, start, start + count - 1)
+  found = topic_fetch(rows, topic, numbers)
+end
+return { 'OK', head.first, head.last, head.last_ms, found }

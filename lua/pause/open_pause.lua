@@ -1,0 +1,60 @@
+-- Open a pause of a running task, once: its token, the journal's entry and the update.
+-- KEYS task                     hash: status, order
+-- KEYS lease                    hash: epoch, claim
+-- KEYS announcement.rows        stream of the session's updates
+-- KEYS announcement.ids         hash: its ids
+-- KEYS announcement.topic_rows  list: the task's index in it
+-- KEYS announcement.channel     pub/sub
+-- KEYS token                    hash: state, payload, task, order, opened, expires
+-- KEYS journal                  hash: entry -> JSON, lane:<name> -> JSON, entries
+-- KEYS pauses                   zset: key of a token -> expiry in ms: the session's open pauses
+-- ARGV mark                     of the worker's lease
+-- ARGV entry                    of the journal
+-- ARGV note                     JSON, for the journal
+-- ARGV owner                    JSON: session, task, entry
+-- ARGV about                    JSON, for whoever decides
+-- ARGV token_ttl_ms             int: until it is overdue
+-- ARGV keep_ms                  int: how long its trace is kept afterwards
+-- ARGV ttl_ms                   int: of the task
+-- ARGV task_id                  the task's id
+-- ARGV announcement.max_rows    int: of the updates
+-- ARGV announcement.ttl_ms      int: of the updates
+-- ARGV announcement.row_id      update id
+-- ARGV announcement.row         the update that tells of the pause
+-- ARGV lane.entry               entry of the journal, '' for none
+-- ARGV lane.state               JSON: where the lane stands then
+-- Returns
+--   {'OK', note, left_ms, entries}  what the journal holds, of this call or an earlier one; 0 ms if it
+--                          is not open; how many entries the journal has
+--   {'DENIED', status}     the task does not run; nothing was written
+--   {'LOST', epoch}        another claim has the lease; nothing was written
+--   {'REWOUND', entries}  the server has fewer entries than the run knows; nothing was written
+-- Emits the update on channel
+-- @include now_ms
+-- @include journal_fence
+-- @include journal_count
+-- @include announce
+
+local lost = journal_fence(lease, mark, journal)
+if lost then return lost end
+local now = now_ms()
+local noted, entries = unpack(redis.call('HMGET', journal, entry, 'entries'))
+if noted then
+  local was = redis.call('HMGET', token, 'state', 'expires')
+  local left_ms = was[1] == 'open' and tonumber(was[2]) - now or 0
+  return { 'OK', noted, math.max(left_ms, 0), tonumber(entries or 0) }
+end
+local found = redis.call('HMGET', task, 'status', 'order')
+if found[1] ~= 'RUNNING' then return { 'DENIED', found[1] or '' } end
+announce(announcement, task_id, now)
+local expires = string.format('%.0f', now + token_ttl_ms)
+redis.call('HSET', token, 'state', 'open', 'payload', about, 'task', owner, 'order', found[2],
+  'opened', string.format('%.0f', now), 'expires', expires)
+redis.call('PEXPIRE', token, token_ttl_ms + keep_ms)
+redis.call('HSET', journal, entry, note)
+entries = journal_count(journal, lane.entry, lane.state)
+redis.call('PEXPIRE', journal, ttl_ms)
+redis.call('ZREMRANGEBYSCORE', pauses, '-inf', string.format('%.0f', now))
+redis.call('ZADD', pauses, expires, token)
+if redis.call('PTTL', pauses) < token_ttl_ms then redis.call('PEXPIRE', pauses, token_ttl_ms) end
+return { 'OK', note, token_ttl_ms, entries }

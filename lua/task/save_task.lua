@@ -1,0 +1,32 @@
+-- Save a host's view of a task, unless it is an older view that would bring a finished task back.
+-- KEYS task           hash: version, write, order and what is given from finished on
+-- KEYS tasks          zset: task_id -> expiry in us
+-- ARGV task_id        the task's id
+-- ARGV ttl_ms         int: how long it lives at least; at most an eighth longer
+-- ARGV finished       1 if the new status is final, else 0
+-- ARGV write          id of this call
+-- ARGV updated_at_us  microseconds, of the view
+-- ARGV values..       status, priority, document, result, error, progress and the view's time as
+--   the host gave it
+-- Returns
+--   {'OK', version}     the new version
+--   {'STALE', version}  the stored task is finished and newer; nothing was written
+-- @include now_us
+-- @include record_write
+-- @each
+-- @lasting
+
+local status, priority, document, result, failure, progress, updated = unpack(values)
+local was = redis.call('HMGET', task, 'write', 'version', 'order', 'finished', 'updated_at')
+if was[4] == '1' and finished == '0' and tonumber(updated_at_us) <= tonumber(was[5] or 0) then
+  return { 'STALE', tonumber(was[2]) }
+end
+local fields = {
+  'finished', finished, 'updated_at', updated_at_us, 'updated', updated, 'status', status, 'priority', priority,
+  'document', document, 'result', result, 'error', failure, 'progress', progress,
+}
+-- An eighth ahead: most saves need not touch its life, nor its place in the index.
+local longest_ms, expiry_us = ttl_ms + math.floor(ttl_ms / 8), was[2] and redis.call('ZSCORE', tasks, task_id)
+local left_ms = expiry_us and (expiry_us - now_us()) / 1000
+local lasts = left_ms and left_ms >= ttl_ms and left_ms <= longest_ms
+return { 'OK', record_write(task, { key = tasks, member = task_id }, write, not lasts and longest_ms, fields, was) }

@@ -1,0 +1,46 @@
+-- Take a task's lease and set it running, or say why not. A running task whose lease has run out
+-- is taken over, and its holder counted as dead.
+-- KEYS task                     hash: version, write, order, status, attempts, crashes and the fields given
+-- KEYS tasks                    zset: task_id -> expiry in us
+-- KEYS lease                    hash: owner, claim, epoch, expires
+-- KEYS announcement.rows        stream of the session's updates
+-- KEYS announcement.ids         hash: its ids
+-- KEYS announcement.topic_rows  list: the task's index in it
+-- KEYS announcement.channel     pub/sub
+-- ARGV owner                    id of this claim
+-- ARGV lease_ms                 int: until it expires unless renewed
+-- ARGV write                    id of this call
+-- ARGV ttl_ms                   int: of the task, and of the lease's epoch
+-- ARGV task_id                  the task's id
+-- ARGV announcement.max_rows    int: of the updates
+-- ARGV announcement.ttl_ms      int: of the updates
+-- ARGV announcement.row_id      update id
+-- ARGV announcement.row         the update that tells of the start; a 0 at its end becomes the epoch
+-- ARGV fields..                 names and values, in turn
+-- Returns
+--   {'OK', epoch, fields}  it is running under this epoch; the task's fields and values in turn
+--   {'HELD', left_ms}      somebody else runs it
+--   {'DENIED', status}     it is in another state
+--   {'MISSING'}            no such task
+-- Emits the update on channel
+-- @include now_ms
+-- @include lease_take
+-- @include record_write
+-- @include announce
+
+local was = redis.call('HMGET', task, 'status', 'write')
+local holder = redis.call('HGET', lease, 'owner') or ''
+local again = was[2] == write or (was[1] == 'RUNNING' and holder == owner)
+if not was[1] then return { 'MISSING' } end
+if was[1] ~= 'PENDING' and was[1] ~= 'RUNNING' then return { 'DENIED', was[1] } end
+local now = now_ms()
+local epoch, left_ms = lease_take(lease, owner, lease_ms, ttl_ms, now)
+if not epoch then return { 'HELD', left_ms } end
+if not again then
+  announcement.row = string.gsub(announcement.row, ',0%]$', string.format(',%.0f]', epoch))
+  announce(announcement, task_id, now)
+  redis.call('HINCRBY', task, 'attempts', 1)
+  if was[1] == 'RUNNING' and holder ~= '' then redis.call('HINCRBY', task, 'crashes', 1) end
+  record_write(task, { key = tasks, member = task_id }, write, ttl_ms, fields)
+end
+return { 'OK', epoch, redis.call('HGETALL', task) }

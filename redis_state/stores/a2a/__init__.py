@@ -1,0 +1,1 @@
+"""Tasks of A2A servers: one store under three hosts."""

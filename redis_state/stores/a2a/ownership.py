@@ -1,0 +1,470 @@
+"""Which server works on an A2A task, and how the task ends when that server dies.
+
+The server that writes a working task takes its lease in the same step, and renews it while it
+lives. A reader, a watcher or the sweep of any server that finds an expired lease ends the task,
+once and fenced. The dead server's later writes find a task that has ended.
+
+A stall of the Redis server is not the death of an A2A server. A write is repeated under its id for
+up to a lease. A server that was itself out of touch ends no other server's task before those
+servers had the time to renew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from contextlib import aclosing, asynccontextmanager, suppress
+from functools import partial
+from math import inf
+from time import monotonic
+from typing import Any, TypeVar
+
+from redis_state.errors import (
+    BackendError,
+    InvalidField,
+    LeaseLost,
+    LostRace,
+    NoConnection,
+    RedisStateError,
+    StoreFull,
+)
+from redis_state.primitives.lease import HeldLease, Leases, new_owner
+from redis_state.primitives.signal import Row
+from redis_state.primitives.watchlist import WatchClaim, WatchList
+from redis_state.scripts import ReplyCode
+from redis_state.stores.a2a.retry import repeated
+from redis_state.stores.a2a.tasks import (
+    A2ATasks,
+    Draft,
+    Phase,
+    Ref,
+    Rule,
+    VersionedTask,
+    VersionStamp,
+    Written,
+    new_write,
+)
+
+log: logging.Logger = logging.getLogger(__name__)
+
+# What is left of a lease is counted in whole milliseconds.
+_GRAIN_MS = 20
+_PARKED_MS = 600_000
+_SWEPT = 100
+_SWEEP_MS = 1000
+# What a server that got no reply needs to be in touch again, beside the time between two renewals.
+_RECONNECT_MS = 1000
+
+_SILENT = (
+    "The server that worked on this task did not renew its lease: "
+    "it died, hung, or could not reach Redis."
+)
+_STOPPED = "The server that worked on this task was stopped."
+_FAILED = "The server that worked on this task could not {}: {}."
+
+T = TypeVar("T")
+
+Ending = Callable[[str, bytes, str], Draft]
+Told = Callable[[Ref, bytes], Awaitable[None]]
+
+
+class A2AOwner:
+    """The tasks that one server works on, and its checks of the other servers' tasks.
+
+    ``ending`` makes the draft that ends a task, from its id, its body and a reason for its readers.
+    It also takes a body that cannot be read. ``on_orphan`` is called with a task that was ended,
+    and its body. That it must be called is written together with the end. One server at a time
+    calls it, under a lease, at least once: again if that server dies, or if the call fails.
+    """
+
+    def __init__(self, tasks: A2ATasks, ending: Ending, on_orphan: Told | None = None) -> None:
+        self.tasks: A2ATasks = tasks
+        self.name: str = new_owner()
+        self.held: dict[Ref, HeldLease] = {}
+        self._ending = ending
+        self._on_orphan = on_orphan
+        scripts, keys = tasks.base.scripts, tasks.base.keys
+        self._leases = Leases(scripts, keep_ms=tasks.limits.active_ms)
+        self._announcers = Leases(scripts, keep_ms=tasks.limits.finished_ms)
+        self._watch = WatchList(scripts, keys, key_of=keys.a2a_watch)
+        self._heart: asyncio.Task[None] | None = None
+        self._endings: set[asyncio.Future[None]] = set()
+        # When leases that ran out may be judged: not while this server is out of touch itself.
+        self._judges_at = 0.0
+        # Why the run of a task failed here, and until when that may explain the task's end.
+        self._failures: dict[Ref, tuple[str, float]] = {}
+        self._closed = False
+
+    def is_own(self, row: Row) -> bool:
+        """Return whether this server wrote a row."""
+        return row.id.startswith(self.name.encode() + b".")
+
+    def begin(self) -> None:
+        """See to it that this server's leases are renewed and others' looked at. Safe to repeat."""
+        loop = asyncio.get_running_loop()
+        heart = self._heart
+        if self._closed or (heart and not heart.done() and heart.get_loop() is loop):
+            return
+        self._heart = loop.create_task(self._tend(), name="redis_state a2a heart")
+
+    async def save(self, ref: Ref, draft: Draft, rule: Rule) -> VersionStamp | None:
+        """Write a version, and hold the task's lease while it is worked on. See `A2ATasks.write`.
+
+        Repeated under its id for up to a lease while the server does not reply. A crash after any
+        step leaves a task that a server will inspect. After a save that failed the lease is renewed
+        no more, unless another write only came first: the run may have ended with it. If it has
+        not, its next save takes the lease again.
+        """
+        self.begin()
+        held = self.held.get(ref)
+        write_id = new_write(self.name)
+
+        async def write() -> Written | None:
+            writing = partial(self.tasks.write, ref, draft, rule, write=write_id, owner=self.name)
+            if draft.phase is not Phase.OPEN or held is not None:
+                return await writing()
+            # Before each try: a sweep takes the entry out while there is no task yet.
+            delay_ms = self._lease_ms + _GRAIN_MS
+            return await self._watch.covering(_entry(ref), lambda _: writing(), delay_ms=delay_ms)
+
+        try:
+            written = await self.repeat(write)
+        except LostRace:
+            raise
+        except BaseException as error:
+            self._let_go(ref, held)
+            self._note_failure(ref, "save it", error)
+            raise
+        self._failures.pop(ref, None)
+        if written is None:
+            return None
+        if draft.phase is Phase.OPEN and not self._closed:
+            lease = self.tasks.keys(ref).lease
+            self.held[ref] = HeldLease(lease, self.name, written.epoch)
+        else:
+            self.held.pop(ref, None)
+        return written.version
+
+    async def read(self, ref: Ref, call: Callable[[], Awaitable[T]]) -> T:
+        """Read what a run needs, for up to a lease. One that cannot read fails with that reason."""
+        try:
+            return await self.repeat(call)
+        except BackendError as error:
+            self._note_failure(ref, "read it", error)
+            raise
+
+    def fail_run(self, task_id: str, error: BackendError) -> None:
+        """Renew the lease of a task no more: the events of its run could not be published."""
+        for ref, held in list(self.held.items()):
+            if ref.task_id == task_id:
+                self._let_go(ref, held)
+                self._note_failure(ref, "publish its events", error)
+
+    def reason(self, ref: Ref) -> str:
+        """Return why the run of a task failed here; empty if it did not, or long ago."""
+        stated, until = self._failures.get(ref, ("", 0.0))
+        return stated if monotonic() < until else ""
+
+    async def repeat(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Make a call of a run, which may be repeated, for up to a lease. See `repeated`."""
+        return await repeated(call, self.tasks.base.scripts.transport, self._lease_ms / 1000)
+
+    async def look(self, ref: Ref) -> VersionedTask | None:
+        """Read a task; one whose owner is dead is ended first, so what is read is the truth.
+
+        A task that is worked on here is read again for up to a lease while the server does not
+        reply: its run must not fail of it.
+        """
+        self.begin()
+        read = partial(self.tasks.read, ref)
+        while True:
+            found = await self.in_touch(self.repeat(read) if ref in self.held else read())
+            if found is None or not found.is_orphan:
+                return found
+            if ref in self.held:
+                # Our own, and here we are: a loop that was held up has not renewed it.
+                await self.repeat(partial(self._renew, ref))
+            elif self.judges:
+                own = self.reason(ref) if found.owner == self.name else ""
+                await self._end(ref, found, own or _SILENT, fenced=True)
+            else:
+                return found
+
+    async def drop(self, ref: Ref) -> bool:
+        """Delete a task; return whether there was one. Its watchers receive the end."""
+        self.held.pop(ref, None)
+        return await self.tasks.drop(ref, write=new_write(self.name)) is ReplyCode.OK
+
+    async def follow(self, ref: Ref, cursor: str) -> AsyncGenerator[Row, None]:
+        """Yield the rows after a cursor and continue live, until the task has ended or is deleted.
+
+        The last row's data begins with the phase ENDED or GONE. Yields nothing if the cursor is at
+        the end already. It ends also when the task's owner dies. Errors: CursorGap.
+        """
+        found = await self.look(ref)
+        if found is not None and found.phase in _LAST and found.version.is_at(cursor):
+            return
+        async with (
+            self._attending(ref),
+            aclosing(self.tasks.log(ref).follow(after=cursor)) as rows,
+        ):
+            async for row in rows:
+                yield row
+                if row.data[:1] in _LAST_BYTES:
+                    return
+
+    async def sweep(self) -> int:
+        """Inspect the tasks whose lease may have expired; return how many there were."""
+        total = 0
+        while True:
+            # What cannot be looked at, or whose sweeper dies, is due again soon.
+            claiming = self._watch.claim_due(limit=_SWEPT, hold_ms=self._pause_ms)
+            due = await self.in_touch(claiming)
+            await asyncio.gather(
+                *(
+                    _tried(partial(self._inspect, claim), "a task could not be looked at")
+                    for claim in due
+                )
+            )
+            total += len(due)
+            if len(due) < _SWEPT:
+                return total
+
+    async def aclose(self) -> None:
+        """Stop renewing, and end the tasks that are still worked on here: no other server continues
+        them.
+        """
+        self._closed = True
+        if self._heart is not None:
+            self._heart.cancel()
+            with suppress(RuntimeError):  # of another loop, which has ended
+                await asyncio.wait({self._heart})
+        await asyncio.gather(
+            *(_tried(partial(self._give_up, ref), "a task could not be ended") for ref in self.held)
+        )
+        self.held.clear()
+        loop = asyncio.get_running_loop()
+        while ours := [ending for ending in self._endings if ending.get_loop() is loop]:
+            await asyncio.wait(ours)
+
+    @property
+    def judges(self) -> bool:
+        """Whether this server may take another for dead whose lease has run out.
+
+        Not while this server gets no reply itself, and not until those that had none either could
+        renew: a stall of the Redis server lets the leases of healthy servers run out.
+        """
+        return monotonic() >= self._judges_at
+
+    async def in_touch(self, call: Awaitable[T]) -> T:
+        """Wait for a reply, and note whether it came as replies do."""
+        began = monotonic()
+        try:
+            reply = await call
+        except NoConnection:
+            self._judges_at = inf
+            raise
+        late = monotonic() - began > self._pause_ms / 1000
+        if late or self._judges_at == inf:
+            self._judges_at = monotonic() + (self._lease_ms / 3 + _RECONNECT_MS) / 1000
+        return reply
+
+    @property
+    def _lease_ms(self) -> int:
+        return self.tasks.limits.lease_ms
+
+    @property
+    def _pause_ms(self) -> int:
+        """How long between two looks at what others do."""
+        return min(self._lease_ms // 3, _SWEEP_MS)
+
+    @asynccontextmanager
+    async def _attending(self, ref: Ref) -> AsyncGenerator[None, None]:
+        """Inspect a task whenever its lease may have expired, for the length of the block."""
+
+        async def attend() -> None:
+            while True:
+                left_ms = await _tried(partial(self._left_ms, ref), "a task's owner is not known")
+                wait_ms = self._pause_ms if left_ms is None else left_ms
+                await asyncio.sleep((wait_ms + _GRAIN_MS) / 1000)
+
+        eye = asyncio.create_task(attend(), name="redis_state a2a owner")
+        try:
+            yield
+        finally:
+            eye.cancel()
+            await asyncio.wait({eye})
+
+    async def _left_ms(self, ref: Ref) -> int:
+        """End a task whose owner is dead; else return how long its lease still is, in ms."""
+        found = await self.look(ref)
+        if found is None or found.phase is not Phase.OPEN or not found.owner:
+            return self._lease_ms
+        return found.left_ms if found.left_ms > 0 else self._pause_ms
+
+    async def _give_up(self, ref: Ref) -> None:
+        found = await self.tasks.read(ref)
+        if found is not None and found.owner == self.name:
+            await self._end(ref, found, _STOPPED, fenced=False)
+
+    async def _end(self, ref: Ref, found: VersionedTask, reason: str, *, fenced: bool) -> None:
+        """End a task whose server is gone, unless another caller was first.
+
+        It is done also if the caller is cancelled, as one is that hears of the end meanwhile.
+        """
+        await asyncio.shield(self._start(self._end_once(ref, found, reason, fenced=fenced)))
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        started = asyncio.create_task(work)
+        self._endings.add(started)
+        started.add_done_callback(self._ended)
+        return started
+
+    def _ended(self, ending: asyncio.Future[None]) -> None:
+        self._endings.discard(ending)
+        if not ending.cancelled() and ending.exception() is not None:
+            log.warning("an end could not be written or announced: %s", ending.exception())
+
+    async def _end_once(self, ref: Ref, found: VersionedTask, reason: str, *, fenced: bool) -> None:
+        draft = self._ending(ref.task_id, found.body, reason)
+        try:
+            announce = self._on_orphan is not None
+            await self.tasks.end(ref, draft, found, fenced=fenced, announce=announce)
+        except LostRace:
+            return
+        log.warning("task %r was ended as failed: %s", ref.task_id, reason)
+        self._announce_soon(ref)
+
+    def _announce_soon(self, ref: Ref) -> None:
+        """Announce an end. Nobody waits for it: it may be slow, and other tasks are to be seen."""
+        if self._on_orphan is not None:
+            self._start(self._announce(ref, self._on_orphan))
+
+    async def _announce(self, ref: Ref, on_orphan: Told) -> None:
+        """Announce an end, unless another server does or has. The ended task's lease says who."""
+        lease, duration_ms = self.tasks.keys(ref).lease, self._lease_ms
+        held = await self._announcers.acquire(lease, duration_ms=duration_ms)
+        if held is None:
+            return
+        async with self._announcers.keeping(held, duration_ms=duration_ms, on_lost=_ignore):
+            found = await self.tasks.read(ref)
+            if found is not None and found.phase is Phase.ENDED and found.unannounced:
+                try:
+                    async with asyncio.timeout(_PARKED_MS / 1000):
+                        await on_orphan(ref, found.body)
+                except Exception:
+                    log.exception("telling of the end of task %r failed", ref.task_id)
+                    await self._watch.put(_entry(ref), delay_ms=_PARKED_MS)
+                else:
+                    await self.repeat(partial(self.tasks.announced, ref))
+        await self._announcers.release(held)
+
+    async def _tend(self) -> None:
+        """Renew and look, each in its own time: neither waits for the other, nor ends with it."""
+        await asyncio.gather(
+            _each(self._lease_ms / 3, self._renew_all, soon_ms=self._lease_ms / 30),
+            _each(self._pause_ms, self.sweep),
+        )
+
+    async def _renew_all(self) -> bool | None:
+        """Renew each lease that is held; None if any could not be: then it is tried again soon."""
+        renewed = await asyncio.gather(
+            *(
+                _tried(partial(self._renew, ref), "a task's lease could not be renewed")
+                for ref in self.held
+            )
+        )
+        return all(renewed) or None
+
+    async def _renew(self, ref: Ref) -> bool:
+        """Renew a lease, if it is still held."""
+        held = self.held.get(ref)
+        if held is None:
+            return True
+        try:
+            await self._leases.renew(held, duration_ms=self._lease_ms)
+        except LeaseLost:
+            # Another server writes it now, or it was ended.
+            self._let_go(ref, held)
+        return True
+
+    def _let_go(self, ref: Ref, held: HeldLease | None) -> None:
+        """Hold a task no more, unless a save that came meanwhile does."""
+        if self.held.get(ref) is held:
+            self.held.pop(ref, None)
+
+    def _note_failure(self, ref: Ref, what: str, error: BaseException) -> None:
+        lease_s = self._lease_ms / 1000
+        match error:
+            case StoreFull():
+                cause = f"Redis was out of memory for {lease_s:g} s"
+            case NoConnection():
+                cause = f"Redis did not reply for {lease_s:g} s"
+            case BackendError():
+                cause = "Redis refused it"
+            case InvalidField():
+                cause = str(error)
+            case _:
+                cause = "it was broken off"
+        now = monotonic()
+        # Its lease runs out by then, and another server finds it.
+        self._failures = {
+            each: recorded for each, recorded in self._failures.items() if now < recorded[1]
+        }
+        until = now + 10 * lease_s + _RECONNECT_MS / 1000
+        self._failures[ref] = (_FAILED.format(what, cause), until)
+
+    async def _inspect(self, claim: WatchClaim) -> None:
+        scope, _, task_id = claim.entry.decode("utf-8", "surrogatepass").partition("|")
+        ref = Ref(scope, task_id)
+        found = await self.look(ref)
+        if found is not None and found.phase is Phase.ENDED and found.unannounced:
+            # The announcing server holds it for a lease at least. If that one dies it is due again.
+            self._announce_soon(ref)
+            delay_ms: int | None = self._lease_ms + _GRAIN_MS
+        elif found is None or found.phase in _LAST:
+            delay_ms = None
+        elif found.phase is Phase.OPEN and found.owner:
+            delay_ms = max(found.left_ms, 0) + _GRAIN_MS
+        else:
+            # Nobody works on it. Whoever begins to puts it on the list before.
+            delay_ms = _PARKED_MS
+        await self._watch.settle([(claim, delay_ms)])
+
+
+async def _each(
+    pause_ms: float, do: Callable[[], Coroutine[Any, Any, object]], *, soon_ms: float = 0.0
+) -> None:
+    """Do it for ever with a pause between, a shorter one after it failed if there is one."""
+    next_ms = pause_ms
+    while True:
+        await asyncio.sleep(next_ms / 1000)
+        done = await _tried(do, "the leases of tasks could not be tended")
+        next_ms = soon_ms if done is None and soon_ms else pause_ms
+
+
+async def _tried(work: Callable[[], Coroutine[Any, Any, T]], trouble: str) -> T | None:
+    """Run work whose failure must not affect other tasks. Log the failure and return None.
+
+    The work is started here, so a caller that is cancelled before starts nothing.
+    """
+    try:
+        return await work()
+    except RedisStateError as error:
+        log.warning("%s: %s", trouble, error)
+    except Exception:
+        log.exception("%s", trouble)
+    return None
+
+
+def _ignore(lost: LeaseLost) -> None:
+    log.warning("an end is announced elsewhere too: %s", lost)
+
+
+def _entry(ref: Ref) -> bytes:
+    return f"{ref.scope}|{ref.task_id}".encode("utf-8", "surrogatepass")
+
+
+_LAST = frozenset({Phase.ENDED, Phase.GONE})
+_LAST_BYTES = frozenset(phase.encode() for phase in _LAST)

@@ -1,0 +1,454 @@
+"""Patches of a session's context: applied at once, or kept until they are decided, exactly once.
+
+Whether the context has diverged is decided here, by the version and hash that were read. The script
+refuses if they are no longer the same. Results do not change them. So concurrent patches do not
+delay each other.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import partial
+from typing import Any, Literal, cast
+
+from pydantic import BaseModel
+
+from redis_state import limits
+from redis_state.errors import (
+    InvalidField,
+    LimitReached,
+    TokenUnknown,
+    VersionConflict,
+)
+from redis_state.models.session_context import (
+    ContextPatch,
+    MergeStrategy,
+    PendingContextPatch,
+    has_diverged,
+    result_of_patch,
+)
+from redis_state.models.steering import SteeringEvent, SteeringEventType
+from redis_state.models.tasks import StateUpdate, UpdateType
+from redis_state.primitives.record import Stored, new_write_id
+from redis_state.primitives.token import new_claim, raise_unless_won
+from redis_state.scripts import Announcement, PatchKeys, Reply, ReplyCode
+from redis_state.serialization import codec
+from redis_state.serialization.fields import choice, moment, optional_text, text
+from redis_state.serialization.rows import as_object
+from redis_state.stores.base import Base, ms
+from redis_state.stores.optimistic import retry_on_conflict
+from redis_state.stores.sessions.updates import UpdateStore
+from redis_state.transport.clock import ms_of
+
+PatchStatus = Literal["applied", "pending", "rejected"]
+
+_Content = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class PatchOutcome:
+    """What became of a patch. ``first``: this very call did it; the next one finds it done.
+
+    ``revision`` counts every change of the context, results included: each applied patch has one
+    of its own. ``updates`` are those that this call has saved.
+    """
+
+    patch_id: str
+    status: PatchStatus
+    diverged: bool
+    first: bool
+    revision: int
+    updates: Sequence[StateUpdate] = field(default=(), repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """A patch that waits, with what its approval needs: PenguiFlow's class has no place for it."""
+
+    patch_id: str
+    expires_ms: int
+    open: bool
+    patch: ContextPatch
+    strategy: MergeStrategy
+    payload: Any
+    group_id: str | None
+    created_at: float
+
+
+class ContextPatches:
+    """Apply patches, list those that wait, decide on them."""
+
+    def __init__(
+        self,
+        base: Base,
+        updates: UpdateStore,
+        *,
+        patch_type: type[Any],
+        pending_type: type[Any],
+        strategy_type: type[Any],
+        decider: str,
+    ) -> None:
+        self._base = base
+        self._updates = updates
+        self._patch_type = patch_type
+        self._pending_type = pending_type
+        self._strategy_type = strategy_type
+        self._decider = decider
+
+    async def apply_context_patch(
+        self,
+        session_id: str,
+        patch: ContextPatch,
+        *,
+        strategy: MergeStrategy = MergeStrategy.APPEND,
+        payload: Any = None,
+        group_id: str | None = None,
+        patch_id: str | None = None,
+        timeout_s: float | None = None,
+    ) -> PatchOutcome:
+        """Bring a finished task's patch into the context, or keep it for a decision (HUMAN_GATED).
+
+        One step with its update. APPEND and REPLACE both make it the task's result. It is applied
+        once per ``patch_id``, as long as its outcome is kept (`resolved_token_ttl`): name one if
+        you may call again after a crash. Errors: LimitReached with `max_pending_patches` waiting;
+        VersionConflict if the context kept changing until ``timeout_s``.
+        """
+        gated = choice("strategy", strategy, MergeStrategy) == MergeStrategy.HUMAN_GATED.value
+        if not isinstance(cast("Any", patch), BaseModel):
+            raise InvalidField("patch", "a ContextPatch is needed")
+        text("task_id", patch.task_id)
+        optional_text("group_id", group_id)
+        keys = self._keys(session_id, patch_id or secrets.token_hex(8), patch.task_id)
+        settings = self._base.settings
+        updates: list[StateUpdate] = []
+        call = new_write_id()
+
+        async def attempt() -> Reply:
+            version, context_hash = await self._basis(session_id)
+            diverged = has_diverged(patch, version, context_hash)
+            seen = patch.model_copy(update={"context_diverged": diverged or patch.context_diverged})
+            stated = [_changed()] if diverged and not gated else []
+            kept, result = b"", b""
+            if gated:
+                stated = [_requested(keys.patch_id, seen)]
+                kept = _write(seen, strategy, payload, group_id)
+            else:
+                result = codec.encode(result_of_patch(seen, payload=payload, group_id=group_id))
+            status = "pending" if gated else "applied"
+            updates[:] = self._say(session_id, patch.task_id, stated)
+            return _unless_stale(
+                await self._base.scripts.apply_patch(
+                    keys,
+                    basis=(version, context_hash or ""),
+                    payload=kept,
+                    result=result,
+                    decision=codec.encode({"status": status, "diverged": seen.context_diverged}),
+                    actor=self._decider,
+                    wait_ms=ms(settings.pending_patch_ttl),
+                    keep_ms=ms(settings.resolved_token_ttl),
+                    limit=settings.max_pending_patches,
+                    ttl_ms=ms(settings.contexts_ttl),
+                    call=call,
+                    announcement=self._announce(session_id, updates),
+                ),
+                keys,
+                version,
+            )
+
+        reply = await retry_on_conflict(attempt, timeout_s=self._patience(timeout_s))
+        if reply.word is ReplyCode.DENIED:
+            limit = settings.max_pending_patches
+            raise LimitReached("context patches", limit=limit, code="pending_patch_limit_exceeded")
+        return _outcome(keys.patch_id, reply, updates)
+
+    async def pending_patches(self, session_id: str) -> dict[str, PendingContextPatch]:
+        """Return the patches that wait for a decision, the oldest first."""
+        keys = self._base.keys
+        clock = self._base.scripts.transport.commands.time()
+        patches = await self._base.list_ordered(
+            session_id,
+            "patch",
+            keys.patches(session_id),
+            key_of=partial(keys.patch, session_id),
+            read=self._read_patch,
+        )
+        now_ms = ms_of(await clock)
+        return {
+            each.patch_id: self._pending_type(
+                patch_id=each.patch_id,
+                task_id=each.patch.task_id,
+                patch=each.patch,
+                strategy=self._strategy_type(each.strategy),
+                created_at=each.created_at,
+            )
+            for each in patches
+            if each.open and each.expires_ms > now_ms
+        }
+
+    async def apply_pending_patch(
+        self,
+        session_id: str,
+        patch_id: str,
+        *,
+        strategy: MergeStrategy | None = None,
+        actor: str | None = None,
+        idempotency_key: str | None = None,
+        timeout_s: float | None = None,
+    ) -> PatchOutcome:
+        """Approve a waiting patch: one decision, and the patch in the context, in one step.
+
+        Divergence is checked against the present context. The task's payload and group, which were
+        kept with the patch, come with it. The same ``idempotency_key`` repeated gets the same
+        answer. Errors: TokenResolved if it was decided before; TokenUnknown if it expired or does
+        not exist.
+        """
+        chosen = choice("strategy", strategy or MergeStrategy.APPEND, MergeStrategy)
+        if chosen == MergeStrategy.HUMAN_GATED.value:
+            raise InvalidField("strategy", "an approved patch is appended or replaces")
+        return await self._resolve(
+            session_id,
+            patch_id,
+            approve=True,
+            actor=actor,
+            idempotency_key=idempotency_key,
+            timeout_s=timeout_s,
+            about={"strategy": chosen},
+        )
+
+    async def reject_pending_patch(
+        self,
+        session_id: str,
+        patch_id: str,
+        *,
+        actor: str | None = None,
+        idempotency_key: str | None = None,
+        trace_id: str | None = None,
+        timeout_s: float | None = None,
+    ) -> PatchOutcome:
+        """Reject a patch that waits: the context stays as it is. Like `apply_pending_patch`."""
+        return await self._resolve(
+            session_id,
+            patch_id,
+            approve=False,
+            actor=actor,
+            idempotency_key=idempotency_key,
+            timeout_s=timeout_s,
+            trace_id=trace_id,
+        )
+
+    async def resolve_by_steering(
+        self, event: SteeringEvent, *, actor: str | None = None, timeout_s: float | None = None
+    ) -> PatchOutcome | None:
+        """Resolve the patch that an APPROVE or REJECT names by ``patch_id``; None for others.
+
+        The event is the claim: the same event, delivered twice or to two processes, decides once
+        and gets the same answer. Errors: as `apply_pending_patch`.
+        """
+        kind = choice("event_type", event.event_type, SteeringEventType)
+        patch_id = cast("Any", event.payload or {}).get("patch_id")
+        decides = (SteeringEventType.APPROVE.value, SteeringEventType.REJECT.value)
+        if kind not in decides or not isinstance(patch_id, str):
+            return None
+        return await self._resolve(
+            event.session_id,
+            patch_id,
+            approve=kind == SteeringEventType.APPROVE.value,
+            actor=actor or event.source,
+            idempotency_key=f"event {event.event_id}",
+            timeout_s=timeout_s,
+            trace_id=None if kind == SteeringEventType.APPROVE.value else event.trace_id,
+            about={"event_id": event.event_id},
+        )
+
+    async def _resolve(
+        self,
+        session_id: str,
+        patch_id: str,
+        *,
+        approve: bool,
+        actor: str | None,
+        idempotency_key: str | None,
+        timeout_s: float | None,
+        trace_id: str | None = None,
+        about: _Content | None = None,
+    ) -> PatchOutcome:
+        claim = idempotency_key or new_claim()
+        settings = self._base.settings
+        updates: list[StateUpdate] = []
+        call = new_write_id()
+
+        async def attempt() -> Reply:
+            waiting = await self._load(session_id, patch_id)
+            version, context_hash = await self._basis(session_id)
+            keys = self._keys(session_id, patch_id, waiting.patch.task_id)
+            diverged = has_diverged(waiting.patch, version, context_hash)
+            stated, result = [_rejected()], b""
+            if approve:
+                stated = [_changed(), _applied()] if diverged else [_applied()]
+                result = codec.encode(
+                    result_of_patch(
+                        waiting.patch, payload=waiting.payload, group_id=waiting.group_id
+                    )
+                )
+            status = "applied" if approve else "rejected"
+            updates[:] = self._say(session_id, keys.task_id, stated, trace_id)
+            decision = {**(about or {}), "status": status, "diverged": diverged}
+            return _unless_stale(
+                await self._base.scripts.resolve_patch(
+                    keys,
+                    # Another decision is another claim, which comes second.
+                    claim=f"{status} {claim}",
+                    actor=actor or self._decider,
+                    decision=codec.encode(decision),
+                    keep_ms=ms(settings.resolved_token_ttl),
+                    basis=(version, context_hash or ""),
+                    result=result,
+                    ttl_ms=ms(settings.contexts_ttl),
+                    call=call,
+                    announcement=self._announce(session_id, updates),
+                ),
+                keys,
+                version,
+            )
+
+        reply = await retry_on_conflict(attempt, timeout_s=self._patience(timeout_s))
+        return _outcome(patch_id, raise_unless_won(reply), updates)
+
+    def _patience(self, timeout_s: float | None) -> float:
+        given = limits.timeout("timeout_s", timeout_s)
+        return self._base.settings.call_timeout_s if given is None else given
+
+    def _keys(self, session_id: str, patch_id: str, task_id: str) -> PatchKeys:
+        keys = self._base.keys
+        return PatchKeys(
+            patch_id=patch_id,
+            task_id=task_id,
+            context=keys.context(session_id),
+            patch=keys.patch(session_id, patch_id),
+            patches=keys.patches(session_id),
+        )
+
+    async def _basis(self, session_id: str) -> tuple[int, str | None]:
+        key = self._base.keys.context(session_id)
+        commands = self._base.scripts.transport.commands
+        number, context_hash = await commands.hmget(key, "number", "hash")
+        return int(number or 0), (context_hash or b"").decode() or None
+
+    async def _load(self, session_id: str, patch_id: str) -> _Waiting:
+        flat = self._base.fetch(self._base.keys.patch(session_id, patch_id))
+        read = partial(self._read_patch, patch_id)
+        found = await self._base.read_record(session_id, f"patch {patch_id}", flat, read)
+        if found is None:
+            raise TokenUnknown(expired=False)
+        return found
+
+    def _read_patch(self, patch_id: str, record: Stored) -> _Waiting:
+        fields = record.fields
+        if "payload" not in fields:
+            # One that was applied at once: nothing of it but what became of it is kept.
+            task_id = fields["task"].decode("utf-8", "surrogatepass")
+            row: _Content = {"patch": {"task_id": task_id}}
+        else:
+            row = as_object(fields["payload"])
+        if "completed_at" in row["patch"]:
+            row["patch"]["completed_at"] = datetime.fromisoformat(row["patch"]["completed_at"])
+        return _Waiting(
+            patch_id=patch_id,
+            expires_ms=int(fields.get("expires", 0)),
+            open=fields["state"] == b"open",
+            patch=self._patch_type.model_validate(row["patch"]),
+            strategy=MergeStrategy(row.get("strategy", MergeStrategy.APPEND)),
+            payload=row.get("payload"),
+            group_id=row.get("group_id"),
+            created_at=record.order / 1_000_000,
+        )
+
+    def _say(
+        self,
+        session_id: str,
+        task_id: str,
+        stated: list[tuple[UpdateType, _Content]],
+        trace_id: str | None = None,
+    ) -> list[StateUpdate]:
+        return [
+            StateUpdate(
+                session_id=session_id,
+                task_id=task_id,
+                trace_id=trace_id,
+                update_type=kind,
+                content=content,
+            )
+            for kind, content in stated
+        ]
+
+    def _announce(self, session_id: str, updates: Sequence[StateUpdate]) -> Announcement:
+        bounds = self._updates.bounds
+        return Announcement(
+            self._updates.keys(session_id),
+            bounds.max_rows,
+            bounds.ttl_ms,
+            [self._updates.write(update) for update in updates],
+        )
+
+
+def _write(patch: ContextPatch, strategy: Any, payload: Any, group_id: str | None) -> bytes:
+    return codec.encode(
+        {
+            "patch": {**dict(patch), "completed_at": moment("completed_at", patch.completed_at)},
+            "strategy": choice("strategy", strategy, MergeStrategy),
+            "payload": payload,
+            "group_id": group_id,
+        }
+    )
+
+
+def _unless_stale(reply: Reply, keys: PatchKeys, version: int) -> Reply:
+    if reply.word is ReplyCode.STALE:
+        raise VersionConflict(keys.context, expected=version, actual=int(reply.facts[0]))
+    return reply
+
+
+def _outcome(patch_id: str, reply: Reply, updates: Sequence[StateUpdate]) -> PatchOutcome:
+    first, decision, revision = reply.facts
+    reported: _Content = codec.decode(decision)
+    return PatchOutcome(
+        patch_id,
+        reported["status"],
+        reported["diverged"],
+        first=bool(first),
+        revision=int(revision),
+        updates=tuple(updates) if first else (),
+    )
+
+
+def _requested(patch_id: str, patch: ContextPatch) -> tuple[UpdateType, _Content]:
+    return UpdateType.CHECKPOINT, {
+        "kind": "context_patch",
+        "patch_id": patch_id,
+        "task_id": patch.task_id,
+        "digest": patch.digest,
+        "diverged": patch.context_diverged,
+        "prompt": "Apply background results to the conversation?",
+        "options": ["approve", "reject"],
+    }
+
+
+def _notice(severity: str, title: str, body: str) -> tuple[UpdateType, _Content]:
+    return UpdateType.NOTIFICATION, {"severity": severity, "title": title, "body": body}
+
+
+def _changed() -> tuple[UpdateType, _Content]:
+    return _notice(
+        "warning", "Context changed", "Background results were produced from an older context."
+    )
+
+
+def _applied() -> tuple[UpdateType, _Content]:
+    return _notice("info", "Context updated", "Background results applied to the conversation.")
+
+
+def _rejected() -> tuple[UpdateType, _Content]:
+    return _notice("warning", "Context patch rejected", "Background results were not applied.")

@@ -1,0 +1,1 @@
+"""What belongs to a session: tasks, their states, updates and steering."""

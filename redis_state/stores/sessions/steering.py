@@ -1,0 +1,103 @@
+"""The steering of a session's tasks: what people and other agents want of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from redis_state.models import SteeringEvent, SteeringEventType, sanitize_steering_event
+from redis_state.primitives.log import Bounds
+from redis_state.primitives.signal import Row
+from redis_state.scripts import Fence
+from redis_state.serialization.fields import (
+    choice,
+    instant,
+    optional_text,
+    read_instant,
+    text,
+    validated,
+)
+from redis_state.serialization.rows import pack, unpack
+from redis_state.stores.base import Base, ms
+from redis_state.stores.sessions.session_log import SessionLog, full_id, long_id
+from redis_state.transport.keys import LogKeys, entry_id, entry_id_in
+
+
+class SteeringStore(SessionLog[SteeringEvent]):
+    """Steering events, once per ``event_id`` and task, within the limits for untrusted input.
+
+    One event may be sent to several tasks. The first task's row has the event's id as its own.
+    """
+
+    kind = "steering"
+
+    def __init__(self, base: Base, event_type: type[Any] = SteeringEvent) -> None:
+        settings = base.settings
+        bounds = Bounds(settings.max_steering_events_per_session, ms(settings.steering_ttl))
+        super().__init__(base, bounds)
+        self._type = event_type
+
+    def keys(self, session_id: str) -> LogKeys:
+        """Return the log's keys."""
+        return self._base.keys.steering(session_id)
+
+    def place(self, model: SteeringEvent) -> tuple[str, str]:
+        """Return a steering event's session and task."""
+        return model.session_id, model.task_id
+
+    async def save(self, model: SteeringEvent, *, fence: Fence | None = None) -> bool:
+        """Append an event once per id and task, in call order; return whether it is new.
+
+        Errors: LeaseLost under a stale fence.
+        """
+        if await super().save(model, fence=fence):
+            return True
+        log = self._log(model.session_id)
+        known = await log.get(entry_id("event_id", model.event_id))
+        if known is None or known.topic == model.task_id:
+            return False
+        row = self._write(model, entry_id_in("event_id", model.event_id, model.task_id))
+        return await log.add(row, topic=model.task_id, fence=fence)
+
+    async def list(
+        self, session_id: str, *, task_id: str | None, since_id: str | None, limit: int
+    ) -> list[SteeringEvent]:
+        """Return the newest ``limit`` events after ``since_id`` and of a task, oldest first."""
+        if since_id and task_id is not None:
+            own = entry_id_in("since_id", since_id, task_id)
+            if await self._log(session_id).find(own) is not None:
+                return await self._newest(session_id, own, task_id, limit)
+        return await super().list(session_id, task_id=task_id, since_id=since_id, limit=limit)
+
+    def write(self, model: SteeringEvent) -> tuple[bytes, bytes]:
+        """Write an event, sanitised, as an entry id and a row. The caller's object stays."""
+        return self._write(model, entry_id("event_id", model.event_id))
+
+    def _write(self, model: SteeringEvent, row_id: bytes) -> tuple[bytes, bytes]:
+        event = sanitize_steering_event(model)
+        values = [
+            optional_text("trace_id", event.trace_id),
+            choice("event_type", event.event_type, SteeringEventType),
+            event.payload,
+            text("source", event.source),
+            instant("created_at", event.created_at),
+            *long_id(row_id, event.event_id),
+        ]
+        return row_id, pack(values)
+
+    def read(self, session_id: str, row: Row) -> SteeringEvent:
+        """Read an event."""
+        trace_id, kind, payload, source, created_at, *carried = unpack(row.data, 5, more=1)
+        event: SteeringEvent = validated(
+            self._type,
+            {
+                "session_id": session_id,
+                "task_id": row.topic or "",
+                "event_id": full_id(row, carried),
+                "event_type": kind,
+                "payload": payload,
+                "trace_id": trace_id,
+                "source": source,
+                "created_at": read_instant(created_at),
+            },
+        )
+        return event

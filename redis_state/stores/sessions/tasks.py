@@ -1,0 +1,232 @@
+"""The tasks of a session, as hosts save them and as workers move them.
+
+What changes while a task runs has a field of its own, so that a script can move a task without
+reading JSON; the rest is one document.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache, partial
+from typing import Any, cast
+
+from pydantic import BaseModel
+
+from redis_state.errors import InvalidField
+from redis_state.models import TaskContextSnapshot, TaskState, TaskStatus, TaskType
+from redis_state.primitives.record import Place, Stored, new_write_id
+from redis_state.scripts import TASK_FIELDS, Fence, ReplyCode, TaskKeys
+from redis_state.serialization import codec
+from redis_state.serialization.fields import choice, moment, validated
+from redis_state.serialization.rows import as_object
+from redis_state.stores.base import Base, ms
+from redis_state.transport.keys import LONGEST_REMEMBERED
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+# To list a session's tasks: what `TaskStore.read` needs, and their order.
+_LISTED = ("order", *TASK_FIELDS)
+_ACTIVE = TaskStatus.RUNNING.value
+_ENDED = frozenset(status.value for status in TaskStatus if status.is_terminal)
+_ENDED_BYTES = frozenset(status.encode() for status in _ENDED)
+
+
+class TaskStore:
+    """Save and list tasks."""
+
+    def __init__(
+        self,
+        base: Base,
+        state_type: type[Any] = TaskState,
+        snapshot_type: type[Any] = TaskContextSnapshot,
+        status_type: type[Any] = TaskStatus,
+        kind_type: type[Any] = TaskType,
+    ) -> None:
+        self._base = base
+        # A task that is at work is named again and again.
+        self._remembered = lru_cache(maxsize=1024)(self._name)
+        self._active_ttl_ms = ms(base.settings.active_task_ttl)
+        self._finished_ttl_ms = ms(base.settings.finished_task_ttl)
+        self._state_type = state_type
+        self._snapshot_type = snapshot_type
+        # Members of the host's own enums, by what is stored of them.
+        statuses, kinds = cast("Iterable[Any]", status_type), cast("Iterable[Any]", kind_type)
+        self._statuses: dict[bytes, Any] = {member.value.encode(): member for member in statuses}
+        self._kinds: dict[str, Any] = {member.value: member for member in kinds}
+
+    def keys(self, session_id: str, task_id: str) -> TaskKeys:
+        """Return a task's keys."""
+        # A value that is no text is no key of a cache: built again, it is refused by its field.
+        known = type(session_id) is str and type(task_id) is str
+        if known and len(session_id) + len(task_id) <= LONGEST_REMEMBERED:
+            return self._remembered(session_id, task_id)
+        return self._name(session_id, task_id)
+
+    def _name(self, session_id: str, task_id: str) -> TaskKeys:
+        keys = self._base.keys
+        return TaskKeys(
+            task_id=task_id,
+            task=keys.task(session_id, task_id),
+            tasks=keys.tasks(session_id),
+            lease=keys.lease(session_id, task_id),
+            journal=keys.journal(session_id, task_id),
+        )
+
+    def ttl_ms(self, status: str) -> int:
+        """Return how long a task in this state is kept at least after its last change."""
+        return self._finished_ttl_ms if status in _ENDED else self._active_ttl_ms
+
+    async def save(self, state: TaskState, *, fence: Fence | None = None) -> bool:
+        """Save a task whole; return whether it was accepted.
+
+        The last save wins; clocks of callers do not matter. An older view of a terminal task does
+        not reopen it. Under a ``fence`` the owner's save wins. Errors: LeaseLost after a takeover.
+        """
+        values = _values(state)
+        finished = values[0] in _ENDED_BYTES
+        if fence is not None:
+            await self._save_fenced(state, values, fence, finished=finished)
+            return True
+        reply = await self._base.scripts.save_task(
+            self.keys(state.session_id, state.task_id),
+            values,
+            write=new_write_id(),
+            ttl_ms=self._finished_ttl_ms if finished else self._active_ttl_ms,
+            finished=finished,
+            updated_at_us=microseconds(state.updated_at),
+        )
+        if reply.word is ReplyCode.STALE:
+            self._base.counters.stale_task_saves += 1
+        return reply.word is ReplyCode.OK
+
+    async def _save_fenced(
+        self, state: TaskState, values: tuple[bytes, ...], fence: Fence, *, finished: bool
+    ) -> None:
+        keys = self.keys(state.session_id, state.task_id)
+        fields = dict(zip(TASK_FIELDS, values, strict=True))
+        fields["finished"] = b"%d" % finished
+        fields["updated_at"] = b"%d" % microseconds(state.updated_at)
+        await self._base.records.save(
+            keys.task,
+            fields,
+            ttl_ms=self._finished_ttl_ms if finished else self._active_ttl_ms,
+            place=Place(keys.tasks, state.task_id),
+            fence=fence,
+        )
+
+    async def load(self, session_id: str, task_id: str) -> TaskState | None:
+        """Return one task, or None."""
+        flat = self._base.fetch(self.keys(session_id, task_id).task, TASK_FIELDS)
+        read = partial(self.read, session_id, task_id)
+        return await self._base.read_record(session_id, f"task {task_id}", flat, read, TASK_FIELDS)
+
+    async def load_fields(self, session_id: str, task_id: str) -> Stored | None:
+        """Return one task as its record, a worker's own fields included."""
+        return await self._base.records.load(self._base.keys.task(session_id, task_id))
+
+    async def list(self, session_id: str) -> list[TaskState]:
+        """Return a session's tasks in the order of their first save."""
+        keys = self._base.keys
+        return await self._base.list_ordered(
+            session_id,
+            "task",
+            keys.tasks(session_id),
+            key_of=partial(keys.task, session_id),
+            read=partial(self.read, session_id),
+            names=_LISTED,
+        )
+
+    async def ids(self, session_id: str) -> Sequence[str]:
+        """Return a session's tasks."""
+        return await self._base.records.members(self._base.keys.tasks(session_id))
+
+    async def clear(self, session_id: str, task_id: str) -> None:
+        """Delete a task and its journal, and end its lease, in one step.
+
+        A worker that runs it can write no more, and none can start it.
+        """
+        await self._base.scripts.clear_task(
+            self.keys(session_id, task_id),
+            children=self._base.keys.children(session_id, task_id),
+            lease_ms=self.ttl_ms(_ACTIVE),
+        )
+
+    def read(self, session_id: str, task_id: str, record: Stored) -> TaskState:
+        """Build a task from its record. Errors: ValueError, KeyError and their like."""
+        fields = record.fields
+        document = as_object(fields["document"])
+        snapshot: dict[str, Any] = document["context_snapshot"]
+        if "spawned_at" in snapshot:
+            # Pydantic itself does not read the offsets in seconds that old time zones have.
+            snapshot["spawned_at"] = datetime.fromisoformat(snapshot["spawned_at"])
+        state: TaskState = self._state_type(
+            task_id=task_id,
+            session_id=session_id,
+            status=self._statuses[fields["status"]],
+            task_type=self._kinds[document["task_type"]],
+            priority=int(fields["priority"]),
+            context_snapshot=validated(self._snapshot_type, snapshot),
+            trace_id=document["trace_id"],
+            result=codec.decode(fields["result"]),
+            error=codec.decode(fields["error"]),
+            description=document["description"],
+            progress=codec.decode(fields["progress"]),
+            created_at=datetime.fromisoformat(document["created_at"]),
+            updated_at=datetime.fromisoformat(fields["updated"].decode()),
+        )
+        return state
+
+
+def task_fields(state: TaskState) -> dict[str, bytes]:
+    """Write a task as its record's fields."""
+    return dict(zip(TASK_FIELDS, _values(state), strict=True))
+
+
+def _values(state: TaskState) -> tuple[bytes, ...]:
+    """Write a task as the values of `TASK_FIELDS`."""
+    snapshot: Any = state.context_snapshot
+    if not isinstance(snapshot, BaseModel):  # a dataclass lets anything in
+        raise InvalidField("context_snapshot", "a TaskContextSnapshot is needed")
+    document = {
+        "task_type": choice("task_type", state.task_type, TaskType),
+        "context_snapshot": codec.fields_of(snapshot),
+        "trace_id": state.trace_id,
+        "description": state.description,
+        "created_at": moment("created_at", state.created_at),
+    }
+    return (
+        choice("status", state.status, TaskStatus).encode(),
+        _priority(state.priority),
+        codec.encode(document),
+        codec.encode(state.result),
+        codec.encode(state.error),
+        codec.encode(state.progress),
+        moment("updated_at", state.updated_at).encode(),
+    )
+
+
+def move_fields(status: TaskStatus, **changes: Any) -> dict[str, bytes]:
+    """Write the fields that change when a task moves, on this process's clock for display."""
+    now = datetime.now(UTC)
+    fields = {
+        "status": status.value.encode(),
+        "finished": b"1" if status.is_terminal else b"0",
+        "updated": now.isoformat().encode(),
+        "updated_at": str(microseconds(now)).encode(),
+    }
+    return fields | {name: codec.encode(value) for name, value in changes.items()}
+
+
+def microseconds(moment: datetime) -> int:
+    """Count a moment in microseconds; a naive one is taken as UTC."""
+    aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return (aware - _EPOCH) // _MICROSECOND
+
+
+def _priority(value: Any) -> bytes:
+    try:
+        return str(operator.index(value)).encode()
+    except (TypeError, ValueError):  # the latter for a number of thousands of digits
+        raise InvalidField("priority", "a whole number is needed") from None

@@ -1,0 +1,1 @@
+"""What belongs to a trace: events, trajectories, bindings, and the sessions that share it."""

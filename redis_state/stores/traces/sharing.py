@@ -1,0 +1,56 @@
+"""What is kept of a trace, and which sessions use it.
+
+A trace's events, planner events and bindings stand in its own slot; the trajectories and
+conversations that make a session use it stand in the session's. So the trace notes its sessions:
+each save of a trajectory or of a conversation notes its session first. A note without what it
+stands for only keeps the trace longer, at most as long as the note.
+"""
+
+from __future__ import annotations
+
+from redis_state.scripts import TraceKeys
+from redis_state.stores.base import Base
+from redis_state.stores.traces.bindings import BindingStore
+from redis_state.stores.traces.trajectories import TrajectoryStore
+
+
+class TraceStore:
+    """Take a session out of its traces."""
+
+    def __init__(self, base: Base, bindings: BindingStore, trajectories: TrajectoryStore) -> None:
+        self._base = base
+        self._bindings = bindings
+        self._trajectories = trajectories
+
+    async def clear(self, session_id: str) -> None:
+        """Delete a session's trajectories and conversations, and of each trace that they used what
+        no other session uses.
+
+        One step for each trace. Interrupted, it can be repeated: a trace is named by the session
+        until it has been left.
+        """
+        used = await self._bindings.conversations(session_id)
+        traces = await self._trajectories.traces(session_id, limit=1_000_000)
+        for trace_id in dict.fromkeys([*traces, *(trace_id for trace_id, _ in used)]):
+            await self._leave(session_id, trace_id)
+            await self._trajectories.delete(trace_id, session_id)
+        await self._bindings.forget(session_id, used)
+
+    async def _leave(self, session_id: str, trace_id: str) -> None:
+        # What was set aside here in the background must not come after.
+        await self._base.settle()
+        own, bindings = await self._bindings.own_first(trace_id, session_id)
+        await self._base.settle()
+        keys = self._base.keys
+        await self._base.scripts.leave_trace(
+            TraceKeys(
+                sessions=keys.trace_sessions(trace_id),
+                events=keys.events(trace_id),
+                planner_events=keys.planner_events(trace_id),
+                unreadable=keys.unreadable(trace_id),
+                bindings=keys.bindings(trace_id),
+            ),
+            session=session_id,
+            own=own,
+            bindings=bindings,
+        )

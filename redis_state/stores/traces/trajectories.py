@@ -1,0 +1,54 @@
+"""The trajectories of a session, one per trace."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from redis_state.models import Trajectory
+from redis_state.primitives.record import Place, Stored
+from redis_state.serialization import codec
+from redis_state.serialization.fields import mapping
+from redis_state.serialization.rows import as_object
+from redis_state.stores.base import Base, ms
+
+
+class TrajectoryStore:
+    """Save, load and list trajectories. A trace of two sessions is two trajectories."""
+
+    def __init__(self, base: Base, trajectory_type: type[Any] = Trajectory) -> None:
+        self._base = base
+        self._type = trajectory_type
+
+    async def save(self, trace_id: str, session_id: str, trajectory: Trajectory) -> None:
+        """Save a trajectory and make its trace the session's newest."""
+        keys = self._base.keys
+        key = keys.trajectory(session_id, trace_id)
+        document = codec.encode(mapping("trajectory", trajectory.serialise()))
+        ttl_ms = ms(self._base.settings.trajectories_ttl)
+        recorded = self._base.note_first(keys.trace_sessions(trace_id), session_id, ttl_ms=ttl_ms)
+        place = Place(keys.traces(session_id), trace_id)
+        await self._base.records.save(key, {"document": document}, ttl_ms=ttl_ms, place=place)
+        await recorded
+
+    async def load(self, trace_id: str, session_id: str) -> Trajectory | None:
+        """Return a trajectory, or None if this session has none of this trace."""
+        flat = self._base.fetch(self._base.keys.trajectory(session_id, trace_id))
+        place = f"trajectory {trace_id}"
+        return await self._base.read_record(session_id, place, flat, self._read)
+
+    async def traces(self, session_id: str, *, limit: int) -> list[str]:
+        """Return a session's traces, the last saved first."""
+        if limit < 1:
+            return []
+        index = self._base.keys.traces(session_id)
+        return await self._base.records.members(index, newest=limit)
+
+    async def delete(self, trace_id: str, session_id: str) -> None:
+        """Delete a trajectory."""
+        keys = self._base.keys
+        place = Place(keys.traces(session_id), trace_id)
+        await self._base.records.delete(keys.trajectory(session_id, trace_id), place=place)
+
+    def _read(self, record: Stored) -> Trajectory:
+        trajectory: Trajectory = self._type.from_serialised(as_object(record.fields["document"]))
+        return trajectory

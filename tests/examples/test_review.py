@@ -1,0 +1,282 @@
+"""The review as its user runs it: a process of its own, on real files."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+for _needed in ("arq", "typer", "rich", "markdown_it"):
+    pytest.importorskip(_needed, reason="needs the worker and the cli extras")
+
+from examples.review.outcome import INFORMATION, assign_roles  # noqa: E402
+from redis_state import RedisStateStore, Settings  # noqa: E402
+from redis_state.testing import eventually  # noqa: E402
+from tests.support import children, forkserver  # noqa: E402
+from tests.support.faults import (  # noqa: E402
+    PROCESSES,
+    Proxy,
+    certificate,
+    importing,
+    tls_server_context,
+)
+from tests.support.forkserver import ForkedProcess  # noqa: E402
+from tests.support.sizes import sizes  # noqa: E402
+
+pytestmark = pytest.mark.slow
+# As few workers as the demo takes; the first tests run as many as it has by itself.
+FEW = ("--workers", "2")
+DOCUMENTS = {
+    "README.md": "# Read me\n\nSee [the guide](docs/guide.md) and [nothing](docs/none.md).\n",
+    "docs/guide.md": "# Guide\n\n## One\n\nText.\n\n## Two\n\n[up](../README.md#read-me)\n",
+    "docs/other.md": "# Other\n\nText.\n",
+    "docs/more.md": "# More\n\nSee <https://example.org>.\n",
+}
+
+
+@dataclass
+class Ran:
+    """What a demo printed and how it ended."""
+
+    status: int
+    out: str
+    err: str
+
+    @property
+    def outcome(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.out)
+        return found
+
+    @property
+    def workers(self) -> list[int]:
+        return [int(pid) for pid in re.findall(r":(\d+)(?=,|\n| in its)", self.err)]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name, text in DOCUMENTS.items():
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return tmp_path
+
+
+async def start(folder: Path, *arguments: str, **environment: str) -> ForkedProcess:
+    """Start the demo; its workers are processes that it starts itself."""
+    hidden = {"REDIS_STATE_URL", "REDIS_STATE_QUEUE_URL"}
+    kept = {name: value for name, value in importing().items() if name not in hidden}
+    return await forkserver.start(
+        PROCESSES / "review.py",
+        *("--pace", "0", *arguments),
+        environment={**kept, **environment},
+        folder=folder,
+        stdin=True,
+    )
+
+
+async def demo(folder: Path, *arguments: str, answers: str = "", **environment: str) -> Ran:
+    process = await start(folder, *arguments, **environment)
+    async with asyncio.timeout(60):
+        out, err = await process.communicate(answers.encode())
+    assert process.returncode is not None
+    return Ran(process.returncode, out.decode(), err.decode())
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+async def are_gone(pids: list[int]) -> None:
+    await eventually(lambda: not any(map(alive, pids)), f"{pids} are gone", timeout_s=60)
+
+
+async def test_every_claim_of_the_review_holds(folder: Path) -> None:
+    before = {name: (folder / name).read_bytes() for name in DOCUMENTS}
+    ran = await demo(folder, "--json", *DOCUMENTS)
+    assert ran.status == 0, ran.err
+    outcome = ran.outcome
+    assert outcome["ok"] is True
+    assert outcome["problems"] == []
+    documents = outcome["documents"]
+    assert [document["name"] for document in documents] == list(DOCUMENTS)
+    assert outcome["updates_seen"] == outcome["updates_written"]
+    assert outcome["updates_seen"] == sum(document["updates"] for document in documents)
+    informed, redirected, cancelled, plain = documents
+    assert informed["result"]["notes"] == [INFORMATION]
+    assert redirected["result"]["policy"] == "strict"
+    assert (cancelled["status"], cancelled["result"]) == ("CANCELLED", None)
+    moved: list[str] = []
+    for document in (informed, redirected, plain):
+        assert document["status"] == "COMPLETE"
+        assert document["decision"] is True
+        report, copy = document["result"]["written"]
+        assert (folder / "demo-output" / report).read_text(encoding="utf-8")
+        assert (folder / "demo-output" / copy).read_text(encoding="utf-8")
+        moved += [document["name"]] if document["paused_by"] != document["resumed_by"] else []
+    assert moved
+    assert outcome["resumed_elsewhere"] == moved
+    assert informed["findings"] >= 1
+    assert INFORMATION in (folder / "demo-output" / informed["result"]["written"][0]).read_text(
+        encoding="utf-8"
+    )
+    assert {name: (folder / name).read_bytes() for name in DOCUMENTS} == before
+    assert len(ran.workers) >= 4
+    await are_gone(ran.workers)
+
+
+async def test_with_chaos_others_take_over_what_a_killed_worker_was_reviewing(folder: Path) -> None:
+    ran = await demo(folder, "--json", "--chaos", *DOCUMENTS)
+    assert ran.status == 0, ran.err
+    outcome = ran.outcome
+    left = [document for document in outcome["documents"] if document["left_by"]]
+    assert outcome["taken_over"] == [document["name"] for document in left] != []
+    for document in left:
+        assert document["left_by"] == outcome["killed"] != document["taken_over_by"]
+    assert outcome["updates_seen"] == outcome["updates_written"]
+    assert f"killing worker {outcome['killed']} (-9)" in ran.err
+    await are_gone(ran.workers)
+
+
+# In full only: the trial before it holds what became of the tasks, the next ones hold the table.
+@pytest.mark.full
+async def test_with_chaos_the_table_shows_who_took_over(folder: Path) -> None:
+    ran = await demo(folder, "--chaos", "README.md", COLUMNS="80")
+    assert ran.status == 0, ran.err
+    assert re.search(r"README\.md +approved +pid \d+ +pid \d+ +pid \d+ +pid \d+", ran.out)
+    assert "1 taken over from the worker that was killed" in ran.out
+
+
+@pytest.mark.parametrize("count", sizes(1, 2))
+async def test_one_or_two_documents_are_enough(folder: Path, count: int) -> None:
+    ran = await demo(folder, "--json", "--workers", "2", *list(DOCUMENTS)[:count])
+    assert ran.status == 0, ran.err
+    assert len(ran.outcome["resumed_elsewhere"]) >= 1
+
+
+async def test_a_person_decides_line_by_line_and_silence_is_no(folder: Path) -> None:
+    names = ("docs/guide.md", "README.md")
+    ran = await demo(folder, "--json", "--ask", *FEW, *names, answers="y\n")
+    assert ran.status == 0, ran.err
+    decisions = sorted(document["decision"] for document in ran.outcome["documents"])
+    assert decisions == [False, True]
+    for document in ran.outcome["documents"]:
+        assert len(document["result"]["written"]) == (2 if document["decision"] else 1)
+    assert ran.err.count("[Y/n]") == 2
+
+
+async def test_without_json_it_ends_with_a_table(folder: Path) -> None:
+    ran = await demo(folder, *FEW, COLUMNS="80")
+    assert ran.status == 0, ran.err
+    assert "paused by" in ran.out
+    assert re.search(r"README\.md +approved +pid \d+ +pid \d+ +\d+ +\d+", ran.out)
+    assert "each seen once and in order" in ran.out
+    assert max(map(len, ran.out.splitlines()[-9:-2])) <= 80
+
+
+@pytest.mark.parametrize(
+    ("arguments", "stated"),
+    [
+        (["nope.md"], "no such document: nope.md"),
+        (["empty"], "no Markdown documents in empty"),
+        (["README.md", "--out", "README.md"], "no folder can be made at"),
+        (["README.md", "--url", "http://example.org"], "unknown scheme 'http'"),
+        (["README.md", "--workers", "1"], "--workers"),
+    ],
+)
+async def test_a_wrong_call_ends_with_status_2(
+    folder: Path, arguments: list[str], stated: str
+) -> None:
+    (folder / "empty").mkdir()
+    ran = await demo(folder, *arguments)
+    assert ran.status == 2
+    assert stated in " ".join(ran.err.replace("│", " ").split())
+    assert "Traceback" not in ran.err
+
+
+async def test_an_unreachable_server_ends_with_status_5_and_no_password(
+    folder: Path, unused_tcp_port: int
+) -> None:
+    url = f"redis://ann:s3cret@127.0.0.1:{unused_tcp_port}/0"
+    ran = await demo(folder, "README.md", "--url", url, REDIS_STATE_CALL_TIMEOUT_S="0.5")
+    assert ran.status == 5
+    assert f"127.0.0.1:{unused_tcp_port}" in ran.err
+    assert "s3cret" not in ran.out + ran.err
+    assert "Traceback" not in ran.err
+    assert ran.workers == []
+
+
+async def test_a_server_that_others_use_is_left_as_it_was(
+    folder: Path, store: RedisStateStore, settings: Settings
+) -> None:
+    async def without_lifetime() -> set[str]:
+        keys: list[bytes] = await store.transport.sender.send("KEYS", "*", repeatable=True)
+        lives = [await store.transport.sender.send("PTTL", key, repeatable=True) for key in keys]
+        return {key.decode() for key, life in zip(keys, lives, strict=True) if life == -1}
+
+    before = await without_lifetime()
+    url = settings.url.get_secret_value()
+    ran = await demo(folder, "--json", "--url", url, *FEW, *DOCUMENTS)
+    assert ran.status == 0, ran.err
+    assert await without_lifetime() <= before
+
+
+async def test_it_runs_over_tls(folder: Path, settings: Settings) -> None:
+    cert, key = certificate(folder, "IP:127.0.0.1")
+    target = settings.url.get_secret_value()
+    async with Proxy(target, tls=tls_server_context(cert, key)) as proxy:
+        url = f"rediss://127.0.0.1:{proxy.port}/0?ssl_ca_certs={cert}"
+        ran = await demo(folder, "--json", "--url", url, *DOCUMENTS)
+    assert ran.status == 0, ran.err
+
+
+# All three signals reach the same pool: `tests/integration/cli/test_demo.py` sends each.
+@pytest.mark.parametrize("how", sizes(signal.SIGKILL, signal.SIGINT))
+async def test_nothing_is_left_when_it_is_stopped(folder: Path, how: signal.Signals) -> None:
+    process = await start(folder, "--json", "--ask", *FEW, "README.md")
+    stated = ""
+    async with asyncio.timeout(60):
+        while "[Y/n]" not in stated:
+            stated += (await process.stderr.readline()).decode()
+    process.send_signal(how)
+    async with asyncio.timeout(60):
+        await process.wait()
+        stated += (await process.stderr.read()).decode()
+    workers = Ran(0, "", stated).workers
+    assert len(workers) >= 2
+    await are_gone(workers)
+    assert process.returncode == (-9 if how is signal.SIGKILL else 130)
+    assert "Traceback" not in stated
+    await children.end(process)
+
+
+async def test_it_fails_when_a_worker_dies(folder: Path, settings: Settings) -> None:
+    url = settings.url.get_secret_value()
+    process = await start(folder, "--json", "--ask", *FEW, "--url", url, "README.md")
+    stated = ""
+    async with asyncio.timeout(60):
+        while "[Y/n]" not in stated:
+            stated += (await process.stderr.readline()).decode()
+        os.kill(Ran(0, "", stated).workers[-1], signal.SIGKILL)
+        out, _ = await process.communicate()
+    assert process.returncode == 1
+    problems = json.loads(out)["problems"]
+    assert re.match(r"worker \S+ ended with status -9", problems[0])
+
+
+def test_documents_elsewhere_are_named_by_as_much_as_tells_them_apart(tmp_path: Path) -> None:
+    here = tmp_path / "here"
+    paths = [here / "a" / "x.md", tmp_path / "b" / "x.md", tmp_path / "c" / "x.md"]
+    paths.append(tmp_path / "c" / "y.md")
+    names = [review.name for review in assign_roles(paths, here)]
+    assert names == ["a/x.md", "b/x.md", "c/x.md", "y.md"]

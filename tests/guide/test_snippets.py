@@ -1,0 +1,100 @@
+"""What the documents show and no test runs is at least well formed, and names what exists."""
+
+from __future__ import annotations
+
+import ast
+import configparser
+import re
+import shlex
+from collections.abc import Iterator
+from importlib import import_module
+from typing import Any
+
+import pytest
+
+from redis_state.cli.main import MODULES
+from tests.guide.test_documents import DOCUMENTS
+
+_BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+_COMMAND = re.compile(r"^(?:    )?(?:\$ )?(redis-state [^#|&<>\n]*)", re.MULTILINE)
+_CALL = re.compile(r"`(redis-state [^`\n|]*)")
+
+
+def _blocks(language: str) -> list[Any]:
+    found: list[Any] = []
+    for path in DOCUMENTS:
+        blocks = _BLOCK.findall(path.read_text(encoding="utf-8"))
+        codes = [code for name, code in blocks if name == language]
+        found += [pytest.param(code, id=f"{path.name}-{n}") for n, code in enumerate(codes)]
+    return found
+
+
+@pytest.mark.parametrize("code", _blocks("python"))
+def test_a_python_example_compiles(code: str) -> None:
+    compile(code, "example", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+
+
+@pytest.mark.parametrize("code", _blocks("yaml"))
+def test_a_yaml_example_can_be_read(code: str) -> None:
+    yaml = pytest.importorskip("yaml", reason="needs pyyaml")
+    assert list(yaml.safe_load_all(code))
+
+
+@pytest.mark.parametrize("code", _blocks("ini"))
+def test_a_unit_file_can_be_read(code: str) -> None:
+    parser = configparser.ConfigParser(strict=False, interpolation=None)
+    parser.optionxform = str  # type: ignore[assignment,method-assign]
+    parser.read_string(code if "\n[" in f"\n{code}" else f"[variables]\n{code}")
+    assert parser.sections()
+
+
+def test_every_alert_is_about_a_metric_that_exists() -> None:
+    reference = next(path for path in DOCUMENTS if path.name == "metrics.md")
+    known = set(re.findall(r"`(redis_state_\w+)`", reference.read_text(encoding="utf-8")))
+    named: set[str] = set()
+    for path in DOCUMENTS:
+        named |= set(re.findall(r"\b(redis_state_\w+_\w+)\b", path.read_text(encoding="utf-8")))
+    metrics = {re.sub(r"_(bucket|count|sum)$", "", name) for name in named}
+    fixtures = {"redis_state_store", "redis_state_server", "pytest_redis_state"}
+    assert {name for name in metrics if name not in known | fixtures} == set()
+
+
+def _calls() -> Iterator[tuple[str, str]]:
+    for path in DOCUMENTS:
+        text = path.read_text(encoding="utf-8")
+        for call in [*_COMMAND.findall(text), *_CALL.findall(text)]:
+            yield path.name, call.strip()
+
+
+def test_every_command_that_is_shown_exists_with_its_options() -> None:
+    pytest.importorskip("typer", reason="needs the cli extra")
+    pytest.importorskip("arq", reason="needs the worker extra")
+    typer = import_module("typer")
+    for more in MODULES:
+        import_module(f"redis_state.cli.{more}")
+    app = import_module("redis_state.cli.commands").app
+    session = import_module("redis_state.cli.session").session
+    commands: dict[str, Any] = dict(typer.main.get_command(app).commands)
+    sessions: dict[str, Any] = typer.main.get_command(session).commands
+
+    wrong: list[str] = []
+    seen = 0
+    for page, call in _calls():
+        _, *words = shlex.split(call.replace("…", "X").replace("'", "").replace('"', ""))
+        if words[:1] == ["session"] and len(words) > 1:
+            known, words = sessions, words[1:]
+        else:
+            known = commands
+        name = words[0] if words else ""
+        if not name.islower() or name == "session":
+            continue
+        seen += 1
+        command = known.get(name)
+        if command is None:
+            wrong.append(f"{page}: {call}")
+            continue
+        options = {option for each in command.params for option in each.opts} | {"--help"}
+        given = {word.partition("=")[0] for word in words if re.match(r"--?[a-z]", word)}
+        wrong += [f"{page}: {call}: {option}" for option in given - options]
+    assert wrong == []
+    assert seen > 30

@@ -1,0 +1,225 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("typer", reason="needs the cli extra")
+
+from redis_state import Settings, __version__
+from tests.support import children
+from tests.support.commands import Ran, begin, end
+from tests.support.faults import importing
+
+
+async def cli(
+    *arguments: str, folder: Path | None = None, environment: dict[str, str] | None = None
+) -> Ran:
+    return await end(await begin(None, *arguments, folder=folder, environment=environment))
+
+
+async def test_help_teaches_the_way_in_and_the_exit_statuses() -> None:
+    ran = await cli("--help")
+    assert ran.status == 0
+    for word in ("redis-state demo", "REDIS_STATE_URL", "Exit status", "worker", "health"):
+        assert word in ran.out
+
+
+@pytest.mark.parametrize("command", ["demo", "worker", "health", "version"])
+async def test_every_command_has_a_help(command: str) -> None:
+    ran = await cli(command, "--help")
+    assert ran.status == 0
+    assert "Usage" in ran.out
+
+
+async def test_version_is_the_packages() -> None:
+    ran = await end(
+        await children.start(
+            *(sys.executable, "-m", "redis_state", "version"),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env=importing(),
+        )
+    )
+    assert ran.out.strip() == __version__
+
+
+async def test_an_unknown_command_ends_with_status_2() -> None:
+    assert (await cli("dance")).status == 2
+
+
+async def test_health_tells_of_a_server_that_is_there(settings: Settings) -> None:
+    url = settings.url.get_secret_value()
+    ran = await cli("health", "--json", "--url", url)
+    assert ran.status == 0
+    found = json.loads(ran.out)
+    assert found["ok"] is True
+    assert found["details"]["redis_version"]
+    ran = await cli("health", environment={"REDIS_STATE_URL": url})
+    assert ran.status == 0
+    assert "redis_version" in ran.out
+
+
+async def test_health_of_a_server_that_is_away_is_status_5(unused_tcp_port: int) -> None:
+    url = f"redis://:s3cret@127.0.0.1:{unused_tcp_port}/0"
+    ran = await cli(
+        "health", "--json", "--url", url, environment={"REDIS_STATE_CALL_TIMEOUT_S": "0.3"}
+    )
+    assert ran.status == 5
+    found = json.loads(ran.out)
+    assert found["ok"] is False
+    assert str(unused_tcp_port) in found["problem"]
+    assert "s3cret" not in ran.out + ran.err
+
+
+@pytest.mark.parametrize(
+    ("environment", "stated"),
+    [
+        ({"REDIS_STATE_URL": "ftp://x"}, "unknown scheme 'ftp'"),
+        ({"REDIS_STATE_CALL_TIMEOUT_S": "soon"}, "call_timeout_s"),
+        ({"REDIS_STATE_NAMESPACE": "a b"}, "namespace"),
+    ],
+)
+async def test_a_wrong_setting_is_named(environment: dict[str, str], stated: str) -> None:
+    ran = await cli("health", environment=environment)
+    assert ran.status == 2
+    assert stated in ran.err
+    assert "Traceback" not in ran.err
+
+
+@pytest.mark.parametrize(
+    ("target", "stated"),
+    [
+        ("workers", "not of the form MODULE:WORKER"),
+        (":worker", "not of the form MODULE:WORKER"),
+        ("no_such_module:worker", "No module named 'no_such_module'"),
+        ("redis_state:nothing", "has no attribute 'nothing'"),
+        ("redis_state:Settings", "not an AgentWorker"),
+    ],
+)
+async def test_a_worker_that_cannot_be_loaded_is_named(target: str, stated: str) -> None:
+    pytest.importorskip("arq", reason="needs the worker extra")
+    ran = await cli("worker", target)
+    assert ran.status == 2
+    assert stated in ran.err
+    assert "Traceback" not in ran.err
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+async def test_a_worker_is_found_in_the_current_folder_and_ends_with_its_input(
+    settings: Settings, tmp_path: Path, loop: str
+) -> None:
+    pytest.importorskip("arq", reason="needs the worker extra")
+    pytest.importorskip(loop, reason="needs the uvloop extra")
+    text = "from redis_state.worker import AgentWorker\nmine = AgentWorker({}, grace_s=0)\n"
+    (tmp_path / "my_pool.py").write_text(text, encoding="utf-8")
+    url = settings.url.get_secret_value()
+    arguments = ("worker", "my_pool:mine", "--queue", f"q-{settings.namespace}")
+    ran = await cli(
+        *arguments,
+        "--stop-with-stdin",
+        "-v",
+        *(("--uvloop",) if loop == "uvloop" else ()),
+        folder=tmp_path,
+        environment={"REDIS_STATE_URL": url},
+    )
+    assert ran.status == 0, ran.err
+    assert "Traceback" not in ran.err
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+async def test_a_worker_told_to_end_while_its_loop_is_made_ends_quietly(
+    tmp_path: Path, loop: str
+) -> None:
+    pytest.importorskip("arq", reason="needs the worker extra")
+    pytest.importorskip(loop, reason="needs the uvloop extra")
+    # Any loop makes itself a pair of sockets.
+    text = """
+import os, signal, socket
+from redis_state.worker import AgentWorker
+
+mine = AgentWorker({})
+make = socket.socketpair
+
+def told_meanwhile(*arguments):
+    print("told")
+    os.kill(os.getpid(), signal.SIGTERM)
+    return make(*arguments)
+
+socket.socketpair = told_meanwhile
+"""
+    (tmp_path / "my_pool.py").write_text(text, encoding="utf-8")
+    environment = {"REDIS_STATE_URL": "redis://127.0.0.1:1"}
+    flags = ("--uvloop",) if loop == "uvloop" else ()
+    ran = await cli("worker", "my_pool:mine", *flags, folder=tmp_path, environment=environment)
+    assert "told" in ran.out
+    assert (ran.status, ran.err) == (0, "")
+
+
+async def test_a_worker_cannot_share_a_server_of_its_own(tmp_path: Path) -> None:
+    pytest.importorskip("arq", reason="needs the worker extra")
+    text = "from redis_state.worker import AgentWorker\nmine = AgentWorker({})\n"
+    (tmp_path / "my_pool.py").write_text(text, encoding="utf-8")
+    ran = await cli(
+        "worker", "my_pool:mine", folder=tmp_path, environment={"REDIS_STATE_URL": "embedded://"}
+    )
+    assert ran.status == 2
+    assert "name a directory, embedded:///path" in ran.err
+
+
+def test_uvloop_that_is_not_there_is_named(tmp_path: Path) -> None:
+    pytest.importorskip("arq", reason="needs the worker extra")
+    text = "from redis_state.worker import AgentWorker\nmine = AgentWorker({})\n"
+    (tmp_path / "my_pool.py").write_text(text, encoding="utf-8")
+    ran = without("uvloop", "worker", "my_pool:mine", "--uvloop", folder=tmp_path)
+    assert ran.returncode == 2
+    assert "pip install redis_state[uvloop]" in ran.stderr.replace("\n", " ")
+
+
+def without(
+    missing: str, *arguments: str, folder: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run the command where a module is not installed."""
+    program = f"""import sys
+sys.modules[{missing!r}] = None
+from redis_state.cli.main import main
+
+main()
+"""
+    return children.run(
+        [sys.executable, "-c", program, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        cwd=folder,
+        env=importing(),
+    )
+
+
+@pytest.mark.parametrize(
+    ("missing", "extra", "arguments"),
+    [
+        ("typer", "cli", ["--help"]),
+        ("rich", "cli", ["version"]),
+        ("arq", "worker", ["demo"]),
+        ("arq", "worker", ["worker", "x:y"]),
+    ],
+)
+def test_without_its_extra_a_command_says_what_to_install(
+    missing: str, extra: str, arguments: list[str]
+) -> None:
+    ran = without(missing, *arguments)
+    assert ran.returncode == 1
+    assert missing in ran.stderr
+    assert f"the extra {extra!r} brings" in ran.stderr
+    assert "pip install 'redis_state[all]'" in ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+def test_what_needs_no_worker_works_without_arq() -> None:
+    assert without("arq", "version").stdout.strip() == __version__

@@ -1,0 +1,230 @@
+"""The demo as its user runs it, from the package alone: in a folder without a checkout."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import signal
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+for _needed in ("arq", "typer", "rich"):
+    pytest.importorskip(_needed, reason="needs the worker and the cli extras")
+
+from redis_state import RedisStateStore, Settings  # noqa: E402
+from redis_state.demo.pool import WorkerPool  # noqa: E402
+from redis_state.demo.run import NOTE, ORDERS, Agent, update_problems, worker_problems  # noqa: E402
+from redis_state.testing import eventually  # noqa: E402
+from tests.support import forkserver  # noqa: E402
+from tests.support.faults import PROCESSES, importing  # noqa: E402
+from tests.support.forkserver import ForkedProcess  # noqa: E402
+
+PATH = os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path if entry)
+
+
+@dataclass
+class Ran:
+    """What a demo printed and how it ended."""
+
+    status: int
+    out: str
+    err: str
+
+    @property
+    def outcome(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.out)
+        return found
+
+    @property
+    def workers(self) -> list[int]:
+        return [int(pid) for pid in re.findall(r":(\d+)(?=,|\n| in its)", self.err)]
+
+
+async def start(folder: Path, *arguments: str, **environment: str) -> ForkedProcess:
+    """Start the demo; its workers are processes that it starts itself."""
+    hidden = {"REDIS_STATE_URL", "REDIS_STATE_QUEUE_URL"}
+    kept = {name: value for name, value in importing().items() if name not in hidden}
+    return await forkserver.start(
+        PROCESSES / "command_line.py",
+        *("demo", *arguments),
+        environment={**kept, **environment},
+        folder=folder,
+    )
+
+
+async def demo(folder: Path, *arguments: str, **environment: str) -> Ran:
+    process = await start(folder, *arguments, **environment)
+    async with asyncio.timeout(60):
+        out, err = await process.communicate()
+    assert process.returncode is not None
+    return Ran(process.returncode, out.decode(), err.decode())
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+async def are_gone(pids: list[int]) -> None:
+    await eventually(lambda: not any(map(alive, pids)), f"{pids} are gone", timeout_s=60)
+
+
+@pytest.mark.slow
+async def test_every_claim_of_the_demo_holds(tmp_path: Path) -> None:
+    ran = await demo(tmp_path, "--json")
+    assert ran.status == 0, ran.err
+    outcome = ran.outcome
+    assert (outcome["ok"], outcome["problems"]) == (True, [])
+    agents = outcome["agents"]
+    assert [agent["name"] for agent in agents] == list(ORDERS)
+    assert outcome["updates_seen"] == outcome["updates_written"]
+    assert outcome["updates_seen"] == sum(agent["updates"] for agent in agents)
+    steered, cancelled, *plain = agents
+    assert steered["result"]["notes"] == [NOTE]
+    assert (cancelled["status"], cancelled["result"]) == ("CANCELLED", None)
+    for agent in (steered, *plain):
+        assert agent["status"] == "COMPLETE"
+        assert agent["result"]["approved"] is True
+    moved = [agent for agent in agents if agent["paused_by"] == outcome["retired"]]
+    assert moved
+    assert all(agent["resumed_by"] not in {"", outcome["retired"]} for agent in moved)
+    assert not os.listdir(tmp_path)  # noqa: PTH208 - blocks for no time
+    assert len(ran.workers) >= 4
+    await are_gone(ran.workers)
+
+
+@pytest.mark.slow
+async def test_with_chaos_another_worker_takes_over_from_the_killed_one(tmp_path: Path) -> None:
+    ran = await demo(tmp_path, "--chaos", COLUMNS="80")
+    assert ran.status == 0, ran.out
+    assert re.search(r"killing worker \S+ \(-9\) while it prepares order-\d", ran.out)
+    assert re.search(r"order-\d +COMPLETE +\d+ .*pid \d+ +pid \d+", ran.out)
+    assert "each seen once and in order" in ran.out
+    assert max(map(len, ran.out.splitlines()[-9:-2])) <= 80
+
+
+@pytest.mark.parametrize(
+    ("arguments", "stated"),
+    [
+        (["--url", "http://example.org"], "unknown scheme 'http'"),
+        (["--workers", "1"], "--workers"),
+    ],
+)
+async def test_a_wrong_call_ends_with_status_2(
+    tmp_path: Path, arguments: list[str], stated: str
+) -> None:
+    ran = await demo(tmp_path, *arguments)
+    assert ran.status == 2
+    assert stated in ran.err
+    assert "Traceback" not in ran.err
+
+
+async def test_an_unreachable_server_ends_with_status_5_and_no_password(
+    tmp_path: Path, unused_tcp_port: int
+) -> None:
+    url = f"redis://ann:s3cret@127.0.0.1:{unused_tcp_port}/0"
+    ran = await demo(tmp_path, "--url", url, REDIS_STATE_CALL_TIMEOUT_S="0.5")
+    assert ran.status == 5
+    assert f"127.0.0.1:{unused_tcp_port}" in ran.err
+    assert "s3cret" not in ran.out + ran.err
+    assert "Traceback" not in ran.err
+    assert ran.workers == []
+
+
+@pytest.mark.slow
+async def test_a_server_that_others_use_is_left_as_it_was(
+    tmp_path: Path, store: RedisStateStore, settings: Settings
+) -> None:
+    async def without_lifetime() -> set[str]:
+        keys: list[bytes] = await store.transport.sender.send("KEYS", "*", repeatable=True)
+        lives = [await store.transport.sender.send("PTTL", key, repeatable=True) for key in keys]
+        return {key.decode() for key, life in zip(keys, lives, strict=True) if life == -1}
+
+    before = await without_lifetime()
+    ran = await demo(tmp_path, "--json", "--pace", "0", "--url", settings.url.get_secret_value())
+    assert ran.status == 0, ran.err
+    assert await without_lifetime() <= before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+async def test_nothing_is_left_when_it_is_stopped(tmp_path: Path, how: signal.Signals) -> None:
+    process = await start(tmp_path, "--json", "--pace", "2")
+    stated = ""
+    async with asyncio.timeout(60):
+        while "RUNNING" not in stated:
+            stated += (await process.stderr.readline()).decode()
+    process.send_signal(how)
+    async with asyncio.timeout(60):
+        await process.wait()
+        stated += (await process.stderr.read()).decode()
+    workers = Ran(0, "", stated).workers
+    assert len(set(workers)) == 3
+    await are_gone(workers)
+    assert process.returncode == (-9 if how is signal.SIGKILL else 130)
+    assert "Traceback" not in stated
+
+
+async def test_a_worker_that_dies_is_reported_at_once_with_its_last_lines(tmp_path: Path) -> None:
+    pool = WorkerPool(
+        size=2,
+        url="nonsense://x",
+        namespace="demo",
+        queue="queue",
+        logs=tmp_path / "workers",
+        target="redis_state.demo.agents:worker",
+    )
+    async with pool, asyncio.timeout(60):
+        reported = await pool.death()
+    assert re.match(r"worker \S+ ended with status 2, see \S+worker-\d\.log:", reported)
+    assert "unknown scheme 'nonsense'" in reported
+
+
+def test_a_lost_a_doubled_and_a_misplaced_update_are_problems() -> None:
+    written = ["a", "b", "c"]
+    assert list(update_problems(written, written)) == []
+    for seen in (["a", "b"], ["a", "b", "b", "c"], ["a", "c", "b"]):
+        assert list(update_problems(seen, written)), seen
+
+
+def test_an_agent_that_ends_otherwise_is_a_problem() -> None:
+    steered, cancelled, plain, _ = ORDERS
+    shipped: dict[str, Any] = {"total": 82, "approved": True, "notes": []}
+    good = [
+        Agent(steered, status="COMPLETE", result=shipped | {"notes": [NOTE]}),
+        Agent(cancelled, status="CANCELLED"),
+        Agent(plain, status="COMPLETE", result=shipped),
+    ]
+    assert [problem for agent in good for problem in agent.problems()] == []
+    wrong = [
+        Agent(steered, status="COMPLETE", result=shipped),
+        Agent(cancelled, status="COMPLETE"),
+        Agent(plain, status="FAILED"),
+        Agent(plain, status="COMPLETE", result=shipped | {"total": 164}),
+    ]
+    for agent in wrong:
+        assert list(agent.problems()), agent
+
+
+def test_an_order_that_stays_in_its_process_is_a_problem() -> None:
+    moved = Agent("order-1", paused_by="one", resumed_by="two")
+    stayed = Agent("order-3", paused_by="one", resumed_by="one")
+    taken = Agent("order-4", killed="three", taken_over_by="two")
+    kept = Agent("order-4", killed="three", taken_over_by="three")
+
+    def wrong(*agents: Agent, chaos: bool = False) -> list[str]:
+        return list(worker_problems(agents, "one", "three" if chaos else "", chaos=chaos))
+
+    assert wrong(moved) == wrong(moved, taken, chaos=True) == []
+    assert wrong(stayed) == wrong() == ["no agent was resumed by another process than paused it"]
+    lost = ["no agent was taken over from the worker that was killed"]
+    assert wrong(moved, chaos=True) == wrong(moved, kept, chaos=True) == lost

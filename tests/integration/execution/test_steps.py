@@ -1,0 +1,400 @@
+"""Steps are named alike in each run, done once, and their large results come back whole."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+pytest.importorskip("arq", reason="needs the worker extra")
+
+from redis_state import RedisStateStore
+from redis_state.errors import InvalidField, InvalidTransition, LeaseLost
+from redis_state.models import TaskStatus
+from redis_state.worker import StepPolicy, TaskContext
+from redis_state.worker.tasks.journal import PART_BYTES, Journals, StepNote, part_name
+from tests.support.pools import SESSION
+from tests.support.runs import (
+    TASK,
+    begin_again,
+    make,
+    note_step,
+    parts_left,
+    run_once,
+    run_to_the_end,
+    take,
+)
+
+Work = Callable[..., Awaitable[Any]]
+
+
+class Done:
+    """Work that takes its time, another time in each run, and notes that it was done."""
+
+    def __init__(self) -> None:
+        self.done: list[str] = []
+        self.runs = 0
+
+    async def __call__(self, name: str) -> str:
+        for _ in range(random.randrange(5)):
+            await asyncio.sleep(0)
+        self.done.append(name)
+        return f"did {name}"
+
+    def lives(self, runs: int) -> None:
+        """End a run, unless it is the last of so many."""
+        self.runs += 1
+        if self.runs < runs:
+            begin_again()
+
+
+async def test_looped_steps_of_one_name_are_found_again_by_their_number(
+    store: RedisStateStore,
+) -> None:
+    work = Done()
+
+    async def loop(ctx: TaskContext) -> list[str]:
+        found: list[str] = []
+        for number in range(12):
+            found.append(await ctx.step("work", work, f"{number}"))
+            if number == ctx.attempt:
+                begin_again()
+        return found
+
+    ended = await run_to_the_end(store, loop)
+    assert ended.result == [f"did {number}" for number in range(12)]
+    assert work.done == [f"{number}" for number in range(12)]
+
+
+async def test_gathered_steps_of_one_name_are_numbered_as_they_are_called(
+    store: RedisStateStore,
+) -> None:
+    work = Done()
+
+    async def gathered(ctx: TaskContext) -> list[str]:
+        found = await asyncio.gather(*(ctx.step("work", work, f"{n}") for n in range(20)))
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(ctx.step("work", work, f"{n}")) for n in range(20, 25)]
+        found += [await asyncio.wait_for(ctx.step("work", work, f"{n}"), 10) for n in range(25, 30)]
+        work.lives(3)
+        return [*found, *(task.result() for task in tasks)]
+
+    ended = await run_to_the_end(store, gathered)
+    order = [*range(20), *range(25, 30), *range(20, 25)]
+    assert ended.result == [f"did {number}" for number in order]
+    assert sorted(work.done, key=int) == [f"{number}" for number in range(30)]
+
+
+@pytest.mark.parametrize("first", ["one", "two"])
+async def test_a_name_that_two_tasks_of_a_handler_use_is_refused_whoever_is_first(
+    store: RedisStateStore, first: str
+) -> None:
+    async def part(ctx: TaskContext, name: str) -> None:
+        if name != first:
+            await asyncio.sleep(0.01)
+        await ctx.step("work", str, name)
+
+    async def mixed(ctx: TaskContext) -> None:
+        await asyncio.gather(part(ctx, "one"), part(ctx, "two"))
+
+    ended = await run_to_the_end(store, mixed)
+    assert ended.status is TaskStatus.FAILED
+    assert ended.error is not None
+    assert ended.error.startswith("InvalidField: name: 'work' is used by two asyncio tasks at once")
+
+
+async def test_branches_count_for_themselves_in_whatever_order_they_go_on(
+    store: RedisStateStore,
+) -> None:
+    work = Done()
+
+    async def part(ctx: TaskContext, name: str) -> list[str]:
+        found: list[str] = []
+        for number in range(4):
+            for _ in range(random.randrange(5)):
+                await asyncio.sleep(0)
+            found.append(await ctx.step("work", work, f"{name}{number}"))
+        return found
+
+    async def branched(ctx: TaskContext) -> list[list[str]]:
+        found = await asyncio.gather(*(part(ctx.branch("part"), name) for name in "abc"))
+        found.append([await ctx.step("part", work, "d")])
+        work.lives(4)
+        return found
+
+    for round_ in range(5):
+        work.done.clear()
+        work.runs = 0
+        ended = await run_to_the_end(store, branched, task_id=f"round {round_}")
+        named = [[f"did {name}{number}" for number in range(4)] for name in "abc"]
+        assert ended.result == [*named, ["did d"]]
+        assert len(work.done) == len(set(work.done)) == 13
+
+
+async def test_a_step_inside_of_a_step_is_counted_by_the_outer_one(store: RedisStateStore) -> None:
+    work = Done()
+
+    async def outer(ctx: TaskContext, name: str) -> list[Any]:
+        inner = await ctx.step("inner", work, name)
+        if name == "b":
+            work.lives(2)
+        branch = ctx.branch("branch")
+        return [inner, await ctx.step("inner", work, f"{name}{name}"), await branch.step("x", int)]
+
+    async def nested(ctx: TaskContext) -> Any:
+        first = await ctx.step("outer", outer, ctx, "a")
+        return [first, await ctx.step("outer", outer, ctx, "b"), await ctx.step("inner", work, "c")]
+
+    ended = await run_to_the_end(store, nested)
+    assert ended.result == [["did a", "did aa", 0], ["did b", "did bb", 0], "did c"]
+    assert work.done == ["a", "aa", "b", "bb", "c"]
+
+
+async def test_names_that_look_like_ours_are_names(store: RedisStateStore) -> None:
+    names = ["a", "a#1", "a##1", "a#1/b", "a/b", "", "\ud800", "a#1#1", "/"]
+
+    async def odd(ctx: TaskContext) -> Any:
+        outer = ctx.branch("a")
+        found = [await outer.step("b", str, "in the branch")]
+        for name in names * 2:
+            found.append(await ctx.step(name, str, f"{name}|{len(found)}"))
+        if ctx.attempt < 2:
+            begin_again()
+        return found
+
+    ended = await run_to_the_end(store, odd)
+    expected = [f"{name}|{n}" for n, name in enumerate(names * 2, start=1)]
+    assert ended.result == ["in the branch", *expected]
+
+
+async def test_a_name_that_is_no_text_is_refused(store: RedisStateStore) -> None:
+    async def odd(ctx: TaskContext) -> Any:
+        number: Any = 5
+        return await ctx.step(number, int)
+
+    ended = await run_to_the_end(store, odd)
+    assert ended.error == "InvalidField: name: text is needed, not int"
+
+
+async def test_a_thread_may_ask_for_steps_of_its_own_names(store: RedisStateStore) -> None:
+    async def threads(ctx: TaskContext) -> Any:
+        loop = asyncio.get_running_loop()
+
+        def work() -> int:
+            step = ctx.step("in a thread", int, "5")
+            return asyncio.run_coroutine_threadsafe(step, loop).result(10)
+
+        return await asyncio.to_thread(work)
+
+    assert (await run_to_the_end(store, threads)).result == 5
+
+
+async def test_an_effect_has_one_key_in_every_run_and_no_other_has_it(
+    store: RedisStateStore,
+) -> None:
+    seen: list[list[str]] = []
+
+    async def effects(ctx: TaskContext) -> None:
+        inside: list[str] = []
+
+        async def charge(key: str) -> str:
+            assert key == ctx.effect_id() == ctx.effect_id("charge")
+            inside.append(ctx.effect_id("refund"))
+            return await asyncio.to_thread(ctx.effect_id)
+
+        found: list[str] = []
+        for _ in range(2):
+            key = ctx.effect_id("charge")
+            assert key == ctx.effect_id("charge")
+            found.append(key)
+            assert await ctx.step("charge", charge, key) == key
+        found += [ctx.effect_id("refund"), ctx.branch("b").effect_id("charge")]
+        seen.append(found)
+        assert len(set(found + inside)) == len(found + inside)
+        with pytest.raises(InvalidField):
+            ctx.effect_id()
+        if ctx.attempt < 3:
+            begin_again()
+
+    for task in ("one", "two"):
+        assert (await run_to_the_end(store, effects, task_id=task)).status is TaskStatus.COMPLETE
+    assert seen[:3] == [seen[0]] * 3
+    assert seen[3:] == [seen[3]] * 3
+    assert len({*seen[0], *seen[3]}) == 8
+    assert all(len(key) == 22 for key in seen[0])
+
+
+@pytest.mark.parametrize("size", [1_000_000, 20_000_000])
+async def test_a_large_result_comes_back_whole_in_every_run(
+    store: RedisStateStore, size: int
+) -> None:
+    text = "".join(random.choices("abcdeé", k=1000)) * (size // 1000)
+    done: list[int] = []
+    matched: list[bool] = []
+
+    def work() -> list[str]:
+        done.append(1)
+        return [text]
+
+    async def large(ctx: TaskContext) -> None:
+        matched.append(await ctx.step("large", work) == [text])
+        matched.append(await ctx.step("small", len, text) == len(text))
+        if ctx.attempt < 3:
+            begin_again()
+
+    ended = await run_to_the_end(store, large)
+    assert (ended.status, ended.error) == (TaskStatus.COMPLETE, None)
+    assert matched == [True] * 6
+    assert done == [1]
+    expected = -(-len(f'["{text}"]'.encode()) // PART_BYTES)
+    assert len(await parts_left(store)) == expected
+    await _ends_with_its_task(store)
+
+
+async def _ends_with_its_task(store: RedisStateStore) -> None:
+    """Nothing of a result is left once its task is gone, nor lives longer than it."""
+    send = store.transport.sender.send
+    keys = store.tasks.keys(SESSION, TASK)
+    ends = [await send("PEXPIRETIME", key, repeatable=True) for key in (keys.journal, keys.task)]
+    assert 0 < ends[0] <= ends[1]
+    lasting_ms = store.settings.finished_task_ttl.total_seconds() * 1000
+    assert await send("PTTL", keys.task, repeatable=True) <= lasting_ms
+    await store.tasks.clear(SESSION, TASK)
+    assert await send("EXISTS", keys.journal, repeatable=True) == 0
+
+
+async def test_a_result_just_within_the_limit_stands_in_its_note(store: RedisStateStore) -> None:
+    async def two(ctx: TaskContext) -> Any:
+        return [
+            await ctx.step("within", lambda: "x" * 98),
+            await ctx.step("over", lambda: "x" * 99),
+        ]
+
+    await run_to_the_end(store, two, steps=StepPolicy(inline_bytes=100))
+    assert await parts_left(store) == [part_name("step:over#1", 0)]
+
+
+@pytest.mark.parametrize(
+    ("damage", "stated"),
+    [
+        (("HDEL", 1), "a chunk of 'step:large#1' is gone"),
+        (("HSET", 1, b"short"), "but"),
+        (("HSET", 1, b"?" * PART_BYTES), "the digest of 'step:large#1' is another"),
+    ],
+    ids=["gone", "short", "changed"],
+)
+async def test_a_damaged_result_is_told_and_the_work_is_not_done_again(
+    store: RedisStateStore, damage: tuple[Any, ...], stated: str
+) -> None:
+    done: list[int] = []
+
+    def work() -> str:
+        done.append(1)
+        return "x" * (3 * PART_BYTES)
+
+    async def large(ctx: TaskContext) -> None:
+        await ctx.step("large", work)
+        begin_again()
+
+    await make(store)
+    assert (await run_once(store, large)).status is TaskStatus.PENDING
+    command, number, *data = damage
+    journal = store.base.keys.journal(SESSION, TASK)
+    name = part_name("step:large#1", number)
+    await store.transport.sender.send(command, journal, name, *data, repeatable=True)
+    ended = await run_once(store, large)
+    assert ended.status is TaskStatus.FAILED
+    assert ended.error is not None
+    assert ended.error.startswith(f"CorruptState: {journal}: ")
+    assert stated in ended.error
+    assert done == [1]
+
+
+async def test_a_crash_between_chunks_and_note_leaves_nothing_for_long(
+    store: RedisStateStore,
+) -> None:
+    journals = Journals(store.base.scripts)
+    keys = store.tasks.keys(SESSION, TASK)
+    await make(store)
+    crashed = await take(store)
+    for number in range(5):
+        await store.base.scripts.keep_part(
+            keys, mark=crashed.replay.mark, entry="step:x#1", number=number, data=b"orphan"
+        )
+    second = await take(store)
+    assert second.journal == {}
+    result = "y" * (2 * PART_BYTES)
+    note, found = await journals.note(keys, "step:x#1", result, run=second.replay)
+    assert found == result
+    assert len(await parts_left(store)) == note.chunks == 3
+    third = await take(store)
+    assert await journals.result(keys, "step:x#1", third.journal["step:x#1"]) == result
+    # What comes late finds it noted, and changes nothing.
+    again = await journals.note(keys, "step:x#1", "z" * PART_BYTES * 9, run=third.replay)
+    assert again == (note, result)
+    with pytest.raises(LeaseLost):
+        await journals.note(keys, "step:late#1", result, run=second.replay)
+    assert len(await parts_left(store)) == 3
+
+
+async def test_a_note_that_cannot_be_read_fails_the_task_instead_of_doing_it_again(
+    store: RedisStateStore,
+) -> None:
+    await make(store)
+    journal = store.base.keys.journal(SESSION, TASK)
+    await store.transport.sender.send("HSET", journal, "step:x#1", "[2,1]", repeatable=True)
+
+    async def handler(ctx: TaskContext) -> None:
+        await ctx.step("x", int)
+
+    ended = await run_once(store, handler)
+    assert ended.status is TaskStatus.FAILED
+    assert ended.error == "the task cannot be read: DecodeError"
+
+
+async def test_a_task_that_has_gone_takes_no_more_notes(store: RedisStateStore) -> None:
+    await make(store)
+    started = await take(store)
+    await store.tasks.clear(SESSION, TASK)
+    with pytest.raises(LeaseLost):
+        await note_step(store, started, "step:x#1", 1)
+    assert await parts_left(store) == []
+
+
+async def test_a_task_that_has_expired_takes_no_more_notes(store: RedisStateStore) -> None:
+    await make(store)
+    started = await take(store)
+    task = store.base.keys.task(SESSION, TASK)
+    await store.transport.sender.send("DEL", task, repeatable=True)
+    for size in (1, PART_BYTES * 2):
+        with pytest.raises(InvalidTransition) as caught:
+            await note_step(store, started, "step:x#1", "x" * size)
+        assert caught.value.current == "missing"
+    assert await parts_left(store) == []
+
+
+async def test_a_note_that_is_under_way_arrives_though_its_run_is_cancelled(
+    store: RedisStateStore,
+) -> None:
+    await make(store)
+    started = await take(store)
+    noting = asyncio.create_task(note_step(store, started, "step:x#1", "done"))
+    await asyncio.sleep(0)
+    noting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await noting
+    journal = (await take(store)).journal
+    assert journal["step:x#1"].result == "done"
+
+
+def test_a_note_shows_no_result_and_terms_must_make_sense() -> None:
+    note = StepNote(1, 1, 1, checkpoint=False, size=8, chunks=0, sha256="", result="s3cret")
+    assert "s3cret" not in repr(note)
+    with pytest.raises(InvalidField):
+        StepPolicy(inline_bytes=-1)
+    wrong: Any = "shout"
+    with pytest.raises(InvalidField):
+        StepPolicy(on_changed=wrong)

@@ -1,0 +1,657 @@
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from itertools import count
+
+import pytest
+from hypothesis import strategies as st
+
+import redis_state.primitives.log as log_module
+from redis_state import Settings
+from redis_state.errors import BackendUnavailable, CorruptState, CursorGap, InvalidField, LeaseLost
+from redis_state.primitives.lease import Leases
+from redis_state.primitives.log import Bounds, Log
+from redis_state.primitives.signal import Row
+from redis_state.scripts import Fence, Scripts
+from redis_state.testing import eventually
+from redis_state.transport.keys import Keys
+from redis_state.transport.transport import Transport
+from tests.support.faults import Proxy, run_processes
+from tests.support.scripts import HOUR, ask, clock_ms, clock_passes, explore, matching, outcome
+
+TOPICS = [None, "", "a", "b"]
+Step = tuple[str, int, int, str | None]
+Numbered = tuple[int, str, str | None]
+
+# What a step is given means what its name wants: which ids, which cursor, how many rows.
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["append", "append", "append", "batch", "read", "read", "tail", "clear"]),
+        st.integers(0, 1000),
+        st.integers(1, 5),
+        st.sampled_from(TOPICS),
+    ),
+    min_size=25,
+    max_size=60,
+)
+
+
+def log_of(
+    scripts: Scripts, keys: Keys, *, max_rows: int = 0, announce: bool = True, session: str = "s"
+) -> Log:
+    return Log(scripts, keys.updates(session), Bounds(max_rows, HOUR), announce=announce)
+
+
+def pair(row_id: str) -> tuple[bytes, bytes]:
+    return row_id.encode(), b"row " + row_id.encode()
+
+
+@dataclass
+class LogModel:
+    """What a log should be: a list with a bound."""
+
+    max_rows: int
+    rows: list[tuple[int, str, str | None]] = field(
+        default_factory=list[tuple[int, str, str | None]]
+    )
+    last: int = 0
+    first: int = 1
+    times: dict[int, int] = field(default_factory=lambda: {0: 0})
+    happened: list[str] = field(default_factory=list[str])
+
+    def append(self, ids: list[str], topic: str | None) -> list[int]:
+        size = min(64, self.max_rows or 64)
+        return [
+            n
+            for start in range(0, len(ids), size)
+            for n in self._append(ids[start : start + size], topic)
+        ]
+
+    def _append(self, ids: list[str], topic: str | None) -> list[int]:
+        numbers: list[int] = []
+        for row_id in ids:
+            known = [n for n, other, _ in self.rows if other == row_id]
+            if not known:
+                self.last += 1
+                self.rows.append((self.last, row_id, topic))
+            numbers += known or [self.last]
+        slack = min(64, self.max_rows // 16)
+        if self.max_rows and len(self.rows) > self.max_rows + slack:
+            self.rows = self.rows[-self.max_rows :]
+            self.first = self.rows[0][0]
+            self.happened.append("trimmed")
+        return numbers
+
+    def clear(self) -> int:
+        dropped, self.rows, self.first = len(self.rows), [], self.last + 1
+        return dropped
+
+    def gap(self, n: int, ms: int) -> tuple[str, int] | None:
+        """Tell why a cursor cannot be followed, and after which row to read on."""
+        start = self.first - 1
+        if n < start:
+            return "trimmed", start
+        if n > self.last and ms == 0:
+            return "ahead", self.last
+        if n == 0 or ms == 0 or self.times.get(n) == ms:
+            return None
+        # The last row dropped may have come and gone in one call: with the next one, then.
+        before = self.times.get(start, self.times.get(self.first, 0))
+        kept = [k for k in range(self.first, self.last + 1) if self.times[k] <= ms]
+        seen = max(kept, default=start) if before <= ms else 0
+        if seen == self.last < n:
+            return "ahead", seen
+        return ("rewound", seen) if 0 < seen < n else ("foreign", start)
+
+    def after(self, n: int, topic: str | None) -> list[tuple[int, str]]:
+        found = [row for row in self.rows if row[0] > n]
+        return [(row[0], row[1]) for row in matching(topic, found, lambda row: row[2])]
+
+    @property
+    def end(self) -> str:
+        return f"{self.last}-{self.times.get(self.last, 0)}"
+
+
+class LogPlay:
+    """Do each step on a real log and on the model, and compare."""
+
+    def __init__(self, log: Log, model: LogModel) -> None:
+        self.log = log
+        self.model = model
+        self.ids = count()
+        self.cursors = ["0-0", "999-1", "999-99999999999999", "nonsense", "5-7"]
+
+    async def do(self, name: str, number: int, size: int, topic: str | None) -> None:
+        await getattr(self, f"_{name}")(number, size, topic)
+        await self._compare()
+
+    async def _append(self, number: int, size: int, topic: str | None) -> None:
+        # Every fourth id is one that was given before, and may be gone since.
+        newest = next(self.ids)
+        await self._write([str(newest if number % 4 else number % (newest + 1))], topic)
+
+    async def _batch(self, number: int, size: int, topic: str | None) -> None:
+        ids = [str(next(self.ids)) for _ in range(size * (30 if number % 5 == 0 else 1))]
+        await self._write([*ids, ids[0], str(number % (int(ids[-1]) + 1))], topic)
+
+    async def _write(self, ids: list[str], topic: str | None) -> None:
+        before = self.model.last
+        if len(ids) == 1:
+            new = int(await self.log.add(pair(ids[0]), topic=topic))
+            self.model.append(ids, topic)
+        else:
+            appended = await self.log.append([pair(row_id) for row_id in ids], topic=topic)
+            assert appended.numbers == self.model.append(ids, topic)
+            new = appended.new
+        assert new == self.model.last - before
+        if new < len(ids):
+            self.model.happened.append("repeated id")
+
+    async def _read(self, number: int, size: int, topic: str | None) -> None:
+        # The newest cursors too, which are the likelier ones to be good.
+        choice = number % (len(self.cursors) + 1)
+        if number % 2:
+            choice = max(0, len(self.cursors) - 1 - number % 8)
+        cursor = None if choice == len(self.cursors) else self.cursors[choice]
+        await self.read(cursor, size, topic)
+        # The cursor of the newest row dropped is good to the last; one like it is not.
+        edge = self.model.first - 1
+        if edge in self.model.times:
+            for off in (0, number % 2):
+                await self.read(f"{edge}-{self.model.times[edge] + off}", size, topic)
+
+    async def read(self, cursor: str | None, size: int, topic: str | None) -> None:
+        model = self.model
+        try:
+            n, ms = (model.first - 1, 0) if cursor is None else map(int, cursor.split("-"))
+            gap = model.gap(n, ms)
+        except ValueError:
+            n, gap = 0, ("foreign", model.first - 1)
+        page = await outcome(self.log.read(after=cursor, count=size, topic=topic), CursorGap)
+        if isinstance(page, CursorGap):
+            model.happened.append(f"gap: {page.reason}")
+            assert gap is not None
+            assert page.reason == gap[0]
+            assert page.missed == (gap[1] - n if page.reason == "trimmed" else None)
+            rest = await self.log.read(after=page.resume_after)
+            assert [(row.n, row.id.decode()) for row in rest.rows] == model.after(gap[1], None)
+            return
+        assert gap is None
+        expected = model.after(n, topic)
+        assert [(row.n, row.id.decode()) for row in page.rows] == expected[:size]
+        assert all(row.data == b"row " + row.id for row in page.rows)
+        if len(expected) >= size:
+            assert page.cursor == page.rows[-1].cursor
+            assert page.at_end == (page.rows[-1].n == model.last)
+        else:
+            assert (page.cursor, page.at_end) == (model.end, True)
+        model.happened.append("read a topic" if topic is not None else "read all")
+        place, _, time = page.cursor.partition("-")
+        self.cursors += [page.cursor, f"{place}-1", f"{int(place) + 1}-{time}"]
+
+    async def _tail(self, number: int, size: int, topic: str | None) -> None:
+        row_id = str(number % 40) if number % 3 else ""
+        known = [n for n, other, _ in self.model.rows if other == row_id]
+        rows = await self.log.tail(after_id=row_id.encode(), count=size, topic=topic)
+        expected = self.model.after(known[0] if known else 0, topic)[-size:]
+        assert [(row.n, row.id.decode()) for row in rows] == expected
+        found = await self.log.find(row_id.encode()) if row_id else await self.log.end()
+        if row_id:
+            assert found == (f"{known[0]}-{self.model.times[known[0]]}" if known else None)
+        else:
+            assert found == self.model.end
+
+    async def _clear(self, number: int, size: int, topic: str | None) -> None:
+        if number % 3:
+            return
+        topics = [] if number % 2 else [topic for topic in TOPICS if topic is not None]
+        assert await self.log.clear(topics=topics) == self.model.clear()
+        self.model.happened.append("cleared")
+
+    async def _compare(self) -> None:
+        entries = await ask(self.log.scripts, "XRANGE", self.log.keys.rows, "-", "+")
+        found: list[tuple[int, str]] = []
+        for entry, row in entries:
+            n, ms = entry.split(b"-")
+            assert self.model.times.setdefault(int(n), int(ms)) == int(ms)
+            found.append((int(n), row[1].decode()))
+        assert found == self.model.after(0, None)
+        if self.model.last not in self.model.times:
+            raise AssertionError
+
+
+async def play_log(scripts: Scripts, example: tuple[int, list[Step]]) -> list[str]:
+    max_rows, steps = example
+    keys = Keys(scripts.transport.settings.namespace)
+    log = log_of(scripts, keys, max_rows=max_rows, announce=False, session=uuid.uuid4().hex)
+    model = LogModel(max_rows)
+    play = LogPlay(log, model)
+    for step in steps:
+        await play.do(*step)
+    assert [row.id.decode() for row in await log.read_all()] == [row[1] for row in model.rows]
+    return model.happened
+
+
+@pytest.mark.fuzz
+def test_a_log_is_what_the_model_says(settings: Settings) -> None:
+    bounds = st.sampled_from([0, 1, 2, 5, 20, 40])
+    explore(
+        settings,
+        st.tuples(bounds, STEPS),
+        play_log,
+        wanted={
+            "trimmed",
+            "repeated id",
+            "cleared",
+            "read all",
+            "read a topic",
+            "gap: trimmed",
+            "gap: foreign",
+            "gap: ahead",
+            "gap: rewound",
+        },
+    )
+
+
+async def test_of_4_processes_each_row_is_new_for_one_and_seen_once_by_a_follower(
+    scripts: Scripts, keys: Keys, settings: Settings
+) -> None:
+    ids = [f"row-{number}" for number in range(400)]
+    shared = {"url": settings.url.get_secret_value(), "namespace": settings.namespace}
+    arguments = [
+        {**shared, "does": "append", "writer": str(writer), "ids": ids[writer:] + ids[:writer]}
+        for writer in range(4)
+    ]
+    log = log_of(scripts, keys)
+
+    async def watch() -> list[Row]:
+        seen: list[Row] = []
+        async with aclosing(log.follow()) as rows:
+            async for row in rows:
+                seen.append(row)
+                if len(seen) == len(ids):
+                    break
+        return seen
+
+    watching = asyncio.create_task(watch())
+    new = await run_processes("use_primitives", arguments)
+    assert sum(new) == len(ids)
+    assert [row.n for row in await watching] == list(range(1, len(ids) + 1))
+    rows = await log.read_all()
+    assert sorted(row.id.decode() for row in rows) == sorted(ids)
+    for digit in "07":
+        topic = await log.tail(count=1000, topic=digit)
+        assert topic == [row for row in rows if row.topic == digit]
+
+
+async def test_bad_arguments_are_named(scripts: Scripts, keys: Keys) -> None:
+    log = log_of(scripts, keys)
+    with pytest.raises(InvalidField, match="row_id"):
+        await log.append([(b"", b"")])
+    with pytest.raises(InvalidField, match="row_id"):
+        await log.add((b"", b""))
+    with pytest.raises(InvalidField, match="count"):
+        await log.read(count=0)
+    assert await log.tail(count=0) == []
+    await log.append([pair("a")])
+    assert len(await log.tail(count=1 << 62)) == len((await log.read(count=1 << 62)).rows) == 1
+    stale = Fence(keys.lease("s", "t"), 1, "o")
+    with pytest.raises(LeaseLost):
+        await log.append([pair("b")], fence=stale)
+    with pytest.raises(LeaseLost):
+        await log.add(pair("b"), fence=stale)
+    held = await Leases(scripts, keep_ms=HOUR).acquire(keys.lease("s", "t"), duration_ms=HOUR)
+    assert held is not None
+    assert (await log.append([pair("b")], fence=held.fence)).numbers == [2]
+    assert await log.add(pair("c"), fence=held.fence)
+    assert not await log.add(pair("c"), fence=held.fence)
+
+
+async def test_reading_all_passes_over_what_is_dropped_meanwhile(
+    scripts: Scripts, keys: Keys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = log_of(scripts, keys, max_rows=700)
+    await log.append([pair(str(number)) for number in range(700)])
+    read = Log.read
+    disturbances = [lambda: log.append([pair(f"x{number}") for number in range(600)])]
+
+    async def disturbed(self: Log, *, after: str | None = None) -> log_module.Page:
+        page = await read(self, after=after)
+        if disturbances:
+            await disturbances.pop()()
+        return page
+
+    monkeypatch.setattr(Log, "read", disturbed)
+    rows = [row.id.decode() for row in await log.read_all()]
+    assert rows[:500] == [str(number) for number in range(500)]
+    kept = [row.id.decode() for row in (await read(log, count=1000)).rows]
+    assert rows[500:] == kept
+    assert 700 <= len(kept) < 744
+    disturbances = [lambda: ask(scripts, "DEL", log.keys.rows, log.keys.ids)]
+    assert len(await log.read_all()) == 500
+
+
+# Following
+
+
+async def take(rows: AsyncGenerator[Row, None], wanted: int) -> list[str]:
+    async with asyncio.timeout(60):
+        return [(await anext(rows)).id.decode() for _ in range(wanted)]
+
+
+async def listeners(scripts: Scripts, log: Log) -> int:
+    return int((await ask(scripts, "PUBSUB", "NUMSUB", log.keys.channel))[1])
+
+
+FOLLOWS = st.lists(
+    st.tuples(
+        st.sampled_from(["append", "append", "append", "many", "again", "cut", "restart", "clear"]),
+        st.sampled_from(TOPICS),
+    ),
+    min_size=8,
+    max_size=16,
+)
+
+
+class FollowPlay:
+    """One follower of all rows and one of each topic, while rows are written and links cut."""
+
+    def __init__(self, scripts: Scripts) -> None:
+        keys = Keys(scripts.transport.settings.namespace)
+        self.scripts = scripts
+        self.log = log_of(scripts, keys, session=uuid.uuid4().hex)
+        self.written: list[tuple[str, str | None]] = []
+        self.seen: dict[str | None, list[str]] = {topic: [] for topic in TOPICS}
+        self.cursors: dict[str | None, str | None] = dict.fromkeys(TOPICS)
+        self.cleared = False
+        self.tasks: dict[str | None, asyncio.Task[None]] = {}
+        for topic in TOPICS:
+            self.begin(topic)
+
+    def begin(self, topic: str | None) -> None:
+        self.tasks[topic] = asyncio.create_task(self.watch(topic))
+
+    async def watch(self, topic: str | None) -> None:
+        async with aclosing(self.log.follow(after=self.cursors[topic], topic=topic)) as rows:
+            async for row in rows:
+                self.seen[topic].append(row.id.decode())
+                self.cursors[topic] = row.cursor
+
+    async def end(self, topic: str | None) -> None:
+        self.tasks[topic].cancel()
+        await asyncio.wait({self.tasks[topic]})
+
+    def expected(self, topic: str | None) -> list[str]:
+        return [row_id for row_id, _ in matching(topic, self.written, lambda row: row[1])]
+
+    async def catch_up(self) -> None:
+        def caught_up() -> bool:
+            return all(len(self.seen[topic]) >= len(self.expected(topic)) for topic in TOPICS)
+
+        await eventually(caught_up, "every follower has every row")
+
+    async def append(self, topic: str | None, size: int = 1) -> None:
+        ids = [f"{len(self.written) + place}" for place in range(size)]
+        self.written.extend((row_id, topic) for row_id in ids)
+        await self.log.append([pair(row_id) for row_id in ids], topic=topic)
+        self.cleared = False
+
+    async def many(self, topic: str | None) -> None:
+        await self.append(topic, 1100)
+
+    async def again(self, topic: str | None) -> None:
+        if not self.written:
+            return
+        row_id = self.written[-1][0]
+        assert await self.log.add(pair(row_id), topic=topic) == self.cleared
+        if self.cleared:
+            self.written.append((row_id, topic))
+        self.cleared = False
+
+    async def cut(self, _: str | None) -> None:
+        await ask(self.scripts, "CLIENT", "KILL", "TYPE", "pubsub")
+
+    async def restart(self, topic: str | None) -> None:
+        await self.end(topic)
+        self.begin(topic)
+
+    async def clear(self, _: str | None) -> None:
+        await self.catch_up()
+        for topic in TOPICS:
+            # Begun again at its own last row, a topic's follower would be told of a gap.
+            await self.end(topic)
+            self.cursors[topic] = await self.log.end()
+            self.begin(topic)
+        await self.log.clear(topics=["a"])
+        self.cleared = bool(self.written)
+
+
+async def play_follow(scripts: Scripts, steps: list[tuple[str, str | None]]) -> list[str]:
+    play = FollowPlay(scripts)
+    for name, topic in steps:
+        await getattr(play, name)(topic)
+    await play.catch_up()
+    for topic in TOPICS:
+        await play.end(topic)
+        assert play.seen[topic] == play.expected(topic)
+    return [name for name, _ in steps]
+
+
+@pytest.mark.fuzz
+def test_a_follower_sees_exactly_what_the_model_says(settings: Settings) -> None:
+    wanted = {"append", "many", "again", "cut", "restart", "clear"}
+    explore(settings, FOLLOWS, play_follow, wanted=wanted)
+
+
+async def test_4_processes_follow_what_two_write(
+    scripts: Scripts, keys: Keys, settings: Settings
+) -> None:
+    shared = {"url": settings.url.get_secret_value(), "namespace": settings.namespace}
+    topics = [None, "0", "1", None]
+    followers = [
+        {**shared, "does": "follow", "writer": f"ready-{place}", "topic": topic}
+        for place, topic in enumerate(topics)
+    ]
+    running = asyncio.create_task(run_processes("use_primitives", followers))
+    log = log_of(scripts, keys)
+
+    async def ready() -> bool:
+        return len(await log.tail(count=9, topic="ready")) == len(topics)
+
+    await eventually(ready, "the followers have begun", timeout_s=60)
+
+    async def write(writer: str) -> None:
+        for number in range(300):
+            row_id = f"{writer}-{number}"
+            await log.append([pair(row_id)], topic=row_id[-1])
+
+    await asyncio.gather(write("x"), write("y"))
+    rows = await log.read_all()
+    for topic in ("0", "1"):
+        await log.append([pair(f"not-{topic}")], topic="2")
+    # Each follower ends at this row: it is of no topic, so topics get one of their own each.
+    for topic in ("0", "1"):
+        await ask(scripts, "HDEL", log.keys.ids, "last")
+        await log.append([pair("last")], topic=topic)
+    for followed, seen in zip(topics, await running, strict=True):
+        every = [row.id.decode() for row in rows if followed in (None, row.topic)]
+        assert [row_id for row_id in seen if not row_id.startswith("not-")] == every
+
+
+async def test_rows_written_before_during_and_after_the_first_read_come_once(
+    scripts: Scripts, keys: Keys
+) -> None:
+    log = log_of(scripts, keys)
+    await log.append([pair("a"), pair("b")])
+    async with aclosing(log.follow()) as rows:
+        first = asyncio.create_task(take(rows, 4))
+        for row_id in "bcd":
+            await log.append([pair(row_id)])
+        assert await first == ["a", "b", "c", "d"]
+    async with aclosing(log.follow(after=await log.find(b"c"))) as rows:
+        assert await take(rows, 1) == ["d"]
+
+
+async def test_a_slow_follower_misses_nothing(scripts: Scripts, keys: Keys) -> None:
+    log = log_of(scripts, keys)
+    await log.append([pair("first")])
+    async with aclosing(log.follow()) as rows:
+        await take(rows, 1)
+        await log.append([pair("second")])
+        await take(rows, 1)
+        for start in range(0, 3000, 500):
+            await log.append([pair(str(number)) for number in range(start, start + 500)])
+        assert await take(rows, 3000) == [str(number) for number in range(3000)]
+
+
+async def test_a_follower_that_fell_too_far_behind_is_told(scripts: Scripts, keys: Keys) -> None:
+    log = log_of(scripts, keys, max_rows=10)
+    await log.append([pair("first")])
+    async with aclosing(log.follow()) as rows:
+        await take(rows, 1)
+        await log.append([pair(str(number)) for number in range(2000)])
+        with pytest.raises(CursorGap) as caught:
+            await take(rows, 2000)
+    assert caught.value.reason == "trimmed"
+
+
+async def test_a_log_that_began_anew_is_told_to_its_follower(scripts: Scripts, keys: Keys) -> None:
+    log = log_of(scripts, keys)
+    await log.append([pair("a"), pair("b")])
+    async with aclosing(log.follow()) as rows:
+        await take(rows, 2)
+        reading = asyncio.create_task(take(rows, 1))
+        await clock_passes(scripts, await clock_ms(scripts) + 1)
+        await ask(scripts, "DEL", log.keys.rows, log.keys.ids)
+        await log.append([pair("c")])
+        with pytest.raises(CursorGap) as caught:
+            await reading
+    assert caught.value.reason == "foreign"
+    assert [row.id for row in (await log.read(after=caught.value.resume_after)).rows] == [b"c"]
+
+
+async def test_a_follower_that_is_closed_unsubscribes(scripts: Scripts, keys: Keys) -> None:
+    log = log_of(scripts, keys)
+    await log.append([pair("a")])
+    one, two = log.follow(), log.follow()
+    await take(one, 1)
+    await take(two, 1)
+
+    async def heard(actor: int) -> bool:
+        return await listeners(scripts, log) == actor
+
+    await eventually(lambda: heard(1), "the channel is followed")
+    await one.aclose()
+    await log.append([pair("b")])
+    assert await take(two, 1) == ["b"]
+    assert await listeners(scripts, log) == 1
+    await two.aclose()
+    await eventually(lambda: heard(0), "the channel is left")
+
+
+async def test_a_follower_of_a_quiet_topic_does_not_read_again_and_again(
+    scripts: Scripts, keys: Keys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = log_of(scripts, keys)
+    reads = 0
+    read = Log.read
+
+    async def counted(
+        self: Log, *, after: str | None = None, topic: str | None = None
+    ) -> log_module.Page:
+        nonlocal reads
+        reads += 1
+        return await read(self, after=after, topic=topic)
+
+    monkeypatch.setattr(Log, "read", counted)
+    async with aclosing(log.follow(topic="quiet")) as rows:
+        waiting = asyncio.create_task(take(rows, 1))
+        for number in range(200):
+            await log.append([pair(str(number))], topic="loud")
+        await log.append([pair("x")], topic="quiet")
+        assert await waiting == ["x"]
+    assert reads <= 4
+
+
+async def test_silence_is_looked_into(
+    scripts: Scripts, keys: Keys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_module, "_LOOK_AGAIN_S", 0.05)
+    log = log_of(scripts, keys, announce=False)
+    async with aclosing(log.follow()) as rows:
+        waiting = asyncio.create_task(take(rows, 2))
+        await log.append([pair("a")])
+        await eventually(lambda: listeners(scripts, log), "the channel is followed")
+        await log.append([pair("b")])
+        assert await waiting == ["a", "b"]
+
+
+async def test_silence_after_a_message_is_looked_into(
+    scripts: Scripts, keys: Keys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_module, "_LOOK_AGAIN_S", 0.05)
+    reported, silent = log_of(scripts, keys), log_of(scripts, keys, announce=False)
+    async with aclosing(reported.follow()) as rows:
+        waiting = asyncio.create_task(take(rows, 3))
+        await reported.append([pair("a")])
+        await eventually(lambda: listeners(scripts, reported), "the channel is followed")
+        # Heard before the alarm rings, which is put off then.
+        await reported.append([pair("b")])
+        await silent.append([pair("c")])
+        assert await waiting == ["a", "b", "c"]
+
+
+async def test_a_store_that_is_closed_ends_its_followers(settings: Settings, keys: Keys) -> None:
+    transport = Transport(settings)
+    log = log_of(Scripts(transport), keys)
+    await log.append([pair("a")])
+    async with aclosing(log.follow()) as rows:
+        await take(rows, 1)
+        waiting = asyncio.create_task(take(rows, 1))
+        await eventually(lambda: listeners(log.scripts, log), "the channel is followed")
+        await transport.aclose()
+        with pytest.raises(BackendUnavailable, match="closed"):
+            await waiting
+
+
+@pytest.mark.chaos
+async def test_cut_connections_lose_no_row_and_a_server_that_stays_away_is_told(
+    settings: Settings, scripts: Scripts, keys: Keys
+) -> None:
+    async with Proxy(settings.url.get_secret_value()) as proxy:
+        far = settings.model_copy(
+            update={"url": type(settings.url)(proxy.url), "call_timeout_s": 0.5}
+        )
+        transport = Transport(far)
+        here = log_of(scripts, keys)
+        log = log_of(Scripts(transport), keys)
+        await here.append([pair("0")])
+        try:
+            async with aclosing(log.follow(reconnect_timeout_s=0.5)) as rows:
+                for number in range(1, 20):
+                    await here.append([pair(str(number))])
+                    assert await take(rows, 1) == [str(number - 1)]
+                    if number % 3 == 0:
+                        proxy.cut()
+                assert await take(rows, 1) == ["19"]
+                assert proxy.cuts
+                proxy.refuse()
+                proxy.cut()
+                with pytest.raises(BackendUnavailable):
+                    await take(rows, 1)
+        finally:
+            await transport.aclose(drain_s=0)
+
+
+async def test_a_key_of_another_type_is_told(scripts: Scripts, keys: Keys) -> None:
+    log = Log(scripts, keys.updates("s"), Bounds(0, HOUR))
+    for key in (log.keys.rows, log.keys.ids):
+        await ask(scripts, "SET", key, "x", "PX", HOUR)
+    with pytest.raises(CorruptState, match="HGET found a key of another type"):
+        await log.end()
+    with pytest.raises(CorruptState, match="XRANGE found a key of another type"):
+        await log.read(after="1-1")

@@ -1,0 +1,165 @@
+"""A worker and its clients when the queue's connections die without a word."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import pytest
+from pydantic import SecretStr
+
+pytest.importorskip("arq", reason="needs the worker extra")
+
+from redis_state import RedisStateStore, Settings
+from redis_state.models import TaskStatus
+from redis_state.testing import eventually
+from redis_state.worker import TaskClient, TaskContext, WorkerInfo
+from redis_state.worker.arq import loop as arq_loop
+from redis_state.worker.arq.queue import Queue
+from redis_state.worker.arq.queue_server import connect, queue_settings
+from redis_state.worker.observe import registry as workers
+from tests.support.faults import Proxy
+from tests.support.pools import SESSION, agent, becomes, client_of, queue_of, queued, serving
+from tests.support.timing import spending
+from tests.support.worker_processes import begin, listed, stop, worker_process
+
+pytestmark = pytest.mark.worker
+
+
+@pytest.fixture
+async def proxy(settings: Settings) -> AsyncIterator[Proxy]:
+    async with Proxy(settings.url.get_secret_value()) as opened:
+        yield opened
+
+
+def through(settings: Settings, proxy: Proxy, **options: object) -> Settings:
+    return settings.model_copy(update={"url": SecretStr(proxy.url), **options})
+
+
+@pytest.mark.slow
+async def test_a_worker_whose_connections_all_died_takes_tasks_hears_a_cancel_and_can_be_stopped(
+    store: RedisStateStore,
+    settings: Settings,
+    proxy: Proxy,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("REDIS_STATE_CALL_TIMEOUT_S", "1.5")
+    async with (
+        client_of(store) as client,
+        worker_process(through(settings, proxy), "one", grace_s=0.2) as process,
+    ):
+        task = await begin(client, store, "linger")
+        assert proxy.half_open() >= 3
+        await client.cancel(SESSION, task, hard=True)
+        next_one = await client.submit("nap", 0, session_id=SESSION)
+        async with spending() as spent:
+            await becomes(client, next_one, TaskStatus.COMPLETE, timeout_s=60)
+        assert spent.s < 6
+        async with spending() as spent:
+            await becomes(client, task, TaskStatus.CANCELLED, timeout_s=60)
+        assert spent.s < 6
+        assert proxy.swallowed
+        assert proxy.half_open() >= 3
+        async with spending() as spent:
+            assert await stop(process) == 0
+        assert spent.s < 10
+
+
+async def test_a_worker_that_does_not_poll_does_not_look_alive(
+    store: RedisStateStore, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers, "_STALLED_S", 0.4)
+
+    async def answer(_: TaskContext) -> int:
+        return 42
+
+    own = store.settings.model_copy(
+        update={"queue_url": SecretStr(proxy.url), "call_timeout_s": 0.5}
+    )
+    worker = agent(own, {"answer": answer}, name="one", interval_s=0.1)
+
+    async def found(client: TaskClient, *, stalled: bool) -> WorkerInfo | None:
+        info = (await listed(client, "one"))["one"]
+        return info if info.stalled is stalled else None
+
+    async with client_of(store) as client, serving(worker):
+        polling = await eventually(lambda: found(client, stalled=False), "it polls")
+        assert polling is not None
+        assert polling.last_poll_ms is not None
+        proxy.refuse()
+        assert proxy.half_open()
+        info = await eventually(lambda: found(client, stalled=True), "it does not poll")
+        assert info is not None
+        assert info.unpolled_s is not None
+        # It describes itself all the while.
+        assert info.silent_s < info.unpolled_s - 0.4
+        proxy.refuse(refusing=False)
+        task = await client.submit("answer", session_id=SESSION)
+        assert (await client.wait(SESSION, task, timeout_s=60)).result == 42
+        await eventually(lambda: found(client, stalled=False), "it polls again")
+
+
+async def test_a_job_is_queued_in_time_over_connections_that_have_died(
+    store: RedisStateStore, proxy: Proxy
+) -> None:
+    own = through(store.settings, proxy, call_timeout_s=1.5)
+    queue = Queue(own, name=queue_of(own))
+    await asyncio.gather(*(queue.put(SESSION, f"t{n}", runs=0, priority=0) for n in range(3)))
+    assert proxy.half_open() == 3
+    async with spending() as spent:
+        await queue.put(SESSION, "late", runs=0, priority=0)
+    assert spent.s < 1.5
+    assert proxy.swallowed
+    assert len(await queued(store)) == 4
+    await queue.clear()
+    await queue.aclose()
+
+
+async def test_a_worker_is_still_woken_after_its_subscription_has_died(
+    store: RedisStateStore, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arq_loop, "_SILENT_S", 0.2)
+    monkeypatch.setattr(arq_loop, "_LISTEN_AGAIN_S", 0.05)
+
+    async def answer(_: TaskContext) -> int:
+        return 42
+
+    own = through(store.settings, proxy, call_timeout_s=0.5)
+    # It looks by itself after an hour.
+    worker = replace(agent(own, {"answer": answer}), poll_s=3600.0)
+    async with client_of(store) as client, serving(worker):
+
+        async def answered() -> None:
+            task = await client.submit("answer", session_id=SESSION)
+            assert (await client.wait(SESSION, task, timeout_s=60)).result == 42
+
+        async def listening() -> bool:
+            channel = f"{queue_of(store.settings)}:wake"
+            count = await store.transport.sender.send("PUBSUB", "NUMSUB", channel, repeatable=True)
+            return bool(count[1] == 1)
+
+        await eventually(listening, "it listens")
+        await answered()
+        assert proxy.half_open()
+        await eventually(lambda: proxy.swallowed > 0, "a ping is lost")
+        await eventually(listening, "it listens again")
+        await answered()
+
+
+async def test_a_cancellation_of_what_talks_to_the_queue_is_never_lost(settings: Settings) -> None:
+    client = connect(queue_settings(settings), reply_timeout_s=5)
+
+    async def talk() -> None:
+        while True:
+            await client.get("arq:none")
+
+    await client.get("arq:none")
+    for turns in range(40):
+        talking = asyncio.create_task(talk())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        talking.cancel()
+        await asyncio.wait({talking}, timeout=60)
+        assert talking.cancelled()
+    await client.aclose(close_connection_pool=True)

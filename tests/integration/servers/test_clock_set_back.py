@@ -1,0 +1,190 @@
+"""The server's clock is set back: nothing waits for longer than it was put for.
+
+What such a server has stored is planted: times as it wrote them when its clock was an hour ahead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("arq", reason="needs the worker extra")
+
+from redis_state import RedisStateStore
+from redis_state.primitives.lease import Leases
+from redis_state.primitives.watchlist import WatchList
+from redis_state.scripts import Reply, ReplyCode, Scripts
+from redis_state.testing import eventually
+from redis_state.transport.keys import WATCH_SHARDS, Keys
+from tests.support.a2a_rows import a2a_keys, write
+from tests.support.crash_states import close_queues, started, submitted, sweeper_of
+from tests.support.script_samples import job_keys
+from tests.support.scripts import HOUR, ask, clock_ms
+
+AHEAD_MS = 3_600_000
+SHORT_MS = 400
+
+
+@pytest.fixture(autouse=True)
+async def _no_queue_stays_open() -> AsyncIterator[None]:
+    yield
+    await close_queues()
+
+
+async def set_back(scripts: Scripts, *names: tuple[str, str]) -> None:
+    """Let fields of hashes be times of a clock that was an hour ahead; and all watch lists."""
+    for key, field in names:
+        assert await ask(scripts, "HEXISTS", key, field)
+        await ask(scripts, "HINCRBY", key, field, AHEAD_MS)
+    keys = Keys(scripts.transport.settings.namespace)
+    for shard in range(WATCH_SHARDS):
+        for entry in await ask(scripts, "ZRANGE", keys.watch(shard), 0, -1):
+            await ask(scripts, "ZINCRBY", keys.watch(shard), AHEAD_MS, entry)
+        clock = f"{keys.watch(shard)}:clock"
+        if await ask(scripts, "EXISTS", clock):
+            await ask(scripts, "INCRBY", clock, AHEAD_MS)
+
+
+async def within_its_length(taken: Any, described: str) -> None:
+    """Wait until something can be taken: first it cannot, later than its length it can."""
+    begun = time.monotonic()
+    assert not await taken()
+    await eventually(taken, described, timeout_s=60)
+    assert time.monotonic() - begun >= SHORT_MS / 1000 * 0.9
+
+
+async def test_a_lease_is_taken_over_after_its_length(scripts: Scripts, keys: Keys) -> None:
+    leases, lease = Leases(scripts, keep_ms=HOUR), keys.lease("s", "t")
+    dead = await leases.acquire(lease, duration_ms=SHORT_MS)
+    assert dead is not None
+    await set_back(scripts, (lease, "expires"))
+    taken: list[int] = []
+
+    async def take() -> bool:
+        held = await leases.acquire(lease, duration_ms=HOUR)
+        taken.extend([held.epoch] if held else [])
+        return held is not None
+
+    await within_its_length(take, "the lease is taken over")
+    assert len(taken) == 1
+    assert taken[0] > dead.epoch
+
+
+async def test_a_lease_that_is_renewed_stays_its_owner_s(scripts: Scripts, keys: Keys) -> None:
+    leases, lease = Leases(scripts, keep_ms=HOUR), keys.lease("s", "t")
+    held = await leases.acquire(lease, duration_ms=HOUR)
+    assert held is not None
+    await set_back(scripts, (lease, "expires"))
+    assert await leases.acquire(lease, duration_ms=HOUR) is None
+    await leases.renew(held, duration_ms=SHORT_MS)
+    assert await leases.is_held(lease)
+    assert int(await ask(scripts, "HGET", lease, "expires")) - await clock_ms(scripts) > 0
+    await leases.renew(held, duration_ms=HOUR)
+
+
+async def test_an_entry_of_the_watch_list_is_due_after_its_delay_or_soon(
+    scripts: Scripts, keys: Keys
+) -> None:
+    watch = WatchList(scripts, keys)
+    # More than the script moves at a time.
+    await asyncio.gather(
+        *(
+            scripts.watch_entry(keys.watch(0), entry=b"%d" % number, delay_ms=HOUR, stands="later")
+            for number in range(2_500)
+        )
+    )
+    for number in range(WATCH_SHARDS):
+        await watch.put(f"soon {number}".encode(), delay_ms=SHORT_MS)
+    await set_back(scripts)
+    found: list[bytes] = []
+
+    async def claim() -> bool:
+        found.extend(claim.entry for claim in await watch.claim_due())
+        return len(found) == WATCH_SHARDS
+
+    await within_its_length(claim, "the entries are due")
+    assert set(found) == {f"soon {number}".encode() for number in range(WATCH_SHARDS)}
+    latest = await ask(scripts, "ZRANGE", keys.watch(0), -1, -1, "WITHSCORES")
+    # What was put for longer is looked at soon: only a look tells what is true by the new time.
+    assert float(latest[1]) - await clock_ms(scripts) < 1_000 + HOUR / 1_000
+
+
+async def test_an_entry_put_again_does_not_wait_for_the_time_of_before(
+    scripts: Scripts, keys: Keys
+) -> None:
+    watch = WatchList(scripts, keys)
+    await watch.put(b"e", delay_ms=HOUR)
+    await set_back(scripts)
+    when = await watch.put(b"e", delay_ms=1)
+    assert when - await clock_ms(scripts) < HOUR / 10
+    assert await watch.put(b"e", delay_ms=HOUR) > when
+
+
+async def test_the_task_of_a_dead_worker_is_taken_over_after_a_lease(
+    store: RedisStateStore,
+) -> None:
+    scripts = store.base.scripts
+    task = await submitted(store)
+    run = await started(store, task, lease_ms=SHORT_MS)
+    await set_back(scripts, (run.held.key, "expires"))
+    sweeper = sweeper_of(store)
+
+    async def takes_over() -> bool:
+        return (await sweeper.run_once()).taken_over == 1
+
+    await within_its_length(takes_over, "the task is given to another worker")
+    again = await started(store, task)
+    assert again.held.epoch > run.held.epoch
+
+
+async def test_a_job_is_claimed_after_the_length_of_a_dead_scheduler_s_claim(
+    scripts: Scripts, keys: Keys
+) -> None:
+    job = job_keys(keys)
+    await scripts.save_job(
+        job,
+        {"document": b"{}"},
+        write="w",
+        ttl_ms=HOUR,
+        job_id="j",
+        next_us=1,
+        interval_us=None,
+        enabled=True,
+    )
+
+    async def claim(owner: str) -> Reply:
+        return await scripts.claim_job(
+            job.job, job.due, owner=owner, lease_ms=SHORT_MS, job_id="j", asked_us=1
+        )
+
+    assert (await claim("dead")).word is ReplyCode.OK
+    await set_back(scripts, (job.job, "until"))
+
+    async def claims() -> bool:
+        return (await claim("other")).word is ReplyCode.OK
+
+    await within_its_length(claims, "the job is claimed")
+
+
+async def test_the_owner_of_an_a2a_task_is_found_dead_after_its_lease(
+    scripts: Scripts, keys: Keys
+) -> None:
+    task = a2a_keys(keys)
+    begun = (await write(scripts, task, lease_ms=SHORT_MS)).facts[2]
+    await set_back(scripts, (task.lease, "expires"))
+
+    async def ends() -> bool:
+        found = await scripts.read_a2a_task(task)
+        owner, epoch, left_ms = found.facts[:3]
+        assert (owner, epoch) == (b"me", begun)
+        assert left_ms <= SHORT_MS
+        ended = await write(
+            scripts, task, rule="open", write="end", phase="e", owner="", epoch=int(epoch)
+        )
+        return ended.word is ReplyCode.OK
+
+    await within_its_length(ends, "the task is ended")

@@ -1,0 +1,269 @@
+"""What cannot be helped by trying again is told at once, with what to do."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import socket
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.hashes import SHA256
+from pydantic import SecretStr
+
+from redis_state import RedisStateStore, Settings
+from redis_state.errors import (
+    AuthenticationFailed,
+    BackendUnavailable,
+    CommandRefused,
+    NoConnection,
+    RedisStateError,
+)
+from redis_state.testing import eventually
+from tests.integration.transport.test_subscriber import subscriber_to
+from tests.support import children
+from tests.support.faults import Proxy, certificate, own_binary, sender_to
+from tests.support.samples import task as make_task
+from tests.support.samples import update as make_update
+from tests.support.servers import on_path
+from tests.support.timing import spending
+
+SECRET = "s3cret"
+# Far less than a call's five seconds.
+AT_ONCE_S = 1.5
+
+
+@asynccontextmanager
+async def running(
+    port: int, folder: Path, *options: str, binary: str | Path | None = None
+) -> AsyncGenerator[None]:
+    """Run a server, or whatever kind it is, that listens on a port."""
+    server = await children.start(
+        str(binary or own_binary()),
+        *options,
+        *("--dir", str(folder), "--bind", "127.0.0.1"),
+        stdout=asyncio.subprocess.DEVNULL,
+    )
+
+    def listens() -> bool:
+        with socket.socket() as client:
+            return client.connect_ex(("127.0.0.1", port)) == 0
+
+    try:
+        await eventually(lambda: server.returncode is not None or listens(), "it listens")
+        if server.returncode is not None:
+            pytest.skip("this server cannot be run like that")
+        yield
+    finally:
+        await children.end(server)
+
+
+async def reported(url: str) -> NoConnection:
+    """Call and subscribe; both are told the same, at once, and without the password."""
+    async with spending() as spent, sender_to(url) as sender, subscriber_to(url) as subscriber:
+        with pytest.raises(NoConnection) as called:
+            await sender.send("GET", "x", repeatable=True)
+        with pytest.raises(NoConnection) as listened:
+            await subscriber.subscribe("channel").next()
+    assert spent.s < AT_ONCE_S
+    assert type(called.value) is type(listened.value)
+    assert str(called.value) == str(listened.value)
+    assert called.value.final
+    assert SECRET not in str(called.value)
+    return called.value
+
+
+async def test_a_wrong_password_is_an_error_of_its_own(own_url: str) -> None:
+    async with sender_to(own_url) as admin:
+        await admin.send("CONFIG", "SET", "requirepass", "right", repeatable=True)
+    async with Proxy(own_url) as proxy:
+        wrong = await reported(f"redis://:{SECRET}@127.0.0.1:{proxy.port}/0")
+        missing = await reported(proxy.url)
+        assert proxy.url in str(wrong)
+    assert type(wrong) is type(missing) is AuthenticationFailed
+    assert "the user or the password is refused" in str(wrong)
+    assert "Authentication required" in str(missing)
+
+
+@pytest.fixture
+async def sentinel(unused_tcp_port: int, tmp_path: Path) -> AsyncIterator[int]:
+    file = tmp_path / "sentinel.conf"
+    file.write_text(f"port {unused_tcp_port}\n")
+    if on_path() is None:
+        pytest.skip("the embedded server is no Sentinel")
+    async with running(unused_tcp_port, tmp_path, str(file), "--sentinel", binary=on_path()):
+        yield unused_tcp_port
+
+
+async def test_a_sentinel_is_named_as_such(sentinel: int) -> None:
+    assert "a Redis Sentinel" in str(await reported(f"redis://127.0.0.1:{sentinel}/0"))
+    assert "Sentinel" in str(await reported(f"redis://127.0.0.1:{sentinel}/1"))
+
+
+async def test_a_server_that_is_too_old_is_named_by_its_version(own_url: str) -> None:
+    told_version = re.compile(rb"(\$7\r\nversion\r\n)\$\d+\r\n[\d.]+\r\n")
+    async with Proxy(own_url) as proxy:
+        proxy.change(lambda data: told_version.sub(rb"\1$6\r\n6.2.14\r\n", data))
+        error = await reported(proxy.url)
+        assert proxy.changed
+    assert "this is Redis 6.2.14: Redis 7.0 or later is needed" in str(error)
+
+
+async def test_a_user_without_a_right_to_ask_for_the_version_can_work(own_url: str) -> None:
+    async with sender_to(own_url) as admin:
+        rules = ("on", ">pw", "~*", "-@all", "+get")
+        await admin.send("ACL", "SETUSER", "narrow", *rules, repeatable=True)
+    async with sender_to(own_url.replace("unix://", "unix://narrow:pw@")) as sender:
+        assert await sender.send("GET", "x", repeatable=True) is None
+
+
+async def test_a_node_of_a_cluster_is_named_as_such(unused_tcp_port: int, tmp_path: Path) -> None:
+    port = unused_tcp_port
+    options = ("--port", str(port), "--cluster-enabled", "yes", "--cluster-port", str(port + 1))
+    url = f"redis://127.0.0.1:{port}/0"
+    async with running(port, tmp_path, *options), sender_to(url, call_timeout_s=2) as sender:
+        with pytest.raises(BackendUnavailable, match="CLUSTERDOWN"):
+            await sender.send("GET", "x", repeatable=True)
+        moved = "return redis.error_reply('MOVED 16287 10.0.0.1:6379')"
+        with pytest.raises(CommandRefused, match="node of a Redis Cluster") as refused:
+            await sender.send("EVAL", moved, 0, repeatable=True)
+        assert "10.0.0.1" not in str(refused.value)
+
+
+def tls_options(port: int, cert: Path, key: Path, *, clients: str = "no") -> list[str]:
+    files = ["--tls-cert-file", str(cert), "--tls-key-file", str(key)]
+    return [
+        *("--port", "0", "--tls-port", str(port), *files),
+        *("--tls-ca-cert-file", str(cert), "--tls-auth-clients", clients),
+    ]
+
+
+def expired(folder: Path) -> tuple[Path, Path]:
+    """Make a certificate that was good yesterday."""
+    cert, key = certificate(folder, "IP:127.0.0.1")
+    secret: Any = serialization.load_pem_private_key(key.read_bytes(), None)
+    good = x509.load_pem_x509_certificate(cert.read_bytes())
+    until = datetime.now(UTC) - timedelta(days=1)
+    old = (
+        x509.CertificateBuilder()
+        .subject_name(good.subject)
+        .issuer_name(good.subject)
+        .public_key(secret.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(until - timedelta(days=1))
+        .not_valid_after(until)
+    )
+    for extension in good.extensions:
+        old = old.add_extension(extension.value, critical=extension.critical)
+    cert.write_bytes(old.sign(secret, SHA256()).public_bytes(serialization.Encoding.PEM))
+    return cert, key
+
+
+CertificateOf = Callable[[Path], tuple[Path, Path]]
+
+
+def of_this_host(folder: Path) -> tuple[Path, Path]:
+    return certificate(folder, "IP:127.0.0.1")
+
+
+def of_another_host(folder: Path) -> tuple[Path, Path]:
+    return certificate(folder, "DNS:other")
+
+
+@pytest.mark.parametrize(
+    ("make", "query", "says"),
+    [
+        (of_this_host, "", ("self-signed", "ssl_ca_certs must name")),
+        (of_another_host, "?ssl_ca_certs={cert}", ("mismatch", "the URL must name")),
+        (expired, "?ssl_ca_certs={cert}", ("expired", "needs a new one")),
+    ],
+    ids=["unknown authority", "another host", "expired"],
+)
+async def test_a_certificate_that_is_refused_is_told_at_once(
+    unused_tcp_port: int, tmp_path: Path, make: CertificateOf, query: str, says: tuple[str, str]
+) -> None:
+    cert, key = make(tmp_path)
+    options = tls_options(unused_tcp_port, cert, key)
+    async with running(unused_tcp_port, tmp_path, *options, binary=on_path()):
+        error = await reported(f"rediss://127.0.0.1:{unused_tcp_port}/0{query.format(cert=cert)}")
+    assert type(error) is BackendUnavailable
+    assert "certificate verify failed" in str(error)
+    assert all(part in str(error) for part in says)
+
+
+async def test_a_missing_client_certificate_is_told_at_once(
+    unused_tcp_port: int, tmp_path: Path
+) -> None:
+    cert, key = certificate(tmp_path, "IP:127.0.0.1")
+    options = tls_options(unused_tcp_port, cert, key, clients="yes")
+    url = f"rediss://127.0.0.1:{unused_tcp_port}/0?ssl_ca_certs={cert}"
+    async with running(unused_tcp_port, tmp_path, *options, binary=on_path()):
+        assert "ssl_certfile" in str(await reported(url))
+        plain = await reported(f"redis://127.0.0.1:{unused_tcp_port}/0")
+        assert "rediss://" in str(plain)
+        async with sender_to(f"{url}&ssl_certfile={cert}&ssl_keyfile={key}") as sender:
+            assert await sender.send("ECHO", "in", repeatable=True) == b"in"
+
+
+async def test_a_plain_url_on_a_tls_port_is_told_at_once(
+    unused_tcp_port: int, tmp_path: Path
+) -> None:
+    cert, key = certificate(tmp_path, "IP:127.0.0.1")
+    options = tls_options(unused_tcp_port, cert, key)
+    async with running(unused_tcp_port, tmp_path, *options, binary=on_path()):
+        error = await reported(f"redis://:{SECRET}@127.0.0.1:{unused_tcp_port}/0")
+    assert "this port speaks TLS: write rediss://" in str(error)
+
+
+async def test_a_server_that_hangs_up_is_not_taken_for_one_that_speaks_tls(
+    own_url: str,
+) -> None:
+    async with Proxy(own_url) as proxy, sender_to(proxy.url) as sender:
+        proxy.refuse()
+        call = sender.send("ECHO", "in", repeatable=True)
+        await eventually(lambda: proxy.refused > 3, "it hung up several times")
+        assert not call.done()
+        proxy.refuse(refusing=False)
+        assert await call == b"in"
+
+
+async def refusal(store: RedisStateStore, call: Callable[[RedisStateStore], Any]) -> str:
+    with pytest.raises(RedisStateError) as refused:
+        await call(store)
+    assert type(refused.value) is CommandRefused
+    assert not re.search(r"[0-9a-f]{40}", str(refused.value))
+    return str(refused.value)
+
+
+async def test_a_missing_right_names_the_command_that_was_refused(own_url: str) -> None:
+    async with sender_to(own_url) as admin:
+
+        async def may(*rules: str) -> RedisStateStore:
+            user = ("RESET", "on", ">pw", "~rs:*", "&rs:*", "+@all", *rules)
+            await admin.send("ACL", "SETUSER", "narrow", *user, repeatable=True)
+            url = SecretStr(own_url.replace("unix://", "unix://narrow:pw@"))
+            return RedisStateStore(Settings(url=url))
+
+        async with await may("-hgetall") as store:
+            text = await refusal(store, lambda store: store.load_memory_state("key"))
+            assert "not permitted: HGETALL:" in text
+        async with await may("-eval", "-evalsha") as store:
+            text = await refusal(store, lambda store: store.save_update(make_update("u")))
+            assert "EVAL in the script append_log" in text
+        async with await may("-xadd") as store:
+            text = await refusal(store, lambda store: store.save_update(make_update("u")))
+            # The error is caught and raised again: Redis loses the command, Valkey does not.
+            assert re.search(r"(one of .*)?XADD.* in the script append_log", text)
+        async with await may("-zadd") as store:
+            text = await refusal(store, lambda store: store.save_task(make_task("t")))
+            assert "ZADD in the script save_task" in text
+        async with await may("resetkeys", "~other:*") as store:
+            text = await refusal(store, lambda store: store.save_update(make_update("u")))
+            assert "in the script append_log" in text
+            assert "access a key" in text or "keys" in text

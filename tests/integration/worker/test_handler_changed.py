@@ -1,0 +1,217 @@
+"""A handler that never asks for what earlier runs noted is found out, at the end and not before."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+pytest.importorskip("arq", reason="needs the worker extra")
+
+from redis_state import HandlerChanged, RedisStateStore
+from redis_state.models import TaskState, TaskStatus, UpdateType
+from redis_state.worker import Handler, StepPolicy, TaskContext
+from redis_state.worker.tasks.journal import unvisited
+from tests.support.pools import SESSION, open_token, pool, updates_of
+from tests.support.runs import TASK, begin_again, make, run_once
+
+FAIL = StepPolicy(on_changed="fail")
+
+
+def asking(names: Sequence[str], *, ends: bool) -> Handler:
+    async def handler(ctx: TaskContext) -> Any:
+        found = [await ctx.step(name, str, name) for name in names]
+        if not ends:
+            begin_again()
+        return found
+
+    return handler
+
+
+async def two_runs(
+    store: RedisStateStore, first: Handler, second: Handler, steps: StepPolicy | None = None
+) -> TaskState:
+    await make(store)
+    assert (await run_once(store, first, steps=steps)).status is TaskStatus.PENDING
+    return await run_once(store, second, steps=steps)
+
+
+async def missed(store: RedisStateStore) -> list[Any]:
+    return [
+        update.content["entries"]
+        for update in await updates_of(store, TASK)
+        if update.update_type is UpdateType.NOTIFICATION
+    ]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "entries"),
+    [
+        (["a", "b"], ["a", "b"], []),
+        (["a", "b"], ["a", "c"], ["step:b#1"]),
+        (["a", "b"], ["b"], ["step:a#1"]),
+        (["a", "b"], [], ["step:a#1", "step:b#1"]),
+        (["a", "b"], ["b", "x", "a", "y"], []),
+        (["a"] * 3, ["a"] * 2, ["step:a#3"]),
+        ([], ["a"], []),
+    ],
+    ids=["same", "renamed", "removed", "all", "moved and added", "shorter loop", "new"],
+)
+async def test_a_step_that_is_gone_is_told_and_the_task_completes(
+    store: RedisStateStore,
+    caplog: pytest.LogCaptureFixture,
+    before: list[str],
+    after: list[str],
+    entries: list[str],
+) -> None:
+    ended = await two_runs(store, asking(before, ends=False), asking(after, ends=True))
+    assert (ended.status, ended.result) == (TaskStatus.COMPLETE, after)
+    assert await missed(store) == ([entries] if entries else [])
+    assert [entry in caplog.text for entry in entries] == [True] * len(entries)
+
+
+async def test_a_step_that_is_gone_fails_the_task_if_the_worker_says_so(
+    store: RedisStateStore,
+) -> None:
+    ended = await two_runs(store, asking("ab", ends=False), asking("ac", ends=True), FAIL)
+    assert ended.status is TaskStatus.FAILED
+    stated = "HandlerChanged: the handler of task t never used what was recorded: step:b#1"
+    assert ended.error == stated
+    assert await missed(store) == []
+
+
+async def test_gathered_and_nested_steps_and_branches_raise_no_false_alarm(
+    store: RedisStateStore,
+) -> None:
+    async def outer(ctx: TaskContext, name: str) -> Any:
+        return [await ctx.step("inner", str, name), await ctx.branch("b").step("inner", str, name)]
+
+    async def handler(ctx: TaskContext) -> Any:
+        found = await asyncio.gather(
+            *(ctx.step("outer", outer, ctx, f"{n}") for n in range(5)),
+            *(ctx.branch("part").step("x", str, f"{n}") for n in range(5)),
+        )
+        if ctx.attempt < 3:
+            begin_again()
+        return len(found)
+
+    await make(store)
+    for _ in range(2):
+        assert (await run_once(store, handler, steps=FAIL)).status is TaskStatus.PENDING
+    ended = await run_once(store, handler, steps=FAIL)
+    assert (ended.status, ended.result, ended.error) == (TaskStatus.COMPLETE, 10, None)
+
+
+async def test_what_an_unfinished_step_noted_inside_is_missed_if_it_is_gone(
+    store: RedisStateStore,
+) -> None:
+    async def outer(ctx: TaskContext) -> str:
+        if ctx.attempt == 1:
+            await ctx.step("inner", str)
+            begin_again()
+        return "done"
+
+    async def handler(ctx: TaskContext) -> Any:
+        return await ctx.step("outer", outer, ctx)
+
+    await two_runs(store, handler, handler)
+    assert await missed(store) == [["step:outer#1/inner#1"]]
+
+
+async def test_a_pause_with_a_key_is_asked_for_like_any_other(store: RedisStateStore) -> None:
+    async def handler(ctx: TaskContext) -> str:
+        first = await ctx.pause("a", key="same")
+        if ctx.attempt > 2:
+            return f"{first.value}, and the other not asked for"
+        return f"{first.value}, {(await ctx.pause('b', key='other')).value}"
+
+    async with pool(store, {"h": handler}, steps=FAIL) as client:
+        await client.submit("h", session_id=SESSION, task_id=TASK)
+        await client.approve(await open_token(store, TASK), 1)
+        await client.approve(await open_token(store, TASK, after=1), 2)
+        ended = await client.wait(SESSION, TASK, timeout_s=60)
+        # What was asked for is not missed; what was not, is.
+        assert ended.error is not None
+        assert "pause:other#key" in ended.error
+        assert "pause:same#key" not in ended.error
+
+
+async def test_a_run_that_is_not_over_or_does_not_complete_says_nothing(
+    store: RedisStateStore,
+) -> None:
+    async def paused(ctx: TaskContext) -> Any:
+        await ctx.step("a", int)
+        await ctx.pause()
+        return await ctx.step("b", int)
+
+    async def fails(_: TaskContext) -> None:
+        raise ValueError("no")
+
+    async with pool(store, {"paused": paused, "h": paused}, steps=FAIL) as client:
+        task = await client.submit("paused", session_id=SESSION)
+        await client.approve(await open_token(store, task))
+        ended = await client.wait(SESSION, task, timeout_s=60)
+        assert (ended.status, ended.result) == (TaskStatus.COMPLETE, 0)
+    again = await two_runs(store, asking("a", ends=False), asking([], ends=False), FAIL)
+    assert again.status is TaskStatus.PENDING
+    failed = await run_once(store, fails, steps=FAIL)
+    assert failed.error == "ValueError: no"
+
+
+async def test_a_handler_that_goes_on_after_its_pause_is_not_taken_for_one_that_has_ended(
+    store: RedisStateStore,
+) -> None:
+    async def handler(ctx: TaskContext) -> Any:
+        if ctx.attempt == 1:
+            await ctx.step("a", int)
+        if ctx.attempt < 3:
+            with suppress(BaseException):  # what a handler should not do
+                await ctx.pause(name=f"{ctx.attempt}")
+        return "over"
+
+    async with pool(store, {"h": handler}) as client:
+        await client.submit("h", session_id=SESSION, task_id=TASK)
+        await client.approve(await open_token(store, TASK))
+        await client.approve(await open_token(store, TASK, after=1))
+        assert (await client.wait(SESSION, TASK, timeout_s=60)).result == "over"
+        assert await missed(store) == [["pause:1#1", "pause:2#1", "step:a#1"]]
+
+
+async def test_a_pause_that_became_a_step_is_missed(store: RedisStateStore) -> None:
+    async def handler(ctx: TaskContext) -> Any:
+        if ctx.attempt == 1:
+            await ctx.step("x", str, "step")
+            await ctx.pause(name="x")
+        return await ctx.step("x", str, "another step")
+
+    async with pool(store, {"h": handler}) as client:
+        await client.submit("h", session_id=SESSION, task_id=TASK)
+        await client.approve(await open_token(store, TASK))
+        # A step and a pause may share a name: each is found by its kind.
+        assert (await client.wait(SESSION, TASK, timeout_s=60)).result == "step"
+        assert await missed(store) == [["pause:x#1"]]
+
+
+def test_only_what_has_to_be_asked_for_is_missed() -> None:
+    recorded = [
+        "step:a#1",
+        "step:a#1/b#1",
+        "step:c#1/d#1",
+        "pause:a#1/e#1",
+        "other:z#1",
+        "pause:p#1",
+    ]
+    recorded += ["child:a#1/f#1", "child:q#1"]
+    missed = ["child:q#1", "pause:p#1", "step:a#1", "step:c#1/d#1"]
+    assert unvisited(recorded, []) == missed
+    assert unvisited(recorded, recorded) == []
+    assert unvisited(["step:http://a/b#1"], []) == ["step:http://a/b#1"]
+
+
+def test_a_change_names_a_few_entries_and_carries_all() -> None:
+    changed = HandlerChanged("t", [f"step:{n}#1" for n in range(25)])
+    assert str(changed).endswith("step:9#1 and 15 more")
+    assert len(changed.entries) == 25

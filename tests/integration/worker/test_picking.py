@@ -1,0 +1,280 @@
+"""Which jobs a worker picks: those behind what others run, those that are due, and only its own."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
+from time import time
+from typing import Any
+
+import pytest
+
+pytest.importorskip("arq")
+
+from redis_state import RedisStateStore, Settings
+from redis_state.errors import BackendUnavailable, OutcomeUnknown
+from redis_state.models import TaskStatus
+from redis_state.testing import eventually
+from redis_state.worker import AgentWorker, TaskClient, TaskContext
+from redis_state.worker.arq.job_format import is_anothers
+from redis_state.worker.arq.queue import default_queue
+from redis_state.worker.tasks.inbox import Inbox
+from redis_state.worker.tasks.journal import Journals
+from redis_state.worker.tasks.transitions import TaskTransitions
+from tests.support.pools import (
+    SESSION,
+    agent,
+    arq_key,
+    client_of,
+    pool,
+    queue_of,
+    serving,
+    statuses,
+)
+
+pytestmark = pytest.mark.worker
+
+HOUR_MS = 3_600_000
+
+
+async def answer(_: TaskContext) -> int:
+    return 42
+
+
+async def running_elsewhere(store: RedisStateStore, tasks: int) -> None:
+    """Put jobs into the queue as they stand while another worker runs them."""
+    send, queue = store.transport.sender.send, queue_of(store.settings)
+    for number in range(tasks):
+        mark = arq_key(store, "in-progress", f"running-{number}")
+        await send("SET", mark, "1", "PX", HOUR_MS, repeatable=True)
+        name = mark.removeprefix("arq:in-progress:")
+        await send("ZADD", queue, number + 1, name, repeatable=True)
+
+
+async def forget(store: RedisStateStore) -> None:
+    send, queue = store.transport.sender.send, queue_of(store.settings)
+    names: list[bytes] = await send("ZRANGE", queue, 0, -1, repeatable=True)
+    marks = [b"arq:in-progress:" + name for name in names]
+    await send("DEL", queue, *marks, repeatable=True)
+
+
+@pytest.mark.parametrize("running", [3, 100, 600])
+async def test_a_task_is_found_however_many_others_run(
+    store: RedisStateStore, running: int
+) -> None:
+    await running_elsewhere(store, running)
+    async with pool(store, {"answer": answer}, max_tasks=5) as client:
+        tasks = [await client.submit("answer", session_id=SESSION) for _ in range(8)]
+        for task in tasks:
+            assert (await client.wait(SESSION, task, timeout_s=60)).result == 42
+
+        async def all_taken_off() -> bool:
+            left: int = await store.transport.sender.send(
+                "ZCARD", queue_of(store.settings), repeatable=True
+            )
+            return left == running
+
+        # The queue hears of a task's end after its waiters do.
+        await eventually(all_taken_off, "the queue holds what runs elsewhere")
+    await forget(store)
+
+
+async def test_of_what_two_workers_pick_at_once_each_job_is_one_workers(
+    store: RedisStateStore,
+) -> None:
+    most, now = 0, 0
+
+    async def hold(ctx: TaskContext) -> None:
+        nonlocal most, now
+        now += 1
+        most = max(most, now)
+        await eventually(lambda: most == 150, "all of them run", timeout_s=60)
+        await ctx.checkpoint()
+        now -= 1
+
+    async with client_of(store) as client:
+        tasks = [await client.submit("hold", session_id=SESSION) for _ in range(150)]
+        async with AsyncExitStack() as both:
+            for name in ("one", "two"):
+                worker = agent(store.settings, {"hold": hold}, max_tasks=75, name=name, lease_s=30)
+                await both.enter_async_context(serving(worker))
+            for task in tasks:
+                state = await client.wait(SESSION, task, timeout_s=60)
+                assert state.status is TaskStatus.COMPLETE
+                assert (await statuses(store, task)).count("RUNNING") == 1
+
+
+@pytest.mark.parametrize("own_server", [False, True])
+async def test_no_clock_but_the_servers_tells_when_a_task_may_start(
+    store: RedisStateStore, settings: Settings, monkeypatch: pytest.MonkeyPatch, *, own_server: bool
+) -> None:
+    def behind() -> int:
+        return round(time() * 1000) - HOUR_MS
+
+    monkeypatch.setattr("arq.worker.timestamp_ms", behind)
+    monkeypatch.setattr("redis_state.worker.arq.loop.time", lambda: behind() / 1000, raising=False)
+    ahead = time() + HOUR_MS / 1000
+    monkeypatch.setattr("redis_state.worker.arq.queue.time", lambda: ahead, raising=False)
+    attempts: list[int] = []
+
+    async def again(ctx: TaskContext) -> int:
+        attempts.append(ctx.attempt)
+        if ctx.attempt == 1:
+            # Put off for a moment, which arq reckons by this process's clock.
+            raise BackendUnavailable("redis://somewhere", "away")
+        return 42
+
+    own = settings.model_copy(update={"queue_url": settings.url if own_server else None})
+    async with RedisStateStore(own) as other, pool(other, {"again": again}) as client:
+        task = await client.submit("again", session_id=SESSION)
+        assert (await client.wait(SESSION, task, timeout_s=60)).result == 42
+    assert attempts == [1, 2]
+
+
+@asynccontextmanager
+async def two_namespaces(
+    settings: Settings,
+) -> AsyncGenerator[tuple[RedisStateStore, RedisStateStore], None]:
+    second = settings.model_copy(update={"namespace": f"{settings.namespace}-b"})
+    async with RedisStateStore(settings) as one, RedisStateStore(second) as other:
+        yield one, other
+
+
+async def test_namespaces_that_name_no_queue_have_one_each(settings: Settings) -> None:
+    async with two_namespaces(settings) as (one, other):
+        ran: list[str] = []
+
+        async def note(ctx: TaskContext) -> None:
+            ran.append(ctx.input)
+
+        for store, name in ((one, "one"), (other, "other")):
+            async with (
+                TaskClient(store) as client,
+                serving(AgentWorker({"note": note}, settings=store.settings)),
+                serving(AgentWorker({}, settings=(other if store is one else one).settings)),
+            ):
+                for _ in range(5):
+                    task = await client.submit("note", name, session_id=SESSION)
+                    state = await client.wait(SESSION, task, timeout_s=60)
+                    assert state.status is TaskStatus.COMPLETE
+        assert ran == ["one"] * 5 + ["other"] * 5
+        names = [AgentWorker({}, settings=store.settings).queue_names for store in (one, other)]
+        assert names == [(default_queue(store.settings),) for store in (one, other)]
+
+
+async def test_in_a_queue_of_two_namespaces_each_takes_its_own(settings: Settings) -> None:
+    queue = queue_of(settings)
+    async with (
+        two_namespaces(settings) as (one, other),
+        TaskClient(one, queue=queue) as client,
+        TaskClient(other, queue=queue) as others,
+    ):
+        # The same ids in both.
+        for each in (client, others):
+            await each.submit("answer", session_id=SESSION, task_id="t")
+        worker = AgentWorker({"answer": answer}, settings=other.settings, queue=queue, poll_s=0.01)
+        async with serving(worker):
+            assert (await others.wait(SESSION, "t", timeout_s=60)).result == 42
+            for _ in range(5):
+                task = await others.submit("answer", session_id=SESSION)
+                await others.wait(SESSION, task, timeout_s=60)
+        send = one.transport.sender.send
+        assert await send("EXISTS", arq_key(one, "job", "t"), repeatable=True) == 1
+
+        async def taken_off() -> bool:
+            # A job leaves the queue after its task has ended.
+            left: int = await send("ZCARD", queue, repeatable=True)
+            return left == 1
+
+        await eventually(taken_off, "only the other namespace's job is left", timeout_s=60)
+        assert await statuses(one, "t") == ["PENDING"]
+        async with serving(agent(settings, {"answer": answer})):
+            assert (await client.wait(SESSION, "t", timeout_s=60)).result == 42
+        assert await statuses(one, "t") == ["PENDING", "RUNNING", "COMPLETE"]
+
+
+def test_a_job_is_anothers_only_if_it_is_a_task_of_another_namespace() -> None:
+    assert is_anothers("staging/s/t:0", "prod")
+    assert not is_anothers("prod/s/t:0", "prod")
+    assert not is_anothers("cron:clean:1", "prod")
+    assert not is_anothers("s/t:0", "prod")
+    assert not is_anothers("garbage", "prod")
+
+
+# A server in trouble before the handler has begun
+
+
+async def test_trouble_before_the_handler_begins_hands_the_task_back(
+    store: RedisStateStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catch_up, failed = Inbox.catch_up, 0
+
+    async def failing(self: Inbox) -> None:
+        nonlocal failed
+        if failed < 5:
+            failed += 1
+            raise BackendUnavailable("redis://somewhere", "away")
+        await catch_up(self)
+
+    monkeypatch.setattr(Inbox, "catch_up", failing)
+    monkeypatch.setattr("redis_state.worker.run._AGAIN_S", 0.05)
+    # A lease that nobody waits for, and more troubles than deaths that a task may have.
+    async with pool(store, {"answer": answer}, lease_s=600, max_crashes=1) as client:
+        task = await client.submit("answer", session_id=SESSION)
+        assert (await client.wait(SESSION, task, timeout_s=30)).result == 42
+    assert failed == 5
+    assert await statuses(store, task) == ["PENDING", *["RUNNING", "PENDING"] * 5, *_ENDED]
+
+
+async def test_a_start_that_nobody_was_told_of_is_found_again(
+    store: RedisStateStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, failed = Journals.read, 0
+
+    async def failing(self: Journals, *args: object) -> object:
+        nonlocal failed
+        if failed < 2:
+            failed += 1
+            raise BackendUnavailable("redis://somewhere", "away")
+        return await read(self, *args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Journals, "read", failing)
+    monkeypatch.setattr("redis_state.worker.run._AGAIN_S", 0.05)
+    async with pool(store, {"answer": answer}, lease_s=600) as client:
+        task = await client.submit("answer", session_id=SESSION)
+        assert (await client.wait(SESSION, task, timeout_s=30)).result == 42
+    assert failed == 2
+    assert await statuses(store, task) == ["PENDING", *_ENDED]
+
+
+@pytest.mark.parametrize("happened", [False, True])
+async def test_what_a_run_found_is_written_once_the_server_is_there_again(
+    store: RedisStateStore, monkeypatch: pytest.MonkeyPatch, *, happened: bool
+) -> None:
+    leave, failed = TaskTransitions.finish_run, 0
+
+    async def failing(self: TaskTransitions, *args: Any, **options: Any) -> None:
+        nonlocal failed
+        failed += 1
+        if failed > 1:
+            await leave(self, *args, **options)
+            return
+        if happened:
+            await leave(self, *args, **options)
+        raise OutcomeUnknown("redis://somewhere", "away")
+
+    monkeypatch.setattr(TaskTransitions, "finish_run", failing)
+    async with pool(store, {"answer": answer}, lease_s=600, interval_s=0.2, name="w") as client:
+        task = await client.submit("answer", session_id=SESSION)
+        assert (await client.wait(SESSION, task, timeout_s=30)).result == 42
+
+        async def counted() -> bool:
+            (worker,) = await client.workers()
+            return worker.counters.get("completed") == 1
+
+        await eventually(counted, "the run counts as completed")
+    assert failed == 2
+    assert await statuses(store, task) == ["PENDING", *_ENDED]
+
+
+_ENDED = ["RUNNING", "COMPLETE"]

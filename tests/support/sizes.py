@@ -1,0 +1,12 @@
+"""The sizes of a test: `make test` runs the reduced one, and `make test-full` the promised one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+
+def sizes(reduced: Any, full: Any) -> list[Any]:
+    """List both as parameters of a test; the full one bears the mark of `make test-full`."""
+    return [reduced, pytest.param(full, marks=pytest.mark.full)]
