@@ -32,7 +32,9 @@ class Settings(BaseSettings):
     )
 
     url: SecretStr = SecretStr("redis://localhost:6379/0")
-    """The server: `redis://`, `rediss://`, `unix://` or `embedded://`. See the guide to servers."""
+    """The server: `redis://`, `rediss://`, `redis+sentinel://`, `rediss+sentinel://`, `unix://` or
+    `embedded://`. See the guide to servers.
+    """
     queue_url: SecretStr | None = None
     """The server of the workers' queue, if it is another one than `url`."""
     namespace: str = "rs"

@@ -1,4 +1,7 @@
-"""Where the server is: one URL, read once, shown without its password."""
+"""Where the server is: one URL, read once, shown without its passwords.
+
+A URL names one server, or a set of servers: the Sentinels of a primary, or nodes of a cluster.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,12 @@ from redis.backoff import NoBackoff
 
 from redis_state.errors import ConfigError
 
-_PLANNED = ("redis+sentinel", "redis+cluster")
+_SENTINEL_PORT = 26379
+_PORT = 6379
+
+_PLANNED = ("redis+cluster", "rediss+cluster")
+
+Endpoint = tuple[str, int]
 
 
 class RedisConnection(Protocol):
@@ -44,19 +52,25 @@ class RedisConnection(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A server address. ``str()`` and ``repr()`` never show its password.
+    """The address of a server, or of a set. ``str()`` and ``repr()`` never show a password.
 
-    ``options`` are named as redis-py names them.
+    ``options`` are named as redis-py names them. A set has ``endpoints``, which know where to
+    connect. ``service`` is the name of a primary that Sentinels watch, ``sentinel_options`` are
+    those of connections to them. ``primary_only``: a replica is of no use.
     """
 
     scheme: str
     display: str
     options: dict[str, Any] = field(repr=False, default_factory=dict[str, Any])
     directory: Path | None = None
+    endpoints: tuple[Endpoint, ...] = ()
+    service: str = ""
+    sentinel_options: dict[str, Any] = field(repr=False, default_factory=dict[str, Any])
+    primary_only: bool = False
 
     @classmethod
     def parse(cls, url: str) -> Address:
-        """Read a ``redis://``, ``rediss://``, ``unix://`` or ``embedded://[path]`` URL.
+        """Read a URL: of one server, of the Sentinels of one, or of an embedded one.
 
         Errors: ConfigError for a scheme or a part that cannot be used. The part is not shown if it
         could belong to a password that should have been percent-encoded.
@@ -86,6 +100,26 @@ class Address:
     def __str__(self) -> str:
         return self.display
 
+    def server(self, endpoint: Endpoint, *, primary_only: bool = False) -> Address:
+        """Return the address of one server of a set, with the set's options."""
+        return self._of(endpoint, self.options, primary_only=primary_only)
+
+    def sentinels(self) -> list[Address]:
+        """Return the addresses of the Sentinels, with the options of connections to them."""
+        return [self._of(endpoint, self.sentinel_options) for endpoint in self.endpoints]
+
+    def _of(
+        self, endpoint: Endpoint, options: dict[str, Any], *, primary_only: bool = False
+    ) -> Address:
+        host, port = endpoint
+        scheme = self.scheme.partition("+")[0]
+        return Address(
+            scheme,
+            f"{scheme}://{_shown(endpoint)}/{options.get('db', 0)}",
+            {**options, "host": host, "port": port},
+            primary_only=primary_only,
+        )
+
     def connection(self, *, connect_timeout_s: float) -> RedisConnection:
         """Make a redis-py connection that is not connected yet.
 
@@ -106,9 +140,26 @@ class Address:
         return cast("RedisConnection", connection)
 
 
+class TlsConnection(SSLConnection):
+    """A connection of redis-py that may check the certificate against another name.
+
+    A Sentinel or a cluster may announce addresses that stand in no certificate.
+    """
+
+    def __init__(self, *, ssl_server_name: str | None = None, **options: Any) -> None:
+        super().__init__(**options)  # pyright: ignore[reportUnknownMemberType] - redis-py's are untyped
+        self._server_name = ssl_server_name
+
+    def _connection_arguments(self) -> Any:
+        arguments: Any = super()._connection_arguments()  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType] - as above
+        if self._server_name is not None:
+            arguments["server_hostname"] = self._server_name
+        return arguments
+
+
 _KINDS: dict[str, Callable[..., Any]] = {
     "redis": Connection,
-    "rediss": SSLConnection,
+    "rediss": TlsConnection,
     "unix": UnixDomainSocketConnection,
 }
 
@@ -146,12 +197,78 @@ _TLS: _Readers = {
     "ssl_check_hostname": _flag,
     "ssl_min_version": _tls_version,
     "ssl_ciphers": str,
+    "ssl_server_name": str,
 }
+_SENTINEL: _Readers = {"sentinel_username": str, "sentinel_password": str}
+_SENTINEL_PREFIX = "sentinel_"
 
 
 def _read_tcp(scheme: str, parts: SplitResult) -> Address:
-    options = _login(parts) | _query(parts, _PLAIN | (_TLS if scheme == "rediss" else {}))
-    host = unquote(parts.hostname or "localhost")
+    options = _options(scheme, parts, {})
+    endpoint = _endpoint(parts, _PORT)
+    database = unquote(parts.path).strip("/")
+    if database:
+        options.setdefault("db", _option("db", database, _number))
+    display = f"{scheme}://{_shown(endpoint)}/{options.get('db', 0)}"
+    return Address(scheme, display, {"host": endpoint[0], "port": endpoint[1], **options})
+
+
+def _read_sentinel(scheme: str, parts: SplitResult) -> Address:
+    options = _options(scheme, parts, _SENTINEL)
+    service, _, database = unquote(parts.path).strip("/").partition("/")
+    if not service:
+        raise ConfigError(
+            f"{scheme}:// needs the name of the primary that the Sentinels watch: "
+            f"{scheme}://host:26379,host:26379/mymaster"
+        )
+    if database:
+        options.setdefault("db", _option("db", database, _number))
+    sentinel_options = {name: options[name] for name in _TLS if name in options} | {
+        name.removeprefix(_SENTINEL_PREFIX): options.pop(name)
+        for name in _SENTINEL
+        if name in options
+    }
+    endpoints = _endpoints(parts, _SENTINEL_PORT)
+    shown = ",".join(map(_shown, endpoints))
+    display = f"{scheme}://{shown}/{service}/{options.get('db', 0)}"
+    return Address(
+        scheme,
+        display,
+        options,
+        endpoints=endpoints,
+        service=service,
+        sentinel_options=sentinel_options,
+    )
+
+
+def _options(scheme: str, parts: SplitResult, more: _Readers) -> dict[str, Any]:
+    """Read the login and the query of a URL that leads over TCP."""
+    encrypted = scheme.startswith("rediss")
+    options = _login(parts) | _query(parts, _PLAIN | (_TLS if encrypted else {}) | more)
+    if encrypted:
+        # Alike in redis-py 5.3 and 8, whose defaults differ.
+        checked = options.get("ssl_cert_reqs") != "none"
+        options["ssl_check_hostname"] = options.get("ssl_check_hostname", True) and checked
+        if "ssl_certfile" in options:
+            options.setdefault("ssl_keyfile", options["ssl_certfile"])
+    return options
+
+
+def _endpoints(parts: SplitResult, default_port: int) -> tuple[Endpoint, ...]:
+    """Read the hosts of a set, which commas separate."""
+    named = parts.netloc.rpartition("@")[2].split(",")
+    if not all(named):
+        raise ConfigError("the server URL must name its hosts: host:port,host:port")
+    try:
+        split = [urlsplit(f"//{each}") for each in named]
+    except ValueError:
+        raise ConfigError(
+            "the server URL cannot be read: check the brackets of its hosts"
+        ) from None
+    return tuple(dict.fromkeys(_endpoint(each, default_port) for each in split))
+
+
+def _endpoint(parts: SplitResult, default_port: int) -> Endpoint:
     try:
         port = parts.port
     except ValueError:
@@ -161,19 +278,12 @@ def _read_tcp(scheme: str, parts: SplitResult) -> Address:
             "the port in the server URL is no number from 1 to 65535 (or the password is not "
             "percent-encoded)"
         )
-    database = unquote(parts.path).strip("/")
-    if database:
-        options.setdefault("db", _option("db", database, _number))
-    if scheme == "rediss":
-        # Alike in redis-py 5.3 and 8, whose defaults differ.
-        checked = options.get("ssl_cert_reqs") != "none"
-        options["ssl_check_hostname"] = options.get("ssl_check_hostname", True) and checked
-        if "ssl_certfile" in options:
-            options.setdefault("ssl_keyfile", options["ssl_certfile"])
-    port = 6379 if port is None else port
-    shown_host = f"[{host}]" if ":" in host else host
-    display = f"{scheme}://{shown_host}:{port}/{options.get('db', 0)}"
-    return Address(scheme, display, {"host": host, "port": port, **options})
+    return unquote(parts.hostname or "localhost"), default_port if port is None else port
+
+
+def _shown(endpoint: Endpoint) -> str:
+    host, port = endpoint
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _read_unix(scheme: str, parts: SplitResult) -> Address:
@@ -196,6 +306,8 @@ def _read_embedded(scheme: str, parts: SplitResult) -> Address:
 _READERS = {
     "redis": _read_tcp,
     "rediss": _read_tcp,
+    "redis+sentinel": _read_sentinel,
+    "rediss+sentinel": _read_sentinel,
     "unix": _read_unix,
     "embedded": _read_embedded,
 }

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
 from time import monotonic
 from typing import Any, Protocol
 
+from redis_state.errors import BackendUnavailable
 from redis_state.transport.address import Address
+from redis_state.transport.locator import Locator
 from redis_state.transport.protocol import RespProtocol, open_protocol
 
 _FIRST_BACKOFF_S = 0.01
+_MOVED = "the server to use is another one now"
 
 
 class ConnectionListener(Protocol):
@@ -40,14 +42,14 @@ class ReconnectingConnection:
     def __init__(
         self,
         listener: ConnectionListener,
-        locate: Callable[[], Awaitable[Address]],
+        locator: Locator,
         *,
         name: str,
         connect_timeout_s: float,
         longest_backoff_s: float,
     ) -> None:
         self._listener = listener
-        self._locate = locate
+        self._locator = locator
         self._name = name
         self._connect_timeout_s = connect_timeout_s
         self._longest_backoff_s = longest_backoff_s
@@ -95,20 +97,45 @@ class ReconnectingConnection:
         """Use a connection until it ends; return whether it was of use."""
         of_use, listener = False, self._listener
         try:
-            protocol = await open_protocol(
-                self._locate, listener.hear, timeout_s=self._connect_timeout_s
-            )
-            self.connections += 1
-            self.protocol = protocol
+            address = await self._locator.locate()
+            opening = asyncio.timeout(None)
+            watching = None
+            if self._locator.moves:
+                watching = asyncio.create_task(self._leave_when_moved(address, opening))
             try:
-                await listener.use(protocol)
+                protocol = await self._open(address, opening)
+                self.connections += 1
+                self.protocol = protocol
+                try:
+                    await listener.use(protocol)
+                finally:
+                    lived_s = monotonic() - protocol.opened_at
+                    soon = protocol.faulty and lived_s < 2 * self._longest_backoff_s
+                    of_use = protocol.heard_at > protocol.opened_at and not soon
+                    self.protocol = None
+                    protocol.abort("the connection was given up")
+                    listener.ended()
             finally:
-                lived_s = monotonic() - protocol.opened_at
-                soon = protocol.faulty and lived_s < 2 * self._longest_backoff_s
-                of_use = protocol.heard_at > protocol.opened_at and not soon
-                self.protocol = None
-                protocol.abort("the connection was given up")
-                listener.ended()
+                if watching is not None:
+                    watching.cancel()
+                    await asyncio.wait({watching})
         except Exception as error:  # noqa: BLE001 - the user passes it to its waiters
             listener.failed(error)
         return of_use
+
+    async def _open(self, address: Address, opening: asyncio.Timeout) -> RespProtocol:
+        try:
+            async with opening:
+                return await open_protocol(
+                    address, self._listener.hear, timeout_s=self._connect_timeout_s
+                )
+        except TimeoutError:
+            raise BackendUnavailable(str(address), _MOVED) from None
+
+    async def _leave_when_moved(self, address: Address, opening: asyncio.Timeout) -> None:
+        """Leave a server that is not the one to use any more, even if it never answers."""
+        await self._locator.moved(address)
+        if self.protocol is None:
+            opening.reschedule(0)
+        else:
+            self.protocol.abort(_MOVED)

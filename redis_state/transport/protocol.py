@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from operator import attrgetter
 from socket import gaierror
@@ -22,7 +22,12 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from redis_state.errors import BackendUnavailable, NoConnection
 from redis_state.transport.address import Address, RedisConnection
-from redis_state.transport.reply_errors import Refusal, connect_error, server_problem
+from redis_state.transport.reply_errors import (
+    Refusal,
+    connect_error,
+    is_replica,
+    server_problem,
+)
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -145,24 +150,25 @@ class RespProtocol(asyncio.BufferedProtocol):
             self._ended.set_result(how)
 
 
-async def open_protocol(
-    locate: Callable[[], Awaitable[Address]], hear: Heard, *, timeout_s: float
-) -> RespProtocol:
+async def open_protocol(address: Address, hear: Heard, *, timeout_s: float) -> RespProtocol:
     """Connect to a server that is ready to serve.
 
-    Errors: NoConnection, which is ``final`` if a retry is useless; what ``locate``
-    raises.
+    Errors: NoConnection, which is ``final`` if a retry is useless.
     """
-    address = await locate()
     connection = address.connection(connect_timeout_s=timeout_s)
     failure: NoConnection
     try:
         async with asyncio.timeout(timeout_s):
             await connection.connect()
-            problem = await _greet(connection)
-        if problem is None:
+            stated = await _greet(connection)
+        problem = server_problem(stated)
+        if problem is not None:
+            failure = BackendUnavailable(str(address), problem, final=True)
+        elif address.primary_only and is_replica(stated):
+            # It was the primary, or is about to be.
+            failure = BackendUnavailable(str(address), "the server is a replica")
+        else:
             return _take_over(connection, hear)
-        failure = BackendUnavailable(str(address), problem, final=True)
     except (RedisError, OSError, TimeoutError) as error:
         failure = connect_error(error, str(address))
         if not failure.final and isinstance(error, RedisConnectionError) and _is_hang_up(error):
@@ -175,8 +181,8 @@ async def open_protocol(
     raise failure
 
 
-async def _greet(connection: RedisConnection) -> str | None:
-    """Ask whether the server is ready; return why it never will be, if so."""
+async def _greet(connection: RedisConnection) -> Any:
+    """Ask whether the server is ready; return what it says of itself, None if it does not."""
     hello = [*connection.pack_command("PING"), *connection.pack_command("HELLO")]
     await connection.send_packed_command(hello, check_health=False)
     stated: Any = None
@@ -186,7 +192,7 @@ async def _greet(connection: RedisConnection) -> str | None:
         await connection.read_response()
     with suppress(ResponseError):
         stated = await connection.read_response()
-    return server_problem(stated)
+    return stated
 
 
 def _is_hang_up(error: RedisConnectionError) -> bool:

@@ -50,9 +50,10 @@ _NOT_NOW = {
     "MASTERDOWN": "the server is a replica that has lost its primary",
     "LOADING": "the server is loading its data",
     "CLUSTERDOWN": "the cluster is down, or has no node for this key",
+    "NOREPLICAS": "too few replicas follow the server for it to take writes",
     "TRYAGAIN": "the keys of the call are being moved to another node",
 }
-_UNAVAILABLE = ("BUSY", "NOREPLICAS")
+_UNAVAILABLE = ("BUSY",)
 _FULL = {
     "OOM": "out of memory, writes are refused",
     "MISCONF": "the server cannot write to its disk and refuses writes (MISCONF): make room there, "
@@ -71,6 +72,11 @@ _CAUGHT = re.compile(r"redis\.pcall\(\s*'(\w+)'")
 _NAMED = re.compile(r"permissions to run the '([^']+)' command")
 
 _OLDEST = (7, 0)
+# What a server of another kind than the URL's says to a new connection.
+_HINTS = {
+    "unknown command 'SELECT'": "is it a Sentinel?",
+    "unknown command 'SENTINEL'": "it is no Sentinel",
+}
 
 
 class Refusal(ResponseError):
@@ -142,8 +148,8 @@ def connect_error(error: BaseException, address: str) -> NoConnection:
             failure = reply_error(cause, address)
             if isinstance(failure, CommandRefused):
                 reason = str(failure).removeprefix(f"{address}: ")
-                hint = ": is it a Sentinel?" if "unknown command 'SELECT'" in reason else ""
-                return BackendUnavailable(address, reason + hint, final=True)
+                hints = [hint for said, hint in _HINTS.items() if said in reason]
+                return BackendUnavailable(address, ": ".join((reason, *hints)), final=True)
     return BackendUnavailable(address, not_now(error) or str(error) or type(error).__name__)
 
 
@@ -160,7 +166,10 @@ def server_problem(hello: Any) -> str | None:
         return None
     stated = dict(zip(hello[::2], hello[1::2], strict=False))
     if stated.get(b"mode") == b"sentinel":
-        return "this is a Redis Sentinel, which keeps no data: name the primary that it watches"
+        return (
+            "this is a Redis Sentinel, which keeps no data: write "
+            "redis+sentinel://host:port/name-of-the-primary"
+        )
     version = stated.get(b"version")
     if isinstance(version, bytes):
         numbers = tuple(int(part) for part in re.findall(rb"\d+", version)[:2])
@@ -168,6 +177,11 @@ def server_problem(hello: Any) -> str | None:
             oldest = ".".join(map(str, _OLDEST))
             return f"this is Redis {version.decode()}: Redis {oldest} or later is needed"
     return None
+
+
+def is_replica(hello: Any) -> bool:
+    """Return whether a server says in its reply to HELLO that it is a replica."""
+    return hello.__class__ is list and b"replica" in hello[1::2]
 
 
 def _refused_command(text: str, command: str, script: Script | None) -> str:

@@ -30,7 +30,7 @@ import asyncio
 import logging
 import os
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from itertools import count
 from math import inf
@@ -46,7 +46,6 @@ from redis_state.errors import (
     OutcomeUnknown,
     RedisStateError,
 )
-from redis_state.transport.address import Address
 from redis_state.transport.batch import (
     BATCH_COMMANDS,
     PLAIN,
@@ -62,6 +61,7 @@ from redis_state.transport.batch import (
 )
 from redis_state.transport.connection import ReconnectingConnection
 from redis_state.transport.keys import call_key
+from redis_state.transport.locator import Locator
 from redis_state.transport.protocol import RespProtocol
 from redis_state.transport.reply_errors import Refusal, again, not_now, reply_error
 from redis_state.transport.resp import (
@@ -95,7 +95,7 @@ class Sender:
 
     def __init__(
         self,
-        locate: Callable[[], Awaitable[Address]],
+        locator: Locator,
         *,
         shown_as: str,
         call_timeout_s: float = 5.0,
@@ -111,7 +111,7 @@ class Sender:
         self._busy_poll_s = busy_poll_s
         self._connection = ReconnectingConnection(
             self,
-            locate,
+            locator,
             name="redis_state sender",
             connect_timeout_s=connect_timeout_s,
             longest_backoff_s=_LONGEST_BACKOFF_S,

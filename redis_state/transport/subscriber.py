@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from time import monotonic
 from typing import Any, cast
@@ -18,9 +18,9 @@ from typing import Any, cast
 import hiredis
 
 from redis_state.errors import BackendUnavailable, ConfigError, NoConnection, RedisStateError
-from redis_state.transport.address import Address
 from redis_state.transport.connection import ReconnectingConnection
 from redis_state.transport.future import EagerFuture
+from redis_state.transport.locator import Locator
 from redis_state.transport.protocol import ProtocolBroken, RespProtocol
 from redis_state.transport.reply_errors import Refusal, again, not_now, reply_error
 
@@ -107,7 +107,7 @@ class Subscriber:
 
     def __init__(
         self,
-        locate: Callable[[], Awaitable[Address]],
+        locator: Locator,
         *,
         shown_as: str,
         connect_timeout_s: float = 5.0,
@@ -116,7 +116,7 @@ class Subscriber:
         self._loop = asyncio.get_running_loop()
         self._connection = ReconnectingConnection(
             self,
-            locate,
+            locator,
             name="redis_state subscriber",
             connect_timeout_s=connect_timeout_s,
             longest_backoff_s=_LONGEST_BACKOFF_S,

@@ -12,7 +12,9 @@ from redis_state.embedded.socket import EmbeddedSocket
 from redis_state.settings import Settings
 from redis_state.transport.address import Address
 from redis_state.transport.commands import Commands
+from redis_state.transport.locator import EmbeddedLocator, FixedServer, Locator
 from redis_state.transport.sender import Sender
+from redis_state.transport.sentinel import Sentinels
 from redis_state.transport.subscriber import Subscriber
 
 
@@ -21,6 +23,7 @@ class _Links:
     sender: Sender
     commands: Commands
     subscriber: Subscriber
+    sentinels: Sentinels | None
     until_loop_ends: AsyncGenerator[None]
     closed: bool = False
 
@@ -28,6 +31,8 @@ class _Links:
         self.closed = True
         await self.subscriber.aclose()
         await self.sender.aclose(drain_s=drain_s)
+        if self.sentinels is not None:
+            await self.sentinels.aclose()
 
 
 class Transport:
@@ -44,8 +49,10 @@ class Transport:
         self._links: dict[asyncio.AbstractEventLoop, _Links] = {}
         self._lock = threading.Lock()
         self._embedded: EmbeddedSocket | None = None
+        self._locator: Locator = FixedServer(self.address)
         if self.address.scheme == "embedded":
             self._embedded = EmbeddedSocket(self.address.directory)
+            self._locator = EmbeddedLocator(self._embedded)
 
     @property
     def sender(self) -> Sender:
@@ -100,9 +107,13 @@ class Transport:
     def _make(self) -> _Links:
         shown_as = str(self.address)
         connect_s = self.settings.connect_timeout_s
-        subscriber = Subscriber(self._locate, shown_as=shown_as, connect_timeout_s=connect_s)
+        sentinels = None
+        if self.address.service:
+            sentinels = Sentinels(self.address, connect_timeout_s=connect_s)
+        locator = sentinels or self._locator
+        subscriber = Subscriber(locator, shown_as=shown_as, connect_timeout_s=connect_s)
         sender = Sender(
-            self._locate,
+            locator,
             shown_as=shown_as,
             call_timeout_s=self.settings.call_timeout_s,
             connect_timeout_s=connect_s,
@@ -110,15 +121,13 @@ class Transport:
             # A replica accepts subscriptions, and may not hear what is published.
             left=subscriber.renew,
         )
-        return _Links(sender, Commands(sender), subscriber, _until_loop_ends(sender, subscriber))
-
-    async def _locate(self) -> Address:
-        if self._embedded is None:
-            return self.address
-        return Address.parse((await asyncio.to_thread(self._embedded.locate)).url)
+        until_loop_ends = _until_loop_ends(sender, subscriber, sentinels)
+        return _Links(sender, Commands(sender), subscriber, sentinels, until_loop_ends)
 
 
-def _until_loop_ends(sender: Sender, subscriber: Subscriber) -> AsyncGenerator[None]:
+def _until_loop_ends(
+    sender: Sender, subscriber: Subscriber, sentinels: Sentinels | None
+) -> AsyncGenerator[None]:
     """Disconnect, without draining, when the loop is shut down.
 
     A loop that ends cancels the tasks it has then. What those call in their last moments makes
@@ -131,6 +140,8 @@ def _until_loop_ends(sender: Sender, subscriber: Subscriber) -> AsyncGenerator[N
         finally:
             await subscriber.aclose()
             await sender.aclose(drain_s=0)
+            if sentinels is not None:
+                await sentinels.aclose()
 
     generator = wait()
     with suppress(StopIteration):

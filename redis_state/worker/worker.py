@@ -128,6 +128,11 @@ class AgentWorker:
         if others or self.queue_limits:
             raise ConfigError("arq's own runner serves one queue: use run() or redis-state worker")
         server = queue_settings(self.settings or Settings())
+        if server.located_by is not None:
+            raise ConfigError(
+                f"arq's own runner cannot follow {server.located_by}: "
+                "use run() or redis-state worker"
+            )
         refused = sorted(name for name in server.beyond if name.startswith("ssl_"))
         if refused:
             raise ConfigError(

@@ -21,6 +21,7 @@ import pytest
 from redis_state import RedisStateStore
 from redis_state.testing import eventually
 from redis_state.transport.address import Address
+from redis_state.transport.locator import FixedServer
 from redis_state.transport.sender import Sender
 from tests.support import children, forkserver
 from tests.support.forkserver import ForkedProcess
@@ -227,6 +228,21 @@ def tls_server_context(cert: Path, key: Path) -> ssl.SSLContext:
     return context
 
 
+class FailingLocator(FixedServer):
+    """A server's address, unless ``fail`` returns an error to raise instead."""
+
+    def __init__(self, url: str, fail: Callable[[], Exception | None]) -> None:
+        super().__init__(Address.parse(url))
+        self._fail = fail
+
+    async def locate(self) -> Address:
+        """Return the address. Errors: what ``fail`` returns."""
+        error = self._fail()
+        if error is not None:
+            raise error
+        return await super().locate()
+
+
 @contextlib.asynccontextmanager
 async def sender_to(
     url: str,
@@ -237,12 +253,8 @@ async def sender_to(
 ) -> AsyncGenerator[Sender]:
     """Give a sender of the running loop, and close it without draining."""
     address = Address.parse(url)
-
-    async def locate() -> Address:
-        return address
-
     sender = Sender(
-        locate,
+        FixedServer(address),
         shown_as=str(address),
         call_timeout_s=call_timeout_s,
         connect_timeout_s=connect_timeout_s,

@@ -88,6 +88,28 @@ def test_embedded_address_names_a_directory_or_none(url: str, directory: Path | 
     assert str(address) == url
 
 
+def test_address_of_sentinels_names_them_their_primary_and_two_logins() -> None:
+    address = Address.parse(
+        "rediss+sentinel://me:s3cret@a,b:7,[::1]:8,a:26379/the%20one/3"
+        "?sentinel_username=other&sentinel_password=s3cret2&ssl_ca_certs=/ca&ssl_server_name=n"
+    )
+    assert str(address) == "rediss+sentinel://a:26379,b:7,[::1]:8/the one/3"
+    assert address.service == "the one"
+    assert SECRET not in repr(address)
+    first, *_, last = address.sentinels()
+    assert (first.options["host"], first.options["port"]) == ("a", 26379)
+    assert (last.options["host"], last.options["port"]) == ("::1", 8)
+    assert (last.options["username"], last.options["password"]) == ("other", "s3cret2")
+    primary = address.server(("p", 1), primary_only=True)
+    assert str(primary) == "rediss://p:1/3"
+    assert (primary.options["username"], primary.options["password"]) == ("me", SECRET)
+    assert "sentinel_password" not in primary.options
+    for each in (first, primary):
+        assert each.options["ssl_server_name"] == "n"
+        assert each.options["ssl_ca_certs"] == "/ca"
+        assert isinstance(each.connection(connect_timeout_s=1), SSLConnection)
+
+
 @pytest.mark.parametrize(
     ("url", "named"),
     [
@@ -95,7 +117,13 @@ def test_embedded_address_names_a_directory_or_none(url: str, directory: Path | 
         ("localhost:6379", "unknown scheme ''"),
         ("http://h", "unknown scheme 'http'"),
         ("redis:h", "unknown scheme ''"),
-        ("redis+sentinel://h", r"redis\+sentinel:// is not supported yet"),
+        ("redis+sentinel://h", "needs the name of the primary"),
+        ("redis+sentinel:///m", "must name its hosts"),
+        ("redis+sentinel://h,/m", "must name its hosts"),
+        ("redis+sentinel://h,[::1/m", "brackets"),
+        ("redis+sentinel://h,g:x/m", "port"),
+        ("redis+sentinel://h/m/x", "^db in"),
+        ("redis+sentinel://h/m?ssl_server_name=n", "unknown option 'ssl_server_name'"),
         ("redis+cluster://h", r"redis\+cluster:// is not supported yet"),
         ("redis://h:0", "port"),
         ("redis://h:65536", "port"),

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -47,11 +48,10 @@ log: logging.Logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-# How often some work is tried when its connections break. As often fits into a call's time when
-# they break without a word.
+# How often some work can be tried within a call's time when connections break without a word.
 _TRIES = 3
 _SHORTEST_TRY_S = 0.5
-# While the server is not the one to ask, or not yet.
+# Between two tries.
 _FIRST_BACKOFF_S = 0.01
 _LONGEST_BACKOFF_S = 0.2
 
@@ -142,7 +142,8 @@ class Queue:
                     await _execute(pipe, waking=sorted(there_now))
             return mended
 
-        return await self._do(ensure_queued) if jobs else []
+        # A sweeper comes again: it has more to do than to wait for the queue's server.
+        return await self._do(ensure_queued, tries=_TRIES) if jobs else []
 
     async def move(
         self,
@@ -164,7 +165,7 @@ class Queue:
             for job_id in self._names(Job(session_id, task_id, runs, after)):
                 await client.zadd(queue or self._name, {job_id: -earlier_ms}, xx=True, incr=True)
 
-        await self._do(move, repeatable=False)
+        await self._do(move, tries=1)
 
     async def clear(self) -> None:
         """Forget everything queued. The tasks stay as they are. Errors: BackendUnavailable."""
@@ -251,35 +252,34 @@ class Queue:
         pipe.set(job_key_prefix + name, payload, px=life_ms, nx=True)
         pipe.zadd(job.queue or self._name, {name: score}, nx=True)
 
-    async def _do(self, work: Callable[[ArqRedis], Awaitable[T]], *, repeatable: bool = True) -> T:
-        """Do some work, once more on new connections when its own has broken, if that is allowed.
+    async def _do(self, work: Callable[[ArqRedis], Awaitable[T]], *, tries: float = math.inf) -> T:
+        """Do some work, again until a deadline when its connections break, so many times at most.
 
+        It is also done again while the server is not the one to ask: then nothing was done.
         Errors: BackendUnavailable, AuthenticationFailed.
         """
         deadline_s = self._settings.connect_timeout_s + self._settings.call_timeout_s
-        client, tries = self._client(), _TRIES if repeatable else 1
-        backoff_s, waits_for = _FIRST_BACKOFF_S, None
+        client, backoff_s, failure = self._client(), _FIRST_BACKOFF_S, None
         try:
             async with asyncio.timeout(deadline_s):
                 while True:
-                    tries -= 1
                     try:
                         return await work(client)
                     except (RedisConnectionError, RedisTimeoutError, ResponseError) as error:
                         waits_for = not_now(error)
-                        broken = not isinstance(error, ResponseError) and tries > 0
-                        if waits_for is None and not broken:
-                            raise
+                        failure = queue_error(error, self._settings)
+                        if waits_for is not None:
+                            failure = BackendUnavailable(failure.address, waits_for)
+                        else:
+                            tries -= 1
+                            if failure.final or tries <= 0 or isinstance(error, ResponseError):
+                                break
                     await renew(client)
-                    if waits_for is not None:
-                        # Nothing was done.
-                        tries += 1
-                        await asyncio.sleep(backoff_s)
-                        backoff_s = min(2 * backoff_s, _LONGEST_BACKOFF_S)
+                    await asyncio.sleep(backoff_s)
+                    backoff_s = min(2 * backoff_s, _LONGEST_BACKOFF_S)
         except (RedisError, OSError) as error:
-            failure = queue_error(error, self._settings)
-            if waits_for is not None:
-                failure = BackendUnavailable(failure.address, waits_for)
+            # At the deadline the last trouble says more than that time is up.
+            failure = failure or queue_error(error, self._settings)
         # Not from its cause: redis-py's frames and texts hold passwords and arguments.
         raise failure
 

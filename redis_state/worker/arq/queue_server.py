@@ -11,9 +11,9 @@ from arq.connections import ArqRedis, RedisSettings
 from redis.asyncio.connection import (
     Connection,
     ConnectionPool,
-    SSLConnection,
     UnixDomainSocketConnection,
 )
+from redis.exceptions import ConnectionError as ConnectionLost
 from redis.exceptions import RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
@@ -24,13 +24,14 @@ from redis_state.embedded.socket import (
 )
 from redis_state.errors import BackendUnavailable, CommandRefused, ConfigError, NoConnection
 from redis_state.settings import Settings
-from redis_state.transport.address import Address
+from redis_state.transport.address import Address, TlsConnection
 from redis_state.transport.reply_errors import connect_error, reply_error
+from redis_state.transport.sentinel import Sentinels
 from redis_state.worker.arq.job_format import deserialize, serialize
 
 # Closing a dead connection over TLS would wait for the other side.
 _CLOSE_S = 0.2
-_BEYOND = ("ssl_min_version", "ssl_ciphers", "client_name")
+_BEYOND = ("ssl_min_version", "ssl_ciphers", "ssl_server_name", "client_name")
 
 
 @dataclass(repr=False)
@@ -38,12 +39,15 @@ class QueueSettings(RedisSettings):
     """The queue's server, as arq wants it. ``repr()`` does not show its password.
 
     ``beyond`` are options that redis-py knows and arq's own settings have no place for.
+    ``located_by`` is the set of servers that knows where the queue's is, if its address is one.
     """
 
     beyond: dict[str, Any] = field(default_factory=dict[str, Any])
+    located_by: Address | None = None
 
     def __repr__(self) -> str:
-        return f"<QueueSettings {self.unix_socket_path or f'{self.host}:{self.port}'}>"
+        shown = self.located_by or self.unix_socket_path or f"{self.host}:{self.port}"
+        return f"<QueueSettings {shown}>"
 
 
 def queue_settings(settings: Settings) -> QueueSettings:
@@ -62,7 +66,7 @@ def queue_settings(settings: Settings) -> QueueSettings:
             )
         # arq wants text and passes it on to asyncio, which takes any path.
         options["path"] = EmbeddedSocket(address.directory)
-    encrypted = address.scheme == "rediss"
+    encrypted = address.scheme.startswith("rediss")
     return QueueSettings(
         host=options.get("host", "localhost"),
         port=options.get("port", 6379),
@@ -80,6 +84,7 @@ def queue_settings(settings: Settings) -> QueueSettings:
         conn_timeout=max(1, round(settings.connect_timeout_s)),
         conn_retries=3,
         beyond={name: options[name] for name in _BEYOND if name in options},
+        located_by=address if address.endpoints else None,
     )
 
 
@@ -107,8 +112,48 @@ class _Connection(_Bounded, Connection):
     pass
 
 
-class _TlsConnection(_Bounded, SSLConnection):
+class _TlsConnection(_Bounded, TlsConnection):
     pass
+
+
+class _Located:
+    """A connection of redis-py that asks where the server is each time before it connects."""
+
+    def __init__(self, *, sentinels: Sentinels, **options: Any) -> None:
+        super().__init__(**options)
+        self._sentinels = sentinels
+
+    async def connect(self) -> None:
+        """Connect. Errors: redis-py's ConnectionError if nobody knows where the server is."""
+        me: Any = self
+        if not me.is_connected:
+            try:
+                address = await self._sentinels.locate()
+            except NoConnection as error:
+                raise ConnectionLost(error.reason) from None
+            me.host, me.port = address.options["host"], address.options["port"]
+        await super().connect()  # type: ignore[misc]  # the connection's, which comes next
+
+
+class _LocatedConnection(_Located, _Connection):
+    pass
+
+
+class _LocatedTlsConnection(_Located, _TlsConnection):
+    pass
+
+
+class _LocatedPool(ConnectionPool):
+    """A redis-py pool of a server that Sentinels name."""
+
+    def __init__(self, sentinels: Sentinels, **options: Any) -> None:
+        super().__init__(sentinels=sentinels, **options)  # pyright: ignore[reportUnknownMemberType] - redis-py's are untyped
+        self._sentinels = sentinels
+
+    async def disconnect(self, inuse_connections: bool = True) -> None:  # noqa: FBT001, FBT002
+        """Disconnect, from the Sentinels too."""
+        await super().disconnect(inuse_connections)
+        await self._sentinels.aclose()
 
 
 class _UnixConnection(_Bounded, UnixDomainSocketConnection):
@@ -142,7 +187,12 @@ def connect(server: QueueSettings, *, reply_timeout_s: float) -> ArqRedis:
             "ssl_cert_reqs": server.ssl_cert_reqs,
             "ssl_check_hostname": server.ssl_check_hostname,
         }
-    make = EmbeddedPool if kind is _EmbeddedConnection else ConnectionPool
+    make: Any = EmbeddedPool if kind is _EmbeddedConnection else ConnectionPool
+    if server.located_by is not None:
+        make, kind = _LocatedPool, _LocatedTlsConnection if server.ssl else _LocatedConnection
+        del options["host"], options["port"]
+        sentinels = Sentinels(server.located_by, connect_timeout_s=server.conn_timeout)
+        options["sentinels"] = sentinels
     pool = make(
         connection_class=kind,
         db=server.database,

@@ -47,6 +47,9 @@ from tests.support.scripts import clock_ms
 
 NAMES = [f"p{number}" for number in range(10)]
 
+# How long a call waits for the queue's server.
+SHORT = {"connect_timeout_s": 0.5, "call_timeout_s": 1.0}
+
 
 async def ten(ctx: TaskContext) -> list[Any]:
     """Open ten pauses at once, then wait for one after the other."""
@@ -385,7 +388,7 @@ async def test_with_the_queue_away_a_decision_is_kept_and_its_claim_queues_it_la
         task = await client.submit("ask", session_id=SESSION)
         token = await open_token(store, task)
         await becomes(client, task, TaskStatus.PAUSED)
-        other = RedisStateStore(settings.model_copy(update={"queue_url": away}))
+        other = RedisStateStore(settings.model_copy(update={"queue_url": away, **SHORT}))
         async with other, TaskClient(other, queue=queue_of(settings)) as cut_off:
             with pytest.raises(BackendUnavailable):
                 await cut_off.approve(token, 5, actor="ann", idempotency_key="c")

@@ -279,7 +279,7 @@ async def test_replica_refuses_writes_as_unavailable(own_url: str) -> None:
 
 
 async def test_too_few_replicas_are_unavailable(own_url: str) -> None:
-    async with sender_to(own_url) as sender:
+    async with sender_to(own_url, call_timeout_s=0.5) as sender:
         await sender.send("CONFIG", "SET", "min-replicas-to-write", 1, repeatable=True)
         with pytest.raises(BackendUnavailable, match="NOREPLICAS"):
             await sender.send("SET", "key", "new", repeatable=True)

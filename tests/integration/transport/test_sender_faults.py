@@ -32,7 +32,14 @@ from redis_state.testing import eventually
 from redis_state.transport.address import Address
 from redis_state.transport.protocol import open_protocol
 from redis_state.transport.sender import Sender
-from tests.support.faults import Proxy, own_binary, run_server, sender_to, short_directory
+from tests.support.faults import (
+    FailingLocator,
+    Proxy,
+    own_binary,
+    run_server,
+    sender_to,
+    short_directory,
+)
 from tests.support.timing import LONG_S, Overdue
 
 # What a deadline may be late by: a tenth of a second by design, the rest for a busy machine.
@@ -433,13 +440,7 @@ async def test_close_during_the_handshake_does_not_wait_for_it(url: str) -> None
 
 
 def failing_sender(url: str, fail: Callable[[], Exception | None]) -> Sender:
-    async def locate() -> Address:
-        error = fail()
-        if error is not None:
-            raise error
-        return Address.parse(url)
-
-    return Sender(locate, shown_as="here")
+    return Sender(FailingLocator(url, fail), shown_as="here")
 
 
 async def test_address_that_cannot_be_made_fails_calls_as_it_says(url: str) -> None:
@@ -486,13 +487,8 @@ async def test_unexpected_error_of_the_reader_leaves_no_caller_hanging(
 
 
 async def test_nothing_is_written_to_a_connection_that_has_ended(url: str) -> None:
-    address = Address.parse(url)
-
-    async def locate() -> Address:
-        return address
-
     heard: list[Any] = []
-    link = await open_protocol(locate, heard.extend, timeout_s=5)
+    link = await open_protocol(Address.parse(url), heard.extend, timeout_s=5)
     link.write(b"*1\r\n$4\r\nPING\r\n")
     await eventually(lambda: heard == [b"PONG"], "it is heard")
     link.abort("enough")

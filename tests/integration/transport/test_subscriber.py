@@ -22,7 +22,7 @@ from redis_state.transport import subscriber as module
 from redis_state.transport.address import Address
 from redis_state.transport.sender import Sender
 from redis_state.transport.subscriber import Subscriber, Subscription
-from tests.support.faults import Proxy, sender_to
+from tests.support.faults import FailingLocator, Proxy, sender_to
 
 SOON_S = 60.0
 
@@ -47,13 +47,8 @@ async def sender(url: str) -> AsyncIterator[Sender]:
 async def subscriber_to(
     url: str, problem: Callable[[], Exception | None] = lambda: None
 ) -> AsyncGenerator[Subscriber]:
-    async def locate() -> Address:
-        error = problem()
-        if error is not None:
-            raise error
-        return Address.parse(url)
-
-    subscriber = Subscriber(locate, shown_as=str(Address.parse(url)))
+    locator = FailingLocator(url, problem)
+    subscriber = Subscriber(locator, shown_as=str(Address.parse(url)))
     try:
         yield subscriber
     finally:

