@@ -6,11 +6,11 @@
 -- KEYS books.expiry    zset: id -> when, in ms
 -- KEYS events.rows     stream: id, topic, row; entry <version>-<ms>
 -- KEYS events.ids      hash: write -> version; '' -> head
--- KEYS events.channel  pub/sub
 -- KEYS lease           hash: owner, epoch, expires
 -- KEYS configs         hash: push configurations; may be absent
 -- KEYS history         list: messages; may be absent
 -- KEYS artifacts       list: what was added; may be absent
+-- ARGV events.channel  channel
 -- ARGV write           id of the row that announces the deletion
 -- ARGV task_id         of the task
 -- ARGV before_us       before which it must have ended; '' for any task

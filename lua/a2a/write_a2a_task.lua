@@ -6,11 +6,11 @@
 -- KEYS books.expiry    zset: id -> when, in ms
 -- KEYS events.rows     stream: id, topic, row; entry <version>-<ms>
 -- KEYS events.ids      hash: write -> version; '' -> head
--- KEYS events.channel  pub/sub
 -- KEYS lease           hash: owner, epoch, expires
 -- KEYS configs         hash: push configurations; may be absent
 -- KEYS history         list: messages; may be absent
 -- KEYS artifacts       list: what was added, in order; may be absent
+-- ARGV events.channel  channel
 -- ARGV rule            the version it must have and, after a space, when that was written; the version
 --   alone; 0 for absent; 'open' for one that has not ended; 'any' unless that would leave an end
 -- ARGV write           id of this call

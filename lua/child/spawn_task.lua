@@ -4,11 +4,11 @@
 -- KEYS announcement.rows        stream of the session's updates
 -- KEYS announcement.ids         hash: its ids
 -- KEYS announcement.topic_rows  list: the child's index in it
--- KEYS announcement.channel     pub/sub
 -- KEYS parent.task              hash: status, order
 -- KEYS parent.lease             hash: epoch, claim: the parent's
 -- KEYS parent.journal           hash: entry -> JSON, lane:<name> -> JSON, entries: the parent's
 -- KEYS children                 zset: task_id -> expiry in us: the parent's
+-- ARGV announcement.channel     channel
 -- ARGV mark                     of the parent's lease
 -- ARGV entry                    of the parent's journal
 -- ARGV note                     JSON, for the parent's journal

@@ -6,9 +6,9 @@
 -- KEYS announcement.rows        stream of the session's updates
 -- KEYS announcement.ids         hash: its ids
 -- KEYS announcement.topic_rows  list: the task's index in it
--- KEYS announcement.channel     pub/sub
 -- KEYS child.task               hash: finished
 -- KEYS journal                  hash: entry -> JSON; lives as long as the task
+-- ARGV announcement.channel     channel
 -- ARGV child.task_id            whose end is told
 -- ARGV write                    id of this call
 -- ARGV ttl_ms                   int: of the task

@@ -5,7 +5,7 @@
 -- KEYS announcement.rows        stream of the session's updates
 -- KEYS announcement.ids         hash: its ids
 -- KEYS announcement.topic_rows  list: the task's index in it
--- KEYS announcement.channel     pub/sub
+-- ARGV announcement.channel     channel
 -- ARGV basis                    number and, after a space, hash of the context that was read
 -- ARGV patch_id                 text
 -- ARGV task_id                  the task's id

@@ -6,7 +6,7 @@
 -- KEYS announcement.rows        stream of the session's updates
 -- KEYS announcement.ids         hash: its ids
 -- KEYS announcement.topic_rows  list: the task's index in it
--- KEYS announcement.channel     pub/sub
+-- ARGV announcement.channel     channel
 -- ARGV claim                    who may repeat it, and whether it approves
 -- ARGV actor                    who decides
 -- ARGV decision                 JSON

@@ -2,8 +2,8 @@
 -- KEYS rows        stream: id, topic, row; entry <n>-<ms>
 -- KEYS ids         hash: entry id -> n; '' -> head
 -- KEYS topic_rows  list: n of the rows of this topic; untouched without a topic
--- KEYS channel     pub/sub: <entry> <id length> <topic length> <id><topic><row>
 -- KEYS lease       hash: epoch, claim; another key without one
+-- ARGV channel     channel: <entry> <id length> <topic length> <id><topic><row>
 -- ARGV mark        of the writer's lease, '' for none
 -- ARGV topic       text, '' for none
 -- ARGV max_rows    int: count, 0 for no limit

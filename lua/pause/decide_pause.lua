@@ -7,10 +7,10 @@
 -- KEYS announcement.rows        stream of the session's updates
 -- KEYS announcement.ids         hash: its ids
 -- KEYS announcement.topic_rows  list: the task's index in it
--- KEYS announcement.channel     pub/sub
 -- KEYS token                    hash: state, payload, order, expires, claim, actor, at, decision, task
 -- KEYS journal                  hash: entry -> JSON
 -- KEYS pauses                   zset: key of a token -> expiry in ms: the session's open pauses
+-- ARGV announcement.channel     channel
 -- ARGV mark                     of the lease of a worker that decides on its own task, '' for anybody else
 -- ARGV overdue                  flag: decide only what nobody decided in time
 -- ARGV claim                    id of this call

@@ -4,10 +4,10 @@
 -- KEYS announcement.rows        stream of the session's updates
 -- KEYS announcement.ids         hash: its ids
 -- KEYS announcement.topic_rows  list: the task's index in it
--- KEYS announcement.channel     pub/sub
 -- KEYS token                    hash: state, payload, task, order, opened, expires
 -- KEYS journal                  hash: entry -> JSON, lane:<name> -> JSON, entries
 -- KEYS pauses                   zset: key of a token -> expiry in ms: the session's open pauses
+-- ARGV announcement.channel     channel
 -- ARGV mark                     of the worker's lease
 -- ARGV entry                    of the journal
 -- ARGV note                     JSON, for the journal

@@ -6,9 +6,9 @@
 -- KEYS announcement.rows        stream of the session's updates
 -- KEYS announcement.ids         hash: its ids
 -- KEYS announcement.topic_rows  list: the task's index in it
--- KEYS announcement.channel     pub/sub
 -- KEYS token                    hash: state, expires, actor, at, decision
 -- KEYS journal                  hash: entry -> JSON, entries; lives as long as the task
+-- ARGV announcement.channel     channel
 -- ARGV mark                     of the worker's lease
 -- ARGV entry                    of the journal
 -- ARGV write                    id of this call

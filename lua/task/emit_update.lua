@@ -3,10 +3,10 @@
 -- KEYS announcement.rows        stream of the session's updates
 -- KEYS announcement.ids         hash: its ids
 -- KEYS announcement.topic_rows  list: the task's index in it
--- KEYS announcement.channel     pub/sub
 -- KEYS lease                    hash: epoch, claim
 -- KEYS journal                  hash: lane:<name> -> JSON, entries
 -- KEYS task                     hash: the journal lives as long as it
+-- ARGV announcement.channel     channel
 -- ARGV mark                     of the worker's lease
 -- ARGV task_id                  the task's id
 -- ARGV announcement.max_rows    int: of the updates

@@ -7,10 +7,10 @@
 -- KEYS announcement.rows        stream of the session's updates
 -- KEYS announcement.ids         hash: its ids
 -- KEYS announcement.topic_rows  list: the task's index in it
--- KEYS announcement.channel     pub/sub
 -- KEYS journal                  hash: entry -> JSON, entries; lives as long as the task
 -- KEYS parent.task              hash: order, finished; another key without one
 -- KEYS parent.journal           hash: end:<child> -> JSON; likewise
+-- ARGV announcement.channel     channel
 -- ARGV mark                     of the mover's lease, '' for none
 -- ARGV from_states              the states it may be in, each between spaces
 -- ARGV release                  flag: give the lease back

@@ -6,7 +6,7 @@
 -- KEYS announcement.rows        stream of the session's updates
 -- KEYS announcement.ids         hash: its ids
 -- KEYS announcement.topic_rows  list: the task's index in it
--- KEYS announcement.channel     pub/sub
+-- ARGV announcement.channel     channel
 -- ARGV owner                    id of this claim
 -- ARGV lease_ms                 int: until it expires unless renewed
 -- ARGV write                    id of this call

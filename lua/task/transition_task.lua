@@ -6,8 +6,8 @@
 -- KEYS announcement.rows        stream of the session's updates
 -- KEYS announcement.ids         hash: its ids
 -- KEYS announcement.topic_rows  list: the task's index in it
--- KEYS announcement.channel     pub/sub
 -- KEYS journal                  hash: entry -> JSON; lives as long as the task
+-- ARGV announcement.channel     channel
 -- ARGV mark                     of the mover's lease, '' for none
 -- ARGV from_phases              the phases it may be in, each between spaces
 -- ARGV write                    id of this call

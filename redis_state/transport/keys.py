@@ -100,7 +100,7 @@ def is_pause_id(text: str) -> bool:
 
 
 class LogKeys(NamedTuple):
-    """The keys of one log, all in one slot, and of one topic in it."""
+    """The keys of one log, all in one slot, and of one topic in it. The channel is no key."""
 
     rows: str
     ids: str
@@ -108,8 +108,12 @@ class LogKeys(NamedTuple):
     topics: str
 
     def topic_rows(self, topic: str | None) -> str:
-        """Return the key of a topic's index. Without a topic it is no key."""
-        return self.topics if topic is None else f"{self.topics}:{escape('task_id', topic)}"
+        """Return the key of a topic's index; without a topic that of the rows.
+
+        A slot that is moved refuses a call some of whose keys are there, and others not. So a call
+        names no key that never exists.
+        """
+        return self.rows if topic is None else f"{self.topics}:{escape('task_id', topic)}"
 
     def topic_lists(self, topics: Sequence[str]) -> list[str]:
         """Return the keys of topics' indexes."""

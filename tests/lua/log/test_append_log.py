@@ -32,7 +32,7 @@ async def test_rows_are_numbered_once_and_all_keys_have_a_lifetime(
     assert await topic_of(scripts, log, "t") == [1, 2, 3]
     left = await lives(scripts, log.rows, log.ids, log.topic_rows("t"))
     assert all(HOUR < life <= 1.5 * HOUR for life in left)
-    assert await lives(scripts, log.topic_rows(None)) == [-2]
+    assert await lives(scripts, log.topics) == [-2]
 
 
 async def test_a_stale_epoch_writes_nothing(scripts: Scripts, keys: Keys) -> None:
