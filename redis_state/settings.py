@@ -32,8 +32,8 @@ class Settings(BaseSettings):
     )
 
     url: SecretStr = SecretStr("redis://localhost:6379/0")
-    """The server: `redis://`, `rediss://`, `redis+sentinel://`, `rediss+sentinel://`, `unix://` or
-    `embedded://`. See the guide to servers.
+    """The server: `redis://`, `redis+sentinel://`, `redis+cluster://`, each also with `rediss`,
+    `unix://` or `embedded://`. See the guide to servers.
     """
     queue_url: SecretStr | None = None
     """The server of the workers' queue, if it is another one than `url`."""

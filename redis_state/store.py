@@ -456,15 +456,10 @@ class RedisStateStore:
 
         Concurrent writes may be deleted too: call it for a namespace without users.
         """
-        commands = self.transport.commands
-        cursor = b"0"
-        while True:
-            pattern = f"{self.settings.namespace}:v1:*"
-            cursor, found = await commands.scan(cursor, pattern)
-            for key in found:
-                await commands.unlink(key)
-            if cursor == b"0":
-                return
+        pattern = f"{self.settings.namespace}:v1:*"
+        for server in await self.transport.each_primary():
+            async for found in server.scan_all(pattern):
+                await asyncio.gather(*map(self.transport.commands.unlink, found))
 
     async def unreadable(
         self,
@@ -494,15 +489,19 @@ class RedisStateStore:
         started = time.perf_counter()
         problem: str | None = None
         details: dict[str, str] = {}
+        problems: list[str] = []
         try:
-            info: bytes = await self.transport.commands.info()
-            details = _read_info(info.decode("utf-8", "replace"))
+            for server in await self.transport.each_primary():
+                info: bytes = await server.info()
+                stated = _read_info(info.decode("utf-8", "replace"))
+                problems += [each for each in _problems_of(stated) if each not in problems]
+                details = details or stated
         except CommandRefused:
             pass  # the server replies; this user may not read INFO
         except RedisStateError as error:
             problem = str(error)
         took_ms = round((time.perf_counter() - started) * 1000, 3)
-        counters, problems = self.base.counters, _problems_of(details)
+        counters = self.base.counters
         return Health(
             ok=problem is None and not problems,
             address=str(self.transport.address),
@@ -512,7 +511,7 @@ class RedisStateStore:
             unreadable_rows=counters.unreadable_rows,
             stale_task_saves=counters.stale_task_saves,
             details=details,
-            problems=problems,
+            problems=tuple(problems),
         )
 
     async def drain(self, timeout_s: float | None = None) -> None:

@@ -59,15 +59,11 @@ async def leaked_keys(settings: Settings) -> list[str]:
     transport = Transport(settings)
     try:
         found: list[str] = []
-        cursor = b"0"
-        while True:
-            match = f"{settings.namespace}:*"
-            cursor, keys = await transport.commands.scan(cursor, match)
-            lives = [transport.commands.pttl(key) for key in keys]
-            for key, life in zip(keys, lives, strict=True):
-                if await life == -1:
-                    found.append(key.decode())
-            if cursor == b"0":
-                return sorted(found)
+        for server in await transport.each_primary():
+            async for keys in server.scan_all(f"{settings.namespace}:*"):
+                lives = await asyncio.gather(*map(transport.commands.pttl, keys))
+                expiring = zip(keys, lives, strict=True)
+                found += [key.decode() for key, life in expiring if life == -1]
+        return sorted(found)
     finally:
         await transport.aclose()

@@ -21,8 +21,6 @@ from redis_state.errors import ConfigError
 _SENTINEL_PORT = 26379
 _PORT = 6379
 
-_PLANNED = ("redis+cluster", "rediss+cluster")
-
 Endpoint = tuple[str, int]
 
 
@@ -76,8 +74,6 @@ class Address:
         could belong to a password that should have been percent-encoded.
         """
         scheme = url.partition("://")[0].lower() if "://" in url else ""
-        if scheme in _PLANNED:
-            raise ConfigError(f"{scheme}:// is not supported yet: name one server")
         if scheme not in _READERS:
             raise ConfigError(
                 f"unknown scheme {scheme!r} in the server URL: use one of "
@@ -99,6 +95,11 @@ class Address:
 
     def __str__(self) -> str:
         return self.display
+
+    @property
+    def is_cluster(self) -> bool:
+        """Whether it is that of a cluster."""
+        return self.scheme.endswith("+cluster")
 
     def server(self, endpoint: Endpoint, *, primary_only: bool = False) -> Address:
         """Return the address of one server of a set, with the set's options."""
@@ -241,6 +242,18 @@ def _read_sentinel(scheme: str, parts: SplitResult) -> Address:
     )
 
 
+def _read_cluster(scheme: str, parts: SplitResult) -> Address:
+    options = _options(scheme, parts, {})
+    database = unquote(parts.path).strip("/")
+    if database:
+        options.setdefault("db", _option("db", database, _number))
+    if options.pop("db", 0):
+        raise ConfigError("a cluster has database 0 only")
+    endpoints = _endpoints(parts, _PORT)
+    shown = ",".join(map(_shown, endpoints))
+    return Address(scheme, f"{scheme}://{shown}", options, endpoints=endpoints)
+
+
 def _options(scheme: str, parts: SplitResult, more: _Readers) -> dict[str, Any]:
     """Read the login and the query of a URL that leads over TCP."""
     encrypted = scheme.startswith("rediss")
@@ -308,6 +321,8 @@ _READERS = {
     "rediss": _read_tcp,
     "redis+sentinel": _read_sentinel,
     "rediss+sentinel": _read_sentinel,
+    "redis+cluster": _read_cluster,
+    "rediss+cluster": _read_cluster,
     "unix": _read_unix,
     "embedded": _read_embedded,
 }

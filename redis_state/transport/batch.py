@@ -6,15 +6,24 @@ script must run `each` of several calls, and the server must take keys of severa
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from itertools import groupby
 from operator import attrgetter
-from typing import Any, TypeAlias
+from time import monotonic
+from typing import Any, NamedTuple, TypeAlias
 
+from redis_state.transport.address import Endpoint
 from redis_state.transport.future import EagerFuture
 from redis_state.transport.protocol import ProtocolBroken
 from redis_state.transport.reply_errors import Refusal
-from redis_state.transport.resp import head_of_digest, head_of_text, unbulk, unbulk_command
+from redis_state.transport.resp import (
+    head_of_digest,
+    head_of_text,
+    pack,
+    unbulk,
+    unbulk_command,
+)
 from redis_state.transport.script import Script
 
 # A script, how many keys and arguments it is called with, and a number for a call that must have
@@ -30,7 +39,16 @@ BATCH_BYTES = 1 << 18
 SHARED_ARGUMENTS = 100
 SHARED_BYTES = 1 << 13
 
+_ASKING = pack(("ASKING",))
+
 _form_of = attrgetter("form")
+
+
+class Redirect(NamedTuple):
+    """Why a node of a cluster did not execute a call, and where it goes: None if that is open."""
+
+    code: str
+    endpoint: Endpoint | None
 
 
 class Call(EagerFuture):
@@ -44,8 +62,10 @@ class Call(EagerFuture):
         "lasting",
         "lost",
         "number",
+        "redirect",
         "repeatable",
         "sent",
+        "slot",
         "timeout",
     )
 
@@ -62,6 +82,28 @@ class Call(EagerFuture):
     # It may have happened: a reply is outstanding, or one was lost with its connection.
     sent: bool
     lost: bool
+    # In a cluster: the slot of its keys, and where a node has sent it.
+    slot: int
+    redirect: Redirect | None
+
+    def __init__(  # noqa: PLR0917 - all that a call is
+        self,
+        loop: asyncio.AbstractEventLoop,
+        form: Form,
+        keys: bytes,
+        arguments: bytes,
+        repeatable: bool,  # noqa: FBT001
+        lasting: bool,  # noqa: FBT001
+        timeout_s: float,
+    ) -> None:
+        super().__init__(loop=loop)
+        self.form, self.keys, self.arguments = form, keys, arguments
+        self.repeatable, self.lasting = repeatable, lasting
+        self.sent = self.lost = False
+        self.redirect = None
+        self.waiter = None
+        self.timeout = timeout_s
+        self.deadline = monotonic() + timeout_s
 
     def wanted(self) -> bool:
         """Return whether it has no outcome yet, and is waited for or lasts all the same."""
@@ -81,6 +123,12 @@ class Call(EagerFuture):
             self.set_exception(error)
             # Unawaited calls are part of the contract: nobody may be there to look.
             self.exception()
+
+    def lead_by_asking(self, redirect: Redirect) -> None:
+        """Mark it for a node that is still taking its slot over."""
+        self.redirect = redirect
+        # In no command with a neighbour: it leads one call.
+        self.form = (*self.form[:3], self.number)
 
     def patient(self) -> bool:
         """Return whether it needs its connection until its deadline.
@@ -108,13 +156,17 @@ def next_batch(*sources: deque[Call]) -> list[Call]:
 def packed(batch: list[Call], loaded: set[str], *, sharing: bool) -> tuple[list[bytes], list[int]]:
     """Write the commands of a batch; return them, and how many calls each reply will answer.
 
-    ``loaded`` has the digests of the scripts whose text this connection has sent.
+    ``loaded`` has the digests of the scripts whose text this connection has sent. A call that was
+    redirected here is led by a command whose reply answers none.
     """
     parts: list[bytes] = []
     shares: list[int] = []
     for form, neighbours in groupby(batch, _form_of):
         calls = list(neighbours)
         script, keys, arguments, _ = form
+        if calls[0].redirect is not None:
+            parts.append(_ASKING)
+            shares.append(0)
         if script is None:
             shares.extend([1] * len(calls))
             parts += [call.arguments for call in calls]
@@ -146,7 +198,7 @@ def check_replies(replies: list[Any], shares: deque[int]) -> None:
     if len(replies) > len(shares):
         raise ProtocolBroken(f"{len(replies)} replies to {len(shares)} commands")
     for share, reply in zip(shares, replies, strict=False):
-        if share == 1 or isinstance(reply, Refusal):
+        if share <= 1 or isinstance(reply, Refusal):
             continue
         if reply.__class__ is not list or len(reply) != share:
             raise ProtocolBroken(f"no list of {share} replies to {share} calls")

@@ -7,17 +7,18 @@ decides, or removes what another client may write again meanwhile, is a script.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator
 from functools import lru_cache
 from typing import Any
 
+from redis_state.transport.calls import CallSender
 from redis_state.transport.resp import Argument, PackedCommand, packed_command
-from redis_state.transport.sender import Sender
 
 
 class Commands:
     """The commands of one sender. Errors, on each future: those of `Sender.send`."""
 
-    def __init__(self, sender: Sender) -> None:
+    def __init__(self, sender: CallSender) -> None:
         self._sender = sender
 
     def get(self, key: str) -> asyncio.Future[Any]:
@@ -109,9 +110,14 @@ class Commands:
         limit: tuple[Argument, ...] = () if count is None else ("COUNT", count)
         return self._send("XRANGE", key, start, end, *limit)
 
-    def scan(self, cursor: Argument, pattern: str) -> asyncio.Future[Any]:
-        """Read a page of the keys that match: the next cursor, b"0" at the end, and the keys."""
-        return self._send("SCAN", cursor, "MATCH", pattern, "COUNT", 1000)
+    async def scan_all(self, pattern: str) -> AsyncGenerator[list[bytes]]:
+        """Read the keys that match, in pages. Of a cluster's, those of one node."""
+        cursor = b"0"
+        while True:
+            cursor, keys = await self._send("SCAN", cursor, "MATCH", pattern, "COUNT", 1000)
+            yield keys
+            if cursor == b"0":
+                return
 
     def time(self) -> asyncio.Future[Any]:
         """Read the server's clock, for `clock.ms_of`."""

@@ -71,6 +71,10 @@ class EagerFuture(asyncio.Future[Any]):
         else:
             super().add_done_callback(fn, context=context)
 
+    def add_late_callback(self, fn: Waiter) -> None:
+        """Call ``fn`` when there is an outcome, behind its waiters, those of now and later ones."""
+        super().add_done_callback(fn)
+
     def remove_done_callback(self, fn: Waiter, /) -> int:
         """Remove every callback ``fn``; return their number."""
         removed = super().remove_done_callback(fn)

@@ -8,11 +8,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from redis.exceptions import (
+    AskError,
     AuthenticationError,
     AuthorizationError,
     BusyLoadingError,
     ClusterDownError,
     MasterDownError,
+    MovedError,
     NoPermissionError,
     NoScriptError,
     OutOfMemoryError,
@@ -34,6 +36,8 @@ from redis_state.transport.script import Script
 
 # redis-py takes the code off the text of the errors for which a version of it has a class.
 _CODES: tuple[tuple[type[Exception], str], ...] = (
+    (MovedError, "MOVED"),
+    (AskError, "ASK"),
     (MasterDownError, "MASTERDOWN"),
     (ClusterDownError, "CLUSTERDOWN"),
     (TryAgainError, "TRYAGAIN"),
@@ -60,6 +64,7 @@ _FULL = {
     "or read its log",
 }
 _MOVED = ("MOVED", "ASK")
+_OF_A_CLUSTER = "the keys of the call are another node's of the cluster"
 
 # What redis-py puts before a server's text, with the arguments of the command.
 _ANNOTATED = re.compile(r"Command # \d+ \((\w+).*\) of pipeline caused error: ", re.DOTALL)
@@ -97,10 +102,13 @@ def code_of(error: BaseException) -> str:
     return _ANNOTATED.sub("", str(error)).partition(" ")[0]
 
 
-def not_now(error: BaseException) -> str | None:
-    """Return why a call was not executed, if another server may execute it; else None."""
+def not_now(error: BaseException, *, located: bool = False) -> str | None:
+    """Return why a call was not executed, if another server may execute it; else None.
+
+    ``located``: the server was looked up, as a node of a cluster is, and may be looked up again.
+    """
     code = code_of(error)
-    reason = _NOT_NOW.get(code)
+    reason = _OF_A_CLUSTER if located and code in _MOVED else _NOT_NOW.get(code)
     return None if reason is None else f"{reason} ({code})"
 
 
@@ -124,8 +132,8 @@ def reply_error(
         return CommandRefused(f"{address}: not permitted: {refused}: {_PLACE.sub('', text)}")
     if code in _MOVED:
         return CommandRefused(
-            f"{address}: the server is a node of a Redis Cluster and has not this key ({code}); "
-            "Cluster is not supported yet: name a server that is not in cluster mode"
+            f"{address}: the server is a node of a Redis Cluster and has not this key ({code}): "
+            "write redis+cluster:// instead of redis://"
         )
     place = _PLACE.search(text)
     if place is not None and script is not None:

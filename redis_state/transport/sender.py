@@ -30,16 +30,14 @@ import asyncio
 import logging
 import os
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from itertools import count
 from math import inf
 from time import monotonic
 from typing import Any
 
 from redis_state.errors import (
     BackendUnavailable,
-    CallerError,
     CommandRefused,
     ConfigError,
     NoConnection,
@@ -48,9 +46,6 @@ from redis_state.errors import (
 )
 from redis_state.transport.batch import (
     BATCH_COMMANDS,
-    PLAIN,
-    SHARED_ARGUMENTS,
-    SHARED_BYTES,
     Call,
     Form,
     check_replies,
@@ -59,6 +54,7 @@ from redis_state.transport.batch import (
     packed,
     verb_of,
 )
+from redis_state.transport.calls import CallSender
 from redis_state.transport.connection import ReconnectingConnection
 from redis_state.transport.keys import call_key
 from redis_state.transport.locator import Locator
@@ -66,10 +62,7 @@ from redis_state.transport.protocol import RespProtocol
 from redis_state.transport.reply_errors import Refusal, again, not_now, reply_error
 from redis_state.transport.resp import (
     Argument,
-    PackedCommand,
-    PreparedScript,
     bulks,
-    pack,
     unbulk,
 )
 
@@ -90,8 +83,11 @@ _SILENT_S = 0.5
 _OF_KEYS = ("NOPERM", "CROSSSLOT")
 
 
-class Sender:
+class Sender(CallSender):
     """Send commands over one connection of the running event loop, connecting at first use."""
+
+    # Whether neighbours share commands; None if each new connection has to be checked.
+    shares: bool | None = None
 
     def __init__(
         self,
@@ -102,7 +98,9 @@ class Sender:
         connect_timeout_s: float = 5.0,
         busy_poll_s: float = 0.0,
         left: Callable[[], None] = lambda: None,
+        numbers: Iterator[int] | None = None,
     ) -> None:
+        super().__init__(numbers)
         # Called when a server is left because it is not the one to ask.
         self._left = left
         self._shown_as = shown_as
@@ -116,8 +114,6 @@ class Sender:
             connect_timeout_s=connect_timeout_s,
             longest_backoff_s=_LONGEST_BACKOFF_S,
         )
-        self._loop = asyncio.get_running_loop()
-        self._numbers = count()
         self._again: deque[Call] = deque()
         self._queue: deque[Call] = deque()
         self._inflight: deque[Call] = deque()
@@ -142,64 +138,6 @@ class Sender:
         self._held_keys: set[bytes] = set()
         # Why the connection is left as soon as that is known, if it is.
         self._leaving: str | None = None
-        # Whether calls share commands; None until the server is checked.
-        self._sharing: bool | None = None
-        self.batches: int = 0
-
-    def send(
-        self,
-        *command: Argument,
-        repeatable: bool,
-        lasting: bool = False,
-        timeout_s: float | None = None,
-    ) -> asyncio.Future[Any]:
-        """Queue a command at once and return its reply's future. Does not wait.
-
-        ``repeatable`` promises that doing the command twice is doing it once, so that it may be
-        sent again when a reply is lost. A ``lasting`` one is sent although its future is cancelled.
-        A connection without any reply for a third of a call's time is given up. If a call in
-        flight is not repeatable, or is large, it is given up at the first deadline.
-
-        Errors, on the future: BackendUnavailable if the deadline passes unsent, OutcomeUnknown if
-        it passes later, AuthenticationFailed, StoreFull, CommandRefused; CallerError for what
-        cannot be sent; ConfigError if there is no server to start. What another try cannot help is
-        raised at once, such as a wrong password.
-        """
-        try:
-            packed = pack(command)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is the caller's to know
-            return self._unsendable(command[0], error)
-        return self._put(PLAIN, b"", packed, repeatable, lasting, timeout_s)
-
-    def ask(self, question: PackedCommand) -> asyncio.Future[Any]:
-        """Queue a command that reads, as `send` does."""
-        return self._put(PLAIN, b"", question.packed, True, False, None)  # noqa: FBT003
-
-    def run(
-        self,
-        prepared: PreparedScript,
-        more: tuple[Argument, ...],
-        *,
-        repeatable: bool = True,
-        lasting: bool = False,
-        timeout_s: float | None = None,
-    ) -> asyncio.Future[Any]:
-        """Queue the call of a script, with ``more`` arguments, as `send` does a command.
-
-        Its text is sent when needed.
-        """
-        script, keys, arguments, packed_keys, packed_arguments = prepared
-        if script.each and self._sharing is None:
-            self._ask_sharing(keys[0])
-        try:
-            packed = packed_arguments + bulks(more)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is the caller's to know
-            return self._unsendable(script.name, error)
-        count = len(arguments) + len(more)
-        small = count <= SHARED_ARGUMENTS and len(packed) <= SHARED_BYTES
-        alone = None if script.each and small else next(self._numbers)
-        form = (script, len(keys), count, alone)
-        return self._put(form, packed_keys, packed, repeatable, lasting, timeout_s)
 
     def _ask_sharing(self, key: str) -> None:
         """Ask whether the server takes a key together with one of another slot, by its tag."""
@@ -224,8 +162,10 @@ class Sender:
         repeatable: bool,  # noqa: FBT001
         lasting: bool,  # noqa: FBT001
         timeout_s: float | None,
+        key: Argument = "",
     ) -> Call:
         """Write a call at once if nothing is on its way, else queue it."""
+        del key
         protocol = self._connection.protocol
         waiting = self._queue or self._inflight or self._again or self._holding
         at_once = False
@@ -237,19 +177,14 @@ class Sender:
                 b"" if script is None else head_of(script, key_count, argument_count, self._loaded)
             )
             protocol.write(head + keys + arguments)
-        call = Call(loop=self._loop)
-        call.form, call.keys, call.arguments = form, keys, arguments
-        call.number = next(self._numbers)
-        call.repeatable, call.lasting = repeatable, lasting
-        call.sent, call.lost = at_once, False
-        call.waiter = None
         if timeout_s is None:
             timeout_s = self._call_timeout_s
         if protocol is None and not self._connection.connections:
             # A server that was never reached is reported after the connect deadline.
             timeout_s = min(timeout_s, self._connect_timeout_s)
-        call.timeout = timeout_s
-        call.deadline = monotonic() + timeout_s
+        call = Call(self._loop, form, keys, arguments, repeatable, lasting, timeout_s)
+        call.number = next(self._numbers)
+        call.sent = at_once
         if at_once:
             self._inflight.append(call)
             self._shares.append(1)
@@ -263,17 +198,8 @@ class Sender:
         else:
             self._queue.append(call)
             self._flush_soon()
-        look_at = call.deadline - timeout_s * (1 - _SILENT_PART)
-        if look_at < self._alarm_at:
-            self._arm(look_at)
+        self._watch(call)
         return call
-
-    def _unsendable(self, what: Argument, error: Exception) -> asyncio.Future[Any]:
-        outcome: asyncio.Future[Any] = self._loop.create_future()
-        outcome.set_exception(CallerError(f"{what!s} cannot be sent: {error}"))
-        # Nobody may be there to look.
-        outcome.exception()
-        return outcome
 
     @property
     def connections(self) -> int:
@@ -310,7 +236,7 @@ class Sender:
     async def use(self, protocol: RespProtocol) -> None:
         """Send what waits, and what comes, until the connection ends."""
         self._loaded.clear()
-        self._sharing = None
+        self._sharing = self.shares
         self._leaving = None
         protocol.on_writable = self._flush
         self._flush()
@@ -392,6 +318,8 @@ class Sender:
         inflight, shares = self._inflight, self._shares
         for reply in replies:
             share = shares.popleft()
+            if share == 0:
+                continue
             if share > 1 and isinstance(reply, Refusal):
                 self._refused_together(share, reply)
                 continue
@@ -488,6 +416,12 @@ class Sender:
         if self._idle is not None and not self.pending:
             self._idle.set()
             self._idle = None
+
+    def _watch(self, call: Call) -> None:
+        """Look at a call when it may be in trouble."""
+        look_at = call.deadline - call.timeout * (1 - _SILENT_PART)
+        if look_at < self._alarm_at:
+            self._arm(look_at)
 
     def _arm(self, at: float) -> None:
         """Keep one timer for all calls: it fires at the earliest requested moment."""

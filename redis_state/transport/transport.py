@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from redis_state.embedded.socket import EmbeddedSocket
 from redis_state.settings import Settings
 from redis_state.transport.address import Address
+from redis_state.transport.calls import CallSender
+from redis_state.transport.cluster.sender import ClusterSender
 from redis_state.transport.commands import Commands
 from redis_state.transport.locator import EmbeddedLocator, FixedServer, Locator
 from redis_state.transport.sender import Sender
@@ -20,7 +22,7 @@ from redis_state.transport.subscriber import Subscriber
 
 @dataclass(slots=True)
 class _Links:
-    sender: Sender
+    sender: CallSender
     commands: Commands
     subscriber: Subscriber
     sentinels: Sentinels | None
@@ -55,7 +57,7 @@ class Transport:
             self._locator = EmbeddedLocator(self._embedded)
 
     @property
-    def sender(self) -> Sender:
+    def sender(self) -> CallSender:
         """The running loop's sender."""
         links = self._links.get(asyncio.get_running_loop()) or self._of_this_loop()
         return links.sender
@@ -76,6 +78,13 @@ class Transport:
         """Whether the running loop was disconnected: its further calls are refused."""
         links = self._links.get(asyncio.get_running_loop())
         return links is not None and links.closed
+
+    async def each_primary(self) -> list[Commands]:
+        """Return the single commands of each server that has keys. Errors: NoConnection."""
+        sender = self.sender
+        if isinstance(sender, ClusterSender):
+            return [Commands(node) for node in await sender.primaries()]
+        return [self.commands]
 
     async def drain(self, timeout_s: float | None = None) -> None:
         """Wait until what this loop has queued is done. Errors: TimeoutError."""
@@ -106,27 +115,40 @@ class Transport:
 
     def _make(self) -> _Links:
         shown_as = str(self.address)
-        connect_s = self.settings.connect_timeout_s
+        call_s, connect_s = self.settings.call_timeout_s, self.settings.connect_timeout_s
+        busy_poll_s = self.settings.busy_poll_us / 1e6
         sentinels = None
-        if self.address.service:
-            sentinels = Sentinels(self.address, connect_timeout_s=connect_s)
-        locator = sentinels or self._locator
-        subscriber = Subscriber(locator, shown_as=shown_as, connect_timeout_s=connect_s)
-        sender = Sender(
-            locator,
-            shown_as=shown_as,
-            call_timeout_s=self.settings.call_timeout_s,
-            connect_timeout_s=connect_s,
-            busy_poll_s=self.settings.busy_poll_us / 1e6,
-            # A replica accepts subscriptions, and may not hear what is published.
-            left=subscriber.renew,
-        )
+        sender: CallSender
+        if self.address.is_cluster:
+            sender = ClusterSender(
+                self.address,
+                call_timeout_s=call_s,
+                connect_timeout_s=connect_s,
+                busy_poll_s=busy_poll_s,
+            )
+            subscriber = Subscriber(sender, shown_as=shown_as, connect_timeout_s=connect_s)
+            # It may listen to a node that is cut off.
+            sender.on_failover = subscriber.renew
+        else:
+            if self.address.service:
+                sentinels = Sentinels(self.address, connect_timeout_s=connect_s)
+            locator = sentinels or self._locator
+            subscriber = Subscriber(locator, shown_as=shown_as, connect_timeout_s=connect_s)
+            sender = Sender(
+                locator,
+                shown_as=shown_as,
+                call_timeout_s=call_s,
+                connect_timeout_s=connect_s,
+                busy_poll_s=busy_poll_s,
+                # A replica accepts subscriptions, and may not hear what is published.
+                left=subscriber.renew,
+            )
         until_loop_ends = _until_loop_ends(sender, subscriber, sentinels)
         return _Links(sender, Commands(sender), subscriber, sentinels, until_loop_ends)
 
 
 def _until_loop_ends(
-    sender: Sender, subscriber: Subscriber, sentinels: Sentinels | None
+    sender: CallSender, subscriber: Subscriber, sentinels: Sentinels | None
 ) -> AsyncGenerator[None]:
     """Disconnect, without draining, when the loop is shut down.
 

@@ -25,7 +25,14 @@ from redis_state.worker.arq.cron import copies
 from redis_state.worker.arq.job_format import RUN_TASK, JobPayload, deserialize, serialize
 from redis_state.worker.arq.loop import QueueWorker
 from redis_state.worker.arq.queue import default_queue
-from redis_state.worker.arq.queue_server import connect, queue_error, queue_settings, renew
+from redis_state.worker.arq.queue_server import (
+    connect,
+    job_owner,
+    queue_error,
+    queue_key,
+    queue_settings,
+    renew,
+)
 from redis_state.worker.guards import Guard
 from redis_state.worker.lease_keeper import Heartbeat
 from redis_state.worker.observe.registry import INTERVAL_S, WorkerIdentity
@@ -168,7 +175,7 @@ class AgentWorker:
         wrong password, a certificate, a missing right. An unreachable server is waited for.
         """
         worker = self._workers()
-        self._announce(worker)
+        self._announce()
         stop = asyncio.Event()
         if handle_signals:
             _on_signals(stop)
@@ -215,14 +222,14 @@ class AgentWorker:
             await renew(worker.pool)
             await asyncio.sleep(wait_s)
 
-    def _announce(self, worker: QueueWorker) -> None:
+    def _announce(self) -> None:
         config = self._worker_config()
         settings = config.settings
         url = (settings.queue_url or settings.url).get_secret_value()
         log.info(
             "worker %s serves %s at %s with %d slots; handlers: %s",
             config.about.name,
-            ", ".join(each.queue_name for each in worker.group),
+            ", ".join(self.queue_names),
             Address.parse(url),
             self.max_tasks,
             ", ".join(config.about.handlers) or "none",
@@ -250,7 +257,7 @@ class AgentWorker:
                 redis_pool=pool,
                 handle_signals=False,
                 most=min(self.max_tasks, self.queue_limits.get(queue, self.max_tasks)),
-                namespace=settings.namespace,
+                owner=job_owner(settings),
             )
             for queue in self.queue_names
         ]
@@ -295,7 +302,7 @@ class AgentWorker:
         return {
             "functions": [run],
             "cron_jobs": copies(self.crons) if queue == self.queue_names[0] else [],
-            "queue_name": queue,
+            "queue_name": queue_key(self.settings or Settings(), queue),
             "on_startup": startup,
             "on_shutdown": shutdown,
             "job_serializer": serialize,

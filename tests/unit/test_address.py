@@ -88,7 +88,7 @@ def test_embedded_address_names_a_directory_or_none(url: str, directory: Path | 
     assert str(address) == url
 
 
-def test_address_of_sentinels_names_them_their_primary_and_two_logins() -> None:
+def test_address_of_a_set_names_its_servers_and_the_logins_of_each_kind() -> None:
     address = Address.parse(
         "rediss+sentinel://me:s3cret@a,b:7,[::1]:8,a:26379/the%20one/3"
         "?sentinel_username=other&sentinel_password=s3cret2&ssl_ca_certs=/ca&ssl_server_name=n"
@@ -104,6 +104,10 @@ def test_address_of_sentinels_names_them_their_primary_and_two_logins() -> None:
     assert str(primary) == "rediss://p:1/3"
     assert (primary.options["username"], primary.options["password"]) == ("me", SECRET)
     assert "sentinel_password" not in primary.options
+    cluster = Address.parse("redis+cluster://me:s3cret@a,b:7/0")
+    assert str(cluster) == "redis+cluster://a:6379,b:7"
+    assert cluster.endpoints == (("a", 6379), ("b", 7))
+    assert cluster.server(("c", 1)).options["password"] == SECRET
     for each in (first, primary):
         assert each.options["ssl_server_name"] == "n"
         assert each.options["ssl_ca_certs"] == "/ca"
@@ -124,7 +128,9 @@ def test_address_of_sentinels_names_them_their_primary_and_two_logins() -> None:
         ("redis+sentinel://h,g:x/m", "port"),
         ("redis+sentinel://h/m/x", "^db in"),
         ("redis+sentinel://h/m?ssl_server_name=n", "unknown option 'ssl_server_name'"),
-        ("redis+cluster://h", r"redis\+cluster:// is not supported yet"),
+        ("redis+cluster://h/1", "database 0 only"),
+        ("redis+cluster://h,", "must name its hosts"),
+        ("redis+cluster://h?db=x", "^db in"),
         ("redis://h:0", "port"),
         ("redis://h:65536", "port"),
         ("redis://h:-1", "port"),

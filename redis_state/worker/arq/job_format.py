@@ -122,21 +122,21 @@ class Job:
         more = {"at": self.at_ms, "trace": self.trace}
         return stated | {name: value for name, value in more.items() if value}
 
-    def names(self, namespace: str) -> list[str]:
+    def names(self, owner: str) -> list[str]:
         """Return its job ids, newest first: a task that was handed off keeps its earlier one."""
         oldest = max(0, self.runs - _RUNS_BACK)
         counts = range(self.runs, oldest - 1, -1)
-        return [job_id(namespace, self.session_id, self.task_id, runs) for runs in counts]
+        return [job_id(owner, self.session_id, self.task_id, runs) for runs in counts]
 
 
-def is_anothers(job_id: str, namespace: str) -> bool:
-    """Return whether a job is one of another namespace's tasks."""
-    owner, slash, task = job_id.partition("/")
+def is_anothers(job_id: str, owner: str) -> bool:
+    """Return whether a job is one of another namespace's tasks than the owner's."""
+    its_owner, slash, task = job_id.partition("/")
     # Session, task: what looks otherwise is nobody's, or arq's own.
-    return bool(slash) and task.count("/") == 1 and owner != escape("namespace", namespace)
+    return bool(slash) and task.count("/") == 1 and its_owner != owner
 
 
-def job_id(namespace: str, session_id: str, task_id: str, runs: int) -> str:
+def job_id(owner: str, session_id: str, task_id: str, runs: int) -> str:
     """Return the job of a task's run that follows so many."""
     task = f"{escape('session_id', session_id)}/{escape('task_id', task_id)}"
-    return f"{escape('namespace', namespace)}/{task}:{runs}"
+    return f"{owner}/{task}:{runs}"

@@ -56,13 +56,13 @@ class QueueWorker(Worker):
     woken: asyncio.Event
     _picking: asyncio.Task[None] | None = None
 
-    def __init__(self, *, most: int, namespace: str, **options: Any) -> None:
+    def __init__(self, *, most: int, owner: str, **options: Any) -> None:
         super().__init__(**options)
         self.slots = self.max_jobs
         self.most = most
         self.woken = asyncio.Event()
         self.polls: Polls = Polls()
-        self._namespace = namespace
+        self._owner = owner
 
     async def main(self) -> None:
         """Poll until cancelled. arq's own asks for more of the server than a worker needs."""
@@ -176,7 +176,7 @@ class QueueWorker(Worker):
         return [
             (name, score)
             for name, score in named
-            if name not in self.tasks and not is_anothers(name, self._namespace)
+            if name not in self.tasks and not is_anothers(name, self._owner)
         ]
 
     async def _not_taken(self, due: list[_Due]) -> list[_Due]:

@@ -12,7 +12,8 @@ arq keeps of a job:
                            long after the worker has died
 
 A job's id is `<namespace>/<session>/<task>:<runs before it>`, so that namespaces that share a
-server, or even a queue, do not touch each other's jobs.
+server, or even a queue, do not touch each other's jobs. On a cluster `{<namespace>}` leads the ids
+and the queue's key, so that all of this shares a slot.
 
 Beside that, `<queue>:wake` is a channel: each put is published there, and a waiting worker polls at
 once.
@@ -37,12 +38,20 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from redis_state.errors import BackendUnavailable, CommandRefused
+from redis_state.errors import CommandRefused
 from redis_state.settings import Settings
 from redis_state.transport.clock import ms_of
 from redis_state.transport.reply_errors import not_now
 from redis_state.worker.arq.job_format import RUN_TASK, Job, serialize
-from redis_state.worker.arq.queue_server import connect, queue_error, queue_settings, renew
+from redis_state.worker.arq.queue_server import (
+    connect,
+    job_owner,
+    queue_error,
+    queue_key,
+    queue_settings,
+    queue_tag,
+    renew,
+)
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -89,6 +98,7 @@ class Queue:
         queue_settings(settings)  # wrong settings raise before a task is written
         self._settings = settings
         self._name = default_queue(settings) if name is None else name
+        self._is_located = bool(queue_tag(settings))
         self._clients: dict[asyncio.AbstractEventLoop, ArqRedis] = {}
 
     @property
@@ -107,7 +117,7 @@ class Queue:
             now_ms = await self._now_ms(client, job)
             async with client.pipeline(transaction=False) as pipe:
                 self._put(pipe, job, now_ms)
-                await _execute(pipe, waking=[job.queue or self._name])
+                await _execute(pipe, waking=[self._key(job.queue)])
 
         await self._do(put)
 
@@ -135,7 +145,7 @@ class Queue:
                 ]
                 if len(pipe):
                     there_now = {
-                        job.queue or self._name
+                        self._key(job.queue)
                         for job, done in zip(jobs, mended, strict=True)
                         if done in (QueueState.RELEASED, QueueState.QUEUED)
                     }
@@ -163,7 +173,7 @@ class Queue:
 
         async def move(client: ArqRedis) -> None:
             for job_id in self._names(Job(session_id, task_id, runs, after)):
-                await client.zadd(queue or self._name, {job_id: -earlier_ms}, xx=True, incr=True)
+                await client.zadd(self._key(queue), {job_id: -earlier_ms}, xx=True, incr=True)
 
         await self._do(move, tries=1)
 
@@ -171,7 +181,7 @@ class Queue:
         """Forget everything queued. The tasks stay as they are. Errors: BackendUnavailable."""
 
         async def clear(client: ArqRedis) -> None:
-            await client.delete(self._name)
+            await client.delete(self._key(None))
 
         await self._do(clear)
 
@@ -189,7 +199,7 @@ class Queue:
             pipe.time()
             for job in jobs:
                 for name in self._names(job):
-                    pipe.zscore(job.queue or self._name, name)
+                    pipe.zscore(self._key(job.queue), name)
                     pipe.exists(job_key_prefix + name)
                     pipe.get(in_progress_key_prefix + name)
             clock, *rest = await pipe.execute()
@@ -205,7 +215,10 @@ class Queue:
         return ms_of(await server.time())
 
     def _names(self, job: Job) -> list[str]:
-        return job.names(self._settings.namespace)
+        return job.names(job_owner(self._settings))
+
+    def _key(self, queue: str | None) -> str:
+        return queue_key(self._settings, queue or self._name)
 
     def _mend(
         self, pipe: Any, job: Job, found: list[_QueuedJob], now_ms: int, patience_ms: int
@@ -229,7 +242,7 @@ class Queue:
             return QueueState.RELEASED
         # What is left of earlier jobs would only stand in arq's way: it reads the oldest first.
         for one in found[1:]:
-            pipe.zrem(job.queue or self._name, one.name)
+            pipe.zrem(self._key(job.queue), one.name)
             pipe.delete(job_key_prefix + one.name, in_progress_key_prefix + one.name)
         self._put(pipe, job, now_ms)
         return QueueState.QUEUED
@@ -250,7 +263,7 @@ class Queue:
         since_ms = now_ms if job.since_ms is None else min(job.since_ms, now_ms)
         score = since_ms - _seniority(job.priority) // timedelta(milliseconds=1)
         pipe.set(job_key_prefix + name, payload, px=life_ms, nx=True)
-        pipe.zadd(job.queue or self._name, {name: score}, nx=True)
+        pipe.zadd(self._key(job.queue), {name: score}, nx=True)
 
     async def _do(self, work: Callable[[ArqRedis], Awaitable[T]], *, tries: float = math.inf) -> T:
         """Do some work, again until a deadline when its connections break, so many times at most.
@@ -266,11 +279,8 @@ class Queue:
                     try:
                         return await work(client)
                     except (RedisConnectionError, RedisTimeoutError, ResponseError) as error:
-                        waits_for = not_now(error)
                         failure = queue_error(error, self._settings)
-                        if waits_for is not None:
-                            failure = BackendUnavailable(failure.address, waits_for)
-                        else:
+                        if not_now(error, located=self._is_located) is None:
                             tries -= 1
                             if failure.final or tries <= 0 or isinstance(error, ResponseError):
                                 break

@@ -6,6 +6,7 @@ import asyncio
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
+from uuid import uuid4
 
 from arq.connections import ArqRedis, RedisSettings
 from redis.asyncio.connection import (
@@ -25,7 +26,9 @@ from redis_state.embedded.socket import (
 from redis_state.errors import BackendUnavailable, CommandRefused, ConfigError, NoConnection
 from redis_state.settings import Settings
 from redis_state.transport.address import Address, TlsConnection
-from redis_state.transport.reply_errors import connect_error, reply_error
+from redis_state.transport.cluster.slots import SlotOwner
+from redis_state.transport.keys import escape
+from redis_state.transport.reply_errors import connect_error, not_now, reply_error
 from redis_state.transport.sentinel import Sentinels
 from redis_state.worker.arq.job_format import deserialize, serialize
 
@@ -40,10 +43,12 @@ class QueueSettings(RedisSettings):
 
     ``beyond`` are options that redis-py knows and arq's own settings have no place for.
     ``located_by`` is the set of servers that knows where the queue's is, if its address is one.
+    ``tag`` is in the name of everything that is in the queue's slot of a cluster.
     """
 
     beyond: dict[str, Any] = field(default_factory=dict[str, Any])
     located_by: Address | None = None
+    tag: str = ""
 
     def __repr__(self) -> str:
         shown = self.located_by or self.unix_socket_path or f"{self.host}:{self.port}"
@@ -55,8 +60,7 @@ def queue_settings(settings: Settings) -> QueueSettings:
 
     Errors: ConfigError for an address that arq cannot use.
     """
-    url = (settings.queue_url or settings.url).get_secret_value()
-    address = Address.parse(url)
+    address = _address(settings)
     options = dict(address.options)
     if address.scheme == "embedded":
         if address.directory is None:
@@ -85,7 +89,32 @@ def queue_settings(settings: Settings) -> QueueSettings:
         conn_retries=3,
         beyond={name: options[name] for name in _BEYOND if name in options},
         located_by=address if address.endpoints else None,
+        tag=queue_tag(settings),
     )
+
+
+def queue_tag(settings: Settings) -> str:
+    """Return the hash tag of a namespace's queues on a cluster; "" on one server.
+
+    arq's calls are about a queue and its jobs at once. So all of them share a slot.
+    """
+    owner = escape("namespace", settings.namespace)
+    return f"{{{owner}}}" if _address(settings).is_cluster else ""
+
+
+def queue_key(settings: Settings, queue: str) -> str:
+    """Return the key of a queue."""
+    tag = queue_tag(settings)
+    return f"{tag}:{queue}" if tag else queue
+
+
+def job_owner(settings: Settings) -> str:
+    """Return what leads the ids of a namespace's jobs."""
+    return queue_tag(settings) or escape("namespace", settings.namespace)
+
+
+def _address(settings: Settings) -> Address:
+    return Address.parse((settings.queue_url or settings.url).get_secret_value())
 
 
 class _Bounded:
@@ -117,18 +146,18 @@ class _TlsConnection(_Bounded, TlsConnection):
 
 
 class _Located:
-    """A connection of redis-py that asks where the server is each time before it connects."""
+    """A connection of redis-py that looks up the server each time before it connects."""
 
-    def __init__(self, *, sentinels: Sentinels, **options: Any) -> None:
+    def __init__(self, *, locator: Sentinels | SlotOwner, **options: Any) -> None:
         super().__init__(**options)
-        self._sentinels = sentinels
+        self._locator = locator
 
     async def connect(self) -> None:
         """Connect. Errors: redis-py's ConnectionError if nobody knows where the server is."""
         me: Any = self
         if not me.is_connected:
             try:
-                address = await self._sentinels.locate()
+                address = await self._locator.locate()
             except NoConnection as error:
                 raise ConnectionLost(error.reason) from None
             me.host, me.port = address.options["host"], address.options["port"]
@@ -144,16 +173,29 @@ class _LocatedTlsConnection(_Located, _TlsConnection):
 
 
 class _LocatedPool(ConnectionPool):
-    """A redis-py pool of a server that Sentinels name."""
+    """A redis-py pool of a server that has to be looked up."""
 
-    def __init__(self, sentinels: Sentinels, **options: Any) -> None:
-        super().__init__(sentinels=sentinels, **options)  # pyright: ignore[reportUnknownMemberType] - redis-py's are untyped
-        self._sentinels = sentinels
+    def __init__(self, locator: Sentinels | SlotOwner, **options: Any) -> None:
+        super().__init__(locator=locator, **options)  # pyright: ignore[reportUnknownMemberType] - redis-py's are untyped
+        self._locator = locator
 
     async def disconnect(self, inuse_connections: bool = True) -> None:  # noqa: FBT001, FBT002
         """Disconnect, from the Sentinels too."""
         await super().disconnect(inuse_connections)
-        await self._sentinels.aclose()
+        await self._locator.aclose()
+
+
+class _TaggedRedis(ArqRedis):
+    """arq's client on a cluster: the jobs that arq names itself are in the queue's slot too."""
+
+    tag: str
+
+    async def enqueue_job(  # as arq has it
+        self, function: str, *args: Any, _job_id: str | None = None, **kwargs: Any
+    ) -> Any:
+        """Put a job under an id with the tag of the namespace."""
+        _job_id = f"{self.tag}{_job_id or uuid4().hex}"
+        return await super().enqueue_job(function, *args, _job_id=_job_id, **kwargs)
 
 
 class _UnixConnection(_Bounded, UnixDomainSocketConnection):
@@ -191,8 +233,11 @@ def connect(server: QueueSettings, *, reply_timeout_s: float) -> ArqRedis:
     if server.located_by is not None:
         make, kind = _LocatedPool, _LocatedTlsConnection if server.ssl else _LocatedConnection
         del options["host"], options["port"]
-        sentinels = Sentinels(server.located_by, connect_timeout_s=server.conn_timeout)
-        options["sentinels"] = sentinels
+        options["locator"] = (
+            SlotOwner(server.located_by, server.tag)
+            if server.located_by.is_cluster
+            else Sentinels(server.located_by, connect_timeout_s=server.conn_timeout)
+        )
     pool = make(
         connection_class=kind,
         db=server.database,
@@ -203,12 +248,20 @@ def connect(server: QueueSettings, *, reply_timeout_s: float) -> ArqRedis:
         **options,
         **server.beyond,
     )
-    return ArqRedis(pool, job_serializer=serialize, job_deserializer=deserialize)
+    client = _TaggedRedis if server.tag else ArqRedis
+    made = client(pool, job_serializer=serialize, job_deserializer=deserialize)
+    if isinstance(made, _TaggedRedis):
+        made.tag = server.tag
+    return made
 
 
 def queue_error(error: BaseException, settings: Settings) -> NoConnection:
     """Return the error for a failed call to the queue's server, without a password or a payload."""
-    address = str(Address.parse((settings.queue_url or settings.url).get_secret_value()))
+    named = _address(settings)
+    address = str(named)
+    elsewhere = not_now(error, located=named.is_cluster)
+    if elsewhere is not None:
+        return BackendUnavailable(address, elsewhere)
     if isinstance(error, ResponseError):
         failure = reply_error(error, address)
         reason = str(failure).removeprefix(f"{address}: ")

@@ -14,7 +14,7 @@ from redis_state import RedisStateStore
 from redis_state.errors import ConfigError
 from redis_state.settings import Settings
 from redis_state.testing import eventually
-from redis_state.transport.sender import Sender
+from redis_state.transport.calls import CallSender
 from tests.support.faults import Proxy, sender_to
 
 
@@ -41,7 +41,7 @@ def sleeps(waits: list[tuple[float, bool]]) -> list[float]:
     return [at for at, sleeping in waits if sleeping]
 
 
-async def ping(sender: Sender) -> None:
+async def ping(sender: CallSender) -> None:
     await sender.send("PING", repeatable=True)
 
 

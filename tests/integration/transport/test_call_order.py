@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from pydantic import SecretStr
@@ -138,7 +138,8 @@ async def test_a_write_behind_a_removal_whose_script_was_flushed_is_kept(
         await write.make(scripts, keys)
         # This connection knows the removal's script, and sends the write's with its text.
         await remove(scripts, Keys("warm"))
-        scripts.transport.sender._loaded.discard(SCRIPTS[PAIRS[name]].digest)
+        sender = cast("Sender", scripts.transport.sender)
+        sender._loaded.discard(SCRIPTS[PAIRS[name]].digest)
         await flusher.send("SCRIPT", "FLUSH", repeatable=True)
         found = await asyncio.gather(remove(scripts, keys), write.call(scripts, keys))
         assert tuple(found) == expected

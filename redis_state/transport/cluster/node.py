@@ -1,0 +1,173 @@
+"""The sender of one primary of a cluster: gives back the calls that it is not the one for."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Protocol
+
+from redis_state.transport.address import Address, Endpoint
+from redis_state.transport.batch import Call, Form, Redirect
+from redis_state.transport.locator import FixedServer
+from redis_state.transport.protocol import RespProtocol
+from redis_state.transport.reply_errors import Refusal
+from redis_state.transport.resp import Argument
+from redis_state.transport.sender import Sender
+
+# Not executed: the call is another node's, or cannot be served yet.
+_REDIRECTED = frozenset({"MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN"})
+
+
+class Router(Protocol):
+    """Who decides which node serves a call."""
+
+    def redirected(self, node: NodeSender, calls: list[Call]) -> None:
+        """Take the slots of these calls from a node: it did not execute them."""
+
+    def drained(self, node: NodeSender) -> None:
+        """Release the slots that waited for the replies of a node."""
+
+    def in_trouble(self) -> None:
+        """Look who has which slot: a node was lost, or could not be reached."""
+
+
+class NodeSender(Sender):
+    """Send to one node. Calls have their slots before any reply to them is read."""
+
+    # Calls of one slot have equal forms.
+    shares = True
+
+    def __init__(
+        self,
+        address: Address,
+        router: Router,
+        *,
+        numbers: Iterator[int],
+        call_timeout_s: float,
+        connect_timeout_s: float,
+        busy_poll_s: float,
+    ) -> None:
+        super().__init__(
+            FixedServer(address),
+            shown_as=str(address),
+            call_timeout_s=call_timeout_s,
+            connect_timeout_s=connect_timeout_s,
+            busy_poll_s=busy_poll_s,
+            left=router.in_trouble,
+            numbers=numbers,
+        )
+        self._router = router
+        self._redirected: list[Call] = []
+        self._sharing = self.shares
+        self._is_lost = False
+        self.endpoint: Endpoint = (address.options["host"], address.options["port"])
+
+    def put(  # noqa: PLR0917 - all that a call is
+        self,
+        form: Form,
+        keys: bytes,
+        arguments: bytes,
+        repeatable: bool,  # noqa: FBT001
+        lasting: bool,  # noqa: FBT001
+        timeout_s: float | None,
+        slot: int,
+    ) -> Call:
+        """Put a call of a slot on its way."""
+        call = super()._put(form, keys, arguments, repeatable, lasting, timeout_s)
+        call.slot = slot
+        return call
+
+    def take_over(self, call: Call) -> None:
+        """Send a call that was made elsewhere, behind all that were taken over or made before."""
+        self._queue.append(call)
+        self._watch(call)
+        self._flush_soon()
+
+    def take_out(self, slots: set[int]) -> list[Call]:
+        """Give up the calls of some slots that are not in flight, in their order."""
+        taken = [call for call in (*self._again, *self._queue) if call.slot in slots]
+        if taken:
+            self._again = deque(call for call in self._again if call.slot not in slots)
+            self._queue = deque(call for call in self._queue if call.slot not in slots)
+            self._note_idle()
+        return taken
+
+    def slots_in_flight(self) -> set[int]:
+        """Return the slots of the calls that have no reply yet."""
+        return {call.slot for call in self._inflight}
+
+    def slots_waiting(self) -> set[int]:
+        """Return the slots of the calls that are not in flight."""
+        return {call.slot for call in (*self._again, *self._queue)}
+
+    def hold(self) -> None:
+        """Send nothing until all that is in flight has its reply; then call `Router.drained`."""
+        self._holding = True
+
+    def leave(self, reason: str) -> None:
+        """End the connection to a node that serves no calls any more."""
+        protocol = self._connection.protocol
+        if protocol is not None:
+            protocol.abort(reason)
+
+    def is_stuck(self) -> bool:
+        """Return whether calls wait for a connection that was lost, or could not be made."""
+        return self._is_lost and self.wanted()
+
+    async def use(self, protocol: RespProtocol) -> None:
+        """Send what waits, and what comes, until the connection ends."""
+        self._is_lost = False
+        await super().use(protocol)
+
+    def ended(self) -> None:
+        """Put back what may be repeated. The node may have lost its slots."""
+        self._is_lost = True
+        super().ended()
+        self._router.in_trouble()
+
+    def failed(self, error: Exception) -> None:
+        """Keep the reason for the waiters. The node may have lost its slots."""
+        self._is_lost = True
+        super().failed(error)
+        self._router.in_trouble()
+
+    def _put(  # noqa: PLR0917 - as above
+        self,
+        form: Form,
+        keys: bytes,
+        arguments: bytes,
+        repeatable: bool,  # noqa: FBT001
+        lasting: bool,  # noqa: FBT001
+        timeout_s: float | None,
+        key: Argument = "",
+    ) -> Call:
+        # A command for this very node, as SCAN is: of no slot.
+        del key
+        return self.put(form, keys, arguments, repeatable, lasting, timeout_s, -1)
+
+    def _ask_sharing(self, key: str) -> None:
+        """Do nothing: it is known."""
+
+    def _refused(self, call: Call, error: Refusal) -> None:
+        if error.code in _REDIRECTED and call.slot >= 0:
+            call.redirect = _redirect(error, self.endpoint)
+            self._redirected.append(call)
+            self._hold(call)
+            return
+        super()._refused(call, error)
+
+    def _resume(self) -> None:
+        redirected, self._redirected = self._redirected, []
+        if redirected:
+            self._router.redirected(self, redirected)
+        # Before anything is sent: what is another node's by now is not.
+        self._router.drained(self)
+        super()._resume()
+
+
+def _redirect(error: Refusal, node: Endpoint) -> Redirect:
+    if error.code not in ("MOVED", "ASK"):
+        return Redirect(error.code, None)
+    # An endpoint without a host is of the node that answers; one that is not known is a "?".
+    host, _, port = str(error).rpartition(" ")[2].rpartition(":")
+    return Redirect(error.code, None if host == "?" else (host or node[0], int(port)))

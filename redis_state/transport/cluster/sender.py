@@ -1,0 +1,397 @@
+"""One order of calls over all primaries of a cluster.
+
+A call goes to the primary that has the slot of its keys. Calls of one slot take effect in the order
+in which they are made, whatever happens to the slot. If a node does not serve a call, the call and
+all later ones of its slot make a `Detour`. Other slots of the node are not held up.
+
+Which node has which slot is read at the first call, and again after every sign of a change. One
+task does it at a time. If calls of a slot are in flight to a node that has lost it, later ones wait
+for their replies. A node that has lost all of its slots is left at once: it may have stopped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from functools import partial
+from math import inf
+from operator import attrgetter
+from time import monotonic
+from typing import Any
+
+from redis_state.errors import BackendUnavailable, NoConnection, OutcomeUnknown
+from redis_state.transport.address import Address, Endpoint
+from redis_state.transport.batch import Call, Form
+from redis_state.transport.calls import CallSender
+from redis_state.transport.cluster.detour import Detour
+from redis_state.transport.cluster.node import NodeSender
+from redis_state.transport.cluster.slots import SLOTS, SlotMap, read_slot_map, slot_of
+from redis_state.transport.reply_errors import again
+from redis_state.transport.resp import Argument
+
+_FIRST_BACKOFF_S = 0.02
+_LONGEST_BACKOFF_S = 0.25
+_GRAIN_S = 0.1
+# For a call whose time is up before a node has executed it.
+_REASONS = {
+    "MOVED": "the slot of the call is being moved to another node (MOVED)",
+    "ASK": "the slot of the call is being moved to another node (ASK)",
+    "TRYAGAIN": "the keys of the call are being moved to another node (TRYAGAIN)",
+    "CLUSTERDOWN": "the cluster is down, or has no node for this key (CLUSTERDOWN)",
+}
+
+
+class ClusterSender(CallSender):
+    """Send calls to the primaries of a cluster, connecting at first use."""
+
+    moves = False
+
+    def __init__(
+        self,
+        address: Address,
+        *,
+        call_timeout_s: float,
+        connect_timeout_s: float,
+        busy_poll_s: float = 0.0,
+    ) -> None:
+        super().__init__()
+        # Nothing is checked before it is shared: a form is of one slot.
+        self._sharing = True
+        self._address = address
+        self._call_timeout_s = call_timeout_s
+        self._connect_timeout_s = connect_timeout_s
+        self._busy_poll_s = busy_poll_s
+        self._known: dict[Endpoint, None] = dict.fromkeys(address.endpoints)
+        self._nodes: dict[Endpoint, NodeSender] = {}
+        self._owners: list[NodeSender | None] = [None] * SLOTS
+        self._detours: dict[int, Detour] = {}
+        self._reading: asyncio.Task[None] | None = None
+        self._read_again = False
+        self._alarm: asyncio.TimerHandle | None = None
+        self._alarm_at = inf
+        self._settled = asyncio.Event()
+        # Of nodes that were left.
+        self._past_connections = 0
+        self._closing: set[asyncio.Task[None]] = set()
+        self._primaries: set[Endpoint] = set()
+        self._closed = self._is_over = False
+        # Called when other nodes than before are the primaries.
+        self.on_failover: Callable[[], None] = lambda: None
+
+    @property
+    def connections(self) -> int:
+        """Count the connections made so far, to all nodes."""
+        return self._past_connections + sum(node.connections for node in self._nodes.values())
+
+    @property
+    def pending(self) -> int:
+        """Count the calls that have no outcome yet."""
+        waiting = sum(len(detour.calls) for detour in self._detours.values())
+        return waiting + sum(node.pending for node in self._nodes.values())
+
+    async def primaries(self) -> list[NodeSender]:
+        """Return the sender of each primary, for commands that are about no key.
+
+        Errors: NoConnection.
+        """
+        await self.send("TIME", repeatable=True)
+        return list(dict.fromkeys(owner for owner in self._owners if owner is not None))
+
+    async def drain(self, timeout_s: float | None = None) -> None:
+        """Wait until every queued call has its outcome. Errors: TimeoutError."""
+        async with asyncio.timeout(timeout_s):
+            while self.pending:
+                await asyncio.gather(*(node.drain() for node in self._nodes.values()))
+                if self._detours:
+                    self._settled.clear()
+                    await self._settled.wait()
+
+    async def aclose(self, *, drain_s: float = 5.0) -> None:
+        """Wait for queued calls for at most ``drain_s``, then disconnect. Safe to repeat."""
+        self._closed = True
+        try:
+            with suppress(TimeoutError):
+                await self.drain(drain_s)
+        finally:
+            self._is_over = True
+            if self._reading is not None:
+                self._reading.cancel()
+                await asyncio.wait({self._reading})
+            if self._alarm is not None:
+                self._alarm.cancel()
+            for detour in self._detours.values():
+                for call in detour.calls:
+                    self._fail(call, "the connection was closed")
+            self._detours.clear()
+            await asyncio.gather(*(node.aclose(drain_s=0) for node in self._nodes.values()))
+
+    async def locate(self) -> Address:
+        """Return the address of any node, for a subscriber: one whose calls go through, if any."""
+        sound = [node.endpoint for node in self._nodes.values() if not node.is_stuck()]
+        return self._address.server(random.choice(sound or list(self._known)))
+
+    async def moved(self, address: Address) -> None:
+        """Wait for ever."""
+        del address
+        await self._loop.create_future()
+
+    def redirected(self, node: NodeSender, calls: list[Call]) -> None:
+        """Take the slots of these calls from a node: it did not execute them."""
+        refused = _by_slot(calls)
+        taken = node.take_out(set(refused))
+        by_slot = _by_slot(taken)
+        self._arm_for(taken)
+        for slot, first in refused.items():
+            self._redirect(self._detour(slot), first[0], by_slot[slot])
+
+    def drained(self, node: NodeSender) -> None:
+        """Release the slots that waited for the replies of a node."""
+        behind = [detour for detour in self._detours.values() if detour.behind is node]
+        if not behind:
+            return
+        put_back = _by_slot(node.take_out({detour.slot for detour in behind}))
+        for detour in behind:
+            detour.behind = None
+            detour.add(put_back[detour.slot])
+            self._advance(detour)
+
+    def in_trouble(self) -> None:
+        """Read who has which slot, again and again until all calls have a node that answers."""
+        if self._reading is None or self._reading.done():
+            if not self._is_over:
+                self._reading = self._loop.create_task(self._read(), name="redis_state slots")
+        else:
+            self._read_again = True
+
+    def _put(  # noqa: PLR0917 - all that a call is
+        self,
+        form: Form,
+        keys: bytes,
+        arguments: bytes,
+        repeatable: bool,  # noqa: FBT001
+        lasting: bool,  # noqa: FBT001
+        timeout_s: float | None,
+        key: Argument,
+    ) -> Call:
+        slot = slot_of(key)
+        if form[3] is None and form[0] is not None:
+            # Only neighbours of one slot share a command. The numbers of calls are not negative.
+            form = (*form[:3], -1 - slot)
+        if timeout_s is None:
+            timeout_s = self._call_timeout_s
+        owner = self._owners[slot]
+        if owner is not None and slot not in self._detours and not self._closed:
+            return owner.put(form, keys, arguments, repeatable, lasting, timeout_s, slot)
+        if not self._nodes:
+            # A cluster that was never reached is reported after the connect deadline.
+            timeout_s = min(timeout_s, self._connect_timeout_s)
+        call = Call(self._loop, form, keys, arguments, repeatable, lasting, timeout_s)
+        call.number, call.slot = next(self._numbers), slot
+        if self._closed:
+            call.fail(BackendUnavailable(str(self._address), "the store is closed"))
+            return call
+        detour = self._detour(slot)
+        detour.calls.append(call)
+        self._arm_for((call,))
+        if owner is None:
+            self.in_trouble()
+        return call
+
+    def _detour(self, slot: int) -> Detour:
+        return self._detours.setdefault(slot, Detour(slot))
+
+    def _redirect(self, detour: Detour, first: Call, calls: list[Call]) -> None:
+        """Put the calls of a slot in a detour: the first was not executed where it was sent."""
+        redirect = first.redirect
+        assert redirect is not None  # noqa: S101 - an invariant
+        for call in calls:
+            call.redirect = None
+        wait_s = detour.put_back(calls, _REASONS[redirect.code])
+        if redirect.code == "ASK" and redirect.endpoint is not None:
+            probe = detour.next_probe()
+            if probe is first:
+                # The slot stays where it is; what this very call is about is there.
+                self._send(detour, probe, self._node(redirect.endpoint), asking=redirect)
+            else:
+                self._send(detour, probe, self._owners[detour.slot])
+            return
+        if redirect.code == "MOVED" and redirect.endpoint is not None:
+            self._owners[detour.slot] = self._node(redirect.endpoint)
+        if redirect.code != "TRYAGAIN":
+            self.in_trouble()
+        if wait_s:
+            self._loop.call_later(wait_s, self._advance, detour)
+        else:
+            self._advance(detour)
+
+    def _advance(self, detour: Detour) -> None:
+        """Send the next call of a slot to where it seems to be, to find out."""
+        if detour.probe is None and detour.behind is None:
+            owner = self._owners[detour.slot]
+            if owner is not None or not detour.calls:
+                self._send(detour, detour.next_probe(), owner)
+
+    def _send(
+        self, detour: Detour, probe: Call | None, node: NodeSender | None, *, asking: Any = None
+    ) -> None:
+        if probe is None or node is None:
+            self._end(detour)
+            return
+        if asking is not None:
+            probe.lead_by_asking(asking)
+        probe.add_late_callback(partial(self._probed, detour, asking is not None))
+        node.take_over(probe)
+
+    def _probed(self, detour: Detour, asked: bool, probe: Any) -> None:  # noqa: FBT001 - of a partial
+        """Release what waited for a call that has its outcome."""
+        if detour.probe is not probe:
+            return
+        detour.served()
+        if asked:
+            self._advance(detour)
+        else:
+            self._end(detour)
+
+    def _end(self, detour: Detour) -> None:
+        """Send the calls of a slot to its node again."""
+        if self._detours.get(detour.slot) is not detour:
+            return
+        owner = self._owners[detour.slot]
+        if detour.calls and owner is None:
+            self.in_trouble()
+            return
+        del self._detours[detour.slot]
+        for call in detour.calls:
+            if call.wanted() and owner is not None:
+                owner.take_over(call)
+        if not self._detours:
+            self._settled.set()
+
+    def _node(self, endpoint: Endpoint) -> NodeSender:
+        node = self._nodes.get(endpoint)
+        if node is None:
+            self._known[endpoint] = None
+            node = self._nodes[endpoint] = NodeSender(
+                self._address.server(endpoint),
+                self,
+                numbers=self._numbers,
+                call_timeout_s=self._call_timeout_s,
+                connect_timeout_s=self._connect_timeout_s,
+                busy_poll_s=self._busy_poll_s,
+            )
+        return node
+
+    async def _read(self) -> None:
+        backoff_s = _FIRST_BACKOFF_S
+        while True:
+            self._read_again = False
+            try:
+                found = await read_slot_map(self._address, self._known)
+            except NoConnection as error:
+                self._note(error)
+            else:
+                self._apply(found)
+            if not (self._read_again or self._is_stuck()):
+                return
+            await asyncio.sleep(backoff_s * random.uniform(0.5, 1))
+            backoff_s = min(backoff_s * 2, _LONGEST_BACKOFF_S)
+
+    def _is_stuck(self) -> bool:
+        """Return whether calls wait for a node, or for a connection to one."""
+        if any(node.is_stuck() for node in self._nodes.values()):
+            return True
+        return any(
+            detour.calls and self._owners[slot] is None for slot, detour in self._detours.items()
+        )
+
+    def _note(self, error: NoConnection) -> None:
+        """Keep why no map could be read for the calls that wait for one, or fail them with it."""
+        for detour in list(self._detours.values()):
+            if self._owners[detour.slot] is None:
+                detour.reason = error.reason
+                if error.final:
+                    for call in detour.calls:
+                        call.fail(again(error))
+                    detour.calls.clear()
+                    self._end(detour)
+
+    def _apply(self, found: SlotMap) -> None:
+        """Give each slot to the node that has it now."""
+        self._known = dict.fromkeys((*found.nodes, *self._address.endpoints))
+        primaries = set(found.primaries)
+        changed: set[int] = set()
+        left: dict[NodeSender, set[int]] = {}
+        for slot, endpoint in enumerate(found.owners):
+            was = self._owners[slot]
+            if endpoint is None or (was is not None and was.endpoint == endpoint):
+                continue
+            if was is not None:
+                left.setdefault(was, set()).add(slot)
+            self._owners[slot] = self._node(endpoint)
+            changed.add(slot)
+        for node, slots in left.items():
+            self._move_out(node, slots)
+            if node.endpoint not in primaries:
+                node.leave("the node serves no slot any more")
+        for detour in list(self._detours.values()):
+            if detour.slot in changed:
+                self._advance(detour)
+        if self._primaries and self._primaries != primaries:
+            self.on_failover()
+        self._primaries = primaries
+        self._drop_unused(primaries)
+
+    def _move_out(self, node: NodeSender, slots: set[int]) -> None:
+        """Take slots from a node; if it has calls of theirs in flight, once it has answered."""
+        in_flight = slots & node.slots_in_flight()
+        for slot in in_flight | (slots & node.slots_waiting()):
+            self._detour(slot).behind = node
+        if in_flight:
+            node.hold()
+        else:
+            self.drained(node)
+
+    def _drop_unused(self, primaries: set[Endpoint]) -> None:
+        """Forget nodes that have no slots and no calls."""
+        for endpoint, node in list(self._nodes.items()):
+            if endpoint not in primaries and not node.pending:
+                del self._nodes[endpoint]
+                self._past_connections += node.connections
+                task = self._loop.create_task(node.aclose(drain_s=0))
+                self._closing.add(task)
+                task.add_done_callback(self._closing.discard)
+
+    def _arm_for(self, calls: Iterable[Call]) -> None:
+        at = min((call.deadline for call in calls), default=inf)
+        if at < self._alarm_at:
+            if self._alarm is not None:
+                self._alarm.cancel()
+            self._alarm_at = at
+            self._alarm = self._loop.call_later(max(0, at - monotonic()), self._expire)
+
+    def _expire(self) -> None:
+        self._alarm_at = inf
+        now = monotonic()
+        moments = [detour.expire(now, self._fail) for detour in list(self._detours.values())]
+        for detour in list(self._detours.values()):
+            if not detour.calls and detour.probe is None:
+                self._end(detour)
+        next_at = min((at for at in moments if at is not None), default=None)
+        if next_at is not None:
+            self._alarm_at = max(next_at, now + _GRAIN_S)
+            self._alarm = self._loop.call_later(self._alarm_at - now, self._expire)
+
+    def _fail(self, call: Call, reason: str) -> None:
+        kind = OutcomeUnknown if call.sent else BackendUnavailable
+        call.fail(kind(str(self._address), reason))
+
+
+def _by_slot(calls: Iterable[Call]) -> defaultdict[int, list[Call]]:
+    """Group calls by their slots, in the order in which they were made."""
+    grouped: defaultdict[int, list[Call]] = defaultdict(list)
+    for call in sorted(calls, key=attrgetter("number")):
+        grouped[call.slot].append(call)
+    return grouped

@@ -1,0 +1,139 @@
+"""Slots: which one a key has, and which node has it."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from binascii import crc_hqx
+from collections.abc import Collection, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from redis.exceptions import RedisError, ResponseError
+
+from redis_state.errors import BackendUnavailable, NoConnection
+from redis_state.transport.address import Address, Endpoint
+from redis_state.transport.reply_errors import connect_error
+from redis_state.transport.resp import Argument
+
+SLOTS = 16384
+# How many nodes are queried at once, and how long each may take.
+_AT_ONCE = 3
+_ANSWER_S = 1.0
+
+
+@lru_cache(maxsize=8192)
+def slot_of(key: Argument) -> int:
+    """Return the slot of a key: of the text in its first braces, if there is any."""
+    data = key if isinstance(key, bytes) else str(key).encode("utf-8", "surrogatepass")
+    opened = data.find(b"{")
+    closed = data.find(b"}", opened + 1) if opened >= 0 else -1
+    return crc_hqx(data[opened + 1 : closed] if closed > opened + 1 else data, 0) % SLOTS
+
+
+@dataclass(frozen=True, slots=True)
+class SlotMap:
+    """Which primary has each slot, None for a slot that nobody has; and all nodes."""
+
+    owners: tuple[Endpoint | None, ...]
+    nodes: tuple[Endpoint, ...]
+
+    @property
+    def primaries(self) -> list[Endpoint]:
+        """List the nodes that have slots."""
+        return list(dict.fromkeys(owner for owner in self.owners if owner is not None))
+
+
+class SlotOwner:
+    """The primary that has the slot of a key, looked up before each connection."""
+
+    moves = False
+
+    def __init__(self, address: Address, key: str) -> None:
+        self._address = address
+        self._slot = slot_of(key)
+        self._known = address.endpoints
+
+    async def locate(self) -> Address:
+        """Return the address of the node that has the slot now. Errors: NoConnection."""
+        found = await read_slot_map(self._address, self._known)
+        self._known = tuple(dict.fromkeys((*found.nodes, *self._address.endpoints)))
+        owner = found.owners[self._slot]
+        if owner is None:
+            raise BackendUnavailable(str(self._address), "a slot of the cluster has no node")
+        return self._address.server(owner)
+
+    async def moved(self, address: Address) -> None:
+        """Wait for ever."""
+        del address
+        await asyncio.get_running_loop().create_future()
+
+    async def aclose(self) -> None:
+        """Do nothing: no connection is kept."""
+
+
+async def read_slot_map(address: Address, nodes: Collection[Endpoint]) -> SlotMap:
+    """Ask nodes of a cluster, some at a time, until one knows who has which slot.
+
+    Errors: NoConnection, of the last that did not.
+    """
+    waiting = random.sample(list(nodes), len(nodes))
+    failure: NoConnection = BackendUnavailable(str(address), "no node of the cluster is known")
+    asking: set[asyncio.Task[SlotMap | NoConnection]] = set()
+    try:
+        while waiting or asking:
+            while waiting and len(asking) < _AT_ONCE:
+                asking.add(asyncio.create_task(_ask(address, waiting.pop())))
+            done, asking = await asyncio.wait(asking, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                found = task.result()
+                if isinstance(found, SlotMap):
+                    return found
+                failure = found
+    finally:
+        for task in asking:
+            task.cancel()
+    raise failure
+
+
+async def _ask(address: Address, node: Endpoint) -> SlotMap | NoConnection:
+    connection = address.server(node).connection(connect_timeout_s=_ANSWER_S)
+    try:
+        async with asyncio.timeout(_ANSWER_S):
+            await connection.connect()
+            query = connection.pack_command("CLUSTER", "SLOTS")
+            await connection.send_packed_command(query, check_health=False)
+            stated: Any = await connection.read_response()
+        return _read(stated, node)
+    except (RedisError, OSError, TimeoutError) as error:
+        return _failure(error, address.server(node))
+    finally:
+        with suppress(RedisError, OSError):
+            await connection.disconnect(nowait=True)
+
+
+def _failure(error: Exception, address: Address) -> NoConnection:
+    if isinstance(error, ResponseError) and "cluster support disabled" in str(error):
+        reason = "this server is not in cluster mode: write redis:// instead of redis+cluster://"
+        return BackendUnavailable(str(address), reason, final=True)
+    return connect_error(error, str(address))
+
+
+def _read(stated: Iterable[Any], asked: Endpoint) -> SlotMap:
+    owners: list[Endpoint | None] = [None] * SLOTS
+    nodes: dict[Endpoint, None] = {}
+    for first, last, *holders in stated:
+        found = [_endpoint(holder, asked) for holder in holders]
+        owners[first : last + 1] = [found[0]] * (last - first + 1)
+        nodes.update(dict.fromkeys(each for each in found if each is not None))
+    return SlotMap(tuple(owners), tuple(nodes))
+
+
+def _endpoint(holder: list[Any], asked: Endpoint) -> Endpoint | None:
+    """Read a node's place. Without a host it is that of the node that answers."""
+    host: bytes | None = holder[0]
+    if host == b"?":
+        return None
+    return (host.decode() if host else asked[0], int(holder[1]))

@@ -1,0 +1,214 @@
+"""A store, a watcher and a pool on a Redis Cluster: nodes die, slots move, order stays."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from pydantic import SecretStr
+
+pytest.importorskip("arq", reason="needs the worker extra")
+
+from redis_state import RedisStateStore, Settings
+from redis_state.errors import BackendUnavailable, CommandRefused
+from redis_state.models import TaskStatus
+from redis_state.transport.cluster.sender import ClusterSender
+from redis_state.transport.cluster.slots import SLOTS, slot_of
+from redis_state.transport.keys import Keys
+from redis_state.transport.transport import Transport
+from redis_state.worker import TaskContext
+from tests.support.clusters import Cluster, running_cluster, tag_in
+from tests.support.faults import Proxy
+from tests.support.load import load
+from tests.support.pools import becomes, pool
+from tests.support.samples import update as make_update
+from tests.support.sizes import sizes
+from tests.support.timing import spending
+
+pytestmark = pytest.mark.server
+WRITERS = 24
+# Beyond what the nodes need to agree on a new primary.
+SILENT_S = 2.0
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[Cluster]:
+    async with running_cluster() as made:
+        yield made
+
+
+def settings_of(cluster: Cluster, **options: float) -> Settings:
+    return Settings(url=SecretStr(cluster.url), namespace="spread").model_copy(update=options)
+
+
+def slots_of(sessions: list[str]) -> list[int]:
+    return [slot_of(Keys("spread").updates(each).rows) for each in sessions]
+
+
+async def work(context: TaskContext) -> str:
+    return await context.step("work", lambda: "done")
+
+
+async def test_callers_watchers_and_tasks_go_on_when_primaries_are_killed_and_stand_still() -> None:
+    async with (
+        running_cluster(replicas=1) as cluster,
+        RedisStateStore(settings_of(cluster, call_timeout_s=20.0)) as store,
+        pool(store, {"work": work}) as client,
+        load(store, writers=WRITERS).running() as writers,
+    ):
+        for lose in (cluster.kill, cluster.stop):
+            lost = await cluster.owner(slots_of(writers.sessions)[0])
+            lose(lost)
+            await cluster.failed_over(lost)
+            async with spending() as silent:
+                await writers.more()
+            assert silent.s < SILENT_S
+            task = await client.submit("work", "x", session_id="s")
+            await becomes(client, task, TaskStatus.COMPLETE)
+            if lose == cluster.kill:
+                cluster.start_node(lost)
+            else:
+                cluster.resume(lost)
+            await cluster.settled()
+
+
+@pytest.mark.parametrize("others", sizes(20, 2000))
+async def test_slots_that_move_under_load_keep_every_write_and_its_order(
+    cluster: Cluster, others: int
+) -> None:
+    async with (
+        RedisStateStore(settings_of(cluster)) as store,
+        pool(store, {"work": work}) as client,
+        load(store, writers=WRITERS).running() as writers,
+    ):
+        slots = slots_of(writers.sessions)
+        spread = {await cluster.owner(slot) for slot in slots}
+        assert len(spread) > 1
+        queue = slot_of("{spread}")
+        target = await cluster.owner(slots[0])
+        await cluster.move([*slots, queue, *range(0, SLOTS, SLOTS // others)], target)
+        assert {await cluster.owner(slot) for slot in slots} == {target}
+        await writers.more()
+        task = await client.submit("work", "x", session_id="s")
+        await becomes(client, task, TaskStatus.COMPLETE)
+
+
+async def test_sessions_go_on_in_a_slot_whose_move_was_begun_and_never_ended(
+    cluster: Cluster,
+) -> None:
+    async with (
+        RedisStateStore(settings_of(cluster)) as store,
+        load(store, writers=3).running() as writers,
+    ):
+        slot = slots_of(writers.sessions)[0]
+        source = await cluster.owner(slot)
+        target = next(port for port in cluster.ports if port != source)
+        await cluster.begin_move(slot, target)
+        # Nothing is moved: the calls of the session find all of their keys.
+        await writers.more()
+        await cluster.move_keys(slot, source, target)
+        # All is moved: each call is sent on.
+        await writers.more()
+        await cluster.end_move(slot, target)
+        await writers.more()
+
+
+async def test_a_call_whose_keys_are_half_moved_says_so_at_its_deadline_and_others_go_on(
+    cluster: Cluster,
+) -> None:
+    async with RedisStateStore(settings_of(cluster, call_timeout_s=1.0)) as store:
+        slot = slots_of(["here"])[0]
+        neighbour = tag_in(set(range(SLOTS)) - {slot})
+        for session in ("here", neighbour):
+            await store.save_update(make_update("first", session_id=session))
+        source = await cluster.owner(slot)
+        target = next(port for port in cluster.ports if port != source)
+        await cluster.begin_move(slot, target)
+        assert await cluster.move_keys(slot, source, target, most=1) == 1
+        late = asyncio.create_task(store.save_update(make_update("second", session_id="here")))
+        await store.save_update(make_update("second", session_id=neighbour))
+        with pytest.raises(BackendUnavailable, match="being moved to another node"):
+            await late
+        again = asyncio.create_task(store.save_update(make_update("third", session_id="here")))
+        await cluster.move_keys(slot, source, target)
+        await cluster.end_move(slot, target)
+        await again
+        kept = [each.update_id for each in await store.list_updates("here")]
+        assert kept == ["first", "third"]
+
+
+async def test_calls_that_nobody_awaits_keep_their_order_across_a_slot_that_moves(
+    cluster: Cluster,
+) -> None:
+    transport = Transport(settings_of(cluster))
+    sender = transport.sender
+    keys = [f"{{{tag}}}:list" for tag in ("a", "b", "c", "d")]
+    target = cluster.ports[0]
+    try:
+        for turn in range(40):
+            calls = [
+                # Those that may not be repeated, too: a node that has not the slot did nothing.
+                sender.send("RPUSH", key, f"{turn}.{number}", repeatable=False)
+                for number in range(30)
+                for key in keys
+            ]
+            if turn % 10 == 5:
+                target = cluster.ports[(cluster.ports.index(target) + 1) % len(cluster.ports)]
+                moving = asyncio.create_task(cluster.move(map(slot_of, keys), target))
+                await asyncio.gather(*calls)
+                await moving
+            else:
+                await asyncio.gather(*calls)
+        wanted = [f"{turn}.{number}".encode() for turn in range(40) for number in range(30)]
+        for key in keys:
+            assert await sender.send("LRANGE", key, 0, -1, repeatable=True) == wanted
+    finally:
+        await transport.aclose()
+
+
+async def test_the_calls_of_a_slot_share_commands_and_nothing_waits_for_another_node(
+    cluster: Cluster,
+) -> None:
+    async with RedisStateStore(settings_of(cluster)) as store:
+        await store.save_update(make_update("0"))
+        sender = store.transport.sender
+        assert isinstance(sender, ClusterSender)
+        commands = [await scripts_sent(cluster, port) for port in cluster.ports]
+        await asyncio.gather(
+            *(store.save_update(make_update(str(number))) for number in range(1, 25))
+        )
+        grown = [
+            await scripts_sent(cluster, port) - before
+            for port, before in zip(cluster.ports, commands, strict=True)
+        ]
+        # The first left at once, the others together.
+        assert sum(grown) <= 3
+
+
+async def scripts_sent(cluster: Cluster, port: int) -> int:
+    """Count the scripts that a node was sent."""
+    stated: str = await cluster.ask(port, "INFO", "commandstats")
+    return sum(
+        int(line.split("calls=")[1].split(",")[0])
+        for line in stated.splitlines()
+        if line.startswith(("cmdstat_eval:", "cmdstat_evalsha:"))
+    )
+
+
+async def test_what_is_wrong_with_an_address_is_named(cluster: Cluster, own_url: str) -> None:
+    node = Settings(url=SecretStr(f"redis://127.0.0.1:{cluster.ports[0]}"))
+    elsewhere = tag_in(range(SLOTS // 3, SLOTS))
+    async with RedisStateStore(node) as store:
+        with pytest.raises(CommandRefused, match=r"write redis\+cluster://"):
+            await store.list_updates(elsewhere)
+    gone = Settings(url=SecretStr("redis+cluster://127.0.0.1:1"), connect_timeout_s=0.3)
+    async with RedisStateStore(gone) as store:
+        with pytest.raises(BackendUnavailable, match=r"127\.0\.0\.1:1"):
+            await store.list_updates("s")
+    async with Proxy(own_url) as proxy:
+        single = Settings(url=SecretStr(f"redis+cluster://127.0.0.1:{proxy.port}"))
+        async with RedisStateStore(single) as store:
+            with pytest.raises(BackendUnavailable, match="not in cluster mode") as refused:
+                await store.list_updates("s")
+            assert refused.value.final
