@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.support import children
+from tests.support import children, forkserver
+from tests.support.faults import PROCESSES
 
 for _needed in ("arq", "typer", "rich"):
     pytest.importorskip(_needed, reason="needs the worker and the cli extras")
@@ -32,17 +33,22 @@ async def demo(folder: Path, *arguments: str, code: str = RUN) -> tuple[int, str
         (folder / name).write_text(f"# {name}\n\n## Part\n\nText.\n", encoding="utf-8")
     hidden = {"REDIS_STATE_URL", "REDIS_STATE_QUEUE_URL"}
     kept = {name: value for name, value in os.environ.items() if name not in hidden}
-    process = await children.start(
-        sys.executable,
-        "-c",
-        code,
-        *arguments,
-        *DOCUMENTS,
-        cwd=folder,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        env={**kept, "PYTHONPATH": PATH, "COLUMNS": "80"},
-    )
+    environment = {**kept, "PYTHONPATH": PATH, "COLUMNS": "80"}
+    process: children.Process
+    if code == RUN:
+        process = await forkserver.start(
+            *(str(PROCESSES / "forking.py"), "examples.penguiflow", *arguments, *DOCUMENTS),
+            environment=environment,
+            folder=folder,
+        )
+    else:
+        process = await children.start(
+            *(sys.executable, "-c", code, *arguments, *DOCUMENTS),
+            cwd=folder,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env=environment,
+        )
     async with asyncio.timeout(100):
         out, err = await process.communicate()
     assert process.returncode is not None

@@ -68,21 +68,30 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-async def start(folder: Path, *arguments: str, **environment: str) -> ForkedProcess:
-    """Start the demo; its workers are processes that it starts itself."""
+async def start(
+    folder: Path, *arguments: str, workers_forked: bool = True, **environment: str
+) -> ForkedProcess:
+    """Start the demo, which starts its workers: forked, or as it does for its user."""
     hidden = {"REDIS_STATE_URL", "REDIS_STATE_QUEUE_URL"}
     kept = {name: value for name, value in importing().items() if name not in hidden}
+    module = "examples.review"
+    command = (PROCESSES / "forking.py", module) if workers_forked else ("-m", module)
     return await forkserver.start(
-        PROCESSES / "review.py",
-        *("--pace", "0", *arguments),
+        *(*command, "--pace", "0", *arguments),
         environment={**kept, **environment},
         folder=folder,
         stdin=True,
     )
 
 
-async def demo(folder: Path, *arguments: str, answers: str = "", **environment: str) -> Ran:
-    process = await start(folder, *arguments, **environment)
+async def demo(
+    folder: Path,
+    *arguments: str,
+    answers: str = "",
+    workers_forked: bool = True,
+    **environment: str,
+) -> Ran:
+    process = await start(folder, *arguments, workers_forked=workers_forked, **environment)
     async with asyncio.timeout(60):
         out, err = await process.communicate(answers.encode())
     assert process.returncode is not None
@@ -103,7 +112,7 @@ async def are_gone(pids: list[int]) -> None:
 
 async def test_every_claim_of_the_review_holds(folder: Path) -> None:
     before = {name: (folder / name).read_bytes() for name in DOCUMENTS}
-    ran = await demo(folder, "--json", *DOCUMENTS)
+    ran = await demo(folder, "--json", *DOCUMENTS, workers_forked=False)
     assert ran.status == 0, ran.err
     outcome = ran.outcome
     assert outcome["ok"] is True

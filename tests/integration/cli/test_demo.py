@@ -46,20 +46,24 @@ class Ran:
         return [int(pid) for pid in re.findall(r":(\d+)(?=,|\n| in its)", self.err)]
 
 
-async def start(folder: Path, *arguments: str, **environment: str) -> ForkedProcess:
-    """Start the demo; its workers are processes that it starts itself."""
+async def start(
+    folder: Path, *arguments: str, workers_forked: bool = True, **environment: str
+) -> ForkedProcess:
+    """Start the demo, which starts its workers: forked, or as it does for its user."""
     hidden = {"REDIS_STATE_URL", "REDIS_STATE_QUEUE_URL"}
     kept = {name: value for name, value in importing().items() if name not in hidden}
+    command = (PROCESSES / "forking.py", "redis_state") if workers_forked else ("-m", "redis_state")
     return await forkserver.start(
-        PROCESSES / "command_line.py",
-        *("demo", *arguments),
+        *(*command, "demo", *arguments),
         environment={**kept, **environment},
         folder=folder,
     )
 
 
-async def demo(folder: Path, *arguments: str, **environment: str) -> Ran:
-    process = await start(folder, *arguments, **environment)
+async def demo(
+    folder: Path, *arguments: str, workers_forked: bool = True, **environment: str
+) -> Ran:
+    process = await start(folder, *arguments, workers_forked=workers_forked, **environment)
     async with asyncio.timeout(60):
         out, err = await process.communicate()
     assert process.returncode is not None
@@ -80,7 +84,7 @@ async def are_gone(pids: list[int]) -> None:
 
 @pytest.mark.slow
 async def test_every_claim_of_the_demo_holds(tmp_path: Path) -> None:
-    ran = await demo(tmp_path, "--json")
+    ran = await demo(tmp_path, "--json", workers_forked=False)
     assert ran.status == 0, ran.err
     outcome = ran.outcome
     assert (outcome["ok"], outcome["problems"]) == (True, [])
@@ -158,7 +162,8 @@ async def test_a_server_that_others_use_is_left_as_it_was(
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 async def test_nothing_is_left_when_it_is_stopped(tmp_path: Path, how: signal.Signals) -> None:
-    process = await start(tmp_path, "--json", "--pace", "2")
+    # Workers whose server is killed with the demo wait for it that long.
+    process = await start(tmp_path, "--json", "--pace", "2", REDIS_STATE_CALL_TIMEOUT_S="1")
     stated = ""
     async with asyncio.timeout(60):
         while "RUNNING" not in stated:
