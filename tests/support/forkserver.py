@@ -237,7 +237,8 @@ def _request(
     if _ADDRESS not in os.environ:
         atexit.register(launch())
     words = [str(word) for word in command]
-    document = {"command": words, "environment": dict(environment), "folder": str(folder)}
+    own = {**environment, _ADDRESS: os.environ[_ADDRESS]}
+    document = {"command": words, "environment": own, "folder": str(folder)}
     data = json.dumps(document).encode()
     whole = len(data).to_bytes(4, "big") + data
     request = socket.socket(socket.AF_UNIX)
