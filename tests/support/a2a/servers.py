@@ -16,7 +16,7 @@ from redis_state import Settings
 from redis_state.stores.a2a.tasks import Phase
 from redis_state.testing import eventually
 from tests.support import children, forkserver
-from tests.support.a2a_tasks import caller, server_on
+from tests.support.a2a.tasks import caller, server_on
 from tests.support.faults import PROCESSES, importing
 from tests.support.forkserver import ForkedProcess
 
