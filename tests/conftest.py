@@ -19,7 +19,7 @@ from redis_state import RedisStateStore, Settings
 from redis_state.scripts import Scripts
 from redis_state.transport.keys import Keys
 from redis_state.transport.transport import Transport
-from tests.support import children
+from tests.support import children, forkserver
 from tests.support.faults import run_server, short_directory
 from tests.support.hosts import KINDS, Host, open_host
 from tests.support.servers import Admin, TestServer, describe, start_server
@@ -67,6 +67,9 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("maxschedchunk", 0) is None:
         # Few tests at a time, so that no process of xdist has the long ones left at the end.
         config.option.maxschedchunk = 4
+    if config.getoption("numprocesses", None):
+        # One for all processes of xdist, which do not have this option themselves.
+        config.add_cleanup(forkserver.launch())
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

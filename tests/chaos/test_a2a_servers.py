@@ -31,8 +31,8 @@ from redis_state.stores.a2a.tasks import Phase
 from redis_state.testing import eventually
 from tests.chaos.trial import Trial
 from tests.support import children
-from tests.support.a2a_servers import Hook, Replica, RpcError, hook, message, replica, state_of
-from tests.support.a2a_tasks import caller, server_on
+from tests.support.a2a.servers import Hook, Replica, RpcError, hook, message, replica, state_of
+from tests.support.a2a.tasks import caller, server_on
 from tests.support.faults import own_binary, short_directory
 
 _REPLICAS = 3

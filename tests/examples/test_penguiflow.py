@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import os
 import re
 import sys
 from dataclasses import replace
@@ -14,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.support import children
+from tests.support.demos import end, start
+from tests.support.faults import importing
 
 for _needed in ("arq", "typer", "rich"):
     pytest.importorskip(_needed, reason="needs the worker and the cli extras")
@@ -21,7 +21,6 @@ for _needed in ("arq", "typer", "rich"):
 if TYPE_CHECKING:
     from examples.penguiflow.driver import Plan
 
-PATH = os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path if entry)
 RUN = "import runpy; runpy.run_module('examples.penguiflow', run_name='__main__', alter_sys=True)"
 WITHOUT = "import sys; sys.modules['penguiflow'] = None; " + RUN
 DOCUMENTS = ["README.md", "guide.md", "a[b]c.md"]
@@ -30,23 +29,18 @@ DOCUMENTS = ["README.md", "guide.md", "a[b]c.md"]
 async def demo(folder: Path, *arguments: str, code: str = RUN) -> tuple[int, str, str]:
     for name in DOCUMENTS:
         (folder / name).write_text(f"# {name}\n\n## Part\n\nText.\n", encoding="utf-8")
-    hidden = {"REDIS_STATE_URL", "REDIS_STATE_QUEUE_URL"}
-    kept = {name: value for name, value in os.environ.items() if name not in hidden}
-    process = await children.start(
-        sys.executable,
-        "-c",
-        code,
-        *arguments,
-        *DOCUMENTS,
+    options = [*arguments, *DOCUMENTS]
+    if code == RUN:
+        ran = await end(await start(folder, "examples.penguiflow", *options, COLUMNS="80"))
+        return ran.status, ran.out, ran.err
+    fresh = children.run(
+        [sys.executable, "-c", code, *options],
         cwd=folder,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        env={**kept, "PYTHONPATH": PATH, "COLUMNS": "80"},
+        capture_output=True,
+        text=True,
+        env=importing(COLUMNS="80"),
     )
-    async with asyncio.timeout(100):
-        out, err = await process.communicate()
-    assert process.returncode is not None
-    return process.returncode, out.decode(), err.decode()
+    return fresh.returncode, fresh.stdout, fresh.stderr
 
 
 @pytest.mark.slow

@@ -7,7 +7,6 @@ import json
 import os
 import re
 import signal
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +17,17 @@ for _needed in ("arq", "typer", "rich", "markdown_it"):
 
 from examples.review.outcome import INFORMATION, assign_roles  # noqa: E402
 from redis_state import RedisStateStore, Settings  # noqa: E402
-from redis_state.testing import eventually  # noqa: E402
-from tests.support import children, forkserver  # noqa: E402
-from tests.support.faults import (  # noqa: E402
-    PROCESSES,
-    Proxy,
-    certificate,
-    importing,
-    tls_server_context,
+from tests.support.demos import (  # noqa: E402
+    Ran,
+    are_gone,
+    end,
+    start,
+    stated_until,
+    stopped,
+    without_lifetime,
+    workers_in,
 )
+from tests.support.faults import Proxy, certificate, tls_server_context  # noqa: E402
 from tests.support.forkserver import ForkedProcess  # noqa: E402
 from tests.support.sizes import sizes  # noqa: E402
 
@@ -41,24 +42,6 @@ DOCUMENTS = {
 }
 
 
-@dataclass
-class Ran:
-    """What a demo printed and how it ended."""
-
-    status: int
-    out: str
-    err: str
-
-    @property
-    def outcome(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.out)
-        return found
-
-    @property
-    def workers(self) -> list[int]:
-        return [int(pid) for pid in re.findall(r":(\d+)(?=,|\n| in its)", self.err)]
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     for name, text in DOCUMENTS.items():
@@ -68,42 +51,17 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-async def start(folder: Path, *arguments: str, **environment: str) -> ForkedProcess:
-    """Start the demo; its workers are processes that it starts itself."""
-    hidden = {"REDIS_STATE_URL", "REDIS_STATE_QUEUE_URL"}
-    kept = {name: value for name, value in importing().items() if name not in hidden}
-    return await forkserver.start(
-        PROCESSES / "review.py",
-        *("--pace", "0", *arguments),
-        environment={**kept, **environment},
-        folder=folder,
-        stdin=True,
-    )
+async def begin(folder: Path, *arguments: str, **options: Any) -> ForkedProcess:
+    return await start(folder, "examples.review", "--pace", "0", *arguments, stdin=True, **options)
 
 
-async def demo(folder: Path, *arguments: str, answers: str = "", **environment: str) -> Ran:
-    process = await start(folder, *arguments, **environment)
-    async with asyncio.timeout(60):
-        out, err = await process.communicate(answers.encode())
-    assert process.returncode is not None
-    return Ran(process.returncode, out.decode(), err.decode())
-
-
-def alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
-
-
-async def are_gone(pids: list[int]) -> None:
-    await eventually(lambda: not any(map(alive, pids)), f"{pids} are gone", timeout_s=60)
+async def demo(folder: Path, *arguments: str, answers: str = "", **options: Any) -> Ran:
+    return await end(await begin(folder, *arguments, **options), answers)
 
 
 async def test_every_claim_of_the_review_holds(folder: Path) -> None:
     before = {name: (folder / name).read_bytes() for name in DOCUMENTS}
-    ran = await demo(folder, "--json", *DOCUMENTS)
+    ran = await demo(folder, "--json", *DOCUMENTS, workers_forked=False)
     assert ran.status == 0, ran.err
     outcome = ran.outcome
     assert outcome["ok"] is True
@@ -219,16 +177,11 @@ async def test_an_unreachable_server_ends_with_status_5_and_no_password(
 async def test_a_server_that_others_use_is_left_as_it_was(
     folder: Path, store: RedisStateStore, settings: Settings
 ) -> None:
-    async def without_lifetime() -> set[str]:
-        keys: list[bytes] = await store.transport.sender.send("KEYS", "*", repeatable=True)
-        lives = [await store.transport.sender.send("PTTL", key, repeatable=True) for key in keys]
-        return {key.decode() for key, life in zip(keys, lives, strict=True) if life == -1}
-
-    before = await without_lifetime()
+    before = await without_lifetime(store)
     url = settings.url.get_secret_value()
     ran = await demo(folder, "--json", "--url", url, *FEW, *DOCUMENTS)
     assert ran.status == 0, ran.err
-    assert await without_lifetime() <= before
+    assert await without_lifetime(store) <= before
 
 
 async def test_it_runs_over_tls(folder: Path, settings: Settings) -> None:
@@ -243,31 +196,18 @@ async def test_it_runs_over_tls(folder: Path, settings: Settings) -> None:
 # All three signals reach the same pool: `tests/integration/cli/test_demo.py` sends each.
 @pytest.mark.parametrize("how", sizes(signal.SIGKILL, signal.SIGINT))
 async def test_nothing_is_left_when_it_is_stopped(folder: Path, how: signal.Signals) -> None:
-    process = await start(folder, "--json", "--ask", *FEW, "README.md")
-    stated = ""
-    async with asyncio.timeout(60):
-        while "[Y/n]" not in stated:
-            stated += (await process.stderr.readline()).decode()
-    process.send_signal(how)
-    async with asyncio.timeout(60):
-        await process.wait()
-        stated += (await process.stderr.read()).decode()
-    workers = Ran(0, "", stated).workers
-    assert len(workers) >= 2
-    await are_gone(workers)
-    assert process.returncode == (-9 if how is signal.SIGKILL else 130)
-    assert "Traceback" not in stated
-    await children.end(process)
+    process = await begin(folder, "--json", "--ask", *FEW, "README.md")
+    stated = await stated_until(process, "[Y/n]")
+    assert len(workers_in(stated)) >= 2
+    await stopped(process, how, stated)
 
 
 async def test_it_fails_when_a_worker_dies(folder: Path, settings: Settings) -> None:
     url = settings.url.get_secret_value()
-    process = await start(folder, "--json", "--ask", *FEW, "--url", url, "README.md")
-    stated = ""
+    process = await begin(folder, "--json", "--ask", *FEW, "--url", url, "README.md")
+    stated = await stated_until(process, "[Y/n]")
+    os.kill(workers_in(stated)[-1], signal.SIGKILL)
     async with asyncio.timeout(60):
-        while "[Y/n]" not in stated:
-            stated += (await process.stderr.readline()).decode()
-        os.kill(Ran(0, "", stated).workers[-1], signal.SIGKILL)
         out, _ = await process.communicate()
     assert process.returncode == 1
     problems = json.loads(out)["problems"]

@@ -17,7 +17,7 @@ from redis_state.integrations.a2a import (
     create_versioned_task_store,
 )
 from redis_state.testing import eventually
-from tests.support.a2a_tasks import CANCELED, COMPLETED, caller, moved, piece, server_on, task
+from tests.support.a2a.tasks import CANCELED, COMPLETED, caller, moved, piece, server_on, task
 
 ME = caller()
 

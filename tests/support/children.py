@@ -1,7 +1,7 @@
 """The processes that tests start: each leads a group of its own, which ends with the test.
 
-No other file of the tests starts a process (`tests/unit/test_children.py`). What is left when a
-test has failed or timed out is killed, with all that it has started, by a fixture in
+No other file of the tests starts a process (`tests/unit/suite/test_children.py`). What is left when
+a test has failed or timed out is killed, with all that it has started, by a fixture in
 `tests/conftest.py`. If the test has passed, a process that is left fails it.
 """
 

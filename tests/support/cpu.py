@@ -1,8 +1,9 @@
 """The CPU seconds of each test: of its own process, and of the processes that it starts.
 
 ``pytest -p tests.support.cpu --cpu-report=<file>`` writes one JSON line for each test: the seconds
-of this process, of the processes below it, and of the clock. The fork server and its processes
-count among those below. A daemon does not count, because this process is not its parent.
+of this process, of the processes below it, and of the clock. A process of the fork server counts
+among those below when it has ended, but not one that it had forked itself. A daemon does not count,
+because this process is not its parent.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+
+from tests.support import forkserver
 
 _TICKS_S = 1 / os.sysconf("SC_CLK_TCK")
 _TASKS = Path(f"/proc/{os.getpid()}/task")
@@ -62,7 +65,8 @@ def _below() -> float:
     for task in _TASKS.iterdir():
         with suppress(OSError):
             _seen.update((task / "children").read_text(encoding="ascii").split())
-    return ended.ru_utime + ended.ru_stime + sum(map(_running, list(_seen)))
+    own = ended.ru_utime + ended.ru_stime + sum(map(_running, list(_seen)))
+    return own + forkserver.ended_s()
 
 
 def _running(pid: str) -> float:

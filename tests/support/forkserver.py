@@ -4,57 +4,92 @@ Importing takes most of the time of a short process. Each is a real one all the 
 group of its own, is killed and stopped like any other, and has its own environment, loop and random
 numbers. A test of imports, of the interpreter's options or of the installed command uses
 `children.start` instead.
+
+All test processes share one fork server (`tests/support/forking.py`). It ends with the process that
+started it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import atexit
-import gc
 import json
 import os
-import random
-import runpy
-import selectors
+import shutil
 import signal
 import socket
+import subprocess
 import sys
-import threading
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from importlib import import_module
 from pathlib import Path
-from types import FrameType
-from typing import Any, NoReturn, cast
+from typing import IO, Any
 
 from tests.support import children
 
-# Whatever of it there is: the suite also runs without the queue and without PenguiFlow.
-_PRELOADED = (
-    "redis_state.worker",
-    "redis_state.agents",
-    "redis_state.testing",
-    "redis_state.integrations.penguiflow",
-    "redis_state.cli.tasks",
-    "redis_state.cli.control",
-    "redis_state.cli.session",
-    "examples.a2a_server.server",
-    "penguiflow.planner",
-    "tests.support.faults",
-)
+# Of the running fork server: its socket.
+_ADDRESS = "REDIS_STATE_TEST_FORKS"
+_ended_s = 0.0
+_own_child = False
+_begin_interpreter = asyncio.create_subprocess_exec
+
+
+def launch() -> Callable[[], None]:
+    """Start the fork server of this process and of those that it starts; return how to end it."""
+    with ExitStack() as undo:
+        folder = tempfile.mkdtemp(prefix="rs-", dir="/tmp")
+        undo.callback(shutil.rmtree, folder, ignore_errors=True)
+        listener = undo.enter_context(socket.socket(socket.AF_UNIX))
+        listener.bind(f"{folder}/fork.sock")
+        listener.listen(128)
+        path = os.pathsep.join([str(children.ROOT), *filter(None, sys.path)])
+        undo.enter_context(
+            children.popen(
+                [sys.executable, "-m", "tests.support.forking", str(listener.fileno())],
+                pass_fds=[listener.fileno()],
+                stdin=subprocess.PIPE,
+                env={**os.environ, "PYTHONPATH": path},
+            )
+        )
+        global _own_child  # noqa: PLW0603 - one server for the process
+        _own_child = True
+        os.environ[_ADDRESS] = f"{folder}/fork.sock"
+        undo.callback(os.environ.pop, _ADDRESS)
+        return undo.pop_all().close
+    raise AssertionError
+
+
+def ended_s() -> float:
+    """Return the CPU seconds of what a server has forked here that is no child of this process."""
+    return 0.0 if _own_child else _ended_s
 
 
 class ForkedProcess:
     """A process of the fork server, with what tests need of `asyncio.subprocess.Process`."""
 
-    def __init__(self, pid: int, status: asyncio.StreamReader, pipes: _Pipes) -> None:
+    def __init__(
+        self, pid: int, status: tuple[asyncio.BaseTransport, asyncio.StreamReader], pipes: _Pipes
+    ) -> None:
         self.pid: int = pid
         self.returncode: int | None = None
-        self.stdin: asyncio.StreamWriter | None = pipes.stdin
-        self.stdout: asyncio.StreamReader = pipes.stdout
-        self.stderr: asyncio.StreamReader = pipes.stderr
         self._pipes = pipes
-        self._ended = asyncio.create_task(self._end(status))
+        self._ended = asyncio.create_task(self._end(*status))
+
+    @property
+    def stdin(self) -> asyncio.StreamWriter | None:
+        """What it reads, if a test writes that."""
+        return self._pipes.stdin
+
+    @property
+    def stdout(self) -> asyncio.StreamReader:
+        """What it prints; nothing if it prints elsewhere."""
+        return self._pipes.stdout
+
+    @property
+    def stderr(self) -> asyncio.StreamReader:
+        """What it complains of; nothing if it does so elsewhere."""
+        return self._pipes.stderr
 
     async def wait(self) -> int:
         """Wait for the end; return the status, minus the signal for one that was killed."""
@@ -93,231 +128,182 @@ class ForkedProcess:
         await self.wait()
         self._pipes.close()
 
-    async def _end(self, status: asyncio.StreamReader) -> int:
-        """Read how it ended, and to the end of its pipes: a loop may close right after."""
-        self.returncode = int(await status.readline())
-        await status.read()
+    async def _end(self, connection: asyncio.BaseTransport, status: asyncio.StreamReader) -> int:
+        self.returncode = _note_end(await status.readline())
+        connection.close()
         return self.returncode
 
 
-class _Pipes:
-    """The test's ends of a process's pipes."""
+class ForkedPopen:
+    """A process of the fork server without a loop, with what tests need of `subprocess.Popen`."""
 
-    def __init__(self) -> None:
-        self.stdin: asyncio.StreamWriter | None = None
-        self._transports: list[asyncio.BaseTransport] = []
+    def __init__(self, *command: str, environment: Mapping[str, str]) -> None:
+        pipes = [os.pipe() for _ in range(3)]
+        (theirs_in, ours_in), (ours_out, theirs_out), (ours_err, theirs_err) = pipes
+        request = _request(command, environment, Path.cwd(), [theirs_in, theirs_out, theirs_err])
+        self.stdin: IO[str] = os.fdopen(ours_in, "w", encoding="utf-8")
+        self.stdout: IO[str] = os.fdopen(ours_out, encoding="utf-8")
+        self.stderr: IO[str] = os.fdopen(ours_err, encoding="utf-8")
+        with request:
+            self._status: IO[bytes] = request.makefile("rb")
+        self.pid: int = int(self._status.readline())
+        self.returncode: int | None = None
+        children.adopt(self.pid)
 
-    def close(self) -> None:
-        """Close them."""
-        for transport in self._transports:
-            transport.close()
+    def communicate(self, given: str = "") -> tuple[str, str]:
+        """Write what it reads, read all that it prints, and wait for its end. Safe to repeat."""
+        if self.returncode is not None:
+            return "", ""
+        with suppress(BrokenPipeError), self.stdin:
+            self.stdin.write(given)
+        with self.stdout, self.stderr, self._status:
+            printed = self.stdout.read(), self.stderr.read()
+            self.returncode = _note_end(self._status.readline())
+        return printed
 
-    async def open(self, *, stdin: bool) -> tuple[list[int], asyncio.StreamReader]:
-        """Open them; return the process's ends, and what its status comes by."""
-        theirs: list[int] = []
-        if stdin:
-            read, write = os.pipe()
-            theirs.append(read)
-            loop = asyncio.get_running_loop()
-            transport, protocol = await loop.connect_write_pipe(
-                asyncio.streams.FlowControlMixin, os.fdopen(write, "wb", 0)
-            )
-            self._transports.append(transport)
-            self.stdin = asyncio.StreamWriter(transport, protocol, None, loop)
-        else:
-            theirs.append(os.open(os.devnull, os.O_RDONLY))
-        self.stdout = await self._reading(theirs)
-        self.stderr = await self._reading(theirs)
-        status = await self._reading(theirs)
-        return theirs, status
+    def send_signal(self, number: int) -> None:
+        """Send a signal, if it has not ended."""
+        if self.returncode is None:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, number)
 
-    async def _reading(self, theirs: list[int]) -> asyncio.StreamReader:
-        read, write = os.pipe()
-        theirs.append(write)
-        reader = asyncio.StreamReader(limit=1 << 24)
-        transport, _ = await asyncio.get_running_loop().connect_read_pipe(
-            lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(read, "rb", 0)
-        )
-        self._transports.append(transport)
-        return reader
-
-
-class _ForkServer:
-    """The server of this test process, started at its first use."""
-
-    def __init__(self) -> None:
-        self._socket: socket.socket | None = None
-
-    async def start(
-        self, argv: Sequence[str], environment: Mapping[str, str], folder: str, *, stdin: bool
-    ) -> ForkedProcess:
-        """Run a script with its arguments."""
-        if self._socket is None:
-            self._socket = self._launch(environment)
-        pipes = _Pipes()
-        theirs, status = await pipes.open(stdin=stdin)
-        request = json.dumps([list(argv), dict(environment), folder]).encode()
-        try:
-            # Without giving way: two requests must not be mixed. The server reads at once.
-            whole = len(request).to_bytes(4, "big") + request
-            sent = socket.send_fds(self._socket, [whole], theirs)
-            self._socket.sendall(whole[sent:])
-        finally:
-            for number in theirs:
-                os.close(number)
-        try:
-            pid = int(await status.readline())
-        except BaseException:
-            pipes.close()
-            raise
-        return ForkedProcess(pid, status, pipes)
-
-    def _launch(self, environment: Mapping[str, str]) -> socket.socket:
-        ours, its = socket.socketpair()
-        stack = ExitStack()
-        atexit.register(stack.close)
-        command = [sys.executable, "-m", "tests.support.forkserver", str(its.fileno())]
-        root = str(children.ROOT)
-        path = os.pathsep.join([root, environment.get("PYTHONPATH", "")])
-        stack.enter_context(
-            children.popen(
-                command, pass_fds=[its.fileno()], env={**environment, "PYTHONPATH": path}
-            )
-        )
-        its.close()
-        stack.callback(ours.close)
-        return ours
-
-
-_server = _ForkServer()
+    def kill(self) -> None:
+        """Send SIGKILL."""
+        self.send_signal(signal.SIGKILL)
 
 
 async def start(
-    script: str | Path,
-    *arguments: str,
+    *command: str | Path,
     environment: Mapping[str, str],
     folder: str | Path | None = None,
     stdin: bool = False,
 ) -> ForkedProcess:
-    """Run a script with its arguments in a folder, as ``python script ...`` does."""
-    where = str(folder or Path.cwd())
-    process = await _server.start([str(script), *arguments], environment, where, stdin=stdin)
+    """Run a program in a folder: a script, ``-m <module>`` or ``-c <code>``, with its arguments.
+
+    The process ends with the test.
+    """
+    given = asyncio.subprocess.PIPE if stdin else asyncio.subprocess.DEVNULL
+    process = await _fork(
+        command,
+        environment,
+        folder or Path.cwd(),
+        (given, asyncio.subprocess.PIPE, asyncio.subprocess.PIPE),
+    )
     children.adopt(process.pid)
     return process
 
 
-def serve(number: int) -> None:
-    """Fork a process for each request, and report how each ended, until the test process ends."""
-    for name in _PRELOADED:
-        with suppress(ImportError):
-            import_module(name)
-    gc.collect()
-    gc.freeze()
-    requests = socket.socket(fileno=number)
-    woken, wake = os.pipe()
-    os.set_blocking(wake, False)
-    signal.set_wakeup_fd(wake)
-    signal.signal(signal.SIGCHLD, _wake)
-    reports: dict[int, int] = {}
-    with selectors.DefaultSelector() as selector:
-        selector.register(requests, selectors.EVENT_READ)
-        selector.register(woken, selectors.EVENT_READ)
-        while True:
-            ready = {key.fd for key, _ in selector.select()}
-            if woken in ready:
-                os.read(woken, 1 << 10)
-                _report(reports)
-            if requests.fileno() in ready:
-                head, theirs, _, _ = socket.recv_fds(requests, 4, 4)
-                if not head:
-                    return
-                request = _exactly(requests, int.from_bytes(head, "big"))
-                pid = os.fork()
-                if pid == 0:
-                    selector.close()
-                    requests.close()
-                    # Held open here, the pipes of others would not end with them.
-                    for each in reports.values():
-                        os.close(each)
-                    _become(theirs, *json.loads(request))
-                reports[pid] = theirs.pop()
-                for each in theirs:
-                    os.close(each)
-                # It may have ended before it was noted.
-                _report(reports)
+async def execute(*command: str, **options: Any) -> Any:
+    """Fork where `asyncio.create_subprocess_exec` would start this interpreter again.
+
+    A process of a test that starts others puts it in its place (`tests/processes/forking.py`).
+    """
+    if command[0] != sys.executable:
+        return await _begin_interpreter(*command, **options)
+    streams = [options.get(name) for name in ("stdin", "stdout", "stderr")]
+    environment = options.get("env") or os.environ
+    return await _fork(command[1:], environment, options.get("cwd") or Path.cwd(), streams)
 
 
-def _wake(number: int, frame: FrameType | None) -> None:
-    """Do nothing: that there is a handler wakes the selector."""
-    del number, frame
-
-
-def _exactly(requests: socket.socket, length: int) -> bytes:
-    data = b""
-    while len(data) < length:
-        data += requests.recv(length - len(data))
-    return data
-
-
-def _report(reports: dict[int, int]) -> None:
-    """Write how each process ended that has ended by now."""
-    while reports:
-        pid, status = os.waitpid(-1, os.WNOHANG)
-        if pid == 0:
-            return
-        number = reports.pop(pid)
-        with suppress(BrokenPipeError):
-            os.write(number, b"%d\n" % os.waitstatus_to_exitcode(status))
-        os.close(number)
-
-
-def _become(
-    theirs: list[int], argv: list[str], environment: dict[str, str], folder: str
-) -> NoReturn:
-    """Be a process that was just started, and run the script to its end."""
-    os.setsid()
-    signal.set_wakeup_fd(-1)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    for place, number in enumerate(theirs[:3]):
-        os.dup2(number, place)
-        os.close(number)
-    # A process that it starts itself must not keep the test waiting for its status.
-    os.set_inheritable(theirs[3], False)  # noqa: FBT003
-    os.environ.clear()
-    os.environ.update(environment)
-    os.chdir(folder)
-    if not any(name.startswith("COVERAGE_") for name in environment):
-        sys.settrace(None)
-    sys.argv[:] = argv
-    sys.path[0] = str(Path(argv[0]).parent)
-    random.seed()
-    os.write(theirs[3], b"%d\n" % os.getpid())
-    os.close(theirs[3])
-    status: Any = 1
+async def _fork(
+    command: Sequence[str | Path],
+    environment: Mapping[str, str],
+    folder: str | Path,
+    streams: Sequence[Any],
+) -> ForkedProcess:
+    pipes = _Pipes()
+    theirs = [await pipes.open(place, wanted) for place, wanted in enumerate(streams)]
+    request = _request(command, environment, folder, theirs)
+    status = asyncio.StreamReader()
+    connection, _ = await asyncio.get_running_loop().create_unix_connection(
+        lambda: asyncio.StreamReaderProtocol(status), sock=request
+    )
     try:
-        runpy.run_path(argv[0], run_name="__main__")
-        status = 0
-    except SystemExit as ended:
-        status = ended.code
-    except BaseException as error:  # noqa: BLE001 - as the interpreter does
-        sys.excepthook(type(error), error, error.__traceback__)
+        pid = int(await status.readline())
+    except BaseException:
+        connection.close()
+        pipes.close()
+        raise
+    return ForkedProcess(pid, (connection, status), pipes)
+
+
+def _request(
+    command: Sequence[str | Path],
+    environment: Mapping[str, str],
+    folder: str | Path,
+    theirs: Sequence[int],
+) -> socket.socket:
+    """Request a process, and close the ends of the pipes that are its."""
+    if _ADDRESS not in os.environ:
+        atexit.register(launch())
+    words = [str(word) for word in command]
+    own = {**environment, _ADDRESS: os.environ[_ADDRESS]}
+    document = {"command": words, "environment": own, "folder": str(folder)}
+    data = json.dumps(document).encode()
+    whole = len(data).to_bytes(4, "big") + data
+    request = socket.socket(socket.AF_UNIX)
+    try:
+        request.connect(os.environ[_ADDRESS])
+        sent = socket.send_fds(request, [whole], theirs)
+        if rest := whole[sent:]:  # else the process may have ended already
+            request.sendall(rest)
+    except BaseException:
+        request.close()
+        raise
     finally:
-        _exit(status)
+        for number in theirs:
+            os.close(number)
+    return request
 
 
-def _exit(status: Any) -> NoReturn:
-    """End as the interpreter does: threads, what was registered, what is printed."""
-    code = status if isinstance(status, int) else int(status is not None)
-    with suppress(BaseException):
-        if status is not None and not isinstance(status, int):
-            sys.stderr.write(f"{status}\n")
-        cast("Any", threading)._shutdown()
-        atexit._run_exitfuncs()
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(Exception):
-            stream.flush()
-    os._exit(code & 0xFF)
+def _note_end(line: bytes) -> int:
+    global _ended_s  # noqa: PLW0603 - one count for the process
+    code, seconds = line.split()
+    _ended_s += float(seconds)
+    return int(code)
 
 
-if __name__ == "__main__":
-    serve(int(sys.argv[1]))
+class _Pipes:
+    """The test's ends of a process's standard streams."""
+
+    def __init__(self) -> None:
+        self.stdin: asyncio.StreamWriter | None = None
+        self.stdout: asyncio.StreamReader = asyncio.StreamReader(limit=1 << 24)
+        self.stderr: asyncio.StreamReader = asyncio.StreamReader(limit=1 << 24)
+        self._ours: list[asyncio.BaseTransport] = []
+
+    def close(self) -> None:
+        """Close them."""
+        for each in self._ours:
+            each.close()
+
+    async def open(self, place: int, wanted: Any) -> int:
+        """Open a stream as `asyncio.create_subprocess_exec` does; return the process's end."""
+        if wanted == asyncio.subprocess.PIPE:
+            return await (self._written() if place == 0 else self._read(place))
+        if place > 0:
+            (self.stdout if place == 1 else self.stderr).feed_eof()
+        if wanted == asyncio.subprocess.DEVNULL:
+            return os.open(os.devnull, os.O_RDWR)
+        return os.dup(
+            place if wanted is None else wanted if isinstance(wanted, int) else wanted.fileno()
+        )
+
+    async def _written(self) -> int:
+        read, write = os.pipe()
+        loop = asyncio.get_running_loop()
+        transport, protocol = await loop.connect_write_pipe(
+            asyncio.streams.FlowControlMixin, os.fdopen(write, "wb", 0)
+        )
+        self._ours.append(transport)
+        self.stdin = asyncio.StreamWriter(transport, protocol, None, loop)
+        return read
+
+    async def _read(self, place: int) -> int:
+        read, write = os.pipe()
+        reader = self.stdout if place == 1 else self.stderr
+        transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(read, "rb", 0)
+        )
+        self._ours.append(transport)
+        return write

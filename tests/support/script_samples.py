@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 from redis_state.scripts import Fence, LaneState, Reply, Scripts
 from redis_state.transport.keys import JobKeys, Keys, agent_shard
-from tests.support.a2a_rows import a2a_keys, drop, write
+from tests.support.a2a.rows import a2a_keys, drop, write
 from tests.support.scripts import (
     HOUR,
     append,

@@ -29,7 +29,7 @@ from redis_state.integrations.a2a.executor import InterruptibleExecutor
 from redis_state.scripts import Scripts
 from redis_state.stores.a2a import ownership
 from redis_state.testing import eventually
-from tests.support.a2a_tasks import (
+from tests.support.a2a.tasks import (
     CANCELED,
     COMPLETED,
     FAILED,

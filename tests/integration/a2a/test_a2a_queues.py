@@ -25,7 +25,7 @@ from redis_state.integrations.a2a import (
 from redis_state.primitives.lease import Leases
 from redis_state.scripts import Scripts
 from redis_state.testing import eventually
-from tests.support.a2a_servers import (
+from tests.support.a2a.servers import (
     Listener,
     RpcError,
     ended_within,
@@ -34,7 +34,7 @@ from tests.support.a2a_servers import (
     replica,
     state_of,
 )
-from tests.support.a2a_tasks import (
+from tests.support.a2a.tasks import (
     CANCELED,
     COMPLETED,
     FAILED,

@@ -14,7 +14,7 @@ pytest.importorskip("a2a.server.cluster", reason="needs a2a-sdk 1.2")
 from redis_state import Settings
 from redis_state.scripts import Scripts
 from redis_state.testing import eventually
-from tests.support.a2a_servers import (
+from tests.support.a2a.servers import (
     WAIT_S,
     Listener,
     Replica,

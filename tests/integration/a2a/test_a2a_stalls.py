@@ -44,7 +44,7 @@ from redis_state.scripts import Scripts
 from redis_state.stores.a2a.retry import repeated
 from redis_state.stores.a2a.tasks import Phase, VersionedTask
 from redis_state.testing import eventually
-from tests.support.a2a_tasks import (
+from tests.support.a2a.tasks import (
     COMPLETED,
     FAILED,
     SUBMITTED,

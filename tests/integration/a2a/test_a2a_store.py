@@ -26,8 +26,8 @@ from redis_state.integrations.a2a import (
     create_task_store,
 )
 from redis_state.scripts import Scripts
-from tests.support.a2a_rows import all_keys, drop
-from tests.support.a2a_tasks import (
+from tests.support.a2a.rows import all_keys, drop
+from tests.support.a2a.tasks import (
     CANCELED,
     COMPLETED,
     FAILED,

@@ -36,8 +36,8 @@ from redis_state.integrations.a2a.versioned import (
 )
 from redis_state.scripts import Scripts
 from redis_state.testing import eventually
-from tests.support.a2a_rows import all_keys
-from tests.support.a2a_tasks import (
+from tests.support.a2a.rows import all_keys
+from tests.support.a2a.tasks import (
     CANCELED,
     COMPLETED,
     FAILED,

@@ -36,7 +36,7 @@ from redis_state.testing import eventually
 from redis_state.transport.keys import a2a_keys, manager_scope
 from tests.processes.keep_task_states import chunk, name_of, status
 from tests.support import children
-from tests.support.a2a_rows import write
+from tests.support.a2a.rows import write
 from tests.support.rollback import rolling_back
 from tests.support.scripts import ask, clock_ms, clock_passes, lives, outcome
 

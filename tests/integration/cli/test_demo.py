@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import re
 import signal
-import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,67 +17,25 @@ for _needed in ("arq", "typer", "rich"):
 from redis_state import RedisStateStore, Settings  # noqa: E402
 from redis_state.demo.pool import WorkerPool  # noqa: E402
 from redis_state.demo.run import NOTE, ORDERS, Agent, update_problems, worker_problems  # noqa: E402
-from redis_state.testing import eventually  # noqa: E402
-from tests.support import forkserver  # noqa: E402
-from tests.support.faults import PROCESSES, importing  # noqa: E402
-from tests.support.forkserver import ForkedProcess  # noqa: E402
-
-PATH = os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path if entry)
-
-
-@dataclass
-class Ran:
-    """What a demo printed and how it ended."""
-
-    status: int
-    out: str
-    err: str
-
-    @property
-    def outcome(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.out)
-        return found
-
-    @property
-    def workers(self) -> list[int]:
-        return [int(pid) for pid in re.findall(r":(\d+)(?=,|\n| in its)", self.err)]
+from tests.support.demos import (  # noqa: E402
+    Ran,
+    are_gone,
+    end,
+    start,
+    stated_until,
+    stopped,
+    without_lifetime,
+    workers_in,
+)
 
 
-async def start(folder: Path, *arguments: str, **environment: str) -> ForkedProcess:
-    """Start the demo; its workers are processes that it starts itself."""
-    hidden = {"REDIS_STATE_URL", "REDIS_STATE_QUEUE_URL"}
-    kept = {name: value for name, value in importing().items() if name not in hidden}
-    return await forkserver.start(
-        PROCESSES / "command_line.py",
-        *("demo", *arguments),
-        environment={**kept, **environment},
-        folder=folder,
-    )
-
-
-async def demo(folder: Path, *arguments: str, **environment: str) -> Ran:
-    process = await start(folder, *arguments, **environment)
-    async with asyncio.timeout(60):
-        out, err = await process.communicate()
-    assert process.returncode is not None
-    return Ran(process.returncode, out.decode(), err.decode())
-
-
-def alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
-
-
-async def are_gone(pids: list[int]) -> None:
-    await eventually(lambda: not any(map(alive, pids)), f"{pids} are gone", timeout_s=60)
+async def demo(folder: Path, *arguments: str, **options: Any) -> Ran:
+    return await end(await start(folder, "redis_state", "demo", *arguments, **options))
 
 
 @pytest.mark.slow
 async def test_every_claim_of_the_demo_holds(tmp_path: Path) -> None:
-    ran = await demo(tmp_path, "--json")
+    ran = await demo(tmp_path, "--json", workers_forked=False)
     assert ran.status == 0, ran.err
     outcome = ran.outcome
     assert (outcome["ok"], outcome["problems"]) == (True, [])
@@ -144,34 +99,21 @@ async def test_an_unreachable_server_ends_with_status_5_and_no_password(
 async def test_a_server_that_others_use_is_left_as_it_was(
     tmp_path: Path, store: RedisStateStore, settings: Settings
 ) -> None:
-    async def without_lifetime() -> set[str]:
-        keys: list[bytes] = await store.transport.sender.send("KEYS", "*", repeatable=True)
-        lives = [await store.transport.sender.send("PTTL", key, repeatable=True) for key in keys]
-        return {key.decode() for key, life in zip(keys, lives, strict=True) if life == -1}
-
-    before = await without_lifetime()
+    before = await without_lifetime(store)
     ran = await demo(tmp_path, "--json", "--pace", "0", "--url", settings.url.get_secret_value())
     assert ran.status == 0, ran.err
-    assert await without_lifetime() <= before
+    assert await without_lifetime(store) <= before
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 async def test_nothing_is_left_when_it_is_stopped(tmp_path: Path, how: signal.Signals) -> None:
-    process = await start(tmp_path, "--json", "--pace", "2")
-    stated = ""
-    async with asyncio.timeout(60):
-        while "RUNNING" not in stated:
-            stated += (await process.stderr.readline()).decode()
-    process.send_signal(how)
-    async with asyncio.timeout(60):
-        await process.wait()
-        stated += (await process.stderr.read()).decode()
-    workers = Ran(0, "", stated).workers
-    assert len(set(workers)) == 3
-    await are_gone(workers)
-    assert process.returncode == (-9 if how is signal.SIGKILL else 130)
-    assert "Traceback" not in stated
+    command = ("redis_state", "demo", "--json", "--pace", "2")
+    # Workers whose server is killed with the demo wait for it that long.
+    process = await start(tmp_path, *command, REDIS_STATE_CALL_TIMEOUT_S="1")
+    stated = await stated_until(process, "RUNNING")
+    assert len(set(workers_in(stated))) == 3
+    await stopped(process, how, stated)
 
 
 async def test_a_worker_that_dies_is_reported_at_once_with_its_last_lines(tmp_path: Path) -> None:

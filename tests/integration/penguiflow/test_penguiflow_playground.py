@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -32,7 +31,7 @@ from redis_state.integrations.penguiflow.playground import (
 from redis_state.integrations.penguiflow.private_names import replaced
 from redis_state.integrations.penguiflow.sessions import WatchedStore
 from redis_state.testing import eventually
-from tests.support import children
+from tests.support import children, forkserver
 from tests.support.faults import importing
 
 AGENT = """
@@ -99,14 +98,8 @@ async def dev(project: Path, settings: Settings) -> AsyncGenerator[Any]:
     )
     module = "redis_state.integrations.penguiflow.playground"
     options = ("--project-root", str(project), "--port", "0", "--no-browser")
-    process = await children.start(
-        *(sys.executable, "-m", module, *options),
-        stdout=asyncio.subprocess.DEVNULL,
-        stderr=asyncio.subprocess.PIPE,
-        env=importing(),
-    )
+    process = await forkserver.start("-m", module, *options, environment=importing())
     try:
-        assert process.stderr is not None
         async with asyncio.timeout(30):
             while "running on" not in (stated := (await process.stderr.readline()).decode()):
                 assert stated, "it has ended"

@@ -27,7 +27,7 @@ from redis_state.embedded import server as embedded
 from redis_state.embedded import supervisor as embedded_keeper
 from redis_state.embedded.server import EmbeddedServer, find_server_binary, start_embedded
 from redis_state.errors import ConfigError
-from tests.support import children
+from tests.support import children, forkserver
 from tests.support.faults import own_binary
 
 ROOT = Path(__file__).parents[3]
@@ -36,7 +36,9 @@ KINDS = ("redis-server", "valkey-server")
 
 USER = """
 import sys
+import warnings
 from pathlib import Path
+warnings.simplefilter("error")
 from redis_state.embedded.server import start_embedded
 directory = Path(sys.argv[1]) if sys.argv[1] else None
 server = start_embedded(directory, binary=Path(sys.argv[2]))
@@ -149,15 +151,21 @@ def run_id(socket_path: Path) -> str:
 class User:
     """Another process that uses an embedded server."""
 
-    def __init__(self, directory: Path | None, binary: Path) -> None:
-        self.process = children.launch(
-            [sys.executable, "-W", "error", "-c", USER, str(directory or ""), str(binary)],
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+    def __init__(self, directory: Path | None, binary: Path, *, forked: bool = True) -> None:
+        program = ("-c", USER, str(directory or ""), str(binary))
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        self.process: forkserver.ForkedPopen | subprocess.Popen[str]
+        if forked:
+            self.process = forkserver.ForkedPopen(*program, environment=environment)
+        else:
+            self.process = children.launch(
+                [sys.executable, "-W", "error", *program],
+                env=environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
 
     def wait_until_started(self) -> User:
         assert self.process.stdout is not None
@@ -168,21 +176,23 @@ class User:
 
     def leave(self) -> None:
         """Let the process end by itself, without stop(), and check that it does so silently."""
-        _, complaints = self.process.communicate("\n", timeout=DEADLINE_S)
+        _, complaints = self.process.communicate("\n")
         assert (self.process.returncode, complaints) == (0, "")
 
     def kill(self, signum: signal.Signals) -> None:
         self.process.send_signal(signum)
-        self.process.communicate(timeout=DEADLINE_S)
+        self.process.communicate()
 
 
 @contextlib.contextmanager
-def user(directory: Path | None, binary: Path) -> Generator[User, None, None]:
-    other = User(directory, binary)
+def user(
+    directory: Path | None, binary: Path, *, forked: bool = True
+) -> Generator[User, None, None]:
+    other = User(directory, binary, forked=forked)
     try:
         yield other.wait_until_started()
     finally:
-        if other.process.poll() is None:
+        if other.process.returncode is None:
             other.kill(signal.SIGKILL)
 
 
@@ -234,7 +244,7 @@ def test_data_is_kept_across_stop_and_start(binary: Path, home: Path) -> None:
 
 
 def test_second_process_joins_and_outlives_the_first(binary: Path, home: Path) -> None:
-    with user(home, binary) as first, user(home, binary) as second:
+    with user(home, binary, forked=False) as first, user(home, binary) as second:
         assert second.pid == first.pid
         before = run_id(first.socket_path)
         first.leave()

@@ -21,7 +21,7 @@ from redis_state.models.snapshots import Snapshot
 from redis_state.scripts import SCRIPTS, Reply, Scripts
 from redis_state.testing import eventually
 from redis_state.transport.keys import Keys, call_key
-from tests.support.a2a_rows import a2a_keys, create, drop
+from tests.support.a2a.rows import a2a_keys, create, drop
 from tests.support.agents import fresh
 from tests.support.faults import Proxy
 from tests.support.script_samples import CALLS, SESSION, job_keys

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from redis_state.scripts import Scripts
 from redis_state.transport.keys import Keys
-from tests.support.a2a_rows import a2a_keys
+from tests.support.a2a.rows import a2a_keys
 from tests.support.scripts import HOUR, fields, lives, ok
 
 

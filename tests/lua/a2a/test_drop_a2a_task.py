@@ -7,7 +7,7 @@ import pytest
 from redis_state.errors import CorruptState
 from redis_state.scripts import ReplyCode, Scripts
 from redis_state.transport.keys import Keys
-from tests.support.a2a_rows import a2a_keys, create, drop, indexed, write
+from tests.support.a2a.rows import a2a_keys, create, drop, indexed, write
 from tests.support.scripts import HOUR, ask, fields, lives, no, ok, rows_of
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from redis_state.scripts import ReplyCode, Scripts
 from redis_state.transport.keys import A2AKeys, Keys
-from tests.support.a2a_rows import a2a_keys, create, drop, write
+from tests.support.a2a.rows import a2a_keys, create, drop, write
 from tests.support.scripts import HOUR, clock_ms, clock_passes, no
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from redis_state.scripts import ReplyCode, Scripts
 from redis_state.transport.keys import Keys
-from tests.support.a2a_rows import SCOPE, TIMELESS, a2a_keys, all_keys, create, indexed, write
+from tests.support.a2a.rows import SCOPE, TIMELESS, a2a_keys, all_keys, create, indexed, write
 from tests.support.scripts import (
     HOUR,
     append,

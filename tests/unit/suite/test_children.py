@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.support import children
 from tests.support.faults import importing
 
-TESTS = Path(__file__).resolve().parents[1]
+TESTS = Path(__file__).resolve().parents[2]
 STARTERS = {
     *("subprocess.run", "subprocess.Popen", "subprocess.call"),
     *("subprocess.check_call", "subprocess.check_output"),

@@ -16,7 +16,7 @@ from redis_state import Settings
 from redis_state.stores.a2a.tasks import Phase
 from redis_state.testing import eventually
 from tests.support import children, forkserver
-from tests.support.a2a_tasks import caller, server_on
+from tests.support.a2a.tasks import caller, server_on
 from tests.support.faults import PROCESSES, importing
 from tests.support.forkserver import ForkedProcess
 
@@ -129,16 +129,12 @@ class Listener:
 
 
 @contextlib.asynccontextmanager
-async def command(
-    settings: Settings, *options: str
-) -> AsyncGenerator[asyncio.subprocess.Process, None]:
+async def command(settings: Settings, *options: str) -> AsyncGenerator[ForkedProcess, None]:
     """Run the example's command on the suite's server, and see to it that it ends."""
-    process = await children.start(
-        *(sys.executable, "-m", "examples.a2a_server"),
+    process = await forkserver.start(
+        *(PROCESSES / "forking.py", "examples.a2a_server"),
         *("--url", settings.url.get_secret_value(), "--namespace", settings.namespace, *options),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        env=_untraced(),
+        environment=_untraced(),
     )
     try:
         yield process

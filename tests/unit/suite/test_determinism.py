@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.faults import run_python
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 # What a run draws: in the order of its tests, an example, and what `random` gives.
 DRAWS = """
 import random
