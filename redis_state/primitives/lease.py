@@ -10,14 +10,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf
+from typing import Self
 
 from redis_state.errors import BackendError, LeaseLost
 from redis_state.scripts import Fence, ReplyCode, Scripts
 
 log: logging.Logger = logging.getLogger(__name__)
+
+# Of the moments at which a lease may be renewed.
+_THIRD = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,56 +88,84 @@ class Leases:
         """Give it back. Does nothing if it is no longer held."""
         await self._scripts.release_lease(held.key, owner=held.owner, epoch=held.epoch)
 
-    async def keep(
-        self, held: HeldLease, *, duration_ms: int, limit_s: float | None = None
-    ) -> LeaseLost | None:
-        """Renew the lease each third of its time until it is lost; return how.
-
-        After ``limit_s`` it is renewed no more, and None is returned: then it runs out. A server
-        that cannot be reached, or is full, is tried again soon.
-        """
-        now = asyncio.get_running_loop().time
-        begun = now()
-        pause_s = duration_ms / 3000
-        while True:
-            await asyncio.sleep(pause_s)
-            if limit_s is not None and now() - begun > limit_s:
-                log.warning("a lease is not renewed any more: %g s are over", limit_s)
-                return None
-            pause_s = duration_ms / 3000
-            try:
-                await self.renew(held, duration_ms=duration_ms)
-            except LeaseLost as error:
-                return error
-            except BackendError as error:
-                log.warning("a lease could not be renewed: %s", error)
-                pause_s = duration_ms / 30_000
-
-    @asynccontextmanager
-    async def keeping(
+    def keep(
         self,
         held: HeldLease,
         *,
         duration_ms: int,
-        on_lost: Callable[[LeaseLost], None],
+        on_lost: Callable[[LeaseLost], object],
         limit_s: float | None = None,
-    ) -> AsyncGenerator[None, None]:
-        """Renew the lease, see `keep`, for the length of the block.
+    ) -> Renewal:
+        """Renew the lease from now on, in this loop, until the renewal is stopped. Sends nothing.
 
-        ``on_lost`` is called once, in this loop, when it was taken over.
+        ``on_lost`` is called once if it is taken over. After ``limit_s`` it is renewed no more, and
+        nothing is called: then it runs out.
         """
+        return Renewal(self, held, duration_ms, on_lost, limit_s)
 
-        async def beat() -> None:
-            lost = await self.keep(held, duration_ms=duration_ms, limit_s=limit_s)
-            if lost is not None:
-                on_lost(lost)
 
-        heart = asyncio.create_task(beat(), name="redis_state lease")
+@dataclass(eq=False)
+class Renewal:
+    """The renewal of one held lease. Also a context manager, which stops it.
+
+    It renews each third of the lease's time. A server that cannot be reached, or is full, is tried
+    again soon. Each lease has a timer of its own, so none waits for another's renewal. The timers
+    stop at common moments, so the leases that are due then are renewed in one write.
+    """
+
+    leases: Leases
+    held: HeldLease
+    duration_ms: int
+    on_lost: Callable[[LeaseLost], object]
+    limit_s: float | None = None
+
+    def __post_init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._ends_s = inf if self.limit_s is None else self._loop.time() + self.limit_s
+        self._stopped = False
+        self._next: asyncio.TimerHandle | asyncio.Task[None] = self._in(_THIRD)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Renew it no more, and report nothing. Safe to repeat."""
+        self._stopped = True
+        self._next.cancel()
+
+    async def renew(self) -> None:
+        """Renew the lease now, and report if it is lost. Errors: BackendError."""
         try:
-            yield
-        finally:
-            heart.cancel()
-            await asyncio.wait({heart})
+            await self.leases.renew(self.held, duration_ms=self.duration_ms)
+        except LeaseLost as lost:
+            if not self._stopped:
+                self.stop()
+                self.on_lost(lost)
+
+    def _in(self, moments: int) -> asyncio.TimerHandle:
+        """Wait for one of the common moments, of which there are 30 in a lease's length."""
+        apart_s = self.duration_ms / 30_000
+        when_s = (self._loop.time() // apart_s + moments) * apart_s
+        return self._loop.call_at(when_s, self._begin)
+
+    def _begin(self) -> None:
+        if self._loop.time() > self._ends_s:
+            log.warning("a lease is not renewed any more: its time is over")
+            return
+        self._next = self._loop.create_task(self._beat(), name="redis_state lease")
+
+    async def _beat(self) -> None:
+        moments = _THIRD
+        try:
+            await self.renew()
+        except BackendError as error:
+            log.warning("a lease could not be renewed: %s", error)
+            moments = 1
+        if not self._stopped:
+            self._next = self._in(moments)
 
 
 def new_owner() -> str:

@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import Future
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, Literal, Protocol
 
 from redis_state.errors import BackendError, LeaseLost
@@ -29,15 +29,15 @@ _JOIN_S = 5.0
 class LeaseRenewer(Protocol):
     """Who keeps a lease for the length of a run."""
 
-    def keeping(
+    def keep(
         self,
         held: HeldLease,
         *,
         duration_ms: int,
-        on_lost: Callable[[LeaseLost], None],
+        on_lost: Callable[[LeaseLost], object],
         limit_s: float | None = None,
-    ) -> AbstractAsyncContextManager[None]:
-        """Renew a lease for the length of the block. See `Leases.keeping`."""
+    ) -> AbstractContextManager[object]:
+        """Renew a lease for the length of the block. See `Leases.keep`."""
         ...
 
 
@@ -89,15 +89,15 @@ class ThreadLeaseRenewer:
         self._thread = thread
         self._leases = leases
 
-    @asynccontextmanager
-    async def keeping(
+    @contextmanager
+    def keep(
         self,
         held: HeldLease,
         *,
         duration_ms: int,
-        on_lost: Callable[[LeaseLost], None],
+        on_lost: Callable[[LeaseLost], object],
         limit_s: float | None = None,
-    ) -> AsyncGenerator[None, None]:
+    ) -> Generator[None, None, None]:
         """Renew a lease for the length of the block, and for ``limit_s`` at most.
 
         ``on_lost`` is called in the loop of the block, as soon as that gives way.
@@ -109,15 +109,17 @@ class ThreadLeaseRenewer:
             if not over:
                 on_lost(lost)
 
-        async def beat() -> None:
-            lost = await self._leases.keep(held, duration_ms=duration_ms, limit_s=limit_s)
-            if lost is not None:
-                with suppress(RuntimeError):  # the block's loop has ended
-                    home.call_soon_threadsafe(report, lost)
+        def lose(lost: LeaseLost) -> None:
+            with suppress(RuntimeError):  # the block's loop has ended
+                home.call_soon_threadsafe(report, lost)
 
-        beating = self._thread.spawn(beat())
+        async def renew() -> None:
+            with self._leases.keep(held, duration_ms=duration_ms, on_lost=lose, limit_s=limit_s):
+                await asyncio.Event().wait()
+
+        renewing = self._thread.spawn(renew())
         try:
             yield
         finally:
             over = True
-            beating.cancel()
+            renewing.cancel()

@@ -211,7 +211,7 @@ class _TaskRun:
     async def run(self) -> None:
         """Run the handler and write its outcome; hand the task off if cancelled."""
         lease_ms = self._config.lease_ms
-        async with self._config.keeper.keeping(
+        with self._config.keeper.keep(
             self._started.held,
             duration_ms=lease_ms,
             on_lost=self._lose,

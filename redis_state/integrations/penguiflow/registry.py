@@ -19,7 +19,7 @@ from penguiflow.sessions import TaskRegistry
 from penguiflow.state import TaskState, TaskStatus
 
 from redis_state.errors import BackendError, LeaseLost
-from redis_state.primitives.lease import HeldLease, Leases
+from redis_state.primitives.lease import HeldLease, Leases, Renewal
 from redis_state.scripts import Fence, ReplyCode
 from redis_state.stores.base import ms
 
@@ -50,7 +50,7 @@ class TaskLeases:
         self._leases = Leases(store.base.scripts, keep_ms=ms(settings.active_task_ttl))
         self._duration_ms = ms(settings.session_task_lease)
         self._held: dict[str, HeldLease] = {}
-        self._beats: dict[str, asyncio.Task[None]] = {}
+        self._renewals: dict[str, Renewal] = {}
 
     def __contains__(self, task_id: str) -> bool:
         return task_id in self._held
@@ -76,9 +76,12 @@ class TaskLeases:
 
     def keep(self, task_id: str) -> None:
         """Renew a lease that was taken until it is given back."""
-        if task_id not in self._beats:
-            beating = self._beat(task_id, self._held[task_id])
-            self._beats[task_id] = asyncio.create_task(beating, name="redis_state task lease")
+        if task_id not in self._renewals:
+            self._renewals[task_id] = self._leases.keep(
+                self._held[task_id],
+                duration_ms=self._duration_ms,
+                on_lost=lambda _: self._on_lost(task_id),
+            )
 
     async def give_back(self, task_id: str) -> None:
         """Release a lease. If the server is unreachable it expires."""
@@ -89,9 +92,9 @@ class TaskLeases:
 
     def drop(self, task_id: str) -> HeldLease | None:
         """Renew a lease no more, and write under it no more."""
-        beating = self._beats.pop(task_id, None)
-        if beating is not None and beating is not asyncio.current_task():
-            beating.cancel()
+        renewal = self._renewals.pop(task_id, None)
+        if renewal is not None:
+            renewal.stop()
         return self._held.pop(task_id, None)
 
     async def free(self, task_id: str) -> None:
@@ -110,10 +113,6 @@ class TaskLeases:
             return None
         _, _, epoch, left_ms = reply.facts[:4]
         return Standing(TaskStatus(reply.text(0)), epoch, left_ms, bool(reply.facts[8]))
-
-    async def _beat(self, task_id: str, held: HeldLease) -> None:
-        if await self._leases.keep(held, duration_ms=self._duration_ms) is not None:
-            self._on_lost(task_id)
 
 
 class SharedRegistry(TaskRegistry):  # type: ignore[misc]  # penguiflow has no types

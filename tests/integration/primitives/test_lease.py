@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from collections import Counter
+from contextlib import ExitStack
 
 import pytest
 from hypothesis import strategies as st
@@ -141,7 +143,7 @@ async def test_a_kept_lease_is_renewed_until_it_is_taken_over(scripts: Scripts, 
     async def expires() -> int:
         return int((await fields(scripts, lease))["expires"])
 
-    async with leases.keeping(held, duration_ms=90, on_lost=lost.append):
+    with leases.keep(held, duration_ms=90, on_lost=lost.append):
         first = await expires()
 
         async def renewed() -> bool:
@@ -172,7 +174,7 @@ async def test_a_kept_lease_outlives_a_server_that_does_not_answer(
             held = await leases.acquire(lease, duration_ms=HOUR)
             assert held is not None
             lost: list[LeaseLost] = []
-            async with leases.keeping(held, duration_ms=300, on_lost=lost.append):
+            with leases.keep(held, duration_ms=300, on_lost=lost.append):
                 proxy.refuse()
                 proxy.cut()
                 await ask(scripts, "HSET", lease, "expires", 0)
@@ -194,5 +196,92 @@ async def test_a_lease_is_not_renewed_past_its_limit(scripts: Scripts, keys: Key
     leases = Leases(scripts, keep_ms=HOUR)
     held = await leases.acquire(keys.lease("s", "limit"), duration_ms=150)
     assert held is not None
-    async with asyncio.timeout(60):
-        assert await leases.keep(held, duration_ms=150, limit_s=0.3) is None
+    lost: list[LeaseLost] = []
+    with leases.keep(held, duration_ms=150, on_lost=lost.append, limit_s=0.3):
+
+        async def expired() -> bool:
+            return not await leases.is_held(held.key)
+
+        await eventually(expired, "the lease runs out")
+    assert not lost
+
+
+class CountedLeases(Leases):
+    """Leases of which the renewals are counted, and that of ``slow`` waits."""
+
+    def __init__(self, scripts: Scripts, *, slow: str = "") -> None:
+        super().__init__(scripts, keep_ms=HOUR)
+        self.slow, self.go_on = slow, asyncio.Event()
+        self.renewed: Counter[str] = Counter()
+
+    async def renew(self, held: HeldLease, *, duration_ms: int) -> None:
+        """Renew a lease, and count it."""
+        self.renewed[held.key] += 1
+        if held.key == self.slow:
+            await self.go_on.wait()
+        await super().renew(held, duration_ms=duration_ms)
+
+    async def hold(self, *keys: str) -> list[HeldLease]:
+        """Take leases for an hour."""
+        held = [await self.acquire(key, duration_ms=HOUR) for key in keys]
+        return [lease for lease in held if lease is not None]
+
+
+async def test_many_leases_are_renewed_in_few_writes(scripts: Scripts, keys: Keys) -> None:
+    leases = CountedLeases(scripts)
+    held = await leases.hold(*(keys.lease("s", str(n)) for n in range(24)))
+    before = scripts.transport.sender.batches
+    lost: list[LeaseLost] = []
+    with ExitStack() as kept:
+        for lease in held:
+            kept.enter_context(leases.keep(lease, duration_ms=300, on_lost=lost.append))
+            await asyncio.sleep(0)
+        await eventually(
+            lambda: all(leases.renewed[lease.key] > 5 for lease in held), "all are renewed"
+        )
+    assert scripts.transport.sender.batches - before < leases.renewed.total() / 2
+    assert (len(held), lost) == (24, [])
+
+
+async def test_neither_a_slow_renewal_nor_one_that_fails_delays_another(
+    scripts: Scripts, keys: Keys
+) -> None:
+    slow, failing, good = (keys.lease("s", name) for name in ("slow", "failing", "good"))
+    leases = CountedLeases(scripts, slow=slow)
+    held = await leases.hold(slow, failing, good)
+    await ask(scripts, "DEL", failing)
+    await ask(scripts, "SET", failing, "no lease", "PX", HOUR)
+    lost: list[LeaseLost] = []
+    with ExitStack() as kept:
+        for lease in held:
+            kept.enter_context(leases.keep(lease, duration_ms=90, on_lost=lost.append))
+        await eventually(lambda: leases.renewed[good] > 3, "the good one is renewed")
+        # One that fails is tried again sooner.
+        assert leases.renewed[failing] > leases.renewed[good]
+        assert leases.renewed[slow] == 1
+        leases.go_on.set()
+        await eventually(lambda: leases.renewed[slow] > 1, "the slow one goes on")
+    assert not lost
+
+
+async def test_a_renewal_that_is_stopped_before_or_while_it_is_sent_reports_nothing(
+    scripts: Scripts, keys: Keys
+) -> None:
+    leases = CountedLeases(scripts, slow=keys.lease("s", "slow"))
+    (held,) = await leases.hold(leases.slow)
+    lost: list[LeaseLost] = []
+    renewals = [leases.keep(held, duration_ms=90, on_lost=lost.append) for _ in range(2)]
+    await eventually(lambda: leases.renewed[held.key] == 2, "both renew")
+    for renewal in renewals:
+        renewal.stop()
+        renewal.stop()
+    await leases.release(held)
+    leases.go_on.set()
+    await renewals[0].renew()
+    assert not lost
+    (other,) = await leases.hold(keys.lease("s", "other"))
+    with leases.keep(other, duration_ms=HOUR, on_lost=lost.append) as renewal:
+        await leases.release(other)
+        await renewal.renew()
+        await renewal.renew()
+        assert [error.released for error in lost] == [True]

@@ -175,7 +175,7 @@ async def test_a_thread_keeps_a_lease_through_an_outage(
         held = await leases.acquire(key, duration_ms=800)
         assert held is not None
         lost: list[Any] = []
-        async with keeper.keeping(held, duration_ms=800, on_lost=lost.append):
+        with keeper.keep(held, duration_ms=800, on_lost=lost.append):
 
             async def until() -> int:
                 return int(
