@@ -12,7 +12,6 @@ import logging
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import inf
 from typing import Self
 
 from redis_state.errors import BackendError, LeaseLost
@@ -42,10 +41,11 @@ class Leases:
     """Take, renew and give back leases.
 
     ``keep_ms`` is how long an epoch is remembered after its lease has run out. A later claim's is
-    greater all the same, unless the server's clock was set back meanwhile.
+    greater all the same, unless the server's clock was set back meanwhile. None is for leases in
+    the hash of a record, which decides itself how long it lives.
     """
 
-    def __init__(self, scripts: Scripts, *, keep_ms: int) -> None:
+    def __init__(self, scripts: Scripts, *, keep_ms: int | None) -> None:
         self._scripts = scripts
         self._keep_ms = keep_ms
 
@@ -94,14 +94,14 @@ class Leases:
         *,
         duration_ms: int,
         on_lost: Callable[[LeaseLost], object],
-        limit_s: float | None = None,
+        wanted: Callable[[], bool] | None = None,
     ) -> Renewal:
         """Renew the lease from now on, in this loop, until the renewal is stopped. Sends nothing.
 
-        ``on_lost`` is called once if it is taken over. After ``limit_s`` it is renewed no more, and
-        nothing is called: then it runs out.
+        ``on_lost`` is called once if it is taken over. If ``wanted`` returns False when it is to be
+        renewed, that ends the renewal too, and the lease runs out.
         """
-        return Renewal(self, held, duration_ms, on_lost, limit_s)
+        return Renewal(self, held, duration_ms, on_lost, wanted)
 
 
 @dataclass(eq=False)
@@ -117,11 +117,10 @@ class Renewal:
     held: HeldLease
     duration_ms: int
     on_lost: Callable[[LeaseLost], object]
-    limit_s: float | None = None
+    wanted: Callable[[], bool] | None = None
 
     def __post_init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._ends_s = inf if self.limit_s is None else self._loop.time() + self.limit_s
         self._stopped = False
         self._next: asyncio.TimerHandle | asyncio.Task[None] = self._in(_THIRD)
 
@@ -152,10 +151,8 @@ class Renewal:
         return self._loop.call_at(when_s, self._begin)
 
     def _begin(self) -> None:
-        if self._loop.time() > self._ends_s:
-            log.warning("a lease is not renewed any more: its time is over")
-            return
-        self._next = self._loop.create_task(self._beat(), name="redis_state lease")
+        if self.wanted is None or self.wanted():
+            self._next = self._loop.create_task(self._beat(), name="redis_state lease")
 
     async def _beat(self) -> None:
         moments = _THIRD

@@ -35,7 +35,7 @@ class LeaseRenewer(Protocol):
         *,
         duration_ms: int,
         on_lost: Callable[[LeaseLost], object],
-        limit_s: float | None = None,
+        wanted: Callable[[], bool] | None = None,
     ) -> AbstractContextManager[object]:
         """Renew a lease for the length of the block. See `Leases.keep`."""
         ...
@@ -96,11 +96,12 @@ class ThreadLeaseRenewer:
         *,
         duration_ms: int,
         on_lost: Callable[[LeaseLost], object],
-        limit_s: float | None = None,
+        wanted: Callable[[], bool] | None = None,
     ) -> Generator[None, None, None]:
-        """Renew a lease for the length of the block, and for ``limit_s`` at most.
+        """Renew a lease for the length of the block, as long as it is ``wanted``.
 
-        ``on_lost`` is called in the loop of the block, as soon as that gives way.
+        ``on_lost`` is called in the loop of the block, as soon as that gives way, but ``wanted`` in
+        the thread.
         """
         home = asyncio.get_running_loop()
         over = False
@@ -114,7 +115,7 @@ class ThreadLeaseRenewer:
                 home.call_soon_threadsafe(report, lost)
 
         async def renew() -> None:
-            with self._leases.keep(held, duration_ms=duration_ms, on_lost=lose, limit_s=limit_s):
+            with self._leases.keep(held, duration_ms=duration_ms, on_lost=lose, wanted=wanted):
                 await asyncio.Event().wait()
 
         renewing = self._thread.spawn(renew())

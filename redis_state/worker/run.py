@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, S
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, field
 from inspect import isawaitable
+from time import monotonic
 from typing import Any, cast
 
 from arq.worker import Retry
@@ -210,12 +211,19 @@ class _TaskRun:
 
     async def run(self) -> None:
         """Run the handler and write its outcome; hand the task off if cancelled."""
-        lease_ms = self._config.lease_ms
+        ends_s = monotonic() + self._config.keep_s
+
+        def in_time() -> bool:
+            if monotonic() <= ends_s:
+                return True
+            log.warning("the lease of task %s is not renewed any more", self._task_id)
+            return False
+
         with self._config.keeper.keep(
             self._started.held,
-            duration_ms=lease_ms,
+            duration_ms=self._config.lease_ms,
             on_lost=self._lose,
-            limit_s=self._config.keep_s,
+            wanted=in_time,
         ):
             try:
                 await self._prepare()

@@ -192,18 +192,25 @@ async def test_a_kept_lease_outlives_a_server_that_does_not_answer(
             await transport.aclose(drain_s=0)
 
 
-async def test_a_lease_is_not_renewed_past_its_limit(scripts: Scripts, keys: Keys) -> None:
+async def test_a_lease_is_renewed_while_it_is_wanted(scripts: Scripts, keys: Keys) -> None:
     leases = Leases(scripts, keep_ms=HOUR)
     held = await leases.acquire(keys.lease("s", "limit"), duration_ms=150)
     assert held is not None
     lost: list[LeaseLost] = []
-    with leases.keep(held, duration_ms=150, on_lost=lost.append, limit_s=0.3):
+    asked: list[bool] = []
+
+    def wanted() -> bool:
+        asked.append(len(asked) < 2)
+        return asked[-1]
+
+    with leases.keep(held, duration_ms=150, on_lost=lost.append, wanted=wanted):
 
         async def expired() -> bool:
             return not await leases.is_held(held.key)
 
         await eventually(expired, "the lease runs out")
     assert not lost
+    assert asked == [True, True, False]
 
 
 class CountedLeases(Leases):
