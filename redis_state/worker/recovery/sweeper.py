@@ -27,13 +27,14 @@ from redis_state.models import TaskStatus
 from redis_state.primitives.watchlist import WatchClaim, WatchList
 from redis_state.serialization import codec
 from redis_state.store import RedisStateStore
+from redis_state.stores.sessions.task_status import TaskStatusView
 from redis_state.transport.keys import WATCH_SHARDS
+from redis_state.worker.arq.job_format import Job
 from redis_state.worker.arq.queue import Queue, QueueState
 from redis_state.worker.observe.stats import WorkerStats
 from redis_state.worker.tasks.children import WITH_PARENT, ChildTasks
 from redis_state.worker.tasks.pauses import expire_pauses
 from redis_state.worker.tasks.transitions import LOOK_LATEST_MS, MAX_CRASHES, TaskTransitions
-from redis_state.worker.tasks.view import TaskStatusView, read_status
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -174,7 +175,7 @@ class Sweeper:
         if status_view is not None and status_view.ours and status_view.status is TaskStatus.PAUSED:
             for_child = status_view.waits_for is not None
             left_ms = await expire_pauses(self._store, *task)
-            status_view = await read_status(self._store, *task)
+            status_view = await self._store.tasks.look(*task)
             if status_view is not None and status_view.status is TaskStatus.PAUSED:
                 return min(left_ms or _LONGEST_PAUSE_MS, _LONGEST_PAUSE_MS)
             report.expired += not for_child
@@ -186,7 +187,7 @@ class Sweeper:
             report.failed += await self._transitions.dead_letter(
                 *task, died=status_view.crashes + 1
             )
-            status_view = await read_status(self._store, *task)
+            status_view = await self._store.tasks.look(*task)
         if status_view is None or not status_view.ours or status_view.status.is_terminal:
             return _Fate.OUT
         if status_view.status is TaskStatus.RUNNING and status_view.left_ms:
@@ -197,27 +198,26 @@ class Sweeper:
         self, task: tuple[str, str], report: SweepReport
     ) -> TaskStatusView | None:
         """Read a task's status, after settling what its parent and its child imply."""
-        status_view = await read_status(self._store, *task)
+        status_view = await self._store.tasks.look(*task)
         if status_view is None or not status_view.ours or status_view.status.is_terminal:
             return status_view
         session_id, task_id = task
-        if status_view.parent is not None and await self._children.parent_cancelled(
-            session_id, status_view.parent, order=status_view.parent_order
+        parent = status_view.cancelled_with
+        if parent is not None and await self._children.parent_cancelled(
+            session_id, parent, order=status_view.parent_order
         ):
             report.parent_cancelled += 1
-            await self._children.cancel_with(
-                session_id, task_id, status_view.parent, reason=WITH_PARENT
-            )
+            await self._children.cancel_with(session_id, task_id, parent, reason=WITH_PARENT)
         elif status_view.waits_for is not None:
             report.woken += await self._children.wake(session_id, task_id, status_view.waits_for)
         else:
             return status_view
-        return await read_status(self._store, *task)
+        return await self._store.tasks.look(*task)
 
     async def _queue_up(
         self, waiting: Sequence[tuple[WatchClaim, TaskStatusView]], report: SweepReport
     ) -> list[tuple[WatchClaim, int | None]]:
-        jobs = [status_view.job for _, status_view in waiting]
+        jobs = [Job.of(status_view) for _, status_view in waiting]
         mended = await self._queue.ensure_queued(jobs, patience_ms=self._patience_ms)
         for job, how in zip(jobs, mended, strict=True):
             report.released += how is QueueState.RELEASED
