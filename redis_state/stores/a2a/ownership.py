@@ -31,7 +31,7 @@ from redis_state.errors import (
 )
 from redis_state.primitives.lease import HeldLease, Leases, Renewal, new_owner
 from redis_state.primitives.signal import Row
-from redis_state.primitives.watchlist import WatchClaim, WatchList
+from redis_state.primitives.watchlist import Fate, WatchClaim, WatchList
 from redis_state.scripts import ReplyCode
 from redis_state.stores.a2a.retry import repeated
 from redis_state.stores.a2a.tasks import (
@@ -224,12 +224,7 @@ class A2AOwner:
             # What cannot be looked at, or whose sweeper dies, is due again soon.
             claiming = self._watch.claim_due(limit=_SWEPT, hold_ms=self._pause_ms)
             due = await self.in_touch(claiming)
-            await asyncio.gather(
-                *(
-                    _tried(partial(self._inspect, claim), "a task could not be looked at")
-                    for claim in due
-                )
-            )
+            await self._watch.inspect(due, self._judge, trouble_ms=self._pause_ms)
             total += len(due)
             if len(due) < _SWEPT:
                 return total
@@ -396,22 +391,20 @@ class A2AOwner:
         until = now + 10 * lease_s + _RECONNECT_MS / 1000
         self._failures[ref] = (_FAILED.format(what, cause), until)
 
-    async def _inspect(self, claim: WatchClaim) -> None:
+    async def _judge(self, claim: WatchClaim) -> int | Fate:
         scope, _, task_id = claim.entry.decode("utf-8", "surrogatepass").partition("|")
         ref = Ref(scope, task_id)
         found = await self.look(ref)
         if found is not None and found.phase is Phase.ENDED and found.unannounced:
             # The announcing server holds it for a lease at least. If that one dies it is due again.
             self._announce_soon(ref)
-            delay_ms: int | None = self._lease_ms + _GRAIN_MS
-        elif found is None or found.phase in _LAST:
-            delay_ms = None
-        elif found.phase is Phase.OPEN and found.owner:
-            delay_ms = max(found.left_ms, 0) + _GRAIN_MS
-        else:
-            # Nobody works on it. Whoever begins to puts it on the list before.
-            delay_ms = _PARKED_MS
-        await self._watch.settle([(claim, delay_ms)])
+            return self._lease_ms + _GRAIN_MS
+        if found is None or found.phase in _LAST:
+            return Fate.OUT
+        if found.phase is Phase.OPEN and found.owner:
+            return max(found.left_ms, 0) + _GRAIN_MS
+        # Nobody works on it. Whoever begins to puts it on the list before.
+        return _PARKED_MS
 
 
 async def _tried(work: Callable[[], Coroutine[Any, Any, T]], trouble: str) -> T | None:

@@ -19,12 +19,12 @@ import logging
 import random
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
-from enum import Enum, auto
+from functools import partial
 from typing import Self
 
-from redis_state.errors import BackendError, NoConnection, StoreFull
+from redis_state.errors import BackendError
 from redis_state.models import TaskStatus
-from redis_state.primitives.watchlist import WatchClaim, WatchList
+from redis_state.primitives.watchlist import Fate, WatchClaim, WatchList
 from redis_state.serialization import codec
 from redis_state.store import RedisStateStore
 from redis_state.stores.sessions.task_status import TaskStatusView
@@ -72,15 +72,6 @@ class SweepReport:
         for each in fields(self):
             setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
         return self
-
-
-class _Fate(Enum):
-    OUT = auto()  # nobody need look at it any more
-    LEFT = auto()  # not ours to judge: it is due again when the claim has run out
-
-
-# A delay in ms until the next look; or a task that the queue must have.
-_Verdict = int | TaskStatusView | _Fate
 
 
 class Sweeper:
@@ -141,36 +132,26 @@ class Sweeper:
 
     async def _sweep(self, claims: Sequence[WatchClaim], report: SweepReport) -> None:
         report.looked += len(claims)
-        settled: list[tuple[WatchClaim, int | None]] = []
         waiting: list[tuple[WatchClaim, TaskStatusView]] = []
-        # What these send is sent together: it is a round trip for all, not for each.
-        judging = (self._judge(claim.entry, report) for claim in claims)
-        verdicts = await asyncio.gather(*judging, return_exceptions=True)
-        for claim, verdict in zip(claims, verdicts, strict=True):
-            match verdict:
-                case int():
-                    settled.append((claim, verdict))
-                case TaskStatusView():
-                    waiting.append((claim, verdict))
-                case _Fate.OUT:
-                    settled.append((claim, None))
-                case _Fate.LEFT:
-                    pass
-                case BaseException():
-                    settled.append((claim, self._trouble(claim.entry, verdict)))
-        report.dropped += sum(claim.again and delay_ms is None for claim, delay_ms in settled)
+        judge = partial(self._judge, waiting=waiting, report=report)
         # Before the queue is read, which may be on another, unreachable server.
-        await self._watch.settle(settled)
+        report.dropped += await self._watch.inspect(claims, judge, trouble_ms=_TROUBLE_MS)
         await self._watch.settle(await self._queue_up(waiting, report))
 
-    async def _judge(self, entry: bytes, report: SweepReport) -> _Verdict:
+    async def _judge(
+        self,
+        claim: WatchClaim,
+        *,
+        waiting: list[tuple[WatchClaim, TaskStatusView]],
+        report: SweepReport,
+    ) -> int | Fate:
         try:
-            task = _task_of(entry)
+            task = _task_of(claim.entry)
         except codec.DecodeError:
             log.warning("an entry of the watch list cannot be read")
-            return _Fate.OUT
+            return Fate.OUT
         if task is None:
-            return _Fate.LEFT
+            return Fate.LEFT
         status_view = await self._settle_family(task, report)
         if status_view is not None and status_view.ours and status_view.status is TaskStatus.PAUSED:
             for_child = status_view.waits_for is not None
@@ -189,10 +170,12 @@ class Sweeper:
             )
             status_view = await self._store.tasks.look(*task)
         if status_view is None or not status_view.ours or status_view.status.is_terminal:
-            return _Fate.OUT
+            return Fate.OUT
         if status_view.status is TaskStatus.RUNNING and status_view.left_ms:
             return min(status_view.left_ms + 1, LOOK_LATEST_MS)
-        return status_view
+        # The queue must have it.
+        waiting.append((claim, status_view))
+        return Fate.LEFT
 
     async def _settle_family(
         self, task: tuple[str, str], report: SweepReport
@@ -227,13 +210,6 @@ class Sweeper:
             (claim, self._patience_ms if how is QueueState.CLAIMED else self._waiting_ms)
             for (claim, _), how in zip(waiting, mended, strict=True)
         ]
-
-    def _trouble(self, entry: bytes, error: BaseException) -> int:
-        """Put off an entry that cannot be inspected; raise what concerns all."""
-        if isinstance(error, NoConnection | StoreFull) or not isinstance(error, Exception):
-            raise error
-        log.error("%s cannot be swept: %s", entry.decode(errors="replace"), error)
-        return _TROUBLE_MS
 
 
 async def sweep_regularly(
