@@ -11,8 +11,9 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 from redis_state.errors import BackendError, LeaseLost
 from redis_state.scripts import Fence, ReplyCode, Scripts
@@ -42,10 +43,18 @@ class Leases:
 
     ``keep_ms`` is how long an epoch is remembered after its lease has run out. A later claim's is
     greater all the same, unless the server's clock was set back meanwhile. None is for leases in
-    the hash of a record, which decides itself how long it lives.
+    the hash of a record, which decides itself how long it lives. ``loop`` names the event loop
+    that renews, also that of another thread.
     """
 
-    def __init__(self, scripts: Scripts, *, keep_ms: int | None) -> None:
+    def __init__(
+        self,
+        scripts: Scripts,
+        *,
+        keep_ms: int | None,
+        loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.get_running_loop,
+    ) -> None:
+        self.loop: Callable[[], asyncio.AbstractEventLoop] = loop
         self._scripts = scripts
         self._keep_ms = keep_ms
 
@@ -96,10 +105,10 @@ class Leases:
         on_lost: Callable[[LeaseLost], object],
         wanted: Callable[[], bool] | None = None,
     ) -> Renewal:
-        """Renew the lease from now on, in this loop, until the renewal is stopped. Sends nothing.
+        """Renew the lease from now on, until the renewal is stopped. Sends nothing.
 
-        ``on_lost`` is called once if it is taken over. If ``wanted`` returns False when it is to be
-        renewed, that ends the renewal too, and the lease runs out.
+        ``on_lost`` is called once, in this loop, if it is taken over. If ``wanted`` returns False
+        when it is to be renewed, that ends the renewal too, and the lease runs out.
         """
         return Renewal(self, held, duration_ms, on_lost, wanted)
 
@@ -120,9 +129,10 @@ class Renewal:
     wanted: Callable[[], bool] | None = None
 
     def __post_init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
+        self._home, self._loop = asyncio.get_running_loop(), self.leases.loop()
         self._stopped = False
-        self._next: asyncio.TimerHandle | asyncio.Task[None] = self._in(_THIRD)
+        self._next: asyncio.TimerHandle | asyncio.Task[None] | None = None
+        _call(self._loop, self._wait, _THIRD)
 
     def __enter__(self) -> Self:
         return self
@@ -133,22 +143,29 @@ class Renewal:
     def stop(self) -> None:
         """Renew it no more, and report nothing. Safe to repeat."""
         self._stopped = True
-        self._next.cancel()
+        _call(self._loop, self._cancel)
 
     async def renew(self) -> None:
         """Renew the lease now, and report if it is lost. Errors: BackendError."""
         try:
             await self.leases.renew(self.held, duration_ms=self.duration_ms)
         except LeaseLost as lost:
-            if not self._stopped:
-                self.stop()
-                self.on_lost(lost)
+            _call(self._home, self._lose, lost)
 
-    def _in(self, moments: int) -> asyncio.TimerHandle:
+    def _lose(self, lost: LeaseLost) -> None:
+        if not self._stopped:
+            self.stop()
+            self.on_lost(lost)
+
+    def _cancel(self) -> None:
+        if self._next is not None:
+            self._next.cancel()
+
+    def _wait(self, moments: int) -> None:
         """Wait for one of the common moments, of which there are 30 in a lease's length."""
         apart_s = self.duration_ms / 30_000
         when_s = (self._loop.time() // apart_s + moments) * apart_s
-        return self._loop.call_at(when_s, self._begin)
+        self._next = self._loop.call_at(when_s, self._begin)
 
     def _begin(self) -> None:
         if self.wanted is None or self.wanted():
@@ -162,7 +179,19 @@ class Renewal:
             log.warning("a lease could not be renewed: %s", error)
             moments = 1
         if not self._stopped:
-            self._next = self._in(moments)
+            self._wait(moments)
+
+
+def _call(loop: asyncio.AbstractEventLoop, do: Callable[..., None], *arguments: Any) -> None:
+    """Call in a loop: at once in this one, soon in that of another thread."""
+    here = None
+    with suppress(RuntimeError):  # a generator may be closed without a loop
+        here = asyncio.get_running_loop()
+    if loop is here:
+        do(*arguments)
+        return
+    with suppress(RuntimeError):  # it has ended
+        loop.call_soon_threadsafe(do, *arguments)
 
 
 def new_owner() -> str:

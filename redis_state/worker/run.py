@@ -25,7 +25,7 @@ from redis_state.errors import (
     NoConnection,
 )
 from redis_state.models import TaskStatus
-from redis_state.primitives.lease import new_owner
+from redis_state.primitives.lease import Leases, new_owner
 from redis_state.serialization import codec
 from redis_state.store import RedisStateStore
 from redis_state.transport.clock import ms_of
@@ -33,7 +33,6 @@ from redis_state.worker.arq.job_format import JobPayload
 from redis_state.worker.arq.queue import Queue
 from redis_state.worker.context import TaskContext, TaskHandedBack, TaskPaused
 from redis_state.worker.guards import Guard, GuardChecks, Spent, TaskStopped, guards_of
-from redis_state.worker.lease_keeper import LeaseRenewer
 from redis_state.worker.observe import tracing as telemetry
 from redis_state.worker.observe.stats import RunOutcome as Ended
 from redis_state.worker.observe.stats import WorkerStats
@@ -78,7 +77,7 @@ class RunConfig:
     lease_s: float
     limit_s: float
     keep_s: float
-    keeper: LeaseRenewer
+    leases: Leases
     stats: WorkerStats = field(default_factory=WorkerStats)
     steps: StepPolicy | None = None
     max_crashes: int = MAX_CRASHES
@@ -219,7 +218,7 @@ class _TaskRun:
             log.warning("the lease of task %s is not renewed any more", self._task_id)
             return False
 
-        with self._config.keeper.keep(
+        with self._config.leases.keep(
             self._started.held,
             duration_ms=self._config.lease_ms,
             on_lost=self._lose,

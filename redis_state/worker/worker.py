@@ -27,7 +27,7 @@ from redis_state.worker.arq.loop import QueueWorker
 from redis_state.worker.arq.queue import default_queue
 from redis_state.worker.arq.queue_server import connect, queue_error, queue_settings, renew
 from redis_state.worker.guards import Guard
-from redis_state.worker.lease_keeper import Heartbeat
+from redis_state.worker.heartbeat import Heartbeat
 from redis_state.worker.observe.registry import INTERVAL_S, WorkerIdentity
 from redis_state.worker.process import WorkerConfig, WorkerProcess, need_prometheus
 from redis_state.worker.run import Handler, run_task

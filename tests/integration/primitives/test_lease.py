@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from redis_state import Settings
 from redis_state.errors import LeaseLost
-from redis_state.primitives.lease import HeldLease, Leases
+from redis_state.primitives.lease import HeldLease, Leases, Renewal
 from redis_state.primitives.log import Bounds, Log
 from redis_state.primitives.record import Records
 from redis_state.scripts import Scripts
@@ -292,3 +292,17 @@ async def test_a_renewal_that_is_stopped_before_or_while_it_is_sent_reports_noth
         await renewal.renew()
         await renewal.renew()
         assert [error.released for error in lost] == [True]
+
+
+def test_a_renewal_can_be_stopped_when_its_loop_has_ended(settings: Settings) -> None:
+    lost: list[LeaseLost] = []
+
+    async def begin() -> Renewal:
+        transport = Transport(settings)
+        leases = CountedLeases(Scripts(transport))
+        (held,) = await leases.hold(Keys(settings.namespace).lease("s", "ended"))
+        await transport.aclose()
+        return leases.keep(held, duration_ms=HOUR, on_lost=lost.append)
+
+    asyncio.run(begin()).stop()
+    assert not lost
