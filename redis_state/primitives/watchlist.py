@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import zlib
-from asyncio import CancelledError
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
@@ -146,7 +145,8 @@ class WatchList:
                 case int():
                     settled.append((claim, verdict))
                 case BaseException():
-                    if isinstance(verdict, NoConnection | StoreFull | CancelledError):
+                    concerns_all = isinstance(verdict, NoConnection | StoreFull)
+                    if concerns_all or not isinstance(verdict, Exception):
                         raise verdict
                     unknown = None if isinstance(verdict, RedisStateError) else verdict
                     entry = claim.entry.decode(errors="replace")
