@@ -2,7 +2,7 @@
 -- KEYS lease        hash: owner, claim, epoch, expires, length
 -- ARGV owner        id of this claim; the same claim repeated gets the same epoch
 -- ARGV duration_ms  int: until it expires unless renewed
--- ARGV keep_ms      int: how long the epoch is remembered afterwards
+-- ARGV keep_ms      how long the epoch is remembered afterwards: ms, '' in the hash of a record
 -- Returns
 --   {'OK', epoch}           it is held
 --   {'HELD', left_ms}       somebody else holds it, for so long at least

@@ -11,13 +11,14 @@ import asyncio
 import hashlib
 import secrets
 from collections import deque
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Literal
 
 from redis_state.errors import BackendUnavailable, InvalidField, LostRace, OutcomeUnknown
 from redis_state.scripts import ReplyCode, Scripts
+from redis_state.transport.commands import Commands
 from redis_state.transport.keys import BlobKeys
 
 CHUNK_BYTES = 256 * 1024
@@ -162,8 +163,7 @@ class Blobs:
     async def read(self, blob_id: str) -> AsyncGenerator[bytes, None]:
         """Yield a blob's bytes in chunks; nothing if it does not exist.
 
-        Record the use. A few chunks are prefetched. Errors: LostRace if the blob is evicted,
-        deleted or expires meanwhile.
+        Record the use. Errors: LostRace if the blob is evicted, deleted or expires meanwhile.
         """
         key = self._keys.blob(blob_id)
         commands = self._scripts.transport.commands
@@ -172,16 +172,8 @@ class Blobs:
             return
         if self._quota.strategy == "lru":
             await self._scripts.touch_blob(self._keys, blob_id=blob_id)
-        requested: deque[asyncio.Future[bytes | None]] = deque()
-        numbers = iter(range(int(chunks)))
-        while True:
-            for number in islice(numbers, _READ_AHEAD - len(requested)):
-                requested.append(commands.hget(key, number))
-            if not requested:
-                return
-            chunk = await requested.popleft()
-            if chunk is None:
-                raise LostRace(f"{key}: the blob went away while it was read")
+        gone = LostRace(f"{key}: the blob went away while it was read")
+        async for chunk in read_chunks(commands, key, range(int(chunks)), missing=gone):
             yield chunk
 
     async def delete(self, blob_id: str) -> tuple[bool, int]:
@@ -197,6 +189,24 @@ class Blobs:
         upload.chunks += 1
         upload.sha256.update(chunk)
         upload.rest.clear()
+
+
+async def read_chunks(
+    commands: Commands, key: str, names: Iterable[str | bytes | int], *, missing: Exception
+) -> AsyncGenerator[bytes, None]:
+    """Yield chunks, which are fields of one hash. A few are prefetched. Errors: ``missing``."""
+    requested: deque[asyncio.Future[bytes | None]] = deque()
+    left = iter(names)
+    while True:
+        requested.extend(
+            commands.hget(key, name) for name in islice(left, _READ_AHEAD - len(requested))
+        )
+        if not requested:
+            return
+        chunk = await requested.popleft()
+        if chunk is None:
+            raise missing
+        yield chunk
 
 
 def _text(blob_id: bytes) -> str:

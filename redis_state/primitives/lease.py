@@ -10,14 +10,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any, Self
 
 from redis_state.errors import BackendError, LeaseLost
 from redis_state.scripts import Fence, ReplyCode, Scripts
 
 log: logging.Logger = logging.getLogger(__name__)
+
+# Of the moments at which a lease may be renewed.
+_THIRD = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +42,19 @@ class Leases:
     """Take, renew and give back leases.
 
     ``keep_ms`` is how long an epoch is remembered after its lease has run out. A later claim's is
-    greater all the same, unless the server's clock was set back meanwhile.
+    greater all the same, unless the server's clock was set back meanwhile. None is for leases in
+    the hash of a record, which decides itself how long it lives. ``loop`` names the event loop
+    that renews, also that of another thread.
     """
 
-    def __init__(self, scripts: Scripts, *, keep_ms: int) -> None:
+    def __init__(
+        self,
+        scripts: Scripts,
+        *,
+        keep_ms: int | None,
+        loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.get_running_loop,
+    ) -> None:
+        self.loop: Callable[[], asyncio.AbstractEventLoop] = loop
         self._scripts = scripts
         self._keep_ms = keep_ms
 
@@ -84,56 +97,101 @@ class Leases:
         """Give it back. Does nothing if it is no longer held."""
         await self._scripts.release_lease(held.key, owner=held.owner, epoch=held.epoch)
 
-    async def keep(
-        self, held: HeldLease, *, duration_ms: int, limit_s: float | None = None
-    ) -> LeaseLost | None:
-        """Renew the lease each third of its time until it is lost; return how.
-
-        After ``limit_s`` it is renewed no more, and None is returned: then it runs out. A server
-        that cannot be reached, or is full, is tried again soon.
-        """
-        now = asyncio.get_running_loop().time
-        begun = now()
-        pause_s = duration_ms / 3000
-        while True:
-            await asyncio.sleep(pause_s)
-            if limit_s is not None and now() - begun > limit_s:
-                log.warning("a lease is not renewed any more: %g s are over", limit_s)
-                return None
-            pause_s = duration_ms / 3000
-            try:
-                await self.renew(held, duration_ms=duration_ms)
-            except LeaseLost as error:
-                return error
-            except BackendError as error:
-                log.warning("a lease could not be renewed: %s", error)
-                pause_s = duration_ms / 30_000
-
-    @asynccontextmanager
-    async def keeping(
+    def keep(
         self,
         held: HeldLease,
         *,
         duration_ms: int,
-        on_lost: Callable[[LeaseLost], None],
-        limit_s: float | None = None,
-    ) -> AsyncGenerator[None, None]:
-        """Renew the lease, see `keep`, for the length of the block.
+        on_lost: Callable[[LeaseLost], object],
+        wanted: Callable[[], bool] | None = None,
+    ) -> Renewal:
+        """Renew the lease from now on, until the renewal is stopped. Sends nothing.
 
-        ``on_lost`` is called once, in this loop, when it was taken over.
+        ``on_lost`` is called once, in this loop, if it is taken over. If ``wanted`` returns False
+        when it is to be renewed, that ends the renewal too, and the lease runs out.
         """
+        return Renewal(self, held, duration_ms, on_lost, wanted)
 
-        async def beat() -> None:
-            lost = await self.keep(held, duration_ms=duration_ms, limit_s=limit_s)
-            if lost is not None:
-                on_lost(lost)
 
-        heart = asyncio.create_task(beat(), name="redis_state lease")
+@dataclass(eq=False)
+class Renewal:
+    """The renewal of one held lease. Also a context manager, which stops it.
+
+    It renews each third of the lease's time. A server that cannot be reached, or is full, is tried
+    again soon. Each lease has a timer of its own, so none waits for another's renewal. The timers
+    stop at common moments, so the leases that are due then are renewed in one write.
+    """
+
+    leases: Leases
+    held: HeldLease
+    duration_ms: int
+    on_lost: Callable[[LeaseLost], object]
+    wanted: Callable[[], bool] | None = None
+
+    def __post_init__(self) -> None:
+        self._home, self._loop = asyncio.get_running_loop(), self.leases.loop()
+        self._stopped = False
+        self._next: asyncio.TimerHandle | asyncio.Task[None] | None = None
+        _call(self._loop, self._wait, _THIRD)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Renew it no more, and report nothing. Safe to repeat."""
+        self._stopped = True
+        _call(self._loop, self._cancel)
+
+    async def renew(self) -> None:
+        """Renew the lease now, and report if it is lost. Errors: BackendError."""
         try:
-            yield
-        finally:
-            heart.cancel()
-            await asyncio.wait({heart})
+            await self.leases.renew(self.held, duration_ms=self.duration_ms)
+        except LeaseLost as lost:
+            _call(self._home, self._lose, lost)
+
+    def _lose(self, lost: LeaseLost) -> None:
+        if not self._stopped:
+            self.stop()
+            self.on_lost(lost)
+
+    def _cancel(self) -> None:
+        if self._next is not None:
+            self._next.cancel()
+
+    def _wait(self, moments: int) -> None:
+        """Wait for one of the common moments, of which there are 30 in a lease's length."""
+        apart_s = self.duration_ms / 30_000
+        when_s = (self._loop.time() // apart_s + moments) * apart_s
+        self._next = self._loop.call_at(when_s, self._begin)
+
+    def _begin(self) -> None:
+        if self.wanted is None or self.wanted():
+            self._next = self._loop.create_task(self._beat(), name="redis_state lease")
+
+    async def _beat(self) -> None:
+        moments = _THIRD
+        try:
+            await self.renew()
+        except BackendError as error:
+            log.warning("a lease could not be renewed: %s", error)
+            moments = 1
+        if not self._stopped:
+            self._wait(moments)
+
+
+def _call(loop: asyncio.AbstractEventLoop, do: Callable[..., None], *arguments: Any) -> None:
+    """Call in a loop: at once in this one, soon in that of another thread."""
+    here = None
+    with suppress(RuntimeError):  # a generator may be closed without a loop
+        here = asyncio.get_running_loop()
+    if loop is here:
+        do(*arguments)
+        return
+    with suppress(RuntimeError):  # it has ended
+        loop.call_soon_threadsafe(do, *arguments)
 
 
 def new_owner() -> str:

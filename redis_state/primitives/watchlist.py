@@ -14,14 +14,19 @@ claims can defeat it.)
 from __future__ import annotations
 
 import asyncio
+import logging
 import zlib
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from enum import Enum, auto
+from typing import Any, TypeVar
 
+from redis_state.errors import NoConnection, RedisStateError, StoreFull
 from redis_state.scripts import Scripts
 from redis_state.transport.keys import WATCH_SHARDS, Keys
+
+log: logging.Logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -40,6 +45,17 @@ class WatchClaim:
     entry: bytes
     mark: bytes
     again: bool
+
+
+class Fate(Enum):
+    """What a judge may find of an entry, beside when it must be inspected next."""
+
+    OUT = auto()  # nobody need look at it any more
+    LEFT = auto()  # it is settled elsewhere, or due again when the claim has run out
+
+
+# Returns in how many ms the entry must be inspected again, or its fate.
+Judge = Callable[[WatchClaim], Coroutine[Any, Any, int | Fate]]
 
 
 def found_over(score: bytes) -> bool:
@@ -110,6 +126,34 @@ class WatchList:
             found = zip(due[::2], due[1::2], strict=True)
             claims += [WatchClaim(entry, mark, found_over(was)) for entry, was in found]
         return claims
+
+    async def inspect(self, claims: Sequence[WatchClaim], judge: Judge, *, trouble_ms: int) -> int:
+        """Judge claimed entries together, and settle them; return how many were removed.
+
+        What the judge sends is sent together: it is a round trip for all, not for each. An entry
+        that cannot be judged is postponed by ``trouble_ms``. What concerns all entries is raised:
+        NoConnection, StoreFull. Then they are due again when the claim runs out.
+        """
+        verdicts = await asyncio.gather(*map(judge, claims), return_exceptions=True)
+        settled: list[tuple[WatchClaim, int | None]] = []
+        for claim, verdict in zip(claims, verdicts, strict=True):
+            match verdict:
+                case Fate.LEFT:
+                    continue
+                case Fate.OUT:
+                    settled.append((claim, None))
+                case int():
+                    settled.append((claim, verdict))
+                case BaseException():
+                    concerns_all = isinstance(verdict, NoConnection | StoreFull)
+                    if concerns_all or not isinstance(verdict, Exception):
+                        raise verdict
+                    unknown = None if isinstance(verdict, RedisStateError) else verdict
+                    entry = claim.entry.decode(errors="replace")
+                    log.error("%s cannot be swept: %s", entry, verdict, exc_info=unknown)
+                    settled.append((claim, trouble_ms))
+        await self.settle(settled)
+        return sum(claim.again and delay_ms is None for claim, delay_ms in settled)
 
     async def settle(self, claims: Iterable[tuple[WatchClaim, int | None]]) -> int:
         """Postpone claimed entries by a delay, or remove them for None; return their number.

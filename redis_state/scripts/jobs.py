@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from redis_state.scripts.binding import script
 from redis_state.scripts.runner import PendingReply, ScriptRunner
+from redis_state.scripts.values import Fence
 from redis_state.transport.keys import JobKeys
 
 
@@ -41,12 +42,12 @@ class JobScripts(ScriptRunner):
     def claim_job(
         self, job: str, due: str, *, owner: str, lease_ms: int, job_id: str, asked_us: int
     ) -> PendingReply:
-        """OK document next attempts | HELD left_ms | DENIED | MISSING."""
+        """OK epoch document next attempts | HELD left_ms | DENIED | MISSING."""
 
     @script
-    def hold_job(self, job: str, *, owner: str, lease_ms: int, begins: bool) -> PendingReply:
-        """OK attempts | LOST."""
+    def start_job(self, job: str, fence: Fence, *, lease_ms: int) -> PendingReply:
+        """OK attempts | LOST epoch."""
 
     @script
-    def end_job(self, keys: JobKeys, *, owner: str, job_id: str, ttl_ms: int) -> PendingReply:
-        """OK next_us | LOST."""
+    def end_job(self, keys: JobKeys, fence: Fence, *, job_id: str, ttl_ms: int) -> PendingReply:
+        """OK next_us | LOST epoch."""

@@ -11,13 +11,13 @@ class LeaseScripts(ScriptRunner):
 
     @script
     def acquire_lease(
-        self, lease: str, *, owner: str, duration_ms: int, keep_ms: int
+        self, lease: str, *, owner: str, duration_ms: int, keep_ms: int | None
     ) -> PendingReply:
         """OK epoch | HELD left_ms."""
 
     @script
     def renew_lease(
-        self, lease: str, *, owner: str, epoch: int, duration_ms: int, keep_ms: int
+        self, lease: str, *, owner: str, epoch: int, duration_ms: int, keep_ms: int | None
     ) -> PendingReply:
         """OK epoch | LOST epoch."""
 

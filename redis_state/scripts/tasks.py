@@ -43,9 +43,7 @@ class TaskScripts(ScriptRunner):
 
     @script
     def look_task(self, keys: TaskKeys) -> PendingReply:
-        """OK status version epoch left_ms order priority crashes queue ours parent waits_for
-        parent_order attempts | MISSING.
-        """
+        """OK epoch left_ms values | MISSING."""
 
     @script
     def start_task(

@@ -7,13 +7,14 @@ long, is decided on the server's.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from redis_state import limits
-from redis_state.errors import LostRace
-from redis_state.primitives.lease import new_owner
+from redis_state.errors import LeaseLost, LostRace
+from redis_state.primitives.lease import HeldLease, Leases, Renewal, new_owner
 from redis_state.primitives.log import Bounds, Log
 from redis_state.primitives.record import Stored, new_write_id
 from redis_state.scripts import Reply, ReplyCode
@@ -32,7 +33,7 @@ class JobClaim:
 
     job_id: str
     session_id: str
-    owner: str
+    held: HeldLease
     due_us: int
     attempts: int
     document: dict[str, Any] = field(repr=False)
@@ -52,6 +53,7 @@ class JobStore:
     def __init__(self, base: Base) -> None:
         self._base = base
         self._lease_ms = ms(base.settings.job_lease)
+        self._leases = Leases(base.scripts, keep_ms=None)
         self._ttl_ms = ms(base.settings.jobs_ttl)
         self._runs = Bounds(base.settings.max_runs_per_job, ms(base.settings.job_runs_ttl))
 
@@ -113,18 +115,21 @@ class JobStore:
 
         Holds it for `job_lease` from now. Errors: LostRace if another scheduler has it.
         """
-        reply = await self._hold(claim, self._lease_ms, begins=True)
-        if reply.word is ReplyCode.LOST:
-            raise LostRace(f"another scheduler has job {claim.job_id!r}")
-        return int(reply.facts[0])
+        reply = await self._base.scripts.start_job(
+            claim.held.key, claim.held.fence, lease_ms=self._lease_ms
+        )
+        return int(_kept(reply, claim).facts[0])
 
-    async def renew(self, claim: JobClaim) -> None:
-        """Hold a claim for `job_lease` from now. Does nothing if it is lost."""
-        await self._hold(claim, self._lease_ms, begins=False)
+    def keep(self, claim: JobClaim, *, wanted: Callable[[], bool]) -> Renewal:
+        """Renew a claim as long as it is ``wanted``. `begin` and `end` raise if it was lost."""
+        return self._leases.keep(
+            claim.held, duration_ms=self._lease_ms, on_lost=lambda _: None, wanted=wanted
+        )
 
     async def release(self, claim: JobClaim) -> None:
-        """Release a claim, for any scheduler. Do nothing if it is lost."""
-        await self._hold(claim, 0, begins=False)
+        """Release a claim, for any scheduler. Until one comes, it can still be begun."""
+        with suppress(LeaseLost):
+            await self._leases.renew(claim.held, duration_ms=0)
 
     async def end(self, claim: JobClaim) -> int | None:
         """End an occurrence as fired; return when the job is due next, None for never.
@@ -134,13 +139,11 @@ class JobStore:
         """
         reply = await self._base.scripts.end_job(
             self._keys(claim.job_id, claim.session_id),
-            owner=claim.owner,
+            claim.held.fence,
             job_id=claim.job_id,
             ttl_ms=self._ttl_ms,
         )
-        if reply.word is ReplyCode.LOST:
-            raise LostRace(f"another scheduler has job {claim.job_id!r}")
-        return _moment(reply.facts[0])
+        return _moment(_kept(reply, claim).facts[0])
 
     async def note_run(self, job_id: str, document: dict[str, Any]) -> None:
         """Append a run, once per content."""
@@ -153,8 +156,9 @@ class JobStore:
         return self._base.read_rows("jobs", "run", rows, lambda row: as_object(row.data))
 
     async def _claim(self, job_id: str, owner: str, asked_us: int) -> JobClaim | None:
+        key = self._base.keys.job(job_id)
         reply = await self._base.scripts.claim_job(
-            self._base.keys.job(job_id),
+            key,
             self._base.keys.jobs_due(),
             owner=owner,
             lease_ms=self._lease_ms,
@@ -163,19 +167,15 @@ class JobStore:
         )
         if reply.word is not ReplyCode.OK:
             return None
-        data, due_us, attempts = reply.facts
+        epoch, data, due_us, attempts = reply.facts
+        held = HeldLease(key, owner, int(epoch))
 
         def read() -> JobClaim:
             document = as_object(data)
             session_id = text("session_id", document.get("session_id"))
-            return JobClaim(job_id, session_id, owner, int(due_us), int(attempts), document)
+            return JobClaim(job_id, session_id, held, int(due_us), int(attempts), document)
 
         return self._base.attempt("jobs", f"job {job_id}", data, read)
-
-    async def _hold(self, claim: JobClaim, lease_ms: int, *, begins: bool) -> Reply:
-        return await self._base.scripts.hold_job(
-            self._base.keys.job(claim.job_id), owner=claim.owner, lease_ms=lease_ms, begins=begins
-        )
 
     def _keys(self, job_id: str, session_id: str) -> JobKeys:
         keys = self._base.keys
@@ -187,6 +187,12 @@ class JobStore:
 
 def _read(_: str, record: Stored) -> Planned:
     return Planned(as_object(record.fields["document"]), _moment(record.fields["next"]))
+
+
+def _kept(reply: Reply, claim: JobClaim) -> Reply:
+    if reply.word is ReplyCode.LOST:
+        raise LostRace(f"another scheduler has job {claim.job_id!r}")
+    return reply
 
 
 def _moment(written: bytes) -> int | None:

@@ -437,8 +437,8 @@ class Keys:
 
     def job(self, job_id: str) -> str:
         """hash: version, write, order, document, next, interval, enabled, fired, ended; of a claim
-        owner, until, occurrence, `asked`, begun, attempts: a scheduled job. `jobs_ttl` beyond its
-        next occurrence.
+        occurrence, `asked`, begun, attempts, and its lease: owner, claim, epoch, expires, length: a
+        scheduled job. `jobs_ttl` beyond its next occurrence.
         """
         return self._key("scope", "jobs", f"job:{escape('job_id', job_id)}")
 

@@ -43,7 +43,6 @@ from redis_state.worker.tasks.stream import (
     watch_task,
 )
 from redis_state.worker.tasks.transitions import TaskTransitions
-from redis_state.worker.tasks.view import read_status
 
 _DECISIONS = (SteeringEventType.APPROVE, SteeringEventType.REJECT)
 _LOOK_EVERY_S = 5.0
@@ -287,11 +286,11 @@ class TaskClient:
             )
             session_id, task_id = decided.session_id, decided.task_id
             clock = self.store.transport.commands.time()
-            status_view = await read_status(self.store, session_id, task_id)
+            status_view = await self.store.tasks.look(session_id, task_id)
             if status_view is not None and status_view.status is TaskStatus.PENDING:
                 # Put, not ensured: the worker of the run that paused may still hold that run's job.
                 await put_now(
-                    self._queue, replace(status_view.job, trace=span.carrier or {}), clock
+                    self._queue, replace(Job.of(status_view), trace=span.carrier or {}), clock
                 )
             span.note(session_id=session_id, task_id=task_id)
         return await self.get(session_id, task_id)
@@ -386,11 +385,11 @@ class TaskClient:
 
         It is put into the queue that it was submitted to.
         """
-        status_view = await read_status(self.store, session_id, task_id)
+        status_view = await self.store.tasks.look(session_id, task_id)
         if status_view is not None and not status_view.ours:
             raise InvalidField("task_id", "a host has saved a task of this id, with no handler")
         if status_view is not None and status_view.status is TaskStatus.PENDING:
-            await self._queue.ensure_queued([status_view.job])
+            await self._queue.ensure_queued([Job.of(status_view)])
         return status_view is not None
 
     async def _check_steerable(self, event: SteeringEvent, *, repeated: bool) -> None:
@@ -412,7 +411,7 @@ class TaskClient:
             await self._queue.move(
                 session_id,
                 task_id,
-                runs=waiting.runs,
+                runs=waiting.attempts,
                 before=waiting.priority,
                 after=priority,
                 queue=waiting.queue,

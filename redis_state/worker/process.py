@@ -20,12 +20,7 @@ from redis_state.store import RedisStateStore
 from redis_state.stores.base import ms
 from redis_state.worker.arq.queue import Queue
 from redis_state.worker.guards import Guard
-from redis_state.worker.lease_keeper import (
-    Heartbeat,
-    HeartbeatThread,
-    LeaseRenewer,
-    ThreadLeaseRenewer,
-)
+from redis_state.worker.heartbeat import Heartbeat, HeartbeatThread
 from redis_state.worker.observe.registry import WorkerIdentity, WorkerRecord
 from redis_state.worker.observe.stats import Polls, WorkerStats, stale_writes_refused
 from redis_state.worker.recovery.sweeper import sweep_regularly
@@ -82,16 +77,18 @@ class WorkerProcess:
         self.worker_record: WorkerRecord = WorkerRecord(
             self.store, config.about, self.stats, interval_s=config.interval_s
         )
-        leases = Leases(self.store.base.scripts, keep_ms=ms(config.settings.active_task_ttl))
         self._thread = HeartbeatThread(self.store) if config.heartbeat == "thread" else None
-        keeper: LeaseRenewer = ThreadLeaseRenewer(self._thread, leases) if self._thread else leases
         self.run_config: RunConfig = RunConfig(
             handlers=config.handlers,
             worker=config.about.name,
             lease_s=config.lease_s,
             limit_s=config.limit_s,
             keep_s=config.limit_s + config.grace_s,
-            keeper=keeper,
+            leases=Leases(
+                self.store.base.scripts,
+                keep_ms=ms(config.settings.active_task_ttl),
+                loop=self._thread.loop if self._thread else asyncio.get_running_loop,
+            ),
             stats=self.stats,
             steps=config.steps,
             max_crashes=config.max_crashes,

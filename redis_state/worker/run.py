@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, S
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, field
 from inspect import isawaitable
+from time import monotonic
 from typing import Any, cast
 
 from arq.worker import Retry
@@ -24,7 +25,7 @@ from redis_state.errors import (
     NoConnection,
 )
 from redis_state.models import TaskStatus
-from redis_state.primitives.lease import new_owner
+from redis_state.primitives.lease import Leases, new_owner
 from redis_state.serialization import codec
 from redis_state.store import RedisStateStore
 from redis_state.transport.clock import ms_of
@@ -32,7 +33,6 @@ from redis_state.worker.arq.job_format import JobPayload
 from redis_state.worker.arq.queue import Queue
 from redis_state.worker.context import TaskContext, TaskHandedBack, TaskPaused
 from redis_state.worker.guards import Guard, GuardChecks, Spent, TaskStopped, guards_of
-from redis_state.worker.lease_keeper import LeaseRenewer
 from redis_state.worker.observe import tracing as telemetry
 from redis_state.worker.observe.stats import RunOutcome as Ended
 from redis_state.worker.observe.stats import WorkerStats
@@ -77,7 +77,7 @@ class RunConfig:
     lease_s: float
     limit_s: float
     keep_s: float
-    keeper: LeaseRenewer
+    leases: Leases
     stats: WorkerStats = field(default_factory=WorkerStats)
     steps: StepPolicy | None = None
     max_crashes: int = MAX_CRASHES
@@ -210,12 +210,19 @@ class _TaskRun:
 
     async def run(self) -> None:
         """Run the handler and write its outcome; hand the task off if cancelled."""
-        lease_ms = self._config.lease_ms
-        async with self._config.keeper.keeping(
+        ends_s = monotonic() + self._config.keep_s
+
+        def in_time() -> bool:
+            if monotonic() <= ends_s:
+                return True
+            log.warning("the lease of task %s is not renewed any more", self._task_id)
+            return False
+
+        with self._config.leases.keep(
             self._started.held,
-            duration_ms=lease_ms,
+            duration_ms=self._config.lease_ms,
             on_lost=self._lose,
-            limit_s=self._config.keep_s,
+            wanted=in_time,
         ):
             try:
                 await self._prepare()

@@ -34,7 +34,7 @@ from redis_state.worker.arq.queue_server import (
     renew,
 )
 from redis_state.worker.guards import Guard
-from redis_state.worker.lease_keeper import Heartbeat
+from redis_state.worker.heartbeat import Heartbeat
 from redis_state.worker.observe.registry import INTERVAL_S, WorkerIdentity
 from redis_state.worker.process import WorkerConfig, WorkerProcess, need_prometheus
 from redis_state.worker.run import Handler, run_task

@@ -355,11 +355,11 @@ CALLS: dict[str, Call] = {
     "claim_job": lambda scripts, keys: scripts.claim_job(
         keys.job(SESSION), keys.jobs_due(), owner="o", lease_ms=HOUR, job_id=SESSION, asked_us=1
     ),
-    "hold_job": lambda scripts, keys: scripts.hold_job(
-        keys.job(SESSION), owner="o", lease_ms=HOUR, begins=True
+    "start_job": lambda scripts, keys: scripts.start_job(
+        keys.job(SESSION), Fence(keys.job(SESSION), 1, "o"), lease_ms=HOUR
     ),
     "end_job": lambda scripts, keys: scripts.end_job(
-        job_keys(keys), owner="o", job_id=SESSION, ttl_ms=HOUR
+        job_keys(keys), Fence(keys.job(SESSION), 1, "o"), job_id=SESSION, ttl_ms=HOUR
     ),
     "spawn_task": lambda scripts, keys: spawn(scripts, keys, task_keys(keys), mark=MARK),
     "join_task": lambda scripts, keys: join(

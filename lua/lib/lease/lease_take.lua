@@ -1,6 +1,7 @@
 -- Take a lease that is free or expired, under a new epoch: the server's time in ms, or more. The same
--- claim repeated gets the same epoch. `claim` stays when the owner gives the lease back. Returns the
--- epoch, or nil and the milliseconds that the owner has left.
+-- claim repeated gets the same epoch. `claim` stays when the owner gives the lease back. Without
+-- keep_ms its hash lives as it did: it is a record's too. Returns the epoch, or nil and the milliseconds
+-- that the owner has left.
 -- @include lease_left
 local function lease_take(lease, owner, duration_ms, keep_ms, now)
   lease_left(lease, now)
@@ -11,6 +12,6 @@ local function lease_take(lease, owner, duration_ms, keep_ms, now)
   if was[1] ~= owner then epoch = math.max(epoch + 1, now) end
   redis.call('HSET', lease, 'owner', owner, 'claim', owner, 'epoch', string.format('%.0f', epoch),
     'expires', string.format('%.0f', now + duration_ms), 'length', duration_ms)
-  redis.call('PEXPIRE', lease, string.format('%.0f', duration_ms + keep_ms))
+  if keep_ms ~= '' then redis.call('PEXPIRE', lease, string.format('%.0f', duration_ms + keep_ms)) end
   return epoch
 end

@@ -188,7 +188,7 @@ class SessionRuntime:
             lost.set()
 
         try:
-            async with self._leases.keeping(held, duration_ms=round(lease_s * 1000), on_lost=lose):
+            with self._leases.keep(held, duration_ms=round(lease_s * 1000), on_lost=lose):
                 yield SessionLease(held, lost)
         finally:
             await self._leases.release(held)

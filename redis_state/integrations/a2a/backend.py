@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import timedelta
-from types import TracebackType
 from typing import Any, Self
 from weakref import ReferenceType, WeakValueDictionary
 
@@ -103,12 +102,7 @@ class A2ABackend:
         self.owner.begin()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
     def scope(self, context: ServerCallContext) -> str:

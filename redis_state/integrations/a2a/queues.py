@@ -20,7 +20,7 @@ from typing import Any
 from a2a.server.events.event_queue import Event, EventQueueLegacy
 from a2a.server.events.queue_manager import NoTaskQueue, QueueManager, TaskQueueExists
 
-from redis_state.errors import BackendError, CursorGap, NoConnection
+from redis_state.errors import BackendError, CursorGap, LeaseLost, NoConnection
 from redis_state.integrations.a2a.backend import A2ABackend
 from redis_state.integrations.a2a.convert import event_bytes, event_of, status_of, task_of
 from redis_state.primitives.lease import HeldLease, Leases, new_owner
@@ -91,8 +91,11 @@ class _Feed:
         """Hold the lease, and take it when who had it, perhaps dead by now, has it no more."""
         while True:
             if self._held is not None:
-                lost = await self._leases.keep(self._held, duration_ms=self._lease_ms)
-                log.warning("a queue is fed elsewhere too: %s", lost)
+                lost: asyncio.Future[LeaseLost] = asyncio.get_running_loop().create_future()
+                with self._leases.keep(
+                    self._held, duration_ms=self._lease_ms, on_lost=lost.set_result
+                ):
+                    log.warning("a queue is fed elsewhere too: %s", await lost)
             await asyncio.sleep(self._lease_ms / 10_000)
             try:
                 await self._take()

@@ -10,15 +10,15 @@ from functools import partial
 
 from a2a.server.context import ServerCallContext
 from a2a.server.tasks.task_store import TaskStore
-from a2a.types.a2a_pb2 import ListTasksRequest, ListTasksResponse, Task, TaskState
+from a2a.types.a2a_pb2 import Task, TaskState
 
 from redis_state.integrations.a2a.backend import A2ABackend
 from redis_state.integrations.a2a.convert import draft_of, explained, protocol_errors, task_of
-from redis_state.integrations.a2a.pages import list_page
+from redis_state.integrations.a2a.scoped_tasks import ScopedTasks
 from redis_state.stores.a2a.tasks import UNLESS_REVIVED, Phase, new_write
 
 
-class RedisTaskStore(TaskStore):
+class RedisTaskStore(ScopedTasks, TaskStore):
     """Tasks on Redis, each owner's of each tenant apart.
 
     ``holds_lease`` says that the agents of the tasks saved here run in this process: when it dies,
@@ -26,7 +26,7 @@ class RedisTaskStore(TaskStore):
     """
 
     def __init__(self, backend: A2ABackend, *, holds_lease: bool = False) -> None:
-        self.backend: A2ABackend = backend
+        super().__init__(backend)
         self._holds_lease = holds_lease
 
     async def save(self, task: Task, context: ServerCallContext) -> None:
@@ -58,16 +58,3 @@ class RedisTaskStore(TaskStore):
         if found is None or found.phase is Phase.GONE:
             return None
         return task_of(found.body)
-
-    async def list(self, params: ListTasksRequest, context: ServerCallContext) -> ListTasksResponse:
-        """Return a page of the caller's tasks, the last changed first, as of one moment."""
-        return await list_page(self.backend, params, self.backend.scope(context))
-
-    async def delete(self, task_id: str, context: ServerCallContext) -> None:
-        """Delete a task with its events. An agent that works on it is stopped."""
-        with protocol_errors():
-            await self.backend.owner.drop(self.backend.ref(task_id, context))
-
-    async def aclose(self) -> None:
-        """Close the backend."""
-        await self.backend.aclose()

@@ -20,7 +20,7 @@ from a2a.server.cluster import (
 )
 from a2a.server.context import ServerCallContext
 from a2a.server.events.event_queue import Event
-from a2a.types.a2a_pb2 import ListTasksRequest, ListTasksResponse, Message, Task, TaskState
+from a2a.types.a2a_pb2 import Message, Task, TaskState
 from a2a.utils.errors import InvalidParamsError, TaskNotFoundError
 
 from redis_state.errors import CursorGap, InvalidTransition, VersionConflict
@@ -33,7 +33,7 @@ from redis_state.integrations.a2a.convert import (
     protocol_errors,
     task_of,
 )
-from redis_state.integrations.a2a.pages import list_page
+from redis_state.integrations.a2a.scoped_tasks import ScopedTasks
 from redis_state.stores.a2a.tasks import UNLESS_ENDED, Phase, Ref, Rule, VersionStamp, new_write
 
 
@@ -67,15 +67,12 @@ class RedisTaskVersion(TaskVersion):
         return self.place.cursor
 
 
-class RedisVersionedTaskStore(VersionedTaskStore):
+class RedisVersionedTaskStore(ScopedTasks, VersionedTaskStore):
     """Tasks on Redis, each owner's of each tenant apart, written by compare-and-set.
 
     What is saved here is worked on in this process: when it dies, tasks in work are ended as
     failed within a lease.
     """
-
-    def __init__(self, backend: A2ABackend) -> None:
-        self.backend: A2ABackend = backend
 
     async def save(
         self,
@@ -121,19 +118,6 @@ class RedisVersionedTaskStore(VersionedTaskStore):
         if found is None or found.phase is Phase.GONE:
             return None
         return StoredTask(task_of(found.body), RedisTaskVersion(ref, found.version))
-
-    async def list(self, params: ListTasksRequest, context: ServerCallContext) -> ListTasksResponse:
-        """Return a page of the caller's tasks, the last changed first, as of one moment."""
-        return await list_page(self.backend, params, self.backend.scope(context))
-
-    async def delete(self, task_id: str, context: ServerCallContext) -> None:
-        """Delete a task with its events. Its watchers receive the end; its agent is stopped."""
-        with protocol_errors():
-            await self.backend.owner.drop(self.backend.ref(task_id, context))
-
-    async def aclose(self) -> None:
-        """Close the backend."""
-        await self.backend.aclose()
 
 
 class RedisTaskEventStream(TaskEventStream):

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any, Self
 
 from redis_state.errors import InvalidField
@@ -77,12 +76,7 @@ class AsyncRedisSnapshotStore:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
     def __repr__(self) -> str:
@@ -144,12 +138,7 @@ class RedisSnapshotStore:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __repr__(self) -> str:

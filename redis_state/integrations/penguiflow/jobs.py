@@ -10,14 +10,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 from penguiflow.sessions.scheduler import JobDefinition, JobRunRecord
 
 from redis_state.errors import BackendError, LostRace
 from redis_state.integrations.penguiflow.standalone import StandaloneStore
+from redis_state.primitives.lease import Renewal
 from redis_state.serialization.fields import text
 from redis_state.settings import Settings, make_settings
 from redis_state.stores.base import ms
@@ -58,7 +61,7 @@ class Batch:
     held: dict[str, HeldJob]
     task: asyncio.Task[Any] | None
     at: str | None = None
-    beat: asyncio.TimerHandle | None = field(default=None, repr=False)
+    renewals: list[Renewal] = field(default_factory=list[Renewal], repr=False)
 
     @property
     def is_over(self) -> bool:
@@ -223,20 +226,12 @@ class PenguiflowJobStore(StandaloneStore):
     # Called by a loop over DueJobs
 
     def keep_up(self, batch: Batch) -> None:
-        """Renew the batch's claims, each third of their lease, until `leave`."""
+        """Renew the batch's claims until `leave`."""
         self.leave(batch)
-        try:
-            loop = asyncio.get_running_loop()
-        except RuntimeError:
-            return
-
-        def beat() -> None:
-            if not batch.is_over:
-                self._background(self._renew(batch))
-                batch.beat = loop.call_later(pause_s, beat)
-
-        pause_s = ms(self.settings.job_lease) / 3000
-        batch.beat = loop.call_later(pause_s, beat)
+        with suppress(RuntimeError):  # no event loop
+            for held in batch.held.values():
+                wanted = partial(_waits, held, batch)
+                batch.renewals.append(self._jobs.keep(held.claim, wanted=wanted))
 
     def passed(self, batch: Batch) -> None:
         """Take the job that the loop was at as fired, if its run was recorded."""
@@ -254,14 +249,8 @@ class PenguiflowJobStore(StandaloneStore):
     def leave(self, batch: Batch) -> None:
         """Stop to renew the batch's claims."""
         batch.at = None
-        if batch.beat is not None:
-            batch.beat.cancel()
-            batch.beat = None
-
-    async def _renew(self, batch: Batch) -> None:
-        for held in batch.held.values():
-            if held.waits:
-                await self._jobs.renew(held.claim)
+        while batch.renewals:
+            batch.renewals.pop().stop()
 
     async def _release(self, held: HeldJob) -> None:
         # Another loop over the same list may have come to it meanwhile.
@@ -337,6 +326,10 @@ def create_job_store(*, url: str | None = None, **options: Any) -> PenguiflowJob
     used.
     """
     return PenguiflowJobStore(make_settings(url, **options))
+
+
+def _waits(held: HeldJob, batch: Batch) -> bool:
+    return held.waits and not batch.is_over
 
 
 def _moved_on(job: JobDefinition, held: HeldJob) -> bool:

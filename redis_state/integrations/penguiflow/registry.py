@@ -12,31 +12,22 @@ import asyncio
 import secrets
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any
 
 from penguiflow.sessions import TaskRegistry
 from penguiflow.state import TaskState, TaskStatus
 
 from redis_state.errors import BackendError, LeaseLost
-from redis_state.primitives.lease import HeldLease, Leases
-from redis_state.scripts import Fence, ReplyCode
+from redis_state.primitives.lease import HeldLease, Leases, Renewal
+from redis_state.scripts import Fence
 from redis_state.stores.base import ms
+from redis_state.stores.sessions.task_status import TaskStatusView
 
 ENDED: frozenset[TaskStatus] = frozenset(
     {TaskStatus.COMPLETE, TaskStatus.FAILED, TaskStatus.CANCELLED}
 )
 LEFT = "the process that ran the task is gone"
-
-
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """How a stored task stands: its status, who runs it, and for how long that is certain."""
-
-    status: TaskStatus
-    epoch: int
-    left_ms: int
-    of_pool: bool
 
 
 class TaskLeases:
@@ -50,7 +41,7 @@ class TaskLeases:
         self._leases = Leases(store.base.scripts, keep_ms=ms(settings.active_task_ttl))
         self._duration_ms = ms(settings.session_task_lease)
         self._held: dict[str, HeldLease] = {}
-        self._beats: dict[str, asyncio.Task[None]] = {}
+        self._renewals: dict[str, Renewal] = {}
 
     def __contains__(self, task_id: str) -> bool:
         return task_id in self._held
@@ -76,9 +67,12 @@ class TaskLeases:
 
     def keep(self, task_id: str) -> None:
         """Renew a lease that was taken until it is given back."""
-        if task_id not in self._beats:
-            beating = self._beat(task_id, self._held[task_id])
-            self._beats[task_id] = asyncio.create_task(beating, name="redis_state task lease")
+        if task_id not in self._renewals:
+            self._renewals[task_id] = self._leases.keep(
+                self._held[task_id],
+                duration_ms=self._duration_ms,
+                on_lost=lambda _: self._on_lost(task_id),
+            )
 
     async def give_back(self, task_id: str) -> None:
         """Release a lease. If the server is unreachable it expires."""
@@ -89,9 +83,9 @@ class TaskLeases:
 
     def drop(self, task_id: str) -> HeldLease | None:
         """Renew a lease no more, and write under it no more."""
-        beating = self._beats.pop(task_id, None)
-        if beating is not None and beating is not asyncio.current_task():
-            beating.cancel()
+        renewal = self._renewals.pop(task_id, None)
+        if renewal is not None:
+            renewal.stop()
         return self._held.pop(task_id, None)
 
     async def free(self, task_id: str) -> None:
@@ -101,19 +95,10 @@ class TaskLeases:
         if owner and epoch:
             await self._leases.release(HeldLease(key, owner.decode(), int(epoch)))
 
-    async def look(self, task_id: str) -> Standing | None:
+    async def look(self, task_id: str) -> TaskStatusView | None:
         """Return how a stored task stands."""
-        reply = await self._store.base.scripts.look_task(
-            self._store.tasks.keys(self._session_id, task_id)
-        )
-        if reply.word is ReplyCode.MISSING:
-            return None
-        _, _, epoch, left_ms = reply.facts[:4]
-        return Standing(TaskStatus(reply.text(0)), epoch, left_ms, bool(reply.facts[8]))
-
-    async def _beat(self, task_id: str, held: HeldLease) -> None:
-        if await self._leases.keep(held, duration_ms=self._duration_ms) is not None:
-            self._on_lost(task_id)
+        found: TaskStatusView | None = await self._store.tasks.look(self._session_id, task_id)
+        return found
 
 
 class SharedRegistry(TaskRegistry):  # type: ignore[misc]  # penguiflow has no types
@@ -214,9 +199,9 @@ class SharedRegistry(TaskRegistry):  # type: ignore[misc]  # penguiflow has no t
         if task_id in self.leases:
             return False
         standing = await self.leases.look(task_id)
-        if standing is None or standing.status in ENDED:
+        if standing is None or standing.status.is_terminal:
             return False
-        return standing.of_pool or standing.left_ms > 0
+        return standing.ours or standing.left_ms > 0
 
     async def settle(self, task_id: str, *, alone: bool) -> TaskState | None:
         """Fail a task that its process has left, and return it; None if none has.
@@ -225,7 +210,7 @@ class SharedRegistry(TaskRegistry):  # type: ignore[misc]  # penguiflow has no t
         task that never had a lease is left as it is: a plain session may run it.
         """
         standing = None if task_id in self.leases else await self.leases.look(task_id)
-        if standing is None or standing.status in ENDED or standing.of_pool or not standing.epoch:
+        if standing is None or standing.status.is_terminal or standing.ours or not standing.epoch:
             return None
         if standing.left_ms > 0:
             if not alone:
@@ -245,7 +230,7 @@ class SharedRegistry(TaskRegistry):  # type: ignore[misc]  # penguiflow has no t
             return
         async with self._taking:
             standing = await self.leases.look(task_id)
-            if standing is None or standing.of_pool or not await self.leases.take(task_id):
+            if standing is None or standing.ours or not await self.leases.take(task_id):
                 yield False
                 return
             try:
@@ -299,4 +284,4 @@ class SharedRegistry(TaskRegistry):  # type: ignore[misc]  # penguiflow has no t
         return known.status in ENDED and state.status not in ENDED and older
 
 
-__all__ = ["ENDED", "LEFT", "SharedRegistry", "Standing", "TaskLeases"]
+__all__ = ["ENDED", "LEFT", "SharedRegistry", "TaskLeases"]

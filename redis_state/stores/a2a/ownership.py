@@ -29,9 +29,9 @@ from redis_state.errors import (
     RedisStateError,
     StoreFull,
 )
-from redis_state.primitives.lease import HeldLease, Leases, new_owner
+from redis_state.primitives.lease import HeldLease, Leases, Renewal, new_owner
 from redis_state.primitives.signal import Row
-from redis_state.primitives.watchlist import WatchClaim, WatchList
+from redis_state.primitives.watchlist import Fate, WatchClaim, WatchList
 from redis_state.scripts import ReplyCode
 from redis_state.stores.a2a.retry import repeated
 from redis_state.stores.a2a.tasks import (
@@ -81,7 +81,7 @@ class A2AOwner:
     def __init__(self, tasks: A2ATasks, ending: Ending, on_orphan: Told | None = None) -> None:
         self.tasks: A2ATasks = tasks
         self.name: str = new_owner()
-        self.held: dict[Ref, HeldLease] = {}
+        self.held: dict[Ref, Renewal] = {}
         self._ending = ending
         self._on_orphan = on_orphan
         scripts, keys = tasks.base.scripts, tasks.base.keys
@@ -101,12 +101,12 @@ class A2AOwner:
         return row.id.startswith(self.name.encode() + b".")
 
     def begin(self) -> None:
-        """See to it that this server's leases are renewed and others' looked at. Safe to repeat."""
+        """See to it that the leases of all servers are looked at. Safe to repeat."""
         loop = asyncio.get_running_loop()
         heart = self._heart
         if self._closed or (heart and not heart.done() and heart.get_loop() is loop):
             return
-        self._heart = loop.create_task(self._tend(), name="redis_state a2a heart")
+        self._heart = loop.create_task(self._sweep_regularly(), name="redis_state a2a heart")
 
     async def save(self, ref: Ref, draft: Draft, rule: Rule) -> VersionStamp | None:
         """Write a version, and hold the task's lease while it is worked on. See `A2ATasks.write`.
@@ -139,11 +139,14 @@ class A2AOwner:
         self._failures.pop(ref, None)
         if written is None:
             return None
+        self._let_go(ref, self.held.get(ref))
         if draft.phase is Phase.OPEN and not self._closed:
-            lease = self.tasks.keys(ref).lease
-            self.held[ref] = HeldLease(lease, self.name, written.epoch)
-        else:
-            self.held.pop(ref, None)
+            self.held[ref] = self._leases.keep(
+                HeldLease(self.tasks.keys(ref).lease, self.name, written.epoch),
+                duration_ms=self._lease_ms,
+                # Another server writes it now, or it was ended.
+                on_lost=lambda _: self.held.pop(ref, None),
+            )
         return written.version
 
     async def read(self, ref: Ref, call: Callable[[], Awaitable[T]]) -> T:
@@ -184,7 +187,7 @@ class A2AOwner:
                 return found
             if ref in self.held:
                 # Our own, and here we are: a loop that was held up has not renewed it.
-                await self.repeat(partial(self._renew, ref))
+                await self.repeat(self.held[ref].renew)
             elif self.judges:
                 own = self.reason(ref) if found.owner == self.name else ""
                 await self._end(ref, found, own or _SILENT, fenced=True)
@@ -193,7 +196,7 @@ class A2AOwner:
 
     async def drop(self, ref: Ref) -> bool:
         """Delete a task; return whether there was one. Its watchers receive the end."""
-        self.held.pop(ref, None)
+        self._let_go(ref, self.held.get(ref))
         return await self.tasks.drop(ref, write=new_write(self.name)) is ReplyCode.OK
 
     async def follow(self, ref: Ref, cursor: str) -> AsyncGenerator[Row, None]:
@@ -221,12 +224,7 @@ class A2AOwner:
             # What cannot be looked at, or whose sweeper dies, is due again soon.
             claiming = self._watch.claim_due(limit=_SWEPT, hold_ms=self._pause_ms)
             due = await self.in_touch(claiming)
-            await asyncio.gather(
-                *(
-                    _tried(partial(self._inspect, claim), "a task could not be looked at")
-                    for claim in due
-                )
-            )
+            await self._watch.inspect(due, self._judge, trouble_ms=self._pause_ms)
             total += len(due)
             if len(due) < _SWEPT:
                 return total
@@ -240,10 +238,12 @@ class A2AOwner:
             self._heart.cancel()
             with suppress(RuntimeError):  # of another loop, which has ended
                 await asyncio.wait({self._heart})
+        held, self.held = self.held, {}
+        for renewal in held.values():
+            renewal.stop()
         await asyncio.gather(
-            *(_tried(partial(self._give_up, ref), "a task could not be ended") for ref in self.held)
+            *(_tried(partial(self._give_up, ref), "a task could not be ended") for ref in held)
         )
-        self.held.clear()
         loop = asyncio.get_running_loop()
         while ours := [ending for ending in self._endings if ending.get_loop() is loop]:
             await asyncio.wait(ours)
@@ -347,7 +347,7 @@ class A2AOwner:
         held = await self._announcers.acquire(lease, duration_ms=duration_ms)
         if held is None:
             return
-        async with self._announcers.keeping(held, duration_ms=duration_ms, on_lost=_ignore):
+        with self._announcers.keep(held, duration_ms=duration_ms, on_lost=_ignore):
             found = await self.tasks.read(ref)
             if found is not None and found.phase is Phase.ENDED and found.unannounced:
                 try:
@@ -360,39 +360,15 @@ class A2AOwner:
                     await self.repeat(partial(self.tasks.announced, ref))
         await self._announcers.release(held)
 
-    async def _tend(self) -> None:
-        """Renew and look, each in its own time: neither waits for the other, nor ends with it."""
-        await asyncio.gather(
-            _each(self._lease_ms / 3, self._renew_all, soon_ms=self._lease_ms / 30),
-            _each(self._pause_ms, self.sweep),
-        )
+    async def _sweep_regularly(self) -> None:
+        while True:
+            await asyncio.sleep(self._pause_ms / 1000)
+            await _tried(self.sweep, "the leases of tasks could not be looked at")
 
-    async def _renew_all(self) -> bool | None:
-        """Renew each lease that is held; None if any could not be: then it is tried again soon."""
-        renewed = await asyncio.gather(
-            *(
-                _tried(partial(self._renew, ref), "a task's lease could not be renewed")
-                for ref in self.held
-            )
-        )
-        return all(renewed) or None
-
-    async def _renew(self, ref: Ref) -> bool:
-        """Renew a lease, if it is still held."""
-        held = self.held.get(ref)
-        if held is None:
-            return True
-        try:
-            await self._leases.renew(held, duration_ms=self._lease_ms)
-        except LeaseLost:
-            # Another server writes it now, or it was ended.
-            self._let_go(ref, held)
-        return True
-
-    def _let_go(self, ref: Ref, held: HeldLease | None) -> None:
+    def _let_go(self, ref: Ref, held: Renewal | None) -> None:
         """Hold a task no more, unless a save that came meanwhile does."""
-        if self.held.get(ref) is held:
-            self.held.pop(ref, None)
+        if held is not None and self.held.get(ref) is held:
+            self.held.pop(ref).stop()
 
     def _note_failure(self, ref: Ref, what: str, error: BaseException) -> None:
         lease_s = self._lease_ms / 1000
@@ -415,33 +391,20 @@ class A2AOwner:
         until = now + 10 * lease_s + _RECONNECT_MS / 1000
         self._failures[ref] = (_FAILED.format(what, cause), until)
 
-    async def _inspect(self, claim: WatchClaim) -> None:
+    async def _judge(self, claim: WatchClaim) -> int | Fate:
         scope, _, task_id = claim.entry.decode("utf-8", "surrogatepass").partition("|")
         ref = Ref(scope, task_id)
         found = await self.look(ref)
         if found is not None and found.phase is Phase.ENDED and found.unannounced:
             # The announcing server holds it for a lease at least. If that one dies it is due again.
             self._announce_soon(ref)
-            delay_ms: int | None = self._lease_ms + _GRAIN_MS
-        elif found is None or found.phase in _LAST:
-            delay_ms = None
-        elif found.phase is Phase.OPEN and found.owner:
-            delay_ms = max(found.left_ms, 0) + _GRAIN_MS
-        else:
-            # Nobody works on it. Whoever begins to puts it on the list before.
-            delay_ms = _PARKED_MS
-        await self._watch.settle([(claim, delay_ms)])
-
-
-async def _each(
-    pause_ms: float, do: Callable[[], Coroutine[Any, Any, object]], *, soon_ms: float = 0.0
-) -> None:
-    """Do it for ever with a pause between, a shorter one after it failed if there is one."""
-    next_ms = pause_ms
-    while True:
-        await asyncio.sleep(next_ms / 1000)
-        done = await _tried(do, "the leases of tasks could not be tended")
-        next_ms = soon_ms if done is None and soon_ms else pause_ms
+            return self._lease_ms + _GRAIN_MS
+        if found is None or found.phase in _LAST:
+            return Fate.OUT
+        if found.phase is Phase.OPEN and found.owner:
+            return max(found.left_ms, 0) + _GRAIN_MS
+        # Nobody works on it. Whoever begins to puts it on the list before.
+        return _PARKED_MS
 
 
 async def _tried(work: Callable[[], Coroutine[Any, Any, T]], trouble: str) -> T | None:

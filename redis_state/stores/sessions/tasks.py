@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from pydantic import BaseModel
 
-from redis_state.errors import InvalidField
+from redis_state.errors import CorruptState, InvalidField
 from redis_state.models import TaskContextSnapshot, TaskState, TaskStatus, TaskType
 from redis_state.primitives.record import Place, Stored, new_write_id
 from redis_state.scripts import TASK_FIELDS, Fence, ReplyCode, TaskKeys
@@ -22,12 +22,18 @@ from redis_state.serialization import codec
 from redis_state.serialization.fields import choice, moment, validated
 from redis_state.serialization.rows import as_object
 from redis_state.stores.base import Base, ms
+from redis_state.stores.sessions.task_status import TaskStatusView
 from redis_state.transport.keys import LONGEST_REMEMBERED
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 # To list a session's tasks: what `TaskStore.read` needs, and their order.
 _LISTED = ("order", *TASK_FIELDS)
+# What `look_task` returns the values of.
+_LOOKED = (
+    *("status", "version", "order", "priority", "crashes", "queue"),
+    *("parent", "isolate", "waits_for", "parent_order", "attempts", "job"),
+)
 _ACTIVE = TaskStatus.RUNNING.value
 _ENDED = frozenset(status.value for status in TaskStatus if status.is_terminal)
 _ENDED_BYTES = frozenset(status.encode() for status in _ENDED)
@@ -125,6 +131,23 @@ class TaskStore:
     async def load_fields(self, session_id: str, task_id: str) -> Stored | None:
         """Return one task as its record, a worker's own fields included."""
         return await self._base.records.load(self._base.keys.task(session_id, task_id))
+
+    async def look(self, session_id: str, task_id: str) -> TaskStatusView | None:
+        """Read a task's status and its lease in one step; None if there is no task.
+
+        Errors: CorruptState for a record that no task can have.
+        """
+        keys = self.keys(session_id, task_id)
+        reply = await self._base.scripts.look_task(keys)
+        if reply.word is ReplyCode.MISSING:
+            return None
+        epoch, left_ms, values = reply.facts
+        named = zip(_LOOKED, values, strict=True)
+        fields = {name: value for name, value in named if value is not None}
+        try:
+            return TaskStatusView.of(session_id, task_id, fields, epoch=epoch, left_ms=left_ms)
+        except ValueError as error:
+            raise CorruptState(keys.task, "not a task's record") from error
 
     async def list(self, session_id: str) -> list[TaskState]:
         """Return a session's tasks in the order of their first save."""

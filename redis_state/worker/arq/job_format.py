@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+from redis_state.models import TaskStatus
 from redis_state.serialization import codec
+from redis_state.stores.sessions.task_status import TaskStatusView
 from redis_state.transport.keys import escape
 from redis_state.worker.observe.tracing import carried
 
@@ -115,6 +117,20 @@ class Job:
     since_ms: int | None = None
     at_ms: int | None = None
     trace: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    @classmethod
+    def of(cls, task: TaskStatusView) -> Job:
+        """Make the job of a task that is to be run."""
+        return cls(
+            task.session_id,
+            task.task_id,
+            task.attempts,
+            task.priority,
+            queue=task.queue,
+            version=task.version,
+            orphan=task.status is TaskStatus.RUNNING,
+            since_ms=task.order // 1000,
+        )
 
     def ticket(self) -> dict[str, Any]:
         """Write what its job in the queue says."""

@@ -121,23 +121,27 @@ class WorkerMetrics(Collector):
     def _gauge(
         self, name: str, text: str, values: Mapping[Any, float], *labels: str
     ) -> GaugeMetricFamily:
-        child_tasks = GaugeMetricFamily(f"redis_state_{name}", text, labels=["worker", *labels])
-        for key, value in values.items():
-            child_tasks.add_metric(self._labels(key), value)
-        return child_tasks
+        family = GaugeMetricFamily(f"redis_state_{name}", text, labels=["worker", *labels])
+        self._fill(family, values)
+        return family
 
     def _counter(
         self, name: str, text: str, values: Mapping[Any, int], *labels: str
     ) -> CounterMetricFamily:
-        child_tasks = CounterMetricFamily(f"redis_state_{name}", text, labels=["worker", *labels])
+        family = CounterMetricFamily(f"redis_state_{name}", text, labels=["worker", *labels])
+        self._fill(family, values)
+        return family
+
+    def _fill(
+        self, family: GaugeMetricFamily | CounterMetricFamily, values: Mapping[Any, float]
+    ) -> None:
         for key, value in values.items():
-            child_tasks.add_metric(self._labels(key), value)
-        return child_tasks
+            family.add_metric(self._labels(key), value)
 
     def _histogram(
         self, name: str, text: str, values: Mapping[Any, Histogram], *labels: str
     ) -> HistogramMetricFamily:
-        child_tasks = HistogramMetricFamily(f"redis_state_{name}", text, labels=["worker", *labels])
+        family = HistogramMetricFamily(f"redis_state_{name}", text, labels=["worker", *labels])
         for key, histogram in dict(values).items():
             buckets: list[tuple[str, float]] = []
             so_far = 0
@@ -145,8 +149,8 @@ class WorkerMetrics(Collector):
             for bound, count in zip(names, histogram.counts, strict=True):
                 so_far += count
                 buckets.append((bound, so_far))
-            child_tasks.add_metric(self._labels(key), buckets, histogram.total)
-        return child_tasks
+            family.add_metric(self._labels(key), buckets, histogram.total)
+        return family
 
     def _labels(self, key: Any) -> list[str]:
         parts: tuple[Any, ...] = (key,) if isinstance(key, str) else tuple(key)

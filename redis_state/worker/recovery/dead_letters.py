@@ -41,9 +41,7 @@ async def list_dead(store: RedisStateStore, limit: int) -> list[TaskState]:
 
 
 async def _load(store: RedisStateStore, session_id: str, task_id: str) -> TaskState | None:
-    record = await store.tasks.load_fields(session_id, task_id)
-    if record is None or record.fields.get("status") != TaskStatus.FAILED.value.encode():
-        return None
-    if record.fields.get("crashes", b"0") == b"0":
+    found = await store.tasks.look(session_id, task_id)
+    if found is None or found.status is not TaskStatus.FAILED or not found.crashes:
         return None
     return await store.tasks.load(session_id, task_id)

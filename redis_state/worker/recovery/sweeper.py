@@ -19,21 +19,22 @@ import logging
 import random
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
-from enum import Enum, auto
+from functools import partial
 from typing import Self
 
-from redis_state.errors import BackendError, NoConnection, StoreFull
+from redis_state.errors import BackendError
 from redis_state.models import TaskStatus
-from redis_state.primitives.watchlist import WatchClaim, WatchList
+from redis_state.primitives.watchlist import Fate, WatchClaim, WatchList
 from redis_state.serialization import codec
 from redis_state.store import RedisStateStore
+from redis_state.stores.sessions.task_status import TaskStatusView
 from redis_state.transport.keys import WATCH_SHARDS
+from redis_state.worker.arq.job_format import Job
 from redis_state.worker.arq.queue import Queue, QueueState
 from redis_state.worker.observe.stats import WorkerStats
 from redis_state.worker.tasks.children import WITH_PARENT, ChildTasks
 from redis_state.worker.tasks.pauses import expire_pauses
 from redis_state.worker.tasks.transitions import LOOK_LATEST_MS, MAX_CRASHES, TaskTransitions
-from redis_state.worker.tasks.view import TaskStatusView, read_status
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -71,15 +72,6 @@ class SweepReport:
         for each in fields(self):
             setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
         return self
-
-
-class _Fate(Enum):
-    OUT = auto()  # nobody need look at it any more
-    LEFT = auto()  # not ours to judge: it is due again when the claim has run out
-
-
-# A delay in ms until the next look; or a task that the queue must have.
-_Verdict = int | TaskStatusView | _Fate
 
 
 class Sweeper:
@@ -140,41 +132,31 @@ class Sweeper:
 
     async def _sweep(self, claims: Sequence[WatchClaim], report: SweepReport) -> None:
         report.looked += len(claims)
-        settled: list[tuple[WatchClaim, int | None]] = []
         waiting: list[tuple[WatchClaim, TaskStatusView]] = []
-        # What these send is sent together: it is a round trip for all, not for each.
-        judging = (self._judge(claim.entry, report) for claim in claims)
-        verdicts = await asyncio.gather(*judging, return_exceptions=True)
-        for claim, verdict in zip(claims, verdicts, strict=True):
-            match verdict:
-                case int():
-                    settled.append((claim, verdict))
-                case TaskStatusView():
-                    waiting.append((claim, verdict))
-                case _Fate.OUT:
-                    settled.append((claim, None))
-                case _Fate.LEFT:
-                    pass
-                case BaseException():
-                    settled.append((claim, self._trouble(claim.entry, verdict)))
-        report.dropped += sum(claim.again and delay_ms is None for claim, delay_ms in settled)
+        judge = partial(self._judge, waiting=waiting, report=report)
         # Before the queue is read, which may be on another, unreachable server.
-        await self._watch.settle(settled)
+        report.dropped += await self._watch.inspect(claims, judge, trouble_ms=_TROUBLE_MS)
         await self._watch.settle(await self._queue_up(waiting, report))
 
-    async def _judge(self, entry: bytes, report: SweepReport) -> _Verdict:
+    async def _judge(
+        self,
+        claim: WatchClaim,
+        *,
+        waiting: list[tuple[WatchClaim, TaskStatusView]],
+        report: SweepReport,
+    ) -> int | Fate:
         try:
-            task = _task_of(entry)
+            task = _task_of(claim.entry)
         except codec.DecodeError:
             log.warning("an entry of the watch list cannot be read")
-            return _Fate.OUT
+            return Fate.OUT
         if task is None:
-            return _Fate.LEFT
+            return Fate.LEFT
         status_view = await self._settle_family(task, report)
         if status_view is not None and status_view.ours and status_view.status is TaskStatus.PAUSED:
             for_child = status_view.waits_for is not None
             left_ms = await expire_pauses(self._store, *task)
-            status_view = await read_status(self._store, *task)
+            status_view = await self._store.tasks.look(*task)
             if status_view is not None and status_view.status is TaskStatus.PAUSED:
                 return min(left_ms or _LONGEST_PAUSE_MS, _LONGEST_PAUSE_MS)
             report.expired += not for_child
@@ -186,38 +168,39 @@ class Sweeper:
             report.failed += await self._transitions.dead_letter(
                 *task, died=status_view.crashes + 1
             )
-            status_view = await read_status(self._store, *task)
+            status_view = await self._store.tasks.look(*task)
         if status_view is None or not status_view.ours or status_view.status.is_terminal:
-            return _Fate.OUT
+            return Fate.OUT
         if status_view.status is TaskStatus.RUNNING and status_view.left_ms:
             return min(status_view.left_ms + 1, LOOK_LATEST_MS)
-        return status_view
+        # The queue must have it.
+        waiting.append((claim, status_view))
+        return Fate.LEFT
 
     async def _settle_family(
         self, task: tuple[str, str], report: SweepReport
     ) -> TaskStatusView | None:
         """Read a task's status, after settling what its parent and its child imply."""
-        status_view = await read_status(self._store, *task)
+        status_view = await self._store.tasks.look(*task)
         if status_view is None or not status_view.ours or status_view.status.is_terminal:
             return status_view
         session_id, task_id = task
-        if status_view.parent is not None and await self._children.parent_cancelled(
-            session_id, status_view.parent, order=status_view.parent_order
+        parent = status_view.cancelled_with
+        if parent is not None and await self._children.parent_cancelled(
+            session_id, parent, order=status_view.parent_order
         ):
             report.parent_cancelled += 1
-            await self._children.cancel_with(
-                session_id, task_id, status_view.parent, reason=WITH_PARENT
-            )
+            await self._children.cancel_with(session_id, task_id, parent, reason=WITH_PARENT)
         elif status_view.waits_for is not None:
             report.woken += await self._children.wake(session_id, task_id, status_view.waits_for)
         else:
             return status_view
-        return await read_status(self._store, *task)
+        return await self._store.tasks.look(*task)
 
     async def _queue_up(
         self, waiting: Sequence[tuple[WatchClaim, TaskStatusView]], report: SweepReport
     ) -> list[tuple[WatchClaim, int | None]]:
-        jobs = [status_view.job for _, status_view in waiting]
+        jobs = [Job.of(status_view) for _, status_view in waiting]
         mended = await self._queue.ensure_queued(jobs, patience_ms=self._patience_ms)
         for job, how in zip(jobs, mended, strict=True):
             report.released += how is QueueState.RELEASED
@@ -227,13 +210,6 @@ class Sweeper:
             (claim, self._patience_ms if how is QueueState.CLAIMED else self._waiting_ms)
             for (claim, _), how in zip(waiting, mended, strict=True)
         ]
-
-    def _trouble(self, entry: bytes, error: BaseException) -> int:
-        """Put off an entry that cannot be inspected; raise what concerns all."""
-        if isinstance(error, NoConnection | StoreFull) or not isinstance(error, Exception):
-            raise error
-        log.error("%s cannot be swept: %s", entry.decode(errors="replace"), error)
-        return _TROUBLE_MS
 
 
 async def sweep_regularly(

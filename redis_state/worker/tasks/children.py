@@ -55,7 +55,6 @@ from redis_state.worker.tasks.moves import (
 )
 from redis_state.worker.tasks.replay import Lane
 from redis_state.worker.tasks.transitions import StartedRun, TaskTransitions
-from redis_state.worker.tasks.view import read_status
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -242,7 +241,7 @@ class ChildTasks:
 
         A task that does not wait for it yet will find it over.
         """
-        status_view = await read_status(self._store, session_id, task_id)
+        status_view = await self._store.tasks.look(session_id, task_id)
         if status_view is None or status_view.waits_for != child_id:
             return False
         state = await self._store.tasks.load(session_id, task_id)
@@ -259,7 +258,7 @@ class ChildTasks:
         )
         if reply.word is not ReplyCode.OK:
             return False
-        await self._put(status_view.job)
+        await self._put(Job.of(status_view))
         return True
 
     async def parent_cancelled(self, session_id: str, parent: str, *, order: int) -> bool:
@@ -267,7 +266,7 @@ class ChildTasks:
 
         ``order`` is the parent's: a later task of its id is none.
         """
-        status_view = await read_status(self._store, session_id, parent)
+        status_view = await self._store.tasks.look(session_id, parent)
         return (
             status_view is not None
             and status_view.order == order
@@ -299,7 +298,8 @@ class ChildTasks:
         state = await self._store.tasks.load(session_id, task_id)
         if state is None or state.status.is_terminal:
             return
-        parent = await self._parent(session_id, task_id)
+        status_view = await self._store.tasks.look(session_id, task_id)
+        parent = None if status_view is None else status_view.parent
         with suppress(InvalidTransition):
             async with self.ending(session_id, task_id, parent):
                 cancelled = await self._transitions.cancel(state, reason, parent=parent)
@@ -316,21 +316,22 @@ class ChildTasks:
         why = reason or WITH_PARENT
         if not why.startswith(WITH_PARENT):
             why = f"{WITH_PARENT}: {why}"
-        parent = await read_status(self._store, session_id, task_id)
+        parent = await self._store.tasks.look(session_id, task_id)
         if parent is None:
             return
         names = await self.children(session_id, task_id)
         for start in range(0, len(names), _AT_ONCE):
             some = names[start : start + _AT_ONCE]
             sights = await asyncio.gather(
-                *(read_status(self._store, session_id, one) for one in some)
+                *(self._store.tasks.look(session_id, one) for one in some)
             )
             await asyncio.gather(
                 *(
                     self.cancel_with(session_id, name, task_id, reason=why, hard=hard)
                     for name, status_view in zip(some, sights, strict=True)
                     if status_view is not None
-                    and (status_view.parent, status_view.parent_order) == (task_id, parent.order)
+                    and (status_view.cancelled_with, status_view.parent_order)
+                    == (task_id, parent.order)
                     and not status_view.status.is_terminal
                 )
             )
@@ -398,12 +399,6 @@ class ChildTasks:
         if found is None:
             raise TaskFailed(session_id, child_id, "nothing is kept of it any more")
         return as_object(found)
-
-    async def _parent(self, session_id: str, task_id: str) -> str | None:
-        key = self._store.base.keys.task(session_id, task_id)
-        found: bytes | None
-        found = await self._store.transport.commands.hget(key, "parent")
-        return found.decode("utf-8", "surrogatepass") if found else None
 
     def _keys(self, session_id: str, task_id: str) -> TaskKeys:
         return self._store.tasks.keys(session_id, task_id)

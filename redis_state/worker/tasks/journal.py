@@ -9,21 +9,18 @@ journal, and the journal with the task, whatever crashes.
 from __future__ import annotations
 
 import hashlib
-from collections import deque
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from typing import Any
 
 from redis_state.errors import CorruptState
+from redis_state.primitives.blob import CHUNK_BYTES, read_chunks
 from redis_state.scripts import NO_LANE, LaneState, ReplyCode, Scripts, TaskKeys, raw
 from redis_state.serialization import codec
 from redis_state.serialization.rows import unpack
 from redis_state.worker.tasks.replay import Lane, Replay
 
-PART_BYTES = 256 * 1024
-INLINE_BYTES = 256 * 1024
-_READ_AHEAD = 4
+INLINE_BYTES = CHUNK_BYTES
 
 _STEP = "step:"
 # What a handler asks for again in each run; other kinds of notes have rules of their own.
@@ -113,9 +110,10 @@ class Journals:
         """
         if not note.chunks:
             return note.result
-        data = await self._fetch(keys, entry, note.chunks)
-        if data is None:
-            raise CorruptState(keys.journal, f"a chunk of {entry!r} is gone")
+        gone = CorruptState(keys.journal, f"a chunk of {entry!r} is gone")
+        names = (part_name(entry, number) for number in range(note.chunks))
+        chunks = read_chunks(self._scripts.transport.commands, keys.journal, names, missing=gone)
+        data = b"".join([chunk async for chunk in chunks])
         if len(data) != note.size:
             raise CorruptState(keys.journal, f"{entry!r} has not {note.size} but {len(data)} bytes")
         if hashlib.sha256(data).hexdigest() != note.sha256:
@@ -123,34 +121,19 @@ class Journals:
         return codec.decode(data)
 
     async def _keep(self, keys: TaskKeys, entry: str, data: bytes, run: Replay) -> int:
-        starts = range(0, len(data), PART_BYTES)
+        starts = range(0, len(data), CHUNK_BYTES)
         for number, start in enumerate(starts):
             reply = await self._scripts.keep_part(
                 keys,
                 mark=run.mark,
                 entry=entry,
                 number=number,
-                data=data[start : start + PART_BYTES],
+                data=data[start : start + CHUNK_BYTES],
             )
             if reply.word is ReplyCode.STALE:
                 break
             run.raise_refused(reply, what=keys.task_id)
         return len(starts)
-
-    async def _fetch(self, keys: TaskKeys, entry: str, chunks: int) -> bytes | None:
-        commands = self._scripts.transport.commands
-        requested: deque[Any] = deque()
-        names = (part_name(entry, number) for number in range(chunks))
-        data = bytearray()
-        while True:
-            for name in islice(names, _READ_AHEAD - len(requested)):
-                requested.append(commands.hget(keys.journal, name))
-            if not requested:
-                return bytes(data)
-            chunk: bytes | None = await requested.popleft()
-            if chunk is None:
-                return None
-            data += chunk
 
 
 def state_of(lane: Lane | None) -> LaneState:

@@ -15,6 +15,7 @@ from redis_state.serialization import codec
 from redis_state.serialization.rows import as_object
 from redis_state.store import RedisStateStore
 from redis_state.stores.sessions.session_log import Entry
+from redis_state.stores.sessions.task_status import TaskStatusView
 from redis_state.transport.keys import WATCH_SHARDS
 from redis_state.worker.tasks.children import recorded_end, result_of
 from redis_state.worker.tasks.moves import watch_entry
@@ -154,23 +155,18 @@ async def view_task(store: RedisStateStore, session_id: str, task_id: str) -> Ta
     record = await store.tasks.load_fields(session_id, task_id)
     if record is None:
         return None
-    fields = record.fields
-
-    def text(name: str) -> str | None:
-        return fields.get(name, b"").decode("utf-8", "surrogatepass") or None
-
     try:
-        state = store.tasks.read(session_id, task_id, record)
+        found = TaskStatusView.of(session_id, task_id, record.fields)
         return TaskView(
-            state=state,
-            handler=as_object(fields["job"])["handler"] if "job" in fields else None,
-            worker=text("worker"),
-            queue=text("queue"),
-            attempts=int(fields.get("attempts", 0)),
-            crashes=int(fields.get("crashes", 0)),
-            parent=text("parent"),
-            isolated=fields.get("isolate") == b"1",
-            waits_for=text("waits_for") if state.status is TaskStatus.PAUSED else None,
+            state=store.tasks.read(session_id, task_id, record),
+            handler=as_object(record.fields["job"])["handler"] if found.ours else None,
+            worker=record.fields.get("worker", b"").decode("utf-8", "surrogatepass") or None,
+            queue=found.queue,
+            attempts=found.attempts,
+            crashes=found.crashes,
+            parent=found.parent,
+            isolated=found.isolated,
+            waits_for=found.waits_for,
         )
     except (ValueError, KeyError, TypeError) as error:
         key = store.base.keys.task(session_id, task_id)

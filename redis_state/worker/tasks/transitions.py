@@ -36,6 +36,7 @@ from redis_state.scripts import Reply, ReplyCode, TaskKeys
 from redis_state.serialization import codec
 from redis_state.store import RedisStateStore
 from redis_state.stores.base import ms
+from redis_state.stores.sessions.task_status import TaskStatusView
 from redis_state.stores.sessions.tasks import move_fields
 from redis_state.worker.guards import BudgetMeter
 from redis_state.worker.observe.tracing import carried
@@ -62,7 +63,6 @@ _LOOK_SOON_MS = 2_000
 # By how much the clocks of a cluster's servers may differ.
 SKEW_MS = 500
 _DEAD_LETTER_LEASE_MS = 10_000
-_RUNNING = TaskStatus.RUNNING.value.encode()
 _OUTCOMES = (TaskStatus.COMPLETE, TaskStatus.FAILED)
 
 
@@ -98,15 +98,6 @@ class NotStarted:
 
     reason: str
     left_ms: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class WaitingTask:
-    """A task that waits: how often it was started, and its priority."""
-
-    runs: int
-    priority: int
-    queue: str | None = None
 
 
 class TaskTransitions:
@@ -301,32 +292,30 @@ class TaskTransitions:
         if held is None:
             return False
         # Looked at under the lease: nobody but its holder ends a run.
-        record = await self._store.tasks.load_fields(session_id, task_id)
-        running = record is not None and record.fields["status"] == _RUNNING
+        found = await self._store.tasks.look(session_id, task_id)
+        running = found is not None and found.status is TaskStatus.RUNNING
         if running:
             await self._dead_letter(session_id, task_id, held, died)
         await leases.release(held)
         return running
 
-    async def prioritize(self, session_id: str, task_id: str, priority: int) -> WaitingTask | None:
+    async def prioritize(
+        self, session_id: str, task_id: str, priority: int
+    ) -> TaskStatusView | None:
         """Change the priority of a task that waits; return what it was, or None if none waits."""
         keys = self._store.tasks.keys(session_id, task_id)
         while True:
             record = await self._store.tasks.load_fields(session_id, task_id)
             if record is None:
                 return None
-            status = TaskStatus(record.fields["status"].decode())
-            if status not in (TaskStatus.PENDING, TaskStatus.PAUSED):
+            found = TaskStatusView.of(session_id, task_id, record.fields)
+            if found.status not in (TaskStatus.PENDING, TaskStatus.PAUSED):
                 return None
             reply = await self._scripts.prioritize_task(
                 keys, priority=priority, write=new_write_id(), expected=record.version
             )
             if reply.word is ReplyCode.OK:
-                return WaitingTask(
-                    runs=int(record.fields.get("attempts", 0)),
-                    priority=int(record.fields["priority"]),
-                    queue=record.fields.get("queue", b"").decode() or None,
-                )
+                return found
 
     async def set_priority(self, started: StartedRun, priority: int) -> None:
         """Change a running task's priority, for the next time it waits.
@@ -346,6 +335,7 @@ class TaskTransitions:
         if record is None:
             raise KeyError(task_id)
         job = codec.decode(record.fields["job"])
+        found = TaskStatusView.of(session_id, task_id, record.fields)
         journals = Journals(self._scripts)
         journal, known = await journals.read(self._store.tasks.keys(session_id, task_id))
         return StartedRun(
@@ -353,18 +343,18 @@ class TaskTransitions:
             state=self._store.tasks.read(session_id, task_id, record),
             handler=job["handler"],
             input=job["input"],
-            attempts=int(record.fields.get("attempts", 1)),
+            attempts=found.attempts,
             inbox=record.fields.get("inbox", b"").decode() or None,
             journal=journal,
             secret=job["secret"],
             replay=Replay(held, journal, known=known),
             # Counted up by `start_task` when it takes over, and set back by a clean end of a run.
-            taken_over=int(record.fields.get("crashes", 0)) > 0,
+            taken_over=found.crashes > 0,
             trace=carried(job.get("trace")),
-            queue=record.fields.get("queue", b"").decode() or None,
-            parent=_parent(record.fields),
-            parent_order=int(record.fields.get("parent_order") or 0),
-            isolated=record.fields.get("isolate") == b"1",
+            queue=found.queue,
+            parent=found.parent,
+            parent_order=found.parent_order,
+            isolated=found.isolated,
             meter=BudgetMeter(
                 spent_ms=int(record.fields.get("spent_ms", 0)),
                 updates=int(record.fields.get("spent_updates", 0)),
@@ -395,8 +385,8 @@ class TaskTransitions:
             priority=0,
             context_snapshot=TaskContextSnapshot(session_id=session_id, task_id=task_id),
         )
-        record = await self._store.tasks.load_fields(session_id, task_id)
-        parent = None if record is None else _parent(record.fields)
+        found = await self._store.tasks.look(session_id, task_id)
+        parent = None if found is None else found.parent
         if parent is not None:
             # It may wait for this task's end.
             await self.inspect_soon(session_id, parent)
@@ -453,10 +443,6 @@ class TaskTransitions:
 def _end(status: TaskStatus, result: Any, error: str | None) -> dict[str, Any]:
     """Write a task's end as its parent's journal keeps it."""
     return {"status": status.value, "result": result, "error": error}
-
-
-def _parent(fields: Mapping[str, bytes]) -> str | None:
-    return fields.get("parent", b"").decode("utf-8", "surrogatepass") or None
 
 
 def _crashes(flat: list[Any]) -> int:

@@ -165,19 +165,6 @@ async def test_a_task_that_cannot_be_read_costs_no_other_task(
         proxy.refuse(refusing=False)
 
 
-async def test_a_renewal_that_is_cancelled_before_it_began_leaves_nothing_behind(
-    settings: Settings,
-) -> None:
-    async with server_on(settings, lease_s=600) as near:
-        await save(near, task("good"))
-        assert near.owner.held
-        renewing = asyncio.create_task(near.owner._renew_all())
-        await asyncio.sleep(0)  # its parts are made now, and none has begun
-        renewing.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await renewing
-
-
 async def test_a_server_that_stops_ends_its_tasks_also_if_one_cannot_be_read(
     settings: Settings, scripts: Scripts
 ) -> None:

@@ -13,10 +13,11 @@ pytest.importorskip("arq", reason="needs the worker extra")
 
 from redis_state import Settings
 from redis_state.errors import LeaseLost
+from redis_state.primitives.blob import CHUNK_BYTES
 from redis_state.primitives.lease import HeldLease, new_owner
 from redis_state.scripts import ReplyCode, Scripts, TaskKeys
 from redis_state.transport.keys import Keys
-from redis_state.worker.tasks.journal import PART_BYTES, Journals, steps_of
+from redis_state.worker.tasks.journal import Journals, steps_of
 from redis_state.worker.tasks.replay import Replay
 from tests.support.scripts import HOUR, ask, explore, make_task, saying, task_keys
 
@@ -27,7 +28,7 @@ CRASHES = st.sampled_from([None, None, 0, 1, 2])
 NOTES = st.tuples(
     st.just("note"),
     st.sampled_from(ENTRIES),
-    st.sampled_from([3, INLINE, PART_BYTES + 7, 2 * PART_BYTES + 1]),
+    st.sampled_from([3, INLINE, CHUNK_BYTES + 7, 2 * CHUNK_BYTES + 1]),
     CRASHES,
 )
 STEPS = st.lists(
@@ -119,7 +120,7 @@ class Run:
 
     async def stale(self) -> None:
         stranger = Replay(HeldLease(self.keys.lease, "stranger", self.model.epoch))
-        for run, size in product((stranger, *self.runs[-2:-1]), (3, PART_BYTES * 2)):
+        for run, size in product((stranger, *self.runs[-2:-1]), (3, CHUNK_BYTES * 2)):
             with pytest.raises(LeaseLost):
                 await self.write(ENTRIES[0], "s" * size, run)
         self.happened.append("stale")

@@ -14,8 +14,9 @@ pytest.importorskip("arq", reason="needs the worker extra")
 from redis_state import RedisStateStore
 from redis_state.errors import InvalidField, InvalidTransition, LeaseLost
 from redis_state.models import TaskStatus
+from redis_state.primitives.blob import CHUNK_BYTES
 from redis_state.worker import StepPolicy, TaskContext
-from redis_state.worker.tasks.journal import PART_BYTES, Journals, StepNote, part_name
+from redis_state.worker.tasks.journal import Journals, StepNote, part_name
 from tests.support.pools import SESSION
 from tests.support.runs import (
     TASK,
@@ -249,7 +250,7 @@ async def test_a_large_result_comes_back_whole_in_every_run(
     assert (ended.status, ended.error) == (TaskStatus.COMPLETE, None)
     assert matched == [True] * 6
     assert done == [1]
-    expected = -(-len(f'["{text}"]'.encode()) // PART_BYTES)
+    expected = -(-len(f'["{text}"]'.encode()) // CHUNK_BYTES)
     assert len(await parts_left(store)) == expected
     await _ends_with_its_task(store)
 
@@ -282,7 +283,7 @@ async def test_a_result_just_within_the_limit_stands_in_its_note(store: RedisSta
     [
         (("HDEL", 1), "a chunk of 'step:large#1' is gone"),
         (("HSET", 1, b"short"), "but"),
-        (("HSET", 1, b"?" * PART_BYTES), "the digest of 'step:large#1' is another"),
+        (("HSET", 1, b"?" * CHUNK_BYTES), "the digest of 'step:large#1' is another"),
     ],
     ids=["gone", "short", "changed"],
 )
@@ -293,7 +294,7 @@ async def test_a_damaged_result_is_told_and_the_work_is_not_done_again(
 
     def work() -> str:
         done.append(1)
-        return "x" * (3 * PART_BYTES)
+        return "x" * (3 * CHUNK_BYTES)
 
     async def large(ctx: TaskContext) -> None:
         await ctx.step("large", work)
@@ -326,14 +327,14 @@ async def test_a_crash_between_chunks_and_note_leaves_nothing_for_long(
         )
     second = await take(store)
     assert second.journal == {}
-    result = "y" * (2 * PART_BYTES)
+    result = "y" * (2 * CHUNK_BYTES)
     note, found = await journals.note(keys, "step:x#1", result, run=second.replay)
     assert found == result
     assert len(await parts_left(store)) == note.chunks == 3
     third = await take(store)
     assert await journals.result(keys, "step:x#1", third.journal["step:x#1"]) == result
     # What comes late finds it noted, and changes nothing.
-    again = await journals.note(keys, "step:x#1", "z" * PART_BYTES * 9, run=third.replay)
+    again = await journals.note(keys, "step:x#1", "z" * CHUNK_BYTES * 9, run=third.replay)
     assert again == (note, result)
     with pytest.raises(LeaseLost):
         await journals.note(keys, "step:late#1", result, run=second.replay)
@@ -369,7 +370,7 @@ async def test_a_task_that_has_expired_takes_no_more_notes(store: RedisStateStor
     started = await take(store)
     task = store.base.keys.task(SESSION, TASK)
     await store.transport.sender.send("DEL", task, repeatable=True)
-    for size in (1, PART_BYTES * 2):
+    for size in (1, CHUNK_BYTES * 2):
         with pytest.raises(InvalidTransition) as caught:
             await note_step(store, started, "step:x#1", "x" * size)
         assert caught.value.current == "missing"

@@ -508,7 +508,7 @@ async def test_who_lost_his_job_while_it_ran_does_not_end_the_other_ones_claim(
     key = jobs.base.keys.job("a")
 
     async def spawn(_: JobDefinition) -> str:
-        await ask(scripts, "HSET", key, "owner", "other")
+        await ask(scripts, "HSET", key, "owner", "other", "claim", "other")
         return ""
 
     await jobs.save_job(job("a", every=60))

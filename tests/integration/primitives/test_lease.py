@@ -2,13 +2,15 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from collections import Counter
+from contextlib import ExitStack
 
 import pytest
 from hypothesis import strategies as st
 
 from redis_state import Settings
 from redis_state.errors import LeaseLost
-from redis_state.primitives.lease import HeldLease, Leases
+from redis_state.primitives.lease import HeldLease, Leases, Renewal
 from redis_state.primitives.log import Bounds, Log
 from redis_state.primitives.record import Records
 from redis_state.scripts import Scripts
@@ -141,7 +143,7 @@ async def test_a_kept_lease_is_renewed_until_it_is_taken_over(scripts: Scripts, 
     async def expires() -> int:
         return int((await fields(scripts, lease))["expires"])
 
-    async with leases.keeping(held, duration_ms=90, on_lost=lost.append):
+    with leases.keep(held, duration_ms=90, on_lost=lost.append):
         first = await expires()
 
         async def renewed() -> bool:
@@ -172,7 +174,7 @@ async def test_a_kept_lease_outlives_a_server_that_does_not_answer(
             held = await leases.acquire(lease, duration_ms=HOUR)
             assert held is not None
             lost: list[LeaseLost] = []
-            async with leases.keeping(held, duration_ms=300, on_lost=lost.append):
+            with leases.keep(held, duration_ms=300, on_lost=lost.append):
                 proxy.refuse()
                 proxy.cut()
                 await ask(scripts, "HSET", lease, "expires", 0)
@@ -190,9 +192,121 @@ async def test_a_kept_lease_outlives_a_server_that_does_not_answer(
             await transport.aclose(drain_s=0)
 
 
-async def test_a_lease_is_not_renewed_past_its_limit(scripts: Scripts, keys: Keys) -> None:
+async def test_a_lease_is_renewed_while_it_is_wanted(scripts: Scripts, keys: Keys) -> None:
     leases = Leases(scripts, keep_ms=HOUR)
     held = await leases.acquire(keys.lease("s", "limit"), duration_ms=150)
     assert held is not None
-    async with asyncio.timeout(60):
-        assert await leases.keep(held, duration_ms=150, limit_s=0.3) is None
+    lost: list[LeaseLost] = []
+    asked: list[bool] = []
+
+    def wanted() -> bool:
+        asked.append(len(asked) < 2)
+        return asked[-1]
+
+    with leases.keep(held, duration_ms=150, on_lost=lost.append, wanted=wanted):
+
+        async def expired() -> bool:
+            return not await leases.is_held(held.key)
+
+        await eventually(expired, "the lease runs out")
+    assert not lost
+    assert asked == [True, True, False]
+
+
+class CountedLeases(Leases):
+    """Leases of which the renewals are counted, and that of ``slow`` waits."""
+
+    def __init__(self, scripts: Scripts, *, slow: str = "") -> None:
+        super().__init__(scripts, keep_ms=HOUR)
+        self.slow, self.go_on = slow, asyncio.Event()
+        self.renewed: Counter[str] = Counter()
+
+    async def renew(self, held: HeldLease, *, duration_ms: int) -> None:
+        """Renew a lease, and count it."""
+        self.renewed[held.key] += 1
+        if held.key == self.slow:
+            await self.go_on.wait()
+        await super().renew(held, duration_ms=duration_ms)
+
+    async def hold(self, *keys: str) -> list[HeldLease]:
+        """Take leases for an hour."""
+        held = [await self.acquire(key, duration_ms=HOUR) for key in keys]
+        return [lease for lease in held if lease is not None]
+
+
+async def test_leases_are_renewed_at_common_moments(scripts: Scripts, keys: Keys) -> None:
+    leases = CountedLeases(scripts)
+    held = await leases.hold(*(keys.lease("s", str(n)) for n in range(24)))
+    lost: list[LeaseLost] = []
+    with ExitStack() as kept:
+        for lease in held:
+            renewal = leases.keep(lease, duration_ms=300, on_lost=lost.append)
+            kept.enter_context(renewal)
+            timer = renewal._next
+            assert isinstance(timer, asyncio.TimerHandle)
+            # Of which there are 30 in a lease, so that those of one moment leave in one write.
+            moment = timer.when() / 0.01
+            assert moment == pytest.approx(round(moment), rel=0, abs=1e-3)
+            await clock_passes(scripts, await clock_ms(scripts) + 1)
+        await eventually(
+            lambda: all(leases.renewed[lease.key] > 5 for lease in held), "all are renewed"
+        )
+    assert (len(held), lost) == (24, [])
+
+
+async def test_neither_a_slow_renewal_nor_one_that_fails_delays_another(
+    scripts: Scripts, keys: Keys
+) -> None:
+    slow, failing, good = (keys.lease("s", name) for name in ("slow", "failing", "good"))
+    leases = CountedLeases(scripts, slow=slow)
+    held = await leases.hold(slow, failing, good)
+    await ask(scripts, "DEL", failing)
+    await ask(scripts, "SET", failing, "no lease", "PX", HOUR)
+    lost: list[LeaseLost] = []
+    with ExitStack() as kept:
+        for lease in held:
+            kept.enter_context(leases.keep(lease, duration_ms=90, on_lost=lost.append))
+        await eventually(lambda: leases.renewed[good] > 3, "the good one is renewed")
+        # One that fails is tried again sooner.
+        assert leases.renewed[failing] > leases.renewed[good]
+        assert leases.renewed[slow] == 1
+        leases.go_on.set()
+        await eventually(lambda: leases.renewed[slow] > 1, "the slow one goes on")
+    assert not lost
+
+
+async def test_a_renewal_that_is_stopped_before_or_while_it_is_sent_reports_nothing(
+    scripts: Scripts, keys: Keys
+) -> None:
+    leases = CountedLeases(scripts, slow=keys.lease("s", "slow"))
+    (held,) = await leases.hold(leases.slow)
+    lost: list[LeaseLost] = []
+    renewals = [leases.keep(held, duration_ms=90, on_lost=lost.append) for _ in range(2)]
+    await eventually(lambda: leases.renewed[held.key] == 2, "both renew")
+    for renewal in renewals:
+        renewal.stop()
+        renewal.stop()
+    await leases.release(held)
+    leases.go_on.set()
+    await renewals[0].renew()
+    assert not lost
+    (other,) = await leases.hold(keys.lease("s", "other"))
+    with leases.keep(other, duration_ms=HOUR, on_lost=lost.append) as renewal:
+        await leases.release(other)
+        await renewal.renew()
+        await renewal.renew()
+        assert [error.released for error in lost] == [True]
+
+
+def test_a_renewal_can_be_stopped_when_its_loop_has_ended(settings: Settings) -> None:
+    lost: list[LeaseLost] = []
+
+    async def begin() -> Renewal:
+        transport = Transport(settings)
+        leases = CountedLeases(Scripts(transport))
+        (held,) = await leases.hold(Keys(settings.namespace).lease("s", "ended"))
+        await transport.aclose()
+        return leases.keep(held, duration_ms=HOUR, on_lost=lost.append)
+
+    asyncio.run(begin()).stop()
+    assert not lost

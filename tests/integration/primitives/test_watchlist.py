@@ -7,7 +7,8 @@ import pytest
 from hypothesis import strategies as st
 
 from redis_state import Settings
-from redis_state.primitives.watchlist import WatchClaim, WatchList
+from redis_state.errors import CorruptState, NoConnection, StoreFull
+from redis_state.primitives.watchlist import Fate, WatchClaim, WatchList
 from redis_state.scripts import Scripts
 from redis_state.transport.keys import WATCH_SHARDS, Keys
 from tests.support.faults import run_processes
@@ -94,6 +95,66 @@ async def test_an_entry_is_taken_out_by_the_second_of_two_claims_in_a_row(
     assert not fourth.again
     assert not await over(fourth)
     assert await over(await claimed())
+
+
+async def judged(watch: WatchList, verdicts: dict[bytes, int | Fate | Exception]) -> int:
+    """Claim what is due and judge it so; return how many entries were removed."""
+
+    async def judge(claim: WatchClaim) -> int | Fate:
+        verdict = verdicts[claim.entry]
+        if isinstance(verdict, Exception):
+            raise verdict
+        return verdict
+
+    claims = await watch.claim_due(hold_ms=HOUR)
+    assert {claim.entry for claim in claims} == set(verdicts)
+    return await watch.inspect(claims, judge, trouble_ms=2 * HOUR)
+
+
+async def test_each_entry_is_settled_as_it_is_judged(
+    scripts: Scripts, keys: Keys, caplog: pytest.LogCaptureFixture
+) -> None:
+    watch = WatchList(scripts, keys)
+
+    async def due_in() -> dict[bytes, int]:
+        now, found = await clock_ms(scripts), dict[bytes, int]()
+        for shard in range(WATCH_SHARDS):
+            flat = await ask(scripts, "ZRANGE", keys.watch(shard), 0, -1, "WITHSCORES")
+            for entry, when in zip(flat[::2], flat[1::2], strict=True):
+                found[entry] = round((float(when) - now) / HOUR)
+        return found
+
+    verdicts: dict[bytes, int | Fate | Exception] = {
+        b"later": 3 * HOUR,
+        b"out": Fate.OUT,
+        b"left": Fate.LEFT,
+        b"bad": CorruptState("k", "no task"),
+        b"worse": ZeroDivisionError(),
+    }
+    for entry in verdicts:
+        await watch.put(entry, delay_ms=0)
+    assert await judged(watch, verdicts) == 0
+    expected = {b"later": 3, b"out": 0, b"left": 1, b"bad": 2, b"worse": 2}
+    assert await due_in() == expected
+    assert "bad cannot be swept: k: no task" in caplog.text
+    assert "ZeroDivisionError" in caplog.text
+    # A whole number of ms: what the time says beside that stays.
+    await ask(scripts, "ZINCRBY", keys.watch(zlib.crc32(b"out") % WATCH_SHARDS), -1000, b"out")
+    assert await judged(watch, {b"out": Fate.OUT}) == 1
+    del expected[b"out"]
+    assert await due_in() == expected
+
+
+@pytest.mark.parametrize("error", [NoConnection("k", "away"), StoreFull("full")])
+async def test_trouble_with_the_server_leaves_all_entries_to_their_claim(
+    scripts: Scripts, keys: Keys, error: Exception
+) -> None:
+    watch = WatchList(scripts, keys)
+    for entry in (b"a", b"b"):
+        await watch.put(entry, delay_ms=0)
+    with pytest.raises(type(error)):
+        await judged(watch, {b"a": error, b"b": 0})
+    assert await watch.claim_due() == []
 
 
 async def test_of_4_processes_one_claims_each_entry_and_all_shards_are_used(

@@ -17,7 +17,7 @@ from redis_state.models import TaskStatus
 from redis_state.primitives.lease import Leases
 from redis_state.testing import eventually
 from redis_state.worker import TaskContext
-from redis_state.worker.lease_keeper import HeartbeatThread, ThreadLeaseRenewer
+from redis_state.worker.heartbeat import HeartbeatThread
 from redis_state.worker.tasks.transitions import NotStarted, StartedRun, TaskTransitions
 from tests.support.faults import Proxy
 from tests.support.pools import SESSION, client_of, pool, statuses
@@ -170,12 +170,12 @@ async def test_a_thread_keeps_a_lease_through_an_outage(
         thread = HeartbeatThread(through)
         await thread.start()
         leases = Leases(store.base.scripts, keep_ms=60_000)
-        keeper = ThreadLeaseRenewer(thread, Leases(through.base.scripts, keep_ms=60_000))
+        there = Leases(through.base.scripts, keep_ms=60_000, loop=thread.loop)
         key = store.base.keys.lease(SESSION, "t")
         held = await leases.acquire(key, duration_ms=800)
         assert held is not None
         lost: list[Any] = []
-        async with keeper.keeping(held, duration_ms=800, on_lost=lost.append):
+        with there.keep(held, duration_ms=800, on_lost=lost.append):
 
             async def until() -> int:
                 return int(

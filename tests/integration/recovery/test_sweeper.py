@@ -27,7 +27,6 @@ from redis_state.worker.arq.queue import Queue
 from redis_state.worker.recovery.sweeper import Sweeper, SweepReport, sweep_regularly
 from redis_state.worker.tasks.moves import watch_entry
 from redis_state.worker.tasks.transitions import NotStarted, TaskTransitions
-from redis_state.worker.tasks.view import read_status
 from tests.support.crash_states import (
     MARK_MS,
     close_queues,
@@ -81,7 +80,7 @@ async def sweep(store: RedisStateStore, task: str, **options: Any) -> SweepRepor
     await make_due(store, watch_entry(SESSION, task))
     again = await sweeper.run_once()
     # Only an entry that two looks in a row have found to be over is taken out.
-    status = await read_status(store, SESSION, task)
+    status = await store.tasks.look(SESSION, task)
     over = status is None or status.status.is_terminal or not status.ours
     assert again == SweepReport(looked=int(after["watched"]), dropped=after["watched"] and over)
     watched = after["watched"] and not again.dropped

@@ -162,7 +162,7 @@ async def test_a_job_is_claimed_after_the_length_of_a_dead_scheduler_s_claim(
         )
 
     assert (await claim("dead")).word is ReplyCode.OK
-    await set_back(scripts, (job.job, "until"))
+    await set_back(scripts, (job.job, "expires"))
 
     async def claims() -> bool:
         return (await claim("other")).word is ReplyCode.OK

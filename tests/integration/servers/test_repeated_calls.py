@@ -24,7 +24,7 @@ from redis_state.transport.keys import Keys, call_key
 from tests.support.a2a.rows import a2a_keys, create, drop
 from tests.support.agents import fresh
 from tests.support.faults import Proxy
-from tests.support.script_samples import CALLS, SESSION, job_keys
+from tests.support.script_samples import CALLS, job_keys
 from tests.support.scripts import (
     HOUR,
     append,
@@ -214,7 +214,8 @@ def _drop(scripts: Scripts, keys: Keys) -> Awaitable[Reply]:
 async def _claim_job(scripts: Scripts, keys: Keys) -> None:
     """Have the job claimed after others have fired it meanwhile."""
     await CALLS["save_job"](scripts, keys)
-    claim = ("owner", "o", "occurrence", 1, "asked", 1, "ended", "another", "length", HOUR)
+    lease = ("owner", "o", "claim", "o", "epoch", 1, "length", HOUR)
+    claim = ("occurrence", 1, "asked", 1, "ended", "another", *lease)
     await ask(scripts, "HSET", job_keys(keys).job, *claim)
 
 
@@ -324,9 +325,7 @@ CASES = {
     ),
     "end_job": Case(
         _claim_job,
-        lambda scripts, keys: scripts.end_job(
-            job_keys(keys), owner="o", job_id=SESSION, ttl_ms=HOUR
-        ),
+        CALLS["end_job"],
         lambda scripts, keys: ask(scripts, "HGET", job_keys(keys).job, "owner"),
     ),
     "run_once DEL": _plain("SET", "theirs", call=("DEL",)),

@@ -22,7 +22,6 @@ from redis_state.worker.tasks.transitions import (
     NotStarted,
     StartedRun,
     TaskTransitions,
-    WaitingTask,
 )
 from tests.support.faults import run_processes
 from tests.support.pools import SESSION, statuses, updates_of
@@ -223,12 +222,16 @@ async def test_only_a_task_that_waits_gets_a_new_priority_at_once(
 ) -> None:
     assert await life.prioritize(SESSION, "t", 9) is None
     await create(life)
-    assert await life.prioritize(SESSION, "t", 5) == WaitingTask(runs=0, priority=3)
+    waiting = await life.prioritize(SESSION, "t", 5)
+    assert waiting is not None
+    assert (waiting.attempts, waiting.priority, waiting.queue) == (0, 3, None)
     run = await started(life)
     assert await life.prioritize(SESSION, "t", 9) is None
     await life.set_priority(run, 8)
     await life.finish_run(run, TaskStatus.PENDING)
-    assert await life.prioritize(SESSION, "t", 9) == WaitingTask(runs=1, priority=8)
+    waiting = await life.prioritize(SESSION, "t", 9)
+    assert waiting is not None
+    assert (waiting.attempts, waiting.priority, waiting.queue) == (1, 8, None)
     state = await store.tasks.load(SESSION, "t")
     assert state is not None
     assert state.priority == 9

@@ -1,11 +1,12 @@
-"""save_job, claim_job, hold_job and end_job: together they are the life of an occurrence."""
+"""save_job, claim_job, start_job and end_job: together they are the life of an occurrence."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import Any
 
-from redis_state.scripts import Reply, ReplyCode, Scripts
+from redis_state.primitives.lease import HeldLease, Leases
+from redis_state.scripts import Fence, Reply, ReplyCode, Scripts
 from redis_state.transport.keys import JobKeys, Keys
 from tests.support.scripts import HOUR, ask, clock_ms, clock_passes, fields, lives, no, ok
 
@@ -18,6 +19,7 @@ class Job:
     def __init__(self, scripts: Scripts, keys: Keys) -> None:
         self.scripts = scripts
         self.keys = JobKeys(keys.job("j"), keys.jobs(), keys.jobs_of("s"), keys.jobs_due())
+        self.held: dict[str, Fence] = {}
 
     async def save(self, next_us: int | None, every: int | None = None, **more: Any) -> Reply:
         requested: dict[str, Any] = {"write": f"w{next_us}", "enabled": True, **more}
@@ -32,7 +34,8 @@ class Job:
         )
 
     async def claim(self, owner: str, asked_us: int, lease_ms: int = HOUR) -> Reply:
-        return await self.scripts.claim_job(
+        """Claim the job; keep the epoch, and return the reply without it."""
+        reply = await self.scripts.claim_job(
             self.keys.job,
             self.keys.due,
             owner=owner,
@@ -40,14 +43,17 @@ class Job:
             job_id="j",
             asked_us=asked_us,
         )
+        if reply.word is not ReplyCode.OK:
+            return reply
+        epoch, *facts = reply.facts
+        self.held[owner] = Fence(self.keys.job, epoch, owner)
+        return ok(*facts)
 
-    async def hold(self, owner: str, lease_ms: int = HOUR, *, begins: bool = False) -> Reply:
-        return await self.scripts.hold_job(
-            self.keys.job, owner=owner, lease_ms=lease_ms, begins=begins
-        )
+    async def start(self, owner: str, lease_ms: int = HOUR) -> Reply:
+        return await self.scripts.start_job(self.keys.job, self.held[owner], lease_ms=lease_ms)
 
     async def end(self, owner: str) -> Reply:
-        return await self.scripts.end_job(self.keys, owner=owner, job_id="j", ttl_ms=HOUR)
+        return await self.scripts.end_job(self.keys, self.held[owner], job_id="j", ttl_ms=HOUR)
 
     async def due(self) -> int | None:
         score = await ask(self.scripts, "ZSCORE", self.keys.due, "j")
@@ -66,10 +72,28 @@ async def test_an_occurrence_is_claimed_by_one_until_its_lease_runs_out(
     held = await job.claim("b", 5)
     assert held.word is ReplyCode.HELD
     assert 0 < held.facts[0] <= HOUR
-    assert await job.hold("a", 0) == ok(0)
-    assert await job.claim("b", 5) == ok(b"{}", b"5", 0)
-    assert await job.hold("a") == no(ReplyCode.LOST)
-    assert await job.end("a") == no(ReplyCode.LOST)
+    assert await job.start("a", 0) == ok(1)
+    assert await job.claim("b", 5) == ok(b"{}", b"5", 1)
+    before = await fields(scripts, job.keys.job)
+    lost = no(ReplyCode.LOST, job.held["b"].epoch)
+    assert [await job.start("a"), await job.end("a")] == [lost] * 2
+    # Nor does the epoch alone suffice, which a server whose history went back gives again.
+    job.held["a"] = job.held["b"]._replace(owner="a")
+    assert [await job.start("a"), await job.end("a")] == [lost] * 2
+    assert await fields(scripts, job.keys.job) == before
+
+
+async def test_a_claim_that_ran_out_is_its_schedulers_until_another_takes_it(
+    scripts: Scripts, keys: Keys
+) -> None:
+    job = Job(scripts, keys)
+    await job.save(5)
+    await job.claim("a", 5, 1)
+    await clock_passes(scripts, await clock_ms(scripts) + 1)
+    assert await job.start("a") == ok(1)
+    assert (await job.claim("b", 5)).word is ReplyCode.HELD
+    assert (await job.end("a")).word is ReplyCode.OK
+    assert await job.start("a") == no(ReplyCode.LOST, job.held["a"].epoch)
 
 
 async def test_of_many_claims_at_once_one_is_given(scripts: Scripts, keys: Keys) -> None:
@@ -85,8 +109,7 @@ async def test_a_run_is_counted_once_for_each_claim(scripts: Scripts, keys: Keys
     for n, owner in enumerate(("a", "b", "c")):
         assert await job.claim(owner, 5, 1) == ok(b"{}", b"5", n)
         for _ in range(2):
-            assert await job.hold(owner, 1, begins=True) == ok(n + 1)
-        assert await job.hold(owner, 1) == ok(n + 1)
+            assert await job.start(owner, 1) == ok(n + 1)
         await clock_passes(scripts, await clock_ms(scripts) + 1)
     # Another occurrence begins at none.
     await job.save(6)
@@ -165,6 +188,21 @@ async def test_a_job_and_its_places_live_beyond_its_next_occurrence(
     await job.save(5, write="sooner")
     assert 0 < (await lives(scripts, job.keys.job))[0] <= HOUR
     assert "owner" not in await fields(scripts, job.keys.job)
+
+
+async def test_a_claim_neither_shortens_nor_prolongs_the_life_of_its_job(
+    scripts: Scripts, keys: Keys
+) -> None:
+    job = Job(scripts, keys)
+    in_a_day = await clock_ms(scripts) * 1000 + 86_400 * SECOND
+    await job.save(in_a_day)
+    before = await ask(scripts, "PEXPIRETIME", job.keys.job)
+    await job.claim("a", in_a_day)
+    await job.start("a")
+    held = HeldLease(job.keys.job, "a", job.held["a"].epoch)
+    await Leases(scripts, keep_ms=None).renew(held, duration_ms=2 * HOUR)
+    assert await ask(scripts, "PEXPIRETIME", job.keys.job) == before
+    assert HOUR < (await job.claim("b", in_a_day)).facts[0] <= 2 * HOUR
 
 
 async def test_a_place_without_a_job_is_taken_out(scripts: Scripts, keys: Keys) -> None:

@@ -1,0 +1,62 @@
+"""What the plain and the versioned store of an A2A server's tasks have in common."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from a2a.server.context import ServerCallContext
+from a2a.types.a2a_pb2 import ListTasksRequest, ListTasksResponse
+from a2a.utils.constants import DEFAULT_LIST_TASKS_PAGE_SIZE
+from a2a.utils.task import validate_page_size
+
+from redis_state.integrations.a2a.backend import A2ABackend
+from redis_state.integrations.a2a.convert import protocol_errors, task_of
+from redis_state.stores.a2a.tasks import ListRequest
+
+
+class ScopedTasks:
+    """What the stores of tasks have in common: list a caller's tasks, delete one, close."""
+
+    def __init__(self, backend: A2ABackend) -> None:
+        self.backend: A2ABackend = backend
+
+    async def list(self, params: ListTasksRequest, context: ServerCallContext) -> ListTasksResponse:
+        """Return a page of the caller's tasks, the last changed first, as of one moment.
+
+        Errors: InvalidParamsError for a page token or size that is wrong.
+        """
+        scope = self.backend.scope(context)
+        if params.page_size:
+            validate_page_size(params.page_size)
+        context_id, since_ns = params.context_id or None, None
+        state = str(int(params.status)) if params.status else None
+        if params.HasField("status_timestamp_after"):
+            since_ns = params.status_timestamp_after.ToNanoseconds()
+        size = params.page_size or DEFAULT_LIST_TASKS_PAGE_SIZE
+        # A token reads on in its own list only.
+        about = (scope, context_id, state, since_ns)
+        with protocol_errors():
+            after = await self.backend.page_tokens.open(params.page_token, *about)
+            self.backend.owner.begin()
+            page = await self.backend.tasks.list(
+                scope, ListRequest(context_id, state, since_ns, after, size)
+            )
+        read = (
+            self.backend.store.base.attempt(scope, "a2a task", body, partial(task_of, body))
+            for body in page.bodies
+        )
+        return ListTasksResponse(
+            tasks=[task for task in read if task is not None],
+            next_page_token=await self.backend.page_tokens.seal(page.after, *about),
+            page_size=size,
+            total_size=page.total,
+        )
+
+    async def delete(self, task_id: str, context: ServerCallContext) -> None:
+        """Delete a task with its events. Its watchers receive the end; its agent is stopped."""
+        with protocol_errors():
+            await self.backend.owner.drop(self.backend.ref(task_id, context))
+
+    async def aclose(self) -> None:
+        """Close the backend."""
+        await self.backend.aclose()

@@ -1,0 +1,85 @@
+"""What a task's record says to those who run it, beside the `TaskState` that hosts see."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Self
+
+from redis_state.models import TaskStatus
+
+
+@dataclass(frozen=True, slots=True)
+class TaskStatusView:
+    """A task at one moment. ``left_ms`` is the rest of its owner's lease, 0 without one.
+
+    ``ours`` distinguishes a worker's task from one that a host saved. One that is ``isolated`` is
+    not cancelled with its ``parent``. ``waits_for`` is the child whose end it waits for. ``order``
+    distinguishes a task from later ones of its id, ``parent_order`` its parent from later ones of
+    that id.
+    """
+
+    session_id: str
+    task_id: str
+    status: TaskStatus
+    version: int
+    order: int
+    priority: int
+    attempts: int
+    crashes: int
+    queue: str | None
+    ours: bool
+    parent: str | None
+    parent_order: int
+    isolated: bool
+    waits_for: str | None
+    epoch: int = 0
+    left_ms: int = 0
+
+    @classmethod
+    def of(
+        cls,
+        session_id: str,
+        task_id: str,
+        fields: Mapping[str, bytes],
+        *,
+        epoch: int = 0,
+        left_ms: int = 0,
+    ) -> Self:
+        """Read the fields of a record. Errors: ValueError, KeyError."""
+
+        def number(name: str) -> int:
+            return int(fields.get(name) or 0)
+
+        def text(name: str) -> str | None:
+            return fields.get(name, b"").decode("utf-8", "surrogatepass") or None
+
+        status = TaskStatus(fields["status"].decode())
+        return cls(
+            session_id,
+            task_id,
+            status=status,
+            version=number("version"),
+            order=number("order"),
+            priority=number("priority"),
+            attempts=number("attempts"),
+            crashes=number("crashes"),
+            queue=text("queue"),
+            ours="job" in fields,
+            parent=text("parent"),
+            parent_order=number("parent_order"),
+            isolated=fields.get("isolate") == b"1",
+            waits_for=text("waits_for") if status is TaskStatus.PAUSED else None,
+            epoch=epoch,
+            left_ms=left_ms,
+        )
+
+    @property
+    def is_orphan(self) -> bool:
+        """Whether it runs under a lease that has run out."""
+        return self.status is TaskStatus.RUNNING and not self.left_ms
+
+    @property
+    def cancelled_with(self) -> str | None:
+        """Return the task with which it is cancelled."""
+        return None if self.isolated else self.parent
