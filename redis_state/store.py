@@ -450,10 +450,10 @@ class RedisStateStore:
 
         Concurrent writes may be deleted too: call it for a namespace without users.
         """
-        pattern = f"{self.settings.namespace}:v1:*"
+        pattern, commands = f"{self.settings.namespace}:v1:*", self.transport.commands
         for server in await self.transport.each_primary():
             async for found in server.scan_all(pattern):
-                await asyncio.gather(*map(self.transport.commands.unlink, found))
+                await asyncio.gather(*(commands.unlink(key) for key in found))
 
     async def unreadable(
         self,

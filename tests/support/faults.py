@@ -34,6 +34,7 @@ class Proxy:
     """A TCP port in front of a server, with faults that are counted, by ``cuts`` for example."""
 
     def __init__(self, url: str, *, tls: ssl.SSLContext | None = None) -> None:
+        needs_one_server(url)
         self._target = urlsplit(url)
         self._tls = tls
         self._open: set[asyncio.StreamWriter] = set()
@@ -228,10 +229,17 @@ def tls_server_context(cert: Path, key: Path) -> ssl.SSLContext:
     return context
 
 
+def needs_one_server(url: str) -> None:
+    """Skip a test that puts itself in front of its server, or between its calls, on a cluster."""
+    if Address.parse(url).is_cluster:
+        pytest.skip("of one server: on a cluster there are several")
+
+
 class FailingLocator(FixedServer):
     """A server's address, unless ``fail`` returns an error to raise instead."""
 
     def __init__(self, url: str, fail: Callable[[], Exception | None]) -> None:
+        needs_one_server(url)
         super().__init__(Address.parse(url))
         self._fail = fail
 
@@ -252,6 +260,7 @@ async def sender_to(
     busy_poll_s: float = 0.0,
 ) -> AsyncGenerator[Sender]:
     """Give a sender of the running loop, and close it without draining."""
+    needs_one_server(url)
     address = Address.parse(url)
     sender = Sender(
         FixedServer(address),

