@@ -138,7 +138,14 @@ class Address:
             protocol=2,
             health_check_interval=0,
         )
+        announce_nothing(connection)
         return cast("RedisConnection", connection)
+
+
+def announce_nothing(connection: Any) -> None:
+    """Keep redis-py from naming itself to the server: not every user may, and nothing needs it."""
+    # Of 5.3, and of 8.
+    connection.lib_name = connection.lib_version = connection.driver_info = None
 
 
 class TlsConnection(SSLConnection):

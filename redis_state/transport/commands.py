@@ -14,6 +14,13 @@ from typing import Any
 from redis_state.transport.calls import CallSender
 from redis_state.transport.resp import Argument, PackedCommand, packed_command
 
+# What they are, for the rights of a user.
+COMMANDS = (
+    *("EXISTS", "GET", "GETEX", "HEXISTS", "HGET", "HGETALL", "HMGET", "INFO", "PING", "PTTL"),
+    *("SCAN", "SET", "TIME", "UNLINK", "XLEN", "XRANGE", "ZRANGE", "ZRANGEBYLEX"),
+    *("ZRANGEBYSCORE", "ZREVRANGE", "ZREVRANGEBYLEX", "ZREVRANGEBYSCORE"),
+)
+
 
 class Commands:
     """The commands of one sender. Errors, on each future: those of `Sender.send`."""

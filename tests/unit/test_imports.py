@@ -18,7 +18,7 @@ LAYERS = (
     ("primitives",),
     ("stores", "agents"),
     ("store",),
-    ("memory", "telemetry"),
+    ("memory", "telemetry", "rights"),
     ("worker", "integrations"),
     ("demo", "cli", "testing"),
     ("__main__",),

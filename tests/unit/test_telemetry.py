@@ -197,14 +197,14 @@ async def test_what_a_blocked_sink_cannot_take_is_dropped_and_counted() -> None:
 
 
 async def _time_of(guard: GuardedSink, steps: int) -> float:
-    """Time a task that emits after each bit of work."""
+    """Measure the CPU time of a task that emits after each bit of work; blocked, it never ends."""
     best = float("inf")
     for _ in range(5):
-        started = time.perf_counter()
+        started = time.process_time()
         for number in range(steps):
             sum(range(20_000))
             await guard.emit(number)
-        best = min(best, time.perf_counter() - started)
+        best = min(best, time.process_time() - started)
     return best
 
 

@@ -25,7 +25,7 @@ from redis_state.embedded.socket import (
 )
 from redis_state.errors import BackendUnavailable, CommandRefused, ConfigError, NoConnection
 from redis_state.settings import Settings
-from redis_state.transport.address import Address, TlsConnection
+from redis_state.transport.address import Address, TlsConnection, announce_nothing
 from redis_state.transport.cluster.slots import SlotOwner
 from redis_state.transport.keys import escape
 from redis_state.transport.reply_errors import connect_error, not_now, reply_error
@@ -43,12 +43,14 @@ class QueueSettings(RedisSettings):
 
     ``beyond`` are options that redis-py knows and arq's own settings have no place for.
     ``located_by`` is the set of servers that knows where the queue's is, if its address is one.
-    ``tag`` is in the name of everything that is in the queue's slot of a cluster.
+    ``tag`` is in the name of everything that is in the queue's slot of a cluster, and ``owner``
+    leads the ids of jobs.
     """
 
     beyond: dict[str, Any] = field(default_factory=dict[str, Any])
     located_by: Address | None = None
     tag: str = ""
+    owner: str = ""
 
     def __repr__(self) -> str:
         shown = self.located_by or self.unix_socket_path or f"{self.host}:{self.port}"
@@ -90,6 +92,7 @@ def queue_settings(settings: Settings) -> QueueSettings:
         beyond={name: options[name] for name in _BEYOND if name in options},
         located_by=address if address.endpoints else None,
         tag=queue_tag(settings),
+        owner=job_owner(settings),
     )
 
 
@@ -123,6 +126,10 @@ class _Bounded:
     It bounds them with `asyncio.wait_for`, which before Python 3.12 loses a cancellation that comes
     when the write is done: a worker that got a signal to stop ran on for ever.
     """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        announce_nothing(self)
 
     async def send_packed_command(self, command: Any, check_health: bool = True) -> None:  # noqa: FBT001, FBT002 - as redis-py calls it
         """Send what was packed. Errors: TimeoutError, as redis-py has it."""
@@ -185,16 +192,16 @@ class _LocatedPool(ConnectionPool):
         await self._locator.aclose()
 
 
-class _TaggedRedis(ArqRedis):
-    """arq's client on a cluster: the jobs that arq names itself are in the queue's slot too."""
+class _OwnedRedis(ArqRedis):
+    """arq's client. The jobs that arq names itself, those of cron, are the namespace's too."""
 
-    tag: str
+    owner: str
 
     async def enqueue_job(  # as arq has it
         self, function: str, *args: Any, _job_id: str | None = None, **kwargs: Any
     ) -> Any:
-        """Put a job under an id with the tag of the namespace."""
-        _job_id = f"{self.tag}{_job_id or uuid4().hex}"
+        """Put a job under an id that begins with its owner."""
+        _job_id = f"{self.owner}/{_job_id or uuid4().hex}"
         return await super().enqueue_job(function, *args, _job_id=_job_id, **kwargs)
 
 
@@ -248,11 +255,9 @@ def connect(server: QueueSettings, *, reply_timeout_s: float) -> ArqRedis:
         **options,
         **server.beyond,
     )
-    client = _TaggedRedis if server.tag else ArqRedis
-    made = client(pool, job_serializer=serialize, job_deserializer=deserialize)
-    if isinstance(made, _TaggedRedis):
-        made.tag = server.tag
-    return made
+    client = _OwnedRedis(pool, job_serializer=serialize, job_deserializer=deserialize)
+    client.owner = server.owner
+    return client
 
 
 def queue_error(error: BaseException, settings: Settings) -> NoConnection:

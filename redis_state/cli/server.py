@@ -1,0 +1,65 @@
+"""The commands about the server itself."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from redis_state.cli.commands import AsJson, Url, app
+from redis_state.cli.exit_codes import or_exit
+from redis_state.rights import Role, UserRule, user_rule
+from redis_state.settings import make_settings
+from redis_state.transport.address import Address
+
+
+@app.command()
+def acl(
+    namespace: Annotated[
+        str | None, typer.Option(help="The namespace. Default: REDIS_STATE_NAMESPACE, else rs.")
+    ] = None,
+    role: Annotated[
+        Role,
+        typer.Option(
+            help="app: stores and clients. worker: handlers. watcher: reads and watches. admin: "
+            "may also delete the whole namespace."
+        ),
+    ] = Role.APP,
+    user: Annotated[
+        str | None, typer.Option(help="The user's name. Default: <namespace>-<role>.")
+    ] = None,
+    queue: Annotated[
+        list[str] | None, typer.Option(help="A queue with a name of its own. May be repeated.")
+    ] = None,
+    cluster: Annotated[
+        bool | None, typer.Option(help="For a Redis Cluster. Default: as the address says.")
+    ] = None,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print the user that a namespace's processes need, for ACL SETUSER. Contacts no server.
+
+    Add a password (>secret) and send the line to every server, and to every node of a cluster. With
+    such users, tenants of one server cannot reach each other's data. Without them a namespace
+    separates names only. Redis 7.0 or later.
+    """
+
+    def make() -> UserRule:
+        options = {} if namespace is None else {"namespace": namespace}
+        settings = make_settings(url, **options)
+        on_cluster = Address.parse(settings.url.get_secret_value()).is_cluster
+        return user_rule(
+            settings,
+            role,
+            user=user,
+            queues=queue or (),
+            cluster=on_cluster if cluster is None else cluster,
+        )
+
+    rule = or_exit(make)
+    if as_json:
+        words = {"user": rule.user, "commands": rule.commands}
+        print(json.dumps(words | {"keys": rule.keys, "channels": rule.channels}))
+    else:
+        print(rule)

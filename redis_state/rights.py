@@ -1,0 +1,130 @@
+"""The rights that processes need of a server, as ``ACL SETUSER`` takes them.
+
+What the scripts call is read off the scripts, so it cannot be out of date. Each user has the keys
+and the channels of one namespace, and no other. Without a user of its own a namespace separates
+names, not tenants.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from redis_state.errors import ConfigError
+from redis_state.scripts.loader import SCRIPTS
+from redis_state.settings import Settings
+from redis_state.transport.commands import COMMANDS
+
+_PLAIN = re.compile(r"[\w.:@/-]+", re.ASCII)
+_CALLED = re.compile(r"redis\.p?call\(\s*'(\w+)'")
+
+# What a connection needs, whatever it is for; INFO is for `health`.
+_CONNECT = ("AUTH", "HELLO", "SELECT", "PING", "TIME", "INFO")
+_SCRIPTS = ("EVAL", "EVALSHA")
+_LISTEN = ("SUBSCRIBE", "UNSUBSCRIBE")
+# `run_once` runs what its caller names.
+_RUN_ONCE = ("DEL", "UNLINK", "HDEL", "ZREM")
+# Of arq, beside what the scripts need. Pipelines that must not be interrupted are transactions.
+_QUEUE = (
+    *("MULTI", "EXEC", "WATCH", "UNWATCH", "GET", "SET", "DEL", "EXISTS", "MGET", "INCRBY"),
+    *("EXPIRE", "PEXPIRE", "PSETEX", "ZADD", "ZINCRBY", "ZRANGE", "ZRANGEBYSCORE", "ZREM"),
+    *("ZSCORE", "ZCARD", "PUBLISH", "SUBSCRIBE", "UNSUBSCRIBE", "PING"),
+)
+_SCAN = ("SCAN", "UNLINK", "PTTL")
+_CLUSTER = ("CLUSTER|SLOTS", "ASKING")
+# Commands that change nothing. A lifetime that a reader may not renew is left as it is.
+_READ = frozenset(
+    (
+        *("EXISTS", "GET", "HEXISTS", "HGET", "HGETALL", "HKEYS", "HLEN", "HMGET", "LINDEX"),
+        *("LLEN", "LRANGE", "PEXPIRETIME", "PTTL", "TIME", "XLEN", "XRANGE", "XREVRANGE"),
+        *("ZCARD", "ZCOUNT", "ZLEXCOUNT", "ZRANGE", "ZRANGEBYLEX", "ZRANGEBYSCORE", "ZREVRANGE"),
+        *("ZREVRANGEBYLEX", "ZREVRANGEBYSCORE", "ZSCORE"),
+    )
+)
+
+
+class Role(StrEnum):
+    """What a user is for.
+
+    An ``app`` has stores and clients, a ``worker`` handlers: both have all rights but one. An
+    ``admin`` may also delete a whole namespace. A ``watcher`` reads and watches.
+    """
+
+    APP = "app"
+    WORKER = "worker"
+    WATCHER = "watcher"
+    ADMIN = "admin"
+
+
+@dataclass(frozen=True, slots=True)
+class UserRule:
+    """A user of a namespace: its commands, its keys and its channels."""
+
+    user: str
+    commands: tuple[str, ...]
+    keys: tuple[str, ...]
+    channels: tuple[str, ...]
+
+    def words(self) -> list[str]:
+        """Return the words behind ``ACL SETUSER``, without a password."""
+        return [
+            self.user,
+            "on",
+            *(f"~{pattern}" for pattern in self.keys),
+            "resetchannels",
+            *(f"&{pattern}" for pattern in self.channels),
+            "-@all",
+            *(f"+{name.lower()}" for name in self.commands),
+        ]
+
+    def __str__(self) -> str:
+        return "ACL SETUSER " + " ".join(self.words())
+
+
+def commands_of(role: Role) -> list[str]:
+    """List the commands that a role needs on one server, sorted."""
+    called = {name for each in SCRIPTS.values() for name in _CALLED.findall(each.text)}
+    needed = called | set(COMMANDS) - {"SCAN"} | set(_RUN_ONCE)
+    if role is Role.WATCHER:
+        needed &= _READ
+    else:
+        needed |= set(_QUEUE)
+    if role is Role.ADMIN:
+        needed |= set(_SCAN)
+    return sorted(needed | set(_CONNECT) | set(_SCRIPTS) | set(_LISTEN))
+
+
+def user_rule(
+    settings: Settings,
+    role: Role,
+    *,
+    user: str | None = None,
+    queues: Sequence[str] = (),
+    cluster: bool = False,
+) -> UserRule:
+    """Return the user that processes of a role need for the settings' namespace.
+
+    ``queues`` are those that have names of their own. Errors: ConfigError for a name that would
+    reach beyond the namespace, or that a server cannot take.
+    """
+    namespace = settings.namespace
+    user = user or f"{namespace}-{role.value}"
+    given = [("namespace", namespace), ("user", user), *(("queue", queue) for queue in queues)]
+    for what, name in given:
+        # A wildcard would reach beyond it, a space would begin another word of the rule.
+        if not _PLAIN.fullmatch(name):
+            raise ConfigError(f"the {what} {name!r} has characters that a rule cannot have")
+    keys, channels = [f"{namespace}:*"], [f"{namespace}:*"]
+    commands = commands_of(role)
+    if cluster:
+        commands = sorted({*commands, *_CLUSTER})
+        keys.append(f"{{{namespace}}}:*")
+        channels.append(f"{{{namespace}}}:*")
+    if role is not Role.WATCHER:
+        keys.append(f"arq:*:{{{namespace}}}/*" if cluster else f"arq:*:{namespace}/*")
+        if not cluster:
+            keys += [pattern for queue in queues for pattern in (queue, f"{queue}:health-check")]
+            channels += [f"{queue}:wake" for queue in queues]
+    return UserRule(user, tuple(commands), tuple(keys), tuple(channels))
