@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
 
 from redis_state.cli.commands import AsJson, Url, app
-from redis_state.cli.exit_codes import or_exit
+from redis_state.cli.exit_codes import ExitCode, or_exit, run
+from redis_state.doctor import Verdict, examine
 from redis_state.rights import Role, UserRule, user_rule
 from redis_state.settings import make_settings
 from redis_state.transport.address import Address
@@ -63,3 +69,35 @@ def acl(
         print(json.dumps(words | {"keys": rule.keys, "channels": rule.channels}))
     else:
         print(rule)
+
+
+_COLOURS = {Verdict.SOUND: "green", Verdict.FINDING: "red", Verdict.UNKNOWN: "yellow"}
+
+
+@app.command()
+def doctor(url: Url = None, as_json: AsJson = False) -> None:
+    """Ask each server whether it is fit to keep state, and say what to do.
+
+    Asks for version, role, memory, persistence, replicas, slots, certificate, clock, keys without a
+    lifetime, rights, and the queue. Writes nothing. What the user may not ask is *unknown*.
+
+    Status 0 if nothing was found, 1 for findings, 5 if a server cannot be reached.
+    """
+    settings = or_exit(lambda: make_settings(url))
+    found = run(examine(settings))
+    if as_json:
+        print(json.dumps([asdict(each) for each in found]))
+    else:
+        console = Console()
+        for server in dict.fromkeys(each.server for each in found):
+            console.print(server, style="bold", highlight=False)
+            table = Table(box=box.SIMPLE, show_header=False, pad_edge=False, show_edge=False)
+            for each in (each for each in found if each.server == server):
+                lines = [each.says]
+                if each.state is Verdict.FINDING:
+                    lines += [f"  It means: {each.means}.", f"  Do: {each.do}."]
+                state = f"[{_COLOURS[each.state]}]{each.state.value}[/]"
+                table.add_row(state, each.question, escape("\n".join(lines)))
+            console.print(table)
+    if any(each.state is Verdict.FINDING for each in found):
+        raise typer.Exit(ExitCode.FAILED)

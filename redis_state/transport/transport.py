@@ -79,12 +79,20 @@ class Transport:
         links = self._links.get(asyncio.get_running_loop())
         return links is not None and links.closed
 
+    async def each_server(self) -> list[tuple[Address, CallSender]]:
+        """Return the address of each server that has keys, and who sends to it.
+
+        Errors: NoConnection, ConfigError.
+        """
+        links = self._of_this_loop()
+        if isinstance(links.sender, ClusterSender):
+            return [(node.address, node) for node in await links.sender.primaries()]
+        locator = links.sentinels or self._locator
+        return [(await locator.locate(), links.sender)]
+
     async def each_primary(self) -> list[Commands]:
-        """Return the single commands of each server that has keys. Errors: NoConnection."""
-        sender = self.sender
-        if isinstance(sender, ClusterSender):
-            return [Commands(node) for node in await sender.primaries()]
-        return [self.commands]
+        """Return the single commands of each server that has keys. Errors: as `each_server`."""
+        return [Commands(sender) for _, sender in await self.each_server()]
 
     async def drain(self, timeout_s: float | None = None) -> None:
         """Wait until what this loop has queued is done. Errors: TimeoutError."""

@@ -20,6 +20,7 @@ LAYERS = (
     ("store",),
     ("memory", "telemetry", "rights"),
     ("worker", "integrations"),
+    ("doctor",),
     ("demo", "cli", "testing"),
     ("__main__",),
 )

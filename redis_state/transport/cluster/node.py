@@ -60,6 +60,7 @@ class NodeSender(Sender):
         self._redirected: list[Call] = []
         self._sharing = self.shares
         self._is_lost = False
+        self.address: Address = address
         self.endpoint: Endpoint = (address.options["host"], address.options["port"])
 
     def put(  # noqa: PLR0917 - all that a call is

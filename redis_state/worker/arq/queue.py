@@ -177,6 +177,23 @@ class Queue:
 
         await self._do(move, tries=1)
 
+    async def backlog(self) -> tuple[int, float]:
+        """Return how many tasks wait or run, and for how many seconds the first has been there.
+
+        A priority counts as having waited longer. Errors: BackendUnavailable.
+        """
+
+        async def look(client: ArqRedis) -> tuple[int, float]:
+            async with client.pipeline(transaction=False) as opened:
+                pipe: Any = opened
+                pipe.time()
+                pipe.zcard(self._key(None))
+                pipe.zrange(self._key(None), 0, 0, withscores=True)
+                clock, count, first = await pipe.execute()
+            return count, max(0.0, (ms_of(clock) - first[0][1]) / 1000) if first else 0.0
+
+        return await self._do(look, tries=_TRIES)
+
     async def clear(self) -> None:
         """Forget everything queued. The tasks stay as they are. Errors: BackendUnavailable."""
 

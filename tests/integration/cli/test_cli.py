@@ -29,7 +29,7 @@ async def test_help_teaches_the_way_in_and_the_exit_statuses() -> None:
         assert word in ran.out
 
 
-@pytest.mark.parametrize("command", ["demo", "worker", "health", "version"])
+@pytest.mark.parametrize("command", ["demo", "worker", "health", "acl", "doctor", "version"])
 async def test_every_command_has_a_help(command: str) -> None:
     ran = await cli(command, "--help")
     assert ran.status == 0
@@ -62,6 +62,37 @@ async def test_health_tells_of_a_server_that_is_there(settings: Settings) -> Non
     ran = await cli("health", environment={"REDIS_STATE_URL": url})
     assert ran.status == 0
     assert "redis_version" in ran.out
+
+
+async def test_acl_prints_a_rule_and_contacts_nobody(unused_tcp_port: int) -> None:
+    away = {"REDIS_STATE_URL": f"redis+cluster://127.0.0.1:{unused_tcp_port}"}
+    ran = await cli("acl", "--namespace", "acme", "--role", "watcher", environment=away)
+    assert ran.status == 0
+    assert ran.out.startswith("ACL SETUSER acme-watcher on ~acme:* ~{acme}:* resetchannels ")
+    assert "+hset" not in ran.out
+    ran = await cli("acl", "--no-cluster", "--queue", "fast", "--json", environment=away)
+    found = json.loads(ran.out)
+    assert "HSET" in found["commands"]
+    assert {"rs:*", "arq:*:rs/*", "fast"} <= set(found["keys"])
+    assert (await cli("acl", "--namespace", "a*")).status == 2
+
+
+async def test_doctor_names_what_is_wrong_and_ends_with_1(settings: Settings) -> None:
+    url = settings.url.get_secret_value()
+    ran = await cli("doctor", "--json", "--url", url)
+    states = {each["question"]: each for each in json.loads(ran.out)}
+    assert states["memory"]["state"] == "sound"
+    # The suite's server keeps nothing.
+    assert ran.status == int(states["persistence"]["state"] == "finding")
+    ran = await cli("doctor", environment={"REDIS_STATE_URL": url})
+    assert "It means: a restart loses" in ran.out
+
+
+async def test_doctor_of_a_server_that_is_away_is_status_5(unused_tcp_port: int) -> None:
+    url = f"redis://:s3cret@127.0.0.1:{unused_tcp_port}/0"
+    ran = await cli("doctor", "--url", url, environment={"REDIS_STATE_CALL_TIMEOUT_S": "0.3"})
+    assert ran.status == 5
+    assert "s3cret" not in ran.out + ran.err
 
 
 async def test_health_of_a_server_that_is_away_is_status_5(unused_tcp_port: int) -> None:

@@ -1,0 +1,159 @@
+"""What `redis_state.doctor` finds on servers that have what it looks for."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from pydantic import SecretStr
+
+pytest.importorskip("arq", reason="needs the worker extra")
+
+from redis_state import RedisStateStore, Settings, TaskClient
+from redis_state.doctor import Finding, Verdict, examine
+from redis_state.errors import NoConnection
+from redis_state.rights import Role, user_rule
+from redis_state.testing import eventually
+from redis_state.transport.sender import Sender
+from tests.support.clusters import running_cluster
+from tests.support.faults import (
+    Proxy,
+    certificate,
+    run_server,
+    sender_to,
+    short_directory,
+    tls_server_context,
+)
+from tests.support.samples import update as make_update
+
+pytestmark = pytest.mark.server
+
+
+@pytest.fixture
+async def admin(own_url: str) -> AsyncIterator[Sender]:
+    async with sender_to(own_url) as opened:
+        # As `docs/guides/servers.md` has it.
+        await opened.send("CONFIG", "SET", "appendonly", "yes", repeatable=True)
+        yield opened
+
+
+def settings_of(url: str) -> Settings:
+    return Settings(url=SecretStr(url), namespace="t")
+
+
+async def findings(url: str) -> dict[str, Finding]:
+    """Return what was found, by question."""
+    found = await examine(settings_of(url))
+    return {each.question: each for each in found if each.state is Verdict.FINDING}
+
+
+async def test_a_sound_server_has_no_finding_and_an_answer_to_each_question(
+    own_url: str, admin: Sender
+) -> None:
+    assert admin.connections
+    async with RedisStateStore(settings_of(own_url)) as store:
+        await store.save_update(make_update("one"))
+    found = await examine(settings_of(own_url))
+    assert {each.state for each in found} == {Verdict.SOUND}
+    assert {each.question for each in found} == {
+        *("version", "role", "memory", "persistence", "replicas", "clock", "lifetimes"),
+        *("rights", "queue"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("question", "command", "says"),
+    [
+        ("memory", "CONFIG SET maxmemory-policy allkeys-lru", "allkeys-lru"),
+        ("memory", "CONFIG SET maxmemory 900000", "of maxmemory is used"),
+        ("persistence", "CONFIG SET appendonly no", "appendonly is no"),
+        ("persistence", "CONFIG SET appendfsync no", "appendfsync is no"),
+        ("lifetimes", "SET t:v1:stays x", "t:v1:stays"),
+        ("role", "REPLICAOF 127.0.0.1 1", "replica"),
+    ],
+)
+async def test_each_danger_is_found_with_what_to_do(
+    own_url: str, admin: Sender, question: str, command: str, says: str
+) -> None:
+    await admin.send(*command.split(), repeatable=True)
+    found = await findings(own_url)
+    assert list(found) == [question]
+    assert says in found[question].says
+    assert found[question].means
+    assert found[question].do
+
+
+async def test_a_replica_without_a_demand_for_it_is_found(
+    own_url: str, admin: Sender, unused_tcp_port: int
+) -> None:
+    await admin.send("CONFIG", "SET", "port", unused_tcp_port, repeatable=True)
+    await admin.send("CONFIG", "SET", "repl-diskless-sync-delay", 0, repeatable=True)
+    with (
+        short_directory() as directory,
+        run_server(directory, "--replicaof", "127.0.0.1", str(unused_tcp_port)),
+    ):
+
+        async def followed() -> bool:
+            stated: bytes = await admin.send("INFO", "replication", repeatable=True)
+            return b"state=online" in stated
+
+        await eventually(followed, "it has a replica")
+        assert "min-replicas" in (await findings(own_url))["replicas"].says
+        await admin.send("CONFIG", "SET", "min-replicas-to-write", 1, repeatable=True)
+        assert await findings(own_url) == {}
+
+
+async def test_what_a_user_may_not_ask_is_unknown_and_what_it_lacks_is_named(
+    own_url: str, admin: Sender
+) -> None:
+    rule = user_rule(settings_of(own_url), Role.APP)
+    user, *words = rule.words()
+    await admin.send("ACL", "SETUSER", user, *words, ">pw", repeatable=True)
+    narrow = own_url.replace("unix://", f"unix://{user}:pw@")
+    states = {each.question: each.state for each in await examine(settings_of(narrow))}
+    unknown = {question for question, state in states.items() if state is Verdict.UNKNOWN}
+    assert unknown == {"persistence", "lifetimes", "rights"}
+    assert Verdict.FINDING not in states.values()
+    more = ("-hset", "+acl|whoami", "+acl|dryrun")
+    await admin.send("ACL", "SETUSER", user, *more, repeatable=True)
+    assert "HSET" in (await findings(narrow))["rights"].says
+
+
+async def test_tasks_that_nobody_takes_are_found(own_url: str, admin: Sender) -> None:
+    assert admin.connections
+    async with RedisStateStore(settings_of(own_url)) as store, TaskClient(store) as client:
+        await client.submit("work", session_id="s")
+        assert "0 workers" in (await findings(own_url))["queue"].says
+
+
+async def test_a_certificate_that_expires_soon_is_found(
+    own_url: str, admin: Sender, tmp_path: Path
+) -> None:
+    assert admin.connections
+    cert, key = certificate(tmp_path, "IP:127.0.0.1")
+    async with Proxy(own_url, tls=tls_server_context(cert, key)) as proxy:
+        url = f"rediss://127.0.0.1:{proxy.port}/0?ssl_ca_certs={cert}"
+        assert "expires in" in (await findings(url))["certificate"].says
+
+
+async def test_each_node_of_a_cluster_is_asked_and_a_slot_that_is_being_moved_is_found() -> None:
+    async with running_cluster("--appendonly", "yes") as cluster:
+        assert await findings(cluster.url) == {}
+        found = await examine(settings_of(cluster.url))
+        servers = {each.server for each in found if each.question == "cluster"}
+        assert servers == {f"redis://127.0.0.1:{port}/0" for port in cluster.ports}
+        source = await cluster.begin_move(7, cluster.ports[1])
+        says = {
+            each.server: each.says
+            for each in await examine(settings_of(cluster.url))
+            if each.state is Verdict.FINDING
+        }
+        assert "[7->-" in says[f"redis://127.0.0.1:{source}/0"]
+        assert "[7-<-" in says[f"redis://127.0.0.1:{cluster.ports[1]}/0"]
+
+
+async def test_a_server_that_is_away_is_an_error(unused_tcp_port: int) -> None:
+    away = settings_of(f"redis://127.0.0.1:{unused_tcp_port}")
+    with pytest.raises(NoConnection):
+        await examine(away.model_copy(update={"connect_timeout_s": 0.2}))
