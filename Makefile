@@ -20,7 +20,7 @@ export UV_SYSTEM_CERTS = 1
 export PYTHONDONTWRITEBYTECODE =
 export ASAP_PYTHON
 .PHONY: help demo test test-full fuzz chaos check types mypy pyright coverage wheel test-wheel test-redis8 \
-	test-redis-server test-asap test-a2a bench bench-quick compose-check docs lock clean
+	test-redis-server test-cluster test-asap test-a2a bench bench-quick compose-check docs lock clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -56,6 +56,8 @@ test-asap: ## run the tests with ASAP's own package, which needs Python 3.13 (AS
 test-a2a: ## run the A2A tests with the oldest and the newest SDK
 test-wheel test-redis8 test-asap test-a2a: .venv/.dev
 	@$(BIN)/nox -s $(@:test-%=%) -- $(PYTEST)
+test-cluster: .venv/.dev ## run the suite on a Redis Cluster of three primaries
+	@REDIS_STATE_TEST_SERVER=cluster $(BIN)/python $(PYTEST)
 test-redis-server: .venv/.dev ## run the suite on the redis-server of this machine
 	@bin=$$(command -v redis-server) && REDIS_STATE_SERVER_BIN=$$bin $(BIN)/python $(PYTEST)
 bench: .venv/.dev ## measure ours and the peers, into docs/benchmarks (ARGS=--strict, or parts)

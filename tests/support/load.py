@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
+from importlib.util import find_spec
+from typing import Any
 
 from redis_state import RedisStateStore
+from redis_state.models import TaskStatus
 from redis_state.testing import eventually
 from tests.support.samples import update as make_update
 
@@ -76,6 +79,30 @@ class Load:
             for task in (watching, *writing):
                 task.cancel()
             await asyncio.wait({watching, *writing})
+
+
+@asynccontextmanager
+async def tasks(store: RedisStateStore) -> AsyncGenerator[Callable[[], Awaitable[None]]]:
+    """Serve a pool; give what submits a task and waits for its end. Without arq it does nothing."""
+    if find_spec("arq") is None:
+
+        async def nothing() -> None:
+            pass
+
+        yield nothing
+        return
+    from tests.support.pools import SESSION, becomes, pool  # noqa: PLC0415 - needs the extra
+
+    async def work(context: Any) -> Any:
+        return await context.step("work", lambda: "done")
+
+    async with pool(store, {"work": work}) as client:
+
+        async def run_one() -> None:
+            task = await client.submit("work", "x", session_id=SESSION)
+            await becomes(client, task, TaskStatus.COMPLETE)
+
+        yield run_one
 
 
 def load(store: RedisStateStore, *, writers: int) -> Load:

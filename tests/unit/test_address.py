@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import SecretStr
 from redis.asyncio.connection import SSLConnection
 
+from redis_state import Settings
 from redis_state.errors import ConfigError
 from redis_state.transport.address import Address
 
@@ -204,3 +206,12 @@ def test_tls_is_checked_alike_by_every_version_of_the_client() -> None:
     assert (both.certfile, both.keyfile) == ("/c.pem", "/c.pem")
     apart = made("?ssl_certfile=/c.pem&ssl_keyfile=/k.pem")
     assert (apart.certfile, apart.keyfile) == ("/c.pem", "/k.pem")
+
+
+def test_arqs_own_runner_is_refused_a_set_of_servers() -> None:
+    worker = pytest.importorskip("redis_state.worker", reason="needs the worker extra")
+    for url in ("redis+sentinel://:s3cret@h/m", "redis+cluster://:s3cret@h"):
+        settings = Settings(url=SecretStr(url))
+        with pytest.raises(ConfigError, match="arq's own runner cannot follow") as refused:
+            worker.AgentWorker({}, settings=settings).arq_settings()
+        assert SECRET not in str(refused.value)

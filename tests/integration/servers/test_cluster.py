@@ -8,20 +8,15 @@ from collections.abc import AsyncIterator
 import pytest
 from pydantic import SecretStr
 
-pytest.importorskip("arq", reason="needs the worker extra")
-
 from redis_state import RedisStateStore, Settings
 from redis_state.errors import BackendUnavailable, CommandRefused
-from redis_state.models import TaskStatus
 from redis_state.transport.cluster.sender import ClusterSender
 from redis_state.transport.cluster.slots import SLOTS, slot_of
 from redis_state.transport.keys import Keys
 from redis_state.transport.transport import Transport
-from redis_state.worker import TaskContext
 from tests.support.clusters import Cluster, running_cluster, tag_in
 from tests.support.faults import Proxy
-from tests.support.load import load
-from tests.support.pools import becomes, pool
+from tests.support.load import load, tasks
 from tests.support.samples import update as make_update
 from tests.support.sizes import sizes
 from tests.support.timing import spending
@@ -46,15 +41,11 @@ def slots_of(sessions: list[str]) -> list[int]:
     return [slot_of(Keys("spread").updates(each).rows) for each in sessions]
 
 
-async def work(context: TaskContext) -> str:
-    return await context.step("work", lambda: "done")
-
-
 async def test_callers_watchers_and_tasks_go_on_when_primaries_are_killed_and_stand_still() -> None:
     async with (
         running_cluster(replicas=1) as cluster,
         RedisStateStore(settings_of(cluster, call_timeout_s=20.0)) as store,
-        pool(store, {"work": work}) as client,
+        tasks(store) as run_a_task,
         load(store, writers=WRITERS).running() as writers,
     ):
         for lose in (cluster.kill, cluster.stop):
@@ -64,8 +55,7 @@ async def test_callers_watchers_and_tasks_go_on_when_primaries_are_killed_and_st
             async with spending() as silent:
                 await writers.more()
             assert silent.s < SILENT_S
-            task = await client.submit("work", "x", session_id="s")
-            await becomes(client, task, TaskStatus.COMPLETE)
+            await run_a_task()
             if lose == cluster.kill:
                 cluster.start_node(lost)
             else:
@@ -79,7 +69,7 @@ async def test_slots_that_move_under_load_keep_every_write_and_its_order(
 ) -> None:
     async with (
         RedisStateStore(settings_of(cluster)) as store,
-        pool(store, {"work": work}) as client,
+        tasks(store) as run_a_task,
         load(store, writers=WRITERS).running() as writers,
     ):
         slots = slots_of(writers.sessions)
@@ -90,8 +80,7 @@ async def test_slots_that_move_under_load_keep_every_write_and_its_order(
         await cluster.move([*slots, queue, *range(0, SLOTS, SLOTS // others)], target)
         assert {await cluster.owner(slot) for slot in slots} == {target}
         await writers.more()
-        task = await client.submit("work", "x", session_id="s")
-        await becomes(client, task, TaskStatus.COMPLETE)
+        await run_a_task()
 
 
 async def test_sessions_go_on_in_a_slot_whose_move_was_begun_and_never_ended(

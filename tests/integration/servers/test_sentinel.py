@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
 from pydantic import SecretStr
 
-pytest.importorskip("arq", reason="needs the worker extra")
-
 from redis_state import RedisStateStore, Settings
-from redis_state.errors import AuthenticationFailed, BackendUnavailable, ConfigError, NoConnection
-from redis_state.models import TaskStatus
+from redis_state.errors import AuthenticationFailed, BackendUnavailable, NoConnection
 from redis_state.testing import eventually
-from redis_state.worker import AgentWorker, TaskContext
 from tests.support.faults import certificate
-from tests.support.load import load
-from tests.support.pools import becomes, pool
+from tests.support.load import load, tasks
 from tests.support.samples import update as make_update
 from tests.support.sentinels import SERVICE, SentinelSet, running_sentinels
 from tests.support.servers import on_path
@@ -43,17 +39,13 @@ async def nothing() -> None:
     pass
 
 
-async def work(context: TaskContext) -> str:
-    return await context.step("work", lambda: "done")
-
-
 @pytest.mark.server
 async def test_callers_watchers_and_tasks_go_on_when_a_primary_is_killed_and_when_it_stands_still(
     sentinels: SentinelSet,
 ) -> None:
     async with (
         RedisStateStore(settings_of(sentinels.url)) as store,
-        pool(store, {"work": work}) as client,
+        tasks(store) as run_a_task,
         load(store, writers=WRITERS).running() as writers,
     ):
         for lose in (sentinels.kill, sentinels.stop):
@@ -61,12 +53,12 @@ async def test_callers_watchers_and_tasks_go_on_when_a_primary_is_killed_and_whe
             lost = await sentinels.primary()
             lose(lost)
             # Into the failover: its caller waits for the new primary.
-            task = await client.submit("work", "x", session_id="s")
+            running = asyncio.ensure_future(run_a_task())
             await sentinels.moved_from(lost)
             async with spending() as silent:
                 await writers.more()
             assert silent.s < SILENT_S
-            await becomes(client, task, TaskStatus.COMPLETE)
+            await running
             if lose == sentinels.kill:
                 sentinels.start_server(lost, primary=await sentinels.primary())
             else:
@@ -135,13 +127,12 @@ async def test_sentinels_and_servers_over_tls_whose_certificate_has_a_name_of_it
         named = settings_of(f"{sentinels.url}&ssl_server_name=redis.example")
         async with (
             RedisStateStore(named) as store,
-            pool(store, {"work": work}) as client,
+            tasks(store) as run_a_task,
             load(store, writers=1).running() as writers,
         ):
             lost = await sentinels.primary()
             sentinels.kill(lost)
-            task = await client.submit("work", "x", session_id="s")
-            await becomes(client, task, TaskStatus.COMPLETE)
+            await run_a_task()
             await writers.more()
             await sentinels.moved_from(lost)
 
@@ -170,6 +161,3 @@ async def test_what_is_wrong_with_an_address_is_named_at_once(sentinels: Sentine
                 await store.list_updates("s")
         assert refused.value.final
         assert PASSWORD not in str(refused.value)
-    with pytest.raises(ConfigError, match="arq's own runner cannot follow") as refused_by_arq:
-        AgentWorker({}, settings=settings_of(right)).arq_settings()
-    assert PASSWORD not in str(refused_by_arq.value)
