@@ -229,6 +229,9 @@ class ClusterSender(CallSender):
 
     def _advance(self, detour: Detour) -> None:
         """Send the next call of a slot to where it seems to be, to find out."""
+        if self._detours.get(detour.slot) is not detour:
+            # A timer of a detour that is over: its calls are with their node.
+            return
         if detour.probe is None and detour.behind is None:
             owner = self._owners[detour.slot]
             if owner is not None or not detour.calls:

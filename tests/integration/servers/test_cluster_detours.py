@@ -1,0 +1,100 @@
+"""Calls on a cluster whose slots are in trouble: each takes effect once, in order, and in time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from pydantic import SecretStr
+
+from redis_state import Settings
+from redis_state.testing import eventually
+from redis_state.transport.cluster.sender import ClusterSender
+from redis_state.transport.cluster.slots import slot_of
+from redis_state.transport.transport import Transport
+from tests.support.clusters import Cluster, running_cluster
+
+pytestmark = pytest.mark.server
+KEY = "{moved}list"
+SLOT = slot_of(KEY)
+TWO = ("{moved}1", 1, "{moved}2", 2)
+# Takes longer than a detour waits with its next try. Its first braces name the slot.
+SLOW = """-- {moved}
+redis.call('RPUSH', KEYS[1], ARGV[1])
+local function now_ms()
+    local now = redis.call('TIME')
+    return now[1] * 1000 + now[2] / 1000
+end
+local until_ms = now_ms() + 400
+while now_ms() < until_ms do end
+"""
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[Cluster]:
+    async with running_cluster() as made:
+        yield made
+
+
+@asynccontextmanager
+async def sender_of(cluster: Cluster, **options: float) -> AsyncIterator[ClusterSender]:
+    settings = Settings(url=SecretStr(cluster.url)).model_copy(update=options)
+    transport = Transport(settings)
+    try:
+        assert isinstance(transport.sender, ClusterSender)
+        yield transport.sender
+    finally:
+        await transport.aclose()
+
+
+async def begin_move(cluster: Cluster) -> tuple[int, int]:
+    """Begin to move the slot; return the ports of the node that has it and of the other."""
+    source = await cluster.owner(SLOT)
+    target = next(port for port in cluster.ports if port != source)
+    await cluster.begin_move(SLOT, target)
+    return source, target
+
+
+async def refusals(cluster: Cluster, port: int, code: str) -> int:
+    """Count what a node has refused in this way."""
+    stated: str = await cluster.ask(port, "INFO", "errorstats")
+    lines = [line for line in stated.split() if line.startswith(f"errorstat_{code}:")]
+    return int(lines[0].partition("count=")[2]) if lines else 0
+
+
+async def kept(sender: ClusterSender) -> list[bytes]:
+    found: list[bytes] = await sender.send("LRANGE", KEY, 0, -1, repeatable=True)
+    return found
+
+
+async def test_a_try_that_is_due_after_the_slot_was_found_sends_no_call_again(
+    cluster: Cluster,
+) -> None:
+    async with sender_of(cluster, call_timeout_s=20.0) as sender:
+        wanted: list[str] = []
+        # One move may end just when the next try is made: then none is due afterwards.
+        for turn in range(4):
+            await sender.send("MSET", *TWO, repeatable=True)
+            source, target = await begin_move(cluster)
+            await cluster.move_keys(SLOT, source, target, most=1)
+            tried = await refusals(cluster, source, "TRYAGAIN")
+            calls = [sender.send("MGET", TWO[0], TWO[2], KEY, repeatable=True)]
+
+            async def waits(source: int = source, tried: int = tried) -> bool:
+                return await refusals(cluster, source, "TRYAGAIN") > tried + 6
+
+            await eventually(waits, "the next try is due in 0.2 s")
+            more = f"{turn} slow", f"{turn} behind"
+            calls += [
+                sender.send("EVAL", SLOW, 1, KEY, more[0], repeatable=False),
+                sender.send("RPUSH", KEY, more[1], repeatable=False),
+            ]
+            await cluster.move_keys(SLOT, source, target)
+            await cluster.end_move(SLOT, target)
+            # As any other sign of a change does.
+            sender.in_trouble()
+            await asyncio.gather(*calls)
+            wanted += more
+        assert await kept(sender) == [each.encode() for each in wanted]
