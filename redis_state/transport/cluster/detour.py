@@ -48,6 +48,14 @@ class Detour:
         times = self._redirections - _AT_ONCE
         return min(_FIRST_BACKOFF_S * 2**times, _LONGEST_BACKOFF_S) if times >= 0 else 0.0
 
+    def release(self, calls: Iterable[Call]) -> None:
+        """Put back what the node before did not send, which may be the call that was to find out."""
+        self.behind = None
+        for call in calls:
+            if call is self.probe:
+                self.probe = None
+        self.add(calls)
+
     def next_probe(self) -> Call | None:
         """Take the first call that still has no outcome; None if none is left."""
         while self.calls:

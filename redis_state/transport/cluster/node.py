@@ -100,6 +100,11 @@ class NodeSender(Sender):
         """Return the slots of the calls that are not in flight."""
         return {call.slot for call in (*self._again, *self._queue)}
 
+    @property
+    def holding(self) -> bool:
+        """Whether it sends nothing until all that is in flight has its reply."""
+        return self._holding
+
     def hold(self) -> None:
         """Send nothing until all that is in flight has its reply; then call `Router.drained`."""
         self._holding = True

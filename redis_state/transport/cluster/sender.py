@@ -152,10 +152,11 @@ class ClusterSender(CallSender):
         behind = [detour for detour in self._detours.values() if detour.behind is node]
         if not behind:
             return
-        put_back = _by_slot(node.take_out({detour.slot for detour in behind}))
+        taken = node.take_out({detour.slot for detour in behind})
+        self._arm_for(taken)
+        put_back = _by_slot(taken)
         for detour in behind:
-            detour.behind = None
-            detour.add(put_back[detour.slot])
+            detour.release(put_back[detour.slot])
             self._advance(detour)
 
     def in_trouble(self) -> None:
@@ -354,7 +355,7 @@ class ClusterSender(CallSender):
             self._detour(slot).behind = node
         if in_flight:
             node.hold()
-        else:
+        if not node.holding:
             self.drained(node)
 
     def _drop_unused(self, primaries: set[Endpoint]) -> None:
@@ -380,7 +381,7 @@ class ClusterSender(CallSender):
         now = monotonic()
         moments = [detour.expire(now, self._fail) for detour in list(self._detours.values())]
         for detour in list(self._detours.values()):
-            if not detour.calls and detour.probe is None:
+            if not detour.calls and detour.probe is None and detour.behind is None:
                 self._end(detour)
         next_at = min((at for at in moments if at is not None), default=None)
         if next_at is not None:

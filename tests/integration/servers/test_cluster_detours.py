@@ -98,3 +98,13 @@ async def test_a_try_that_is_due_after_the_slot_was_found_sends_no_call_again(
             await asyncio.gather(*calls)
             wanted += more
         assert await kept(sender) == [each.encode() for each in wanted]
+
+
+async def test_the_call_that_looks_for_a_slot_leaves_a_killed_node_for_its_replica() -> None:
+    async with running_cluster(replicas=1) as cluster:
+        cluster.kill(await cluster.owner(SLOT))
+        patient = {"call_timeout_s": 30.0, "connect_timeout_s": 30.0}
+        async with sender_of(cluster, **patient) as sender:
+            # The first map still names the killed node.
+            calls = [sender.send("RPUSH", KEY, n, repeatable=False) for n in range(3)]
+            assert await asyncio.gather(*calls) == [1, 2, 3]
