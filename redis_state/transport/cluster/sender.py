@@ -346,7 +346,7 @@ class ClusterSender(CallSender):
         if self._primaries and self._primaries != primaries:
             self.on_failover()
         self._primaries = primaries
-        self._drop_unused(primaries)
+        self._drop_unused()
 
     def _move_out(self, node: NodeSender, slots: set[int]) -> None:
         """Take slots from a node; if it has calls of theirs in flight, once it has answered."""
@@ -358,10 +358,12 @@ class ClusterSender(CallSender):
         if not node.holding:
             self.drained(node)
 
-    def _drop_unused(self, primaries: set[Endpoint]) -> None:
+    def _drop_unused(self) -> None:
         """Forget nodes that have no slots and no calls."""
+        # A slot that nobody has by the newest map stays with the node that had it.
+        owners = set(self._owners)
         for endpoint, node in list(self._nodes.items()):
-            if endpoint not in primaries and not node.pending:
+            if node not in owners and not node.pending:
                 del self._nodes[endpoint]
                 self._past_connections += node.connections
                 task = self._loop.create_task(node.aclose(drain_s=0))

@@ -11,8 +11,9 @@ from pydantic import SecretStr
 
 from redis_state import Settings
 from redis_state.testing import eventually
+from redis_state.transport.address import Address
 from redis_state.transport.cluster.sender import ClusterSender
-from redis_state.transport.cluster.slots import slot_of
+from redis_state.transport.cluster.slots import read_slot_map, slot_of
 from redis_state.transport.transport import Transport
 from tests.support.clusters import Cluster, running_cluster
 
@@ -108,3 +109,35 @@ async def test_the_call_that_looks_for_a_slot_leaves_a_killed_node_for_its_repli
             # The first map still names the killed node.
             calls = [sender.send("RPUSH", KEY, n, repeatable=False) for n in range(3)]
             assert await asyncio.gather(*calls) == [1, 2, 3]
+
+
+async def test_a_node_that_has_forgotten_the_cluster_says_nothing_about_its_slots(
+    cluster: Cluster,
+) -> None:
+    address = Address.parse(cluster.url)
+    await cluster.ask(cluster.ports[0], "CLUSTER", "RESET", "HARD")
+    # Its reply would come first in some of them.
+    for _ in range(30):
+        found = await read_slot_map(address, address.endpoints)
+        assert found.owners[-1] == ("127.0.0.1", cluster.ports[-1])
+
+
+async def test_a_slot_that_nobody_has_for_a_while_is_served_again_by_its_node(
+    cluster: Cluster,
+) -> None:
+    async with sender_of(cluster) as sender:
+        await sender.send("RPUSH", KEY, 1, repeatable=False)
+        owner = await cluster.owner(SLOT)
+        slots = next(
+            row[:2] for row in await cluster.ask(owner, "CLUSTER", "SLOTS") if row[2][1] == owner
+        )
+        for port in cluster.ports:
+            await cluster.ask(port, "CLUSTER", "DELSLOTSRANGE", *slots)
+        waiting = sender.send("RPUSH", KEY, 2, repeatable=False)
+
+        async def refused() -> bool:
+            return await refusals(cluster, owner, "CLUSTERDOWN") > 5
+
+        await eventually(refused, "it was tried, and the map was read")
+        await cluster.ask(owner, "CLUSTER", "ADDSLOTSRANGE", *slots)
+        assert await waiting == 2
