@@ -30,6 +30,8 @@ class Detour:
         self.slot = slot
         self.calls: deque[Call] = deque()
         self.probe: Call | None = None
+        # Whether it went to a node that is still taking the slot over.
+        self.asked = False
         # The node whose replies must come first: it has calls of this slot in flight.
         self.behind: object | None = None
         self.reason = "the slot of the call has no node"

@@ -244,17 +244,19 @@ class ClusterSender(CallSender):
         if probe is None or node is None:
             self._end(detour)
             return
+        # It may have been sent before, and what counts is where it was sent last.
+        detour.asked = asking is not None
         if asking is not None:
             probe.lead_by_asking(asking)
-        probe.add_late_callback(partial(self._probed, detour, asking is not None))
+        probe.add_late_callback(partial(self._probed, detour))
         node.take_over(probe)
 
-    def _probed(self, detour: Detour, asked: bool, probe: Any) -> None:  # noqa: FBT001 - of a partial
+    def _probed(self, detour: Detour, probe: Any) -> None:
         """Release what waited for a call that has its outcome."""
         if detour.probe is not probe:
             return
         detour.served()
-        if asked:
+        if detour.asked:
             self._advance(detour)
         else:
             self._end(detour)

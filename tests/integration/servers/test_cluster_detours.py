@@ -141,3 +141,14 @@ async def test_a_slot_that_nobody_has_for_a_while_is_served_again_by_its_node(
         await eventually(refused, "it was tried, and the map was read")
         await cluster.ask(owner, "CLUSTER", "ADDSLOTSRANGE", *slots)
         assert await waiting == 2
+
+
+async def test_each_call_about_moved_keys_is_sent_on_once(cluster: Cluster) -> None:
+    async with sender_of(cluster) as sender:
+        await sender.send("SET", TWO[0], 1, repeatable=True)
+        source, target = await begin_move(cluster)
+        await cluster.move_keys(SLOT, source, target)
+        calls = [sender.send("RPUSH", KEY, n, repeatable=False) for n in range(200)]
+        assert await asyncio.gather(*calls) == list(range(1, 201))
+        # All of them once, and each once more when it is the first.
+        assert await refusals(cluster, source, "ASK") <= 2 * len(calls)
