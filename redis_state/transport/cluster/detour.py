@@ -63,8 +63,9 @@ class Detour:
         while self.calls:
             call = self.calls.popleft()
             if call.wanted():
-                self.probe = call
-                return call
+                # One that lasts has its outcome with the node's reply, not when it is cancelled.
+                self.probe = call.stand_in() if call.lasting else call
+                return self.probe
         return None
 
     def served(self) -> None:

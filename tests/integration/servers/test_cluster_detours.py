@@ -152,3 +152,23 @@ async def test_each_call_about_moved_keys_is_sent_on_once(cluster: Cluster) -> N
         assert await asyncio.gather(*calls) == list(range(1, 201))
         # All of them once, and each once more when it is the first.
         assert await refusals(cluster, source, "ASK") <= 2 * len(calls)
+
+
+async def test_a_lasting_call_that_was_cancelled_is_tried_no_more_often_than_another(
+    cluster: Cluster,
+) -> None:
+    async with sender_of(cluster) as sender:
+        await sender.send("MSET", *TWO, repeatable=True)
+        source, target = await begin_move(cluster)
+        await cluster.move_keys(SLOT, source, target, most=1)
+        # It waits in its slot, and a later one behind it.
+        lasting = sender.send("MSET", TWO[0], 3, TWO[2], 4, repeatable=True, lasting=True)
+        later = sender.send("MGET", TWO[0], TWO[2], repeatable=True)
+        lasting.cancel()
+        for tag in range(100):
+            await sender.send("SET", f"{tag}", tag, repeatable=True)
+            await asyncio.sleep(0)
+        assert await refusals(cluster, source, "TRYAGAIN") < 50
+        await cluster.move_keys(SLOT, source, target)
+        await cluster.end_move(SLOT, target)
+        assert await later == [b"3", b"4"]
