@@ -128,13 +128,13 @@ class NodeSender(Sender):
         """Put back what may be repeated. The node may have lost its slots."""
         self._is_lost = True
         super().ended()
-        self._router.in_trouble()
+        self._give_back()
 
     def failed(self, error: Exception) -> None:
         """Keep the reason for the waiters. The node may have lost its slots."""
         self._is_lost = True
         super().failed(error)
-        self._router.in_trouble()
+        self._give_back()
 
     def _put(  # noqa: PLR0917 - as above
         self,
@@ -160,6 +160,18 @@ class NodeSender(Sender):
             self._hold(call)
             return
         super()._refused(call, error)
+
+    def _give_back(self) -> None:
+        """Let it be found out again where calls go that wait for a connection to this node.
+
+        Those that another node has sent on: it may have its slot for good by now.
+        """
+        asked = [call for call in (*self._again, *self._queue) if call.redirect is not None]
+        if asked:
+            for call in asked:
+                call.redirect = Redirect("ASK", None)
+            self._router.redirected(self, asked)
+        self._router.in_trouble()
 
     def _resume(self) -> None:
         redirected, self._redirected = self._redirected, []

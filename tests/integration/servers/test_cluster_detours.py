@@ -172,3 +172,20 @@ async def test_a_lasting_call_that_was_cancelled_is_tried_no_more_often_than_ano
         await cluster.move_keys(SLOT, source, target)
         await cluster.end_move(SLOT, target)
         assert await later == [b"3", b"4"]
+
+
+async def test_a_call_leaves_the_node_that_was_to_take_its_slot_over_and_was_killed() -> None:
+    async with (
+        running_cluster("--cluster-require-full-coverage", "no") as cluster,
+        sender_of(cluster, call_timeout_s=30.0) as sender,
+    ):
+        source, target = await begin_move(cluster)
+        cluster.kill(target)
+        calls = [sender.send("RPUSH", KEY, n, repeatable=False) for n in range(3)]
+
+        async def sent_on() -> bool:
+            return await refusals(cluster, source, "ASK") > 0
+
+        await eventually(sent_on, "a call was sent on to the killed node")
+        await cluster.ask(source, "CLUSTER", "SETSLOT", SLOT, "STABLE")
+        assert await asyncio.gather(*calls) == [1, 2, 3]
