@@ -36,6 +36,8 @@ class NodeSender(Sender):
 
     # Calls of one slot have equal forms.
     shares = True
+    # The cluster was reached: a node that is not may have lost its slots.
+    hasty = False
 
     def __init__(
         self,
@@ -172,6 +174,13 @@ class NodeSender(Sender):
                 call.redirect = Redirect("ASK", None)
             self._router.redirected(self, asked)
         self._router.in_trouble()
+
+    def _expire(self) -> None:
+        super()._expire()
+        if self._connection.protocol is None and self.wanted():
+            # A part of a call's time went by, and what would answer may stand still.
+            self._is_lost = True
+            self._give_back()
 
     def _resume(self) -> None:
         redirected, self._redirected = self._redirected, []

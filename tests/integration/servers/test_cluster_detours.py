@@ -13,9 +13,9 @@ from redis_state import Settings
 from redis_state.testing import eventually
 from redis_state.transport.address import Address
 from redis_state.transport.cluster.sender import ClusterSender
-from redis_state.transport.cluster.slots import read_slot_map, slot_of
+from redis_state.transport.cluster.slots import SLOTS, read_slot_map, slot_of
 from redis_state.transport.transport import Transport
-from tests.support.clusters import Cluster, running_cluster
+from tests.support.clusters import Cluster, running_cluster, tag_in
 
 pytestmark = pytest.mark.server
 KEY = "{moved}list"
@@ -189,3 +189,21 @@ async def test_a_call_leaves_the_node_that_was_to_take_its_slot_over_and_was_kil
         await eventually(sent_on, "a call was sent on to the killed node")
         await cluster.ask(source, "CLUSTER", "SETSLOT", SLOT, "STABLE")
         assert await asyncio.gather(*calls) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("connect_timeout_s", [1.0, 15.0])
+async def test_the_first_call_to_a_node_that_stands_still_goes_to_its_replica(
+    connect_timeout_s: float,
+) -> None:
+    async with running_cluster(replicas=1) as cluster:
+        stopped = await cluster.owner(SLOT)
+        elsewhere = f"{{{tag_in(range(SLOT - SLOTS // 3) if SLOT > SLOTS // 2 else range(SLOT + SLOTS // 3, SLOTS))}}}"
+        # The connection is accepted, and nothing is said on it.
+        times = {"call_timeout_s": 15.0, "connect_timeout_s": connect_timeout_s}
+        async with sender_of(cluster, **times) as sender:
+            await sender.send("SET", elsewhere, 1, repeatable=True)
+            cluster.stop(stopped)
+            try:
+                assert await sender.send("RPUSH", KEY, 1, repeatable=False) == 1
+            finally:
+                cluster.resume(stopped)
