@@ -130,6 +130,29 @@ class Call(EagerFuture):
         # In no command with a neighbour: it leads one call.
         self.form = (*self.form[:3], self.number)
 
+    def stand_in(self) -> Call:
+        """Make a call in place of this one, whose caller may leave. It gets the other's outcome."""
+        made = Call(
+            self.get_loop(),
+            self.form,
+            self.keys,
+            self.arguments,
+            self.repeatable,
+            False,  # noqa: FBT003 - nobody can cancel it
+            self.timeout,
+        )
+        made.deadline, made.number, made.slot = self.deadline, self.number, self.slot
+        made.sent, made.lost = self.sent, self.lost
+        made.add_late_callback(self._end_alike)
+        return made
+
+    def _end_alike(self, other: asyncio.Future[Any]) -> None:
+        error = other.exception()
+        if isinstance(error, Exception):
+            self.fail(error)
+        elif not self.done():
+            self.set_result(other.result())
+
     def patient(self) -> bool:
         """Return whether it needs its connection until its deadline.
 

@@ -88,6 +88,8 @@ class Sender(CallSender):
 
     # Whether neighbours share commands; None if each new connection has to be checked.
     shares: bool | None = None
+    # Whether the first calls to a server that cannot be reached fail at the connect deadline.
+    hasty = True
 
     def __init__(
         self,
@@ -179,7 +181,7 @@ class Sender(CallSender):
             protocol.write(head + keys + arguments)
         if timeout_s is None:
             timeout_s = self._call_timeout_s
-        if protocol is None and not self._connection.connections:
+        if self.hasty and protocol is None and not self._connection.connections:
             # A server that was never reached is reported after the connect deadline.
             timeout_s = min(timeout_s, self._connect_timeout_s)
         call = Call(self._loop, form, keys, arguments, repeatable, lasting, timeout_s)

@@ -30,6 +30,8 @@ class Detour:
         self.slot = slot
         self.calls: deque[Call] = deque()
         self.probe: Call | None = None
+        # Whether it went to a node that is still taking the slot over.
+        self.asked = False
         # The node whose replies must come first: it has calls of this slot in flight.
         self.behind: object | None = None
         self.reason = "the slot of the call has no node"
@@ -48,13 +50,22 @@ class Detour:
         times = self._redirections - _AT_ONCE
         return min(_FIRST_BACKOFF_S * 2**times, _LONGEST_BACKOFF_S) if times >= 0 else 0.0
 
+    def release(self, calls: Iterable[Call]) -> None:
+        """Put back what the node before did not send, which may be the call that was to find out."""
+        self.behind = None
+        for call in calls:
+            if call is self.probe:
+                self.probe = None
+        self.add(calls)
+
     def next_probe(self) -> Call | None:
         """Take the first call that still has no outcome; None if none is left."""
         while self.calls:
             call = self.calls.popleft()
             if call.wanted():
-                self.probe = call
-                return call
+                # One that lasts has its outcome with the node's reply, not when it is cancelled.
+                self.probe = call.stand_in() if call.lasting else call
+                return self.probe
         return None
 
     def served(self) -> None:

@@ -36,6 +36,8 @@ class NodeSender(Sender):
 
     # Calls of one slot have equal forms.
     shares = True
+    # The cluster was reached: a node that is not may have lost its slots.
+    hasty = False
 
     def __init__(
         self,
@@ -101,6 +103,11 @@ class NodeSender(Sender):
         """Return the slots of the calls that are not in flight."""
         return {call.slot for call in (*self._again, *self._queue)}
 
+    @property
+    def holding(self) -> bool:
+        """Whether it sends nothing until all that is in flight has its reply."""
+        return self._holding
+
     def hold(self) -> None:
         """Send nothing until all that is in flight has its reply; then call `Router.drained`."""
         self._holding = True
@@ -124,13 +131,13 @@ class NodeSender(Sender):
         """Put back what may be repeated. The node may have lost its slots."""
         self._is_lost = True
         super().ended()
-        self._router.in_trouble()
+        self._give_back()
 
     def failed(self, error: Exception) -> None:
         """Keep the reason for the waiters. The node may have lost its slots."""
         self._is_lost = True
         super().failed(error)
-        self._router.in_trouble()
+        self._give_back()
 
     def _put(  # noqa: PLR0917 - as above
         self,
@@ -156,6 +163,25 @@ class NodeSender(Sender):
             self._hold(call)
             return
         super()._refused(call, error)
+
+    def _give_back(self) -> None:
+        """Let it be found out again where calls go that wait for a connection to this node.
+
+        Those that another node has sent on: it may have its slot for good by now.
+        """
+        asked = [call for call in (*self._again, *self._queue) if call.redirect is not None]
+        if asked:
+            for call in asked:
+                call.redirect = Redirect("ASK", None)
+            self._router.redirected(self, asked)
+        self._router.in_trouble()
+
+    def _expire(self) -> None:
+        super()._expire()
+        if self._connection.protocol is None and self.wanted():
+            # A part of a call's time went by, and what would answer may stand still.
+            self._is_lost = True
+            self._give_back()
 
     def _resume(self) -> None:
         redirected, self._redirected = self._redirected, []

@@ -152,10 +152,11 @@ class ClusterSender(CallSender):
         behind = [detour for detour in self._detours.values() if detour.behind is node]
         if not behind:
             return
-        put_back = _by_slot(node.take_out({detour.slot for detour in behind}))
+        taken = node.take_out({detour.slot for detour in behind})
+        self._arm_for(taken)
+        put_back = _by_slot(taken)
         for detour in behind:
-            detour.behind = None
-            detour.add(put_back[detour.slot])
+            detour.release(put_back[detour.slot])
             self._advance(detour)
 
     def in_trouble(self) -> None:
@@ -229,6 +230,9 @@ class ClusterSender(CallSender):
 
     def _advance(self, detour: Detour) -> None:
         """Send the next call of a slot to where it seems to be, to find out."""
+        if self._detours.get(detour.slot) is not detour:
+            # A timer of a detour that is over: its calls are with their node.
+            return
         if detour.probe is None and detour.behind is None:
             owner = self._owners[detour.slot]
             if owner is not None or not detour.calls:
@@ -240,17 +244,19 @@ class ClusterSender(CallSender):
         if probe is None or node is None:
             self._end(detour)
             return
+        # It may have been sent before, and what counts is where it was sent last.
+        detour.asked = asking is not None
         if asking is not None:
             probe.lead_by_asking(asking)
-        probe.add_late_callback(partial(self._probed, detour, asking is not None))
+        probe.add_late_callback(partial(self._probed, detour))
         node.take_over(probe)
 
-    def _probed(self, detour: Detour, asked: bool, probe: Any) -> None:  # noqa: FBT001 - of a partial
+    def _probed(self, detour: Detour, probe: Any) -> None:
         """Release what waited for a call that has its outcome."""
         if detour.probe is not probe:
             return
         detour.served()
-        if asked:
+        if detour.asked:
             self._advance(detour)
         else:
             self._end(detour)
@@ -342,7 +348,7 @@ class ClusterSender(CallSender):
         if self._primaries and self._primaries != primaries:
             self.on_failover()
         self._primaries = primaries
-        self._drop_unused(primaries)
+        self._drop_unused()
 
     def _move_out(self, node: NodeSender, slots: set[int]) -> None:
         """Take slots from a node; if it has calls of theirs in flight, once it has answered."""
@@ -351,13 +357,15 @@ class ClusterSender(CallSender):
             self._detour(slot).behind = node
         if in_flight:
             node.hold()
-        else:
+        if not node.holding:
             self.drained(node)
 
-    def _drop_unused(self, primaries: set[Endpoint]) -> None:
+    def _drop_unused(self) -> None:
         """Forget nodes that have no slots and no calls."""
+        # A slot that nobody has by the newest map stays with the node that had it.
+        owners = set(self._owners)
         for endpoint, node in list(self._nodes.items()):
-            if endpoint not in primaries and not node.pending:
+            if node not in owners and not node.pending:
                 del self._nodes[endpoint]
                 self._past_connections += node.connections
                 task = self._loop.create_task(node.aclose(drain_s=0))
@@ -377,7 +385,7 @@ class ClusterSender(CallSender):
         now = monotonic()
         moments = [detour.expire(now, self._fail) for detour in list(self._detours.values())]
         for detour in list(self._detours.values()):
-            if not detour.calls and detour.probe is None:
+            if not detour.calls and detour.probe is None and detour.behind is None:
                 self._end(detour)
         next_at = min((at for at in moments if at is not None), default=None)
         if next_at is not None:

@@ -106,6 +106,9 @@ async def _ask(address: Address, node: Endpoint) -> SlotMap | NoConnection:
             query = connection.pack_command("CLUSTER", "SLOTS")
             await connection.send_packed_command(query, check_health=False)
             stated: Any = await connection.read_response()
+        if not stated:
+            # Started again without what it knew, or not a part of the cluster any more.
+            return BackendUnavailable(str(address.server(node)), "this node knows of no slots")
         return _read(stated, node)
     except (RedisError, OSError, TimeoutError) as error:
         return _failure(error, address.server(node))
