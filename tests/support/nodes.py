@@ -15,6 +15,11 @@ async def ask_each(transport: Transport, *command: Argument) -> list[Any]:
     return [await sender.send(*command, repeatable=True) for sender in await _senders(transport)]
 
 
+async def primaries(transport: Transport) -> int:
+    """Count the servers that have keys."""
+    return len(await _senders(transport))
+
+
 async def keys_like(transport: Transport, pattern: str) -> list[bytes]:
     """List the keys that match a pattern, on whichever server they are."""
     found: set[bytes] = set()

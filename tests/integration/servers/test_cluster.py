@@ -175,6 +175,7 @@ async def test_the_calls_of_a_slot_share_commands_and_nothing_waits_for_another_
         sender = store.transport.sender
         assert isinstance(sender, ClusterSender)
         commands = [await scripts_sent(cluster, port) for port in cluster.ports]
+        batches = sender.batches
         await asyncio.gather(
             *(store.save_update(make_update(str(number))) for number in range(1, 25))
         )
@@ -184,6 +185,7 @@ async def test_the_calls_of_a_slot_share_commands_and_nothing_waits_for_another_
         ]
         # The first left at once, the others together.
         assert sum(grown) <= 3
+        assert 0 < sender.batches - batches <= 3
 
 
 async def scripts_sent(cluster: Cluster, port: int) -> int:
