@@ -305,7 +305,7 @@ class ClusterSender(CallSender):
             backoff_s = min(backoff_s * 2, _LONGEST_BACKOFF_S)
 
     def _is_stuck(self) -> bool:
-        """Return whether calls wait for a node, or for a connection to one."""
+        """Return whether calls wait for a node, for a connection to it, or for its replies."""
         if any(node.is_stuck() for node in self._nodes.values()):
             return True
         return any(
