@@ -20,7 +20,6 @@ class CallSender:
         self._numbers = count() if numbers is None else numbers
         # Whether neighbours share commands; None until the server is checked.
         self._sharing: bool | None = None
-        self.batches: int = 0
 
     def send(
         self,
@@ -78,6 +77,11 @@ class CallSender:
         alone = None if script.each and small else next(self._numbers)
         form = (script, len(keys), count, alone)
         return self._put(form, packed_keys, packed, repeatable, lasting, timeout_s, keys[0])
+
+    @property
+    def batches(self) -> int:
+        """Count the writes so far: calls that are sent together are one."""
+        raise NotImplementedError
 
     @property
     def connections(self) -> int:

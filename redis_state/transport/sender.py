@@ -116,6 +116,7 @@ class Sender(CallSender):
             connect_timeout_s=connect_timeout_s,
             longest_backoff_s=_LONGEST_BACKOFF_S,
         )
+        self._batches = 0
         self._again: deque[Call] = deque()
         self._queue: deque[Call] = deque()
         self._inflight: deque[Call] = deque()
@@ -190,7 +191,7 @@ class Sender(CallSender):
         if at_once:
             self._inflight.append(call)
             self._shares.append(1)
-            self.batches += 1
+            self._batches += 1
             if self._busy_poll_s:
                 self._awake_until = monotonic() + self._busy_poll_s
                 self._stay_awake()
@@ -202,6 +203,11 @@ class Sender(CallSender):
             self._flush_soon()
         self._watch(call)
         return call
+
+    @property
+    def batches(self) -> int:
+        """Count the writes so far: calls that are sent together are one."""
+        return self._batches
 
     @property
     def connections(self) -> int:
@@ -303,7 +309,7 @@ class Sender(CallSender):
             while (self._queue or self._again) and protocol.writable():
                 batch = next_batch(self._again, self._queue)
                 if batch:
-                    self.batches += 1
+                    self._batches += 1
                     self._inflight.extend(batch)
                     parts, shares = packed(batch, self._loaded, sharing=self._sharing is True)
                     self._shares.extend(shares)

@@ -21,6 +21,7 @@ from redis_state.agents import (
     ToolExecution,
     Usage,
 )
+from tests.support.nodes import ask_each
 
 # Dates differ from run to run; nothing else does.
 DATES = frozenset(
@@ -45,11 +46,13 @@ def stepped(state: AgentState, number: int, *, size: int = 200) -> AgentState:
 
 
 async def info(store: RedisStateStore, name: str) -> int:
-    """Read a counter of the server."""
-    text: bytes = await store.transport.sender.send("INFO", "everything", repeatable=True)
-    found = re.search(rf"^{name}:(\d+)", text.decode(), re.MULTILINE)
-    assert found, name
-    return int(found.group(1))
+    """Read a counter of the server; of a cluster, the sum of its nodes'."""
+    total = 0
+    for text in await ask_each(store.transport, "INFO", "everything"):
+        found = re.search(rf"^{name}:(\d+)", text.decode(), re.MULTILINE)
+        assert found, name
+        total += int(found.group(1))
+    return total
 
 
 def undated(value: Any) -> Any:

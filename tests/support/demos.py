@@ -16,6 +16,7 @@ from redis_state.testing import eventually
 from tests.support import children, forkserver
 from tests.support.faults import PROCESSES, importing
 from tests.support.forkserver import ForkedProcess
+from tests.support.nodes import keys_like
 
 
 @dataclass
@@ -97,7 +98,7 @@ async def are_gone(pids: list[int]) -> None:
 async def without_lifetime(store: RedisStateStore) -> set[str]:
     """List the keys on a store's server that never expire."""
     send = store.transport.sender.send
-    keys: list[bytes] = await send("KEYS", "*", repeatable=True)
+    keys = await keys_like(store.transport, "*")
     lives = [await send("PTTL", key, repeatable=True) for key in keys]
     return {key.decode() for key, life in zip(keys, lives, strict=True) if life == -1}
 

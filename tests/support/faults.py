@@ -235,6 +235,12 @@ def needs_one_server(url: str) -> None:
         pytest.skip("of one server: on a cluster there are several")
 
 
+def needs_arqs_runner(url: str) -> None:
+    """Skip a test of arq's own runner on a cluster."""
+    if Address.parse(url).is_cluster:
+        pytest.skip("arq's own runner cannot follow a cluster")
+
+
 class FailingLocator(FixedServer):
     """A server's address, unless ``fail`` returns an error to raise instead."""
 

@@ -17,6 +17,7 @@ from redis_state.models import (
 )
 from redis_state.testing import eventually
 from redis_state.worker import AgentWorker, Handler, TaskClient
+from redis_state.worker.arq.queue_server import job_owner, queue_key
 
 SESSION = "s"
 
@@ -31,6 +32,11 @@ def agent(settings: Settings, handlers: Mapping[str, Handler], **options: Any) -
 def queue_of(settings: Settings) -> str:
     """Name the test's own queue. Beside its namespace: a job may outlive a worker that stops."""
     return f"queue-{settings.namespace}"
+
+
+def key_of_queue(settings: Settings, queue: str | None = None) -> str:
+    """Name the key of the test's own queue, or of another one. On a cluster it is not the name."""
+    return queue_key(settings, queue or queue_of(settings))
 
 
 @asynccontextmanager
@@ -136,11 +142,16 @@ async def queued(store: RedisStateStore) -> list[str]:
     """List what the queue holds, the first to be taken first, without the namespace."""
     sender = store.transport.sender
     found: list[bytes] = await sender.send(
-        "ZRANGE", queue_of(store.settings), 0, -1, repeatable=True
+        "ZRANGE", key_of_queue(store.settings), 0, -1, repeatable=True
     )
-    return [name.decode().removeprefix(f"{store.settings.namespace}/") for name in found]
+    return [name.decode().removeprefix(f"{job_owner(store.settings)}/") for name in found]
+
+
+def job_of(store: RedisStateStore, task_id: str, epoch: int = 0) -> str:
+    """Name the job of a task's run, as the queue has it."""
+    return f"{job_owner(store.settings)}/{SESSION}/{task_id}:{epoch}"
 
 
 def arq_key(store: RedisStateStore, kind: str, task_id: str, epoch: int = 0) -> str:
     """Name one of the keys that arq keeps of a task's job."""
-    return f"arq:{kind}:{store.settings.namespace}/{SESSION}/{task_id}:{epoch}"
+    return f"arq:{kind}:{job_of(store, task_id, epoch)}"

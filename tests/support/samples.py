@@ -24,6 +24,7 @@ from redis_state.models import (
     TaskType,
     UpdateType,
 )
+from tests.support.nodes import keys_like
 from tests.support.servers import wheel_binary
 
 LONG_ID = "x" * 10_240
@@ -168,15 +169,8 @@ def changed(settings: Settings, **options: Any) -> RedisStateStore:
 
 async def keys_of(store: RedisStateStore) -> list[str]:
     """Name every key in the store's namespace, but for the replies kept for repeated calls."""
-    found: list[bytes] = []
-    cursor, match = b"0", f"{store.settings.namespace}:*"
-    while True:
-        cursor, keys = await store.transport.sender.send(
-            "SCAN", cursor, "MATCH", match, "COUNT", 1000, repeatable=True
-        )
-        found += keys
-        if cursor == b"0":
-            return sorted(key.decode() for key in found if b"}:call:" not in key)
+    found = await keys_like(store.transport, f"{store.settings.namespace}:*")
+    return [key.decode() for key in found if b"}:call:" not in key]
 
 
 async def admin(store: RedisStateStore, *command: str | bytes | int) -> Any:

@@ -12,7 +12,7 @@ from redis_state import RedisStateStore, Settings
 from redis_state.testing import eventually
 from redis_state.worker import TaskClient, WorkerInfo
 from tests.support import children
-from tests.support.faults import start_process
+from tests.support.faults import needs_arqs_runner, start_process
 from tests.support.pools import SESSION, queue_of, updates_of
 
 
@@ -21,6 +21,8 @@ async def worker_process(
     settings: Settings, name: str, **options: Any
 ) -> AsyncGenerator[children.Process, None]:
     """Run a worker process for the length of the block, whatever state it is left in."""
+    if options.get("runner") == "arq":
+        needs_arqs_runner(settings.url.get_secret_value())
     program: str = options.pop("program", "supervised_worker")
     argument: dict[str, Any] = {
         "url": settings.url.get_secret_value(),

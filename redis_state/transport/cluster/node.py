@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from time import monotonic
 from typing import Protocol
 
 from redis_state.transport.address import Address, Endpoint
@@ -16,6 +17,9 @@ from redis_state.transport.sender import Sender
 
 # Not executed: the call is another node's, or cannot be served yet.
 _REDIRECTED = frozenset({"MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN"})
+
+# A node that has calls and says nothing for so long may have been replaced.
+_SILENT_S = 0.5
 
 
 class Router(Protocol):
@@ -119,13 +123,21 @@ class NodeSender(Sender):
             protocol.abort(reason)
 
     def is_stuck(self) -> bool:
-        """Return whether calls wait for a connection that was lost, or could not be made."""
-        return self._is_lost and self.wanted()
+        """Return whether calls wait for a connection, or for a node that may stand still."""
+        return (self._is_lost and self.wanted()) or self._is_silent()
 
     async def use(self, protocol: RespProtocol) -> None:
         """Send what waits, and what comes, until the connection ends."""
         self._is_lost = False
         await super().use(protocol)
+
+    def _is_silent(self) -> bool:
+        protocol = self._connection.protocol
+        if protocol is None or not self._inflight:
+            return False
+        oldest = self._inflight[0]
+        since = max(protocol.heard_at, oldest.deadline - oldest.timeout)
+        return monotonic() - since > _SILENT_S
 
     def ended(self) -> None:
         """Put back what may be repeated. The node may have lost its slots."""

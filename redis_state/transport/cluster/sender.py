@@ -74,12 +74,17 @@ class ClusterSender(CallSender):
         self._alarm_at = inf
         self._settled = asyncio.Event()
         # Of nodes that were left.
-        self._past_connections = 0
+        self._past_connections = self._past_batches = 0
         self._closing: set[asyncio.Task[None]] = set()
         self._primaries: set[Endpoint] = set()
         self._closed = self._is_over = False
         # Called when other nodes than before are the primaries.
         self.on_failover: Callable[[], None] = lambda: None
+
+    @property
+    def batches(self) -> int:
+        """Count the writes so far, to all nodes."""
+        return self._past_batches + sum(node.batches for node in self._nodes.values())
 
     @property
     def connections(self) -> int:
@@ -306,7 +311,7 @@ class ClusterSender(CallSender):
             backoff_s = min(backoff_s * 2, _LONGEST_BACKOFF_S)
 
     def _is_stuck(self) -> bool:
-        """Return whether calls wait for a node, or for a connection to one."""
+        """Return whether calls wait for a node, for a connection to it, or for its replies."""
         if any(node.is_stuck() for node in self._nodes.values()):
             return True
         return any(
@@ -368,6 +373,7 @@ class ClusterSender(CallSender):
             if node not in owners and not node.pending:
                 del self._nodes[endpoint]
                 self._past_connections += node.connections
+                self._past_batches += node.batches
                 task = self._loop.create_task(node.aclose(drain_s=0))
                 self._closing.add(task)
                 task.add_done_callback(self._closing.discard)

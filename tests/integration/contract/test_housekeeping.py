@@ -194,8 +194,9 @@ async def test_no_start_slips_through_the_clearing_of_its_session(
         for started in await start_before(nth):
             if isinstance(started, StartedRun):
                 slipped += 1
+                late = update("late", session_id=SESSION)
                 with pytest.raises(LeaseLost):
-                    await store.updates.save(update("late"), fence=started.held.fence)
+                    await store.updates.save(late, fence=started.held.fence)
         assert await store.list_tasks(SESSION) == []
     await clearing.aclose()
     assert slipped > 0

@@ -31,6 +31,7 @@ from redis_state.worker.tasks.pause_model import PauseRequest, decision_of, paus
 from redis_state.worker.tasks.pauses import TaskPauses
 from redis_state.worker.tasks.transitions import NotStarted, StartedRun, TaskTransitions
 from tests.support.faults import run_processes
+from tests.support.nodes import keys_like
 from tests.support.pools import (
     SESSION,
     agent,
@@ -471,7 +472,7 @@ async def test_deciding_against_cancelling_and_finishing_leaves_one_end(
 
 
 async def everything(store: RedisStateStore) -> bytes:
-    """Read every key and value of the whole server."""
+    """Read every key and value, on every server."""
     sender = store.transport.sender
     readers = {
         b"string": ("GET",),
@@ -482,7 +483,7 @@ async def everything(store: RedisStateStore) -> bytes:
         b"set": ("SMEMBERS",),
     }
     found: list[bytes] = []
-    for key in await sender.send("KEYS", "*", repeatable=True):
+    for key in await keys_like(store.transport, "*"):
         kind: bytes = await sender.send("TYPE", key, repeatable=True)
         if kind == b"none":
             continue

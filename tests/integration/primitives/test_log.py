@@ -21,6 +21,7 @@ from redis_state.testing import eventually
 from redis_state.transport.keys import Keys
 from redis_state.transport.transport import Transport
 from tests.support.faults import Proxy, run_processes
+from tests.support.nodes import ask_each, subscribers
 from tests.support.scripts import HOUR, ask, clock_ms, clock_passes, explore, matching, outcome
 
 TOPICS = [None, "", "a", "b"]
@@ -344,7 +345,7 @@ async def take(rows: AsyncGenerator[Row, None], wanted: int) -> list[str]:
 
 
 async def listeners(scripts: Scripts, log: Log) -> int:
-    return int((await ask(scripts, "PUBSUB", "NUMSUB", log.keys.channel))[1])
+    return (await subscribers(scripts.transport, log.keys.channel))[0]
 
 
 FOLLOWS = st.lists(
@@ -413,7 +414,7 @@ class FollowPlay:
         self.cleared = False
 
     async def cut(self, _: str | None) -> None:
-        await ask(self.scripts, "CLIENT", "KILL", "TYPE", "pubsub")
+        await ask_each(self.scripts.transport, "CLIENT", "KILL", "TYPE", "pubsub")
 
     async def restart(self, topic: str | None) -> None:
         await self.end(topic)

@@ -20,6 +20,7 @@ from redis_state.testing import eventually
 from redis_state.transport.keys import Keys
 from redis_state.worker.tasks.inbox import Inbox
 from redis_state.worker.tasks.replay import Lane, Replay
+from tests.support.nodes import subscribers
 from tests.support.rollback import Rollback, rolling_back
 from tests.support.samples import steering, update
 from tests.support.scripts import HOUR, ask
@@ -339,9 +340,10 @@ async def test_a_row_of_a_lost_history_that_comes_late_is_not_taken_for_the_next
         message = f"2-{first.ms - 5} 4 0 lost"
         coming = asyncio.ensure_future(anext(rows))
 
-        async def heard() -> bool:
-            return bool(await ask(scripts, "PUBLISH", log.keys.channel, message))
+        async def listens() -> bool:
+            return await subscribers(scripts.transport, log.keys.channel) == [1]
 
-        await eventually(heard, "the watcher listens")
+        await eventually(listens, "the watcher listens")
+        await ask(scripts, "PUBLISH", log.keys.channel, message)
         await log.append([(b"b", b"")])
         assert (await coming).id == b"b"

@@ -16,7 +16,8 @@ from redis_state.testing import eventually
 from redis_state.transport.keys import Keys
 from redis_state.transport.subscriber import Subscription
 from tests.support.faults import run_processes
-from tests.support.scripts import HOUR, ask, explore
+from tests.support.nodes import ask_each, subscribers
+from tests.support.scripts import HOUR, explore
 
 TEXT = st.text(st.characters(exclude_categories=()), max_size=20)
 # What a message is made of stands in ids too.
@@ -66,7 +67,7 @@ async def test_listeners_share_a_connection_and_a_channel(scripts: Scripts, keys
     log = log_of(scripts, keys)
 
     async def listeners() -> int:
-        return int((await ask(scripts, "PUBSUB", "NUMSUB", log.keys.channel))[1])
+        return (await subscribers(scripts.transport, log.keys.channel))[0]
 
     async with AsyncExitStack() as stack:
         ears = [
@@ -88,7 +89,7 @@ async def test_a_new_connection_and_an_overflow_are_told(scripts: Scripts, keys:
     log = log_of(scripts, keys)
     async with listening(scripts.transport, log.keys.channel) as signals:
         assert await heard(signals) is None
-        await ask(scripts, "CLIENT", "KILL", "TYPE", "pubsub")
+        await ask_each(scripts.transport, "CLIENT", "KILL", "TYPE", "pubsub")
         assert await heard(signals) is None
         await log.append([(str(number).encode(), b"") for number in range(1500)])
         await log.append([(b"last", b"")])
@@ -112,7 +113,7 @@ async def test_4_processes_hear_what_one_says(
     log = log_of(scripts, keys)
 
     async def all_listen() -> bool:
-        return int((await ask(scripts, "PUBSUB", "NUMSUB", log.keys.channel))[1]) == 4
+        return await subscribers(scripts.transport, log.keys.channel) == [4]
 
     await eventually(all_listen, "4 processes listen", timeout_s=60)
     ids = [f"row-{number}" for number in range(200)]

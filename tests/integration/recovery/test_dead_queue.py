@@ -20,7 +20,17 @@ from redis_state.worker.arq.queue import Queue
 from redis_state.worker.arq.queue_server import connect, queue_settings
 from redis_state.worker.observe import registry as workers
 from tests.support.faults import Proxy
-from tests.support.pools import SESSION, agent, becomes, client_of, queue_of, queued, serving
+from tests.support.nodes import subscribers
+from tests.support.pools import (
+    SESSION,
+    agent,
+    becomes,
+    client_of,
+    key_of_queue,
+    queue_of,
+    queued,
+    serving,
+)
 from tests.support.timing import spending
 from tests.support.worker_processes import begin, listed, stop, worker_process
 
@@ -135,9 +145,8 @@ async def test_a_worker_is_still_woken_after_its_subscription_has_died(
             assert (await client.wait(SESSION, task, timeout_s=60)).result == 42
 
         async def listening() -> bool:
-            channel = f"{queue_of(store.settings)}:wake"
-            count = await store.transport.sender.send("PUBSUB", "NUMSUB", channel, repeatable=True)
-            return bool(count[1] == 1)
+            channel = f"{key_of_queue(store.settings)}:wake"
+            return await subscribers(store.transport, channel) == [1]
 
         await eventually(listening, "it listens")
         await answered()
@@ -149,12 +158,13 @@ async def test_a_worker_is_still_woken_after_its_subscription_has_died(
 
 async def test_a_cancellation_of_what_talks_to_the_queue_is_never_lost(settings: Settings) -> None:
     client = connect(queue_settings(settings), reply_timeout_s=5)
+    nothing = f"{key_of_queue(settings)}:none"
 
     async def talk() -> None:
         while True:
-            await client.get("arq:none")
+            await client.get(nothing)
 
-    await client.get("arq:none")
+    await client.get(nothing)
     for turns in range(40):
         talking = asyncio.create_task(talk())
         for _ in range(turns):

@@ -47,13 +47,15 @@ from tests.support.crash_states import (
     submitted,
     sweeper_of,
 )
-from tests.support.faults import Proxy, run_processes
+from tests.support.faults import Proxy, needs_arqs_runner, run_processes
+from tests.support.nodes import primaries
 from tests.support.pools import (
     SESSION,
     agent,
     arq_key,
     becomes,
     client_of,
+    key_of_queue,
     pool,
     queue_of,
     queued,
@@ -99,7 +101,7 @@ async def status_of(store: RedisStateStore, task: str) -> str | None:
 async def _queue_flushed(store: RedisStateStore) -> str:
     task = await submitted(store)
     await queued_as(store, task)
-    await send(store, "DEL", queue_of(store.settings))
+    await send(store, "DEL", key_of_queue(store.settings))
     return task
 
 
@@ -112,7 +114,7 @@ async def _payload_gone(store: RedisStateStore) -> str:
 
 async def _all_flushed(store: RedisStateStore) -> str:
     task = await _payload_gone(store)
-    await send(store, "DEL", queue_of(store.settings))
+    await send(store, "DEL", key_of_queue(store.settings))
     return task
 
 
@@ -179,7 +181,7 @@ async def test_a_task_is_queued_where_it_was_submitted(store: RedisStateStore) -
     report = await Sweeper(store, other).run_once()
     assert report == SweepReport(looked=1, requeued=1)
     assert await queued(store) == [f"{SESSION}/{task}:0"]
-    assert await send(store, "EXISTS", other.name) == 0
+    assert await send(store, "EXISTS", key_of_queue(store.settings, other.name)) == 0
     await other.aclose()
 
 
@@ -190,7 +192,7 @@ async def test_a_decision_made_from_elsewhere_goes_to_the_tasks_own_queue(
     async with TaskClient(store, queue="elsewhere") as client:
         await client.approve(token)
         assert await queued(store) == [f"{SESSION}/{task}:1"]
-        await send(store, "DEL", queue_of(store.settings))
+        await send(store, "DEL", key_of_queue(store.settings))
         await client.submit("answer", session_id=SESSION, task_id=task)
     assert await queued(store) == [f"{SESSION}/{task}:1"]
 
@@ -271,7 +273,7 @@ async def test_what_was_picked_and_then_lost_is_queued_anew(
     await queued_as(store, task)
     await picked(store, task)
     await send(store, "SET", arq_key(store, "in-progress", task), "1 1", "PX", MARK_MS)
-    gone = queue_of(store.settings) if lost == "place" else arq_key(store, "job", task)
+    gone = key_of_queue(store.settings) if lost == "place" else arq_key(store, "job", task)
     await send(store, "DEL", gone)
     assert await sweep(store, task) == SweepReport(looked=1, requeued=1)
     after = await seen(store, task)
@@ -504,10 +506,11 @@ async def test_a_round_with_nothing_to_do_is_one_turn_and_a_round_is_bounded(
 ) -> None:
     sweeper = sweeper_of(store, limit=1)
     await sweeper.run_once()
+    nodes = await primaries(store.transport)
     before = store.transport.sender.batches
     assert await sweeper.run_once() == SweepReport()
     # The first question leaves alone, the others together behind it.
-    assert store.transport.sender.batches <= before + 2
+    assert store.transport.sender.batches <= before + 2 * nodes
     for number in range(100):
         await WatchList(store.base.scripts, store.base.keys).put(
             watch_entry(SESSION, f"gone-{number}"), delay_ms=0
@@ -517,7 +520,7 @@ async def test_a_round_with_nothing_to_do_is_one_turn_and_a_round_is_bounded(
         while not looked or looked[-1]:
             before = store.transport.sender.batches
             looked.append((await sweeper.run_once()).looked)
-            assert store.transport.sender.batches - before <= 2 * 3
+            assert 0 < store.transport.sender.batches - before <= 2 * 3 * nodes
         assert sum(looked) == 100
         assert max(looked) <= 16
         for number in range(100):
@@ -583,6 +586,7 @@ async def test_sweeping_survives_the_servers_absence_and_says_so_once(
 
 
 async def test_a_worker_sweeps_under_arqs_own_runner_too(store: RedisStateStore) -> None:
+    needs_arqs_runner(store.settings.url.get_secret_value())
     task = await orphaned(store)
     options = agent(store.settings, {"answer": _answer}, lease_s=0.4).arq_settings()
     worker = create_worker(options, handle_signals=False)
@@ -634,7 +638,7 @@ async def test_eight_sweepers_queue_each_of_many_tasks_once_and_all_are_finished
 ) -> None:
     plants = [submitted, _all_flushed, orphaned, handed_over, decided]
     tasks = [await plants[number % len(plants)](store) for number in range(many)]
-    await send(store, "DEL", queue_of(settings))
+    await send(store, "DEL", key_of_queue(settings))
     for task in tasks:
         await make_due(store, watch_entry(SESSION, task))
     argument = {

@@ -19,12 +19,10 @@ from tests.support.faults import Proxy
 from tests.support.load import load, tasks
 from tests.support.samples import update as make_update
 from tests.support.sizes import sizes
-from tests.support.timing import spending
+from tests.support.timing import LONG_S
 
 pytestmark = pytest.mark.server
 WRITERS = 24
-# Beyond what the nodes need to agree on a new primary.
-SILENT_S = 2.0
 
 
 @pytest.fixture
@@ -46,15 +44,15 @@ async def test_callers_watchers_and_tasks_go_on_when_primaries_are_killed_and_st
         running_cluster(replicas=1) as cluster,
         RedisStateStore(settings_of(cluster, call_timeout_s=20.0)) as store,
         tasks(store) as run_a_task,
-        load(store, writers=WRITERS).running() as writers,
+        # Nobody gives up a node for its silence alone: that would take a third of this time.
+        RedisStateStore(settings_of(cluster, call_timeout_s=LONG_S)) as patient,
+        load(patient, writers=WRITERS).running() as writers,
     ):
         for lose in (cluster.kill, cluster.stop):
             lost = await cluster.owner(slots_of(writers.sessions)[0])
             lose(lost)
             await cluster.failed_over(lost)
-            async with spending() as silent:
-                await writers.more()
-            assert silent.s < SILENT_S
+            await writers.more()
             await run_a_task()
             if lose == cluster.kill:
                 cluster.start_node(lost)
@@ -164,6 +162,7 @@ async def test_the_calls_of_a_slot_share_commands_and_nothing_waits_for_another_
         sender = store.transport.sender
         assert isinstance(sender, ClusterSender)
         commands = [await scripts_sent(cluster, port) for port in cluster.ports]
+        batches = sender.batches
         await asyncio.gather(
             *(store.save_update(make_update(str(number))) for number in range(1, 25))
         )
@@ -173,6 +172,7 @@ async def test_the_calls_of_a_slot_share_commands_and_nothing_waits_for_another_
         ]
         # The first left at once, the others together.
         assert sum(grown) <= 3
+        assert 0 < sender.batches - batches <= 3
 
 
 async def scripts_sent(cluster: Cluster, port: int) -> int:

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from redis_state import RedisStateStore
+from tests.support.nodes import ask_each
 from tests.support.samples import event as make_event
 from tests.support.samples import task as make_task
 from tests.support.samples import update as make_update
@@ -163,14 +164,19 @@ async def _cost(store: RedisStateStore, operation: Operation, callers: int = OPE
 
 
 async def _server_counts(store: RedisStateStore) -> tuple[int, int]:
-    """Return how many commands the server has run, those of scripts too, and bytes it has read."""
-    ask = store.transport.sender.send
-    info: bytes = await ask("INFO", "commandstats", repeatable=True)
+    """Return how many commands the servers have run, of scripts too, and bytes they have read."""
+    infos: list[bytes] = await ask_each(store.transport, "INFO", "commandstats")
     calls = [
         int(line.partition(b"calls=")[2].partition(b",")[0])
+        for info in infos
         for line in info.splitlines()
         if line.startswith(b"cmdstat_")
     ]
-    stats: bytes = await ask("INFO", "stats", repeatable=True)
-    fields = dict(line.split(b":", 1) for line in stats.splitlines() if b":" in line)
-    return sum(calls), int(fields[b"total_net_input_bytes"])
+    stats: list[bytes] = await ask_each(store.transport, "INFO", "stats")
+    read = [
+        int(line.partition(b":")[2])
+        for each in stats
+        for line in each.splitlines()
+        if line.startswith(b"total_net_input_bytes:")
+    ]
+    return sum(calls), sum(read)

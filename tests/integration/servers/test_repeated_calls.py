@@ -20,7 +20,7 @@ from redis_state.models.artifacts import ArtifactScope
 from redis_state.models.snapshots import Snapshot
 from redis_state.scripts import SCRIPTS, Reply, Scripts
 from redis_state.testing import eventually
-from redis_state.transport.keys import Keys, call_key
+from redis_state.transport.keys import Keys, agent_shard, call_key
 from tests.support.a2a.rows import a2a_keys, create, drop
 from tests.support.agents import fresh
 from tests.support.faults import Proxy
@@ -112,8 +112,8 @@ async def _save_session(scripts: Scripts, keys: Keys) -> None:
     await scripts.save_session(
         keys.agent_session("s"),
         {"head": b"theirs"},
-        index=keys.agent_sessions(0),
-        expiries=keys.agent_expiries(0),
+        index=keys.agent_sessions(agent_shard("s")),
+        expiries=keys.agent_expiries(agent_shard("s")),
         session_id="s",
         tags="/",
         born="1",
@@ -128,8 +128,8 @@ async def _save_session(scripts: Scripts, keys: Keys) -> None:
 def _delete_session(scripts: Scripts, keys: Keys) -> Awaitable[Reply]:
     return scripts.delete_session(
         keys.agent_session("s"),
-        index=keys.agent_sessions(0),
-        expiries=keys.agent_expiries(0),
+        index=keys.agent_sessions(agent_shard("s")),
+        expiries=keys.agent_expiries(agent_shard("s")),
         session_id="s",
     )
 

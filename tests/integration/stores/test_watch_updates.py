@@ -11,7 +11,7 @@ from pydantic import SecretStr
 
 from redis_state import BackendUnavailable, CursorGap, RedisStateStore, Settings
 from redis_state.testing import eventually
-from tests.support.faults import Proxy
+from tests.support.faults import Proxy, needs_one_server
 from tests.support.samples import changed, own_server, update
 
 
@@ -177,6 +177,7 @@ async def test_a_watcher_goes_on_across_a_restart_of_the_server(tmp_path: Path) 
 
 async def test_two_databases_of_one_server_do_not_hear_each_other(settings: Settings) -> None:
     url = settings.url.get_secret_value()
+    needs_one_server(url)
     joint = "&" if "?" in url else "?"
     base = url.rsplit("/", 1)[0] if url.startswith("redis") else url
     other_url = f"{base}/1" if url.startswith("redis") else f"{url}{joint}db=1"

@@ -35,6 +35,7 @@ from redis_state.transport.sender import Sender
 from tests.support.faults import (
     FailingLocator,
     Proxy,
+    needs_one_server,
     own_binary,
     run_server,
     sender_to,
@@ -487,6 +488,7 @@ async def test_unexpected_error_of_the_reader_leaves_no_caller_hanging(
 
 
 async def test_nothing_is_written_to_a_connection_that_has_ended(url: str) -> None:
+    needs_one_server(url)
     heard: list[Any] = []
     link = await open_protocol(Address.parse(url), heard.extend, timeout_s=5)
     link.write(b"*1\r\n$4\r\nPING\r\n")

@@ -22,7 +22,8 @@ from redis_state.testing import eventually
 from redis_state.worker import AgentWorker, TaskContext, cleanup_cron
 from redis_state.worker.arq.queue_server import connect, queue_settings
 from tests.processes.keep_task_states import status
-from tests.support.pools import SESSION, agent, becomes, client_of, queue_of, serving
+from tests.support.faults import needs_arqs_runner
+from tests.support.pools import SESSION, agent, becomes, client_of, key_of_queue, queue_of, serving
 
 NOW: dict[str, Any] = {"older_than": timedelta(0), "hour": None, "minute": None}
 
@@ -101,6 +102,7 @@ async def test_workers_that_all_clean_up_at_once_drop_each_task_once(
 
 
 async def test_arqs_own_worker_can_clean_up(settings: Settings, tasks: TaskStateManager) -> None:
+    needs_arqs_runner(settings.url.get_secret_value())
     worker = Worker(
         cron_jobs=[cleanup_cron(tasks, run_at_startup=True, **NOW)],
         redis_settings=queue_settings(settings),
@@ -121,7 +123,7 @@ async def test_a_worker_that_does_not_know_a_cron_job_goes_on(
     store: RedisStateStore, settings: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:
     pool = connect(queue_settings(settings), reply_timeout_s=5)
-    await pool.enqueue_job("cron:other", _queue_name=queue_of(settings))
+    await pool.enqueue_job("cron:other", _queue_name=key_of_queue(settings))
     await pool.aclose(close_connection_pool=True)
     async with serving(agent(settings, {"noop": noop})), client_of(store) as client:
         await eventually(lambda: "'cron:other' not found" in caplog.text, "it was looked at")

@@ -26,6 +26,7 @@ from tests.support.pools import (
     agent,
     arq_key,
     client_of,
+    key_of_queue,
     pool,
     queue_of,
     serving,
@@ -43,7 +44,7 @@ async def answer(_: TaskContext) -> int:
 
 async def running_elsewhere(store: RedisStateStore, tasks: int) -> None:
     """Put jobs into the queue as they stand while another worker runs them."""
-    send, queue = store.transport.sender.send, queue_of(store.settings)
+    send, queue = store.transport.sender.send, key_of_queue(store.settings)
     for number in range(tasks):
         mark = arq_key(store, "in-progress", f"running-{number}")
         await send("SET", mark, "1", "PX", HOUR_MS, repeatable=True)
@@ -52,7 +53,7 @@ async def running_elsewhere(store: RedisStateStore, tasks: int) -> None:
 
 
 async def forget(store: RedisStateStore) -> None:
-    send, queue = store.transport.sender.send, queue_of(store.settings)
+    send, queue = store.transport.sender.send, key_of_queue(store.settings)
     names: list[bytes] = await send("ZRANGE", queue, 0, -1, repeatable=True)
     marks = [b"arq:in-progress:" + name for name in names]
     await send("DEL", queue, *marks, repeatable=True)
@@ -70,7 +71,7 @@ async def test_a_task_is_found_however_many_others_run(
 
         async def all_taken_off() -> bool:
             left: int = await store.transport.sender.send(
-                "ZCARD", queue_of(store.settings), repeatable=True
+                "ZCARD", key_of_queue(store.settings), repeatable=True
             )
             return left == running
 
@@ -183,7 +184,7 @@ async def test_in_a_queue_of_two_namespaces_each_takes_its_own(settings: Setting
 
         async def taken_off() -> bool:
             # A job leaves the queue after its task has ended.
-            left: int = await send("ZCARD", queue, repeatable=True)
+            left: int = await send("ZCARD", key_of_queue(settings), repeatable=True)
             return left == 1
 
         await eventually(taken_off, "only the other namespace's job is left", timeout_s=60)

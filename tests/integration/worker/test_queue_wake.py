@@ -20,7 +20,8 @@ from redis_state.testing import eventually
 from redis_state.worker import AgentWorker, TaskClient, TaskContext
 from redis_state.worker.arq.job_format import Job
 from redis_state.worker.arq.queue import Queue, QueueState, wake_channel
-from tests.support.pools import SESSION, agent, client_of, queue_of, queued, serving
+from tests.support.nodes import ask_each, subscribers
+from tests.support.pools import SESSION, agent, client_of, key_of_queue, queue_of, queued, serving
 
 pytestmark = pytest.mark.worker
 
@@ -39,11 +40,8 @@ def patient(settings: Settings, **options: Any) -> AgentWorker:
 
 
 async def listeners(store: RedisStateStore, *queues: str) -> list[int]:
-    channels = [wake_channel(queue) for queue in queues or (queue_of(store.settings),)]
-    reply: list[Any] = await store.transport.sender.send(
-        "PUBSUB", "NUMSUB", *channels, repeatable=True
-    )
-    return [int(count) for count in reply[1::2]]
+    keys = [key_of_queue(store.settings, queue) for queue in queues or (None,)]
+    return await subscribers(store.transport, *map(wake_channel, keys))
 
 
 async def hears(store: RedisStateStore, *queues: str) -> None:
@@ -91,10 +89,7 @@ async def test_a_worker_whose_subscription_was_cut_listens_again(store: RedisSta
     queue = queue_of(store.settings)
     async with serving(patient(store.settings)), TaskClient(store, queue=queue) as client:
         await hears(store)
-        killed: int = await store.transport.sender.send(
-            "CLIENT", "KILL", "TYPE", "pubsub", repeatable=True
-        )
-        assert killed > 0
+        assert sum(await ask_each(store.transport, "CLIENT", "KILL", "TYPE", "pubsub")) > 0
         await hears(store)
         await completes(client, await client.submit("work", session_id=SESSION))
 
@@ -102,9 +97,9 @@ async def test_a_worker_whose_subscription_was_cut_listens_again(store: RedisSta
 @asynccontextmanager
 async def putting_as(store: RedisStateStore, *rules: str) -> AsyncGenerator[Queue]:
     """Give a queue whose server knows us as a user of so many rights only."""
-    send, user = store.transport.sender.send, f"narrow-{store.settings.namespace}"
+    user = f"narrow-{store.settings.namespace}"
     rights = ["on", ">secret", "~*", "+@all", *rules]
-    await send("ACL", "SETUSER", user, *rights, repeatable=True)
+    await ask_each(store.transport, "ACL", "SETUSER", user, *rights)
     scheme, _, place = store.settings.url.get_secret_value().partition("://")
     url = SecretStr(f"{scheme}://{user}:secret@{place}")
     queue = Queue(
@@ -114,8 +109,8 @@ async def putting_as(store: RedisStateStore, *rules: str) -> AsyncGenerator[Queu
         yield queue
     finally:
         await queue.aclose()
-        await send("ACL", "DELUSER", user, repeatable=True)
-        await send("DEL", queue_of(store.settings), repeatable=True)
+        await ask_each(store.transport, "ACL", "DELUSER", user)
+        await store.transport.sender.send("DEL", key_of_queue(store.settings), repeatable=True)
 
 
 async def test_who_must_not_publish_still_puts(store: RedisStateStore) -> None:
@@ -147,14 +142,14 @@ async def test_a_worker_that_nobody_wakes_asks_by_itself(store: RedisStateStore)
 async def test_a_job_that_is_put_again_wakes_and_one_that_is_there_does_not(
     store: RedisStateStore,
 ) -> None:
-    name = queue_of(store.settings)
-    queue = Queue(store.settings, name=name)
+    key = key_of_queue(store.settings)
+    queue = Queue(store.settings, name=queue_of(store.settings))
     job = Job(SESSION, "task", 0, 0)
     heard = 0
 
     async def listen() -> None:
         nonlocal heard
-        subscription = store.transport.subscriber.subscribe(wake_channel(name))
+        subscription = store.transport.subscriber.subscribe(wake_channel(key))
         while True:
             heard += await subscription.next() is not None
 
@@ -167,4 +162,4 @@ async def test_a_job_that_is_put_again_wakes_and_one_that_is_there_does_not(
     await eventually(lambda: heard == 2, "the queue was told of the job put again")
     listening.cancel()
     await queue.aclose()
-    await store.transport.sender.send("DEL", name, repeatable=True)
+    await store.transport.sender.send("DEL", key, repeatable=True)

@@ -22,11 +22,13 @@ from redis_state.worker.arq.job_format import serialize
 from redis_state.worker.arq.loop import QueueWorker
 from redis_state.worker.arq.queue import Queue
 from tests.support.faults import Proxy, certificate, tls_server_context
+from tests.support.nodes import ask_each
 from tests.support.pools import (
     SESSION,
     agent,
     becomes,
     client_of,
+    key_of_queue,
     open_token,
     pool,
     queue_of,
@@ -121,7 +123,7 @@ async def test_scripts_that_are_flushed_all_the_time_harm_nobody(
     async def flush() -> None:
         nonlocal flushed
         while True:
-            await store.transport.sender.send("SCRIPT", "FLUSH", repeatable=True)
+            await ask_each(store.transport, "SCRIPT", "FLUSH")
             flushed += 1
             await asyncio.sleep(0.05)
 
@@ -178,7 +180,7 @@ GARBAGE: dict[str, bytes] = {
 async def test_a_job_that_is_garbage_is_dropped_with_a_warning(
     store: RedisStateStore, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    queue, send = queue_of(store.settings), store.transport.sender.send
+    queue, send = key_of_queue(store.settings), store.transport.sender.send
     job = f"{queue}-garbage"
     await send("SET", f"arq:job:{job}", GARBAGE[name], "PX", 60_000, repeatable=True)
     await send("ZADD", queue, 1, job, repeatable=True)
@@ -191,7 +193,7 @@ async def test_a_job_that_is_garbage_is_dropped_with_a_warning(
 async def test_a_job_of_another_type_and_one_without_a_readable_name_are_dropped(
     store: RedisStateStore, caplog: pytest.LogCaptureFixture
 ) -> None:
-    queue, send = queue_of(store.settings), store.transport.sender.send
+    queue, send = key_of_queue(store.settings), store.transport.sender.send
     job = f"{queue}-list"
     await send("RPUSH", f"arq:job:{job}", "x", repeatable=True)
     await send("PEXPIRE", f"arq:job:{job}", 60_000, repeatable=True)
@@ -207,7 +209,7 @@ async def _is_dropped_and_others_run(store: RedisStateStore) -> None:
 
     async def empty() -> bool:
         return not await store.transport.sender.send(
-            "ZCARD", queue_of(store.settings), repeatable=True
+            "ZCARD", key_of_queue(store.settings), repeatable=True
         )
 
     async with client_of(store) as client, serving(agent(store.settings, {"answer": answer})) as on:

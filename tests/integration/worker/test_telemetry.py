@@ -24,7 +24,7 @@ from redis_state.models import TaskStatus
 from redis_state.testing import eventually
 from redis_state.worker import Handler, TaskClient, TaskContext
 from redis_state.worker.observe import tracing as telemetry
-from tests.support.pools import SESSION, agent, client_of, open_token, pool, queue_of, serving
+from tests.support.pools import SESSION, agent, client_of, key_of_queue, open_token, pool, serving
 
 SECRET = "s3cret"
 
@@ -63,7 +63,7 @@ def stated(span: ReadableSpan, name: str) -> Any:
 
 async def queue_is_empty(store: RedisStateStore) -> bool:
     send = store.transport.sender.send
-    return not await send("ZCARD", queue_of(store.settings), repeatable=True)
+    return not await send("ZCARD", key_of_queue(store.settings), repeatable=True)
 
 
 async def review(ctx: TaskContext) -> Any:

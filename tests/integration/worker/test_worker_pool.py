@@ -22,7 +22,7 @@ from redis_state.testing import eventually
 from redis_state.worker import TaskClient
 from redis_state.worker.tasks.transitions import StartedRun, TaskTransitions
 from tests.support import children
-from tests.support.faults import importing, start_process
+from tests.support.faults import importing, needs_arqs_runner, start_process
 from tests.support.pools import (
     SESSION,
     becomes,
@@ -160,6 +160,7 @@ async def test_arqs_own_command_runs_the_deployed_pool(
 ) -> None:
     if not (ROOT / "workers").is_dir():
         pytest.skip("the deployed pool is not beside the tests")
+    needs_arqs_runner(settings.url.get_secret_value())
     async with TaskClient(store) as client:
         task = await client.submit("ask", "Ready?", session_id=SESSION)
         assert await _burst(settings) == 0

@@ -39,6 +39,7 @@ from tests.support.pools import (
     arq_key,
     becomes,
     client_of,
+    key_of_queue,
     open_token,
     pool,
     queue_of,
@@ -737,7 +738,7 @@ async def test_a_damaged_task_is_failed_and_told(store: RedisStateStore) -> None
 
 
 async def test_a_job_that_is_not_ours_is_dropped(store: RedisStateStore) -> None:
-    queue = queue_of(store.settings)
+    queue = key_of_queue(store.settings)
     jobs = {
         "garbage": b"\x80\x04.",
         "foreign": serialize({"t": 1, "f": "run_task", "a": ["x"], "k": {}, "et": 1}),

@@ -26,6 +26,8 @@ from tests.support.pools import (
     agent,
     becomes,
     client_of,
+    job_of,
+    key_of_queue,
     open_token,
     queue_of,
     serving,
@@ -254,16 +256,18 @@ async def test_a_task_waits_in_its_own_queue_whoever_has_it_wait(store: RedisSta
     send = store.transport.sender.send
     async with TaskClient(store, queue=high) as one, TaskClient(store, queue=low) as other:
         task = await one.submit("ask", session_id=SESSION)
-        job = f"{store.settings.namespace}/{SESSION}/{task}:0"
-        before = await send("ZSCORE", high, job, repeatable=True)
+        high_key, low_key = (key_of_queue(store.settings, queue) for queue in (high, low))
+        job = job_of(store, task)
+        before = await send("ZSCORE", high_key, job, repeatable=True)
         await other.steer(SESSION, task, SteeringEventType.PRIORITIZE, {"priority": 5})
-        assert float(await send("ZSCORE", high, job, repeatable=True)) < float(before)
+        assert float(await send("ZSCORE", high_key, job, repeatable=True)) < float(before)
         async with serving(_serving_both(store.settings, {"ask": ask})):
             token = await open_token(store, task)
         await other.approve(token)
         await other.submit("ask", session_id=SESSION, task_id=task)
-        assert f"{job[:-1]}1".encode() in await send("ZRANGE", high, 0, -1, repeatable=True)
-        assert await send("ZCARD", low, repeatable=True) == 0
+        after = job_of(store, task, 1).encode()
+        assert after in await send("ZRANGE", high_key, 0, -1, repeatable=True)
+        assert await send("ZCARD", low_key, repeatable=True) == 0
         async with serving(_serving_both(store.settings, {"ask": ask})):
             assert (await one.wait(SESSION, task, timeout_s=60)).result is True
 
@@ -304,9 +308,10 @@ async def test_two_queues_in_a_process_are_both_drained_on_sigterm(
         assert await stop(process) == 0
         for task, queue in zip(tasks, queues, strict=True):
             await becomes(client, task, TaskStatus.PENDING)
-            assert await store.transport.sender.send("ZCARD", queue, repeatable=True) == 1
+            key = key_of_queue(settings, queue)
+            assert await store.transport.sender.send("ZCARD", key, repeatable=True) == 1
             await client.cancel(SESSION, task)
-            await store.transport.sender.send("DEL", queue, repeatable=True)
+            await store.transport.sender.send("DEL", key, repeatable=True)
 
 
 def test_the_command_line_names_several_queues(settings: Settings) -> None:

@@ -6,6 +6,7 @@ from redis_state.errors import CommandRefused, CorruptState
 from redis_state.primitives.signal import listening, read_message
 from redis_state.scripts import Fence, ReplyCode, Scripts
 from redis_state.transport.keys import Keys
+from tests.support.nodes import ask_each
 from tests.support.scripts import (
     HOUR,
     append,
@@ -174,8 +175,8 @@ async def test_a_writer_without_a_right_to_the_channel_leaves_nothing_half_writt
 ) -> None:
     log, user = keys.updates("s"), f"{keys.namespace}-writer"
     rules = ("on", "nopass", "allkeys", "+@all", "resetchannels")
-    await ask(scripts, "ACL", "SETUSER", user, *rules)
-    await ask(scripts, "AUTH", user, "any")
+    await ask_each(scripts.transport, "ACL", "SETUSER", user, *rules)
+    await ask_each(scripts.transport, "AUTH", user, "any")
     with pytest.raises(CommandRefused):
         await append(scripts, log, "a", "b", topic="t", announce=True)
     assert await lives(scripts, log.rows, log.ids, log.topic_rows("t")) == [-2, -2, -2]
@@ -193,8 +194,8 @@ async def test_a_writer_without_a_right_to_the_channel_leaves_nothing_half_writt
     assert (rows, topic) == (-2, -2)
     assert 0 < ids <= 1.5 * HOUR
     assert await append(scripts, log, "d", topic="t") == ok(1, 4)
-    await ask(scripts, "AUTH", "default", "any")
-    await ask(scripts, "ACL", "DELUSER", user)
+    await ask_each(scripts.transport, "AUTH", "default", "any")
+    await ask_each(scripts.transport, "ACL", "DELUSER", user)
 
 
 async def test_no_row_is_dropped_before_its_time_when_the_clock_was_set_back(
