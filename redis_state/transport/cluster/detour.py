@@ -51,7 +51,7 @@ class Detour:
         return min(_FIRST_BACKOFF_S * 2**times, _LONGEST_BACKOFF_S) if times >= 0 else 0.0
 
     def release(self, calls: Iterable[Call]) -> None:
-        """Put back what the node before did not send, which may be the call that was to find out."""
+        """Put back what the node before did not send: also the one that looked for the slot."""
         self.behind = None
         for call in calls:
             if call is self.probe:

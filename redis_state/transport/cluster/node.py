@@ -177,9 +177,9 @@ class NodeSender(Sender):
         super()._refused(call, error)
 
     def _give_back(self) -> None:
-        """Let it be found out again where calls go that wait for a connection to this node.
+        """Give back the calls that another node has sent on to this one, which is lost.
 
-        Those that another node has sent on: it may have its slot for good by now.
+        The other may have their slot for good by now.
         """
         asked = [call for call in (*self._again, *self._queue) if call.redirect is not None]
         if asked:

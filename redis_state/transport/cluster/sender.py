@@ -131,7 +131,9 @@ class ClusterSender(CallSender):
                 for call in detour.calls:
                     self._fail(call, "the connection was closed")
             self._detours.clear()
+            self._settled.set()
             await asyncio.gather(*(node.aclose(drain_s=0) for node in self._nodes.values()))
+            await asyncio.gather(*self._closing)
 
     async def locate(self) -> Address:
         """Return the address of any node, for a subscriber: one whose calls go through, if any."""
@@ -145,6 +147,9 @@ class ClusterSender(CallSender):
 
     def redirected(self, node: NodeSender, calls: list[Call]) -> None:
         """Take the slots of these calls from a node: it did not execute them."""
+        if self._is_over:
+            # The node fails them.
+            return
         refused = _by_slot(calls)
         taken = node.take_out(set(refused))
         by_slot = _by_slot(taken)
@@ -155,7 +160,7 @@ class ClusterSender(CallSender):
     def drained(self, node: NodeSender) -> None:
         """Release the slots that waited for the replies of a node."""
         behind = [detour for detour in self._detours.values() if detour.behind is node]
-        if not behind:
+        if self._is_over or not behind:
             return
         taken = node.take_out({detour.slot for detour in behind})
         self._arm_for(taken)

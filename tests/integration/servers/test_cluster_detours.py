@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
 from pydantic import SecretStr
 
 from redis_state import Settings
+from redis_state.errors import BackendUnavailable
 from redis_state.testing import eventually
 from redis_state.transport.address import Address
 from redis_state.transport.cluster.sender import ClusterSender
@@ -40,7 +41,7 @@ async def cluster() -> AsyncIterator[Cluster]:
 
 
 @asynccontextmanager
-async def sender_of(cluster: Cluster, **options: float) -> AsyncIterator[ClusterSender]:
+async def sender_of(cluster: Cluster, **options: float) -> AsyncGenerator[ClusterSender]:
     settings = Settings(url=SecretStr(cluster.url)).model_copy(update=options)
     transport = Transport(settings)
     try:
@@ -197,7 +198,7 @@ async def test_the_first_call_to_a_node_that_stands_still_goes_to_its_replica(
 ) -> None:
     async with running_cluster(replicas=1) as cluster:
         stopped = await cluster.owner(SLOT)
-        elsewhere = f"{{{tag_in(range(SLOT - SLOTS // 3) if SLOT > SLOTS // 2 else range(SLOT + SLOTS // 3, SLOTS))}}}"
+        elsewhere = f"{{{tag_in([(SLOT + SLOTS // 2) % SLOTS])}}}"
         # The connection is accepted, and nothing is said on it.
         times = {"call_timeout_s": 15.0, "connect_timeout_s": connect_timeout_s}
         async with sender_of(cluster, **times) as sender:
@@ -207,3 +208,25 @@ async def test_the_first_call_to_a_node_that_stands_still_goes_to_its_replica(
                 assert await sender.send("RPUSH", KEY, 1, repeatable=False) == 1
             finally:
                 cluster.resume(stopped)
+
+
+async def test_closing_ends_every_call_of_a_slot_in_trouble_and_who_waits_for_them(
+    cluster: Cluster,
+) -> None:
+    async with sender_of(cluster) as sender:
+        await sender.send("MSET", *TWO, repeatable=True)
+        source, target = await begin_move(cluster)
+        await cluster.move_keys(SLOT, source, target, most=1)
+        waiting = sender.send("MSET", *TWO, repeatable=True)
+        draining = asyncio.create_task(sender.drain())
+
+        async def refused() -> bool:
+            return await refusals(cluster, source, "TRYAGAIN") > 0
+
+        await eventually(refused, "the call waits in its slot")
+        behind = sender.send("RPUSH", KEY, 1, repeatable=False)
+        await sender.aclose(drain_s=0)
+        await draining
+        assert not sender.pending
+        for call in (waiting, behind):
+            assert isinstance(call.exception(), BackendUnavailable)
