@@ -14,7 +14,7 @@ from time import monotonic
 from typing import Any, NamedTuple, TypeAlias
 
 from redis_state.transport.address import Endpoint
-from redis_state.transport.future import EagerFuture
+from redis_state.transport.future import EagerFuture, Waiter
 from redis_state.transport.protocol import ProtocolBroken
 from redis_state.transport.reply_errors import Refusal
 from redis_state.transport.resp import (
@@ -85,6 +85,7 @@ class Call(EagerFuture):
     # In a cluster: the slot of its keys, and where a node has sent it.
     slot: int
     redirect: Redirect | None
+    waiter: Waiter | None
 
     def __init__(  # noqa: PLR0917 - all that a call is
         self,

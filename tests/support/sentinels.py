@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import AsyncGenerator, Callable
 from contextlib import ExitStack, asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
@@ -160,8 +160,15 @@ class SentinelSet:
         await eventually(elsewhere, "another primary", timeout_s=_PATIENCE_S)
 
     async def _stated(self, port: int) -> dict[str, str]:
-        stated: list[str] = await self.ask(port, "SENTINEL", "MASTER", SERVICE)
-        return dict(zip(stated[::2], stated[1::2], strict=True))
+        stated: Any = await self.ask(port, "SENTINEL", "MASTER", SERVICE)
+        if isinstance(stated, list):
+            flat = cast("list[str]", stated)
+            return dict(zip(flat[::2], flat[1::2], strict=True))
+        # As redis-py 8 reads it: flags are a set.
+        read = cast("dict[str, Any]", stated)
+        flags = read["flags"]
+        named = flags if isinstance(flags, str) else ",".join(flags)
+        return {name: str(value) for name, value in read.items()} | {"flags": named}
 
     async def _is_followed(self, primary: int) -> bool:
         stated = await self.ask(primary, "INFO", "replication")

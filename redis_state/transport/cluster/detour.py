@@ -34,7 +34,7 @@ class Detour:
         self.asked = False
         # The node whose replies must come first: it has calls of this slot in flight.
         self.behind: object | None = None
-        self.reason = "the slot of the call has no node"
+        self.reason: str = "the slot of the call has no node"
         self._redirections = 0
 
     def add(self, calls: Iterable[Call]) -> None:

@@ -39,7 +39,7 @@ class NodeSender(Sender):
     """Send to one node. Calls have their slots before any reply to them is read."""
 
     # Calls of one slot have equal forms.
-    shares = True
+    shares: bool | None = True
     # The cluster was reached: a node that is not may have lost its slots.
     hasty = False
 
