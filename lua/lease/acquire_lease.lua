@@ -5,7 +5,7 @@
 -- ARGV keep_ms      how long the epoch is remembered afterwards: ms, '' in the hash of a record
 -- Returns
 --   {'OK', epoch}           it is held
---   {'HELD', left_ms}       somebody else holds it, for so long at least
+--   {'HELD', left_ms}       another owner holds it, for so long at least
 -- @include now_ms
 -- @include lease_take
 

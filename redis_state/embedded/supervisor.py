@@ -140,7 +140,7 @@ class Keeper:
         threading.Thread(target=wait, args=arguments, daemon=True).start()
 
     def _on_signal(self, _signum: int, _frame: FrameType | None) -> None:
-        self._events.put("told to stop")
+        self._events.put("stop")
 
     def _wait_until_unused(self, users_lock: int) -> None:
         # The kernel grants this when the last user is gone, however it went.

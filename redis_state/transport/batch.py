@@ -82,7 +82,7 @@ class Call(EagerFuture):
     # It may have happened: a reply is outstanding, or one was lost with its connection.
     sent: bool
     lost: bool
-    # In a cluster: the slot of its keys, and where a node has sent it.
+    # In a cluster: the slot of its keys, -1 without one, and where a node has sent it.
     slot: int
     redirect: Redirect | None
     waiter: Waiter | None
@@ -101,8 +101,7 @@ class Call(EagerFuture):
         self.form, self.keys, self.arguments = form, keys, arguments
         self.repeatable, self.lasting = repeatable, lasting
         self.sent = self.lost = False
-        self.redirect = None
-        self.waiter = None
+        self.slot, self.redirect, self.waiter = -1, None, None
         self.timeout = timeout_s
         self.deadline = monotonic() + timeout_s
 

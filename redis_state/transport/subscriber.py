@@ -203,7 +203,7 @@ class Subscriber:
         elif isinstance(error, NoConnection):
             log.debug("the subscription connection could not be made: %s", error)
         else:
-            log.error("the subscription connection failed; it is made anew", exc_info=error)
+            log.error("the subscription connection failed; it is made again", exc_info=error)
 
     def _ask(self, verb: str, channel: bytes) -> None:
         """Send a command, if there is a connection; a later one will begin with all channels."""

@@ -143,7 +143,7 @@ class AgentWorker:
         refused = sorted(name for name in server.beyond if name.startswith("ssl_"))
         if refused:
             raise ConfigError(
-                f"arq's own runner cannot be told {', '.join(refused)} of the queue's URL: use "
+                f"arq's own runner cannot pass on {', '.join(refused)} of the queue's URL: use "
                 "run() or redis-state worker"
             )
         return type(

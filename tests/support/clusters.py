@@ -44,8 +44,17 @@ class Cluster:
     """The nodes of a cluster by their ports: the primaries it begins with, then their replicas."""
 
     def __init__(
-        self, stack: ExitStack, directory: Path, *, primaries: int, replicas: int, options: Any
+        self,
+        stack: ExitStack,
+        directory: Path,
+        *,
+        primaries: int,
+        replicas: int,
+        options: Any,
+        certificate: tuple[Path, Path] | None = None,
     ) -> None:
+        # With a certificate and its key all speak TLS.
+        self._certificate = certificate
         self.ports: list[int] = []
         self.ids: dict[int, str] = {}
         self._primaries = primaries
@@ -59,7 +68,10 @@ class Cluster:
     @property
     def url(self) -> str:
         """The address for a store: of two of its nodes."""
-        return "redis+cluster://" + ",".join(f"127.0.0.1:{port}" for port in self.ports[:2])
+        hosts = ",".join(f"127.0.0.1:{port}" for port in self.ports[:2])
+        if self._certificate is None:
+            return f"redis+cluster://{hosts}"
+        return f"rediss+cluster://{hosts}?ssl_ca_certs={self._certificate[0]}"
 
     async def start(self) -> None:
         """Start all nodes; return when each knows each, and every slot has a node."""
@@ -90,8 +102,7 @@ class Cluster:
         """Start a node, or start it again on what it has kept."""
         directory = self._directory / str(port)
         directory.mkdir(exist_ok=True)
-        options = {
-            "port": port,
+        options: dict[str, Any] = {
             "bind": "127.0.0.1",
             "dir": directory,
             "save": "",
@@ -99,6 +110,13 @@ class Cluster:
             "cluster-node-timeout": self._timeout_ms,
             "repl-diskless-sync-delay": 0,
         }
+        if self._certificate is None:
+            options["port"] = port
+        else:
+            cert, key = self._certificate
+            options |= {"port": 0, "tls-port": port, "tls-cert-file": cert, "tls-key-file": key}
+            options |= {"tls-ca-cert-file": cert, "tls-auth-clients": "no"}
+            options |= {"tls-cluster": "yes", "tls-replication": "yes"}
         given = [part for name, value in options.items() for part in (f"--{name}", str(value))]
         command = [str(own_binary()), *given, *self._options]
         process = children.popen(command, stdout=subprocess.DEVNULL, cwd=directory)
@@ -190,7 +208,10 @@ class Cluster:
     @asynccontextmanager
     async def client(self, port: int) -> AsyncGenerator[Any]:
         """Give a connection to a node."""
-        async with Redis(port=port, decode_responses=True, socket_timeout=5) as client:
+        tls: dict[str, Any] = {}
+        if self._certificate is not None:
+            tls = {"ssl": True, "ssl_cert_reqs": "none", "ssl_check_hostname": False}
+        async with Redis(port=port, decode_responses=True, socket_timeout=5, **tls) as client:
             # As it was sent: redis-py reads some replies in its own way.
             client.response_callbacks.clear()
             yield client
@@ -233,11 +254,21 @@ def tag_in(slots: Iterable[int]) -> str:
 
 @asynccontextmanager
 async def running_cluster(
-    *options: str, primaries: int = 3, replicas: int = 0
+    *options: str,
+    primaries: int = 3,
+    replicas: int = 0,
+    certificate: tuple[Path, Path] | None = None,
 ) -> AsyncGenerator[Cluster]:
     """Run a cluster for the length of the block."""
     with short_directory() as directory, ExitStack() as stack:
-        made = Cluster(stack, directory, primaries=primaries, replicas=replicas, options=options)
+        made = Cluster(
+            stack,
+            directory,
+            primaries=primaries,
+            replicas=replicas,
+            options=options,
+            certificate=certificate,
+        )
         async with asyncio.timeout(_PATIENCE_S):
             await made.start()
         yield made

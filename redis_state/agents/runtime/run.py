@@ -22,7 +22,7 @@ from redis_state.agents.storage.history import ExecutionHistory, summary_of
 from redis_state.errors import SessionBusy
 from redis_state.scripts import Fence
 
-Told = Callable[[AgentSession], Awaitable[None]]
+Reporter = Callable[[AgentSession], Awaitable[None]]
 Yields = Callable[[str], Awaitable[bool]]
 
 
@@ -35,7 +35,7 @@ async def run_session(
     execution_id: str | None = None,
     scope: Scope | None = None,
     fence: Fence | None = None,
-    reported: Told | None = None,
+    reported: Reporter | None = None,
     yields: Yields | None = None,
 ) -> AgentSession:
     """Execute a session's agent to its end and return the session as it was saved last.

@@ -131,7 +131,7 @@ class _Feed:
             if self._held is not None:
                 await self._leases.release(self._held)
         except BackendError as error:
-            log.warning("the end of a queue could not be told: %s", error)
+            log.warning("the end of a queue could not be reported: %s", error)
 
     async def is_fed(self) -> bool:
         """Return whether some server feeds the queue."""
@@ -252,7 +252,7 @@ class RedisQueueManager(QueueManager):
             try:
                 await feed.report(_EVENT + event_bytes(event))
             except Exception as error:  # noqa: BLE001 - its taps are to end all the same
-                log.error("a queue ends early, an event cannot be told: %s", type(error).__name__)  # noqa: TRY400 - a traceback may show the event
+                log.error("a queue ends early, an event is unreported: %s", type(error).__name__)  # noqa: TRY400 - a traceback may show the event
                 break
         await feed.end()
 

@@ -305,7 +305,7 @@ class PenguiflowJobStore(StandaloneStore):
             try:
                 await work
             except BackendError as error:
-                log.warning("the store of jobs could not be told: %s", error)
+                log.warning("the store of jobs could not be written: %s", error)
 
         background = self.base.background
         try:

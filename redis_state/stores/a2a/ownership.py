@@ -66,7 +66,7 @@ _FAILED = "The server that worked on this task could not {}: {}."
 T = TypeVar("T")
 
 Ending = Callable[[str, bytes, str], Draft]
-Told = Callable[[Ref, bytes], Awaitable[None]]
+OnOrphan = Callable[[Ref, bytes], Awaitable[None]]
 
 
 class A2AOwner:
@@ -78,7 +78,7 @@ class A2AOwner:
     calls it, under a lease, at least once: again if that server dies, or if the call fails.
     """
 
-    def __init__(self, tasks: A2ATasks, ending: Ending, on_orphan: Told | None = None) -> None:
+    def __init__(self, tasks: A2ATasks, ending: Ending, on_orphan: OnOrphan | None = None) -> None:
         self.tasks: A2ATasks = tasks
         self.name: str = new_owner()
         self.held: dict[Ref, Renewal] = {}
@@ -341,7 +341,7 @@ class A2AOwner:
         if self._on_orphan is not None:
             self._start(self._announce(ref, self._on_orphan))
 
-    async def _announce(self, ref: Ref, on_orphan: Told) -> None:
+    async def _announce(self, ref: Ref, on_orphan: OnOrphan) -> None:
         """Announce an end, unless another server does or has. The ended task's lease says who."""
         lease, duration_ms = self.tasks.keys(ref).lease, self._lease_ms
         held = await self._announcers.acquire(lease, duration_ms=duration_ms)

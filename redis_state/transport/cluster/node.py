@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from time import monotonic
-from typing import Protocol
+from typing import Any, Protocol
 
 from redis_state.transport.address import Address, Endpoint
-from redis_state.transport.batch import Call, Form, Redirect
+from redis_state.transport.batch import Call, Redirect
 from redis_state.transport.locator import FixedServer
 from redis_state.transport.protocol import RespProtocol
 from redis_state.transport.reply_errors import Refusal
-from redis_state.transport.resp import Argument
 from redis_state.transport.sender import Sender
 
 # Not executed: the call is another node's, or cannot be served yet.
@@ -49,18 +48,14 @@ class NodeSender(Sender):
         router: Router,
         *,
         numbers: Iterator[int],
-        call_timeout_s: float,
-        connect_timeout_s: float,
-        busy_poll_s: float,
+        **options: float,
     ) -> None:
         super().__init__(
             FixedServer(address),
             shown_as=str(address),
-            call_timeout_s=call_timeout_s,
-            connect_timeout_s=connect_timeout_s,
-            busy_poll_s=busy_poll_s,
             left=router.in_trouble,
             numbers=numbers,
+            **options,
         )
         self._router = router
         self._redirected: list[Call] = []
@@ -69,18 +64,9 @@ class NodeSender(Sender):
         self.address: Address = address
         self.endpoint: Endpoint = (address.options["host"], address.options["port"])
 
-    def put(  # noqa: PLR0917 - all that a call is
-        self,
-        form: Form,
-        keys: bytes,
-        arguments: bytes,
-        repeatable: bool,  # noqa: FBT001
-        lasting: bool,  # noqa: FBT001
-        timeout_s: float | None,
-        slot: int,
-    ) -> Call:
-        """Put a call of a slot on its way."""
-        call = super()._put(form, keys, arguments, repeatable, lasting, timeout_s)
+    def put(self, slot: int, *of_call: Any) -> Call:
+        """Put a call of a slot on its way, made of what `CallSender._put` takes."""
+        call = self._put(*of_call)
         call.slot = slot
         return call
 
@@ -150,20 +136,6 @@ class NodeSender(Sender):
         self._is_lost = True
         super().failed(error)
         self._give_back()
-
-    def _put(  # noqa: PLR0917 - as above
-        self,
-        form: Form,
-        keys: bytes,
-        arguments: bytes,
-        repeatable: bool,  # noqa: FBT001
-        lasting: bool,  # noqa: FBT001
-        timeout_s: float | None,
-        key: Argument = "",
-    ) -> Call:
-        # A command for this very node, as SCAN is: of no slot.
-        del key
-        return self.put(form, keys, arguments, repeatable, lasting, timeout_s, -1)
 
     def _ask_sharing(self, key: str) -> None:
         """Do nothing: it is known."""

@@ -195,7 +195,7 @@ class ClusterSender(CallSender):
             timeout_s = self._call_timeout_s
         owner = self._owners[slot]
         if owner is not None and slot not in self._detours and not self._closed:
-            return owner.put(form, keys, arguments, repeatable, lasting, timeout_s, slot)
+            return owner.put(slot, form, keys, arguments, repeatable, lasting, timeout_s)
         if not self._nodes:
             # A cluster that was never reached is reported after the connect deadline.
             timeout_s = min(timeout_s, self._connect_timeout_s)

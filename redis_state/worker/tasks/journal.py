@@ -117,7 +117,9 @@ class Journals:
         if len(data) != note.size:
             raise CorruptState(keys.journal, f"{entry!r} has not {note.size} but {len(data)} bytes")
         if hashlib.sha256(data).hexdigest() != note.sha256:
-            raise CorruptState(keys.journal, f"the digest of {entry!r} is another than was noted")
+            raise CorruptState(
+                keys.journal, f"the digest of {entry!r} differs from what was recorded"
+            )
         return codec.decode(data)
 
     async def _keep(self, keys: TaskKeys, entry: str, data: bytes, run: Replay) -> int:

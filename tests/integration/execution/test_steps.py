@@ -283,7 +283,7 @@ async def test_a_result_just_within_the_limit_stands_in_its_note(store: RedisSta
     [
         (("HDEL", 1), "a chunk of 'step:large#1' is gone"),
         (("HSET", 1, b"short"), "but"),
-        (("HSET", 1, b"?" * CHUNK_BYTES), "the digest of 'step:large#1' is another"),
+        (("HSET", 1, b"?" * CHUNK_BYTES), "the digest of 'step:large#1' differs"),
     ],
     ids=["gone", "short", "changed"],
 )

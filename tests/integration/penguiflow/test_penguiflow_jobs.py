@@ -469,7 +469,7 @@ async def test_a_server_that_stays_away_gives_the_job_to_its_lease(
 
         await jobs.save_job(job("once"))
         await JobScheduler(store=jobs, spawn=spawn).tick()
-        await eventually(lambda: "could not be told" in caplog.text, "the store gives it up")
+        await eventually(lambda: "could not be written" in caplog.text, "the store gives it up")
         assert proxy.cuts
         assert ids(await other.list_due(NOW)) == ["once"]
         await jobs.aclose()

