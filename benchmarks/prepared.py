@@ -18,7 +18,7 @@ from benchmarks.measure import Measured
 from benchmarks.server import BenchServer
 from redis_state import RedisStateStore
 from redis_state.scripts import SCRIPTS
-from redis_state.transport.resp import Argument, PreparedScript
+from redis_state.transport.wire.resp import Argument, PreparedScript
 
 _BATCH = 64
 _CONNECTIONS = 8

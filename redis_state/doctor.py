@@ -19,8 +19,8 @@ from redis_state.errors import BackendError, CommandRefused, ConfigError, NoConn
 from redis_state.rights import Role, commands_of
 from redis_state.settings import Settings
 from redis_state.store import RedisStateStore
-from redis_state.transport.address import Address
 from redis_state.transport.clock import ms_of
+from redis_state.transport.connections.address import Address
 from redis_state.transport.diagnostics import Diagnostics
 
 _SCANNED = 2_000

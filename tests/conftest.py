@@ -19,10 +19,10 @@ from redis_state import RedisStateStore, Settings
 from redis_state.scripts import Scripts
 from redis_state.transport.keys import Keys
 from redis_state.transport.transport import Transport
-from tests.support import children, forkserver
-from tests.support.faults import run_server, short_directory
 from tests.support.hosts import KINDS, Host, open_host
-from tests.support.servers import Admin, TestServer, describe, start_server
+from tests.support.processes import children, forkserver
+from tests.support.servers.choice import Admin, TestServer, describe, start_server
+from tests.support.servers.faults import run_server, short_directory
 
 # `make fuzz` looks for what nobody has thought of. All other runs are the same for everybody: what
 # decides a test is in the checkout, not in the examples or the order that one run happens to draw.

@@ -9,8 +9,8 @@ from benchmarks.measure import Operation
 from benchmarks.peers import ours
 from benchmarks.peers.plain import connect
 from redis_state import RedisStateStore, scripts
-from redis_state.transport.resp import Argument, PackedCommand, PreparedScript
 from redis_state.transport.transport import Transport
+from redis_state.transport.wire.resp import Argument, PackedCommand, PreparedScript
 
 
 class _Pool:

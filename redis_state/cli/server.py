@@ -17,7 +17,7 @@ from redis_state.cli.exit_codes import ExitCode, or_exit, run
 from redis_state.doctor import Verdict, examine
 from redis_state.rights import Role, UserRule, user_rule
 from redis_state.settings import make_settings
-from redis_state.transport.address import Address
+from redis_state.transport.connections.address import Address
 
 
 @app.command()

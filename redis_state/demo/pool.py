@@ -18,7 +18,7 @@ from typing import Self, TypeVar
 
 from redis_state.embedded.server import start_embedded
 from redis_state.errors import ConfigError
-from redis_state.transport.address import Address
+from redis_state.transport.connections.address import Address
 
 T = TypeVar("T")
 

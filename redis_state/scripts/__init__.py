@@ -7,22 +7,23 @@ was lost is sent again.
 
 from __future__ import annotations
 
-from redis_state.scripts.a2a import A2AScripts
-from redis_state.scripts.agents import AgentScripts
-from redis_state.scripts.blobs import BlobScripts
-from redis_state.scripts.children import ChildrenScripts
-from redis_state.scripts.contexts import ContextScripts, PatchKeys
-from redis_state.scripts.groups import GroupKeys, GroupScripts
-from redis_state.scripts.jobs import JobScripts
-from redis_state.scripts.journal import JournalScripts
-from redis_state.scripts.leases import LeaseScripts
 from redis_state.scripts.loader import SCRIPTS
-from redis_state.scripts.logs import LogScripts, TraceKeys
-from redis_state.scripts.records import TASK_FIELDS, RecordScripts
+from redis_state.scripts.primitives.blobs import BlobScripts
+from redis_state.scripts.primitives.leases import LeaseScripts
+from redis_state.scripts.primitives.logs import LogScripts, TraceKeys
+from redis_state.scripts.primitives.records import TASK_FIELDS, RecordScripts
+from redis_state.scripts.primitives.tokens import TokenScripts
+from redis_state.scripts.primitives.watch import WatchScripts
 from redis_state.scripts.runner import Reply, ReplyCode
-from redis_state.scripts.snapshots import SnapshotKeys, SnapshotScripts
-from redis_state.scripts.tasks import TaskScripts
-from redis_state.scripts.tokens import TokenScripts
+from redis_state.scripts.stores.a2a import A2AScripts
+from redis_state.scripts.stores.agents import AgentScripts
+from redis_state.scripts.stores.children import ChildrenScripts
+from redis_state.scripts.stores.contexts import ContextScripts, PatchKeys
+from redis_state.scripts.stores.groups import GroupKeys, GroupScripts
+from redis_state.scripts.stores.jobs import JobScripts
+from redis_state.scripts.stores.journal import JournalScripts
+from redis_state.scripts.stores.snapshots import SnapshotKeys, SnapshotScripts
+from redis_state.scripts.stores.tasks import TaskScripts
 from redis_state.scripts.values import (
     NO_LANE,
     Announcement,
@@ -34,7 +35,6 @@ from redis_state.scripts.values import (
     topic_bytes,
     topic_text,
 )
-from redis_state.scripts.watch import WatchScripts
 
 
 class Scripts(

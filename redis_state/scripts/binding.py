@@ -40,8 +40,8 @@ from redis_state.errors import ConfigError
 from redis_state.scripts.loader import SCRIPTS
 from redis_state.scripts.values import text_argument
 from redis_state.transport.keys import LONGEST_REMEMBERED
-from redis_state.transport.resp import Argument, prepare, prepared_keys
-from redis_state.transport.script import Input, Script
+from redis_state.transport.wire.resp import Argument, prepare, prepared_keys
+from redis_state.transport.wire.script import Input, Script
 
 P = ParamSpec("P")
 R = TypeVar("R")

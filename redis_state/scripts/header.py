@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from redis_state.errors import ConfigError
-from redis_state.transport.script import Input
+from redis_state.transport.wire.script import Input
 
 _PROPERTY = re.compile(r"^-- @(each|once|idempotent|lasting)[ \t]*\n", re.MULTILINE)
 _DECLARATION = re.compile(r"^-- (?:KEYS|ARGV)\b.*$", re.MULTILINE)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from redis_state.errors import ConfigError
 from redis_state.scripts.header import Header, parse
-from redis_state.transport.script import Script
+from redis_state.transport.wire.script import Script
 
 _INCLUDE = re.compile(r"^-- @include (\w+)[ \t]*$", re.MULTILINE)
 # The properties of a script are gone before this is looked for; a part has none.

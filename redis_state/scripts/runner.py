@@ -14,9 +14,9 @@ from redis_state.errors import CommandRefused, CorruptState, RedisStateError
 from redis_state.models.version import Version
 from redis_state.scripts.binding import script
 from redis_state.transport.keys import call_key
-from redis_state.transport.resp import Argument, PreparedScript, prepare
-from redis_state.transport.script import Script
 from redis_state.transport.transport import Transport
+from redis_state.transport.wire.resp import Argument, PreparedScript, prepare
+from redis_state.transport.wire.script import Script
 
 T = TypeVar("T")
 

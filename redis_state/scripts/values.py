@@ -8,7 +8,7 @@ from typing import Annotated, NamedTuple, TypeAlias
 
 from redis_state.models.version import Version
 from redis_state.transport.keys import LogKeys
-from redis_state.transport.resp import Argument
+from redis_state.transport.wire.resp import Argument
 
 # The topic of a row whose topic is the empty text: no UTF-8 text encodes to this byte.
 _EMPTY_TOPIC = b"\xff"

@@ -13,18 +13,18 @@ from operator import attrgetter
 from time import monotonic
 from typing import Any, NamedTuple, TypeAlias
 
-from redis_state.transport.address import Endpoint
+from redis_state.transport.connections.address import Endpoint
+from redis_state.transport.connections.protocol import ProtocolBroken
 from redis_state.transport.future import EagerFuture, Waiter
-from redis_state.transport.protocol import ProtocolBroken
-from redis_state.transport.reply_errors import Refusal
-from redis_state.transport.resp import (
+from redis_state.transport.wire.reply_errors import Refusal
+from redis_state.transport.wire.resp import (
     head_of_digest,
     head_of_text,
     pack,
     unbulk,
     unbulk_command,
 )
-from redis_state.transport.script import Script
+from redis_state.transport.wire.script import Script
 
 # A script, how many keys and arguments it is called with, and a number for a call that must have
 # a command of its own; None if it may share one.

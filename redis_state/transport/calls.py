@@ -9,7 +9,7 @@ from typing import Any
 
 from redis_state.errors import CallerError
 from redis_state.transport.batch import PLAIN, SHARED_ARGUMENTS, SHARED_BYTES, Call, Form
-from redis_state.transport.resp import Argument, PackedCommand, PreparedScript, bulks, pack
+from redis_state.transport.wire.resp import Argument, PackedCommand, PreparedScript, bulks, pack
 
 
 class CallSender:

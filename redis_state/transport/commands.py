@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any
 
 from redis_state.transport.calls import CallSender
-from redis_state.transport.resp import Argument, PackedCommand, packed_command
+from redis_state.transport.wire.resp import Argument, PackedCommand, packed_command
 
 # What they are, for the rights of a user.
 COMMANDS = (

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from redis_state.transport.calls import CallSender
-from redis_state.transport.resp import Argument
+from redis_state.transport.wire.resp import Argument
 
 
 class Diagnostics:

@@ -55,12 +55,12 @@ from redis_state.transport.batch import (
     verb_of,
 )
 from redis_state.transport.calls import CallSender
-from redis_state.transport.connection import ReconnectingConnection
+from redis_state.transport.connections.locator import Locator
+from redis_state.transport.connections.protocol import RespProtocol
+from redis_state.transport.connections.reconnecting import ReconnectingConnection
 from redis_state.transport.keys import call_key
-from redis_state.transport.locator import Locator
-from redis_state.transport.protocol import RespProtocol
-from redis_state.transport.reply_errors import Refusal, again, not_now, reply_error
-from redis_state.transport.resp import (
+from redis_state.transport.wire.reply_errors import Refusal, again, not_now, reply_error
+from redis_state.transport.wire.resp import (
     Argument,
     bulks,
     unbulk,

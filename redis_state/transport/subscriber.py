@@ -18,11 +18,11 @@ from typing import Any, cast
 import hiredis
 
 from redis_state.errors import BackendUnavailable, ConfigError, NoConnection, RedisStateError
-from redis_state.transport.connection import ReconnectingConnection
+from redis_state.transport.connections.locator import Locator
+from redis_state.transport.connections.protocol import ProtocolBroken, RespProtocol
+from redis_state.transport.connections.reconnecting import ReconnectingConnection
 from redis_state.transport.future import EagerFuture
-from redis_state.transport.locator import Locator
-from redis_state.transport.protocol import ProtocolBroken, RespProtocol
-from redis_state.transport.reply_errors import Refusal, again, not_now, reply_error
+from redis_state.transport.wire.reply_errors import Refusal, again, not_now, reply_error
 
 log: logging.Logger = logging.getLogger(__name__)
 

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 
 from redis_state.embedded.socket import EmbeddedSocket
 from redis_state.settings import Settings
-from redis_state.transport.address import Address
 from redis_state.transport.calls import CallSender
 from redis_state.transport.cluster.sender import ClusterSender
 from redis_state.transport.commands import Commands
-from redis_state.transport.locator import EmbeddedLocator, FixedServer, Locator
+from redis_state.transport.connections.address import Address
+from redis_state.transport.connections.locator import EmbeddedLocator, FixedServer, Locator
+from redis_state.transport.connections.sentinel import Sentinels
 from redis_state.transport.sender import Sender
-from redis_state.transport.sentinel import Sentinels
 from redis_state.transport.subscriber import Subscriber
 
 

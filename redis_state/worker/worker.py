@@ -20,7 +20,7 @@ from redis_state import limits
 from redis_state.errors import ConfigError, NoConnection
 from redis_state.settings import Settings
 from redis_state.store import RedisStateStore, process_name
-from redis_state.transport.address import Address
+from redis_state.transport.connections.address import Address
 from redis_state.worker.arq.cron import copies
 from redis_state.worker.arq.job_format import RUN_TASK, JobPayload, deserialize, serialize
 from redis_state.worker.arq.loop import QueueWorker

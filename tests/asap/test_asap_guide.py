@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from tests.asap import real
-from tests.support import children
+from tests.support.processes import children
 
 GUIDE = Path(__file__).resolve().parents[2] / "docs" / "guides" / "snapshots.md"
 _EXAMPLE = re.compile(r"<!-- test: runs with ASAP's package -->\n```python\n(.*?)```", re.DOTALL)

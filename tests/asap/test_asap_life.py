@@ -13,8 +13,8 @@ import pytest
 from redis_state import BackendUnavailable, ConfigError, Settings
 from redis_state.integrations.asap import create_snapshot_store
 from tests.asap import real
-from tests.support import children
-from tests.support.faults import importing
+from tests.support.processes import children
+from tests.support.servers.faults import importing
 
 WITHIN_S = 60
 _THREAD = "redis_state snapshots"

@@ -16,8 +16,8 @@ from redis_state import RedisStateStore, Settings
 from redis_state.integrations.asap import create_snapshot_store
 from redis_state.testing import eventually
 from tests.asap import real
-from tests.support import children
-from tests.support.faults import start_process
+from tests.support.processes import children
+from tests.support.servers.faults import start_process
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
 

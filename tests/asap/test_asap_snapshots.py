@@ -24,7 +24,7 @@ from redis_state.integrations.asap import (
     create_snapshot_store,
 )
 from tests.asap import real
-from tests.support.faults import run_processes
+from tests.support.servers.faults import run_processes
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
 WITHIN_S = 60

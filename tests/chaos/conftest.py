@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from tests.chaos.trial import Size, Trial, table
-from tests.support.servers import describe
+from tests.support.servers.choice import describe
 
 _ROWS = pytest.StashKey[list[dict[str, Any]]]()
 _REDUCED = 0.02

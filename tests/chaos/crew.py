@@ -12,9 +12,9 @@ from typing import Any, Self
 
 from redis_state import RedisStateStore, Settings
 from redis_state.models import TaskStatus, UpdateType
-from tests.support import children
-from tests.support.faults import start_process
-from tests.support.pools import SESSION, queue_of
+from tests.support.processes import children
+from tests.support.processes.pools import SESSION, queue_of
+from tests.support.servers.faults import start_process
 
 _TERMINAL = {status.value for status in TaskStatus if status.is_terminal}
 _MOVES = {

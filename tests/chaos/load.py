@@ -22,7 +22,7 @@ from redis_state.models import StateUpdate, UpdateType
 from redis_state.testing import eventually
 from redis_state.worker import AgentWorker, TaskClient, TaskContext
 from tests.chaos.trial import Trial
-from tests.support.pools import SESSION, queue_of
+from tests.support.processes.pools import SESSION, queue_of
 
 _STEPS = 4
 _LEASE_S = 1.0

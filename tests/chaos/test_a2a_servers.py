@@ -30,10 +30,10 @@ from redis_state.primitives.signal import Row
 from redis_state.stores.a2a.tasks import Phase
 from redis_state.testing import eventually
 from tests.chaos.trial import Trial
-from tests.support import children
 from tests.support.a2a.servers import Hook, Replica, RpcError, hook, message, replica, state_of
 from tests.support.a2a.tasks import caller, server_on
-from tests.support.faults import own_binary, short_directory
+from tests.support.processes import children
+from tests.support.servers.faults import own_binary, short_directory
 
 _REPLICAS = 3
 _CALL_S = 0.5

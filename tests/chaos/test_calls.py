@@ -7,7 +7,7 @@ from collections import Counter
 
 from redis_state import RedisStateStore, Settings
 from tests.chaos.trial import Trial
-from tests.support.faults import run_processes
+from tests.support.servers.faults import run_processes
 
 _FLUSH_EVERY_S = 0.05
 _PROCESSES = 2

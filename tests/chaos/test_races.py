@@ -17,9 +17,9 @@ from redis_state.serialization.rows import as_object
 from tests.chaos.gate import all_arrive, open_gate
 from tests.chaos.trial import Trial
 from tests.support.crash_states import paused, send
-from tests.support.faults import run_processes
-from tests.support.pools import SESSION, statuses
+from tests.support.processes.pools import SESSION, statuses
 from tests.support.scripts import clock_ms
+from tests.support.servers.faults import run_processes
 
 _CALLERS = 8
 _CUT_EVERY_S = 0.5

@@ -17,7 +17,7 @@ pytest.importorskip("arq", reason="needs the worker extra")
 from redis_state import Settings
 from tests.chaos.load import load
 from tests.chaos.trial import Trial
-from tests.support.rollback import Kept, Replicas, Rollback, replicas, rolling_back
+from tests.support.servers.rollback import Kept, Replicas, Rollback, replicas, rolling_back
 
 
 @pytest.mark.parametrize("kept", ["rdb", "aof"])

@@ -13,7 +13,7 @@ from redis_state import Settings
 from tests.chaos.crew import worst
 from tests.chaos.trial import How, Trial
 from tests.processes.die_at_round_trip import LEASE_S, PHASES
-from tests.support.faults import run_processes
+from tests.support.servers.faults import run_processes
 
 _EDGES = ("before", "after")
 # What must be among the places of death: one script for each kind of move.

@@ -23,10 +23,10 @@ from redis_state.worker import TaskClient
 from tests.chaos.crew import Crew, Told, ends, statuses_of, trails, worst, wrong_move
 from tests.chaos.forgetting import MAY_FORGET_S, Acknowledged, Kill, lost
 from tests.chaos.trial import Trial
-from tests.support import children
-from tests.support.faults import own_binary, short_directory
-from tests.support.pools import SESSION, client_of
+from tests.support.processes import children
+from tests.support.processes.pools import SESSION, client_of
 from tests.support.scripts import clock_ms
+from tests.support.servers.faults import own_binary, short_directory
 
 _WORKERS = 2
 _CALLERS = 4

@@ -9,7 +9,7 @@ from pydantic import SecretStr
 
 from redis_state import RedisStateStore, Settings
 from tests.chaos.trial import Trial
-from tests.support.faults import Proxy, certificate, tls_server_context
+from tests.support.servers.faults import Proxy, certificate, tls_server_context
 
 _CALLERS = 40
 _CUT_EVERY = 20_000

@@ -30,8 +30,8 @@ from tests.chaos.crew import (
     wrong_move,
 )
 from tests.chaos.trial import How, Trial
-from tests.processes.chaos_worker import STEPS
-from tests.support.pools import SESSION, client_of
+from tests.processes.workers.chaos_worker import STEPS
+from tests.support.processes.pools import SESSION, client_of
 from tests.support.scripts import clock_ms
 
 _WORKERS = 4

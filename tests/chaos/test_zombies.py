@@ -18,8 +18,8 @@ from redis_state.worker import TaskClient
 from tests.chaos.crew import Crew, Told, ends, recorded, trails, wrong_move
 from tests.chaos.trial import Trial
 from tests.support.crash_states import send
-from tests.support.pools import SESSION, client_of
-from tests.support.worker_processes import has_begun
+from tests.support.processes.pools import SESSION, client_of
+from tests.support.processes.worker_processes import has_begun
 
 _LEASE_S = 0.5
 _LEASES = 3

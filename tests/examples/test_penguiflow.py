@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.support import children
 from tests.support.demos import end, start
-from tests.support.faults import importing
+from tests.support.processes import children
+from tests.support.servers.faults import importing
 
 for _needed in ("arq", "typer", "rich"):
     pytest.importorskip(_needed, reason="needs the worker and the cli extras")

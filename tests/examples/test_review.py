@@ -27,8 +27,8 @@ from tests.support.demos import (  # noqa: E402
     without_lifetime,
     workers_in,
 )
-from tests.support.faults import Proxy, certificate, tls_server_context  # noqa: E402
-from tests.support.forkserver import ForkedProcess  # noqa: E402
+from tests.support.processes.forkserver import ForkedProcess  # noqa: E402
+from tests.support.servers.faults import Proxy, certificate, tls_server_context  # noqa: E402
 from tests.support.sizes import sizes  # noqa: E402
 
 pytestmark = pytest.mark.slow

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import redis_state
-from tests.support import children, forkserver
-from tests.support.faults import PROCESSES
+from tests.support.processes import children, forkserver
+from tests.support.servers.faults import PROCESSES
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [

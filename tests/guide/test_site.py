@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import children
+from tests.support.processes import children
 
 pytest.importorskip("sphinx", reason="needs the docs extra")
 pytest.importorskip("myst_parser", reason="needs the docs extra")

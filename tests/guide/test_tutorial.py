@@ -18,7 +18,7 @@ import httpx
 import pytest
 
 from redis_state import Settings
-from tests.support import children
+from tests.support.processes import children
 
 pytest.importorskip("arq", reason="needs the worker extra")
 pytest.importorskip("fastapi", reason="needs fastapi")

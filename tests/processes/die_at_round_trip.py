@@ -25,13 +25,13 @@ from redis.asyncio.client import Pipeline
 from redis_state import RedisStateStore, Settings
 from redis_state.models import TaskState, TaskStatus
 from redis_state.testing import eventually, leaked_keys
-from redis_state.transport.resp import PackedCommand, PreparedScript
 from redis_state.transport.sender import Sender
+from redis_state.transport.wire.resp import PackedCommand, PreparedScript
 from redis_state.worker import TaskClient, TaskContext
 from redis_state.worker import worker as runner
 from tests.chaos.crew import ends, recorded, taken_twice, trails, wrong_move
-from tests.processes.chaos_worker import note
-from tests.support.pools import SESSION, agent, client_of, serving
+from tests.processes.workers.chaos_worker import note
+from tests.support.processes.pools import SESSION, agent, client_of, serving
 
 TASK = "task"
 PHASES = ("submit", "begin", "resolve", "end")

@@ -12,7 +12,7 @@ import sys
 import warnings
 from unittest.mock import patch
 
-from tests.support import forkserver
+from tests.support.processes import forkserver
 
 warnings.simplefilter("error", ResourceWarning)
 sys.argv.pop(0)

@@ -7,7 +7,7 @@ import runpy
 import sys
 from unittest.mock import patch
 
-from tests.support import forkserver
+from tests.support.processes import forkserver
 
 with patch.object(asyncio, "create_subprocess_exec", forkserver.execute):
     sys.argv[:] = sys.argv[1:]

@@ -21,7 +21,7 @@ from redis_state.agents import (
     ToolExecution,
     Usage,
 )
-from tests.support.nodes import ask_each
+from tests.support.servers.nodes import ask_each
 
 # Dates differ from run to run; nothing else does.
 DATES = frozenset(

@@ -16,9 +16,9 @@ from typer.testing import CliRunner
 from redis_state import Settings
 from redis_state.cli import commands
 from redis_state.cli.main import MODULES
-from tests.support import children, forkserver
-from tests.support.faults import PROCESSES, importing
-from tests.support.forkserver import ForkedProcess
+from tests.support.processes import children, forkserver
+from tests.support.processes.forkserver import ForkedProcess
+from tests.support.servers.faults import PROCESSES, importing
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from redis_state.worker.tasks.moves import watch_entry
 from redis_state.worker.tasks.pause_model import PauseOptions, PauseRequest, pause_token
 from redis_state.worker.tasks.pauses import TaskPauses
 from redis_state.worker.tasks.transitions import StartedRun, TaskTransitions
-from tests.support.pools import SESSION, arq_key, queue_of, queued
+from tests.support.processes.pools import SESSION, arq_key, queue_of, queued
 from tests.support.scripts import clock_ms, clock_passes
 
 MARK_MS = 310_000

@@ -13,10 +13,10 @@ from typing import Any
 
 from redis_state import RedisStateStore
 from redis_state.testing import eventually
-from tests.support import children, forkserver
-from tests.support.faults import PROCESSES, importing
-from tests.support.forkserver import ForkedProcess
-from tests.support.nodes import keys_like
+from tests.support.processes import children, forkserver
+from tests.support.processes.forkserver import ForkedProcess
+from tests.support.servers.faults import PROCESSES, importing
+from tests.support.servers.nodes import keys_like
 
 
 @dataclass

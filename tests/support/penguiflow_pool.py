@@ -11,9 +11,9 @@ from typing import Any
 from redis_state import RedisStateStore, Settings
 from redis_state.testing import eventually
 from redis_state.worker import WorkerRegistry
-from tests.support import children
-from tests.support.faults import start_process
-from tests.support.pools import queue_of
+from tests.support.processes import children
+from tests.support.processes.pools import queue_of
+from tests.support.servers.faults import start_process
 
 
 @asynccontextmanager

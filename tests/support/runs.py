@@ -16,7 +16,7 @@ from redis_state.worker.arq.job_format import JobPayload
 from redis_state.worker.run import RunConfig, run_task
 from redis_state.worker.tasks.journal import Journals
 from redis_state.worker.tasks.transitions import StartedRun, TaskTransitions
-from tests.support.pools import SESSION
+from tests.support.processes.pools import SESSION
 
 TASK = "t"
 

@@ -24,8 +24,8 @@ from redis_state.models import (
     TaskType,
     UpdateType,
 )
-from tests.support.nodes import keys_like
-from tests.support.servers import wheel_binary
+from tests.support.servers.choice import wheel_binary
+from tests.support.servers.nodes import keys_like
 
 LONG_ID = "x" * 10_240
 ODD_IDS = (

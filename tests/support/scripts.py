@@ -31,8 +31,8 @@ from redis_state.scripts import (
 )
 from redis_state.testing import eventually
 from redis_state.transport.keys import Keys, LogKeys
-from redis_state.transport.resp import Argument
 from redis_state.transport.transport import Transport
+from redis_state.transport.wire.resp import Argument
 
 T = TypeVar("T")
 E = TypeVar("E", bound=Exception)

@@ -15,7 +15,7 @@ from redis.asyncio.connection import SSLConnection
 
 from redis_state import Settings
 from redis_state.errors import ConfigError
-from redis_state.transport.address import Address
+from redis_state.transport.connections.address import Address
 
 SECRET = "s3cret"
 

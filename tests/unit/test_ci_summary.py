@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import children
+from tests.support.processes import children
 
 SUMMARY = Path(__file__).parents[2] / "tools" / "summary.py"
 

@@ -35,7 +35,7 @@ from redis_state.serialization.codec import (
     plain,
     text_of,
 )
-from tests.support import children
+from tests.support.processes import children
 
 
 @dataclass

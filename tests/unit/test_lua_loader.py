@@ -13,7 +13,7 @@ import pytest
 from redis_state.errors import ConfigError
 from redis_state.scripts import SCRIPTS
 from redis_state.scripts.loader import Library, lua_folder
-from redis_state.transport.script import Input, Script
+from redis_state.transport.wire.script import Input, Script
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import pytest
 from redis_state.errors import CallerError
 from redis_state.scripts import SCRIPTS, Fence, LogLimits, Scripts, TaskKeys, topic_bytes
 from redis_state.transport.keys import Keys
-from redis_state.transport.resp import (
+from redis_state.transport.wire.resp import (
     PreparedScript,
     bulks,
     head_of_digest,

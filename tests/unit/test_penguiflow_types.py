@@ -19,7 +19,7 @@ from redis_state.integrations.penguiflow import (
     create_job_store,
     create_store,
 )
-from redis_state.integrations.penguiflow.durable_session import DurableSession
+from redis_state.integrations.penguiflow.durable.durable_session import DurableSession
 from redis_state.integrations.penguiflow.playground import DurableSessionManager
 from redis_state.integrations.penguiflow.sessions import WatchedStore
 

@@ -16,8 +16,8 @@ from redis_state.scripts import SCRIPTS
 from redis_state.scripts.binding import remembering, script
 from redis_state.scripts.header import parse
 from redis_state.scripts.values import Expected, Topic
-from redis_state.transport.resp import Argument, PreparedScript
-from redis_state.transport.script import Script
+from redis_state.transport.wire.resp import Argument, PreparedScript
+from redis_state.transport.wire.script import Script
 
 
 class Sent(NamedTuple):

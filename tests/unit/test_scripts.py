@@ -21,8 +21,8 @@ from redis_state.scripts import (
     topic_text,
 )
 from redis_state.transport.keys import Keys
-from redis_state.transport.resp import PreparedScript
 from redis_state.transport.transport import Transport
+from redis_state.transport.wire.resp import PreparedScript
 from tests.support.script_samples import CALLS
 
 _TAG = re.compile(r"\{(.*?)\}")

@@ -30,8 +30,8 @@ from redis_state.telemetry import (
     TaskTelemetrySink,
 )
 from redis_state.testing import eventually
-from tests.support import children
-from tests.support.faults import run_processes
+from tests.support.processes import children
+from tests.support.servers.faults import run_processes
 
 
 class Kind(Enum):

@@ -39,7 +39,7 @@ from redis_state.integrations.penguiflow.a2a_tasks import (
     PenguiflowTasks,
     TaskChange,
 )
-from redis_state.integrations.penguiflow.standalone import StandaloneStore
+from redis_state.integrations.penguiflow.adapter.standalone import StandaloneStore
 from redis_state.serialization.fields import choice, text
 from redis_state.settings import Settings, make_settings
 

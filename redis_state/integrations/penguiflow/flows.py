@@ -23,7 +23,11 @@ from penguiflow.metrics import FlowEvent
 from penguiflow.registry import ModelRegistry
 
 from redis_state.errors import BackendUnavailable, ConfigError, LeaseLost, RedisStateError
-from redis_state.integrations.penguiflow.private_names import forget_trace, let_go, when_a_node_ends
+from redis_state.integrations.penguiflow.adapter.private_names import (
+    forget_trace,
+    let_go,
+    when_a_node_ends,
+)
 from redis_state.integrations.penguiflow.state import PenguiflowStateStore
 from redis_state.integrations.penguiflow.tasks import built, job_store, make_store, running
 from redis_state.store import RedisStateStore

@@ -19,7 +19,7 @@ from typing import Any
 from penguiflow.sessions.scheduler import JobDefinition, JobRunRecord
 
 from redis_state.errors import BackendError, LostRace
-from redis_state.integrations.penguiflow.standalone import StandaloneStore
+from redis_state.integrations.penguiflow.adapter.standalone import StandaloneStore
 from redis_state.primitives.lease import Renewal
 from redis_state.serialization.fields import text
 from redis_state.settings import Settings, make_settings

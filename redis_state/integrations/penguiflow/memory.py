@@ -19,7 +19,7 @@ from penguiflow.planner.memory import MemoryBudgetExceeded as TheirMemoryBudgetE
 from penguiflow.planner.memory import MemoryHealth, ShortTermMemoryConfig
 
 from redis_state.errors import BackendError, MemoryBudgetExceeded
-from redis_state.integrations.penguiflow.private_names import (
+from redis_state.integrations.penguiflow.adapter.private_names import (
     give_memory,
     memory_of,
     planned_memory,

@@ -14,7 +14,7 @@ from typing import Any
 from penguiflow.planner import PlannerFinish, PlannerPause, ReactPlanner
 
 from redis_state.errors import ConfigError, TokenResolved
-from redis_state.integrations.penguiflow.private_names import drop_copies, has_copy
+from redis_state.integrations.penguiflow.adapter.private_names import drop_copies, has_copy
 from redis_state.store import RedisStateStore
 from redis_state.stores.pauses import current_claim
 

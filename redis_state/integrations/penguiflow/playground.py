@@ -19,8 +19,8 @@ from weakref import WeakValueDictionary
 from penguiflow.sessions import SessionManager
 
 from redis_state.errors import ConfigError, InvalidField
-from redis_state.integrations.penguiflow.durable_session import DurableSession
-from redis_state.integrations.penguiflow.private_names import replaced
+from redis_state.integrations.penguiflow.adapter.private_names import replaced
+from redis_state.integrations.penguiflow.durable.durable_session import DurableSession
 from redis_state.integrations.penguiflow.sessions import WatchedStore, open_session
 from redis_state.integrations.penguiflow.state import PenguiflowStateStore, create_store
 

@@ -32,9 +32,9 @@ from penguiflow.sessions import StreamingSession
 from penguiflow.state import StateUpdate, SteeringEvent, SteeringEventType, TaskState
 
 from redis_state.errors import BackendError, CursorGap, InvalidField
-from redis_state.integrations.penguiflow.durable_session import DurableSession
-from redis_state.integrations.penguiflow.private_names import forget, has_room, inbox_of
-from redis_state.integrations.penguiflow.registry import ENDED
+from redis_state.integrations.penguiflow.adapter.private_names import forget, has_room, inbox_of
+from redis_state.integrations.penguiflow.durable.durable_session import DurableSession
+from redis_state.integrations.penguiflow.durable.registry import ENDED
 from redis_state.scripts import Fence
 from redis_state.store import RedisStateStore
 from redis_state.stores.sessions.session_log import Entry

@@ -28,7 +28,7 @@ from penguiflow.state import (
     TaskType,
 )
 
-from redis_state.integrations.penguiflow.typed_store import TypedStore
+from redis_state.integrations.penguiflow.adapter.typed_store import TypedStore
 from redis_state.models import ArtifactRetentionConfig as Retention
 from redis_state.settings import make_settings
 from redis_state.store import HostTypes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from redis_state.integrations.penguiflow.standalone import StandaloneStore
+from redis_state.integrations.penguiflow.adapter.standalone import StandaloneStore
 from redis_state.settings import Settings, make_settings
 from redis_state.stores.oauth_tokens import OAuthTokenStore
 

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from time import monotonic
 from typing import Any, Protocol
 
-from redis_state.transport.address import Address, Endpoint
 from redis_state.transport.batch import Call, Redirect
-from redis_state.transport.locator import FixedServer
-from redis_state.transport.protocol import RespProtocol
-from redis_state.transport.reply_errors import Refusal
+from redis_state.transport.connections.address import Address, Endpoint
+from redis_state.transport.connections.locator import FixedServer
+from redis_state.transport.connections.protocol import RespProtocol
 from redis_state.transport.sender import Sender
+from redis_state.transport.wire.reply_errors import Refusal
 
 # Not executed: the call is another node's, or cannot be served yet.
 _REDIRECTED = frozenset({"MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN"})

@@ -23,14 +23,14 @@ from time import monotonic
 from typing import Any
 
 from redis_state.errors import BackendUnavailable, NoConnection, OutcomeUnknown
-from redis_state.transport.address import Address, Endpoint
 from redis_state.transport.batch import Call, Form
 from redis_state.transport.calls import CallSender
 from redis_state.transport.cluster.detour import Detour
 from redis_state.transport.cluster.node import NodeSender
 from redis_state.transport.cluster.slots import SLOTS, SlotMap, read_slot_map, slot_of
-from redis_state.transport.reply_errors import again
-from redis_state.transport.resp import Argument
+from redis_state.transport.connections.address import Address, Endpoint
+from redis_state.transport.wire.reply_errors import again
+from redis_state.transport.wire.resp import Argument
 
 _FIRST_BACKOFF_S = 0.02
 _LONGEST_BACKOFF_S = 0.25

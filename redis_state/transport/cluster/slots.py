@@ -14,9 +14,9 @@ from typing import Any
 from redis.exceptions import RedisError, ResponseError
 
 from redis_state.errors import BackendUnavailable, NoConnection
-from redis_state.transport.address import Address, Endpoint
-from redis_state.transport.reply_errors import connect_error
-from redis_state.transport.resp import Argument
+from redis_state.transport.connections.address import Address, Endpoint
+from redis_state.transport.wire.reply_errors import connect_error
+from redis_state.transport.wire.resp import Argument
 
 SLOTS = 16384
 # How many nodes are queried at once, and how long each may take.

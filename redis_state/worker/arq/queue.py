@@ -41,7 +41,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis_state.errors import CommandRefused
 from redis_state.settings import Settings
 from redis_state.transport.clock import ms_of
-from redis_state.transport.reply_errors import not_now
+from redis_state.transport.wire.reply_errors import not_now
 from redis_state.worker.arq.job_format import RUN_TASK, Job, serialize
 from redis_state.worker.arq.queue_server import (
     connect,

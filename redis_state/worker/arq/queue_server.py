@@ -25,11 +25,11 @@ from redis_state.embedded.socket import (
 )
 from redis_state.errors import BackendUnavailable, CommandRefused, ConfigError, NoConnection
 from redis_state.settings import Settings
-from redis_state.transport.address import Address, TlsConnection, announce_nothing
 from redis_state.transport.cluster.slots import SlotOwner
+from redis_state.transport.connections.address import Address, TlsConnection, announce_nothing
+from redis_state.transport.connections.sentinel import Sentinels
 from redis_state.transport.keys import escape
-from redis_state.transport.reply_errors import connect_error, not_now, reply_error
-from redis_state.transport.sentinel import Sentinels
+from redis_state.transport.wire.reply_errors import connect_error, not_now, reply_error
 from redis_state.worker.arq.job_format import deserialize, serialize
 
 # Closing a dead connection over TLS would wait for the other side.

@@ -41,8 +41,8 @@ from tests.support.a2a.tasks import (
     server_on,
     task,
 )
-from tests.support.faults import Proxy
 from tests.support.scripts import clock_ms, clock_passes
+from tests.support.servers.faults import Proxy
 
 ME = caller()
 LEASE_S = 0.3

@@ -45,9 +45,9 @@ from tests.support.a2a.tasks import (
     server_on,
     task,
 )
-from tests.support.faults import Proxy
-from tests.support.rollback import rolling_back
 from tests.support.scripts import clock_ms, lives
+from tests.support.servers.faults import Proxy
+from tests.support.servers.rollback import rolling_back
 
 ME = caller()
 legacy = partial(replica, options=("--legacy",))

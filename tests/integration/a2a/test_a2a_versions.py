@@ -51,9 +51,9 @@ from tests.support.a2a.tasks import (
     stated,
     task,
 )
-from tests.support.faults import Proxy, run_processes
-from tests.support.rollback import rolling_back
 from tests.support.scripts import lives
+from tests.support.servers.faults import Proxy, run_processes
+from tests.support.servers.rollback import rolling_back
 from tests.support.sizes import sizes
 
 ME = caller()

@@ -34,11 +34,11 @@ from redis_state.integrations.embabel.task_state_manager import (
 from redis_state.primitives.log import Log, Page
 from redis_state.testing import eventually
 from redis_state.transport.keys import a2a_keys, manager_scope
-from tests.processes.keep_task_states import chunk, name_of, status
-from tests.support import children
+from tests.processes.a2a.keep_task_states import chunk, name_of, status
 from tests.support.a2a.rows import write
-from tests.support.rollback import rolling_back
+from tests.support.processes import children
 from tests.support.scripts import ask, clock_ms, clock_passes, lives, outcome
+from tests.support.servers.rollback import rolling_back
 
 MESSAGE: dict[str, Any] = {"kind": "message", "messageId": "m", "role": "agent", "parts": []}
 TASK: dict[str, Any] = {

@@ -18,9 +18,9 @@ from redis_state.integrations.embabel.task_state_manager import (
     TaskStateManager,
 )
 from redis_state.testing import eventually
-from tests.processes.keep_task_states import chunk, name_of, status
-from tests.support.faults import Proxy, run_processes, start_process
+from tests.processes.a2a.keep_task_states import chunk, name_of, status
 from tests.support.scripts import outcome
+from tests.support.servers.faults import Proxy, run_processes, start_process
 
 PROCESSES = "keep_task_states"
 

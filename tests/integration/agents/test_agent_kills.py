@@ -24,11 +24,11 @@ from redis_state.agents import (
 from redis_state.models import SteeringEventType
 from redis_state.worker import TaskClient
 from tests.support.agents import STEPS, same_agent, twenty_steps, undated
-from tests.support.faults import start_process
-from tests.support.pools import (
+from tests.support.processes.pools import (
     SESSION,
     queue_of,
 )
+from tests.support.servers.faults import start_process
 
 
 def look(run: ToolRun) -> dict[str, Any]:

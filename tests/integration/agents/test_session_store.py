@@ -43,7 +43,7 @@ from redis_state.scripts import Reply
 from redis_state.testing import eventually
 from redis_state.transport.keys import agent_shard
 from tests.support.agents import fresh, info, stepped
-from tests.support.faults import Proxy, run_processes
+from tests.support.servers.faults import Proxy, run_processes
 from tests.support.sizes import sizes
 
 FIXTURES = Path(__file__).resolve().parents[4] / "shared" / "fixtures" / "agent_state"

@@ -11,9 +11,9 @@ import pytest
 pytest.importorskip("typer", reason="needs the cli extra")
 
 from redis_state import Settings, __version__
-from tests.support import children
 from tests.support.commands import Ran, begin, end
-from tests.support.faults import importing
+from tests.support.processes import children
+from tests.support.servers.faults import importing
 
 
 async def cli(

@@ -19,9 +19,9 @@ from redis_state.worker import TaskClient
 from redis_state.worker.recovery.dead_letters import note_dead
 from redis_state.worker.tasks.transitions import TaskTransitions
 from tests.support.commands import Ran, begin, cli, end
-from tests.support.pools import SESSION, becomes, client_of, open_token, updates_of
+from tests.support.processes.pools import SESSION, becomes, client_of, open_token, updates_of
+from tests.support.processes.worker_processes import worker_process
 from tests.support.runs import make, take
-from tests.support.worker_processes import worker_process
 
 
 @pytest.fixture

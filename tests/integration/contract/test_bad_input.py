@@ -35,7 +35,6 @@ from redis_state.models import (
     missing_capabilities,
     require_capabilities,
 )
-from tests.support.faults import Proxy
 from tests.support.samples import (
     LONG_ID,
     ODD_IDS,
@@ -47,6 +46,7 @@ from tests.support.samples import (
     task,
     update,
 )
+from tests.support.servers.faults import Proxy
 from tests.support.timing import Overdue
 
 LONG = LONG_ID

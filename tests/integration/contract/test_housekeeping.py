@@ -15,8 +15,7 @@ from redis_state.models import Trajectory
 from redis_state.primitives.lease import Leases
 from redis_state.primitives.log import Bounds, Log
 from redis_state.worker.tasks.transitions import StartedRun, TaskTransitions
-from tests.support.faults import Proxy
-from tests.support.pools import SESSION
+from tests.support.processes.pools import SESSION
 from tests.support.runs import TASK, make
 from tests.support.samples import (
     admin,
@@ -29,6 +28,7 @@ from tests.support.samples import (
     task,
     update,
 )
+from tests.support.servers.faults import Proxy
 
 
 async def _fill(store: RedisStateStore, session: str, trace: str) -> None:

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from redis_state import Settings
-from tests.support.faults import run_processes
 from tests.support.hosts import KINDS, Host, open_host, penguiflow_types
 from tests.support.operations import Model, Operation, Rows, by_worker, draw, task_of
+from tests.support.servers.faults import run_processes
 
 SEED = int(os.environ.get("REDIS_STATE_SEED", "20240501"))
 

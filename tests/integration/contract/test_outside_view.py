@@ -23,7 +23,7 @@ from redis_state.testing import eventually
 from redis_state.worker import TaskClient, TaskContext
 from redis_state.worker.tasks import stream as watching
 from redis_state.worker.tasks.transitions import TaskTransitions
-from tests.support.pools import (
+from tests.support.processes.pools import (
     SESSION,
     becomes,
     client_of,

@@ -10,8 +10,8 @@ import pytest
 
 from redis_state import RedisStateStore, Settings
 from redis_state.testing import eventually, leaked_keys
-from tests.support.faults import run_python
 from tests.support.samples import admin, update
+from tests.support.servers.faults import run_python
 
 
 async def test_the_fixture_gives_a_working_store(redis_state_store: RedisStateStore) -> None:

@@ -22,9 +22,17 @@ from redis_state.worker.tasks.children import WITH_PARENT, ChildTasks, SpawnRequ
 from redis_state.worker.tasks.moves import watch_entry
 from redis_state.worker.tasks.transitions import TaskTransitions
 from tests.support.crash_states import close_queues, make_due, sweeper_of
-from tests.support.pools import SESSION, becomes, client_of, pool, queue_of, queued, statuses
+from tests.support.processes.pools import (
+    SESSION,
+    becomes,
+    client_of,
+    pool,
+    queue_of,
+    queued,
+    statuses,
+)
+from tests.support.processes.worker_processes import worker_process
 from tests.support.runs import TASK, begin_again, make, run_once, run_to_the_end, take
-from tests.support.worker_processes import worker_process
 
 
 @pytest.fixture(autouse=True)
@@ -188,7 +196,7 @@ async def test_a_child_goes_to_the_queue_it_is_given_or_else_to_its_parents(
         AsyncExitStack() as stack,
     ):
         from redis_state.worker import AgentWorker  # noqa: PLC0415
-        from tests.support.pools import serving  # noqa: PLC0415
+        from tests.support.processes.pools import serving  # noqa: PLC0415
 
         other = AgentWorker(
             {"where": where}, settings=store.settings, queue=f"other-{queue}", name="other"

@@ -19,7 +19,7 @@ from redis_state.models import SteeringEvent, SteeringEventType, TaskState, Task
 from redis_state.worker import TaskClient, TaskContext
 from redis_state.worker.tasks.moves import watch_entry
 from tests.support.crash_states import close_queues, make_due, sweeper_of
-from tests.support.pools import SESSION
+from tests.support.processes.pools import SESSION
 from tests.support.runs import TASK, make, run_once
 from tests.support.sizes import sizes
 

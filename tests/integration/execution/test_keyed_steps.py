@@ -12,7 +12,15 @@ pytest.importorskip("arq", reason="needs the worker extra")
 from redis_state import RedisStateStore
 from redis_state.models import TaskStatus
 from redis_state.worker import StepPolicy, TaskContext
-from tests.support.pools import SESSION, agent, becomes, client_of, open_token, pool, serving
+from tests.support.processes.pools import (
+    SESSION,
+    agent,
+    becomes,
+    client_of,
+    open_token,
+    pool,
+    serving,
+)
 
 pytestmark = pytest.mark.worker
 

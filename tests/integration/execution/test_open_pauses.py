@@ -13,7 +13,7 @@ from redis_state import RedisStateStore
 from redis_state.models import TaskStatus
 from redis_state.testing import eventually
 from redis_state.worker import TaskClient, TaskContext
-from tests.support.pools import SESSION, becomes, pool
+from tests.support.processes.pools import SESSION, becomes, pool
 from tests.support.scripts import clock_ms
 
 HOUR = timedelta(hours=1)

@@ -18,7 +18,15 @@ from redis_state.testing import eventually
 from redis_state.worker import TaskContext
 from redis_state.worker.tasks.pause_model import OnTimeout, PauseRequest
 from redis_state.worker.tasks.pauses import TaskPauses, expire_pauses
-from tests.support.pools import SESSION, becomes, client_of, open_token, pool, statuses, updates_of
+from tests.support.processes.pools import (
+    SESSION,
+    becomes,
+    client_of,
+    open_token,
+    pool,
+    statuses,
+    updates_of,
+)
 from tests.support.scripts import clock_ms, clock_passes, outcome
 
 SOON_MS = 50

@@ -30,9 +30,7 @@ from redis_state.worker.tasks.open_pauses import list_open_pauses
 from redis_state.worker.tasks.pause_model import PauseRequest, decision_of, pause_token
 from redis_state.worker.tasks.pauses import TaskPauses
 from redis_state.worker.tasks.transitions import NotStarted, StartedRun, TaskTransitions
-from tests.support.faults import run_processes
-from tests.support.nodes import keys_like
-from tests.support.pools import (
+from tests.support.processes.pools import (
     SESSION,
     agent,
     becomes,
@@ -45,6 +43,8 @@ from tests.support.pools import (
     updates_of,
 )
 from tests.support.scripts import clock_ms
+from tests.support.servers.faults import run_processes
+from tests.support.servers.nodes import keys_like
 
 NAMES = [f"p{number}" for number in range(10)]
 

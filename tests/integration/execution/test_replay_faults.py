@@ -16,10 +16,10 @@ from redis_state.errors import BackendError
 from redis_state.models import SteeringEvent, SteeringEventType, TaskStatus, UpdateType
 from redis_state.testing import eventually
 from redis_state.worker import TaskContext
-from tests.support.faults import Proxy
-from tests.support.pools import SESSION, client_of
-from tests.support.rollback import rolling_back
+from tests.support.processes.pools import SESSION, client_of
 from tests.support.runs import TASK, begin_again, make, run_once
+from tests.support.servers.faults import Proxy
+from tests.support.servers.rollback import rolling_back
 
 
 @pytest.fixture

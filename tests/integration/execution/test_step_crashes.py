@@ -16,11 +16,11 @@ pytest.importorskip("arq", reason="needs the worker extra")
 from redis_state import RedisStateStore, Settings
 from redis_state.models import TaskStatus
 from redis_state.worker.arq.queue import Queue
-from tests.processes.step_worker import LARGE, STEPS
-from tests.support import children
-from tests.support.faults import start_process
-from tests.support.pools import SESSION, client_of, queue_of
+from tests.processes.workers.step_worker import LARGE, STEPS
+from tests.support.processes import children
+from tests.support.processes.pools import SESSION, client_of, queue_of
 from tests.support.runs import parts_left
+from tests.support.servers.faults import start_process
 
 pytestmark = [pytest.mark.slow, pytest.mark.chaos]
 LAST = "step:charge#3"

@@ -21,8 +21,8 @@ from redis_state import (
 from redis_state.models import SteeringEvent, SteeringEventType, UpdateType
 from redis_state.models.session_context import ContextPatch, MergeStrategy, hash_context
 from redis_state.testing import eventually
-from tests.support.faults import Proxy, run_processes, start_process
 from tests.support.samples import admin, changed, keys_of
+from tests.support.servers.faults import Proxy, run_processes, start_process
 
 T = TypeVar("T")
 

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from redis_state import InvalidField, RedisStateStore, Settings
 from redis_state.memory import MemoryIsolation, MemoryKey, PlannerMemory, SessionMemory
 from redis_state.testing import eventually
-from tests.support.faults import run_processes
 from tests.support.memory import KEY, Summarizer, full_turn, memory_of, names_in, stored, turn
+from tests.support.servers.faults import run_processes
 
 REASON = "needs the published package"
 theirs = pytest.importorskip("penguiflow.planner.memory", reason=REASON)

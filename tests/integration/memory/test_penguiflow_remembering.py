@@ -29,10 +29,10 @@ from redis_state.integrations.penguiflow.planners import planner_handler
 from redis_state.memory import MemoryKey, PlannerMemory
 from redis_state.models import TaskStatus
 from redis_state.testing import eventually
-from tests.processes.plan_once import AFTER, BEFORE, make_planner
+from tests.processes.penguiflow.plan_once import AFTER, BEFORE, make_planner
 from tests.support.memory import Summarizer, names_in, turn
 from tests.support.planner import Model, planner_of
-from tests.support.pools import SESSION, becomes, open_token, pool
+from tests.support.processes.pools import SESSION, becomes, open_token, pool
 
 pytestmark = pytest.mark.worker
 OF = {"tenant_id": "acme", "user_id": "ana"}

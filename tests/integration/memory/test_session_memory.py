@@ -27,7 +27,6 @@ from redis_state import (
 from redis_state.memory import MemoryHealth, SessionMemory, summarising
 from redis_state.memory.state import REMEMBERED_IDS
 from redis_state.testing import eventually
-from tests.support.faults import Proxy, run_processes, start_process
 from tests.support.memory import (
     KEY,
     Summarizer,
@@ -39,6 +38,7 @@ from tests.support.memory import (
     turn,
 )
 from tests.support.samples import changed
+from tests.support.servers.faults import Proxy, run_processes, start_process
 from tests.support.sizes import sizes
 
 

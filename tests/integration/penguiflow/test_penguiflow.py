@@ -32,8 +32,8 @@ from penguiflow.state import (
 from redis_state import ConfigError, Settings
 from redis_state.integrations import penguiflow as stores
 from redis_state.integrations.penguiflow import create_store
-from tests.support import children
-from tests.support.faults import importing, run_processes, run_python
+from tests.support.processes import children
+from tests.support.servers.faults import importing, run_processes, run_python
 
 PROTOCOLS = [
     protocol.StateStore,

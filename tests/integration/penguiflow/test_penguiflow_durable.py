@@ -24,7 +24,7 @@ from redis_state import BackendUnavailable, InvalidField, Settings
 from redis_state.integrations.penguiflow import PenguiflowStateStore, create_store
 from redis_state.integrations.penguiflow.sessions import open_session
 from redis_state.testing import eventually
-from tests.support.faults import Proxy, run_processes
+from tests.support.servers.faults import Proxy, run_processes
 
 GATED = MergeStrategy.HUMAN_GATED
 
@@ -352,7 +352,7 @@ async def test_a_task_that_ends_while_its_session_closes_has_one_end(
 async def test_a_session_closes_in_time_though_its_ended_task_cannot_be_saved(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("redis_state.integrations.penguiflow.shared_session._FINISH_S", 0.3)
+    monkeypatch.setattr("redis_state.integrations.penguiflow.durable.shared_session._FINISH_S", 0.3)
     store: Any = make_store(settings)
     hold = asyncio.Event()
 

@@ -25,7 +25,7 @@ from redis_state.testing import eventually
 from redis_state.worker import Handler, TaskClient, TaskContext
 from tests.support.penguiflow import Effects, flow_of
 from tests.support.penguiflow_pool import end, worker
-from tests.support.pools import SESSION, becomes, client_of, open_token, pool
+from tests.support.processes.pools import SESSION, becomes, client_of, open_token, pool
 
 pytestmark = pytest.mark.worker
 POLICY = NodePolicy(validate="none", max_retries=0)

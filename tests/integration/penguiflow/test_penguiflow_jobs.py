@@ -25,8 +25,8 @@ from redis_state.errors import LostRace
 from redis_state.integrations.penguiflow import PenguiflowJobStore, create_job_store
 from redis_state.scripts import Scripts
 from redis_state.testing import eventually
-from tests.support.faults import Proxy, run_processes, start_process
 from tests.support.scripts import ask, clock_ms, clock_passes
+from tests.support.servers.faults import Proxy, run_processes, start_process
 
 NOW = datetime.now(UTC)
 BRIEF = timedelta(milliseconds=80)

@@ -20,9 +20,16 @@ from redis_state.integrations.penguiflow import create_store
 from redis_state.integrations.penguiflow.pauses import OncePlanner, resume_once
 from redis_state.integrations.penguiflow.sessions import open_session
 from redis_state.testing import eventually
-from tests.processes.plan_once import AFTER, BEFORE, CONTEXT, Script, make_planner, steps_of
-from tests.support.faults import Proxy, reached, run_processes
+from tests.processes.penguiflow.plan_once import (
+    AFTER,
+    BEFORE,
+    CONTEXT,
+    Script,
+    make_planner,
+    steps_of,
+)
 from tests.support.samples import admin
+from tests.support.servers.faults import Proxy, reached, run_processes
 
 DONE = ["look_up", "ask", "act"]
 KINDS = pytest.mark.parametrize("kind", [ReactPlanner, OncePlanner])

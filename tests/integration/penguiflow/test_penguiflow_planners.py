@@ -37,8 +37,8 @@ from redis_state.testing import eventually
 from redis_state.worker import Decision, TaskContext
 from tests.support.penguiflow import Effects, planner_of
 from tests.support.penguiflow_pool import end, worker
-from tests.support.pools import SESSION, becomes, client_of, open_token, pool
-from tests.support.worker_processes import has_begun
+from tests.support.processes.pools import SESSION, becomes, client_of, open_token, pool
+from tests.support.processes.worker_processes import has_begun
 
 pytestmark = pytest.mark.worker
 DONE = ["look_up", "ask", "act"]

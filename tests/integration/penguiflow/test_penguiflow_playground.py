@@ -23,16 +23,16 @@ from penguiflow.state import TaskStatus
 
 from redis_state import ConfigError, InvalidField, RedisStateStore, Settings
 from redis_state.integrations.penguiflow import create_store
-from redis_state.integrations.penguiflow.durable_session import DurableSession
+from redis_state.integrations.penguiflow.adapter.private_names import replaced
+from redis_state.integrations.penguiflow.durable.durable_session import DurableSession
 from redis_state.integrations.penguiflow.playground import (
     DurableSessionManager,
     create_playground,
 )
-from redis_state.integrations.penguiflow.private_names import replaced
 from redis_state.integrations.penguiflow.sessions import WatchedStore
 from redis_state.testing import eventually
-from tests.support import children, forkserver
-from tests.support.faults import importing
+from tests.support.processes import children, forkserver
+from tests.support.servers.faults import importing
 
 AGENT = """
 import asyncio

@@ -14,8 +14,8 @@ pytest.importorskip("penguiflow.state", reason="needs the published package")
 from redis_state import Settings
 from redis_state.integrations.penguiflow import create_store
 from redis_state.testing import eventually
-from tests.support import children
-from tests.support.faults import run_processes, start_process
+from tests.support.processes import children
+from tests.support.servers.faults import run_processes, start_process
 
 
 def place(settings: Settings) -> dict[str, Any]:

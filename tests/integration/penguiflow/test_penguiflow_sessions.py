@@ -35,7 +35,7 @@ from redis_state import BackendUnavailable, InvalidField, OutcomeUnknown, Settin
 from redis_state.integrations.penguiflow import PenguiflowStateStore, create_store
 from redis_state.integrations.penguiflow.sessions import WatchedStore, following, open_session
 from redis_state.testing import eventually
-from tests.support.faults import Proxy
+from tests.support.servers.faults import Proxy
 
 NUMBERS = itertools.count()
 

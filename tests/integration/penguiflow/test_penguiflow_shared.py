@@ -33,13 +33,13 @@ from penguiflow.state import (
 
 from redis_state import BackendError, BackendUnavailable, Settings
 from redis_state.integrations.penguiflow import PenguiflowStateStore, create_store
-from redis_state.integrations.penguiflow.registry import LEFT
+from redis_state.integrations.penguiflow.durable.registry import LEFT
 from redis_state.integrations.penguiflow.sessions import open_session
 from redis_state.scripts import ReplyCode
 from redis_state.testing import eventually
-from tests.support import children
-from tests.support.faults import Proxy, start_process
+from tests.support.processes import children
 from tests.support.scripts import clock_ms, clock_passes
+from tests.support.servers.faults import Proxy, start_process
 
 LEASE_S = 0.6
 CREW = [f"task-{number}" for number in range(8)]

@@ -35,7 +35,7 @@ from pydantic import BaseModel
 from redis_state import Settings
 from redis_state.integrations.penguiflow import create_store
 from redis_state.integrations.penguiflow.sessions import WatchedStore, open_session
-from tests.processes.plan_once import CONTEXT, Script, Words
+from tests.processes.penguiflow.plan_once import CONTEXT, Script, Words
 from tests.support.samples import ODD_IDS
 
 PROTOCOLS: list[Any] = [

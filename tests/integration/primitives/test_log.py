@@ -20,9 +20,9 @@ from redis_state.scripts import Fence, Scripts
 from redis_state.testing import eventually
 from redis_state.transport.keys import Keys
 from redis_state.transport.transport import Transport
-from tests.support.faults import Proxy, run_processes
-from tests.support.nodes import ask_each, subscribers
 from tests.support.scripts import HOUR, ask, clock_ms, clock_passes, explore, matching, outcome
+from tests.support.servers.faults import Proxy, run_processes
+from tests.support.servers.nodes import ask_each, subscribers
 
 TOPICS = [None, "", "a", "b"]
 Step = tuple[str, int, int, str | None]

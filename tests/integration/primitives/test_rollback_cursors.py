@@ -20,10 +20,10 @@ from redis_state.testing import eventually
 from redis_state.transport.keys import Keys
 from redis_state.worker.tasks.inbox import Inbox
 from redis_state.worker.tasks.replay import Lane, Replay
-from tests.support.nodes import subscribers
-from tests.support.rollback import Rollback, rolling_back
 from tests.support.samples import steering, update
 from tests.support.scripts import HOUR, ask
+from tests.support.servers.nodes import subscribers
+from tests.support.servers.rollback import Rollback, rolling_back
 
 READ = 10
 # How many of ten rows the server loses, and how many new ones follow.

@@ -25,8 +25,8 @@ from redis_state.stores.a2a.tasks import (
     VersionStamp,
 )
 from tests.support.memory import memory_of, names_in, stored, turn
-from tests.support.rollback import Rollback, rolling_back
 from tests.support.samples import task
+from tests.support.servers.rollback import Rollback, rolling_back
 
 REF = Ref("scope", "t")
 

@@ -15,9 +15,9 @@ from redis_state.scripts import Scripts
 from redis_state.testing import eventually
 from redis_state.transport.keys import Keys
 from redis_state.transport.subscriber import Subscription
-from tests.support.faults import run_processes
-from tests.support.nodes import ask_each, subscribers
 from tests.support.scripts import HOUR, explore
+from tests.support.servers.faults import run_processes
+from tests.support.servers.nodes import ask_each, subscribers
 
 TEXT = st.text(st.characters(exclude_categories=()), max_size=20)
 # What a message is made of stands in ids too.

@@ -19,9 +19,7 @@ from redis_state.worker.arq import loop as arq_loop
 from redis_state.worker.arq.queue import Queue
 from redis_state.worker.arq.queue_server import connect, queue_settings
 from redis_state.worker.observe import registry as workers
-from tests.support.faults import Proxy
-from tests.support.nodes import subscribers
-from tests.support.pools import (
+from tests.support.processes.pools import (
     SESSION,
     agent,
     becomes,
@@ -31,8 +29,10 @@ from tests.support.pools import (
     queued,
     serving,
 )
+from tests.support.processes.worker_processes import begin, listed, stop, worker_process
+from tests.support.servers.faults import Proxy
+from tests.support.servers.nodes import subscribers
 from tests.support.timing import spending
-from tests.support.worker_processes import begin, listed, stop, worker_process
 
 pytestmark = pytest.mark.worker
 

@@ -19,9 +19,9 @@ from redis_state.testing import eventually
 from redis_state.worker import TaskContext
 from redis_state.worker.heartbeat import HeartbeatThread
 from redis_state.worker.tasks.transitions import NotStarted, StartedRun, TaskTransitions
-from tests.support.faults import Proxy
-from tests.support.pools import SESSION, client_of, pool, statuses
-from tests.support.worker_processes import begin, stop, worker_process
+from tests.support.processes.pools import SESSION, client_of, pool, statuses
+from tests.support.processes.worker_processes import begin, stop, worker_process
+from tests.support.servers.faults import Proxy
 
 LEASE_S = 1.0
 

@@ -47,9 +47,7 @@ from tests.support.crash_states import (
     submitted,
     sweeper_of,
 )
-from tests.support.faults import Proxy, needs_arqs_runner, run_processes
-from tests.support.nodes import primaries
-from tests.support.pools import (
+from tests.support.processes.pools import (
     SESSION,
     agent,
     arq_key,
@@ -63,6 +61,8 @@ from tests.support.pools import (
     watched,
 )
 from tests.support.scripts import clock_ms, clock_passes
+from tests.support.servers.faults import Proxy, needs_arqs_runner, run_processes
+from tests.support.servers.nodes import primaries
 from tests.support.sizes import sizes
 
 

@@ -17,7 +17,15 @@ from redis_state.worker import TaskClient, TaskContext
 from redis_state.worker.tasks.moves import watch_entry
 from tests.integration.worker.test_worker_pool import progress_of, stop, worker
 from tests.support.crash_states import entry_in_ms, send
-from tests.support.pools import SESSION, arq_key, becomes, client_of, pool, queued, statuses
+from tests.support.processes.pools import (
+    SESSION,
+    arq_key,
+    becomes,
+    client_of,
+    pool,
+    queued,
+    statuses,
+)
 from tests.support.scripts import clock_ms
 
 pytestmark = pytest.mark.slow

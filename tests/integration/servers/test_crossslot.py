@@ -19,10 +19,10 @@ from redis_state.scripts import Reply, Scripts
 from redis_state.testing import eventually
 from redis_state.transport.keys import Keys
 from redis_state.transport.transport import Transport
-from tests.support import children
+from tests.support.processes import children
 from tests.support.script_samples import CALLS
 from tests.support.scripts import append, ask, rows_of
-from tests.support.servers import on_path, wheel_binary
+from tests.support.servers.choice import on_path, wheel_binary
 
 
 def free_port() -> int:

@@ -16,8 +16,9 @@ from redis_state.errors import NoConnection
 from redis_state.rights import Role, user_rule
 from redis_state.testing import eventually
 from redis_state.transport.sender import Sender
-from tests.support.clusters import running_cluster
-from tests.support.faults import (
+from tests.support.samples import update as make_update
+from tests.support.servers.clusters import running_cluster
+from tests.support.servers.faults import (
     Proxy,
     certificate,
     run_server,
@@ -25,7 +26,6 @@ from tests.support.faults import (
     short_directory,
     tls_server_context,
 )
-from tests.support.samples import update as make_update
 
 pytestmark = pytest.mark.server
 

@@ -27,8 +27,8 @@ from redis_state.embedded import server as embedded
 from redis_state.embedded import supervisor as embedded_keeper
 from redis_state.embedded.server import EmbeddedServer, find_server_binary, start_embedded
 from redis_state.errors import ConfigError
-from tests.support import children, forkserver
-from tests.support.faults import own_binary
+from tests.support.processes import children, forkserver
+from tests.support.servers.faults import own_binary
 
 ROOT = Path(__file__).parents[3]
 DEADLINE_S = 60.0

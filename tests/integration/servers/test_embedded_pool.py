@@ -29,11 +29,11 @@ from redis_state.testing import eventually
 from redis_state.worker import AgentWorker, TaskClient
 from redis_state.worker.arq.queue import Queue
 from redis_state.worker.arq.queue_server import connect, queue_settings
-from tests.support import children
 from tests.support.commands import cli
-from tests.support.faults import importing, own_binary, short_directory, start_process
-from tests.support.pools import SESSION, becomes, client_of, open_token, pool, queue_of
-from tests.support.worker_processes import stop, worker_process
+from tests.support.processes import children
+from tests.support.processes.pools import SESSION, becomes, client_of, open_token, pool, queue_of
+from tests.support.processes.worker_processes import stop, worker_process
+from tests.support.servers.faults import importing, own_binary, short_directory, start_process
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -26,7 +26,7 @@ from tests.support.crash_states import (
     submitted,
     sweeper_of,
 )
-from tests.support.pools import SESSION, client_of
+from tests.support.processes.pools import SESSION, client_of
 from tests.support.samples import task as sample_task
 
 

@@ -19,8 +19,8 @@ from redis_state import RedisStateStore, Settings
 from redis_state.testing import eventually
 from redis_state.worker import AgentWorker
 from tests.support.commands import cli
-from tests.support.faults import run_server, short_directory
 from tests.support.samples import admin
+from tests.support.servers.faults import run_server, short_directory
 
 
 @asynccontextmanager

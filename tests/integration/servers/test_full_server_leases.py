@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from redis_state import RedisStateStore
 from redis_state.primitives.lease import Leases
-from tests.support.faults import run_server, short_directory
 from tests.support.scripts import ask, clock_ms
+from tests.support.servers.faults import run_server, short_directory
 
 LEASE = "{x}lease"
 

@@ -23,7 +23,6 @@ from redis_state.testing import eventually
 from redis_state.transport.keys import Keys, agent_shard, call_key
 from tests.support.a2a.rows import a2a_keys, create, drop
 from tests.support.agents import fresh
-from tests.support.faults import Proxy
 from tests.support.script_samples import CALLS, job_keys
 from tests.support.scripts import (
     HOUR,
@@ -37,6 +36,7 @@ from tests.support.scripts import (
     task_keys,
     trace_keys,
 )
+from tests.support.servers.faults import Proxy
 
 T = TypeVar("T")
 Step = Callable[[Scripts, Keys], Awaitable[Any]]

@@ -12,11 +12,11 @@ from pydantic import SecretStr
 from redis_state import RedisStateStore, Settings
 from redis_state.errors import AuthenticationFailed, BackendUnavailable, NoConnection
 from redis_state.testing import eventually
-from tests.support.faults import certificate
-from tests.support.load import load, tasks
 from tests.support.samples import update as make_update
-from tests.support.sentinels import SERVICE, SentinelSet, running_sentinels
-from tests.support.servers import on_path
+from tests.support.servers.choice import on_path
+from tests.support.servers.faults import certificate
+from tests.support.servers.load import load, tasks
+from tests.support.servers.sentinels import SERVICE, SentinelSet, running_sentinels
 
 WRITERS = 24
 PASSWORD = "s3cret"

@@ -14,8 +14,8 @@ from redis_state.primitives.blob import CHUNK_BYTES
 from redis_state.stores.artifacts import ArtifactStore
 from redis_state.testing import eventually
 from redis_state.transport.keys import artifact_place
-from tests.support.faults import run_processes
 from tests.support.samples import STORED_STRANGE, admin, keys_of, strange
+from tests.support.servers.faults import run_processes
 
 ONE = ArtifactScope(tenant_id="x", user_id="u", session_id="one", trace_id="t")
 TWO = ONE.model_copy(update={"session_id": "two"})

@@ -24,9 +24,9 @@ from redis_state.primitives.blob import Blobs
 from redis_state.stores.kv import SessionKV
 from redis_state.stores.memory import MemoryStore
 from redis_state.testing import eventually
-from tests.processes.use_session import OWNER
-from tests.support.faults import run_processes, start_process
+from tests.processes.stores.use_session import OWNER
 from tests.support.samples import admin, changed, keys_of
+from tests.support.servers.faults import run_processes, start_process
 from tests.support.sizes import sizes
 
 DAY_MS = 24 * 3_600_000

@@ -16,8 +16,8 @@ from redis_state import (
     TokenResolved,
 )
 from redis_state.testing import eventually
-from tests.support.faults import Proxy, reached, run_processes
 from tests.support.samples import STORED_STRANGE, admin, changed, keys_of, strange
+from tests.support.servers.faults import Proxy, reached, run_processes
 from tests.support.sizes import sizes
 
 

@@ -12,7 +12,7 @@ pytest.importorskip("arq", reason="needs the worker extra")
 from redis_state import CorruptState, RedisStateStore
 from redis_state.testing import eventually
 from redis_state.worker import FullSnapshot, StepPolicy, StepSnapshot, TaskContext
-from tests.support.pools import SESSION, client_of
+from tests.support.processes.pools import SESSION, client_of
 from tests.support.runs import TASK, begin_again, parts_left, run_to_the_end
 from tests.support.scripts import clock_ms
 

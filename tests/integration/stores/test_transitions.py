@@ -18,9 +18,9 @@ from redis_state.models import (
     can_transition,
 )
 from redis_state.scripts import Fence
-from tests.support.faults import run_processes
 from tests.support.hosts import Host
 from tests.support.scripts import epoch_of, fields, lives, outcome, start, task_keys
+from tests.support.servers.faults import run_processes
 from tests.support.sizes import sizes
 
 

@@ -10,8 +10,8 @@ from pydantic import SecretStr
 from redis_state import CursorGap, InvalidField, RedisStateStore, Settings
 from redis_state.models import StateUpdate, UpdateType
 from redis_state.testing import eventually
-from tests.support.faults import Proxy, run_processes
 from tests.support.samples import STORED_STRANGE, changed, strange, update
+from tests.support.servers.faults import Proxy, run_processes
 
 
 def _fire(store: RedisStateStore, count: int) -> list[asyncio.Task[None]]:

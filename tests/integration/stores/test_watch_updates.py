@@ -11,8 +11,8 @@ from pydantic import SecretStr
 
 from redis_state import BackendUnavailable, CursorGap, RedisStateStore, Settings
 from redis_state.testing import eventually
-from tests.support.faults import Proxy, needs_one_server
 from tests.support.samples import changed, own_server, update
+from tests.support.servers.faults import Proxy, needs_one_server
 
 
 class Watcher:

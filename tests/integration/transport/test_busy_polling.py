@@ -15,7 +15,7 @@ from redis_state.errors import ConfigError
 from redis_state.settings import Settings
 from redis_state.testing import eventually
 from redis_state.transport.calls import CallSender
-from tests.support.faults import Proxy, sender_to
+from tests.support.servers.faults import Proxy, sender_to
 
 
 @pytest.fixture

@@ -19,8 +19,14 @@ from redis_state.errors import BackendUnavailable, ConfigError
 from redis_state.settings import Settings
 from redis_state.testing import eventually
 from redis_state.transport.transport import Transport
-from tests.support import children
-from tests.support.faults import Proxy, certificate, own_binary, sender_to, tls_server_context
+from tests.support.processes import children
+from tests.support.servers.faults import (
+    Proxy,
+    certificate,
+    own_binary,
+    sender_to,
+    tls_server_context,
+)
 
 ROOT = Path(__file__).parents[3]
 SOON_S = 60.0

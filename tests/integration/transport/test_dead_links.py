@@ -16,7 +16,7 @@ from redis_state.errors import BackendUnavailable, OutcomeUnknown
 from redis_state.settings import Settings
 from redis_state.testing import eventually
 from tests.integration.transport.test_subscriber import heard, subscriber_to
-from tests.support.faults import Proxy, own_binary, sender_to
+from tests.support.servers.faults import Proxy, own_binary, sender_to
 from tests.support.timing import spending
 
 # What a busy machine may add.

@@ -16,8 +16,8 @@ from redis_state.errors import BackendUnavailable, OutcomeUnknown
 from redis_state.testing import eventually
 from redis_state.transport.sender import Sender
 from tests.integration.transport.test_subscriber import heard
-from tests.support.faults import Proxy, run_server, sender_to, short_directory
 from tests.support.samples import update as make_update
+from tests.support.servers.faults import Proxy, run_server, sender_to, short_directory
 from tests.support.timing import spending
 
 LATE_S = 0.5

@@ -11,12 +11,12 @@ import pytest
 from redis_state.errors import OutcomeUnknown
 from redis_state.settings import Settings
 from redis_state.testing import eventually
-from redis_state.transport.resp import prepare
-from redis_state.transport.script import Script
 from redis_state.transport.sender import Sender
+from redis_state.transport.wire.resp import prepare
+from redis_state.transport.wire.script import Script
 from tests.integration.transport.test_shared_commands import each_of
 from tests.integration.transport.test_subscriber import heard, subscriber_to
-from tests.support.faults import Proxy, sender_to
+from tests.support.servers.faults import Proxy, sender_to
 
 EXTRA = b"$8\r\nsomebody\r\n"
 

@@ -27,11 +27,11 @@ from redis_state.errors import (
 )
 from redis_state.testing import eventually
 from tests.integration.transport.test_subscriber import subscriber_to
-from tests.support import children
-from tests.support.faults import Proxy, certificate, own_binary, sender_to
+from tests.support.processes import children
 from tests.support.samples import task as make_task
 from tests.support.samples import update as make_update
-from tests.support.servers import on_path
+from tests.support.servers.choice import on_path
+from tests.support.servers.faults import Proxy, certificate, own_binary, sender_to
 from tests.support.timing import spending
 
 SECRET = "s3cret"

@@ -13,7 +13,6 @@ import pytest
 from redis_state import RedisStateError, RedisStateStore, Settings
 from redis_state.models import StateUpdate, SteeringEvent, Trajectory
 from redis_state.primitives.log import Bounds, Log
-from tests.support.faults import Proxy
 from tests.support.samples import (
     admin,
     binding,
@@ -25,6 +24,7 @@ from tests.support.samples import (
     task,
     update,
 )
+from tests.support.servers.faults import Proxy
 
 SECRET = "s3cr3t"
 HIDDEN: dict[str, Any] = {SECRET: [SECRET, {"deep": SECRET, **strange()}]}

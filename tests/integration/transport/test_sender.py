@@ -24,10 +24,10 @@ from redis_state.errors import (
 from redis_state.scripts.loader import Library
 from redis_state.settings import Settings
 from redis_state.testing import eventually
-from redis_state.transport.resp import prepare
-from redis_state.transport.script import Script
 from redis_state.transport.sender import Sender
-from tests.support.faults import Proxy, run_server, sender_to, short_directory
+from redis_state.transport.wire.resp import prepare
+from redis_state.transport.wire.script import Script
+from tests.support.servers.faults import Proxy, run_server, sender_to, short_directory
 
 
 @pytest.fixture

@@ -29,10 +29,10 @@ from redis_state.errors import (
 )
 from redis_state.settings import Settings
 from redis_state.testing import eventually
-from redis_state.transport.address import Address
-from redis_state.transport.protocol import open_protocol
+from redis_state.transport.connections.address import Address
+from redis_state.transport.connections.protocol import open_protocol
 from redis_state.transport.sender import Sender
-from tests.support.faults import (
+from tests.support.servers.faults import (
     FailingLocator,
     Proxy,
     needs_one_server,

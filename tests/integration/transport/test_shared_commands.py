@@ -20,10 +20,10 @@ from redis_state.errors import (
 )
 from redis_state.scripts.loader import Library, lua_folder
 from redis_state.testing import eventually
-from redis_state.transport.resp import prepare
-from redis_state.transport.script import Script
 from redis_state.transport.sender import Sender
-from tests.support.faults import Proxy, sender_to
+from redis_state.transport.wire.resp import prepare
+from redis_state.transport.wire.script import Script
+from tests.support.servers.faults import Proxy, sender_to
 
 # Counts first, so that a call that fails is seen to have begun.
 PUSH = """\

@@ -15,9 +15,9 @@ from pydantic import SecretStr
 
 from redis_state import RedisStateStore, Settings
 from redis_state.testing import eventually
-from tests.support import children
-from tests.support.faults import Proxy, certificate, tls_server_context
-from tests.support.servers import on_path
+from tests.support.processes import children
+from tests.support.servers.choice import on_path
+from tests.support.servers.faults import Proxy, certificate, tls_server_context
 
 USERS = 40
 ROUNDS = 25

@@ -21,9 +21,17 @@ from redis_state.models import TaskStatus
 from redis_state.testing import eventually
 from redis_state.worker import AgentWorker, TaskContext, cleanup_cron
 from redis_state.worker.arq.queue_server import connect, queue_settings
-from tests.processes.keep_task_states import status
-from tests.support.faults import needs_arqs_runner
-from tests.support.pools import SESSION, agent, becomes, client_of, key_of_queue, queue_of, serving
+from tests.processes.a2a.keep_task_states import status
+from tests.support.processes.pools import (
+    SESSION,
+    agent,
+    becomes,
+    client_of,
+    key_of_queue,
+    queue_of,
+    serving,
+)
+from tests.support.servers.faults import needs_arqs_runner
 
 NOW: dict[str, Any] = {"older_than": timedelta(0), "hour": None, "minute": None}
 

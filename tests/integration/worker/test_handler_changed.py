@@ -15,7 +15,7 @@ from redis_state import HandlerChanged, RedisStateStore
 from redis_state.models import TaskState, TaskStatus, UpdateType
 from redis_state.worker import Handler, StepPolicy, TaskContext
 from redis_state.worker.tasks.journal import unvisited
-from tests.support.pools import SESSION, open_token, pool, updates_of
+from tests.support.processes.pools import SESSION, open_token, pool, updates_of
 from tests.support.runs import TASK, begin_again, make, run_once
 
 FAIL = StepPolicy(on_changed="fail")

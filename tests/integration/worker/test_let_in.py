@@ -18,8 +18,8 @@ from redis_state.transport.sender import Sender
 from redis_state.worker import TaskContext
 from redis_state.worker import worker as runner
 from tests.support.commands import begin, end
-from tests.support.faults import Proxy, run_server, sender_to, short_directory
-from tests.support.pools import SESSION, agent, client_of, pool, queue_of, serving
+from tests.support.processes.pools import SESSION, agent, client_of, pool, queue_of, serving
+from tests.support.servers.faults import Proxy, run_server, sender_to, short_directory
 
 pytestmark = pytest.mark.worker
 

@@ -28,8 +28,8 @@ from redis_state.worker.observe import tracing as telemetry
 from redis_state.worker.observe.metrics import WorkerMetrics, count_regularly, pauses_older_than
 from redis_state.worker.observe.stats import RunOutcome, WorkerStats
 from redis_state.worker.tasks.transitions import StartedRun, TaskTransitions
-from tests.support import children
-from tests.support.pools import (
+from tests.support.processes import children
+from tests.support.processes.pools import (
     SESSION,
     agent,
     becomes,
@@ -39,7 +39,7 @@ from tests.support.pools import (
     queue_of,
     serving,
 )
-from tests.support.worker_processes import begin
+from tests.support.processes.worker_processes import begin
 
 Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
 

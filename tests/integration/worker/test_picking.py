@@ -21,7 +21,7 @@ from redis_state.worker.arq.queue import default_queue
 from redis_state.worker.tasks.inbox import Inbox
 from redis_state.worker.tasks.journal import Journals
 from redis_state.worker.tasks.transitions import TaskTransitions
-from tests.support.pools import (
+from tests.support.processes.pools import (
     SESSION,
     agent,
     arq_key,

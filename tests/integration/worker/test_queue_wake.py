@@ -20,8 +20,16 @@ from redis_state.testing import eventually
 from redis_state.worker import AgentWorker, TaskClient, TaskContext
 from redis_state.worker.arq.job_format import Job
 from redis_state.worker.arq.queue import Queue, QueueState, wake_channel
-from tests.support.nodes import ask_each, subscribers
-from tests.support.pools import SESSION, agent, client_of, key_of_queue, queue_of, queued, serving
+from tests.support.processes.pools import (
+    SESSION,
+    agent,
+    client_of,
+    key_of_queue,
+    queue_of,
+    queued,
+    serving,
+)
+from tests.support.servers.nodes import ask_each, subscribers
 
 pytestmark = pytest.mark.worker
 

@@ -16,7 +16,14 @@ from redis_state.errors import (
 )
 from redis_state.models import SteeringEventType, TaskStatus
 from redis_state.worker import TaskContext
-from tests.support.pools import SESSION, becomes, open_token, pool, statuses, steered_before
+from tests.support.processes.pools import (
+    SESSION,
+    becomes,
+    open_token,
+    pool,
+    statuses,
+    steered_before,
+)
 
 
 async def ask(ctx: TaskContext) -> dict[str, Any]:

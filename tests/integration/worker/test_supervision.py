@@ -21,9 +21,7 @@ from redis_state.worker import process as services
 from redis_state.worker.arq.job_format import serialize
 from redis_state.worker.arq.loop import QueueWorker
 from redis_state.worker.arq.queue import Queue
-from tests.support.faults import Proxy, certificate, tls_server_context
-from tests.support.nodes import ask_each
-from tests.support.pools import (
+from tests.support.processes.pools import (
     SESSION,
     agent,
     becomes,
@@ -36,9 +34,11 @@ from tests.support.pools import (
     serving,
     statuses,
 )
+from tests.support.processes.worker_processes import begin, stop, worker_process
+from tests.support.servers.faults import Proxy, certificate, tls_server_context
+from tests.support.servers.nodes import ask_each
 from tests.support.sizes import sizes
 from tests.support.timing import LONG_S
-from tests.support.worker_processes import begin, stop, worker_process
 
 RUNNERS = ("ours", "arq")
 

@@ -24,7 +24,15 @@ from redis_state.models import TaskStatus
 from redis_state.testing import eventually
 from redis_state.worker import Handler, TaskClient, TaskContext
 from redis_state.worker.observe import tracing as telemetry
-from tests.support.pools import SESSION, agent, client_of, key_of_queue, open_token, pool, serving
+from tests.support.processes.pools import (
+    SESSION,
+    agent,
+    client_of,
+    key_of_queue,
+    open_token,
+    pool,
+    serving,
+)
 
 SECRET = "s3cret"
 

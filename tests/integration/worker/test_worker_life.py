@@ -23,9 +23,9 @@ from redis_state.worker.tasks.transitions import (
     StartedRun,
     TaskTransitions,
 )
-from tests.support.faults import run_processes
-from tests.support.pools import SESSION, statuses, updates_of
+from tests.support.processes.pools import SESSION, statuses, updates_of
 from tests.support.runs import note_step
+from tests.support.servers.faults import run_processes
 
 ENDS = (TaskStatus.COMPLETE, TaskStatus.FAILED, TaskStatus.CANCELLED)
 

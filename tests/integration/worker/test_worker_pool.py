@@ -21,9 +21,8 @@ from redis_state.models import TaskStatus
 from redis_state.testing import eventually
 from redis_state.worker import TaskClient
 from redis_state.worker.tasks.transitions import StartedRun, TaskTransitions
-from tests.support import children
-from tests.support.faults import importing, needs_arqs_runner, start_process
-from tests.support.pools import (
+from tests.support.processes import children
+from tests.support.processes.pools import (
     SESSION,
     becomes,
     client_of,
@@ -32,6 +31,7 @@ from tests.support.pools import (
     statuses,
     updates_of,
 )
+from tests.support.servers.faults import importing, needs_arqs_runner, start_process
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[3]

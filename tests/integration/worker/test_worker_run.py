@@ -32,8 +32,7 @@ from redis_state.worker import TaskCancelled, TaskClient, TaskContext, run
 from redis_state.worker.arq.job_format import serialize
 from redis_state.worker.arq.queue_server import queue_settings
 from redis_state.worker.tasks.transitions import StartedRun, TaskTransitions
-from tests.support.faults import Proxy
-from tests.support.pools import (
+from tests.support.processes.pools import (
     SESSION,
     agent,
     arq_key,
@@ -51,6 +50,7 @@ from tests.support.pools import (
     watched,
 )
 from tests.support.samples import admin
+from tests.support.servers.faults import Proxy
 from tests.support.timing import LONG_S
 
 # A finished task leaves the watch list after its lease.

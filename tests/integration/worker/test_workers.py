@@ -20,8 +20,7 @@ from redis_state.testing import eventually
 from redis_state.worker import AgentWorker, Handler, TaskClient, TaskContext, WorkerRegistry
 from redis_state.worker.observe.registry import WorkerIdentity, WorkerRecord
 from redis_state.worker.observe.stats import WorkerStats
-from tests.support.faults import Proxy
-from tests.support.pools import (
+from tests.support.processes.pools import (
     SESSION,
     agent,
     becomes,
@@ -32,7 +31,8 @@ from tests.support.pools import (
     queue_of,
     serving,
 )
-from tests.support.worker_processes import begin, listed, stop, worker_process
+from tests.support.processes.worker_processes import begin, listed, stop, worker_process
+from tests.support.servers.faults import Proxy
 
 
 @pytest.mark.slow

@@ -6,7 +6,6 @@ from redis_state.errors import CommandRefused, CorruptState
 from redis_state.primitives.signal import listening, read_message
 from redis_state.scripts import Fence, ReplyCode, Scripts
 from redis_state.transport.keys import Keys
-from tests.support.nodes import ask_each
 from tests.support.scripts import (
     HOUR,
     append,
@@ -20,6 +19,7 @@ from tests.support.scripts import (
     rows_of,
     topic_of,
 )
+from tests.support.servers.nodes import ask_each
 
 
 async def test_rows_are_numbered_once_and_all_keys_have_a_lifetime(

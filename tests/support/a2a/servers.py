@@ -15,10 +15,10 @@ import httpx
 from redis_state import Settings
 from redis_state.stores.a2a.tasks import Phase
 from redis_state.testing import eventually
-from tests.support import children, forkserver
 from tests.support.a2a.tasks import caller, server_on
-from tests.support.faults import PROCESSES, importing
-from tests.support.forkserver import ForkedProcess
+from tests.support.processes import children, forkserver
+from tests.support.processes.forkserver import ForkedProcess
+from tests.support.servers.faults import PROCESSES, importing
 
 WAIT_S = 60.0
 
@@ -148,7 +148,7 @@ async def replica(
 ) -> AsyncGenerator[Replica, None]:
     """Run a server of the example as a process, and stop it at the end."""
     process = await forkserver.start(
-        PROCESSES / "a2a_replica.py",
+        PROCESSES / "a2a" / "a2a_replica.py",
         *("--replica", "--url", settings.url.get_secret_value()),
         *("--namespace", settings.namespace, "--lease", str(lease_s), *options),
         environment=_untraced(),

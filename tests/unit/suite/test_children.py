@@ -8,8 +8,8 @@ import re
 import sys
 from pathlib import Path
 
-from tests.support import children
-from tests.support.faults import importing
+from tests.support.processes import children
+from tests.support.servers.faults import importing
 
 TESTS = Path(__file__).resolve().parents[2]
 STARTERS = {
@@ -25,7 +25,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.support import children
+from tests.support.processes import children
 
 SLEEP = "import time; time.sleep(600)"
 BEGIN = f"""
@@ -118,7 +118,7 @@ def test_no_other_file_of_the_tests_starts_a_process() -> None:
     texts = {
         path.relative_to(TESTS): path.read_text(encoding="utf-8")
         for path in sorted(TESTS.rglob("*.py"))
-        if path != TESTS / "support" / "children.py"
+        if path != TESTS / "support" / "processes" / "children.py"
     }
     found = [
         f"{path}:{line}"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.faults import run_python
+from tests.support.servers.faults import run_python
 
 ROOT = Path(__file__).resolve().parents[3]
 # What a run draws: in the order of its tests, an example, and what `random` gives.

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import forkserver
-from tests.support.forkserver import ForkedPopen
+from tests.support.processes import forkserver
+from tests.support.processes.forkserver import ForkedPopen
 
 SHOW = "import os, sys; print(os.getpid(), os.getpgrp(), *sys.argv)"
 

@@ -1,0 +1,1 @@
+"""Sessions that outlive their process, and that several processes share."""

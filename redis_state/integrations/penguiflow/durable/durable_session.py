@@ -1,0 +1,431 @@
+"""A StreamingSession whose context, patches and groups are the store's, not the process's.
+
+Each change is made in the store first, and the session shows what is read from there. So a restart
+loses none of it. Of all processes with the session, one decides on a patch and one ends a group.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from contextlib import suppress
+from typing import Any, Literal
+
+from penguiflow.sessions.models import ContextPatch, MergeStrategy, TaskGroup
+from penguiflow.state import StateUpdate, SteeringEvent
+
+from redis_state import limits
+from redis_state.errors import (
+    CallerError,
+    InvalidField,
+    RedisStateError,
+    TokenResolved,
+    TokenUnknown,
+)
+from redis_state.integrations.penguiflow.durable.registry import ENDED
+from redis_state.integrations.penguiflow.durable.shared_session import SharedSession
+from redis_state.primitives.record import new_write_id
+from redis_state.serialization import codec
+from redis_state.stores.contexts.context_patches import PatchOutcome
+from redis_state.stores.contexts.groups import GroupStep
+
+log: logging.Logger = logging.getLogger(__name__)
+
+_OVER = ("complete", "failed")
+# Another process may end a group that is waited for here.
+_LOOK_S = 0.5
+
+
+class DurableSession(SharedSession):
+    """PenguiFlow's session over a store that any number of processes share.
+
+    Other processes' changes of the context are visible after `hydrate`, `refresh`, and each change
+    made here. Tasks, groups and updates are read at each call. ``state_store`` has the store itself
+    as ``store``. Errors, beside PenguiFlow's: BackendError.
+    """
+
+    def __init__(self, session_id: str, *, state_store: Any, **options: Any) -> None:
+        super().__init__(session_id, state_store=state_store, **options)
+        self._context: Any
+        self._unsaved: deque[dict[str, Any]] = deque()
+        self._writes: dict[str, str] = {}
+        self._given = 0
+        self._saving = asyncio.Lock()
+        self._loaded = False
+
+    async def hydrate(self) -> None:
+        """Read the tasks, the context, the patches that wait, and the groups. Once."""
+        await super().hydrate()
+        if not self._loaded:
+            await self.refresh()
+            self._loaded = True
+
+    async def refresh(self) -> None:
+        """Read the context, the patches that wait, and the groups, as they are now."""
+        await self.save_context()
+        await self._read_context()
+        await self._read_groups()
+
+    async def close(self) -> None:
+        """Wait for ended tasks to finish, cancel what runs, and save the unsaved context.
+
+        See `SharedSession.close`.
+        """
+        await super().close()
+        await self._save_quietly()
+
+    # The context
+
+    def update_context(
+        self,
+        *,
+        llm_context: dict[str, Any] | None = None,
+        tool_context: dict[str, Any] | None = None,
+    ) -> None:
+        """Replace one part or both, here at once. The save is begun, in the order of the calls.
+
+        The store's ``drain`` waits for it, as does everything else that this session changes.
+        While the server is away it waits for the next change, or for `save_context`.
+        """
+        super().update_context(llm_context=llm_context, tool_context=tool_context)
+        # A copy: the caller may change its own before it is saved.
+        parts = {"llm_context": llm_context, "tool_context": tool_context}
+        self._unsaved.append({**codec.plain(parts), "idempotency_key": new_write_id()})
+        self._given += 1
+        task = asyncio.get_running_loop().create_task(self._save_quietly())
+        self._kept.base.background.add(task)
+        task.add_done_callback(self._kept.base.background.discard)
+
+    async def save_context(self) -> None:
+        """Wait until what `update_context` was given is saved. Errors: BackendError.
+
+        CallerError for what cannot be saved at all; it stays in this process.
+        """
+        async with self._saving:
+            while self._unsaved:
+                try:
+                    saved = await self._kept.contexts.update_context(
+                        self.session_id, **self._unsaved[0]
+                    )
+                except CallerError:
+                    self._unsaved.popleft()
+                    raise
+                given = self._unsaved.popleft()
+                write: str = given["idempotency_key"]
+                for name in ("llm_context", "tool_context"):
+                    if given[name] is not None:
+                        self._writes[name] = write
+                if not self._unsaved:
+                    self._context.version, self._context.context_hash = saved
+
+    async def mark_background_consumed(self, *, task_ids: list[str]) -> int:
+        """Take tasks' results out of the context; return how many this call took."""
+        await self.save_context()
+        taken: int = await self._kept.contexts.mark_background_consumed(
+            self.session_id, task_ids=[task_id for task_id in task_ids if task_id]
+        )
+        await self._read_context()
+        return taken
+
+    # Patches
+
+    async def apply_context_patch(
+        self,
+        *,
+        patch: ContextPatch,
+        strategy: MergeStrategy = MergeStrategy.APPEND,
+        payload: Any | None = None,
+        group_id: str | None = None,
+    ) -> str | None:
+        """Bring a patch into the context, or keep it for a decision and return its id.
+
+        The store's context shows whether it diverged. Errors: RuntimeError if this session's limits
+        or `max_pending_patches` are reached.
+        """
+        await self.save_context()
+        if strategy == MergeStrategy.HUMAN_GATED:
+            await self._check_room()
+        outcome: PatchOutcome = await self._kept.contexts.apply_context_patch(
+            self.session_id, patch, strategy=strategy, payload=payload, group_id=group_id
+        )
+        await self._report(outcome)
+        if outcome.status != "pending":
+            return None
+        await self._listen(patch.task_id)
+        return outcome.patch_id
+
+    async def apply_pending_patch(
+        self, *, patch_id: str, strategy: MergeStrategy | None = None
+    ) -> bool:
+        """Approve a patch of any process. False if it is decided or gone."""
+        await self.save_context()
+        return await self._decided(
+            self._kept.contexts.apply_pending_patch(self.session_id, patch_id, strategy=strategy)
+        )
+
+    async def reject_pending_patch(
+        self, patch_id: str, *, actor: str | None = None, trace_id: str | None = None
+    ) -> bool:
+        """Reject a patch of any process. False if it is decided or gone."""
+        await self.save_context()
+        return await self._decided(
+            self._kept.contexts.reject_pending_patch(
+                self.session_id, patch_id, actor=actor, trace_id=trace_id
+            )
+        )
+
+    async def steer(self, event: SteeringEvent) -> bool:
+        """Steer a task, or decide on a patch, of any process."""
+        patch_id = event.payload.get("patch_id")
+        if isinstance(patch_id, str) and patch_id not in self._pending_patches:
+            await self._read_context()
+        return await super().steer(event)
+
+    async def _reject_pending_patch(self, patch_id: str, event: SteeringEvent) -> None:
+        await self.reject_pending_patch(patch_id, actor=event.source, trace_id=event.trace_id)
+
+    # Groups
+
+    async def resolve_or_create_group(
+        self,
+        *,
+        group_name: str | None = None,
+        group_id: str | None = None,
+        turn_id: str | None = None,
+        merge_strategy: MergeStrategy | None = None,
+        report_strategy: Literal["all", "any", "none"] | None = None,
+        retain_turn: bool = False,
+    ) -> TaskGroup:
+        """Return the open group of an id, or of a name and turn, made if there is none."""
+        if group_id is not None:
+            group = await self._group(group_id)
+            if group is None:
+                raise RuntimeError(f"group_not_found: {group_id}")
+            if group.status != "open":
+                raise RuntimeError(f"group_not_joinable: {group_id} is {group.status}")
+            return group
+        return self._show(
+            await self._kept.groups.open(
+                self.session_id,
+                name=group_name,
+                turn_id=turn_id,
+                merge_strategy=merge_strategy or MergeStrategy.APPEND,
+                report_strategy=report_strategy or "all",
+                retain_turn=retain_turn,
+            )
+        )
+
+    async def add_task_to_group(self, group_id: str, task_id: str) -> bool:
+        """Make a task a member; False if the group is not open, or there is none."""
+        joined: bool = await self._kept.groups.join(self.session_id, group_id, task_id)
+        await self._group(group_id)
+        return joined
+
+    async def seal_group(self, group_id: str) -> bool:
+        """Close the group to new members; False if this call did not seal it."""
+        step = await self._kept.groups.seal(self.session_id, group_id)
+        await self._stepped(group_id, step)
+        return step is not None
+
+    async def get_group(
+        self,
+        group_id: str | None = None,
+        *,
+        group_name: str | None = None,
+        turn_id: str | None = None,
+    ) -> TaskGroup | None:
+        """Return a group by its id, or by name and turn."""
+        await self._read_groups()
+        return await super().get_group(group_id, group_name=group_name, turn_id=turn_id)
+
+    async def list_groups(self, *, status: Any | None = None) -> list[TaskGroup]:
+        """Return the groups, or those of one status."""
+        await self._read_groups()
+        found: list[TaskGroup] = await super().list_groups(status=status)
+        return found
+
+    async def mark_task_complete_in_group(
+        self,
+        group_id: str,
+        task_id: str,
+        *,
+        success: bool,
+        patch: ContextPatch | None = None,
+        patch_id: str | None = None,
+    ) -> None:
+        """Record how a member ended. Of all processes the one that ends the group reports it."""
+        del patch
+        if task_id in self._taken_over:
+            # Who has it now says how it ended.
+            return
+        try:
+            step = await self._kept.groups.finish(
+                self.session_id, group_id, task_id, success=success, patch_id=patch_id
+            )
+        except InvalidField as error:
+            # PenguiFlow runs tasks in groups that they did not join: the task is not to fail of it.
+            log.warning("task %s in group %s: %s", task_id, group_id, error)
+            return
+        await self._stepped(group_id, step)
+
+    async def wait_for_group_completion(
+        self, group_id: str, *, timeout_s: float | None = None
+    ) -> tuple[TaskGroup | None, bool]:
+        """Wait until a group has ended in any process; return it, and whether time ran out."""
+        try:
+            async with asyncio.timeout(limits.timeout("timeout_s", timeout_s)):
+                while True:
+                    group = await self._group(group_id)
+                    if group is None or group.status in _OVER:
+                        return group, False
+                    ended = self._group_completion_events.setdefault(group_id, asyncio.Event())
+                    with suppress(TimeoutError):
+                        await asyncio.wait_for(ended.wait(), _LOOK_S)
+        except TimeoutError:
+            return self._groups.get(group_id), True
+
+    async def get_group_results(self, group_id: str) -> list[dict[str, Any]]:
+        """Return the results of a group's members, of any process."""
+        await self._group(group_id)
+        found: list[dict[str, Any]] = await super().get_group_results(group_id)
+        return found
+
+    async def cancel_group(
+        self, group_id: str, *, reason: str | None = None, propagate: bool = True
+    ) -> bool:
+        """End a group as failed, and cancel its members in every process; False if it had ended."""
+        step = await self._kept.groups.cancel(self.session_id, group_id)
+        group = await self._group(group_id)
+        if step is None:
+            return False
+        if propagate and group is not None:
+            for task_id in group.pending_task_ids:
+                await self.cancel_task(task_id, reason=reason or "group_cancelled")
+        return True
+
+    async def apply_group_patches(
+        self,
+        group_id: str,
+        *,
+        action: Literal["apply", "reject"] = "apply",
+        strategy: MergeStrategy | None = None,
+    ) -> bool:
+        """Decide on the patches of a group that wait. The group is reported if this applied one."""
+        group = await self._group(group_id)
+        if group is None:
+            return False
+        applied = False
+        for patch_id in group.patches:
+            if action == "reject":
+                await self.reject_pending_patch(patch_id)
+            elif await self.apply_pending_patch(patch_id=patch_id, strategy=strategy):
+                applied = True
+        if applied and group.merge_strategy == MergeStrategy.HUMAN_GATED:
+            report = group.model_copy(update={"merge_strategy": MergeStrategy.APPEND})
+            await self._enqueue_group_report(report)
+        return True
+
+    async def auto_seal_open_groups(self, turn_id: str | None = None) -> int:
+        """Seal the open groups of a turn, or of the current one; return how many this call did."""
+        turn = turn_id or self._current_turn_id
+        sealed = 0
+        for group in await self.list_groups(status="open"):
+            if group.turn_id == turn:
+                sealed += await self.seal_group(group.group_id)
+        return sealed
+
+    # What is shown
+
+    async def _save_quietly(self) -> None:
+        try:
+            await self.save_context()
+        except RedisStateError as error:
+            log.warning("a context is not saved: %s", error)
+
+    async def _check_room(self) -> None:
+        limit: int = self.limits.max_pending_patches
+        if len(self._pending_patches) >= limit:
+            await self._read_context()  # others may have decided on some
+            if len(self._pending_patches) >= limit:
+                raise RuntimeError("pending_patch_limit_exceeded")
+
+    async def _listen(self, task_id: str) -> None:
+        """Apply a decision on the patch of a terminal task."""
+        store: Any = self._state_store
+        bridge = store.bridges.get(self.session_id)
+        task = await self.get_task(task_id)
+        if bridge is not None and (task is None or task.status in ENDED):
+            bridge.look_at(task_id, ended=True)
+
+    async def _read_context(self) -> None:
+        contexts, given = self._kept.contexts, self._given
+        found = await contexts.load_with_writes(self.session_id)
+        self._pending_patches = await contexts.pending_patches(self.session_id)
+        if found is None:
+            self._context.background_results = {}
+            return
+        context, writes = found
+        if self._unsaved or given != self._given:
+            self._context.background_results = context.background_results
+            return
+        for name, write in writes.items():
+            if write == self._writes.get(name):
+                # What was given here may hold what JSON cannot: a tool's callbacks.
+                setattr(context, name, getattr(self._context, name))
+        context.tool_context = _living(context.tool_context, self._context.tool_context)
+        self._context, self._writes = context, writes
+
+    async def _report(self, outcome: PatchOutcome) -> None:
+        """Show what became of a patch, to those who listen here too: it is stored already."""
+        await self._read_context()
+        for update in outcome.updates:
+            self._broker.publish(StateUpdate.model_validate(update.model_dump()))
+
+    async def _decided(self, decision: Any) -> bool:
+        try:
+            outcome: PatchOutcome = await decision
+        except (TokenResolved, TokenUnknown):
+            await self._read_context()
+            return False
+        await self._report(outcome)
+        return True
+
+    async def _read_groups(self) -> None:
+        found = [self._show(group) for group in await self._kept.groups.list(self.session_id)]
+        self._groups = {group.group_id: group for group in found}
+
+    async def _group(self, group_id: str) -> TaskGroup | None:
+        found = await self._kept.groups.load(self.session_id, group_id)
+        if found is None:
+            self._groups.pop(group_id, None)
+            return None
+        return self._show(found)
+
+    def _show(self, found: Any) -> TaskGroup:
+        """Bring a group up to date, in the object that was handed out."""
+        group: TaskGroup = self._groups.setdefault(found.group_id, found)
+        for name in TaskGroup.model_fields:
+            setattr(group, name, getattr(found, name))
+        return group
+
+    async def _stepped(self, group_id: str, step: GroupStep | None) -> None:
+        group = await self._group(group_id)
+        if step is None or not step.completed or group is None:
+            return
+        # PenguiFlow reports a group that it finds sealed with all of its members ended.
+        stored = group.model_copy()
+        group.status, group.report_queued = "sealed", False
+        await self._check_group_completion(group_id)
+        self._show(stored)
+
+
+def _living(stored: dict[str, Any], here: dict[str, Any]) -> dict[str, Any]:
+    """Return a stored tool context with the values that are the same here and that JSON lacks."""
+    return {
+        name: here[name] if name in here and codec.plain(here[name]) == value else value
+        for name, value in stored.items()
+    }
+
+
+__all__ = ["DurableSession"]

@@ -1,0 +1,1 @@
+"""The scripts of the primitives: one file for each folder of `lua`."""

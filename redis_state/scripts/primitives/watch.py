@@ -1,0 +1,60 @@
+"""The watch list: what a process must inspect, and when."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Literal, NamedTuple, TypeAlias
+
+from redis_state.scripts.binding import script
+from redis_state.scripts.runner import PendingReply, ScriptRunner
+from redis_state.transport.wire.resp import Argument
+
+
+class WatchKeys(NamedTuple):
+    """The keys of a watch list."""
+
+    watch: str
+
+    @property
+    def clock(self) -> str:
+        """Return the key of the time at which it was last written."""
+        return f"{self.watch}:clock"
+
+
+def _delayed(entries: Sequence[tuple[bytes, float | None]]) -> list[Argument]:
+    tail: list[Argument] = []
+    for entry, delay_ms in entries:
+        tail += (entry, "" if delay_ms is None else str(delay_ms))
+    return tail
+
+
+_Watch: TypeAlias = Annotated[str, WatchKeys]
+
+
+class WatchScripts(ScriptRunner):
+    """The watch list: what a process must inspect, and when."""
+
+    @script
+    def watch_entry(
+        self,
+        watch: _Watch,
+        *,
+        entry: bytes,
+        delay_ms: int,
+        stands: Literal["later", "given", "first"],
+    ) -> PendingReply:
+        """OK when."""
+
+    @script
+    def claim_due(self, watch: _Watch, *, limit: int, hold_ms: int) -> PendingReply:
+        """OK mark, then entry and when it was due, in turn."""
+
+    @script
+    def settle_claim(
+        self,
+        watch: _Watch,
+        *,
+        mark: bytes,
+        entries: Annotated[Sequence[tuple[bytes, float | None]], _delayed],
+    ) -> PendingReply:
+        """OK settled. ``entries`` with their delays; None takes an entry out."""

@@ -1,0 +1,1 @@
+"""The scripts of the stores: one file for each folder of `lua`."""

@@ -1,0 +1,1 @@
+"""From an address to a connection that serves: parsed, located, opened, opened again."""

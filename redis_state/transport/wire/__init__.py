@@ -1,0 +1,1 @@
+"""What is on the wire: commands as bytes, scripts, and what servers refuse."""

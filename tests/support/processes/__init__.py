@@ -1,0 +1,1 @@
+"""The processes of tests: forked quickly, and ended with their test."""

@@ -1,0 +1,1 @@
+"""Servers on purpose: standalone, watched by Sentinels, clusters; and faults in them."""

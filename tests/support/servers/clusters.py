@@ -1,0 +1,274 @@
+"""A Redis Cluster of real processes: its nodes are killed and stopped, its slots moved."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import subprocess
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import ExitStack, asynccontextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from redis_state.testing import eventually
+from redis_state.transport.cluster.slots import SLOTS, slot_of
+from tests.support.processes import children
+from tests.support.servers.faults import own_binary, short_directory
+
+_PATIENCE_S = 60
+# With replicas a lost primary is to be replaced soon. Without, a busy machine must not seem lost.
+_NODE_TIMEOUT_MS, _PATIENT_TIMEOUT_MS = 2_000, 15_000
+
+
+def free_ports(count: int) -> list[int]:
+    """Find free ports whose bus ports, 10000 higher, are free too."""
+    with ExitStack() as bound:
+        found: list[int] = []
+        while len(found) < count:
+            here, bus = (bound.enter_context(socket.socket()) for _ in range(2))
+            here.bind(("127.0.0.1", 0))
+            port: int = here.getsockname()[1]
+            if port < 55_000:
+                with suppress(OSError):
+                    bus.bind(("127.0.0.1", port + 10_000))
+                    found.append(port)
+        return found
+
+
+class Cluster:
+    """The nodes of a cluster by their ports: the primaries it begins with, then their replicas."""
+
+    def __init__(
+        self,
+        stack: ExitStack,
+        directory: Path,
+        *,
+        primaries: int,
+        replicas: int,
+        options: Any,
+        certificate: tuple[Path, Path] | None = None,
+    ) -> None:
+        # With a certificate and its key all speak TLS.
+        self._certificate = certificate
+        self.ports: list[int] = []
+        self.ids: dict[int, str] = {}
+        self._primaries = primaries
+        self._wanted = primaries * (1 + replicas)
+        self._timeout_ms = _NODE_TIMEOUT_MS if replicas else _PATIENT_TIMEOUT_MS
+        self._stack = stack
+        self._directory = directory
+        self._options: list[str] = list(options)
+        self._processes: dict[int, subprocess.Popen[Any]] = {}
+
+    @property
+    def url(self) -> str:
+        """The address for a store: of two of its nodes."""
+        hosts = ",".join(f"127.0.0.1:{port}" for port in self.ports[:2])
+        if self._certificate is None:
+            return f"redis+cluster://{hosts}"
+        return f"rediss+cluster://{hosts}?ssl_ca_certs={self._certificate[0]}"
+
+    async def start(self) -> None:
+        """Start all nodes; return when each knows each, and every slot has a node."""
+        self.ports = free_ports(self._wanted)
+        for port in self.ports:
+            self.start_node(port)
+        for port in self.ports:
+            self.ids[port] = await eventually(partial(self._id, port), "a node answers")
+        first, count = self.ports[: self._primaries], self._primaries
+        for number, port in enumerate(first):
+            slots = SLOTS * number // count, SLOTS * (number + 1) // count - 1
+            await self.ask(port, "CLUSTER", "ADDSLOTSRANGE", *slots)
+            await self.ask(port, "CLUSTER", "SET-CONFIG-EPOCH", number + 1)
+        for port in self.ports[1:]:
+            await self.ask(port, "CLUSTER", "MEET", "127.0.0.1", self.ports[0])
+        for number, port in enumerate(self.ports[self._primaries :]):
+            of = self.ids[first[number % count]]
+
+            async def joined(port: int = port, of: str = of) -> bool:
+                with suppress(RedisError, OSError):
+                    return bool(await self.ask(port, "CLUSTER", "REPLICATE", of) == "OK")
+                return False
+
+            await eventually(joined, "a replica knows its primary", timeout_s=_PATIENCE_S)
+        await self.settled()
+
+    def start_node(self, port: int) -> None:
+        """Start a node, or start it again on what it has kept."""
+        directory = self._directory / str(port)
+        directory.mkdir(exist_ok=True)
+        options: dict[str, Any] = {
+            "bind": "127.0.0.1",
+            "dir": directory,
+            "save": "",
+            "cluster-enabled": "yes",
+            "cluster-node-timeout": self._timeout_ms,
+            "repl-diskless-sync-delay": 0,
+        }
+        if self._certificate is None:
+            options["port"] = port
+        else:
+            cert, key = self._certificate
+            options |= {"port": 0, "tls-port": port, "tls-cert-file": cert, "tls-key-file": key}
+            options |= {"tls-ca-cert-file": cert, "tls-auth-clients": "no"}
+            options |= {"tls-cluster": "yes", "tls-replication": "yes"}
+        given = [part for name, value in options.items() for part in (f"--{name}", str(value))]
+        command = [str(own_binary()), *given, *self._options]
+        process = children.popen(command, stdout=subprocess.DEVNULL, cwd=directory)
+        self._processes[port] = self._stack.enter_context(process)
+
+    async def settled(self) -> None:
+        """Wait until all nodes see each other, all slots served, and replicas in touch."""
+
+        async def sound() -> bool:
+            with suppress(RedisError, OSError):
+                for port in self.ports:
+                    if not await self._sees_all(port):
+                        return False
+                return True
+            return False
+
+        await eventually(sound, "the cluster is whole", timeout_s=_PATIENCE_S)
+
+    async def owner(self, slot: int, *, seen_by: int | None = None) -> int:
+        """Ask a node, or any that answers, which port has a slot."""
+        for port in self.ports if seen_by is None else [seen_by]:
+            with suppress(RedisError, OSError):
+                for first, last, holder, *_ in await self.ask(port, "CLUSTER", "SLOTS"):
+                    if first <= slot <= last:
+                        return int(holder[1])
+        raise AssertionError(f"slot {slot} has no node")
+
+    async def failed_over(self, port: int) -> None:
+        """Wait until a node that was lost has no slot by what the others know."""
+
+        async def elsewhere() -> bool:
+            for other in self.ports:
+                with suppress(RedisError, OSError):
+                    rows = await self.ask(other, "CLUSTER", "SLOTS")
+                    covered = sum(last - first + 1 for first, last, *_ in rows)
+                    return covered == SLOTS and all(row[2][1] != port for row in rows)
+            return False
+
+        others = [each for each in self.ports if each != port]
+        order, self.ports = self.ports, [*others, port]
+        try:
+            await eventually(elsewhere, "another node has its slots", timeout_s=_PATIENCE_S)
+        finally:
+            self.ports = order
+
+    async def begin_move(self, slot: int, target: int) -> int:
+        """Mark a slot as being moved; return the node that has it."""
+        source = await self.owner(slot)
+        await self.ask(target, "CLUSTER", "SETSLOT", slot, "IMPORTING", self.ids[source])
+        await self.ask(source, "CLUSTER", "SETSLOT", slot, "MIGRATING", self.ids[target])
+        return source
+
+    async def move_keys(self, slot: int, source: int, target: int, *, most: int = 0) -> int:
+        """Move the keys of a slot, so many at most; return how many were moved."""
+        moved = 0
+        async with self.client(source) as client:
+            while most == 0 or moved < most:
+                count = 100 if most == 0 else most - moved
+                keys: list[str] = await client.execute_command(
+                    "CLUSTER", "GETKEYSINSLOT", slot, count
+                )
+                if not keys:
+                    break
+                command = ["MIGRATE", "127.0.0.1", target, "", 0, 5000, "KEYS", *keys]
+                await client.execute_command(*command)
+                moved += len(keys)
+        return moved
+
+    async def end_move(self, slot: int, target: int) -> None:
+        """Give a slot to its new node."""
+        for port in [target, *(each for each in self.ports if each != target)]:
+            with suppress(RedisError, OSError):
+                await self.ask(port, "CLUSTER", "SETSLOT", slot, "NODE", self.ids[target])
+
+    async def move(self, slots: Iterable[int], target: int) -> None:
+        """Move slots with their keys, one after the other."""
+        for slot in slots:
+            if await self.owner(slot) == target:
+                continue
+            source = await self.begin_move(slot, target)
+            await self.move_keys(slot, source, target)
+            await self.end_move(slot, target)
+
+    async def ask(self, port: int, *command: Any) -> Any:
+        """Send a command to a node. Errors: RedisError, OSError."""
+        async with self.client(port) as client:
+            return await client.execute_command(*command)
+
+    @asynccontextmanager
+    async def client(self, port: int) -> AsyncGenerator[Any]:
+        """Give a connection to a node."""
+        tls: dict[str, Any] = {}
+        if self._certificate is not None:
+            tls = {"ssl": True, "ssl_cert_reqs": "none", "ssl_check_hostname": False}
+        async with Redis(port=port, decode_responses=True, socket_timeout=5, **tls) as client:
+            # As it was sent: redis-py reads some replies in its own way.
+            client.response_callbacks.clear()
+            yield client
+
+    def kill(self, port: int) -> None:
+        """Kill a node."""
+        self._processes[port].kill()
+        self._processes[port].wait()
+
+    def stop(self, port: int) -> None:
+        """Have a node stand still, with its connections open."""
+        self._processes[port].send_signal(signal.SIGSTOP)
+
+    def resume(self, port: int) -> None:
+        """Have a stopped node go on."""
+        self._processes[port].send_signal(signal.SIGCONT)
+
+    async def _id(self, port: int) -> str:
+        with suppress(RedisError, OSError):
+            return str(await self.ask(port, "CLUSTER", "MYID"))
+        return ""
+
+    async def _sees_all(self, port: int) -> bool:
+        stated: str = await self.ask(port, "CLUSTER", "INFO")
+        fields = dict(line.split(":", 1) for line in stated.split() if ":" in line)
+        if fields["cluster_state"] != "ok" or fields["cluster_known_nodes"] != str(self._wanted):
+            return False
+        nodes: str = await self.ask(port, "CLUSTER", "NODES")
+        if "fail" in nodes or "handshake" in nodes:
+            return False
+        info: str = await self.ask(port, "INFO", "replication")
+        return "master_link_status:down" not in info
+
+
+def tag_in(slots: Iterable[int]) -> str:
+    """Find a text whose slot is one of these."""
+    wanted = set(slots)
+    return next(f"t{number}" for number in range(10**6) if slot_of(f"t{number}") in wanted)
+
+
+@asynccontextmanager
+async def running_cluster(
+    *options: str,
+    primaries: int = 3,
+    replicas: int = 0,
+    certificate: tuple[Path, Path] | None = None,
+) -> AsyncGenerator[Cluster]:
+    """Run a cluster for the length of the block."""
+    with short_directory() as directory, ExitStack() as stack:
+        made = Cluster(
+            stack,
+            directory,
+            primaries=primaries,
+            replicas=replicas,
+            options=options,
+            certificate=certificate,
+        )
+        async with asyncio.timeout(_PATIENCE_S):
+            await made.start()
+        yield made

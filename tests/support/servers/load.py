@@ -1,0 +1,110 @@
+"""Writers that go on while their server is lost, and what must be true of it afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from typing import Any
+
+from redis_state import RedisStateStore
+from redis_state.models import TaskStatus
+from redis_state.testing import eventually
+from tests.support.samples import update as make_update
+
+
+@dataclass
+class Load:
+    """Writers, each of its own session in a fixed order, and one who watches the first."""
+
+    store: RedisStateStore
+    sessions: list[str]
+    acknowledged: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+    watched: list[str] = field(default_factory=list[str])
+    over: bool = False
+
+    async def more(self) -> None:
+        """Wait until every writer has written some more."""
+        before = {session: len(done) for session, done in self.acknowledged.items()}
+        await eventually(
+            lambda: all(len(self.acknowledged[each]) > n + 5 for each, n in before.items()),
+            "all have written",
+            timeout_s=60,
+        )
+
+    async def kept(self, session_id: str) -> list[str]:
+        """Read all update ids of a session."""
+        found: list[str] = []
+        page = await self.store.read_updates(session_id)
+        while page.entries:
+            found += [update.update_id for update in page.values]
+            page = await self.store.read_updates(session_id, after=page.cursor)
+        return found
+
+    async def check(self) -> None:
+        """All that was acknowledged is there, once and in order, and was watched."""
+        for session in self.sessions:
+            assert await self.kept(session) == self.acknowledged[session]
+        first = self.acknowledged[self.sessions[0]]
+        await eventually(lambda: self.watched == first, "all of it was watched")
+
+    async def _write(self, session_id: str) -> None:
+        done = self.acknowledged[session_id]
+        while not self.over:
+            update_id = f"{session_id}-{len(done)}"
+            await self.store.save_update(make_update(update_id, session_id=session_id))
+            done.append(update_id)
+            await asyncio.sleep(0.005)
+
+    async def _watch(self, session_id: str) -> None:
+        async with aclosing(self.store.watch_updates(session_id)) as entries:
+            async for entry in entries:
+                self.watched.append(entry.value.update_id)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncGenerator[Load]:
+        """Write and watch for the length of the block, then check. Any caller's error is raised."""
+        self.acknowledged = {session: [] for session in self.sessions}
+        watching = asyncio.create_task(self._watch(self.sessions[0]))
+        writing = [asyncio.create_task(self._write(session)) for session in self.sessions]
+        try:
+            await self.more()
+            yield self
+            self.over = True
+            await asyncio.gather(*writing)
+            await self.check()
+        finally:
+            for task in (watching, *writing):
+                task.cancel()
+            await asyncio.wait({watching, *writing})
+
+
+@asynccontextmanager
+async def tasks(store: RedisStateStore) -> AsyncGenerator[Callable[[], Awaitable[None]]]:
+    """Serve a pool; give what submits a task and waits for its end. Without arq it does nothing."""
+    if find_spec("arq") is None:
+
+        async def nothing() -> None:
+            pass
+
+        yield nothing
+        return
+    from tests.support.processes.pools import SESSION, becomes, pool  # noqa: PLC0415 - needs the extra
+
+    async def work(context: Any) -> Any:
+        return await context.step("work", lambda: "done")
+
+    async with pool(store, {"work": work}) as client:
+
+        async def run_one() -> None:
+            task = await client.submit("work", "x", session_id=SESSION)
+            await becomes(client, task, TaskStatus.COMPLETE)
+
+        yield run_one
+
+
+def load(store: RedisStateStore, *, writers: int) -> Load:
+    """Make a load of so many writers."""
+    return Load(store, [f"session{number}" for number in range(writers)])
