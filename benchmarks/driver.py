@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -30,12 +31,14 @@ class Contender:
         module: str = "benchmarks.contender",
         python: Path | None = None,
         folder: Path | None = None,
+        settings: Mapping[str, str] | None = None,
     ) -> None:
         self.name: str = arguments[0]
         python = python or Path(sys.executable)
         if not python.is_file():
             raise NotMeasured(f"{self.name}: no environment of its own ({python.parents[1].name})")
         environment = dict(os.environ, PYTHONPATH=str(ROOT), PYTHONWARNINGS="ignore")
+        environment.update(settings or {})
         if folder is not None:
             environment["REDIS_STATE_BENCH_FOLDER"] = str(folder)
         self._process = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""A server for one run: without persistence, on a loopback port, ended with the run."""
+"""A server for one run: on a loopback port, by itself without persistence, ended with the run."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ class BenchServer:
         *,
         modules: Sequence[Path] = (),
         libraries: Path | None = None,
+        more: Sequence[str] = (),
     ) -> None:
         self.binary: Path = binary or find_server_binary()
         self.folder: Path = Path(tempfile.mkdtemp(prefix="redis-state-bench-"))
@@ -40,6 +41,7 @@ class BenchServer:
         options = ["--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
         for module in modules:
             options += ["--loadmodule", str(module)]
+        options += more
         environment = dict(os.environ)
         if libraries is not None:
             environment["LD_LIBRARY_PATH"] = str(libraries)

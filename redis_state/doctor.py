@@ -22,6 +22,7 @@ from redis_state.store import RedisStateStore
 from redis_state.transport.clock import ms_of
 from redis_state.transport.connections.address import Address
 from redis_state.transport.diagnostics import Diagnostics
+from redis_state.transport.guarantee import DEMANDED, Guarantee
 
 _SCANNED = 2_000
 _CLOCK_S = 5.0
@@ -32,6 +33,7 @@ _CERTIFICATE_DAYS = 30
 _LONG_WAIT_S = 600.0
 _MOST_ARGUMENTS = 6
 _SLOTS = "16384"
+_FAST = {"guarantee": "fast", "guarantee_replicas": None}
 
 
 class Verdict(StrEnum):
@@ -66,7 +68,8 @@ async def examine(settings: Settings) -> list[Finding]:
 
     Errors: NoConnection if one of them cannot be reached.
     """
-    async with RedisStateStore(settings) as store:
+    # A server that cannot promise what the settings want is examined all the same.
+    async with RedisStateStore(settings.model_copy(update=_FAST)) as store:
         found: list[Finding] = []
         for address, sender in await store.transport.each_server():
             found += await _Examination(settings, address, Diagnostics(sender)).all()
@@ -94,6 +97,7 @@ class _Examination:
             ("memory", self._memory),
             ("persistence", self._persistence),
             ("replicas", self._replicas),
+            ("guarantee", self._guarantee),
             ("cluster", self._cluster),
             ("certificate", self._certificate),
             ("clock", self._clock),
@@ -225,6 +229,33 @@ class _Examination:
         elif not late:
             yield self._sound("replicas", f"{count} in sync")
 
+    async def _guarantee(self) -> Found:
+        guarantee = Guarantee.of(self._settings)
+        if guarantee is None:
+            return
+        name, sound = self._settings.guarantee, True
+        if guarantee.on_disk and not guarantee.trusted:
+            for setting, value in DEMANDED.items():
+                found = await self._setting(setting)
+                if found != value:
+                    sound = False
+                    yield self._finding(
+                        "guarantee",
+                        f"{setting} is {found}",
+                        f"every call of a store with guarantee={name!r} is refused",
+                        f"CONFIG SET {setting} {value}, and write it to the configuration file",
+                    )
+        if int(self._said("connected_slaves")) < guarantee.replicas:
+            sound = False
+            yield self._finding(
+                "guarantee",
+                f"{self._said('connected_slaves')} of {guarantee.replicas} replicas are connected",
+                f"every write of a store with guarantee={name!r} ends as OutcomeUnknown",
+                "connect more replicas, or lower guarantee_replicas",
+            )
+        if sound:
+            yield self._sound("guarantee", f"it can promise {name}")
+
     async def _cluster(self) -> Found:
         if self._info.get("cluster_enabled") != "1":
             return
@@ -301,7 +332,7 @@ class _Examination:
 
     async def _rights(self) -> Found:
         user = (await self._ask.user()).decode()
-        needed = commands_of(Role.APP)
+        needed = commands_of(Role.APP, self._settings)
         missing = [name for name in needed if not await self._may(user, name)]
         if missing:
             yield self._finding(
@@ -317,7 +348,7 @@ class _Examination:
         """Return whether a user may run a command. Errors: CommandRefused if that is a secret."""
         for arguments in _samples(command, self._settings):
             try:
-                return bool(await self._ask.may(user, command, *arguments) == b"OK")
+                return bool(await self._ask.may(user, *command.split("|"), *arguments) == b"OK")
             except CommandRefused as error:
                 if "wrong number of arguments" not in str(error):
                     raise

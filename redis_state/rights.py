@@ -15,7 +15,8 @@ from enum import StrEnum
 from redis_state.errors import ConfigError
 from redis_state.scripts.loader import SCRIPTS
 from redis_state.settings import Settings
-from redis_state.transport.commands import COMMANDS
+from redis_state.transport.commands import COMMANDS, READING
+from redis_state.transport.guarantee import Guarantee
 
 _PLAIN = re.compile(r"[\w.:@/-]+", re.ASCII)
 _CALLED = re.compile(r"redis\.p?call\(\s*'(\w+)'")
@@ -34,15 +35,6 @@ _QUEUE = (
 )
 _SCAN = ("SCAN", "UNLINK", "PTTL")
 _CLUSTER = ("CLUSTER|SLOTS", "ASKING")
-# Commands that change nothing. A lifetime that a reader may not renew is left as it is.
-_READ = frozenset(
-    (
-        *("EXISTS", "GET", "HEXISTS", "HGET", "HGETALL", "HKEYS", "HLEN", "HMGET", "LINDEX"),
-        *("LLEN", "LRANGE", "PEXPIRETIME", "PTTL", "TIME", "XLEN", "XRANGE", "XREVRANGE"),
-        *("ZCARD", "ZCOUNT", "ZLEXCOUNT", "ZRANGE", "ZRANGEBYLEX", "ZRANGEBYSCORE", "ZREVRANGE"),
-        *("ZREVRANGEBYLEX", "ZREVRANGEBYSCORE", "ZSCORE"),
-    )
-)
 
 
 class Role(StrEnum):
@@ -83,16 +75,23 @@ class UserRule:
         return "ACL SETUSER " + " ".join(self.words())
 
 
-def commands_of(role: Role) -> list[str]:
-    """List the commands that a role needs on one server, sorted."""
+def commands_of(role: Role, settings: Settings | None = None) -> list[str]:
+    """List the commands that a role needs on one server, sorted.
+
+    The settings say which guarantee is wanted, which takes commands too.
+    """
+    guarantee = None if settings is None else Guarantee.of(settings)
     called = {name for each in SCRIPTS.values() for name in _CALLED.findall(each.text)}
     needed = called | set(COMMANDS) - {"SCAN"} | set(_RUN_ONCE)
     if role is Role.WATCHER:
-        needed &= _READ
+        # A lifetime that a reader may not renew is left as it is.
+        needed &= READING
     else:
         needed |= set(_QUEUE)
     if role is Role.ADMIN:
         needed |= set(_SCAN)
+    if guarantee is not None:
+        needed |= set(guarantee.commands)
     return sorted(needed | set(_CONNECT) | set(_SCRIPTS) | set(_LISTEN))
 
 
@@ -117,7 +116,7 @@ def user_rule(
         if not _PLAIN.fullmatch(name):
             raise ConfigError(f"the {what} {name!r} has characters that a rule cannot have")
     keys, channels = [f"{namespace}:*"], [f"{namespace}:*"]
-    commands = commands_of(role)
+    commands = commands_of(role, settings)
     if cluster:
         commands = sorted({*commands, *_CLUSTER})
         keys.append(f"{{{namespace}}}:*")

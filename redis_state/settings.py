@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, SecretStr, field_validator
+from pydantic import Field, SecretStr, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from redis_state.errors import ConfigError
@@ -49,6 +49,19 @@ class Settings(BaseSettings):
 
     It lowers the latency of single calls and costs CPU. 0 switches it off.
     """
+
+    guarantee: Literal["fast", "replicated", "durable"] = "fast"
+    """What an answer promises: see the guide to guarantees that can be chosen.
+
+    `replicated`: the write is on `guarantee_replicas` replicas. `durable`: on the server's disk.
+    """
+    guarantee_replicas: Annotated[int, Field(ge=0, le=100)] | None = None
+    """How many replicas have a write before its caller is answered.
+
+    By default 1 if `replicated`. If `durable`, none; with more, they have it on their disks.
+    """
+    durable_trusted: bool = False
+    """Believe a server that does not say how it syncs its disk, as a managed one may not."""
 
     max_events_per_trace: _Count = 50_000
     """The newest audit events of a trace that are kept. 0 sets no limit."""
@@ -100,9 +113,10 @@ class Settings(BaseSettings):
 
     @field_validator("*", mode="before")
     @classmethod
-    def _is_no_truth(cls, value: Any) -> Any:
-        if isinstance(value, bool):  # pydantic takes it for a number
-            raise ValueError("a truth value is no setting")  # noqa: TRY004 - pydantic names the field
+    def _is_no_truth(cls, value: Any, info: ValidationInfo) -> Any:
+        # pydantic takes it for a number.
+        if isinstance(value, bool) and info.field_name != "durable_trusted":
+            raise ValueError("a truth value is no setting")
         return value
 
     oauth_token_keys: SecretStr | None = None

@@ -162,12 +162,12 @@ class Call(EagerFuture):
         return not (self.done() or (self.repeatable and small))
 
 
-def next_batch(*sources: deque[Call]) -> list[Call]:
-    """Take the next calls that are still wanted, those of the first source first."""
+def next_batch(*sources: deque[Call], most: int = BATCH_COMMANDS) -> list[Call]:
+    """Take the next ``most`` calls that are still wanted, those of the first source first."""
     batch: list[Call] = []
     size = 0
     for source in sources:
-        while source and len(batch) < BATCH_COMMANDS and size < BATCH_BYTES:
+        while source and len(batch) < most and size < BATCH_BYTES:
             call = source.popleft()
             if call.wanted():
                 call.sent = True

@@ -20,6 +20,15 @@ COMMANDS = (
     *("SCAN", "SET", "TIME", "UNLINK", "XLEN", "XRANGE", "ZRANGE", "ZRANGEBYLEX"),
     *("ZRANGEBYSCORE", "ZREVRANGE", "ZREVRANGEBYLEX", "ZREVRANGEBYSCORE"),
 )
+# Those that change nothing, here or in a script.
+READING = frozenset(
+    (
+        *("EXISTS", "GET", "HEXISTS", "HGET", "HGETALL", "HKEYS", "HLEN", "HMGET", "INFO"),
+        *("LINDEX", "LLEN", "LRANGE", "PEXPIRETIME", "PING", "PTTL", "SCAN", "TIME", "XLEN"),
+        *("XRANGE", "XREVRANGE", "ZCARD", "ZCOUNT", "ZLEXCOUNT", "ZRANGE", "ZRANGEBYLEX"),
+        *("ZRANGEBYSCORE", "ZREVRANGE", "ZREVRANGEBYLEX", "ZREVRANGEBYSCORE", "ZSCORE"),
+    )
+)
 
 
 class Commands:

@@ -15,6 +15,9 @@ A call is in one of three places, and the order within them is the order of the 
     queue     not sent yet
     inflight  sent, its reply outstanding
 
+A sender with a guarantee keeps replies until replicas have the writes before them: see `guarantee`.
+Until then the calls are in flight.
+
 When the connection breaks, a repeatable call in flight goes back to ``again``. Any other fails as
 *outcome unknown*. Unsent calls stay queued until their deadline. A reply without a call breaks the
 connection too: the replies after it could go to the wrong callers.
@@ -55,9 +58,12 @@ from redis_state.transport.batch import (
     verb_of,
 )
 from redis_state.transport.calls import CallSender
+from redis_state.transport.confirming import BATCH_COMMANDS as CONFIRMED_COMMANDS
+from redis_state.transport.confirming import Confirming, NotConfirmed
 from redis_state.transport.connections.locator import Locator
 from redis_state.transport.connections.protocol import RespProtocol
 from redis_state.transport.connections.reconnecting import ReconnectingConnection
+from redis_state.transport.guarantee import Guarantee
 from redis_state.transport.keys import call_key
 from redis_state.transport.wire.reply_errors import Refusal, again, not_now, reply_error
 from redis_state.transport.wire.resp import (
@@ -99,10 +105,14 @@ class Sender(CallSender):
         call_timeout_s: float = 5.0,
         connect_timeout_s: float = 5.0,
         busy_poll_s: float = 0.0,
+        guarantee: Guarantee | None = None,
         left: Callable[[], None] = lambda: None,
         numbers: Iterator[int] | None = None,
     ) -> None:
         super().__init__(numbers)
+        self._confirming = Confirming(guarantee, call_timeout_s, self._mark_key)
+        # How many calls are written at once.
+        self._most = CONFIRMED_COMMANDS if self._confirming.needed else BATCH_COMMANDS
         # Called when a server is left because it is not the one to ask.
         self._left = left
         self._shown_as = shown_as
@@ -115,6 +125,7 @@ class Sender(CallSender):
             name="redis_state sender",
             connect_timeout_s=connect_timeout_s,
             longest_backoff_s=_LONGEST_BACKOFF_S,
+            check=None if guarantee is None else guarantee.check,
         )
         self._batches = 0
         self._again: deque[Call] = deque()
@@ -171,8 +182,9 @@ class Sender(CallSender):
         del key
         protocol = self._connection.protocol
         waiting = self._queue or self._inflight or self._again or self._holding
+        may_write = not (waiting or self._closed or self._confirming.needed)
         at_once = False
-        if protocol is not None and not (waiting or self._closed) and protocol.writable():
+        if may_write and protocol is not None and protocol.writable():
             # Before all else: the server works while the call is recorded.
             at_once = True
             script, key_count, argument_count, _ = form
@@ -217,7 +229,7 @@ class Sender(CallSender):
     @property
     def pending(self) -> int:
         """Count the calls that have no outcome yet."""
-        return len(self._again) + len(self._queue) + len(self._inflight)
+        return len(self._again) + len(self._queue) + len(self._in_flight())
 
     async def drain(self, timeout_s: float | None = None) -> None:
         """Wait until every queued call has its outcome. Errors: TimeoutError."""
@@ -252,7 +264,9 @@ class Sender(CallSender):
 
     def ended(self) -> None:
         """Put back what may be repeated, and fail the rest of what is in flight."""
-        for call in self._inflight:
+        in_flight = self._in_flight()
+        self._confirming.forget()
+        for call in in_flight:
             if call.repeatable:
                 call.lost = True
                 self._again.append(call)
@@ -293,7 +307,7 @@ class Sender(CallSender):
         """
         if self._connection.protocol is None:
             self._connection.need()
-        elif len(self._queue) >= BATCH_COMMANDS:
+        elif len(self._queue) >= self._most:
             self._flush()
         elif not self._flushing:
             self._flushing = True
@@ -304,14 +318,20 @@ class Sender(CallSender):
         self._flush()
 
     def _flush(self) -> None:
-        protocol = self._connection.protocol
+        protocol, confirming = self._connection.protocol, self._confirming
         if protocol is not None and not self._holding:
             while (self._queue or self._again) and protocol.writable():
-                batch = next_batch(self._again, self._queue)
+                if confirming.outstanding:
+                    break
+                batch = next_batch(self._again, self._queue, most=self._most)
                 if batch:
                     self._batches += 1
                     self._inflight.extend(batch)
                     parts, shares = packed(batch, self._loaded, sharing=self._sharing is True)
+                    if confirming.covers(batch):
+                        request, of_request = confirming.request()
+                        parts.append(request)
+                        shares.extend(of_request)
                     self._shares.extend(shares)
                     protocol.write(b"".join(parts))
         self._note_idle()
@@ -323,10 +343,11 @@ class Sender(CallSender):
         no reply to it.
         """
         check_replies(replies, self._shares)
-        inflight, shares = self._inflight, self._shares
+        inflight, shares, confirming = self._inflight, self._shares, self._confirming
         for reply in replies:
             share = shares.popleft()
-            if share == 0:
+            if share <= 0:
+                self._hear_beside(share, reply)
                 continue
             if share > 1 and isinstance(reply, Refusal):
                 self._refused_together(share, reply)
@@ -337,12 +358,52 @@ class Sender(CallSender):
                     self._refused(call, of_call)
                 elif self._holding and call.repeatable and self._follows(call):
                     self._hold_behind(call)
+                elif confirming.outstanding:
+                    confirming.keep(call, of_call)
                 elif not call.done():
                     call.resolve(of_call)
-        if not inflight:
-            if self._holding:
-                self._resume()
-            self._note_idle()
+        if not (inflight or confirming.outstanding):
+            self._all_over()
+
+    def _all_over(self) -> None:
+        """Go on: nothing is in flight."""
+        if self._holding:
+            self._resume()
+        self._note_idle()
+
+    def _hear_beside(self, share: int, reply: Any) -> None:
+        """Take a reply that is no call's. Answer the calls that are confirmed by it."""
+        if share == 0:
+            return
+        protocol, confirming = self._connection.protocol, self._confirming
+        try:
+            more = confirming.hear(share, reply)
+        except NotConfirmed as error:
+            # The calls are repeated where the address leads now, and confirmed there.
+            self._trouble = f"not confirmed: {error}"
+            if protocol is not None:
+                protocol.leave(self._trouble)
+            self._left()
+            return
+        if more is not None and protocol is not None:
+            self._shares.extend(more[1])
+            protocol.write(more[0])
+        elif not confirming.outstanding:
+            # What the callers call now leaves together, at the end of this turn.
+            for call, of_call in confirming.take():
+                if not call.done():
+                    call.resolve(of_call)
+            if self._queue or self._again:
+                self._flush_soon()
+
+    def _mark_key(self, another: bool) -> str:  # noqa: FBT001
+        """Return the key of the mark; ``another`` than before, whose slot is not here."""
+        del another
+        return f"{self._confirming.namespace}:mark"
+
+    def _in_flight(self) -> list[Call]:
+        """List what was sent and is not over, in order: not answered, or not confirmed."""
+        return [*self._confirming.calls(), *self._inflight]
 
     def _refused_together(self, share: int, error: Refusal) -> None:
         """Refuse each call of a shared command as it would have been refused alone."""
@@ -442,6 +503,8 @@ class Sender(CallSender):
     def _expire(self) -> None:
         self._alarm_at = inf
         now = monotonic()
+        for call in self._confirming.expire(now):
+            call.fail(self._outcome(call, f"answered, but {self._confirming.reason}"))
         for call in self._inflight:
             if call.deadline <= now:
                 call.fail(self._outcome(call, "sent, not answered by the deadline"))
@@ -451,9 +514,9 @@ class Sender(CallSender):
                 call.fail(self._outcome(call, before + self._trouble))
         self._again = deque(call for call in self._again if call.deadline > now and call.wanted())
         self._queue = deque(call for call in self._queue if call.deadline > now and call.wanted())
-        moments = [call.deadline for call in (*self._again, *self._queue, *self._inflight)]
+        moments = [call.deadline for call in (*self._again, *self._queue, *self._in_flight())]
         protocol = self._connection.protocol
-        if self._inflight and protocol is not None:
+        if protocol is not None and (self._inflight or self._confirming.outstanding):
             moments.append(self._look_at(protocol, now))
         if moments:
             self._arm(max(min(moments), now + _GRAIN_S))
@@ -465,6 +528,8 @@ class Sender(CallSender):
         A server that is busy for so long gets the calls again under the same ids. This is rare: a
         new connection is in use once the server has replied on it.
         """
+        if not self._inflight:
+            return self._look_at_confirmation(protocol, now)
         oldest = self._inflight[0]
         if oldest.deadline <= now and now - protocol.heard_at > _GRAIN_S:
             # The oldest reply is overdue: nothing behind it can be heard on this connection.
@@ -476,6 +541,15 @@ class Sender(CallSender):
             + max(_SILENT_S, call.timeout * _SILENT_PART)
             for call in self._inflight
         )
+        return self._end_if_silent(protocol, silent_at, now)
+
+    def _look_at_confirmation(self, protocol: RespProtocol, now: float) -> float:
+        """Give up a connection on which a confirmation is not even late, as `_look_at` does."""
+        patience_s = max(_SILENT_S, self._call_timeout_s * _SILENT_PART)
+        since = max(protocol.heard_at, self._confirming.requested_at)
+        return self._end_if_silent(protocol, since + patience_s, now)
+
+    def _end_if_silent(self, protocol: RespProtocol, silent_at: float, now: float) -> float:
         if silent_at <= now:
             protocol.abort(f"nothing was heard for {now - protocol.heard_at:.1f} s")
         return silent_at
@@ -497,8 +571,9 @@ class Sender(CallSender):
 
     def _abandon(self) -> None:
         """Give every remaining call an outcome; the store or the loop is going away."""
-        self._queue.extendleft(reversed(self._inflight))
+        self._queue.extendleft(reversed(self._in_flight()))
         self._inflight.clear()
+        self._confirming.forget()
         self._shares.clear()
         self._fail_waiting("the connection was closed")
         if self._alarm is not None:

@@ -16,6 +16,7 @@ from redis_state.transport.commands import Commands
 from redis_state.transport.connections.address import Address
 from redis_state.transport.connections.locator import EmbeddedLocator, FixedServer, Locator
 from redis_state.transport.connections.sentinel import Sentinels
+from redis_state.transport.guarantee import Guarantee
 from redis_state.transport.sender import Sender
 from redis_state.transport.subscriber import Subscriber
 
@@ -48,6 +49,7 @@ class Transport:
     def __init__(self, settings: Settings) -> None:
         self.settings: Settings = settings
         self.address: Address = Address.parse(settings.url.get_secret_value())
+        self._guarantee: Guarantee | None = Guarantee.of(settings)
         self._links: dict[asyncio.AbstractEventLoop, _Links] = {}
         self._lock = threading.Lock()
         self._embedded: EmbeddedSocket | None = None
@@ -133,6 +135,7 @@ class Transport:
                 call_timeout_s=call_s,
                 connect_timeout_s=connect_s,
                 busy_poll_s=busy_poll_s,
+                guarantee=self._guarantee,
             )
             subscriber = Subscriber(sender, shown_as=shown_as, connect_timeout_s=connect_s)
             # It may listen to a node that is cut off.
@@ -148,6 +151,7 @@ class Transport:
                 call_timeout_s=call_s,
                 connect_timeout_s=connect_s,
                 busy_poll_s=busy_poll_s,
+                guarantee=self._guarantee,
                 # A replica accepts subscriptions, and may not hear what is published.
                 left=subscriber.renew,
             )

@@ -8,6 +8,7 @@ from time import monotonic
 from typing import Any, Protocol
 
 from redis_state.transport.batch import Call, Redirect
+from redis_state.transport.cluster.slots import slot_of
 from redis_state.transport.connections.address import Address, Endpoint
 from redis_state.transport.connections.locator import FixedServer
 from redis_state.transport.connections.protocol import RespProtocol
@@ -16,6 +17,9 @@ from redis_state.transport.wire.reply_errors import Refusal
 
 # Not executed: the call is another node's, or cannot be served yet.
 _REDIRECTED = frozenset({"MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN"})
+
+# How many keys are tried for one in a slot of the node.
+_MARKS = 1 << 16
 
 # A node that has calls and says nothing for so long may have been replaced.
 _SILENT_S = 0.5
@@ -29,6 +33,10 @@ class Router(Protocol):
 
     def drained(self, node: NodeSender) -> None:
         """Release the slots that waited for the replies of a node."""
+
+    def has_slot(self, node: NodeSender, slot: int) -> bool:
+        """Return whether a node has a slot, and simply serves it."""
+        ...
 
     def in_trouble(self) -> None:
         """Look who has which slot: a node was lost, or could not be reached."""
@@ -48,7 +56,7 @@ class NodeSender(Sender):
         router: Router,
         *,
         numbers: Iterator[int],
-        **options: float,
+        **options: Any,
     ) -> None:
         super().__init__(
             FixedServer(address),
@@ -61,6 +69,7 @@ class NodeSender(Sender):
         self._redirected: list[Call] = []
         self._sharing = self.shares
         self._is_lost = False
+        self._mark_number = 0
         self.address: Address = address
         self.endpoint: Endpoint = (address.options["host"], address.options["port"])
 
@@ -87,7 +96,7 @@ class NodeSender(Sender):
 
     def slots_in_flight(self) -> set[int]:
         """Return the slots of the calls that have no reply yet."""
-        return {call.slot for call in self._inflight}
+        return {call.slot for call in self._in_flight()}
 
     def slots_waiting(self) -> set[int]:
         """Return the slots of the calls that are not in flight."""
@@ -119,9 +128,10 @@ class NodeSender(Sender):
 
     def _is_silent(self) -> bool:
         protocol = self._connection.protocol
-        if protocol is None or not self._inflight:
+        in_flight = self._in_flight()
+        if protocol is None or not in_flight:
             return False
-        oldest = self._inflight[0]
+        oldest = in_flight[0]
         since = max(protocol.heard_at, oldest.deadline - oldest.timeout)
         return monotonic() - since > _SILENT_S
 
@@ -139,6 +149,21 @@ class NodeSender(Sender):
 
     def _ask_sharing(self, key: str) -> None:
         """Do nothing: it is known."""
+
+    def _mark_key(self, another: bool) -> str:  # noqa: FBT001 - as its base
+        """Return the key of the mark, of a slot that the node has."""
+        if another:
+            # It has lost the slot of the one before, or is losing it.
+            self._router.in_trouble()
+            self._mark_number += 1
+        prefix = super()._mark_key(another)
+        last = self._mark_number + _MARKS
+        while self._mark_number < last and not self._serves(f"{prefix}:{{{self._mark_number}}}"):
+            self._mark_number += 1
+        return f"{prefix}:{{{self._mark_number}}}"
+
+    def _serves(self, key: str) -> bool:
+        return self._router.has_slot(self, slot_of(key))
 
     def _refused(self, call: Call, error: Refusal) -> None:
         if error.code in _REDIRECTED and call.slot >= 0:

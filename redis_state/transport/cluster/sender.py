@@ -29,6 +29,7 @@ from redis_state.transport.cluster.detour import Detour
 from redis_state.transport.cluster.node import NodeSender
 from redis_state.transport.cluster.slots import SLOTS, SlotMap, read_slot_map, slot_of
 from redis_state.transport.connections.address import Address, Endpoint
+from redis_state.transport.guarantee import Guarantee
 from redis_state.transport.wire.reply_errors import again
 from redis_state.transport.wire.resp import Argument
 
@@ -56,6 +57,7 @@ class ClusterSender(CallSender):
         call_timeout_s: float,
         connect_timeout_s: float,
         busy_poll_s: float = 0.0,
+        guarantee: Guarantee | None = None,
     ) -> None:
         super().__init__()
         # Nothing is checked before it is shared: a form is of one slot.
@@ -64,6 +66,7 @@ class ClusterSender(CallSender):
         self._call_timeout_s = call_timeout_s
         self._connect_timeout_s = connect_timeout_s
         self._busy_poll_s = busy_poll_s
+        self._guarantee = guarantee
         self._known: dict[Endpoint, None] = dict.fromkeys(address.endpoints)
         self._nodes: dict[Endpoint, NodeSender] = {}
         self._owners: list[NodeSender | None] = [None] * SLOTS
@@ -168,6 +171,10 @@ class ClusterSender(CallSender):
         for detour in behind:
             detour.release(put_back[detour.slot])
             self._advance(detour)
+
+    def has_slot(self, node: NodeSender, slot: int) -> bool:
+        """Return whether a node has a slot, and simply serves it."""
+        return self._owners[slot] is node and slot not in self._detours
 
     def in_trouble(self) -> None:
         """Read who has which slot, again and again until all calls have a node that answers."""
@@ -297,6 +304,7 @@ class ClusterSender(CallSender):
                 call_timeout_s=self._call_timeout_s,
                 connect_timeout_s=self._connect_timeout_s,
                 busy_poll_s=self._busy_poll_s,
+                guarantee=self._guarantee,
             )
         return node
 

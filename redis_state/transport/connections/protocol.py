@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from operator import attrgetter
 from socket import gaierror
@@ -33,6 +33,8 @@ log: logging.Logger = logging.getLogger(__name__)
 
 # Takes the replies of one read together: they are counted before any of them is given away.
 Heard = Callable[[list[Any]], None]
+# Looks at a new connection before it is used.
+Check = Callable[[RedisConnection], Awaitable[None]]
 
 _BUFFER_BYTES = 1 << 16
 _TLS_TRY_S = 0.5
@@ -150,10 +152,12 @@ class RespProtocol(asyncio.BufferedProtocol):
             self._ended.set_result(how)
 
 
-async def open_protocol(address: Address, hear: Heard, *, timeout_s: float) -> RespProtocol:
-    """Connect to a server that is ready to serve.
+async def open_protocol(
+    address: Address, hear: Heard, *, timeout_s: float, check: Check | None = None
+) -> RespProtocol:
+    """Connect to a server that is ready to serve, and passes a ``check``.
 
-    Errors: NoConnection, which is ``final`` if a retry is useless.
+    Errors: NoConnection, which is ``final`` if a retry is useless; what ``check`` raises.
     """
     connection = address.connection(connect_timeout_s=timeout_s)
     failure: NoConnection
@@ -161,6 +165,8 @@ async def open_protocol(address: Address, hear: Heard, *, timeout_s: float) -> R
         async with asyncio.timeout(timeout_s):
             await connection.connect()
             stated = await _greet(connection)
+            if check is not None:
+                await check(connection)
         problem = server_problem(stated)
         if problem is not None:
             failure = BackendUnavailable(str(address), problem, final=True)

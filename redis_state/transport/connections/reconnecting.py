@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from redis_state.errors import BackendUnavailable
 from redis_state.transport.connections.address import Address
 from redis_state.transport.connections.locator import Locator
-from redis_state.transport.connections.protocol import RespProtocol, open_protocol
+from redis_state.transport.connections.protocol import Check, RespProtocol, open_protocol
 
 _FIRST_BACKOFF_S = 0.01
 _MOVED = "the server to use is another one now"
@@ -47,12 +47,14 @@ class ReconnectingConnection:
         name: str,
         connect_timeout_s: float,
         longest_backoff_s: float,
+        check: Check | None = None,
     ) -> None:
         self._listener = listener
         self._locator = locator
         self._name = name
         self._connect_timeout_s = connect_timeout_s
         self._longest_backoff_s = longest_backoff_s
+        self._check = check
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._closed = False
@@ -127,7 +129,10 @@ class ReconnectingConnection:
         try:
             async with opening:
                 return await open_protocol(
-                    address, self._listener.hear, timeout_s=self._connect_timeout_s
+                    address,
+                    self._listener.hear,
+                    timeout_s=self._connect_timeout_s,
+                    check=self._check,
                 )
         except TimeoutError:
             raise BackendUnavailable(str(address), _MOVED) from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import SecretStr
@@ -14,6 +15,7 @@ from redis_state import RedisStateStore, Settings, TaskClient
 from redis_state.doctor import Finding, Verdict, examine
 from redis_state.errors import NoConnection
 from redis_state.rights import Role, user_rule
+from redis_state.settings import make_settings
 from redis_state.testing import eventually
 from redis_state.transport.sender import Sender
 from tests.support.samples import update as make_update
@@ -42,9 +44,9 @@ def settings_of(url: str) -> Settings:
     return Settings(url=SecretStr(url), namespace="t")
 
 
-async def findings(url: str) -> dict[str, Finding]:
+async def findings(url: str, **options: Any) -> dict[str, Finding]:
     """Return what was found, by question."""
-    found = await examine(settings_of(url))
+    found = await examine(make_settings(url, namespace="t", **options))
     return {each.question: each for each in found if each.state is Verdict.FINDING}
 
 
@@ -60,6 +62,20 @@ async def test_a_sound_server_has_no_finding_and_an_answer_to_each_question(
         *("version", "role", "memory", "persistence", "replicas", "clock", "lifetimes"),
         *("rights", "queue"),
     }
+
+
+@pytest.mark.parametrize(
+    ("guarantee", "says"),
+    [("durable", "appendfsync is everysec"), ("replicated", "0 of 1 replicas are connected")],
+)
+async def test_a_server_that_cannot_promise_the_class_of_the_settings_is_found(
+    own_url: str, admin: Sender, guarantee: str, says: str
+) -> None:
+    assert says in (await findings(own_url, guarantee=guarantee))["guarantee"].says
+    await admin.send("CONFIG", "SET", "appendfsync", "always", repeatable=True)
+    found = await examine(make_settings(own_url, namespace="t", guarantee="durable"))
+    assert {each.state for each in found} == {Verdict.SOUND}
+    assert "guarantee" in {each.question for each in found}
 
 
 @pytest.mark.parametrize(

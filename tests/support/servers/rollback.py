@@ -100,7 +100,7 @@ class Replicas:
     """
 
     def __init__(self, name: Proxy, nodes: list[OwnServer], links: list[Proxy]) -> None:
-        self._name = name
+        self.name = name
         self._nodes = nodes
         # Before each node: the replica listens to its primary through it.
         self._links = links
@@ -109,7 +109,12 @@ class Replicas:
     @property
     def url(self) -> str:
         """The name that clients have."""
-        return self._name.url
+        return self.name.url
+
+    @property
+    def primary_url(self) -> str:
+        """The primary's own address."""
+        return self._nodes[self._primary].url
 
     async def start(self) -> None:
         """Start both, and wait until they are in sync."""
@@ -121,6 +126,11 @@ class Replicas:
         """Let the replica fall behind from now on."""
         self._links[self._primary].silence()
 
+    def hear(self) -> None:
+        """Let the replica follow again: it asks for what it has missed."""
+        self._links[self._primary].silence(silent=False)
+        self._links[self._primary].cut()
+
     async def go_back(self, *, kill: bool = True) -> None:
         """Promote the lagging replica, and kill the primary or make it a replica."""
         old, new = self._nodes[self._primary], self._nodes[1 - self._primary]
@@ -128,10 +138,9 @@ class Replicas:
         if kill:
             await old.stop()
         await _report(new, "REPLICAOF", "NO", "ONE")
-        self._name.lead_to(new.url)
+        self.name.lead_to(new.url)
         await expect_no_witness(new.url)
-        self._links[self._primary].silence(silent=False)
-        self._links[self._primary].cut()
+        self.hear()
         self._primary = 1 - self._primary
         if kill:
             await old.start()
@@ -142,7 +151,7 @@ class Replicas:
         old, new = self._nodes[self._primary], self._nodes[1 - self._primary]
         await _report(old, "FAILOVER")
         await _shows(new, b"role:master")
-        self._name.lead_to(new.url)
+        self.name.lead_to(new.url)
         self._primary = 1 - self._primary
         await self._follow()
 

@@ -1,0 +1,127 @@
+"""The batch that replicas have not confirmed yet: its replies are kept until they have.
+
+See `guarantee` for what is promised, and why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import monotonic
+from typing import Any
+
+from redis_state.transport.batch import Call
+from redis_state.transport.guarantee import (
+    CONFIRMATION,
+    MARK,
+    Guarantee,
+    may_write,
+    packed_mark,
+)
+from redis_state.transport.wire.reply_errors import Refusal
+
+# The slot of the mark is another node's, or is being moved: another one is chosen.
+_ELSEWHERE = frozenset({"MOVED", "ASK", "TRYAGAIN"})
+
+# All that 64 callers, or ten times as many, have called meanwhile.
+BATCH_COMMANDS = 1024
+
+
+class NotConfirmed(Exception):
+    """The server refuses to confirm: it is not, or not any more, the one to use."""
+
+
+class Confirming:
+    """The replies of one connection that are kept until replicas have the writes before them."""
+
+    def __init__(
+        self, guarantee: Guarantee | None, call_timeout_s: float, mark_key: Callable[[bool], str]
+    ) -> None:
+        # How many replicas confirm a batch; 0 if an answer is all that callers want.
+        self.needed: int = 0 if guarantee is None else guarantee.replicas
+        # The calls that were answered, in order, with their replies.
+        self.answered: list[tuple[Call, Any]] = []
+        # Whether a confirmation is on its way. Nothing is sent behind it.
+        self.outstanding: bool = False
+        # What is missing, for calls whose time is up.
+        self.reason: str = ""
+        # When the server was last asked to confirm, by `time.monotonic`.
+        self.requested_at: float = 0.0
+        self._guarantee = guarantee
+        self._mark_key = mark_key
+        self._wait = b"" if guarantee is None else guarantee.confirmation(call_timeout_s)
+        self._refused: Refusal | None = None
+
+    @property
+    def namespace(self) -> str:
+        """The namespace that the mark is in."""
+        return self._sure().namespace
+
+    def covers(self, batch: list[Call]) -> bool:
+        """Return whether a batch has to be confirmed: it may write."""
+        return self.needed > 0 and any(map(may_write, batch))
+
+    def request(self) -> tuple[bytes, tuple[int, int]]:
+        """Return the commands that confirm what was written before, and whose their replies are."""
+        self.outstanding = True
+        self.requested_at = monotonic()
+        self.reason = f"0 of {self.needed} replicas have confirmed it"
+        another = self._refused is not None
+        self._refused = None
+        return packed_mark(self._mark_key(another)) + self._wait, (MARK, CONFIRMATION)
+
+    def keep(self, call: Call, reply: Any) -> None:
+        """Keep the reply to a call of the batch."""
+        self.answered.append((call, reply))
+
+    def calls(self) -> list[Call]:
+        """List the calls that are answered and not confirmed, in order."""
+        return [call for call, _ in self.answered if call.wanted()]
+
+    def expire(self, now: float) -> list[Call]:
+        """Give up the calls whose time is up; return them."""
+        overdue = [call for call, _ in self.answered if call.deadline <= now]
+        if overdue:
+            self.answered = [kept for kept in self.answered if kept[0].deadline > now]
+        return overdue
+
+    def hear(self, share: int, reply: Any) -> tuple[bytes, tuple[int, ...]] | None:
+        """Take the reply to a mark, or to a confirmation; None if nothing is to be sent for it.
+
+        Returns what to send, and whose its replies are, if replicas have not confirmed in time and
+        a caller still waits. Once ``outstanding`` is False, `take` has what was confirmed. Errors:
+        NotConfirmed.
+        """
+        if share == MARK:
+            self._refused = reply if isinstance(reply, Refusal) else None
+            return None
+        if isinstance(reply, Refusal):
+            raise NotConfirmed(str(reply))
+        if self._refused is not None:
+            if self._refused.code not in _ELSEWHERE:
+                raise NotConfirmed(str(self._refused))
+            if self.calls():
+                return self.request()
+        else:
+            have = self._sure().confirmed_by(reply)
+            self.reason = f"{have} of {self.needed} replicas have confirmed it"
+            if have < self.needed and self.calls():
+                self.requested_at = monotonic()
+                return self._wait, (CONFIRMATION,)
+        # Confirmed; or nobody waits, and what comes next is confirmed together with it.
+        self.outstanding = False
+        return None
+
+    def take(self) -> list[tuple[Call, Any]]:
+        """Take what was answered: it is confirmed."""
+        answered, self.answered = self.answered, []
+        return answered
+
+    def forget(self) -> None:
+        """Forget what was kept, and asked, of a connection that was lost."""
+        self.answered.clear()
+        self.outstanding = False
+        self._refused = None
+
+    def _sure(self) -> Guarantee:
+        assert self._guarantee is not None  # noqa: S101 - an invariant: something is confirmed
+        return self._guarantee

@@ -1,0 +1,157 @@
+"""What an answer promises: that enough replicas have the write, or that it is on the disk.
+
+A batch that may write is followed by two commands: a write of its own, the mark, and WAIT. Its
+replies are kept until WAIT confirms them, so a caller learns of nothing that a failover may undo.
+One batch is unconfirmed at a time. The server would not begin another one before, and what is
+called meanwhile leaves as one batch: one WAIT serves all of it.
+
+The mark is needed because WAIT counts the replicas that have the *connection's* last write. A call
+that finds its id writes nothing, and some servers then answer for a write that no replica has.
+
+WAIT waits for a part of a call's time, and is repeated until the deadline. A call that is not
+confirmed by then ends as *outcome unknown*. If the connection is lost first, the call is repeated
+on the next one under its id, and confirmed there.
+
+A disk needs no command: with ``appendfsync always`` the server syncs before it answers. WAITAOF
+does not help without it: with ``everysec`` some servers answer it before they have synced.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from redis.exceptions import ResponseError
+
+from redis_state.errors import ConfigError
+from redis_state.settings import Settings
+from redis_state.transport.batch import Call, verb_of
+from redis_state.transport.commands import READING
+from redis_state.transport.connections.address import RedisConnection
+from redis_state.transport.wire.resp import pack
+from redis_state.transport.wire.script import Script
+
+# Answered by the confirmation, not by a call; beside 0, of a command that nothing waits for.
+MARK, CONFIRMATION = -1, -2
+
+# Well below the silence after which a connection is given up.
+_SLICE_PART = 0.1
+_LONGEST_SLICE_S = 0.25
+# A full server refuses writes, but takes deletions: those must be confirmed too.
+_MARK = "#!lua flags=allow-oom\nreturn redis.call('SET', KEYS[1], '', 'PX', 1000)"
+_CALL = re.compile(r"redis\.p?call\(\s*(?:'(\w+)')?")
+# What a server has set that syncs its disk before it answers, also while it writes its file anew.
+DEMANDED = {"appendonly": "yes", "appendfsync": "always", "no-appendfsync-on-rewrite": "no"}
+
+
+@dataclass(frozen=True, slots=True)
+class Guarantee:
+    """How safe a write is before its caller hears of it.
+
+    ``replicas`` have it; if ``on_disk``, on their disks, and the server on its own. ``trusted``: a
+    server that does not say how it syncs is believed to do it before it answers.
+    """
+
+    namespace: str
+    replicas: int
+    on_disk: bool = False
+    trusted: bool = False
+
+    @classmethod
+    def of(cls, settings: Settings) -> Guarantee | None:
+        """Return what the settings ask for; None if an answer is all. Errors: ConfigError."""
+        level, namespace = settings.guarantee, settings.namespace
+        replicas, trusted = settings.guarantee_replicas, settings.durable_trusted
+        if level == "fast":
+            if replicas:
+                raise ConfigError("guarantee_replicas needs guarantee='replicated' or 'durable'")
+            return None
+        if level == "replicated":
+            if replicas == 0:
+                raise ConfigError("guarantee='replicated' needs at least one replica")
+            return cls(namespace, 1 if replicas is None else replicas)
+        return cls(namespace, replicas or 0, on_disk=True, trusted=trusted)
+
+    def confirmation(self, call_timeout_s: float) -> bytes:
+        """Write the command that waits for the replicas, packed."""
+        slice_s = min(call_timeout_s * _SLICE_PART, _LONGEST_SLICE_S)
+        slice_ms = max(1, int(slice_s * 1000))
+        if self.on_disk:
+            return pack(("WAITAOF", 0, self.replicas, slice_ms))
+        return pack(("WAIT", self.replicas, slice_ms))
+
+    def confirmed_by(self, reply: Any) -> int:
+        """Return how many replicas have the write, from the reply to the confirmation."""
+        return int(reply[1] if self.on_disk else reply)
+
+    @property
+    def commands(self) -> tuple[str, ...]:
+        """The commands that it needs beside the others, as rights name them."""
+        waiting = ("WAITAOF" if self.on_disk else "WAIT",) if self.replicas else ()
+        asking = ("CONFIG|GET",) if self.on_disk and not self.trusted else ()
+        return waiting + asking
+
+    async def check(self, connection: RedisConnection) -> None:
+        """Look whether a server can promise it, on a new connection.
+
+        Errors: ConfigError if it cannot; RedisError, OSError.
+        """
+        if self.replicas:
+            await self._check_wait(connection)
+        if self.on_disk:
+            await self._check_disk(connection)
+
+    async def _check_wait(self, connection: RedisConnection) -> None:
+        command = ("WAITAOF", 0, 0, 0) if self.on_disk else ("WAIT", 0, 0)
+        try:
+            await _ask(connection, *command)
+        except ResponseError as error:
+            raise ConfigError(f"this server cannot confirm its replicas: {error}") from None
+
+    async def _check_disk(self, connection: RedisConnection) -> None:
+        try:
+            stated: list[bytes] = await _ask(connection, "CONFIG", "GET", *DEMANDED)
+        except ResponseError as error:
+            if self.trusted:
+                return
+            raise ConfigError(
+                "this server does not say whether it syncs its disk before it answers "
+                f"({str(error).partition(',')[0]}): permit +config|get, or set durable_trusted if "
+                "you know that it does"
+            ) from None
+        words = [word.decode() for word in stated]
+        found = dict(zip(words[::2], words[1::2], strict=False))
+        wrong = [
+            f"{name} is {found.get(name)!r}, not {value!r}"
+            for name, value in DEMANDED.items()
+            if found.get(name) != value
+        ]
+        if wrong:
+            raise ConfigError(f"this server cannot promise guarantee='durable': {wrong[0]}")
+
+
+async def _ask(connection: RedisConnection, *command: str | int) -> Any:
+    packed = connection.pack_command(*command)
+    await connection.send_packed_command(packed, check_health=False)
+    return await connection.read_response()
+
+
+def packed_mark(key: str) -> bytes:
+    """Write the mark, packed. A second later it is gone."""
+    return pack(("EVAL", _MARK, 1, key))
+
+
+def may_write(call: Call) -> bool:
+    """Return whether a call may write."""
+    script = call.form[0]
+    if script is not None:
+        return script_writes(script)
+    return verb_of(call.arguments).upper() not in READING
+
+
+@lru_cache(maxsize=1024)
+def script_writes(script: Script) -> bool:
+    """Return whether a script may write: it calls what is no read, or what it is given."""
+    return any(name not in READING for name in _CALL.findall(script.text))

@@ -1,0 +1,380 @@
+"""Guarantees that can be chosen: what a caller was answered is where the class says that it is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from redis_state import RedisStateStore, Settings
+from redis_state.errors import ConfigError, OutcomeUnknown
+from redis_state.settings import make_settings
+from redis_state.testing import eventually
+from redis_state.transport.keys import Keys
+from tests.support.samples import update as make_update
+from tests.support.servers.clusters import Cluster, running_cluster
+from tests.support.servers.faults import (
+    Proxy,
+    certificate,
+    run_server,
+    sender_to,
+    short_directory,
+    tls_server_context,
+)
+from tests.support.servers.load import Load, load
+from tests.support.servers.rollback import Replicas, replicas
+from tests.support.servers.sentinels import running_sentinels
+from tests.support.timing import LONG_S
+
+WRITERS = 24
+SHORT_S = 1.5
+
+
+@pytest.fixture
+async def lagging(unused_tcp_port_factory: Callable[[], int]) -> AsyncIterator[Replicas]:
+    async with replicas((unused_tcp_port_factory(), unused_tcp_port_factory())) as made:
+        yield made
+
+
+def settings_of(url: str, **options: Any) -> Settings:
+    return make_settings(url, namespace="safe", guarantee="replicated", **options)
+
+
+def late() -> asyncio.Future[None]:
+    """Give a moment at which a replica would have confirmed long ago."""
+    return asyncio.ensure_future(asyncio.sleep(0.4))
+
+
+async def commands(store: RedisStateStore, name: str) -> int:
+    """Count the calls of a command that the server has seen."""
+    stated: bytes = await store.transport.sender.send("INFO", "commandstats", repeatable=True)
+    lines = dict(line.split(":", 1) for line in stated.decode().splitlines() if ":" in line)
+    fields = lines.get(f"cmdstat_{name}", "calls=0").split(",")
+    return int(fields[0].removeprefix("calls="))
+
+
+@pytest.mark.server
+async def test_nothing_that_was_acknowledged_is_lost_with_a_primary_whose_replica_lagged(
+    lagging: Replicas,
+) -> None:
+    async with RedisStateStore(settings_of(lagging.url, call_timeout_s=20.0)) as store:
+        writers = load(store, writers=WRITERS, watching=False)
+        async with writers.running():
+            for kill in (False, True):
+                await lagging.mark()
+                await stuck(writers)
+                await lagging.go_back(kill=kill)
+                await writers.more()
+
+
+async def stuck(writers: Load) -> None:
+    """Wait until no caller is answered any more: the replica hears nothing."""
+
+    async def still() -> bool:
+        before = sum(map(len, writers.acknowledged.values()))
+        await late()
+        return sum(map(len, writers.acknowledged.values())) == before
+
+    await eventually(still, "all callers wait", timeout_s=LONG_S)
+    assert writers.store.transport.sender.pending == WRITERS
+
+
+@pytest.mark.server
+async def test_the_fast_class_loses_acknowledged_writes_in_the_same_trial(
+    lagging: Replicas,
+) -> None:
+    """Else the test above would show nothing."""
+    settings = make_settings(lagging.url, namespace="safe")
+    async with RedisStateStore(settings) as store:
+        await lagging.mark()
+        for number in range(10):
+            await store.save_update(make_update(f"u{number}"))
+        await lagging.go_back()
+        assert (await store.read_updates("session")).values == []
+
+
+@pytest.mark.server
+async def test_a_write_that_no_replica_confirms_ends_as_unknown_and_can_be_repeated(
+    lagging: Replicas,
+) -> None:
+    async with RedisStateStore(settings_of(lagging.url, call_timeout_s=SHORT_S)) as store:
+        await store.save_update(make_update("before"))
+        await lagging.mark()
+        with pytest.raises(OutcomeUnknown, match="0 of 1 replicas have confirmed it"):
+            await store.save_update(make_update("u"))
+        # Reads need no replica, and do not wait behind what nobody waits for any more.
+        assert len((await store.read_updates("session")).values) == 2
+        lagging.hear()
+        await store.save_update(make_update("u"))
+        kept = (await store.read_updates("session")).values
+        assert [update.update_id for update in kept] == ["before", "u"]
+
+
+@pytest.mark.server
+async def test_a_replica_that_is_away_for_less_than_the_deadline_costs_no_error(
+    lagging: Replicas,
+) -> None:
+    async with RedisStateStore(settings_of(lagging.url)) as store:
+        await store.save_update(make_update("before"))
+        await lagging.mark()
+        waiting = [
+            asyncio.ensure_future(store.save_update(make_update(f"u{number}")))
+            for number in range(100)
+        ]
+        await late()
+        assert not any(call.done() for call in waiting)
+        lagging.hear()
+        await asyncio.gather(*waiting)
+        kept = (await store.read_updates("session")).values
+        assert [update.update_id for update in kept] == [
+            "before",
+            *(f"u{number}" for number in range(100)),
+        ]
+
+
+@pytest.mark.server
+async def test_a_repeated_call_that_writes_nothing_waits_for_the_replica_too(
+    lagging: Replicas,
+) -> None:
+    """Some servers count the replicas that have the connection's own last write: it has none."""
+    async with RedisStateStore(settings_of(lagging.url, call_timeout_s=LONG_S)) as store:
+        await store.save_update(make_update("before"))
+        await lagging.mark()
+        call = asyncio.ensure_future(store.save_update(make_update("u")))
+        async with sender_to(lagging.primary_url) as beside:
+            rows = Keys("safe").updates("session").rows
+
+            async def executed() -> bool:
+                return bool(await beside.send("XLEN", rows, repeatable=True) == 2)
+
+            await eventually(executed, "the server has executed it")
+        # Its reply is kept: the call is made again, on a connection that has written nothing.
+        assert lagging.name.cut()
+        await eventually(lambda: store.transport.sender.connections == 2, "it is connected again")
+        await late()
+        assert not call.done()
+        lagging.hear()
+        await call
+        assert len((await store.read_updates("session")).values) == 2
+
+
+@pytest.mark.server
+async def test_one_confirmation_serves_all_that_is_called_meanwhile(lagging: Replicas) -> None:
+    async with RedisStateStore(settings_of(lagging.url)) as store:
+        await store.save_update(make_update("first"))
+        before = await commands(store, "wait")
+        for turn in range(5):
+            await asyncio.gather(
+                *(store.save_update(make_update(f"{turn}-{number}")) for number in range(200))
+            )
+        # One at the beginning of each turn may leave alone.
+        assert await commands(store, "wait") - before <= 2 * 5
+        # Reads have none.
+        before = await commands(store, "wait")
+        await asyncio.gather(*(store.read_updates("session") for _ in range(20)))
+        assert await commands(store, "wait") == before
+
+
+@pytest.mark.server
+async def test_a_cancelled_caller_holds_nobody_up(lagging: Replicas) -> None:
+    async with RedisStateStore(settings_of(lagging.url, call_timeout_s=SHORT_S)) as store:
+        await store.save_update(make_update("before"))
+        await lagging.mark()
+        call = asyncio.ensure_future(store.save_memory_state("key", {"n": 1}))
+        await late()
+        call.cancel()
+        assert await store.load_memory_state("key") == {"n": 1}
+        lagging.hear()
+        await store.save_memory_state("key", {"n": 2})
+
+
+@pytest.mark.server
+async def test_a_full_server_confirms_what_it_still_takes(lagging: Replicas) -> None:
+    async with RedisStateStore(settings_of(lagging.url)) as store:
+        await store.save_memory_state("key", {"n": 1})
+        async with sender_to(lagging.primary_url) as beside:
+            await beside.send("CONFIG", "SET", "maxmemory", 1, repeatable=True)
+            await store.transport.sender.send("UNLINK", "other", repeatable=True)
+            await store.transport.drain()
+
+
+@pytest.mark.server
+async def test_40_callers_over_tls_survive_a_lagging_replica(
+    lagging: Replicas, tmp_path: Path
+) -> None:
+    cert, key = certificate(tmp_path, "IP:127.0.0.1")
+    async with Proxy(lagging.primary_url, tls=tls_server_context(cert, key)) as proxy:
+        url = f"rediss://127.0.0.1:{proxy.port}/0?ssl_ca_certs={cert}"
+        async with RedisStateStore(settings_of(url, call_timeout_s=LONG_S)) as store:
+
+            async def write_and_read(number: int) -> None:
+                for turn in range(5):
+                    value = {"caller": number, "turn": turn, "pad": "x" * (70_000 * (turn % 2))}
+                    await store.save_memory_state(f"user{number}", value)
+                    assert await store.load_memory_state(f"user{number}") == value
+
+            await asyncio.gather(*map(write_and_read, range(40)))
+            await lagging.mark()
+            again = asyncio.gather(*map(write_and_read, range(40)))
+            await late()
+            assert not again.done()
+            assert proxy.cut()
+            lagging.hear()
+            await again
+
+
+@pytest.mark.server
+async def test_a_dead_link_to_a_primary_that_was_asked_to_confirm_is_left(
+    lagging: Replicas,
+) -> None:
+    async with RedisStateStore(settings_of(lagging.url, call_timeout_s=6.0)) as store:
+        await store.save_update(make_update("before"))
+        await lagging.mark()
+        call = asyncio.ensure_future(store.save_update(make_update("u")))
+        await late()
+        assert lagging.name.half_open()
+        lagging.hear()
+        await call
+        assert store.transport.sender.connections == 2
+
+
+@pytest.mark.server
+async def test_a_planned_failover_of_sentinels_loses_nothing(
+    unused_tcp_port_factory: Callable[[], int],
+) -> None:
+    async with (
+        running_sentinels(unused_tcp_port_factory) as sentinels,
+        # All replicas: one that still follows the old primary confirms what will be lost.
+        RedisStateStore(
+            settings_of(sentinels.url, guarantee_replicas=2, call_timeout_s=20.0)
+        ) as store,
+        load(store, writers=WRITERS, watching=False).running() as writers,
+    ):
+        old = await sentinels.primary()
+        await sentinels.failover()
+        await sentinels.moved_from(old)
+        await writers.more()
+
+
+@pytest.fixture
+async def cluster() -> AsyncGenerator[Cluster]:
+    async with running_cluster(replicas=1) as made:
+        yield made
+
+
+@pytest.mark.server
+async def test_nothing_is_lost_on_a_cluster_whose_primary_dies_while_slots_move(
+    cluster: Cluster,
+) -> None:
+    async with (
+        RedisStateStore(settings_of(cluster.url, call_timeout_s=30.0)) as store,
+        load(store, writers=WRITERS, watching=False).running() as writers,
+    ):
+        # The marks are in some of these slots.
+        await cluster.move(range(0, 5461, 40), cluster.ports[1])
+        await writers.more()
+        for port in (cluster.ports[0], cluster.ports[2]):
+            cluster.kill(port)
+            await cluster.failed_over(port)
+            # The new primary has no replica before this one is back.
+            cluster.start_node(port)
+            await writers.more()
+
+
+@asynccontextmanager
+async def server(*options: str) -> AsyncGenerator[str]:
+    with short_directory() as directory, run_server(directory, *options) as url:
+        async with sender_to(url) as sender:
+            await sender.send("PING", repeatable=True)
+        yield url
+
+
+ALWAYS = ("--appendonly", "yes", "--appendfsync", "always")
+
+
+@pytest.mark.server
+@pytest.mark.parametrize(
+    ("options", "wrong"),
+    [
+        ((), "appendonly is 'no', not 'yes'"),
+        (("--appendonly", "yes"), "appendfsync is 'everysec', not 'always'"),
+        ((*ALWAYS, "--no-appendfsync-on-rewrite", "yes"), "no-appendfsync-on-rewrite is 'yes'"),
+    ],
+    ids=["no file", "everysec", "not while it is rewritten"],
+)
+async def test_a_server_that_cannot_promise_durability_is_refused_at_once(
+    options: tuple[str, ...], wrong: str
+) -> None:
+    async with server(*options) as url:
+        async with RedisStateStore(make_settings(url, guarantee="durable")) as store:
+            for _ in range(2):
+                with pytest.raises(ConfigError, match=wrong):
+                    await store.save_update(make_update("u"))
+        async with RedisStateStore(make_settings(url)) as store:
+            assert (await store.read_updates("session")).values == []
+
+
+@pytest.mark.server
+async def test_a_server_that_syncs_before_it_answers_is_durable() -> None:
+    async with (
+        server(*ALWAYS) as url,
+        RedisStateStore(make_settings(url, guarantee="durable")) as store,
+    ):
+        await store.save_update(make_update("u"))
+        assert await commands(store, "wait") == 0
+
+
+@pytest.mark.server
+async def test_a_server_that_does_not_say_is_believed_only_on_demand() -> None:
+    async with server(*ALWAYS) as url:
+        async with sender_to(url) as admin:
+            rule = ("on", ">secret", "~*", "&*", "+@all", "-config")
+            await admin.send("ACL", "SETUSER", "tenant", *rule, repeatable=True)
+        named = url.replace("unix://", "unix://tenant:secret@")
+        async with RedisStateStore(make_settings(named, guarantee="durable")) as store:
+            with pytest.raises(ConfigError, match="set durable_trusted if you know") as refused:
+                await store.save_update(make_update("u"))
+            assert "secret" not in str(refused.value)
+        trusting = make_settings(named, guarantee="durable", durable_trusted=True)
+        async with RedisStateStore(trusting) as store:
+            await store.save_update(make_update("u"))
+
+
+@pytest.mark.server
+async def test_a_user_without_the_right_to_wait_is_told_when_he_connects() -> None:
+    async with server() as url:
+        async with sender_to(url) as admin:
+            rule = ("on", ">secret", "~*", "&*", "+@all", "-wait")
+            await admin.send("ACL", "SETUSER", "tenant", *rule, repeatable=True)
+        named = url.replace("unix://", "unix://tenant:secret@")
+        async with RedisStateStore(settings_of(named)) as store:
+            with pytest.raises(ConfigError, match=r"cannot confirm its replicas: .*wait"):
+                await store.save_update(make_update("u"))
+
+
+@pytest.mark.server
+async def test_a_server_without_replicas_confirms_nothing() -> None:
+    async with (
+        server() as url,
+        RedisStateStore(settings_of(url, call_timeout_s=SHORT_S)) as store,
+    ):
+        with pytest.raises(OutcomeUnknown, match="0 of 1 replicas"):
+            await store.save_update(make_update("u"))
+
+
+@pytest.mark.parametrize(
+    ("options", "wrong"),
+    [
+        ({"guarantee": "fast", "guarantee_replicas": 1}, "guarantee_replicas needs"),
+        ({"guarantee": "replicated", "guarantee_replicas": 0}, "at least one replica"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_when_it_is_given(
+    options: dict[str, Any], wrong: str
+) -> None:
+    with pytest.raises(ConfigError, match=wrong):
+        RedisStateStore(make_settings(**options))
