@@ -1,8 +1,12 @@
-"""A server that is killed under load, and comes back with what it had written to its file."""
+"""A server that is killed under load, and comes back with what it had written to its file.
+
+Or with what a power cut leaves of its file: what was synced.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import subprocess
 import time
@@ -22,6 +26,7 @@ from redis_state.testing import eventually, leaked_keys
 from redis_state.worker import TaskClient
 from tests.chaos.crew import Crew, Told, ends, statuses_of, trails, worst, wrong_move
 from tests.chaos.forgetting import MAY_FORGET_S, Acknowledged, Kill, lost
+from tests.chaos.power import Power, compiler, power
 from tests.chaos.trial import Trial
 from tests.support.processes import children
 from tests.support.processes.pools import SESSION, client_of
@@ -34,13 +39,17 @@ _PAUSE_S = 3.5
 _ROWS_PER_SESSION = 5_000
 _SUBMIT_EVERY_S = 0.1
 _AGAIN_S = 2.0
+_ALL_FROM = 0.1
 
 
 class Server:
     """A server on a socket of its own, with an append-only file. To be killed and started anew."""
 
-    def __init__(self, directory: Path, appendfsync: str) -> None:
+    def __init__(self, directory: Path, appendfsync: str, power: Power | None = None) -> None:
         self._directory = directory
+        self._power = power
+        # How many bytes were written and not synced when the power was cut.
+        self.unsynced = 0
         self._appendfsync = appendfsync
         self._socket = directory / "own.sock"
         self._process: subprocess.Popen[bytes] | None = None
@@ -58,13 +67,17 @@ class Server:
             [own_binary(), *place, *kept],
             stdout=subprocess.DEVNULL,
             cwd=self._directory,
+            env=None if self._power is None else os.environ | self._power.environment,
         )
 
     def kill(self) -> int:
-        """Kill it with no chance to write anything; return its status."""
+        """Kill it with no chance to write anything, or cut its power; return its status."""
         assert self._process is not None
         self._process.kill()
-        return self._process.wait()
+        status = self._process.wait()
+        if self._power is not None:
+            self.unsynced += self._power.cut(self._directory)
+        return status
 
     async def answers(self) -> bool:
         """Tell whether it serves: it has read back what it had written."""
@@ -132,19 +145,31 @@ class Load:
 
 
 @pytest.mark.parametrize("appendfsync", MAY_FORGET_S)
+@pytest.mark.parametrize("fault", ["killed", "power cut"])
 async def test_the_server_is_killed_under_load(
-    appendfsync: str, trial: Trial, settings: Settings, tmp_path: Path
+    fault: str, appendfsync: str, trial: Trial, settings: Settings, tmp_path: Path
 ) -> None:
+    if fault == "power cut" and compiler() is None:
+        pytest.skip("needs a C compiler, to know what a server has synced")
+    weaker = (fault, appendfsync) in (("killed", "always"), ("power cut", "everysec"))
+    if weaker and trial.size.factor < _ALL_FROM:
+        pytest.skip("make chaos: the other two promise more")
     trial.parameters = {
+        "fault": fault,
         "kills": trial.size.of(20, least=2),
         "workers": _WORKERS,
         "callers": trial.size.of(_CALLERS, least=2),
         "appendfsync": appendfsync,
     }
     with short_directory() as directory:
-        server = Server(directory, appendfsync)
+        server = Server(directory, appendfsync, power(directory) if fault == "power cut" else None)
         server.start()
-        own = settings.model_copy(update={"url": SecretStr(server.url)})
+        own = settings.model_copy(
+            update={
+                "url": SecretStr(server.url),
+                "guarantee": "durable" if appendfsync == "always" else "fast",
+            }
+        )
         try:
             await eventually(server.answers, "the server is up")
             async with (
@@ -154,6 +179,10 @@ async def test_the_server_is_killed_under_load(
             ):
                 await _under_load(trial, server, Load(trial, store, client), crew)
             assert await leaked_keys(own) == []
+            if fault == "power cut":
+                trial.figures["unsynced_bytes"] = server.unsynced
+                synced = appendfsync == "always"
+                trial.expect(synced or server.unsynced, "all was synced: no power was cut")
         finally:
             server.kill()
     trial.conclude()
