@@ -117,7 +117,7 @@ class Confirming:
         return answered
 
     def forget(self) -> None:
-        """Forget what was kept, and asked, of a connection that was lost."""
+        """Forget what was kept and sent on a connection that was lost."""
         self.answered.clear()
         self.outstanding = False
         self._refused = None

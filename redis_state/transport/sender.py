@@ -366,7 +366,7 @@ class Sender(CallSender):
             self._all_over()
 
     def _all_over(self) -> None:
-        """Go on: nothing is in flight."""
+        """Send what waits: nothing is in flight."""
         if self._holding:
             self._resume()
         self._note_idle()
