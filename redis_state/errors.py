@@ -320,7 +320,7 @@ class BackendUnavailable(NoConnection):
 class AuthenticationFailed(NoConnection):
     """The server refuses the user and password, or requires them. The call did not happen.
 
-    Correct the URL or the server's users. ``final`` is always true.
+    Correct the URL or the server's users. ``final`` is true, but with credentials that may change.
     """
 
     def __init__(self, address: str, reason: str, *, final: bool = True) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, SecretStr, ValidationInfo, field_validator
@@ -18,6 +21,26 @@ _Seconds = Annotated[float, Field(gt=0, le=3650 * _DAY.total_seconds(), allow_in
 _Count = Annotated[int, Field(ge=0)]
 # The server counts in milliseconds: less than one would delete what is written.
 _Lifetime = Annotated[timedelta, Field(ge=timedelta(milliseconds=1), le=3650 * _DAY)]
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """A password, its user, and for how many seconds from now a server accepts them.
+
+    Without a user, the URL's. Without ``valid_s`` the provider is called again after a minute.
+    """
+
+    password: SecretStr
+    user: str | None = None
+    valid_s: float | None = None
+
+    def alike(self, other: Credentials | None) -> bool:
+        """Return whether they log in alike."""
+        return other is not None and (self.user, self.password) == (other.user, other.password)
+
+
+# Gives the credentials of now. redis-py's providers will do, too.
+Provider = Callable[[], Awaitable[Credentials]]
 
 
 class Settings(BaseSettings):
@@ -37,6 +60,13 @@ class Settings(BaseSettings):
     """
     queue_url: SecretStr | None = None
     """The server of the workers' queue, if it is another one than `url`."""
+    credentials: Annotated[Any, Field(repr=False)] = None
+    """Who gives the login, if it changes: a provider, or `package.module:name` of one.
+
+    It serves the queue too, unless `queue_url` has a password. See the guide to credentials.
+    """
+    password_file: Path | None = None
+    """A file that has the password, and may be replaced. It serves the queue like `credentials`."""
     namespace: str = "rs"
     """The first part of every key. Stores with different namespaces share nothing."""
 

@@ -259,8 +259,13 @@ class Sender(CallSender):
         self._sharing = self.shares
         self._leaving = None
         protocol.on_writable = self._flush
+        protocol.renew_login(self._log_in)
         self._flush()
         self._trouble = await protocol.lost()
+
+    async def _log_in(self, words: tuple[str, ...]) -> None:
+        """Log in between two calls. Errors: BackendError."""
+        await self.send("AUTH", *words, repeatable=True)
 
     def ended(self) -> None:
         """Put back what may be repeated, and fail the rest of what is in flight."""

@@ -177,6 +177,12 @@ class Subscriber:
 
     async def use(self, protocol: RespProtocol) -> None:
         """Follow all channels until the connection ends, or does not answer a ping in time."""
+
+        async def log_in(_words: tuple[str, ...]) -> None:
+            # Who listens may not: a new connection does.
+            protocol.abort("the credentials have changed")
+
+        protocol.renew_login(log_in)
         for channel in self._followers:
             self._ask("SUBSCRIBE", channel)
         heard_at, pinged = protocol.heard_at, False

@@ -15,6 +15,7 @@ from redis_state.transport.cluster.sender import ClusterSender
 from redis_state.transport.commands import Commands
 from redis_state.transport.connections.address import Address
 from redis_state.transport.connections.locator import EmbeddedLocator, FixedServer, Locator
+from redis_state.transport.connections.login import login_of
 from redis_state.transport.connections.sentinel import Sentinels
 from redis_state.transport.guarantee import Guarantee
 from redis_state.transport.sender import Sender
@@ -53,10 +54,10 @@ class Transport:
         self._links: dict[asyncio.AbstractEventLoop, _Links] = {}
         self._lock = threading.Lock()
         self._embedded: EmbeddedSocket | None = None
-        self._locator: Locator = FixedServer(self.address)
+        # Credentials that cannot be used are named here, not by the first call.
+        self.address.with_login(login_of(settings))
         if self.address.scheme == "embedded":
             self._embedded = EmbeddedSocket(self.address.directory)
-            self._locator = EmbeddedLocator(self._embedded)
 
     @property
     def sender(self) -> CallSender:
@@ -89,7 +90,7 @@ class Transport:
         links = self._of_this_loop()
         if isinstance(links.sender, ClusterSender):
             return [(node.address, node) for node in await links.sender.primaries()]
-        locator = links.sentinels or self._locator
+        locator = links.sentinels or self._locator(self.address)
         return [(await locator.locate(), links.sender)]
 
     async def each_primary(self) -> list[Commands]:
@@ -123,15 +124,20 @@ class Transport:
                 links = self._links[loop] = self._make()
         return links
 
+    def _locator(self, address: Address) -> Locator:
+        return FixedServer(address) if self._embedded is None else EmbeddedLocator(self._embedded)
+
     def _make(self) -> _Links:
-        shown_as = str(self.address)
+        # Each loop asks for its credentials by itself.
+        address = self.address.with_login(login_of(self.settings))
+        shown_as = str(address)
         call_s, connect_s = self.settings.call_timeout_s, self.settings.connect_timeout_s
         busy_poll_s = self.settings.busy_poll_us / 1e6
         sentinels = None
         sender: CallSender
-        if self.address.is_cluster:
+        if address.is_cluster:
             sender = ClusterSender(
-                self.address,
+                address,
                 call_timeout_s=call_s,
                 connect_timeout_s=connect_s,
                 busy_poll_s=busy_poll_s,
@@ -141,9 +147,9 @@ class Transport:
             # It may listen to a node that is cut off.
             sender.on_failover = subscriber.renew
         else:
-            if self.address.service:
-                sentinels = Sentinels(self.address, connect_timeout_s=connect_s)
-            locator = sentinels or self._locator
+            if address.service:
+                sentinels = Sentinels(address, connect_timeout_s=connect_s)
+            locator = sentinels or self._locator(address)
             subscriber = Subscriber(locator, shown_as=shown_as, connect_timeout_s=connect_s)
             sender = Sender(
                 locator,

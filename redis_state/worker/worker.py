@@ -140,6 +140,11 @@ class AgentWorker:
                 f"arq's own runner cannot follow {server.located_by}: "
                 "use run() or redis-state worker"
             )
+        if server.login() is not None:
+            raise ConfigError(
+                "arq's own runner cannot follow credentials that change: "
+                "use run() or redis-state worker"
+            )
         refused = sorted(name for name in server.beyond if name.startswith("ssl_"))
         if refused:
             raise ConfigError(

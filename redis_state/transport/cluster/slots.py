@@ -15,6 +15,7 @@ from redis.exceptions import RedisError, ResponseError
 
 from redis_state.errors import BackendUnavailable, NoConnection
 from redis_state.transport.connections.address import Address, Endpoint
+from redis_state.transport.connections.login import connect_and_log_in
 from redis_state.transport.wire.reply_errors import connect_error
 from redis_state.transport.wire.resp import Argument
 
@@ -102,7 +103,7 @@ async def _ask(address: Address, node: Endpoint) -> SlotMap | NoConnection:
     connection = address.server(node).connection(connect_timeout_s=_ANSWER_S)
     try:
         async with asyncio.timeout(_ANSWER_S):
-            await connection.connect()
+            await connect_and_log_in(connection)
             query = connection.pack_command("CLUSTER", "SLOTS")
             await connection.send_packed_command(query, check_health=False)
             stated: Any = await connection.read_response()
@@ -121,7 +122,7 @@ def _failure(error: Exception, address: Address) -> NoConnection:
     if isinstance(error, ResponseError) and "cluster support disabled" in str(error):
         reason = "this server is not in cluster mode: write redis:// instead of redis+cluster://"
         return BackendUnavailable(str(address), reason, final=True)
-    return connect_error(error, str(address))
+    return connect_error(error, str(address), changing=address.login is not None)
 
 
 def _read(stated: Iterable[Any], asked: Endpoint) -> SlotMap:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, cast
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
@@ -17,6 +17,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from redis_state.errors import ConfigError
+from redis_state.transport.connections.login import Login
 
 _SENTINEL_PORT = 26379
 _PORT = 6379
@@ -54,7 +55,8 @@ class Address:
 
     ``options`` are named as redis-py names them. A set has ``endpoints``, which know where to
     connect. ``service`` is the name of a primary that Sentinels watch, ``sentinel_options`` are
-    those of connections to them. ``primary_only``: a replica is of no use.
+    those of connections to them. ``primary_only``: a replica is of no use. ``login`` has the
+    credentials, if they may change.
     """
 
     scheme: str
@@ -65,6 +67,7 @@ class Address:
     service: str = ""
     sentinel_options: dict[str, Any] = field(repr=False, default_factory=dict[str, Any])
     primary_only: bool = False
+    login: Login | None = None
 
     @classmethod
     def parse(cls, url: str) -> Address:
@@ -101,9 +104,19 @@ class Address:
         """Whether it is that of a cluster."""
         return self.scheme.endswith("+cluster")
 
+    def with_login(self, login: Login | None) -> Address:
+        """Return the address with credentials that may change. Errors: ConfigError."""
+        if login is None:
+            return self
+        if self.scheme == "embedded":
+            raise ConfigError("an embedded server has no credentials")
+        if "password" in self.options:
+            raise ConfigError("the server URL has a password, and credentials are given too")
+        return replace(self, login=login)
+
     def server(self, endpoint: Endpoint, *, primary_only: bool = False) -> Address:
         """Return the address of one server of a set, with the set's options."""
-        return self._of(endpoint, self.options, primary_only=primary_only)
+        return self._of(endpoint, self.options, primary_only=primary_only).with_login(self.login)
 
     def sentinels(self) -> list[Address]:
         """Return the addresses of the Sentinels, with the options of connections to them."""
@@ -128,6 +141,8 @@ class Address:
         timeout per read costs twice the CPU. Retries are the sender's too.
         """
         options = dict(self.options)
+        if self.login is not None:
+            options["credential_provider"] = self.login.for_redis_py(options.pop("username", None))
         if self.scheme != "unix":
             options["socket_keepalive"] = True
         connection = _KINDS[self.scheme](

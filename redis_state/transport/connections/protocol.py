@@ -22,6 +22,13 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from redis_state.errors import BackendUnavailable, NoConnection
 from redis_state.transport.connections.address import Address, RedisConnection
+from redis_state.transport.connections.login import (
+    Credentials,
+    LoginFailed,
+    LoginProvider,
+    connect_and_log_in,
+    provider_in,
+)
 from redis_state.transport.wire.reply_errors import (
     Refusal,
     connect_error,
@@ -61,6 +68,9 @@ class RespProtocol(asyncio.BufferedProtocol):
         self._transport = transport
         self._parser = parser
         self._hear = hear
+        # The login of the connection, if its credentials may change.
+        self.login: LoginProvider | None = provider_in(connection)
+        self._renewing: asyncio.Task[None] | None = None
         # One buffer for all received bytes: the parser copies what it keeps. A memoryview, because
         # asyncio's TLS writes into slices of it. A slice of a bytearray is a copy: the bytes of the
         # read before would be parsed as the reply to another call.
@@ -75,6 +85,18 @@ class RespProtocol(asyncio.BufferedProtocol):
         # It ended because of what the server sent on it: the next one may meet the same.
         self.faulty: bool = False
         self._paused = False
+
+    def renew_login(self, accept: Callable[[tuple[str, ...]], Awaitable[None]]) -> None:
+        """Keep ``accept`` logging in, while the connection lives, before its credentials end."""
+        login = self.login
+        if login is None or login.used is None:
+            return
+
+        async def accepted(fresh: Credentials) -> None:
+            await accept(login.words(fresh))
+            login.used = fresh
+
+        self._renewing = asyncio.create_task(login.login.renew(login.used, accepted))
 
     async def lost(self) -> str:
         """Wait until the connection has ended; return why."""
@@ -146,6 +168,8 @@ class RespProtocol(asyncio.BufferedProtocol):
             setattr(self._connection, name, None)
         if self._ended.done():
             return
+        if self._renewing is not None:
+            self._renewing.cancel()
         if isinstance(how, Exception):
             self._ended.set_exception(how)
         else:
@@ -163,7 +187,7 @@ async def open_protocol(
     failure: NoConnection
     try:
         async with asyncio.timeout(timeout_s):
-            await connection.connect()
+            await connect_and_log_in(connection)
             stated = await _greet(connection)
             if check is not None:
                 await check(connection)
@@ -176,7 +200,7 @@ async def open_protocol(
         else:
             return _take_over(connection, hear)
     except (RedisError, OSError, TimeoutError) as error:
-        failure = connect_error(error, str(address))
+        failure = connect_error(error, str(address), changing=address.login is not None)
         if not failure.final and isinstance(error, RedisConnectionError) and _is_hang_up(error):
             failure = await _tls_failure(address) or failure
     except BaseException:
@@ -203,7 +227,7 @@ async def _greet(connection: RedisConnection) -> Any:
 
 def _is_hang_up(error: RedisConnectionError) -> bool:
     """Return whether a connection was made, and was lost before the server sent anything."""
-    if isinstance(error, AuthenticationError | BusyLoadingError):
+    if isinstance(error, AuthenticationError | BusyLoadingError | LoginFailed):
         return False
     causes = (error.__cause__, error.__context__)
     return not any(isinstance(cause, ConnectionRefusedError | gaierror) for cause in causes)

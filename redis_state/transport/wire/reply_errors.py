@@ -32,6 +32,7 @@ from redis_state.errors import (
     RedisStateError,
     StoreFull,
 )
+from redis_state.transport.connections.login import LoginFailed
 from redis_state.transport.wire.script import Script
 
 # redis-py takes the code off the text of the errors for which a version of it has a class.
@@ -142,14 +143,20 @@ def reply_error(
     return CommandRefused(f"{address}: {_PLACE.sub('', text)}")
 
 
-def connect_error(error: BaseException, address: str) -> NoConnection:
-    """Return the error for a failed connection, without the address's password."""
+def connect_error(error: BaseException, address: str, *, changing: bool = False) -> NoConnection:
+    """Return the error for a failed connection, without the address's password.
+
+    With ``changing`` credentials, server and provider may agree again in a moment.
+    """
     if isinstance(error, TimeoutError):
         return BackendUnavailable(address, "no answer within the connect deadline")
     for cause in _causes(error):
         text = str(cause)
+        if isinstance(cause, LoginFailed):
+            return BackendUnavailable(address, text, final=cause.final)
         if isinstance(cause, AuthenticationError | AuthorizationError):
-            return AuthenticationFailed(address, f"the user or the password is refused: {text}")
+            reason = f"the user or the password is refused: {text}"
+            return AuthenticationFailed(address, reason, final=not changing)
         if isinstance(cause, ssl.SSLError):
             return BackendUnavailable(address, _tls_problem(cause), final=True)
         if isinstance(cause, ResponseError):

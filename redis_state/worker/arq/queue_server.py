@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,6 +28,13 @@ from redis_state.errors import BackendUnavailable, CommandRefused, ConfigError, 
 from redis_state.settings import Settings
 from redis_state.transport.cluster.slots import SlotOwner
 from redis_state.transport.connections.address import Address, TlsConnection, announce_nothing
+from redis_state.transport.connections.login import (
+    Login,
+    LoginFailed,
+    connect_and_log_in,
+    login_of,
+    provider_in,
+)
 from redis_state.transport.connections.sentinel import Sentinels
 from redis_state.transport.keys import escape
 from redis_state.transport.wire.reply_errors import connect_error, not_now, reply_error
@@ -51,6 +59,8 @@ class QueueSettings(RedisSettings):
     located_by: Address | None = None
     tag: str = ""
     owner: str = ""
+    # Makes the login of a client, if its credentials may change.
+    login: Callable[[], Login | None] = field(default=lambda: None)
 
     def __repr__(self) -> str:
         shown = self.located_by or self.unix_socket_path or f"{self.host}:{self.port}"
@@ -93,6 +103,7 @@ def queue_settings(settings: Settings) -> QueueSettings:
         located_by=address if address.endpoints else None,
         tag=queue_tag(settings),
         owner=job_owner(settings),
+        login=_login_of(settings, address),
     )
 
 
@@ -116,6 +127,15 @@ def job_owner(settings: Settings) -> str:
     return queue_tag(settings) or escape("namespace", settings.namespace)
 
 
+def _login_of(settings: Settings, address: Address) -> Callable[[], Login | None]:
+    """Return what makes the login of a client. Errors: ConfigError."""
+    other_server = settings.queue_url is not None
+    if other_server and ("password" in address.options or address.scheme == "embedded"):
+        return lambda: None
+    address.with_login(login_of(settings))
+    return lambda: login_of(settings)
+
+
 def _address(settings: Settings) -> Address:
     return Address.parse((settings.queue_url or settings.url).get_secret_value())
 
@@ -130,6 +150,21 @@ class _Bounded:
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         announce_nothing(self)
+        self._login_version = 0
+
+    async def connect(self) -> None:
+        """Connect; again, if the credentials have changed since it did."""
+        me: Any = self
+        provider = provider_in(self)
+        if provider is not None and me.is_connected:
+            with suppress(LoginFailed):
+                await provider.login.current()
+            if self._login_version != provider.login.version:
+                await me.disconnect(nowait=True)
+        if not me.is_connected:
+            opened: Any = super()  # the connection, which comes next
+            await connect_and_log_in(self, opened.connect)
+            self._login_version = 0 if provider is None else provider.login.version
 
     async def send_packed_command(self, command: Any, check_health: bool = True) -> None:  # noqa: FBT001, FBT002 - as redis-py calls it
         """Send what was packed. Errors: TimeoutError, as redis-py has it."""
@@ -237,19 +272,23 @@ def connect(server: QueueSettings, *, reply_timeout_s: float) -> ArqRedis:
             "ssl_check_hostname": server.ssl_check_hostname,
         }
     make: Any = EmbeddedPool if kind is _EmbeddedConnection else ConnectionPool
+    login = server.login()
     if server.located_by is not None:
+        located_by = server.located_by.with_login(login)
         make, kind = _LocatedPool, _LocatedTlsConnection if server.ssl else _LocatedConnection
         del options["host"], options["port"]
         options["locator"] = (
-            SlotOwner(server.located_by, server.tag)
-            if server.located_by.is_cluster
-            else Sentinels(server.located_by, connect_timeout_s=server.conn_timeout)
+            SlotOwner(located_by, server.tag)
+            if located_by.is_cluster
+            else Sentinels(located_by, connect_timeout_s=server.conn_timeout)
         )
+    if login is None:
+        options |= {"username": server.username, "password": server.password}
+    else:
+        options["credential_provider"] = login.for_redis_py(server.username)
     pool = make(
         connection_class=kind,
         db=server.database,
-        username=server.username,
-        password=server.password,
         socket_connect_timeout=server.conn_timeout,
         socket_timeout=reply_timeout_s,
         **options,
@@ -271,7 +310,7 @@ def queue_error(error: BaseException, settings: Settings) -> NoConnection:
         failure = reply_error(error, address)
         reason = str(failure).removeprefix(f"{address}: ")
         return BackendUnavailable(address, reason, final=isinstance(failure, CommandRefused))
-    return connect_error(error, address)
+    return connect_error(error, address, changing=_login_of(settings, named)() is not None)
 
 
 async def renew(client: ArqRedis) -> None:
