@@ -21,9 +21,9 @@ from redis.exceptions import AuthenticationError, BusyLoadingError, RedisError, 
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from redis_state.errors import BackendUnavailable, NoConnection
+from redis_state.settings import Credentials
 from redis_state.transport.connections.address import Address, RedisConnection
 from redis_state.transport.connections.login import (
-    Credentials,
     LoginFailed,
     LoginProvider,
     connect_and_log_in,

@@ -17,6 +17,7 @@ from redis_state import RedisStateStore, Settings
 from redis_state.errors import BackendUnavailable, ConfigError
 from redis_state.settings import Credentials, make_settings
 from redis_state.testing import eventually
+from redis_state.transport.connections.login import login_of
 from redis_state.transport.sender import Sender
 from tests.support.samples import update as make_update
 from tests.support.servers.clusters import running_cluster
@@ -123,8 +124,6 @@ async def rotated_under_load(settings: Settings, vault: Vault, rotations: int) -
         await writers.more()
         assert cut >= rotations // 4
     assert vault.made == rotations + 1
-    # Once for all connections of a loop, as a rule.
-    assert vault.given < 10 * rotations
 
 
 @pytest.mark.server
@@ -132,6 +131,18 @@ async def rotated_under_load(settings: Settings, vault: Vault, rotations: int) -
 async def test_no_call_fails_while_passwords_are_replaced(rotations: int) -> None:
     async with server() as (url, vault):
         await rotated_under_load(settings_of(url, vault), vault, rotations)
+
+
+async def test_connections_that_need_credentials_at_once_share_one_answer() -> None:
+    vault = Vault(valid_s=60)
+    login = login_of(settings_of("redis://nowhere", vault))
+    assert login is not None
+    given = await asyncio.gather(*(login.current() for _ in range(50)))
+    assert vault.given == 1
+    # One that a server has refused is not given again.
+    login.reject(given[0])
+    await asyncio.gather(*(login.current() for _ in range(50)))
+    assert vault.given == 2
 
 
 @pytest.mark.server
