@@ -24,7 +24,7 @@ _CALLED = re.compile(r"redis\.p?call\(\s*'(\w+)'")
 # What a connection needs, whatever it is for; INFO is for `health`.
 _CONNECT = ("AUTH", "HELLO", "SELECT", "PING", "TIME", "INFO")
 _SCRIPTS = ("EVAL", "EVALSHA")
-_LISTEN = ("SUBSCRIBE", "UNSUBSCRIBE")
+_LISTEN = ("SSUBSCRIBE", "SUNSUBSCRIBE")
 # `run_once` runs what its caller names.
 _RUN_ONCE = ("DEL", "UNLINK", "HDEL", "ZREM")
 # Of arq, beside what the scripts need. Pipelines that must not be interrupted are transactions.

@@ -1,4 +1,7 @@
-"""One subscription connection per event loop, shared by every followed channel.
+"""One subscription connection per event loop and server, shared by every followed channel.
+
+Channels are sharded: a cluster's node publishes to its own subscribers, and to no other node. One
+server treats them like any others. So scripts publish in one way everywhere.
 
 Pub/sub is at most once: messages during a lost connection are lost. So every subscription learns of
 each new connection (by a ``None``) and of its own overflow. It repairs from the log, which is the
@@ -111,8 +114,13 @@ class Subscriber:
         *,
         shown_as: str,
         connect_timeout_s: float = 5.0,
+        moved: Callable[[bytes], None] | None = None,
+        left: Callable[[], None] = lambda: None,
     ) -> None:
         self._shown_as = shown_as
+        # Called when another server has a channel, and when this one is lost or cannot be reached.
+        self._moved = moved or self._subscribe
+        self._left = left
         self._loop = asyncio.get_running_loop()
         self._connection = ReconnectingConnection(
             self,
@@ -136,23 +144,42 @@ class Subscriber:
         if self._closed:
             raise BackendUnavailable(self._shown_as, "the store is closed")
         subscription = Subscription(channel.encode(), self._loop)
-        followers = self._followers.setdefault(subscription.channel, set())
-        followers.add(subscription)
-        if subscription.channel in self._confirmed:
-            subscription.deliver(None)
-        elif len(followers) == 1:
-            self._ask("SUBSCRIBE", subscription.channel)
-        self._connection.need()
+        self.adopt(subscription.channel, {subscription})
         return subscription
+
+    def adopt(self, channel: bytes, followers: set[Subscription]) -> None:
+        """Follow a channel for these, as `subscribe` does."""
+        first = channel not in self._followers
+        self._followers.setdefault(channel, set()).update(followers)
+        if channel in self._confirmed:
+            for subscription in followers:
+                subscription.deliver(None)
+        elif first:
+            self._subscribe(channel)
+        self._connection.need()
+
+    def release(self, channel: bytes) -> set[Subscription]:
+        """Give up a channel, and return who follows it."""
+        followers = self._followers.pop(channel, set())
+        if followers:
+            self._confirmed.discard(channel)
+            self._ask("SUNSUBSCRIBE", channel)
+        return followers
+
+    def follows(self, channel: bytes) -> bool:
+        """Return whether a channel is followed here."""
+        return channel in self._followers
 
     def unsubscribe(self, subscription: Subscription) -> None:
         """Stop following. The channel itself is left when nobody else follows it."""
         subscription.close()
         followers = self._followers.get(subscription.channel, set())
-        followers.discard(subscription)
-        if not followers and self._followers.pop(subscription.channel, None) is not None:
-            self._confirmed.discard(subscription.channel)
-            self._ask("UNSUBSCRIBE", subscription.channel)
+        if subscription in followers:
+            followers.discard(subscription)
+            if not followers:
+                del self._followers[subscription.channel]
+                self._confirmed.discard(subscription.channel)
+                self._ask("SUNSUBSCRIBE", subscription.channel)
 
     def renew(self) -> None:
         """Follow all channels over a new connection, to where the address leads now."""
@@ -184,7 +211,7 @@ class Subscriber:
 
         protocol.renew_login(log_in)
         for channel in self._followers:
-            self._ask("SUBSCRIBE", channel)
+            self._subscribe(channel)
         heard_at, pinged = protocol.heard_at, False
         while not pinged or protocol.heard_at > heard_at:
             pinged = monotonic() - protocol.heard_at >= _SILENT_S
@@ -201,6 +228,7 @@ class Subscriber:
         """Forget what was confirmed."""
         self._confirmed.clear()
         self._requested.clear()
+        self._left()
 
     def failed(self, error: Exception) -> None:
         """Raise the error to the followers, if waiting is useless."""
@@ -208,8 +236,12 @@ class Subscriber:
             self._deliver_all(error)
         elif isinstance(error, NoConnection):
             log.debug("the subscription connection could not be made: %s", error)
+            self._left()
         else:
             log.error("the subscription connection failed; it is made again", exc_info=error)
+
+    def _subscribe(self, channel: bytes) -> None:
+        self._ask("SSUBSCRIBE", channel)
 
     def _ask(self, verb: str, channel: bytes) -> None:
         """Send a command, if there is a connection; a later one will begin with all channels."""
@@ -222,15 +254,15 @@ class Subscriber:
         """Take replies to commands, and messages to their subscribers."""
         for reply in replies:
             match reply:
-                case [b"message", channel, message]:
+                case [b"smessage", channel, message]:
                     self._deliver(channel, message)
-                case [b"subscribe", channel, _]:
-                    self._answered(("SUBSCRIBE", channel))
+                case [b"ssubscribe", channel, _]:
+                    self._answered(("SSUBSCRIBE", channel))
                     if channel in self._followers:
                         self._confirmed.add(channel)
                         self._deliver(channel, None)
-                case [b"unsubscribe", channel, _]:
-                    self._answered(("UNSUBSCRIBE", channel))
+                case [b"sunsubscribe", channel, _]:
+                    self._unsubscribed(channel)
                 # The latter when no channel is followed.
                 case [b"pong", _] | b"":
                     self._answered(_PING)
@@ -238,6 +270,14 @@ class Subscriber:
                     self._refused(self._answered(None), reply)
                 case _:
                     raise ProtocolBroken("a reply that no command has")
+
+    def _unsubscribed(self, channel: bytes) -> None:
+        """Take an answer; or the news that another node has the slot of a channel now."""
+        if self._requested and self._requested[0] == ("SUNSUBSCRIBE", channel):
+            self._requested.popleft()
+        elif channel in self._confirmed:
+            self._confirmed.discard(channel)
+            self._moved(channel)
 
     def _answered(self, command: tuple[str, bytes] | None) -> tuple[str, bytes]:
         """Take the oldest command as answered; it must be ``command``, if that is known."""
@@ -252,7 +292,10 @@ class Subscriber:
 
     def _refused(self, command: tuple[str, bytes], error: Refusal) -> None:
         verb, channel = command
-        if verb != "SUBSCRIBE":
+        if verb != "SSUBSCRIBE" or channel not in self._followers:
+            return
+        if error.code == "MOVED" and self._moved != self._subscribe:
+            self._moved(channel)
             return
         reason, protocol = not_now(error), self._connection.protocol
         if reason is not None and protocol is not None:

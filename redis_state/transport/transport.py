@@ -12,6 +12,7 @@ from redis_state.embedded.socket import EmbeddedSocket
 from redis_state.settings import Settings
 from redis_state.transport.calls import CallSender
 from redis_state.transport.cluster.sender import ClusterSender
+from redis_state.transport.cluster.subscriber import ClusterSubscriber
 from redis_state.transport.commands import Commands
 from redis_state.transport.connections.address import Address
 from redis_state.transport.connections.locator import EmbeddedLocator, FixedServer, Locator
@@ -26,7 +27,7 @@ from redis_state.transport.subscriber import Subscriber
 class _Links:
     sender: CallSender
     commands: Commands
-    subscriber: Subscriber
+    subscriber: Subscriber | ClusterSubscriber
     sentinels: Sentinels | None
     until_loop_ends: AsyncGenerator[None]
     closed: bool = False
@@ -72,7 +73,7 @@ class Transport:
         return links.commands
 
     @property
-    def subscriber(self) -> Subscriber:
+    def subscriber(self) -> Subscriber | ClusterSubscriber:
         """The running loop's subscriber."""
         return self._of_this_loop().subscriber
 
@@ -135,6 +136,7 @@ class Transport:
         busy_poll_s = self.settings.busy_poll_us / 1e6
         sentinels = None
         sender: CallSender
+        subscriber: Subscriber | ClusterSubscriber
         if address.is_cluster:
             sender = ClusterSender(
                 address,
@@ -143,9 +145,7 @@ class Transport:
                 busy_poll_s=busy_poll_s,
                 guarantee=self._guarantee,
             )
-            subscriber = Subscriber(sender, shown_as=shown_as, connect_timeout_s=connect_s)
-            # It may listen to a node that is cut off.
-            sender.on_failover = subscriber.renew
+            subscriber = ClusterSubscriber(sender, shown_as=shown_as, connect_timeout_s=connect_s)
         else:
             if address.service:
                 sentinels = Sentinels(address, connect_timeout_s=connect_s)
@@ -166,7 +166,7 @@ class Transport:
 
 
 def _until_loop_ends(
-    sender: CallSender, subscriber: Subscriber, sentinels: Sentinels | None
+    sender: CallSender, subscriber: Subscriber | ClusterSubscriber, sentinels: Sentinels | None
 ) -> AsyncGenerator[None]:
     """Disconnect, without draining, when the loop is shut down.
 

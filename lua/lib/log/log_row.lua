@@ -9,7 +9,7 @@ local function log_row(log, was, rest, n, now, id, row)
   if not was then redis.call('UNLINK', log.rows, log.topic_rows) end
   if topic ~= '' then done = redis.pcall('RPUSH', log.topic_rows, n) end
   if log.announce ~= false and type(done) ~= 'table' then
-    done = redis.pcall('PUBLISH', log.channel, entry .. string.format(' %d %d ', #id, #topic) .. id .. topic .. row)
+    done = redis.pcall('SPUBLISH', log.channel, entry .. string.format(' %d %d ', #id, #topic) .. id .. topic .. row)
   end
   if type(done) ~= 'table' then done = redis.pcall('XADD', log.rows, entry, 'id', id, 'topic', topic, 'row', row) end
   if type(done) ~= 'table' then return end

@@ -48,8 +48,6 @@ _REASONS = {
 class ClusterSender(CallSender):
     """Send calls to the primaries of a cluster, connecting at first use."""
 
-    moves = False
-
     def __init__(
         self,
         address: Address,
@@ -79,10 +77,10 @@ class ClusterSender(CallSender):
         # Of nodes that were left.
         self._past_connections = self._past_batches = 0
         self._closing: set[asyncio.Task[None]] = set()
-        self._primaries: set[Endpoint] = set()
         self._closed = self._is_over = False
-        # Called when other nodes than before are the primaries.
-        self.on_failover: Callable[[], None] = lambda: None
+        # Called when it was read who has which slot, and when it could not be.
+        self.on_slots: Callable[[], None] = lambda: None
+        self.on_trouble: Callable[[NoConnection], None] = lambda _: None
 
     @property
     def batches(self) -> int:
@@ -138,15 +136,15 @@ class ClusterSender(CallSender):
             await asyncio.gather(*(node.aclose(drain_s=0) for node in self._nodes.values()))
             await asyncio.gather(*self._closing)
 
-    async def locate(self) -> Address:
-        """Return the address of any node, for a subscriber: one whose calls go through, if any."""
-        sound = [node.endpoint for node in self._nodes.values() if not node.is_stuck()]
-        return self._address.server(random.choice(sound or list(self._known)))
+    @property
+    def address(self) -> Address:
+        """The address of the cluster."""
+        return self._address
 
-    async def moved(self, address: Address) -> None:
-        """Wait for ever."""
-        del address
-        await self._loop.create_future()
+    def owner(self, slot: int) -> Endpoint | None:
+        """Return the node that has a slot, if that is known."""
+        node = self._owners[slot]
+        return None if node is None else node.endpoint
 
     def redirected(self, node: NodeSender, calls: list[Call]) -> None:
         """Take the slots of these calls from a node: it did not execute them."""
@@ -333,6 +331,7 @@ class ClusterSender(CallSender):
 
     def _note(self, error: NoConnection) -> None:
         """Keep why no map could be read for the calls that wait for one, or fail them with it."""
+        self.on_trouble(error)
         for detour in list(self._detours.values()):
             if self._owners[detour.slot] is None:
                 detour.reason = error.reason
@@ -363,10 +362,8 @@ class ClusterSender(CallSender):
         for detour in list(self._detours.values()):
             if detour.slot in changed:
                 self._advance(detour)
-        if self._primaries and self._primaries != primaries:
-            self.on_failover()
-        self._primaries = primaries
         self._drop_unused()
+        self.on_slots()
 
     def _move_out(self, node: NodeSender, slots: set[int]) -> None:
         """Take slots from a node; if it has calls of theirs in flight, once it has answered."""

@@ -344,6 +344,6 @@ async def test_a_row_of_a_lost_history_that_comes_late_is_not_taken_for_the_next
             return await subscribers(scripts.transport, log.keys.channel) == [1]
 
         await eventually(listens, "the watcher listens")
-        await ask(scripts, "PUBLISH", log.keys.channel, message)
+        await ask(scripts, "SPUBLISH", log.keys.channel, message)
         await log.append([(b"b", b"")])
         assert (await coming).id == b"b"

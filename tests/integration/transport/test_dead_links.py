@@ -171,5 +171,5 @@ async def test_a_half_open_subscription_is_deaf_for_no_more_than_five_seconds(
         async with spending() as spent:
             assert await heard(subscription) is None
         assert spent.s < 5
-        await sender.send("PUBLISH", channel, "again", repeatable=True)
+        await sender.send("SPUBLISH", channel, "again", repeatable=True)
         assert await heard(subscription) == b"again"

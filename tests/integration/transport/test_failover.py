@@ -120,7 +120,7 @@ async def test_watchers_follow_their_store_to_the_new_primary(pair: Pair) -> Non
         await pair.primary.send("REPLICAOF", "127.0.0.1", 1, repeatable=True)
         await store.save_update(make_update("after"))
         assert await heard(subscription) is None
-        await pair.replica.send("PUBLISH", "channel", "told", repeatable=True)
+        await pair.replica.send("SPUBLISH", "channel", "told", repeatable=True)
         assert await heard(subscription) == b"told"
         assert [each.update_id for each in await store.list_updates("session")] == [
             "before",

@@ -169,7 +169,7 @@ async def test_a_subscription_begins_anew_after_a_reply_that_nobody_asked_for(
         assert proxy.inject(extra) == 1
         # None: messages may be missing.
         assert await heard(subscription) is None
-        await sender.send("PUBLISH", channel, "next", repeatable=True)
+        await sender.send("SPUBLISH", channel, "next", repeatable=True)
         assert await heard(subscription) == b"next"
         assert subscriber.connections == 2
     assert [record.levelname for record in caplog.records] == ["WARNING"]

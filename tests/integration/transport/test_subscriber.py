@@ -66,7 +66,7 @@ async def test_confirmation_comes_first_then_messages_in_order(
         subscription = subscriber.subscribe(channel)
         assert await heard(subscription) is None
         for number in range(300):
-            sender.send("PUBLISH", channel, number, repeatable=False)
+            sender.send("SPUBLISH", channel, number, repeatable=False)
         assert [await heard(subscription) for _ in range(300)] == [
             str(number).encode() for number in range(300)
         ]
@@ -80,20 +80,20 @@ async def test_followers_share_one_connection_and_one_subscription(
         assert await heard(first) is await heard(other) is None
         second = subscriber.subscribe(channel)
         assert await heard(second) is None
-        assert await sender.send("PUBLISH", channel, "both", repeatable=False) == 1
+        assert await sender.send("SPUBLISH", channel, "both", repeatable=False) == 1
         assert await heard(first) == await heard(second) == b"both"
         subscriber.unsubscribe(first)
-        assert await sender.send("PUBLISH", channel, "second", repeatable=False) == 1
+        assert await sender.send("SPUBLISH", channel, "second", repeatable=False) == 1
         assert await heard(second) == b"second"
         subscriber.unsubscribe(second)
         subscriber.unsubscribe(second)
 
         async def left() -> bool:
-            reported: int = await sender.send("PUBLISH", channel, "nobody", repeatable=False)
+            reported: int = await sender.send("SPUBLISH", channel, "nobody", repeatable=False)
             return reported == 0
 
         await eventually(left, "the channel was left")
-        await sender.send("PUBLISH", f"{channel}:other", "other", repeatable=False)
+        await sender.send("SPUBLISH", f"{channel}:other", "other", repeatable=False)
         assert await heard(other) == b"other"
         assert subscriber.connections == 1
 
@@ -110,7 +110,7 @@ async def test_channel_that_is_left_and_followed_again_misses_nothing_after_the_
         subscription = subscriber.subscribe(channel)
 
         async def listed() -> bool:
-            reported: int = await sender.send("PUBLISH", channel, "again", repeatable=False)
+            reported: int = await sender.send("SPUBLISH", channel, "again", repeatable=False)
             return reported == 1
 
         await eventually(listed, "the channel is followed again")
@@ -132,7 +132,7 @@ async def test_connection_that_was_cut_comes_back_with_none(
         proxy.refuse(refusing=False)
         for subscription in (*subscriptions, late):
             assert await heard(subscription) is None
-        await sender.send("PUBLISH", f"{channel}:0", "back", repeatable=False)
+        await sender.send("SPUBLISH", f"{channel}:0", "back", repeatable=False)
         assert await heard(subscriptions[0]) == await heard(late) == b"back"
         assert subscriber.connections == 2
 
@@ -164,7 +164,7 @@ async def test_idle_connection_is_kept(
             return b"cmd=ping" in listed
 
         await eventually(pinged, "the subscriber has sent a ping")
-        await sender.send("PUBLISH", channel, "kept", repeatable=False)
+        await sender.send("SPUBLISH", channel, "kept", repeatable=False)
         assert await heard(subscription) == b"kept"
         assert subscriber.connections == 1
 
@@ -174,7 +174,7 @@ async def test_connection_that_may_not_be_pinged_is_kept(
 ) -> None:
     monkeypatch.setattr(module, "_SILENT_S", 0.05)
     async with sender_to(own_url) as admin:
-        rules = ("on", ">pw", "allchannels", "+subscribe", "+client")
+        rules = ("on", ">pw", "allchannels", "+ssubscribe", "+client")
         await admin.send("ACL", "SETUSER", "narrow", *rules, repeatable=True)
         narrow = own_url.replace("unix://", "unix://narrow:pw@")
         async with subscriber_to(narrow) as subscriber:
@@ -188,7 +188,7 @@ async def test_connection_that_may_not_be_pinged_is_kept(
                 return found is not None and int(found[1]) > 1
 
             await eventually(refused, "a ping was refused")
-            await admin.send("PUBLISH", "channel", "kept", repeatable=False)
+            await admin.send("SPUBLISH", "channel", "kept", repeatable=False)
             assert await heard(subscription) == b"kept"
             assert subscriber.connections == 1
 
@@ -202,7 +202,7 @@ async def test_channel_that_is_left_before_its_confirmation_is_heard_by_nobody(
         subscriber.unsubscribe(brief)
         last = subscriber.subscribe(f"{channel}:last")
         assert await heard(last) is None
-        assert await sender.send("PUBLISH", channel, "nobody", repeatable=False) == 0
+        assert await sender.send("SPUBLISH", channel, "nobody", repeatable=False) == 0
         assert not brief._messages
 
 
@@ -213,10 +213,10 @@ async def test_follower_that_is_too_slow_gets_none_in_place_of_all(
         slow, quick = subscriber.subscribe(channel), subscriber.subscribe(channel)
         assert await heard(slow) is await heard(quick) is None
         for number in range(1001):
-            sender.send("PUBLISH", channel, number, repeatable=False)
+            sender.send("SPUBLISH", channel, number, repeatable=False)
             assert await heard(quick) == str(number).encode()
         assert await heard(slow) is None
-        await sender.send("PUBLISH", channel, "next", repeatable=False)
+        await sender.send("SPUBLISH", channel, "next", repeatable=False)
         assert await heard(slow) == b"next"
 
 
@@ -237,7 +237,7 @@ async def test_refused_channel_is_an_error_for_its_followers_only(own_url: str) 
             await admin.send("ACL", "SETUSER", "narrow", "&other", repeatable=True)
             assert await heard(subscriber.subscribe("other")) is None
             assert await heard(mine) is await heard(also) is None
-            await admin.send("PUBLISH", "mine:2", "on", repeatable=False)
+            await admin.send("SPUBLISH", "mine:2", "on", repeatable=False)
             assert await heard(also) == b"on"
             assert subscriber.connections == 1
 

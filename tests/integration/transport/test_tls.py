@@ -127,7 +127,7 @@ def test_a_watcher_gets_each_large_update_once_and_in_order(over_tls: Any) -> No
         signal = store.transport.subscriber.subscribe("channel")
         assert await signal.next() is None
         for text in sent:
-            await store.transport.sender.send("PUBLISH", "channel", text, repeatable=False)
+            await store.transport.sender.send("SPUBLISH", "channel", text, repeatable=False)
         assert [await signal.next() for _ in sent] == [text.encode() for text in sent]
 
     over_tls(watch)

@@ -37,7 +37,7 @@ async def keys_like(transport: Transport, pattern: str) -> list[bytes]:
 
 async def subscribers(transport: Transport, *channels: str) -> list[int]:
     """Count the connections that listen to each channel, to whichever server they lead."""
-    replies = await ask_each(transport, "PUBSUB", "NUMSUB", *channels)
+    replies = await ask_each(transport, "PUBSUB", "SHARDNUMSUB", *channels)
     return [sum(map(int, counts)) for counts in zip(*(each[1::2] for each in replies), strict=True)]
 
 
