@@ -25,6 +25,7 @@ from tests.support.timing import LONG_S
 
 pytestmark = pytest.mark.server
 WRITERS = 24
+_PLACES = 8
 
 
 @pytest.fixture
@@ -81,6 +82,30 @@ async def test_slots_that_move_under_load_keep_every_write_and_its_order(
         assert {await cluster.owner(slot) for slot in slots} == {target}
         await writers.more()
         await run_a_task()
+
+
+@pytest.mark.parametrize("slots", sizes(200, 2000))
+async def test_slots_that_the_nodes_move_by_themselves_keep_every_write_and_its_order(
+    cluster: Cluster, slots: int
+) -> None:
+    if not await cluster.migrates_slots():
+        pytest.skip("CLUSTER MIGRATESLOTS came with Valkey 9")
+    async with (
+        RedisStateStore(settings_of(cluster)) as store,
+        tasks(store) as run_a_task,
+        load(store, writers=WRITERS).running() as writers,
+    ):
+        moved = 0
+        for target in cluster.ports[:3]:
+            # Around each writer's slot: it goes from node to node.
+            for slot in slots_of(writers.sessions)[:_PLACES]:
+                half = slots // (2 * _PLACES)
+                moved += await cluster.migrate(
+                    max(0, slot - half), min(SLOTS - 1, slot + half), target
+                )
+            await writers.more()
+            await run_a_task()
+        assert moved >= slots
 
 
 async def test_sessions_go_on_in_a_slot_whose_move_was_begun_and_never_ended(

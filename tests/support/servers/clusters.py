@@ -144,6 +144,14 @@ class Cluster:
                         return int(holder[1])
         raise AssertionError(f"slot {slot} has no node")
 
+    async def primaries(self) -> list[int]:
+        """List the nodes that have slots, by what the first that answers knows."""
+        for port in self.ports:
+            with suppress(RedisError, OSError):
+                rows = await self.ask(port, "CLUSTER", "SLOTS")
+                return sorted({int(row[2][1]) for row in rows})
+        raise AssertionError("no node answers")
+
     async def failed_over(self, port: int) -> None:
         """Wait until a node that was lost has no slot by what the others know."""
 
@@ -200,6 +208,36 @@ class Cluster:
             await self.move_keys(slot, source, target)
             await self.end_move(slot, target)
 
+    async def migrates_slots(self) -> bool:
+        """Tell whether the nodes move slots by themselves (Valkey 9)."""
+        listed: Any = await self.ask(self.ports[0], "COMMAND", "DOCS", "CLUSTER|MIGRATESLOTS")
+        return bool(listed)
+
+    async def migrate(self, first: int, last: int, target: int) -> int:
+        """Have each owner of slots in a range move them to a node, all at once; return how many."""
+        sources: dict[int, list[int]] = {}
+        rows = await self.ask(target, "CLUSTER", "SLOTS")
+        for start, end, holder, *_ in rows:
+            low, high = max(first, start), min(last, end)
+            if low <= high and holder[1] != target:
+                sources.setdefault(int(holder[1]), []).extend((low, high))
+        for source, ranges in sources.items():
+            command = ["CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", *ranges, "NODE", self.ids[target]]
+            await self.ask(source, *command)
+
+        async def over() -> bool:
+            rows = await self.ask(target, "CLUSTER", "SLOTS")
+            held = [row for row in rows if row[2][1] == target]
+            return all(
+                any(row[0] <= slot <= row[1] for row in held)
+                for ranges in sources.values()
+                for slot in ranges
+            )
+
+        await eventually(over, "the slots are moved", timeout_s=_PATIENCE_S)
+        moved = [high - low + 1 for each in sources.values() for low, high in _pairs(each)]
+        return sum(moved)
+
     async def ask(self, port: int, *command: Any) -> Any:
         """Send a command to a node. Errors: RedisError, OSError."""
         async with self.client(port) as client:
@@ -244,6 +282,10 @@ class Cluster:
             return False
         info: str = await self.ask(port, "INFO", "replication")
         return "master_link_status:down" not in info
+
+
+def _pairs(ranges: list[int]) -> Iterable[tuple[int, int]]:
+    return zip(ranges[::2], ranges[1::2], strict=True)
 
 
 def tag_in(slots: Iterable[int]) -> str:

@@ -22,6 +22,7 @@ class Load:
     store: RedisStateStore
     sessions: list[str]
     watching: bool = True
+    pause_s: float = 0.005
     acknowledged: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
     watched: list[str] = field(default_factory=list[str])
     over: bool = False
@@ -34,6 +35,10 @@ class Load:
             "all have written",
             timeout_s=60,
         )
+
+    def count(self) -> int:
+        """Count what was acknowledged."""
+        return sum(map(len, self.acknowledged.values()))
 
     async def kept(self, session_id: str) -> list[str]:
         """Read all update ids of a session."""
@@ -59,7 +64,7 @@ class Load:
             update_id = f"{session_id}-{len(done)}"
             await self.store.save_update(make_update(update_id, session_id=session_id))
             done.append(update_id)
-            await asyncio.sleep(0.005)
+            await asyncio.sleep(self.pause_s)
 
     async def _watch(self, session_id: str) -> None:
         async with aclosing(self.store.watch_updates(session_id)) as entries:
