@@ -39,7 +39,8 @@ BATCH_BYTES = 1 << 18
 SHARED_ARGUMENTS = 100
 SHARED_BYTES = 1 << 13
 
-_ASKING = pack(("ASKING",))
+# Leads a call that a node has sent on to the node that takes its slot over.
+ASKING = pack(("ASKING",))
 
 _form_of = attrgetter("form")
 
@@ -188,7 +189,7 @@ def packed(batch: list[Call], loaded: set[str], *, sharing: bool) -> tuple[list[
         calls = list(neighbours)
         script, keys, arguments, _ = form
         if calls[0].redirect is not None:
-            parts.append(_ASKING)
+            parts.append(ASKING)
             shares.append(0)
         if script is None:
             shares.extend([1] * len(calls))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from time import monotonic
-from typing import Any
+from typing import Any, TypeAlias
 
 from redis_state.transport.batch import Call
 from redis_state.transport.guarantee import (
@@ -15,7 +15,6 @@ from redis_state.transport.guarantee import (
     MARK,
     Guarantee,
     may_write,
-    packed_mark,
 )
 from redis_state.transport.wire.reply_errors import Refusal
 
@@ -26,6 +25,10 @@ _ELSEWHERE = frozenset({"MOVED", "ASK", "TRYAGAIN"})
 BATCH_COMMANDS = 1024
 
 
+# A packed mark, and whose the replies to it are.
+Mark: TypeAlias = tuple[bytes, tuple[int, ...]]
+
+
 class NotConfirmed(Exception):
     """The server refuses to confirm: it is not, or not any more, the one to use."""
 
@@ -34,7 +37,7 @@ class Confirming:
     """The replies of one connection that are kept until replicas have the writes before them."""
 
     def __init__(
-        self, guarantee: Guarantee | None, call_timeout_s: float, mark_key: Callable[[bool], str]
+        self, guarantee: Guarantee | None, call_timeout_s: float, mark: Callable[[Call, bool], Mark]
     ) -> None:
         # How many replicas confirm a batch; 0 if an answer is all that callers want.
         self.needed: int = 0 if guarantee is None else guarantee.replicas
@@ -47,7 +50,7 @@ class Confirming:
         # When the server was last asked to confirm, by `time.monotonic`.
         self.requested_at: float = 0.0
         self._guarantee = guarantee
-        self._mark_key = mark_key
+        self._mark = mark
         self._wait = b"" if guarantee is None else guarantee.confirmation(call_timeout_s)
         self._refused: Refusal | None = None
 
@@ -60,14 +63,18 @@ class Confirming:
         """Return whether a batch has to be confirmed: it may write."""
         return self.needed > 0 and any(map(may_write, batch))
 
-    def request(self) -> tuple[bytes, tuple[int, int]]:
-        """Return the commands that confirm what was written before, and whose their replies are."""
+    def request(self, call: Call) -> tuple[bytes, tuple[int, ...]]:
+        """Return the commands that confirm what was written before, and whose their replies are.
+
+        ``call`` is one of those that are confirmed.
+        """
         self.outstanding = True
         self.requested_at = monotonic()
         self.reason = f"0 of {self.needed} replicas have confirmed it"
         another = self._refused is not None
         self._refused = None
-        return packed_mark(self._mark_key(another)) + self._wait, (MARK, CONFIRMATION)
+        mark, of_mark = self._mark(call, another)
+        return mark + self._wait, (*of_mark, CONFIRMATION)
 
     def keep(self, call: Call, reply: Any) -> None:
         """Keep the reply to a call of the batch."""
@@ -99,8 +106,9 @@ class Confirming:
         if self._refused is not None:
             if self._refused.code not in _ELSEWHERE:
                 raise NotConfirmed(str(self._refused))
-            if self.calls():
-                return self.request()
+            waiting = self.calls()
+            if waiting:
+                return self.request(waiting[0])
         else:
             have = self._sure().confirmed_by(reply)
             self.reason = f"{have} of {self.needed} replicas have confirmed it"

@@ -25,11 +25,12 @@ from typing import Any
 
 from redis.exceptions import ResponseError
 
-from redis_state.errors import ConfigError
+from redis_state.errors import BackendUnavailable, ConfigError
 from redis_state.settings import Settings
 from redis_state.transport.batch import Call, verb_of
 from redis_state.transport.commands import READING
 from redis_state.transport.connections.address import RedisConnection
+from redis_state.transport.wire.reply_errors import not_now
 from redis_state.transport.wire.resp import pack
 from redis_state.transport.wire.script import Script
 
@@ -41,6 +42,7 @@ _SLICE_PART = 0.1
 _LONGEST_SLICE_S = 0.25
 # A full server refuses writes, but takes deletions: those must be confirmed too.
 _MARK = "#!lua flags=allow-oom\nreturn redis.call('SET', KEYS[1], '', 'PX', 1000)"
+_OF_A_REPLICA = "cannot be used with replica"
 _CALL = re.compile(r"redis\.p?call\(\s*(?:'(\w+)')?")
 # What a server has set that syncs its disk before it answers, also while it writes its file anew.
 DEMANDED = {"appendonly": "yes", "appendfsync": "always", "no-appendfsync-on-rewrite": "no"}
@@ -93,27 +95,30 @@ class Guarantee:
         asking = ("CONFIG|GET",) if self.on_disk and not self.trusted else ()
         return waiting + asking
 
-    async def check(self, connection: RedisConnection) -> None:
+    async def check(self, connection: RedisConnection, address: str) -> None:
         """Look whether a server can promise it, on a new connection.
 
-        Errors: ConfigError if it cannot; RedisError, OSError.
+        Errors: ConfigError if it cannot; BackendUnavailable if it is not the one to ask, or not
+        yet; RedisError, OSError.
         """
         if self.replicas:
-            await self._check_wait(connection)
+            await self._check_wait(connection, address)
         if self.on_disk:
-            await self._check_disk(connection)
+            await self._check_disk(connection, address)
 
-    async def _check_wait(self, connection: RedisConnection) -> None:
+    async def _check_wait(self, connection: RedisConnection, address: str) -> None:
         command = ("WAITAOF", 0, 0, 0) if self.on_disk else ("WAIT", 0, 0)
         try:
             await _ask(connection, *command)
         except ResponseError as error:
+            _raise_if_not_now(error, address)
             raise ConfigError(f"this server cannot confirm its replicas: {error}") from None
 
-    async def _check_disk(self, connection: RedisConnection) -> None:
+    async def _check_disk(self, connection: RedisConnection, address: str) -> None:
         try:
             stated: list[bytes] = await _ask(connection, "CONFIG", "GET", *DEMANDED)
         except ResponseError as error:
+            _raise_if_not_now(error, address)
             if self.trusted:
                 return
             raise ConfigError(
@@ -132,13 +137,22 @@ class Guarantee:
             raise ConfigError(f"this server cannot promise guarantee='durable': {wrong[0]}")
 
 
+def _raise_if_not_now(error: ResponseError, address: str) -> None:
+    reason = not_now(error)
+    if reason is None and _OF_A_REPLICA in str(error):
+        # It was the primary, or is about to be.
+        reason = "the server is a replica"
+    if reason is not None:
+        raise BackendUnavailable(address, reason) from None
+
+
 async def _ask(connection: RedisConnection, *command: str | int) -> Any:
     packed = connection.pack_command(*command)
     await connection.send_packed_command(packed, check_health=False)
     return await connection.read_response()
 
 
-def packed_mark(key: str) -> bytes:
+def packed_mark(key: str | bytes) -> bytes:
     """Write the mark, packed. A second later it is gone."""
     return pack(("EVAL", _MARK, 1, key))
 

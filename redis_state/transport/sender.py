@@ -59,11 +59,11 @@ from redis_state.transport.batch import (
 )
 from redis_state.transport.calls import CallSender
 from redis_state.transport.confirming import BATCH_COMMANDS as CONFIRMED_COMMANDS
-from redis_state.transport.confirming import Confirming, NotConfirmed
+from redis_state.transport.confirming import Confirming, Mark, NotConfirmed
 from redis_state.transport.connections.locator import Locator
 from redis_state.transport.connections.protocol import RespProtocol
 from redis_state.transport.connections.reconnecting import ReconnectingConnection
-from redis_state.transport.guarantee import Guarantee
+from redis_state.transport.guarantee import MARK, Guarantee, packed_mark
 from redis_state.transport.keys import call_key
 from redis_state.transport.wire.reply_errors import Refusal, again, not_now, reply_error
 from redis_state.transport.wire.resp import (
@@ -110,7 +110,7 @@ class Sender(CallSender):
         numbers: Iterator[int] | None = None,
     ) -> None:
         super().__init__(numbers)
-        self._confirming = Confirming(guarantee, call_timeout_s, self._mark_key)
+        self._confirming = Confirming(guarantee, call_timeout_s, self._mark)
         # How many calls are written at once.
         self._most = CONFIRMED_COMMANDS if self._confirming.needed else BATCH_COMMANDS
         # Called when a server is left because it is not the one to ask.
@@ -334,7 +334,7 @@ class Sender(CallSender):
                     self._inflight.extend(batch)
                     parts, shares = packed(batch, self._loaded, sharing=self._sharing is True)
                     if confirming.covers(batch):
-                        request, of_request = confirming.request()
+                        request, of_request = confirming.request(batch[-1])
                         parts.append(request)
                         shares.extend(of_request)
                     self._shares.extend(shares)
@@ -401,10 +401,10 @@ class Sender(CallSender):
             if self._queue or self._again:
                 self._flush_soon()
 
-    def _mark_key(self, another: bool) -> str:  # noqa: FBT001
-        """Return the key of the mark; ``another`` than before, whose slot is not here."""
-        del another
-        return f"{self._confirming.namespace}:mark"
+    def _mark(self, call: Call, another: bool) -> Mark:  # noqa: FBT001
+        """Write a mark after a call; with ``another`` key than before, whose slot is not here."""
+        del call, another
+        return packed_mark(f"{self._confirming.namespace}:mark"), (MARK,)
 
     def _in_flight(self) -> list[Call]:
         """List what was sent and is not over, in order: not answered, or not confirmed."""

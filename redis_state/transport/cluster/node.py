@@ -7,11 +7,13 @@ from collections.abc import Iterator
 from time import monotonic
 from typing import Any, Protocol
 
-from redis_state.transport.batch import Call, Redirect
+from redis_state.transport.batch import ASKING, Call, Redirect
 from redis_state.transport.cluster.slots import slot_of
+from redis_state.transport.confirming import Mark
 from redis_state.transport.connections.address import Address, Endpoint
 from redis_state.transport.connections.locator import FixedServer
 from redis_state.transport.connections.protocol import RespProtocol
+from redis_state.transport.guarantee import MARK, packed_mark
 from redis_state.transport.sender import Sender
 from redis_state.transport.wire.reply_errors import Refusal
 
@@ -19,7 +21,7 @@ from redis_state.transport.wire.reply_errors import Refusal
 _REDIRECTED = frozenset({"MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN"})
 
 # How many keys are tried for one in a slot of the node.
-_MARKS = 1 << 16
+_MARKS = 1 << 14
 
 # A node that has calls and says nothing for so long may have been replaced.
 _SILENT_S = 0.5
@@ -150,20 +152,25 @@ class NodeSender(Sender):
     def _ask_sharing(self, key: str) -> None:
         """Do nothing: it is known."""
 
-    def _mark_key(self, another: bool) -> str:  # noqa: FBT001 - as its base
-        """Return the key of the mark, of a slot that the node has."""
-        if another:
-            # It has lost the slot of the one before, or is losing it.
-            self._router.in_trouble()
-            self._mark_number += 1
-        prefix = super()._mark_key(another)
-        last = self._mark_number + _MARKS
-        while self._mark_number < last and not self._serves(f"{prefix}:{{{self._mark_number}}}"):
-            self._mark_number += 1
-        return f"{prefix}:{{{self._mark_number}}}"
+    def _mark(self, call: Call, another: bool) -> Mark:  # noqa: FBT001 - as its base
+        """Write a mark in the slot of a call; ``another`` one, if a mark is refused there.
 
-    def _serves(self, key: str) -> bool:
-        return self._router.has_slot(self, slot_of(key))
+        A node that is losing a slot has the keys of the call, and refuses to make a new one.
+        """
+        prefix = f"{self._confirming.namespace}:mark:".encode()
+        tag = call.names()[0].partition(b"{")[2].partition(b"}")[0]
+        leading: tuple[bytes, tuple[int, ...]] = (b"", ())
+        if call.redirect is not None:
+            leading = (ASKING, (0,))
+        elif another:
+            self._router.in_trouble()
+            for number in range(self._mark_number + 1, self._mark_number + _MARKS):
+                if self._router.has_slot(self, slot_of(str(number))):
+                    self._mark_number = number
+                    tag = str(number).encode()
+                    break
+        mark = packed_mark(prefix + b"{" + tag + b"}")
+        return leading[0] + mark, (*leading[1], MARK)
 
     def _refused(self, call: Call, error: Refusal) -> None:
         if error.code in _REDIRECTED and call.slot >= 0:

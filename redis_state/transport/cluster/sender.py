@@ -78,8 +78,8 @@ class ClusterSender(CallSender):
         self._past_connections = self._past_batches = 0
         self._closing: set[asyncio.Task[None]] = set()
         self._closed = self._is_over = False
-        # Called when it was read who has which slot, and when it could not be.
-        self.on_slots: Callable[[], None] = lambda: None
+        # Called with the slots that another node has now, and when none could say.
+        self.on_slots: Callable[[set[int]], None] = lambda _: None
         self.on_trouble: Callable[[NoConnection], None] = lambda _: None
 
     @property
@@ -363,7 +363,7 @@ class ClusterSender(CallSender):
             if detour.slot in changed:
                 self._advance(detour)
         self._drop_unused()
-        self.on_slots()
+        self.on_slots(changed)
 
     def _move_out(self, node: NodeSender, slots: set[int]) -> None:
         """Take slots from a node; if it has calls of theirs in flight, once it has answered."""

@@ -7,6 +7,7 @@ published meanwhile is in the log. A channel whose slot has no node waits for on
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 
 from redis_state.errors import BackendUnavailable, NoConnection
 from redis_state.transport.cluster.sender import ClusterSender
@@ -30,6 +31,8 @@ class ClusterSubscriber:
         self._loop = asyncio.get_running_loop()
         self._nodes: dict[Endpoint, Subscriber] = {}
         self._places: dict[bytes, Subscriber] = {}
+        # The channels that are followed, by their slots.
+        self._channels: defaultdict[int, set[bytes]] = defaultdict(set)
         # Who follows a channel whose slot has no node that is known.
         self._waiting: dict[bytes, set[Subscription]] = {}
         # Channels that are looked at again soon.
@@ -38,7 +41,7 @@ class ClusterSubscriber:
         self._closing: set[asyncio.Task[None]] = set()
         self._past_connections = 0
         self._closed = False
-        sender.on_slots = self._place_all
+        sender.on_slots = self._follow_slots
         sender.on_trouble = self._fail
 
     @property
@@ -55,6 +58,7 @@ class ClusterSubscriber:
         if node is not None:
             node.adopt(subscription.channel, {subscription})
         else:
+            self._channels[slot_of(subscription.channel)].add(subscription.channel)
             self._waiting.setdefault(subscription.channel, set()).add(subscription)
             self._place(subscription.channel)
         return subscription
@@ -68,16 +72,13 @@ class ClusterSubscriber:
             waiting.discard(subscription)
             if not waiting:
                 del self._waiting[channel]
+                self._forget(channel)
         node = self._places.get(channel)
         if node is not None:
             node.unsubscribe(subscription)
             if not node.follows(channel):
                 del self._places[channel]
-
-    def renew(self) -> None:
-        """Follow all channels over new connections."""
-        for node in self._nodes.values():
-            node.renew()
+                self._forget(channel)
 
     async def aclose(self) -> None:
         """Disconnect. Safe to repeat. Who still waits for a message gets BackendUnavailable."""
@@ -87,14 +88,13 @@ class ClusterSubscriber:
         self._fail(BackendUnavailable(self._shown_as, "the store is closed", final=True))
         await asyncio.gather(*(node.aclose() for node in self._nodes.values()), *self._closing)
 
-    def _place_all(self) -> None:
-        """Follow each channel where its slot is now; leave nodes that have none."""
+    def _follow_slots(self, slots: set[int]) -> None:
+        """Follow the channels of these slots where they are now; leave nodes that have none."""
         if self._closed:
             return
-        for channel in [*self._places, *self._waiting]:
+        for channel in [each for slot in slots for each in self._channels.get(slot, ())]:
             self._place(channel)
-        known = {self._sender.owner(slot_of(channel)) for channel in self._places}
-        for endpoint in [each for each in self._nodes if each not in known]:
+        for endpoint in [each for each, node in self._nodes.items() if not node.wanted()]:
             node = self._nodes.pop(endpoint)
             self._past_connections += node.connections
             closing = self._loop.create_task(node.aclose())
@@ -123,6 +123,12 @@ class ClusterSubscriber:
             followers |= node.release(channel)
         self._places[channel] = owner
         owner.adopt(channel, followers)
+
+    def _forget(self, channel: bytes) -> None:
+        slot = slot_of(channel)
+        self._channels[slot].discard(channel)
+        if not self._channels[slot]:
+            del self._channels[slot]
 
     def _look_again(self, channel: bytes) -> None:
         """Look who has the slot of a channel, now and in a moment."""

@@ -41,7 +41,7 @@ log: logging.Logger = logging.getLogger(__name__)
 # Takes the replies of one read together: they are counted before any of them is given away.
 Heard = Callable[[list[Any]], None]
 # Looks at a new connection before it is used.
-Check = Callable[[RedisConnection], Awaitable[None]]
+Check = Callable[[RedisConnection, str], Awaitable[None]]
 
 _BUFFER_BYTES = 1 << 16
 _TLS_TRY_S = 0.5
@@ -190,7 +190,7 @@ async def open_protocol(
             await connect_and_log_in(connection)
             stated = await _greet(connection)
             if check is not None:
-                await check(connection)
+                await check(connection, str(address))
         problem = server_problem(stated)
         if problem is not None:
             failure = BackendUnavailable(str(address), problem, final=True)

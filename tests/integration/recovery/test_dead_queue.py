@@ -146,7 +146,7 @@ async def test_a_worker_is_still_woken_after_its_subscription_has_died(
 
         async def listening() -> bool:
             channel = f"{key_of_queue(store.settings)}:wake"
-            return await subscribers(store.transport, channel) == [1]
+            return await subscribers(store.transport, channel, sharded=False) == [1]
 
         await eventually(listening, "it listens")
         await answered()

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from redis_state import RedisStateStore, Settings
-from redis_state.errors import ConfigError, OutcomeUnknown
+from redis_state.errors import BackendUnavailable, ConfigError, OutcomeUnknown
 from redis_state.settings import make_settings
 from redis_state.testing import eventually
+from redis_state.transport.cluster.slots import slot_of
 from redis_state.transport.keys import Keys
 from tests.support.samples import update as make_update
 from tests.support.servers.clusters import Cluster, running_cluster
@@ -283,6 +284,42 @@ async def test_nothing_is_lost_on_a_cluster_whose_primary_dies_while_slots_move(
             # The new primary has no replica before this one is back.
             cluster.start_node(port)
             await writers.more()
+
+
+@pytest.mark.server
+async def test_calls_that_are_sent_on_to_a_node_without_slots_are_confirmed_there() -> None:
+    # Without slots it would become a replica.
+    stays = ("--cluster-allow-replica-migration", "no")
+    async with running_cluster(*stays, primaries=4, replicas=1) as cluster:
+        if not await cluster.migrates_slots():
+            pytest.skip("emptying a node slot by slot takes minutes; MIGRATESLOTS is of Valkey 9")
+        empty, *others = cluster.ports[:4]
+        await cluster.migrate(0, 16383 // 4 + 1, others[0])
+        assert empty not in await cluster.primaries()
+        async with (
+            RedisStateStore(settings_of(cluster.url, call_timeout_s=30.0)) as store,
+            load(store, writers=3, watching=False).running() as writers,
+        ):
+            slot = slot_of(Keys("safe").updates(writers.sessions[0]).rows)
+            source = await cluster.begin_move(slot, empty)
+            await cluster.move_keys(slot, source, empty)
+            await writers.more()
+            await cluster.end_move(slot, empty)
+            await writers.more()
+
+
+@pytest.mark.server
+async def test_a_replica_is_not_the_one_to_ask_and_no_wrong_setting(lagging: Replicas) -> None:
+    """It was the primary when it was looked up, or is about to be."""
+    async with RedisStateStore(settings_of(lagging.replica_url, call_timeout_s=0.5)) as store:
+        with pytest.raises(BackendUnavailable, match="the server is a replica"):
+            await store.save_update(make_update("u"))
+    async with RedisStateStore(settings_of(lagging.replica_url, call_timeout_s=20.0)) as store:
+        call = asyncio.ensure_future(store.save_update(make_update("u")))
+        await late()
+        assert not call.done()
+        await lagging.switch()
+        await call
 
 
 @asynccontextmanager

@@ -28,6 +28,7 @@ SECRET = "s3cret"
 RIGHTS = (
     "~t:* ~queue-t ~queue-t:* ~arq:*:t/* resetchannels &t:* &queue-t:* "
     "-@all +auth +hello +select +ping +eval +evalsha +time +info +publish +subscribe +unsubscribe "
+    "+spublish +ssubscribe +sunsubscribe "
     "+@hash +@sortedset +@string +@list +@stream +@transaction +exists +pexpire +pexpireat +expire "
     "+pexpiretime +persist +pttl +del +unlink +type"
 )

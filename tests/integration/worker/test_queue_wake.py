@@ -20,6 +20,7 @@ from redis_state.testing import eventually
 from redis_state.worker import AgentWorker, TaskClient, TaskContext
 from redis_state.worker.arq.job_format import Job
 from redis_state.worker.arq.queue import Queue, QueueState, wake_channel
+from redis_state.worker.arq.queue_server import connect, queue_settings
 from tests.support.processes.pools import (
     SESSION,
     agent,
@@ -49,7 +50,7 @@ def patient(settings: Settings, **options: Any) -> AgentWorker:
 
 async def listeners(store: RedisStateStore, *queues: str) -> list[int]:
     keys = [key_of_queue(store.settings, queue) for queue in queues or (None,)]
-    return await subscribers(store.transport, *map(wake_channel, keys))
+    return await subscribers(store.transport, *map(wake_channel, keys), sharded=False)
 
 
 async def hears(store: RedisStateStore, *queues: str) -> None:
@@ -153,13 +154,16 @@ async def test_a_job_that_is_put_again_wakes_and_one_that_is_there_does_not(
     key = key_of_queue(store.settings)
     queue = Queue(store.settings, name=queue_of(store.settings))
     job = Job(SESSION, "task", 0, 0)
-    heard = 0
+    # redis-py's are untyped.
+    client: Any = connect(queue_settings(store.settings), reply_timeout_s=60)
+    heard: int = 0
 
     async def listen() -> None:
         nonlocal heard
-        subscription = store.transport.subscriber.subscribe(wake_channel(key))
-        while True:
-            heard += await subscription.next() is not None
+        async with client.pubsub() as listening:
+            await listening.subscribe(wake_channel(key))
+            async for message in listening.listen():
+                heard += int(message["type"] == "message")
 
     listening = asyncio.create_task(listen())
     await hears(store)
@@ -169,5 +173,7 @@ async def test_a_job_that_is_put_again_wakes_and_one_that_is_there_does_not(
     await queue.put_job(job)
     await eventually(lambda: heard == 2, "the queue was told of the job put again")
     listening.cancel()
+    await asyncio.wait({listening})
+    await client.aclose()
     await queue.aclose()
     await store.transport.sender.send("DEL", key, repeatable=True)

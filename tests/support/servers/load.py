@@ -26,15 +26,24 @@ class Load:
     acknowledged: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
     watched: list[str] = field(default_factory=list[str])
     over: bool = False
+    writing: list[asyncio.Task[None]] = field(default_factory=list[asyncio.Task[None]])
 
     async def more(self) -> None:
         """Wait until every writer has written some more."""
         before = {session: len(done) for session, done in self.acknowledged.items()}
         await eventually(
-            lambda: all(len(self.acknowledged[each]) > n + 5 for each, n in before.items()),
+            lambda: (
+                all(len(self.acknowledged[each]) > n + 5 for each, n in before.items())
+                or any(task.done() for task in self.writing)
+            ),
             "all have written",
             timeout_s=60,
         )
+        self._all_alive()
+
+    def _all_alive(self) -> None:
+        ended = [task for task in self.writing if task.done()]
+        assert not ended, f"{len(ended)} writers have ended: {ended[0].exception()!r}"
 
     def count(self) -> int:
         """Count what was acknowledged."""
@@ -76,7 +85,9 @@ class Load:
         """Write and watch for the length of the block, then check. Any caller's error is raised."""
         self.acknowledged = {session: [] for session in self.sessions}
         watching = asyncio.create_task(self._watch(self.sessions[0]))
-        writing = [asyncio.create_task(self._write(session)) for session in self.sessions]
+        self.writing = writing = [
+            asyncio.create_task(self._write(session)) for session in self.sessions
+        ]
         try:
             await self.more()
             yield self

@@ -35,9 +35,10 @@ async def keys_like(transport: Transport, pattern: str) -> list[bytes]:
     return sorted(found)
 
 
-async def subscribers(transport: Transport, *channels: str) -> list[int]:
+async def subscribers(transport: Transport, *channels: str, sharded: bool = True) -> list[int]:
     """Count the connections that listen to each channel, to whichever server they lead."""
-    replies = await ask_each(transport, "PUBSUB", "SHARDNUMSUB", *channels)
+    count = "SHARDNUMSUB" if sharded else "NUMSUB"
+    replies = await ask_each(transport, "PUBSUB", count, *channels)
     return [sum(map(int, counts)) for counts in zip(*(each[1::2] for each in replies), strict=True)]
 
 

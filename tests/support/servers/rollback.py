@@ -116,6 +116,11 @@ class Replicas:
         """The primary's own address."""
         return self._nodes[self._primary].url
 
+    @property
+    def replica_url(self) -> str:
+        """The replica's own address."""
+        return self._nodes[1 - self._primary].url
+
     async def start(self) -> None:
         """Start both, and wait until they are in sync."""
         for node in self._nodes:
