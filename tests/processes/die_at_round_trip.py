@@ -25,7 +25,7 @@ from redis.asyncio.client import Pipeline
 from redis_state import RedisStateStore, Settings
 from redis_state.models import TaskState, TaskStatus
 from redis_state.testing import eventually, leaked_keys
-from redis_state.transport.sender import Sender
+from redis_state.transport.calls import CallSender
 from redis_state.transport.wire.resp import PackedCommand, PreparedScript
 from redis_state.worker import TaskClient, TaskContext
 from redis_state.worker import worker as runner
@@ -51,11 +51,11 @@ class Death:
 
     def plant(self) -> None:
         """Count what the sender and the queue's client send for what is counted."""
-        send, run, ask, execute = Sender.send, Sender.run, Sender.ask, Pipeline.execute
+        send, run, ask, execute = CallSender.send, CallSender.run, CallSender.ask, Pipeline.execute
 
         def watched(call: Callable[..., asyncio.Future[Any]]) -> Any:
             def watching(
-                sender: Sender, what: Any, *more: Any, **options: Any
+                sender: CallSender, what: Any, *more: Any, **options: Any
             ) -> asyncio.Future[Any]:
                 if not self._reached(_name_of(what)):
                     return call(sender, what, *more, **options)
@@ -74,9 +74,9 @@ class Death:
             self._die_if("after")
             return found
 
-        Sender.send = watched(send)  # type: ignore[method-assign]
-        Sender.run = watched(run)  # type: ignore[method-assign]
-        Sender.ask = watched(ask)  # type: ignore[method-assign]
+        CallSender.send = watched(send)  # type: ignore[method-assign]
+        CallSender.run = watched(run)  # type: ignore[method-assign]
+        CallSender.ask = watched(ask)  # type: ignore[method-assign]
         Pipeline.execute = watched_execute  # type: ignore[method-assign, assignment]
 
     def _reached(self, name: str) -> bool:

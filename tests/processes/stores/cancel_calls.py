@@ -79,6 +79,7 @@ async def main(argument: dict[str, Any]) -> dict[str, Any]:
             "errors": storm.errors,
             "cancelled": storm.cancelled,
             "mismatched": storm.mismatched,
+            "servers": len(await store.transport.each_server()),
             "connections": sender.connections,
             "pending": sender.pending,
         }
