@@ -61,7 +61,8 @@ class Load:
     async def check(self) -> None:
         """All that was acknowledged is there, once and in order, and was watched."""
         for session in self.sessions:
-            assert await self.kept(session) == self.acknowledged[session]
+            kept, written = await self.kept(session), self.acknowledged[session]
+            assert kept == written, f"{session}: {len(kept)} rows kept of {len(written)}"
         if not self.watching:
             return
         first = self.acknowledged[self.sessions[0]]
