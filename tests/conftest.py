@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import uuid
-from collections.abc import AsyncIterator, Generator, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,7 @@ from hypothesis import settings as hypothesis_settings
 from pydantic import SecretStr
 
 from redis_state import RedisStateStore, Settings
+from redis_state.rights import Role
 from redis_state.scripts import Scripts
 from redis_state.transport.keys import Keys
 from redis_state.transport.transport import Transport
@@ -146,13 +147,36 @@ def defaults(suite_server: TestServer) -> Settings:
 
 
 @pytest.fixture
-def settings(admin: Admin, defaults: Settings) -> Iterator[Settings]:
-    """Give a namespace of the test's own, and fail if it leaves a key that stays for ever."""
+def settings(
+    admin: Admin, defaults: Settings, request: pytest.FixtureRequest
+) -> Iterator[Settings]:
+    """Give a namespace of the test's own, and fail if it leaves a key that stays for ever.
+
+    On a server with users, the test fails too if it was refused anything.
+    """
     own = defaults.model_copy(update={"namespace": f"t{uuid.uuid4().hex[:10]}"})
+    marked = request.node.get_closest_marker("role")
+    if admin.has_users and marked is not None and marked.args[0] == "any":
+        pytest.skip(f"not as a user with few rights: {marked.kwargs['why']}")
+    admin.let_in(own, Role.WORKER if marked is None else Role(marked.args[0]))
     yield own
     leaked = admin.keys_without_lifetime(own.namespace)
+    refused = admin.refused()
     admin.clear()
     assert not leaked, f"keys without a lifetime: {leaked}"
+    assert not refused, f"not permitted: {refused}"
+
+
+@pytest.fixture
+def beside(admin: Admin, settings: Settings) -> Callable[[str], Settings]:
+    """Give settings of further namespaces of the test's own."""
+
+    def make(name: str) -> Settings:
+        other = settings.model_copy(update={"namespace": f"{settings.namespace}-{name}"})
+        admin.let_in(other, also=True)
+        return other
+
+    return make
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from redis_state.models import (
     UpdateType,
 )
 from tests.support.servers.choice import wheel_binary
-from tests.support.servers.nodes import keys_like
+from tests.support.servers.nodes import ask_beside, keys_like
 
 LONG_ID = "x" * 10_240
 ODD_IDS = (
@@ -175,4 +175,4 @@ async def keys_of(store: RedisStateStore) -> list[str]:
 
 async def admin(store: RedisStateStore, *command: str | bytes | int) -> Any:
     """Send a command that the library itself never sends."""
-    return await store.transport.sender.send(*command, repeatable=True)
+    return await ask_beside(store.transport, *command)

@@ -339,7 +339,7 @@ async def test_a_backend_is_made_of_a_store_a_url_or_the_environment(
         await backend.aclose()
         await backend.aclose()
     # A store that was given is not closed with the backend.
-    assert await store.base.fetch("nothing") == []
+    assert await store.base.fetch(f"{settings.namespace}:nothing") == []
 
 
 @pytest.mark.parametrize(

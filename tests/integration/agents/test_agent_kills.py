@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -60,15 +61,15 @@ async def killed_and_gone_on(
     return process.returncode
 
 
+@pytest.mark.role("admin")
 async def test_a_task_whose_workers_are_killed_ends_like_an_undisturbed_one(
-    store: RedisStateStore, settings: Settings
+    store: RedisStateStore, settings: Settings, beside: Callable[[str], Settings]
 ) -> None:
     runtime = SessionRuntime(SessionStore(store))
     task_id = "killed-again-and-again"
     await runtime.create(same_agent(SESSION))
     # The same agent and the same execution, in a world of its own.
-    elsewhere = settings.model_copy(update={"namespace": f"{settings.namespace}-undisturbed"})
-    async with RedisStateStore(elsewhere) as other:
+    async with RedisStateStore(beside("undisturbed")) as other:
         peaceful = SessionRuntime(SessionStore(other))
         await peaceful.create(same_agent(SESSION))
         undisturbed = await run_session(

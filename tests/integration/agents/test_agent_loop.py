@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -270,7 +270,10 @@ async def test_somebody_elses_save_is_a_conflict_and_the_loop_goes_on_after_it(
 @pytest.mark.slow
 @pytest.mark.parametrize("every", sizes(5, 1))
 async def test_an_agent_killed_at_every_save_ends_like_an_undisturbed_one(
-    settings: Settings, runtime: SessionRuntime, every: int
+    settings: Settings,
+    beside: Callable[[str], Settings],
+    runtime: SessionRuntime,
+    every: int,
 ) -> None:
     await runtime.create(same_agent("a"))
     loop = AgentLoop(twenty_steps(), tools=[LOOK])
@@ -280,7 +283,7 @@ async def test_an_agent_killed_at_every_save_ends_like_an_undisturbed_one(
     assert undisturbed.version == saves + 1
     # The same agent and the same execution, each time in a world of its own.
     points = [
-        (f"{settings.namespace}-{stage}-{at}", stage, at)
+        (beside(f"{stage}-{at}").namespace, stage, at)
         for first, stage in enumerate(("before_save", "after_save"))
         for at in range(first % every, saves, every)
     ]

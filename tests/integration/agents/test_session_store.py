@@ -540,6 +540,7 @@ async def test_a_loaded_session_reads_a_part_only_when_it_is_looked_at(
 
 
 @pytest.mark.parametrize("processes", sizes(3, 8))
+@pytest.mark.role("admin")
 async def test_eight_processes_saving_one_session_lose_nothing(
     settings: Settings, processes: int
 ) -> None:

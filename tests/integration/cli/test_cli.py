@@ -77,6 +77,7 @@ async def test_acl_prints_a_rule_and_contacts_nobody(unused_tcp_port: int) -> No
     assert (await cli("acl", "--namespace", "a*")).status == 2
 
 
+@pytest.mark.role("any", why="it is refused what it looks for")
 async def test_doctor_names_what_is_wrong_and_ends_with_1(settings: Settings) -> None:
     url = settings.url.get_secret_value()
     ran = await cli("doctor", "--json", "--url", url)

@@ -33,6 +33,7 @@ async def test_the_value_of_a_condition_that_holds_is_returned() -> None:
     assert await eventually(later, "a value comes") == "this"
 
 
+@pytest.mark.role("admin")
 async def test_keys_that_would_stay_for_ever_are_named(
     settings: Settings, store: RedisStateStore
 ) -> None:

@@ -164,12 +164,11 @@ async def test_what_json_lacks_is_stored_as_its_nearest_form(host: Host, surface
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("surface", SURFACES)
 async def test_falsy_and_empty_values_come_back_as_they_are(
-    settings: Settings, kind: str, surface: Surface
+    beside: Callable[[str], Settings], kind: str, surface: Surface
 ) -> None:
     for number, value in enumerate(FALSY):
         # Each in a namespace of its own: a surface reads what it has written alone.
-        own = settings.model_copy(update={"namespace": f"{settings.namespace}-{number}"})
-        async with open_host(kind, own) as host:
+        async with open_host(kind, beside(str(number))) as host:
             found = await surface(host, value)
         assert (type(found), found) == (type(value), value)
 

@@ -44,7 +44,7 @@ from tests.support.processes.pools import (
 )
 from tests.support.scripts import clock_ms
 from tests.support.servers.faults import run_processes
-from tests.support.servers.nodes import keys_like
+from tests.support.servers.nodes import ask_beside, keys_like
 
 NAMES = [f"p{number}" for number in range(10)]
 
@@ -484,7 +484,7 @@ async def everything(store: RedisStateStore) -> bytes:
     }
     found: list[bytes] = []
     for key in await keys_like(store.transport, "*"):
-        kind: bytes = await sender.send("TYPE", key, repeatable=True)
+        kind: bytes = await ask_beside(store.transport, "TYPE", key)
         if kind == b"none":
             continue
         command, *rest = readers[kind]

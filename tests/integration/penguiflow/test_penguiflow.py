@@ -168,6 +168,7 @@ async def test_a_binding_that_is_given_back_is_a_copy(host: Any) -> None:
     assert again == replace(binding("1"), metadata={"a": 1})
 
 
+@pytest.mark.role("admin")
 async def test_clearing_is_no_coroutine_and_is_done_when_it_returns(
     host: Any,
 ) -> None:

@@ -175,6 +175,7 @@ async def test_a_watcher_goes_on_across_a_restart_of_the_server(tmp_path: Path) 
         server.stop()
 
 
+@pytest.mark.role("admin")
 async def test_two_databases_of_one_server_do_not_hear_each_other(settings: Settings) -> None:
     url = settings.url.get_secret_value()
     needs_one_server(url)

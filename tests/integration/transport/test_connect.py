@@ -64,6 +64,7 @@ async def test_drain_waits_for_what_this_loop_has_queued(transport: Transport) -
     assert call.done()
 
 
+@pytest.mark.role("any", why="it sends ECHO")
 async def test_closed_transport_refuses_calls_in_its_loop(settings: Settings) -> None:
     for used in (True, False):
         transport = Transport(settings)
@@ -78,6 +79,7 @@ async def test_closed_transport_refuses_calls_in_its_loop(settings: Settings) ->
 
 
 @pytest.mark.parametrize("closing", [True, False])
+@pytest.mark.role("any", why="it sends ECHO")
 def test_one_transport_serves_loops_one_after_the_other(
     settings_for_loops: Settings, *, closing: bool
 ) -> None:
@@ -96,11 +98,12 @@ def test_one_transport_serves_loops_one_after_the_other(
 
 
 @pytest.fixture
-def settings_for_loops(suite_server: Any) -> Settings:
+def settings_for_loops(settings: Settings) -> Settings:
     """Give settings without an event loop of the test's own around them."""
-    return settings_of(suite_server.url)
+    return settings
 
 
+@pytest.mark.role("any", why="it sends ECHO")
 def test_one_transport_serves_loops_of_two_threads_at_once(settings_for_loops: Settings) -> None:
     transport = Transport(settings_for_loops)
     both = threading.Barrier(2, timeout=SOON_S)
@@ -386,6 +389,7 @@ def test_end_of_a_loop_makes_no_noise(ending: str) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.role("any", why="it follows a channel of no namespace")
 def test_it_works_in_uvloop(settings_for_loops: Settings) -> None:
     uvloop = pytest.importorskip("uvloop")
     transport = Transport(settings_for_loops)

@@ -127,6 +127,7 @@ async def test_what_is_large_is_given_its_whole_time(own_server: EmbeddedServer)
         assert sender.connections == 1
 
 
+@pytest.mark.role("any", why="it sends ECHO")
 async def test_a_half_open_connection_ends_what_may_not_be_repeated_at_its_deadline(
     proxy: Proxy,
 ) -> None:

@@ -45,6 +45,7 @@ async def echoed(sender: Sender, *texts: str) -> list[bytes]:
     return [await call for call in calls]
 
 
+@pytest.mark.role("any", why="it sends ECHO")
 async def test_a_reply_to_no_call_ends_the_connection_and_reaches_nobody(
     proxy: Proxy, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -60,6 +61,7 @@ async def test_a_reply_to_no_call_ends_the_connection_and_reaches_nobody(
 
 
 @pytest.mark.parametrize("before", [True, False], ids=["before it", "behind it"])
+@pytest.mark.role("any", why="it sends ECHO")
 async def test_an_extra_reply_beside_a_true_one_reaches_neither_its_caller_nor_the_next(
     proxy: Proxy, *, before: bool
 ) -> None:
@@ -84,6 +86,7 @@ async def test_an_extra_reply_beside_a_true_one_reaches_neither_its_caller_nor_t
         assert sender.connections == 2
 
 
+@pytest.mark.role("any", why="it sends ECHO")
 async def test_what_may_not_be_repeated_is_outcome_unknown_beside_an_extra_reply(
     proxy: Proxy,
 ) -> None:
@@ -126,6 +129,7 @@ async def test_a_shared_command_with_another_number_of_replies_gives_nobody_any(
         assert sender.connections == 2
 
 
+@pytest.mark.role("any", why="it sends ECHO")
 async def test_bytes_that_are_no_reply_end_the_connection_and_calls_go_on(
     proxy: Proxy, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -139,6 +143,7 @@ async def test_bytes_that_are_no_reply_end_the_connection_and_calls_go_on(
     assert "lost" not in caplog.text
 
 
+@pytest.mark.role("any", why="it sends ECHO")
 async def test_a_server_that_always_breaks_the_protocol_is_asked_ever_more_slowly(
     proxy: Proxy,
 ) -> None:

@@ -66,6 +66,7 @@ async def test_calls_take_effect_in_call_order_though_nobody_awaits_them(
     assert [int(row) for row in stored] == list(range(1000))
 
 
+@pytest.mark.role("any", why="it sends ECHO")
 async def test_calls_of_one_turn_leave_in_few_writes(sender: Sender) -> None:
     await sender.send("PING", repeatable=True)
     before = sender.batches
@@ -81,12 +82,14 @@ async def test_calls_of_one_turn_leave_in_few_writes(sender: Sender) -> None:
     assert sender.connections == 1
 
 
+@pytest.mark.role("any", why="it sends ECHO")
 async def test_every_kind_of_argument_arrives(sender: Sender) -> None:
     for argument in ("", "text ä\N{PILE OF POO}\r\n", b"\x00\xff\r\n$3", 0, -(1 << 63), "x" * 7000):
         expected = argument if isinstance(argument, bytes) else str(argument).encode()
         assert await sender.send("ECHO", argument, repeatable=True) == expected
 
 
+@pytest.mark.role("any", why="it sends ECHO")
 async def test_huge_command_goes_through_between_small_ones(sender: Sender) -> None:
     huge = random.randbytes(32 << 20)
     first = sender.send("ECHO", "first", repeatable=True)
@@ -108,13 +111,14 @@ async def test_cancelled_call_that_was_not_sent_is_never_sent(sender: Sender, ke
 
 async def test_a_lasting_call_is_sent_though_it_was_cancelled(sender: Sender, key: str) -> None:
     for _ in range(2):  # before there is a connection, and on it
-        lasting = sender.send("INCR", key, repeatable=False, lasting=True)
+        lasting = sender.send("INCRBY", key, 1, repeatable=False, lasting=True)
         lasting.cancel()
     assert await sender.send("EXPIRE", key, 60, repeatable=True) == 1
     assert await sender.send("GET", key, repeatable=True) == b"2"
     assert sender.pending == 0
 
 
+@pytest.mark.role("any", why="it sends ECHO")
 async def test_cancelled_calls_never_leave_their_reply_to_another(sender: Sender) -> None:
     rng = random.Random(7)
     wrong: list[tuple[bytes, bytes]] = []
@@ -148,6 +152,7 @@ async def test_cancelled_calls_never_leave_their_reply_to_another(sender: Sender
     assert sender.connections == 1
 
 
+@pytest.mark.role("any", why="it sends ECHO")
 async def test_call_that_cannot_be_written_fails_alone(sender: Sender) -> None:
     nothing: Any = None
     around = [sender.send("ECHO", "before", repeatable=True)]
@@ -203,7 +208,7 @@ async def test_unknown_digest_without_a_script_is_refused(sender: Sender) -> Non
 async def test_refused_command_is_typed_and_harms_no_other(sender: Sender, key: str) -> None:
     await sender.send("SET", key, "text", "PX", 60000, repeatable=True)
     before = sender.send("GET", key, repeatable=True)
-    wrong = sender.send("LPUSH", key, "x", repeatable=True)
+    wrong = sender.send("RPUSH", key, "x", repeatable=True)
     unknown = sender.send("NOSUCHCOMMAND", repeatable=True)
     after = sender.send("GET", key, repeatable=True)
     with pytest.raises(CommandRefused, match="WRONGTYPE"):
@@ -393,7 +398,7 @@ async def test_error_of_a_call_ends_its_task_group() -> None:
 
 async def test_errors_of_calls_are_objects_of_their_own(sender: Sender, key: str) -> None:
     await sender.send("SET", key, "text", "PX", 60000, repeatable=True)
-    calls = [sender.send("LPUSH", key, "x", repeatable=True) for _ in range(3)]
+    calls = [sender.send("RPUSH", key, "x", repeatable=True) for _ in range(3)]
     errors = await asyncio.gather(*calls, return_exceptions=True)
     assert all(isinstance(error, BackendError | RedisStateError) for error in errors)
     assert len({id(error) for error in errors}) == 3

@@ -105,6 +105,7 @@ async def test_call_that_may_not_be_repeated_is_outcome_unknown_and_done_once(
         assert await sender.send("LLEN", key, repeatable=True) == 1
 
 
+@pytest.mark.role("any", why="it sends ECHO")
 async def test_cuts_at_any_moment_lose_no_repeatable_call_and_mix_up_no_reply(
     url: str, key: str
 ) -> None:
@@ -143,6 +144,7 @@ async def test_calls_queue_in_order_while_the_server_refuses(url: str, key: str)
         assert [int(row) for row in stored] == list(range(100))
 
 
+@pytest.mark.role("any", why="it kills connections")
 async def test_killed_client_connects_again(url: str) -> None:
     async with sender_to(url) as sender, sender_to(url) as killer:
         client = await sender.send("CLIENT", "ID", repeatable=True)
@@ -218,6 +220,7 @@ async def test_each_call_in_flight_has_its_own_deadline(url: str) -> None:
         assert at - began >= min(timeout_s, 0.8)
 
 
+@pytest.mark.role("any", why="it sends ECHO")
 async def test_overdue_reply_ends_the_connection_and_the_next_call_succeeds(url: str) -> None:
     async with Proxy(url) as proxy, sender_to(proxy.url) as sender:
         await sender.send("PING", repeatable=True)
@@ -230,6 +233,7 @@ async def test_overdue_reply_ends_the_connection_and_the_next_call_succeeds(url:
         assert sender.connections == 2
 
 
+@pytest.mark.role("any", why="it sends ECHO")
 async def test_cancelled_call_without_an_answer_also_ends_the_connection(url: str) -> None:
     async with Proxy(url) as proxy, sender_to(proxy.url) as sender:
         await sender.send("PING", repeatable=True)
@@ -242,13 +246,14 @@ async def test_cancelled_call_without_an_answer_also_ends_the_connection(url: st
         assert sender.connections == 2
 
 
+@pytest.mark.role("any", why="it sends ECHO")
 async def test_a_lasting_call_that_was_cancelled_is_repeated_when_its_reply_is_lost(
     url: str,
 ) -> None:
     async with Proxy(url) as proxy, sender_to(proxy.url) as sender:
         await sender.send("DEL", "lasting", repeatable=True)
         proxy.silence()
-        cancelled = sender.send("INCR", "lasting", repeatable=True, lasting=True)
+        cancelled = sender.send("INCRBY", "lasting", 1, repeatable=True, lasting=True)
         await eventually(lambda: proxy.swallowed > 0, "the call was answered in vain")
         cancelled.cancel()
         proxy.silence(silent=False)
@@ -268,6 +273,7 @@ async def test_a_lasting_call_that_was_cancelled_ends_at_its_deadline() -> None:
         assert sender.pending == 0
 
 
+@pytest.mark.role("any", why="it sends ECHO")
 async def test_connection_on_which_replies_still_come_is_kept(url: str) -> None:
     async with Proxy(url) as proxy, sender_to(proxy.url) as sender:
         await sender.send("PING", repeatable=True)
@@ -444,6 +450,7 @@ def failing_sender(url: str, fail: Callable[[], Exception | None]) -> Sender:
     return Sender(FailingLocator(url, fail), shown_as="here")
 
 
+@pytest.mark.role("any", why="it sends ECHO")
 async def test_address_that_cannot_be_made_fails_calls_as_it_says(url: str) -> None:
     problems = [ConfigError("there is no server to start")]
     sender = failing_sender(url, lambda: problems.pop() if problems else None)
@@ -455,6 +462,7 @@ async def test_address_that_cannot_be_made_fails_calls_as_it_says(url: str) -> N
     await sender.aclose()
 
 
+@pytest.mark.role("any", why="it sends ECHO")
 async def test_unexpected_error_is_logged_and_leaves_no_caller_hanging(
     url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -469,6 +477,7 @@ async def test_unexpected_error_is_logged_and_leaves_no_caller_hanging(
     await sender.aclose()
 
 
+@pytest.mark.role("any", why="it sends ECHO")
 async def test_unexpected_error_of_the_reader_leaves_no_caller_hanging(
     url: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -522,6 +531,7 @@ async def test_server_that_hangs_up_after_the_handshake_is_not_waited_for(
         assert left > 3
 
 
+@pytest.mark.role("any", why="it sends ECHO")
 async def test_sender_whose_task_was_cancelled_starts_again(url: str) -> None:
     async with sender_to(url) as sender:
         await sender.send("PING", repeatable=True)

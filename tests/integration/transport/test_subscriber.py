@@ -151,6 +151,7 @@ async def test_dead_connection_is_noticed_and_made_anew(
         assert subscriber.connections == 2
 
 
+@pytest.mark.role("any", why="it lists connections")
 async def test_idle_connection_is_kept(
     url: str, channel: str, sender: Sender, monkeypatch: pytest.MonkeyPatch
 ) -> None:

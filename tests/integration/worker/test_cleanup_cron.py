@@ -109,6 +109,7 @@ async def test_workers_that_all_clean_up_at_once_drop_each_task_once(
     assert await tasks.count_tasks() == TaskCounts(1, 0)
 
 
+@pytest.mark.role("any", why="arq's own runner needs more")
 async def test_arqs_own_worker_can_clean_up(settings: Settings, tasks: TaskStateManager) -> None:
     needs_arqs_runner(settings.url.get_secret_value())
     worker = Worker(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from time import time
 from typing import Any
@@ -134,15 +134,16 @@ async def test_no_clock_but_the_servers_tells_when_a_task_may_start(
 
 @asynccontextmanager
 async def two_namespaces(
-    settings: Settings,
+    first: Settings, second: Settings
 ) -> AsyncGenerator[tuple[RedisStateStore, RedisStateStore], None]:
-    second = settings.model_copy(update={"namespace": f"{settings.namespace}-b"})
-    async with RedisStateStore(settings) as one, RedisStateStore(second) as other:
+    async with RedisStateStore(first) as one, RedisStateStore(second) as other:
         yield one, other
 
 
-async def test_namespaces_that_name_no_queue_have_one_each(settings: Settings) -> None:
-    async with two_namespaces(settings) as (one, other):
+async def test_namespaces_that_name_no_queue_have_one_each(
+    settings: Settings, beside: Callable[[str], Settings]
+) -> None:
+    async with two_namespaces(settings, beside("b")) as (one, other):
         ran: list[str] = []
 
         async def note(ctx: TaskContext) -> None:
@@ -163,10 +164,12 @@ async def test_namespaces_that_name_no_queue_have_one_each(settings: Settings) -
         assert names == [(default_queue(store.settings),) for store in (one, other)]
 
 
-async def test_in_a_queue_of_two_namespaces_each_takes_its_own(settings: Settings) -> None:
+async def test_in_a_queue_of_two_namespaces_each_takes_its_own(
+    settings: Settings, beside: Callable[[str], Settings]
+) -> None:
     queue = queue_of(settings)
     async with (
-        two_namespaces(settings) as (one, other),
+        two_namespaces(settings, beside("b")) as (one, other),
         TaskClient(one, queue=queue) as client,
         TaskClient(other, queue=queue) as others,
     ):

@@ -122,6 +122,7 @@ async def putting_as(store: RedisStateStore, *rules: str) -> AsyncGenerator[Queu
         await store.transport.sender.send("DEL", key_of_queue(store.settings), repeatable=True)
 
 
+@pytest.mark.role("any", why="it makes users")
 async def test_who_must_not_publish_still_puts(store: RedisStateStore) -> None:
     async with putting_as(store, "resetchannels") as queue:
         await queue.put(SESSION, "task", runs=0, priority=0)
@@ -129,6 +130,7 @@ async def test_who_must_not_publish_still_puts(store: RedisStateStore) -> None:
         assert len(await queued(store)) == 2
 
 
+@pytest.mark.role("any", why="it makes users")
 async def test_who_must_not_write_is_told(store: RedisStateStore) -> None:
     async with putting_as(store, "allchannels", "-zadd") as queue:
         with pytest.raises(BackendUnavailable):

@@ -177,6 +177,7 @@ GARBAGE: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("name", GARBAGE)
+@pytest.mark.role("any", why="the names of its jobs are no namespace's")
 async def test_a_job_that_is_garbage_is_dropped_with_a_warning(
     store: RedisStateStore, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -190,6 +191,7 @@ async def test_a_job_that_is_garbage_is_dropped_with_a_warning(
     assert await send("EXISTS", f"arq:job:{job}", f"arq:in-progress:{job}", repeatable=True) == 0
 
 
+@pytest.mark.role("any", why="the names of its jobs are no namespace's")
 async def test_a_job_of_another_type_and_one_without_a_readable_name_are_dropped(
     store: RedisStateStore, caplog: pytest.LogCaptureFixture
 ) -> None:

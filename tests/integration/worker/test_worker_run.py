@@ -737,6 +737,7 @@ async def test_a_damaged_task_is_failed_and_told(store: RedisStateStore) -> None
     await _forget_watched(store)
 
 
+@pytest.mark.role("any", why="the names of its jobs are no namespace's")
 async def test_a_job_that_is_not_ours_is_dropped(store: RedisStateStore) -> None:
     queue = key_of_queue(store.settings)
     jobs = {

@@ -170,6 +170,7 @@ async def test_a_key_of_another_type_is_told_and_nothing_is_half_written(
     assert await append(scripts, log, "b") == ok(1, 2)
 
 
+@pytest.mark.role("any", why="it makes users")
 async def test_a_writer_without_a_right_to_the_channel_leaves_nothing_half_written(
     scripts: Scripts, keys: Keys
 ) -> None:

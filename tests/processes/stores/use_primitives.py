@@ -54,7 +54,7 @@ async def meet(scripts: Scripts, keys: Keys, processes: int, *, timeout_s: float
     """Wait until so many processes are here, so that they really race."""
     sender, key = scripts.transport.sender, f"{keys.namespace}:v1:{{start}}:start"
     await sender.send("SET", key, 0, "NX", "PX", HOUR, repeatable=True)
-    await sender.send("INCR", key, repeatable=False)
+    await sender.send("INCRBY", key, 1, repeatable=False)
 
     async def all_here() -> bool:
         return int(await sender.send("GET", key, repeatable=True)) >= processes

@@ -21,7 +21,7 @@ async def main(argument: dict[str, Any]) -> dict[str, Any]:
     async with RedisStateStore.from_url(argument["url"], namespace=argument["namespace"]) as store:
         sender, key = store.transport.sender, f"{argument['namespace']}:v1:{{start}}:start"
         await sender.send("SET", key, 0, "NX", "PX", 60_000, repeatable=True)
-        await sender.send("INCR", key, repeatable=False)
+        await sender.send("INCRBY", key, 1, repeatable=False)
 
         async def all_here() -> bool:
             here = int(await sender.send("GET", key, repeatable=True))

@@ -20,7 +20,7 @@ async def meet(store: RedisStateStore, processes: int) -> None:
     """Wait until so many processes are here, so that they really race."""
     sender, key = store.transport.sender, f"{store.settings.namespace}:v1:{{start}}:start"
     await sender.send("SET", key, 0, "NX", "PX", 60_000, repeatable=True)
-    await sender.send("INCR", key, repeatable=False)
+    await sender.send("INCRBY", key, 1, repeatable=False)
 
     async def all_here() -> bool:
         return int(await sender.send("GET", key, repeatable=True)) >= processes

