@@ -38,6 +38,8 @@ BATCH_BYTES = 1 << 18
 # What is larger has a command of its own: it gains nothing, and the others would wait for it.
 SHARED_ARGUMENTS = 100
 SHARED_BYTES = 1 << 13
+# Of a command, with its keys. Serverless offers refuse more than 3,999.
+COMMAND_ARGUMENTS = 3_900
 
 # Leads a call that a node has sent on to the node that takes its slot over.
 ASKING = pack(("ASKING",))
@@ -195,11 +197,12 @@ def packed(batch: list[Call], loaded: set[str], *, sharing: bool) -> tuple[list[
             shares.extend([1] * len(calls))
             parts += [call.arguments for call in calls]
             continue
-        share = len(calls) if sharing else 1
+        share = max(1, COMMAND_ARGUMENTS // (keys + arguments)) if sharing else 1
         for first in range(0, len(calls), share):
             together = calls[first : first + share]
-            shares.append(share)
-            parts.append(head_of(script, keys * share, arguments * share, loaded))
+            count = len(together)
+            shares.append(count)
+            parts.append(head_of(script, keys * count, arguments * count, loaded))
             parts += [call.keys for call in together]
             parts += [call.arguments for call in together]
     return parts, shares

@@ -12,6 +12,7 @@ import pytest
 
 from redis_state.errors import CallerError
 from redis_state.scripts import SCRIPTS, Fence, LogLimits, Scripts, TaskKeys, topic_bytes
+from redis_state.transport.batch import Call, packed
 from redis_state.transport.keys import Keys
 from redis_state.transport.wire.resp import (
     PreparedScript,
@@ -118,3 +119,17 @@ def test_a_question_is_packed_whole() -> None:
     requested = packed_command("HMGET", "key", "a", "é")
     assert requested.command == ("HMGET", "key", "a", "é")
     assert read(requested.packed) == [b"HMGET", b"key", b"a", "é".encode()]
+
+
+async def test_no_shared_command_has_more_arguments_than_serverless_offers_take() -> None:
+    loop, form = asyncio.get_running_loop(), (SCRIPT, 3, 10, None)
+    keys, arguments = bulks(("k",) * 3), bulks(("a",) * 10)
+    # As many as one confirmation serves.
+    calls = [Call(loop, form, keys, arguments, True, False, 1.0) for _ in range(1024)]  # noqa: FBT003
+    parts, shares = packed(calls, set(), sharing=True)
+    assert sum(shares) == 1024
+    reader: Any = hiredis.Reader()
+    reader.feed(b"".join(parts))
+    sent = [reader.gets() for _ in shares]
+    assert [len(each) for each in sent] == [3 + 13 * share for share in shares]
+    assert 3_000 < max(map(len, sent)) <= 3_999
