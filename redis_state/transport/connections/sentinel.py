@@ -186,10 +186,13 @@ class _Sentinel:
             await _disconnect(connection)
 
     async def _ask(self) -> _Answer | None:
-        if self._connection is None:
-            self._connection = self.address.connection(connect_timeout_s=_ANSWER_S)
-            await self._connection.connect()
         connection, name = self._connection, self._service
+        if connection is None:
+            connection = self._connection = self.address.connection(connect_timeout_s=_ANSWER_S)
+            await connection.connect()
+            if self._connection is not connection:
+                await _disconnect(connection)
+                raise ConnectionResetError("disconnected while it was connecting")
         # The first names the new primary as soon as it is one. The second counts failovers; it is
         # refused to users with narrow rights.
         query = [
