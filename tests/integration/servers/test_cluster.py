@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import SecretStr
@@ -34,7 +35,7 @@ async def cluster() -> AsyncIterator[Cluster]:
         yield made
 
 
-def settings_of(cluster: Cluster, **options: float) -> Settings:
+def settings_of(cluster: Cluster, **options: Any) -> Settings:
     return Settings(url=SecretStr(cluster.url), namespace="spread").model_copy(update=options)
 
 
@@ -43,15 +44,20 @@ def slots_of(sessions: list[str]) -> list[int]:
 
 
 async def test_callers_watchers_and_tasks_go_on_when_primaries_are_killed_and_stand_still() -> None:
+    losses = 2
+    # Nobody gives up a node for its silence alone: that would take a third of this time.
+    patient = {"call_timeout_s": LONG_S}
     async with (
         running_cluster(replicas=1) as cluster,
         RedisStateStore(settings_of(cluster, call_timeout_s=20.0)) as store,
         tasks(store) as run_a_task,
-        # Nobody gives up a node for its silence alone: that would take a third of this time.
-        RedisStateStore(settings_of(cluster, call_timeout_s=LONG_S)) as patient,
-        load(patient, writers=WRITERS).running() as writers,
+        RedisStateStore(settings_of(cluster, **patient)) as fast,
+        RedisStateStore(settings_of(cluster, guarantee="replicated", **patient)) as replicated,
+        load(fast, writers=WRITERS // 2, failovers=losses).running() as writers,
+        # An answer to one of these is not lost.
+        load(replicated, writers=WRITERS // 2, name="sure", watching=False).running() as sure,
     ):
-        for lose in (cluster.kill, cluster.stop):
+        for lose in (cluster.kill, cluster.stop)[:losses]:
             lost = await cluster.owner(slots_of(writers.sessions)[0])
             lose(lost)
             await cluster.failed_over(lost)
@@ -62,6 +68,8 @@ async def test_callers_watchers_and_tasks_go_on_when_primaries_are_killed_and_st
             else:
                 cluster.resume(lost)
             await cluster.settled()
+            # The one replica of that primary is there again.
+            await sure.more()
 
 
 @pytest.mark.parametrize("others", sizes(20, 2000))
