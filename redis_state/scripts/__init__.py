@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from redis_state.scripts.loader import SCRIPTS
 from redis_state.scripts.primitives.blobs import BlobScripts
+from redis_state.scripts.primitives.copies import CopyKeys, CopyScripts
 from redis_state.scripts.primitives.leases import LeaseScripts
 from redis_state.scripts.primitives.logs import LogScripts, TraceKeys
 from redis_state.scripts.primitives.records import TASK_FIELDS, RecordScripts
@@ -53,6 +54,7 @@ class Scripts(
     ContextScripts,
     GroupScripts,
     SnapshotScripts,
+    CopyScripts,
 ):
     """The scripts, run through one transport."""
 
@@ -62,6 +64,7 @@ __all__ = [
     "SCRIPTS",
     "TASK_FIELDS",
     "Announcement",
+    "CopyKeys",
     "Fence",
     "GroupKeys",
     "LaneState",

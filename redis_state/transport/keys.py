@@ -201,6 +201,13 @@ class A2AKeys:
     artifacts: str
 
 
+def _tag_of(key: str) -> str:
+    """Return the part of a key that decides on its slot, in its braces."""
+    _, brace, rest = key.partition("{")
+    tag, end, _ = rest.partition("}")
+    return f"{{{tag}}}" if brace and end and tag else f"{{{key}}}"
+
+
 @dataclass(frozen=True, slots=True)
 class Keys:
     """The key layout under one namespace."""
@@ -471,6 +478,16 @@ class Keys:
     def workers(self) -> str:
         """zset: worker -> expiry in us: the worker processes. As long as the last one's record."""
         return f"{self.namespace}:v1:{{workers}}:workers"
+
+    def copied(self, original: str) -> str:
+        """hash: key -> digest of what a migration has copied to it. Seven days after a copy; until
+        the migration is finished.
+        """
+        return f"{self.namespace}:moving:{_tag_of(original)}"
+
+    def copy_of(self, original: str) -> str:
+        """any: what a migration copies, until all of it is there. Seven days."""
+        return f"{self.copied(original)}:new:{original.rpartition('}')[2]}"
 
     def watch(self, shard: int) -> str:
         """zset: what a process must inspect -> when, in ms; ``:clock`` string: the server's time at

@@ -59,6 +59,7 @@ def _shape(name: str) -> str:
         "owner": "O",
         "beside": Keys("rs").tasks("scope"),
         "call": "<call>",
+        "original": Keys("rs").tasks("S"),
     }
     method = getattr(Keys("rs"), name)
     parameters = list(inspect.signature(method).parameters)

@@ -166,7 +166,7 @@ def cli() -> str:
     from redis_state.cli.session import session  # noqa: PLC0415
 
     commands = [*_commands(typer.main.get_command(app), "redis-state")]
-    commands += _commands(typer.main.get_command(session), "redis-state session")
+    commands += _group(typer.main.get_command(session), "redis-state session")
     statuses = [f"| {code.value} | `{code.name}` |" for code in ExitCode]
     return f"""# Commands
 
@@ -183,15 +183,26 @@ def cli() -> str:
 
 
 def _commands(group: Any, prefix: str) -> Iterator[str]:
+    groups: list[tuple[Any, str]] = []
     with click.Context(group) as context:
         for name in sorted(group.list_commands(context)):
             command = group.get_command(context, name)
-            if hasattr(command, "list_commands") or command.hidden:
+            if command.hidden:
+                continue
+            if hasattr(command, "list_commands"):
+                groups.append((command, f"{prefix} {name}"))
                 continue
             yield f"## {prefix} {name}\n\n{_paragraphs(inspect.cleandoc(command.help or ''))}\n"
             rows = [row for each in command.params if (row := _parameter(each)) is not None]
             if rows:
                 yield f"| parameter | default | meaning |\n| --- | --- | --- |\n{_lines(rows)}\n"
+    for inner, called in groups:
+        yield from _group(inner, called)
+
+
+def _group(group: Any, prefix: str) -> Iterator[str]:
+    yield f"## {prefix}\n\n{_paragraphs(inspect.cleandoc(group.help or ''))}\n"
+    yield from _commands(group, prefix)
 
 
 def _parameter(parameter: Any) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from redis_state.scripts import Fence, LaneState, Reply, Scripts
+from redis_state.scripts import CopyKeys, Fence, LaneState, Reply, Scripts
 from redis_state.transport.keys import JobKeys, Keys, agent_shard
 from tests.support.a2a.rows import a2a_keys, drop, write
 from tests.support.scripts import (
@@ -139,7 +139,24 @@ def _save_job(scripts: Scripts, keys: Keys) -> Awaitable[Reply]:
     )
 
 
+def _copied(keys: Keys) -> CopyKeys:
+    key = keys.tasks(SESSION)
+    return CopyKeys(key, keys.copied(key), keys.copy_of(key))
+
+
 CALLS: dict[str, Call] = {
+    "drop_copy": lambda scripts, keys: scripts.drop_copy(_copied(keys), digest=b"d"),
+    "read_part": lambda scripts, keys: scripts.read_part(_copied(keys), after=b"", limit=9),
+    "write_part": lambda scripts, keys: scripts.write_part(
+        _copied(keys),
+        kind="zset",
+        at=0,
+        ttl_ms=HOUR,
+        keep_ms=HOUR,
+        digest=b"d",
+        about=[],
+        items=[1, b"t"],
+    ),
     "apply_patch": lambda scripts, keys: apply(
         scripts, keys, patch_keys(keys, "\ud800"), gated=True
     ),

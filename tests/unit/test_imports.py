@@ -21,6 +21,7 @@ LAYERS = (
     ("memory", "telemetry", "rights"),
     ("worker", "integrations"),
     ("doctor",),
+    ("migration",),
     ("demo", "cli", "testing"),
     ("__main__",),
 )

@@ -301,11 +301,11 @@ def short_directory() -> Generator[Path]:
 
 
 @contextlib.contextmanager
-def run_server(directory: Path, *options: str) -> Generator[str]:
+def run_server(directory: Path, *options: str, binary: str | None = None) -> Generator[str]:
     """Run a server with options of its own; give its address at once, before it answers."""
     socket = directory / "own.sock"
     common = ["--port", "0", "--unixsocket", str(socket), "--dir", str(directory), "--save", ""]
-    command = [str(own_binary()), *common, *options]
+    command = [binary or str(own_binary()), *common, *options]
     with children.popen(command, stdout=subprocess.DEVNULL, cwd=directory):
         yield f"unix://{socket}"
 
