@@ -20,7 +20,7 @@ export UV_SYSTEM_CERTS = 1
 export PYTHONDONTWRITEBYTECODE =
 export ASAP_PYTHON
 .PHONY: help demo test test-full fuzz chaos check types mypy pyright coverage wheel test-wheel test-redis8 \
-	test-redis-server test-cluster test-asap test-a2a bench bench-quick compose-check docs lock clean
+	test-redis-server test-acl test-cluster test-matrix test-asap test-a2a bench bench-quick compose-check docs lock clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -54,10 +54,15 @@ test-wheel: wheel ## run the suite against the built wheel in a clean environmen
 test-redis8: ## run the suite on redis-py 8, without arq
 test-asap: ## run the tests with ASAP's own package, which needs Python 3.13 (ASAP_PYTHON=...)
 test-a2a: ## run the A2A tests with the oldest and the newest SDK
+test-matrix: ## run tests on further servers, clients and Pythons (ROW="Redis 8.2, redis-py 8, Python 3.13" for one)
 test-wheel test-redis8 test-asap test-a2a: .venv/.dev
 	@$(BIN)/nox -s $(@:test-%=%) -- $(PYTEST)
+test-matrix: .venv/.dev
+	@$(BIN)/nox -s "matrix$(if $(ROW),($(ROW)))" -- $(PYTEST)
 test-cluster: .venv/.dev ## run the suite on a Redis Cluster of three primaries
 	@REDIS_STATE_TEST_SERVER=cluster $(BIN)/python $(PYTEST)
+test-acl: .venv/.dev ## run the suite as the user that redis-state acl prints for a worker
+	@REDIS_STATE_TEST_SERVER=acl $(BIN)/python $(PYTEST) -m "not slow and not chaos" tests/lua tests/integration
 test-redis-server: .venv/.dev ## run the suite on the redis-server of this machine
 	@bin=$$(command -v redis-server) && REDIS_STATE_SERVER_BIN=$$bin $(BIN)/python $(PYTEST)
 bench: .venv/.dev ## measure ours and the peers, into docs/benchmarks (ARGS=--strict, or parts)

@@ -19,7 +19,8 @@ from redis_state.transport.commands import COMMANDS, READING
 from redis_state.transport.guarantee import Guarantee
 
 _PLAIN = re.compile(r"[\w.:@/-]+", re.ASCII)
-_CALLED = re.compile(r"redis\.p?call\(\s*'(\w+)'")
+# A word that follows it is a command of the container: `XINFO STREAM`.
+_CALLED = re.compile(r"redis\.p?call\(\s*'(\w+)'(?:,\s*'([A-Z]+)')?")
 
 # What a connection needs, whatever it is for; INFO is for `health`.
 _CONNECT = ("AUTH", "HELLO", "SELECT", "PING", "TIME", "INFO")
@@ -81,7 +82,11 @@ def commands_of(role: Role, settings: Settings | None = None) -> list[str]:
     The settings say which guarantee is wanted, which takes commands too.
     """
     guarantee = None if settings is None else Guarantee.of(settings)
-    called = {name for each in SCRIPTS.values() for name in _CALLED.findall(each.text)}
+    called = {
+        "|".join(filter(None, words))
+        for each in SCRIPTS.values()
+        for words in _CALLED.findall(each.text)
+    }
     needed = called | set(COMMANDS) - {"SCAN"} | set(_RUN_ONCE)
     if role is Role.WATCHER:
         # A lifetime that a reader may not renew is left as it is.

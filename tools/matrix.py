@@ -53,3 +53,19 @@ ROWS = tuple(
     for turn, server in enumerate(SERVERS)
     for step, client in enumerate(CLIENTS)
 )
+
+
+def table() -> str:
+    """Write the table of the servers guide: which Python tries a server with a client."""
+    lines = [
+        "| server | " + " | ".join(f"redis-py {client}" for client in CLIENTS) + " |",
+        "| --- |" + " --- |" * len(CLIENTS),
+    ]
+    for server in SERVERS:
+        pythons = {row.client: row.python for row in ROWS if row.server == server}
+        lines.append(f"| {server} | " + " | ".join(pythons[each] for each in CLIENTS) + " |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(table())

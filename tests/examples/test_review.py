@@ -174,6 +174,7 @@ async def test_an_unreachable_server_ends_with_status_5_and_no_password(
     assert ran.workers == []
 
 
+@pytest.mark.role("any", why="the demo has a namespace of its own")
 async def test_a_server_that_others_use_is_left_as_it_was(
     folder: Path, store: RedisStateStore, settings: Settings
 ) -> None:

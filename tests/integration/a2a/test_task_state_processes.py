@@ -58,7 +58,7 @@ async def test_8_processes_that_register_the_same_ids_make_each_once(
 async def have_begun(store: RedisStateStore, processes: int) -> bool:
     """Return whether so many have met, as `meet` counts them."""
     key = f"{store.settings.namespace}:v1:{{start}}:start"
-    return int(await store.transport.sender.send("SCARD", key, repeatable=True)) >= processes
+    return int(await store.transport.sender.send("ZCARD", key, repeatable=True)) >= processes
 
 
 @pytest.mark.chaos

@@ -299,7 +299,7 @@ async def test_an_agent_killed_at_every_save_ends_like_an_undisturbed_one(
             assert session.version == undisturbed.version, namespace
             # A step that was done again had its tools run under the same ids.
             runs = await world.transport.sender.send(
-                "SMEMBERS", f"{namespace}:v1:{{runs}}:a", repeatable=True
+                "ZRANGE", f"{namespace}:v1:{{runs}}:a", 0, -1, repeatable=True
             )
             assert {each.decode() for each in runs} == ran
             assert not await leaked_keys(world.settings)

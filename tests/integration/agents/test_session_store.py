@@ -458,6 +458,7 @@ async def plant(store: RedisStateStore, start: int, end: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.role("admin")
 @pytest.mark.parametrize("number", [10_000, pytest.param(100_000, marks=pytest.mark.full)])
 async def test_a_page_of_many_sessions_costs_what_one_of_1_000_does(
     store: RedisStateStore, sessions: SessionStore, number: int

@@ -260,7 +260,8 @@ async def _ends_with_its_task(store: RedisStateStore) -> None:
     send = store.transport.sender.send
     keys = store.tasks.keys(SESSION, TASK)
     ends = [await send("PEXPIRETIME", key, repeatable=True) for key in (keys.journal, keys.task)]
-    assert 0 < ends[0] <= ends[1]
+    # Redis 7.0 reads the clock for each command of a script.
+    assert 0 < ends[0] <= ends[1] + 1
     lasting_ms = store.settings.finished_task_ttl.total_seconds() * 1000
     assert await send("PTTL", keys.task, repeatable=True) <= lasting_ms
     await store.tasks.clear(SESSION, TASK)

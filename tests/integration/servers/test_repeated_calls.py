@@ -48,6 +48,8 @@ class Repeating:
     def __init__(self, scripts: Scripts, proxy: Proxy) -> None:
         self.scripts = scripts
         self._proxy = proxy
+        # Of no key that is there: what is asked opens the connection.
+        self._key = f"{scripts.transport.settings.namespace}:none"
 
     async def call(
         self,
@@ -57,7 +59,7 @@ class Repeating:
         meanwhile: Callable[[], Awaitable[Any]],
     ) -> T:
         """Make a call, lose its reply once it is ``done``, and have it repeated ``meanwhile``."""
-        await self.scripts.transport.commands.exists("warm")
+        await self.scripts.transport.commands.exists(self._key)
         swallowed, connections = self._proxy.swallowed, self.scripts.transport.sender.connections
         self._proxy.silence()
         answer = asyncio.ensure_future(call())
@@ -334,12 +336,21 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+def _dumping(name: str) -> Any:
+    marks = [pytest.mark.role("any", why="it dumps keys")] if name.startswith("run_once") else []
+    return pytest.param(name, marks=marks)
+
+
+@pytest.mark.parametrize("name", [*map(_dumping, CASES)])
 async def test_what_another_client_wrote_before_a_repetition_stays(
-    name: str, settings: Settings, scripts: Scripts, keys: Keys
+    name: str,
+    settings: Settings,
+    scripts: Scripts,
+    keys: Keys,
+    beside: Callable[[str], Settings],
 ) -> None:
     case = CASES[name]
-    undisturbed = Keys(f"{settings.namespace}-undisturbed")
+    undisturbed = Keys(beside("undisturbed").namespace)
     await case.make(scripts, undisturbed)
     expected = await case.call(scripts, undisturbed)
     await case.make(scripts, keys)
@@ -363,6 +374,7 @@ def test_every_script_that_remembers_its_call_is_tried() -> None:
     assert remembering == {name.partition(" ")[0] for name in CASES}
 
 
+@pytest.mark.role("any", why="it lists keys")
 async def test_removals_at_once_are_each_remembered_for_as_long_as_they_may_be_repeated(
     settings: Settings, scripts: Scripts, keys: Keys
 ) -> None:

@@ -140,6 +140,7 @@ async def test_who_must_not_write_is_told(store: RedisStateStore) -> None:
         assert await queued(store) == []
 
 
+@pytest.mark.role("any", why="it makes users")
 async def test_a_worker_that_nobody_wakes_asks_by_itself(store: RedisStateStore) -> None:
     async with client_of(store) as client, serving(agent(store.settings, {"work": work})):
         await hears(store)

@@ -26,11 +26,11 @@ async def meet(store: RedisStateStore, argument: dict[str, Any]) -> None:
     """Wait until all processes are here, so that they really race."""
     send, key = store.transport.sender.send, f"{store.settings.namespace}:v1:{{start}}:start"
     # May be repeated: a test may cut the connection already.
-    await send("SADD", key, os.getpid(), repeatable=True)
+    await send("ZADD", key, 0, os.getpid(), repeatable=True)
     await send("PEXPIRE", key, 3_600_000, repeatable=True)
 
     async def all_here() -> bool:
-        return int(await send("SCARD", key, repeatable=True)) >= int(argument["processes"])
+        return int(await send("ZCARD", key, repeatable=True)) >= int(argument["processes"])
 
     await eventually(all_here, "all processes have begun", timeout_s=60)
 

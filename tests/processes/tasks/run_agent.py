@@ -37,7 +37,7 @@ async def execute(url: str, namespace: str, stage: str, at: int) -> None:
 
         async def look(run: ToolRun) -> dict[str, Any]:
             key, sender = f"{namespace}:v1:{{runs}}:a", store.transport.sender
-            await sender.send("SADD", key, run.id, repeatable=True)
+            await sender.send("ZADD", key, 0, run.id, repeatable=True)
             await sender.send("EXPIRE", key, 3600, repeatable=True)
             return {"found": run.arguments["n"]}
 
