@@ -30,6 +30,10 @@ from redis_state.transport.wire.script import Script
 # a command of its own; None if it may share one.
 Form: TypeAlias = tuple[Script | None, int, int, int | None]
 PLAIN: Form = (None, 0, 0, None)
+# A login goes alone: nothing is in flight before it, and nothing is sent behind it until its reply.
+# Redis 8.2 does not answer an AUTH that it refuses, unless it is the first command of a read. The
+# replies behind it would be taken for those of other calls.
+LOGIN: Form = (None, 0, 0, -1)
 
 # Enough that a write costs little, and few enough that the server works on one batch while the next
 # is being made: with all of 64 callers in one write each side would wait for the other.
@@ -171,6 +175,8 @@ def next_batch(*sources: deque[Call], most: int = BATCH_COMMANDS) -> list[Call]:
     size = 0
     for source in sources:
         while source and len(batch) < most and size < BATCH_BYTES:
+            if batch and (source[0].form is LOGIN or batch[0].form is LOGIN):
+                return batch
             call = source.popleft()
             if call.wanted():
                 call.sent = True

@@ -49,6 +49,7 @@ from redis_state.errors import (
 )
 from redis_state.transport.batch import (
     BATCH_COMMANDS,
+    LOGIN,
     Call,
     Form,
     check_replies,
@@ -69,6 +70,7 @@ from redis_state.transport.wire.reply_errors import Refusal, again, not_now, rep
 from redis_state.transport.wire.resp import (
     Argument,
     bulks,
+    pack,
     unbulk,
 )
 
@@ -265,7 +267,8 @@ class Sender(CallSender):
 
     async def _log_in(self, words: tuple[str, ...]) -> None:
         """Log in between two calls. Errors: BackendError."""
-        await self.send("AUTH", *words, repeatable=True)
+        login = pack(("AUTH", *words))
+        await self._put(LOGIN, b"", login, True, False, None)  # noqa: FBT003
 
     def ended(self) -> None:
         """Put back what may be repeated, and fail the rest of what is in flight."""
@@ -328,6 +331,10 @@ class Sender(CallSender):
             while (self._queue or self._again) and protocol.writable():
                 if confirming.outstanding:
                     break
+                if self._inflight:
+                    following = (self._again or self._queue)[0]
+                    if following.form is LOGIN or self._inflight[-1].form is LOGIN:
+                        break
                 batch = next_batch(self._again, self._queue, most=self._most)
                 if batch:
                     self._batches += 1
@@ -374,6 +381,9 @@ class Sender(CallSender):
         """Send what waits: nothing is in flight."""
         if self._holding:
             self._resume()
+        elif self._queue or self._again:
+            # It waited for a login, or is one.
+            self._flush_soon()
         self._note_idle()
 
     def _hear_beside(self, share: int, reply: Any) -> None:

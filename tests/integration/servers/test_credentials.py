@@ -156,6 +156,50 @@ async def test_a_live_connection_logs_in_again_between_two_calls() -> None:
         assert await store.transport.sender.send("ACL", "WHOAMI", repeatable=True) == USER.encode()
 
 
+class Loses:
+    """Drops a refused login from what a server answers, as Redis 8.2 does behind other commands."""
+
+    answer = b"-WRONGPASS invalid username-password pair or user is disabled.\r\n"
+
+    def __init__(self) -> None:
+        self.others = 0
+
+    def __call__(self, data: bytes) -> bytes:
+        rest = data.replace(self.answer, b"")
+        # What came with it was the reply to something else.
+        self.others += rest != data and bool(rest)
+        return rest
+
+
+async def test_a_refused_login_without_an_answer_gives_nobody_the_reply_to_another_call() -> None:
+    async with server() as (url, vault), Proxy(url) as proxy:
+        loses = Loses()
+        wrong = 0
+
+        async def often_wrong() -> Credentials:
+            nonlocal wrong
+            if vault.given % 2 == 0:
+                return await vault()
+            vault.given += 1
+            wrong += 1
+            return Credentials(SecretStr("wrong"), USER, VALID_S)
+
+        settings = settings_of(proxy.url, often_wrong, call_timeout_s=3.0)
+        async with RedisStateStore(settings) as store:
+            names = [f"k{number}" for number in range(20)]
+            for name in names:
+                await store.save_memory_state(name, {"name": name})
+            proxy.change(loses)
+
+            async def read(name: str) -> None:
+                while wrong < 4 or proxy.changed < 2:
+                    assert await store.load_memory_state(name) == {"name": name}
+
+            await asyncio.gather(*map(read, names))
+        # It was sent alone.
+        assert loses.others == 0
+
+
 @pytest.mark.server
 async def test_passwords_are_replaced_over_tls(tmp_path: Path) -> None:
     cert, key = certificate(tmp_path, "IP:127.0.0.1")
