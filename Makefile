@@ -8,6 +8,7 @@ JOBS ?= auto
 EXAMPLE ?= review
 SIZE ?= 1
 EXAMPLES ?= 1000
+ACL_TESTS ?= tests/lua tests/integration
 BIN := .venv/bin
 PYTEST = -m pytest -n $(JOBS) $(PYTEST_ARGS)
 
@@ -62,7 +63,7 @@ test-matrix: .venv/.dev
 test-cluster: .venv/.dev ## run the suite on a Redis Cluster of three primaries
 	@REDIS_STATE_TEST_SERVER=cluster $(BIN)/python $(PYTEST)
 test-acl: .venv/.dev ## run the suite as the user that redis-state acl prints for a worker
-	@REDIS_STATE_TEST_SERVER=acl $(BIN)/python $(PYTEST) -m "not slow and not chaos" tests/lua tests/integration
+	@REDIS_STATE_TEST_SERVER=acl $(BIN)/python $(PYTEST) -m "not slow and not chaos" $(ACL_TESTS)
 test-redis-server: .venv/.dev ## run the suite on the redis-server of this machine
 	@bin=$$(command -v redis-server) && REDIS_STATE_SERVER_BIN=$$bin $(BIN)/python $(PYTEST)
 bench: .venv/.dev ## measure ours and the peers, into docs/benchmarks (ARGS=--strict, or parts)

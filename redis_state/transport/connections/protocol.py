@@ -45,6 +45,8 @@ Check = Callable[[RedisConnection, str], Awaitable[None]]
 
 _BUFFER_BYTES = 1 << 16
 _TLS_TRY_S = 0.5
+# A server that hangs up does so at once.
+_EARLY_PART = 0.8
 # How redis-py 5.3 and 8 name what it reads from and writes to.
 _STREAMS = ("_reader", "_writer")
 
@@ -185,6 +187,7 @@ async def open_protocol(
     """
     connection = address.connection(connect_timeout_s=timeout_s)
     failure: NoConnection
+    began = monotonic()
     try:
         async with asyncio.timeout(timeout_s):
             await connect_and_log_in(connection)
@@ -201,7 +204,10 @@ async def open_protocol(
             return _take_over(connection, hear)
     except (RedisError, OSError, TimeoutError) as error:
         failure = connect_error(error, str(address), changing=address.login is not None)
-        if not failure.final and isinstance(error, RedisConnectionError) and _is_hang_up(error):
+        # redis-py 7 and later make such an error of the end of the time, too.
+        early = monotonic() - began < timeout_s * _EARLY_PART
+        may_be_tls = early and not failure.final
+        if may_be_tls and isinstance(error, RedisConnectionError) and _is_hang_up(error):
             failure = await _tls_failure(address) or failure
     except BaseException:
         await _disconnect(connection)
