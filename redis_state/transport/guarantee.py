@@ -42,6 +42,8 @@ _SLICE_PART = 0.1
 _LONGEST_SLICE_S = 0.25
 # A full server refuses writes, but takes deletions: those must be confirmed too.
 _MARK = "#!lua flags=allow-oom\nreturn redis.call('SET', KEYS[1], '', 'PX', 1000)"
+_FIRST_FILE = {b"aof_enabled:1", b"aof_base_size:0"}
+_AT_REST = {b"aof_rewrite_in_progress:0", b"aof_rewrite_scheduled:0"}
 _OF_A_REPLICA = "cannot be used with replica"
 _CALL = re.compile(r"redis\.p?call\(\s*(?:'(\w+)')?")
 # What a server has set that syncs its disk before it answers, also while it writes its file anew.
@@ -135,6 +137,12 @@ class Guarantee:
         ]
         if wrong:
             raise ConfigError(f"this server cannot promise guarantee='durable': {wrong[0]}")
+        # A replica that was just promoted, or a server that was just told to keep a file, writes to
+        # one that a restart does not read, until it has the first.
+        info: bytes = await _ask(connection, "INFO", "persistence")
+        lines = set(info.split())
+        if lines.issuperset(_FIRST_FILE) and not lines.issuperset(_AT_REST):
+            raise BackendUnavailable(address, "the server has not written its first file yet")
 
 
 def _raise_if_not_now(error: ResponseError, address: str) -> None:

@@ -115,17 +115,36 @@ class Login:
             raise
         except TimeoutError:
             raise LoginFailed(f"{self._named} gave no credentials within the deadline") from None
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            # Of the provider's own: for a caller it would be its own end.
+            raise LoginFailed(f"{self._named} failed: CancelledError") from None
         except Exception as error:  # noqa: BLE001 - its text may hold what is secret
             raise LoginFailed(f"{self._named} failed: {type(error).__name__}") from None
         if not isinstance(given, Credentials):
             what = f"{self._named} gave {type(given).__name__}: Credentials are needed"
             raise LoginFailed(what, final=True)
+        _check(given, self._named)
         if not given.alike(self._known):
             self.version += 1
         self._known = given
         valid_s = _UNSAID_S if given.valid_s is None else given.valid_s
         self._due_at = monotonic() + valid_s * _RENEW_PART
         return given
+
+
+def _check(given: Credentials, named: str) -> None:
+    """Errors: LoginFailed for what cannot be sent."""
+    parts: list[Any] = [given.password, given.user]
+    if not isinstance(parts[0], SecretStr) or not isinstance(parts[1], str | None):
+        raise LoginFailed(f"{named} gave a user or a password of a wrong type", final=True)
+    try:
+        f"{given.user}{given.password.get_secret_value()}".encode()
+    except UnicodeEncodeError:
+        what = f"{named} gave a user or a password that is no text in UTF-8"
+        raise LoginFailed(what, final=True) from None
 
 
 class LoginProvider(CredentialProvider):

@@ -337,10 +337,25 @@ async def hangs() -> Credentials:
     raise AssertionError
 
 
+async def is_cancelled() -> Credentials:
+    raise asyncio.CancelledError
+
+
+async def no_secret() -> Credentials:
+    return Credentials("secret-text")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+async def no_text() -> Credentials:
+    return Credentials(SecretStr("secret-text\udc80"))
+
+
 @pytest.mark.server
 @pytest.mark.parametrize(
     ("provider", "says"),
     [
+        (is_cancelled, "is_cancelled failed: CancelledError"),
+        (no_secret, "no_secret gave a user or a password of a wrong type"),
+        (no_text, "no_text gave a user or a password that is no text in UTF-8"),
         (nothing, "nothing gave str: Credentials are needed"),
         (fails, "fails failed: RuntimeError"),
         (hangs, "hangs gave no credentials within the deadline"),

@@ -16,6 +16,7 @@ from redis_state.settings import make_settings
 from redis_state.testing import eventually
 from redis_state.transport.cluster.slots import slot_of
 from redis_state.transport.keys import Keys
+from redis_state.transport.sender import Sender
 from tests.support.samples import update as make_update
 from tests.support.servers.clusters import Cluster, running_cluster
 from tests.support.servers.faults import (
@@ -363,6 +364,32 @@ async def test_a_server_that_syncs_before_it_answers_is_durable() -> None:
     ):
         await store.save_update(make_update("u"))
         assert await commands(store, "wait") == 0
+
+
+@pytest.mark.server
+async def test_a_server_without_its_first_file_is_waited_for() -> None:
+    # As a replica that was just promoted: what it writes meanwhile, a restart would not read.
+    async with (
+        server("--appendonly", "no", "--appendfsync", "always") as url,
+        RedisStateStore(make_settings(url)) as store,
+        sender_to(url) as admin,
+    ):
+        await asyncio.gather(*(store.save_memory_state(f"k{n}", {}) for n in range(40)))
+        for setting in (("rdb-key-save-delay", 50_000), ("appendonly", "yes")):
+            await admin.send("CONFIG", "SET", *setting, repeatable=True)
+        durable = make_settings(url, guarantee="durable", call_timeout_s=0.5)
+        async with RedisStateStore(durable) as early:
+            with pytest.raises(BackendUnavailable, match="has not written its first file yet"):
+                await early.save_update(make_update("u0"))
+            assert await is_rewriting(admin)
+        patient = make_settings(url, guarantee="durable", call_timeout_s=LONG_S)
+        async with RedisStateStore(patient) as later:
+            await later.save_update(make_update("u1"))
+            assert not await is_rewriting(admin)
+
+
+async def is_rewriting(admin: Sender) -> bool:
+    return b"aof_rewrite_in_progress:1" in await admin.send("INFO", "persistence", repeatable=True)
 
 
 @pytest.mark.server
