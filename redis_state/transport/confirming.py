@@ -59,9 +59,11 @@ class Confirming:
         """The namespace that the mark is in."""
         return self._sure().namespace
 
-    def covers(self, batch: list[Call]) -> bool:
-        """Return whether a batch has to be confirmed: it may write."""
-        return self.needed > 0 and any(map(may_write, batch))
+    def covers(self, batch: list[Call]) -> Call | None:
+        """Return the last call of a batch that may write; None if nothing is to be confirmed."""
+        if self.needed == 0:
+            return None
+        return next(filter(may_write, reversed(batch)), None)
 
     def request(self, call: Call) -> tuple[bytes, tuple[int, ...]]:
         """Return the commands that confirm what was written before, and whose their replies are.
@@ -103,13 +105,13 @@ class Confirming:
             return None
         if isinstance(reply, Refusal):
             raise NotConfirmed(str(reply))
-        if self._refused is not None:
+        if self._refused is not None and self.answered:
             if self._refused.code not in _ELSEWHERE:
                 raise NotConfirmed(str(self._refused))
             waiting = self.calls()
             if waiting:
                 return self.request(waiting[0])
-        else:
+        elif self._refused is None:
             have = self._sure().confirmed_by(reply)
             self.reason = f"{have} of {self.needed} replicas have confirmed it"
             if have < self.needed and self.calls():

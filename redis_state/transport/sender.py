@@ -64,7 +64,7 @@ from redis_state.transport.confirming import Confirming, Mark, NotConfirmed
 from redis_state.transport.connections.locator import Locator
 from redis_state.transport.connections.protocol import RespProtocol
 from redis_state.transport.connections.reconnecting import ReconnectingConnection
-from redis_state.transport.guarantee import MARK, Guarantee, packed_mark
+from redis_state.transport.guarantee import MARK, Guarantee, may_write, packed_mark
 from redis_state.transport.keys import call_key
 from redis_state.transport.wire.reply_errors import Refusal, again, not_now, reply_error
 from redis_state.transport.wire.resp import (
@@ -340,8 +340,9 @@ class Sender(CallSender):
                     self._batches += 1
                     self._inflight.extend(batch)
                     parts, shares = packed(batch, self._loaded, sharing=self._sharing is True)
-                    if confirming.covers(batch):
-                        request, of_request = confirming.request(batch[-1])
+                    covered = confirming.covers(batch)
+                    if covered is not None:
+                        request, of_request = confirming.request(covered)
                         parts.append(request)
                         shares.extend(of_request)
                     self._shares.extend(shares)
@@ -370,7 +371,7 @@ class Sender(CallSender):
                     self._refused(call, of_call)
                 elif self._holding and call.repeatable and self._follows(call):
                     self._hold_behind(call)
-                elif confirming.outstanding:
+                elif confirming.outstanding and may_write(call):
                     confirming.keep(call, of_call)
                 elif not call.done():
                     call.resolve(of_call)

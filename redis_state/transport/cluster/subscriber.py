@@ -151,6 +151,7 @@ class ClusterSubscriber:
         """Give who waits for a node the error, if waiting is useless."""
         if error.final:
             waiting, self._waiting = self._waiting, {}
-            for followers in waiting.values():
+            for channel, followers in waiting.items():
+                self._forget(channel)
                 for subscription in followers:
                     subscription.deliver(again(error))

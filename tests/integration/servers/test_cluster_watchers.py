@@ -13,6 +13,7 @@ from redis_state.errors import AuthenticationFailed
 from redis_state.settings import make_settings
 from redis_state.testing import eventually
 from redis_state.transport.cluster.slots import slot_of
+from redis_state.transport.cluster.subscriber import ClusterSubscriber
 from redis_state.transport.keys import Keys
 from tests.support.samples import update as make_update
 from tests.support.servers.clusters import Cluster, running_cluster
@@ -31,6 +32,19 @@ async def cluster() -> AsyncIterator[Cluster]:
 
 def settings_of(cluster: Cluster) -> Settings:
     return make_settings(cluster.url, namespace="watched", call_timeout_s=20.0)
+
+
+async def test_a_watcher_that_is_refused_leaves_nothing_behind(cluster: Cluster) -> None:
+    url = cluster.url.replace("://", "://nobody:wrong@")
+    settings = make_settings(url, namespace="watched", call_timeout_s=5.0)
+    async with RedisStateStore(settings) as store:
+        for session in SESSIONS:
+            with pytest.raises(AuthenticationFailed):
+                async with aclosing(store.watch_updates(session)) as entries:
+                    await anext(entries)
+        subscriber = store.transport.subscriber
+        assert isinstance(subscriber, ClusterSubscriber)
+        assert not subscriber._channels
 
 
 class Watchers:

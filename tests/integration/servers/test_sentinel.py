@@ -69,8 +69,9 @@ async def test_callers_watchers_and_tasks_go_on_when_a_primary_is_killed_and_whe
 async def test_a_planned_failover_reaches_callers_without_an_error(sentinels: SentinelSet) -> None:
     async with (
         RedisStateStore(settings_of(sentinels.url)) as store,
-        # What the old primary took as its last is lost.
-        load(store, writers=1, failovers=1).running() as writers,
+        # What the old primary took as its last is lost. Who has watched it has a cursor that may be
+        # later than what the new one takes first.
+        load(store, writers=1, watching=False, failovers=1).running() as writers,
     ):
         old = await sentinels.primary()
         # A primary that has lost a replica to the failover takes no writes that would be lost.
