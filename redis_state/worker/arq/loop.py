@@ -225,7 +225,7 @@ class QueueWorker(Worker):
         try:
             await super().run_job(job_id, score)
         except (RedisError, OSError) as error:
-            if not (isinstance(error, ResponseError) and "WRONGTYPE" in str(error)):
+            if not (isinstance(error, ResponseError) and await self._is_no_job(job_id)):
                 raise
             await self._drop(job_id, error)
         except Exception as error:  # noqa: BLE001 - arq would end the worker
@@ -317,6 +317,11 @@ class QueueWorker(Worker):
             async with asyncio.timeout(_LEAVE_S):
                 await pool.delete(*(worker.health_check_key for worker in self.group))
         await pool.aclose(close_connection_pool=True)
+
+    async def _is_no_job(self, job_id: str) -> bool:
+        """Return whether a job's key is of another type. redis-py 6 loses what the server says."""
+        kind: bytes = await self.pool.type(job_key_prefix + job_id)
+        return kind not in (b"string", b"none")
 
     async def _drop(self, job_id: str, error: Exception) -> None:
         # A task that exists is on the watch list, and is queued again from there.
