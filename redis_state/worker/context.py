@@ -360,22 +360,30 @@ class TaskContext:
         return entry, requested
 
     async def _open_pause(self, entry: str, requested: PauseRequest) -> Pause:
-        await self.checkpoint()
-        note = self._pauses.get(entry)
-        if note is None or note["state"] != "decided":
-            with self._ending_if_paused():
-                self._pauses[entry] = await self._pausing.open(
-                    self._started, entry, requested, self._steps.lane()
-                )
+        with self._calling(entry):
+            await self.checkpoint()
+            note = self._pauses.get(entry)
+            if note is None:
+                await self._steps.check_call(entry)
+            if note is None or note["state"] != "decided":
+                with self._ending_if_paused():
+                    self._pauses[entry] = await self._pausing.open(
+                        self._started, entry, requested, self._steps.lane()
+                    )
         return Pause(requested.name, self._token(entry))
 
     async def _pause(self, entry: str, requested: PauseRequest) -> Decision:
         return await self.wait_for(await self._open_pause(entry, requested))
 
     async def _spawn(self, entry: str, requested: SpawnRequest) -> ChildTask:
-        await self.checkpoint()
-        with self._ending_if_paused():
-            return await self._children.spawn(self._started, entry, requested, self._steps.lane())
+        with self._calling(entry):
+            await self.checkpoint()
+            if entry not in self._started.journal:
+                await self._steps.check_call(entry)
+            with self._ending_if_paused():
+                return await self._children.spawn(
+                    self._started, entry, requested, self._steps.lane()
+                )
 
     async def _join(self, child: ChildTask, end: Coroutine[Any, Any, Any]) -> Any:
         return result_of(child.session_id, child.task_id, await end)
@@ -399,6 +407,14 @@ class TaskContext:
         if token not in self._tokens:
             raise TokenUnknown(expired=False)
         return self._tokens[token]
+
+    @contextmanager
+    def _calling(self, entry: str) -> Generator[None, None, None]:
+        """End a call when it has returned or failed, see `CallOrder`."""
+        try:
+            yield
+        finally:
+            self._started.order.end(entry)
 
     @contextmanager
     def _ending_if_paused(self) -> Generator[None, None, None]:

@@ -180,7 +180,13 @@ class ChildTasks:
                 "parent": raw(parent.task_id),
                 "isolate": b"1" if requested.isolate else b"0",
             }
-            note = codec.encode({"task": child_id, "asks": requested.asks})
+            note = codec.encode(
+                {
+                    "task": child_id,
+                    "asks": requested.asks,
+                    "number": started.order.number(entry),
+                }
+            )
             if await self._write(started, entry, state, fields, note, lane=lane):
                 await self._put(Job(parent.session_id, child_id, 0, requested.priority, queue))
         place = entry.partition(":")[2]

@@ -145,11 +145,13 @@ class Steps:
 
     def ask(self, kind: str, name: str) -> str:
         """Return the entry of the current use of a name, and count it."""
-        return self.ask_keyed(f"{kind}:{self._here.ask(kind, name)}")
+        return self.ask_keyed(f"{kind}:{self._here.ask(kind, name)}", counted=True)
 
-    def ask_keyed(self, entry: str) -> str:
+    def ask_keyed(self, entry: str, *, counted: bool = False) -> str:
         """Return an entry that is found without counting, and mark it as used."""
         self._requested.add(entry)
+        if _WORKING.get() is None:
+            self._started.order.begin(entry, own=self._root.home is _caller(), counted=counted)
         self.lane(entry).advance()
         return entry
 
@@ -158,6 +160,8 @@ class Steps:
         working = _WORKING.get() or self._root
         branch = "" if self._scope is self._root else self._scope.path
         own = working.home is _caller()
+        if working is self._root and not own:
+            self._started.order.sequential = False
         scope = working.attempt if emits else working.entry
         return self._started.replay.lane(scope, own=own, branch=branch, first=first)
 
@@ -231,11 +235,31 @@ class Steps:
         run = self._started.replay
         await self._journals.record(self._keys, entry, value, run=run, lane=self.lane())
 
+    async def check_call(self, entry: str) -> None:
+        """Report, or fail, if a new call stands where earlier runs recorded another one.
+
+        Call it before the work of something that is not recorded. In a run that fails by it every
+        later checkpoint raises the same. Errors: HandlerChanged; LeaseLost.
+        """
+        missed = self._started.order.missed_at(entry)
+        if missed is None:
+            return
+        changed = HandlerChanged(self._keys.task_id, [missed], called=entry)
+        if self._policy.on_changed == "fail":
+            self._inbox.close(changed)
+            raise changed
+        log.warning("%s", changed)
+        content = {"notice": "handler_changed", "called": entry, "recorded": missed}
+        await self._report("diverged", content)
+
     async def check_changed(self) -> None:
         """Report, or fail, if earlier runs recorded an entry that this one has not used.
 
         Call it at the end of a complete run. Errors: HandlerChanged; LeaseLost.
         """
+        if isinstance(self._inbox.over, HandlerChanged):
+            # The handler handles every error.
+            raise self._inbox.over
         missed = unvisited(self._started.journal.keys(), self._requested)
         # A handler that returns after a pause has caught what ends its run: another one follows.
         if not missed or self._inbox.over is not None:
@@ -262,10 +286,26 @@ class Steps:
         *,
         checkpoint: bool = False,
     ) -> Any:
+        try:
+            return await self._recorded_once(entry, name, work, policy, lane, checkpoint=checkpoint)
+        finally:
+            self._started.order.end(entry)
+
+    async def _recorded_once(
+        self,
+        entry: str,
+        name: str,
+        work: Callable[[], Any],
+        policy: RetryPolicy | None,
+        lane: Lane,
+        *,
+        checkpoint: bool = False,
+    ) -> Any:
         note = self._recorded.get(entry)
         await self._inbox.checkpoint(steps=0 if note is not None else 1)
         if isinstance(note, StepNote):
             return await self._journals.result(self._keys, entry, note)
+        await self.check_call(entry)
         once = partial(self._once, entry, name, work)
         if policy is None or policy.attempts == 1:
             found = await once()
@@ -284,6 +324,7 @@ class Steps:
             lane=lane,
             checkpoint=checkpoint,
             inline_bytes=self._policy.inline_bytes,
+            number=self._started.order.number(entry),
         )
         self._recorded[entry] = without_result(note)
         return result

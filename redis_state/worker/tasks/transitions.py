@@ -41,6 +41,7 @@ from redis_state.stores.sessions.tasks import move_fields
 from redis_state.worker.guards import BudgetMeter
 from redis_state.worker.observe.tracing import carried
 from redis_state.worker.recovery.dead_letters import note_dead
+from redis_state.worker.tasks.call_order import CallOrder
 from redis_state.worker.tasks.journal import Journals, steps_of
 from redis_state.worker.tasks.moves import (
     announcement,
@@ -85,6 +86,7 @@ class StartedRun:
     trace: Mapping[str, str]
     secret: str = field(repr=False)
     replay: Replay = field(repr=False)
+    order: CallOrder = field(repr=False)
     queue: str | None = None
     parent: str | None = None
     parent_order: int = 0
@@ -348,6 +350,7 @@ class TaskTransitions:
             journal=journal,
             secret=job["secret"],
             replay=Replay(held, journal, known=known),
+            order=CallOrder(journal),
             # Counted up by `start_task` when it takes over, and set back by a clean end of a run.
             taken_over=found.crashes > 0,
             trace=carried(job.get("trace")),
