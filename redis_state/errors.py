@@ -117,8 +117,10 @@ class HandlerChanged(CallerError):
     def __init__(self, task_id: str, entries: Sequence[str], *, called: str | None = None) -> None:
         more = len(entries) - _NAMED_ENTRIES
         named = ", ".join(entries[:_NAMED_ENTRIES]) + (f" and {more} more" if more > 0 else "")
-        did = "never used what was" if called is None else f"called {called} where another call is"
-        super().__init__(f"the handler of task {task_id} {did} recorded: {named}")
+        did = "never used what was recorded"
+        if called is not None:
+            did = f"called {called} where another call is recorded"
+        super().__init__(f"the handler of task {task_id} {did}: {named}")
         self.task_id = task_id
         self.entries: list[str] = list(entries)
         self.called = called

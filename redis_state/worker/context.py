@@ -223,6 +223,26 @@ class TaskContext:
         """
         return self._steps.effect_id(name)
 
+    def patched(self, name: str) -> bool:
+        """Return whether new code may run at this point: False if the task passed it under old
+        code.
+
+        True in a new task, and in one that has not come to this point. The first call of a name
+        decides for the task, or for a `branch` of it. Every later call gets the same answer, in
+        this run and in all later ones: it is recorded before the next checkpoint is passed. So the
+        calls of a loop agree. Call it in the handler itself or in a branch: another asyncio task
+        may be given False without need. Errors: InvalidField.
+        """
+        return self._steps.patched(name)
+
+    def retire_patch(self, name: str) -> None:
+        """Mark the point of a patch whose old path is removed from the code.
+
+        Errors: HandlerChanged if this task needs the old path, because it passed the point under
+        old code; InvalidField.
+        """
+        self._steps.retire_patch(name)
+
     def branch(self, name: str) -> Self:
         """Return a context that counts the names of steps and pauses for itself.
 

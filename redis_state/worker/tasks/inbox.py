@@ -240,16 +240,20 @@ class Inbox:
         due = lane.due()
         if due is not None:
             return [self._read(row) for row in due.rows]
-        loop = asyncio.get_running_loop()  # raises in a thread, before anything is taken
+        asyncio.get_running_loop()  # raises in a thread, before anything is taken
         events = list(self._waiting)
         self._waiting.clear()
         self._arrived.clear()
         rows = [self._store.steering.write(event) for event in events]
-        record = partial(self._record, *self._replay.delivering(lane, rows), lane)
-        self._recording[loop.create_task(record())] = record
+        self.record_soon(*self._replay.delivering(lane, rows), lane)
         return events
 
-    async def _record(self, entry: str, value: bytes, lane: Lane) -> None:
+    def record_soon(self, entry: str, value: bytes, lane: Lane | None = None) -> None:
+        """Record an entry of the journal before the handler's next checkpoint is passed."""
+        record = partial(self._record, entry, value, lane)
+        self._recording[asyncio.get_running_loop().create_task(record())] = record
+
+    async def _record(self, entry: str, value: bytes, lane: Lane | None) -> None:
         keys = self._store.tasks.keys(self._session_id, self._task_id)
         journals = Journals(self._store.base.scripts)
         await journals.record(keys, entry, value, run=self._replay, lane=lane)

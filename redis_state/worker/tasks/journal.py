@@ -157,7 +157,8 @@ def read_step(data: bytes) -> StepNote:
     """Read a step's note. Errors: ValueError."""
     version, epoch, at_ms, checkpoint, about, result = unpack(data, 6)
     # Later versions may append values, and earlier ones wrote no number.
-    size, chunks, sha256, number = (*about, None)[:4]
+    size, chunks, sha256 = about[:3]
+    number = next(iter(about[3:]), None)
     return StepNote(version, epoch, at_ms, checkpoint, size, chunks, sha256, result, number)
 
 

@@ -130,6 +130,16 @@ class Lane:
         """How far it has come in this run."""
         return self._progress.place
 
+    @property
+    def was_found(self) -> bool:
+        """Whether earlier runs had it."""
+        return self._mine.reached > 0
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether it came further in earlier runs."""
+        return self._mine.place < self._mine.reached
+
     def restore(self, reached: int, emitted: Mapping[str, int]) -> None:
         """Set how far it came in earlier runs."""
         self._mine.reached = reached
@@ -297,6 +307,26 @@ class Replay:
             self._named[name] = self._own(name) if known is None else known
         return self._named[name]
 
+    def is_behind(self, scope: str, *, own: bool, branch: str = "") -> bool:
+        """Return whether earlier runs came further than the running asyncio task.
+
+        Where it cannot be known which lane is the task's, all that may be count.
+        """
+        task = _running_task()
+        lanes: dict[asyncio.Task[Any], Lane] = dict(self._by_task.get(scope, {}))
+        lane = None if own or task is None else lanes.get(task)
+        if lane is not None and lane.was_found:
+            return lane.is_behind
+        if own or not branch:
+            progress = self._progress[scope]
+            return progress.place < progress.reached
+        known = [each for name, each in self._unclaimed.items() if _scope_of(name, each) == scope]
+        return any(
+            each.is_behind
+            for each in (*known, *lanes.values())
+            if each.about.branch.startswith(branch) or branch.startswith(each.about.branch or " ")
+        )
+
     def delivering(self, lane: Lane, rows: Sequence[SteeringRow]) -> tuple[str, bytes]:
         """Return name and value of the journal entry for steering that a lane receives now."""
         self._deliveries += 1
@@ -365,6 +395,10 @@ def _number(name: str, about: Sequence[str]) -> tuple[str, int]:
         return name, 0
     scope, _, number = name.rpartition(_BETWEEN)
     return scope, int(number)
+
+
+def _scope_of(name: str, lane: Lane) -> str:
+    return _number(name, astuple(lane.about))[0]
 
 
 def _likenesses(scope: str, about: LaneIdentity) -> list[tuple[str, ...]]:

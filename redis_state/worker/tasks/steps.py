@@ -35,6 +35,7 @@ from redis_state.worker.tasks.journal import (
     unvisited,
     without_result,
 )
+from redis_state.worker.tasks.patches import Patches
 from redis_state.worker.tasks.replay import Lane
 from redis_state.worker.tasks.retries import Retried, RetryPolicy, try_by
 from redis_state.worker.tasks.transitions import StartedRun
@@ -133,6 +134,7 @@ class Steps:
         self._doing: dict[str, asyncio.Lock] = {}
         self._attempts: Counter[str] = Counter()
         self._root = self._scope = NameScope()
+        self._patches = Patches(started, inbox)
         self._made_in: NameScope | None = None
 
     def branch(self, name: str) -> Steps:
@@ -221,6 +223,26 @@ class Steps:
         async with self._doing.setdefault(entry, asyncio.Lock()):
             once = partial(work, *arguments, **options)
             return await self._do(entry, name, once, policy, self.lane())
+
+    def patched(self, name: str) -> bool:
+        """Return whether this point is new to the task. See `TaskContext.patched`."""
+        return self._patches.answer(self._patch(name), self._has_passed)
+
+    def retire_patch(self, name: str) -> None:
+        """Check that no older path is needed. See `TaskContext.retire_patch`."""
+        self._patches.retire(self._patch(name), self._has_passed)
+
+    def _patch(self, name: str) -> str:
+        return self._here.peek("patch", name).rpartition("#")[0]
+
+    def _has_passed(self) -> bool:
+        """Return whether an earlier run has recorded something beyond this point."""
+        run, working = self._started.replay, _WORKING.get() or self._root
+        own = working.home is _caller()
+        if own and working is self._root and self._started.order.ahead:
+            return True
+        branch = "" if self._scope is self._root else self._scope.path
+        return run.is_behind(working.entry, own=own, branch=branch)
 
     def lane_of(self, key: str | None, kind: UpdateType, content: Any) -> Lane:
         """Return the lane of an update: that of its key, or of the running asyncio task."""

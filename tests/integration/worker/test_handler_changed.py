@@ -60,20 +60,24 @@ async def notices(store: RedisStateStore) -> list[Any]:
     return told
 
 
+Change = tuple[tuple[list[str], list[str]], list[tuple[str, str]], list[str]]
+CHANGES: list[Change] = [
+    ((["a", "b"], ["a", "b"]), [], []),
+    ((["a", "b"], ["a", "b", "c"]), [], []),
+    ((["a", "b"], ["a", "c"]), [("step:c#1", "step:b#1")], ["step:b#1"]),
+    ((["a", "b", "c"], ["a", "c", "d", "e"]), [("step:d#1", "step:b#1")], ["step:b#1"]),
+    ((["a", "b"], ["b"]), [], ["step:a#1"]),
+    ((["a", "b"], []), [], ["step:a#1", "step:b#1"]),
+    ((["a", "b"], ["b", "a", "c"]), [], []),
+    ((["a", "b"], ["b", "x", "a", "y"]), [("step:x#1", "step:a#1")], []),
+    ((["a"] * 3, ["a"] * 2), [], ["step:a#3"]),
+    (([], ["a"]), [], []),
+]
+
+
 @pytest.mark.parametrize(
     ("change", "called", "entries"),
-    [
-        ((["a", "b"], ["a", "b"]), [], []),
-        ((["a", "b"], ["a", "b", "c"]), [], []),
-        ((["a", "b"], ["a", "c"]), [("step:c#1", "step:b#1")], ["step:b#1"]),
-        ((["a", "b", "c"], ["a", "c", "d", "e"]), [("step:d#1", "step:b#1")], ["step:b#1"]),
-        ((["a", "b"], ["b"]), [], ["step:a#1"]),
-        ((["a", "b"], []), [], ["step:a#1", "step:b#1"]),
-        ((["a", "b"], ["b", "a", "c"]), [], []),
-        ((["a", "b"], ["b", "x", "a", "y"]), [("step:x#1", "step:a#1")], []),
-        ((["a"] * 3, ["a"] * 2), [], ["step:a#3"]),
-        (([], ["a"]), [], []),
-    ],
+    CHANGES,
     ids=[
         "same",
         "longer",
