@@ -9,6 +9,7 @@ from redis_state.worker.guards import Budget, Guard, Spent, TaskStopped, guarded
 from redis_state.worker.observe.registry import WorkerInfo, WorkerRegistry
 from redis_state.worker.run import Handler
 from redis_state.worker.tasks.children import ChildTask
+from redis_state.worker.tasks.compensation import Compensation
 from redis_state.worker.tasks.inbox import TaskCancelled
 from redis_state.worker.tasks.open_pauses import OpenPause
 from redis_state.worker.tasks.pause_model import Decision, Pause
@@ -22,6 +23,7 @@ __all__ = [
     "AgentWorker",
     "Budget",
     "ChildTask",
+    "Compensation",
     "Decision",
     "FullSnapshot",
     "Guard",

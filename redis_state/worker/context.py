@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextlib import contextmanager
 from copy import copy
@@ -20,8 +21,9 @@ from redis_state.worker.tasks.children import (
     SpawnRequest,
     result_of,
 )
+from redis_state.worker.tasks.compensation import Compensations
 from redis_state.worker.tasks.emitter import Emitter
-from redis_state.worker.tasks.inbox import Inbox
+from redis_state.worker.tasks.inbox import UNDOING, Inbox
 from redis_state.worker.tasks.pause_model import (
     Decision,
     Pause,
@@ -70,6 +72,7 @@ class TaskContext:
         *,
         steps: StepPolicy | None = None,
         child_tasks: ChildTasks | None = None,
+        compensations: Compensations | None = None,
     ) -> None:
         self.store: RedisStateStore = store
         self.inbox: Inbox = inbox
@@ -90,6 +93,8 @@ class TaskContext:
             entry for entry, note in self._pauses.items() if note["state"] == "decided"
         }
         self._tokens: dict[str, str] = {}
+        self._compensations = compensations or Compensations(store, started, inbox)
+        self._steps.failed = self._compensations.step_failed
 
     @property
     def task(self) -> TaskState:
@@ -243,6 +248,40 @@ class TaskContext:
         """
         self._steps.retire_patch(name)
 
+    def on_failure(
+        self,
+        undo: Callable[..., Any],
+        *arguments: Any,
+        name: str | None = None,
+        on_cancel: bool = False,
+    ) -> None:
+        """Register a compensation: ``undo(*arguments)`` runs if the task fails after this call.
+
+        A task fails when its handler raises, or a guard or its time limit stops it. Then the
+        registered compensations run, the last one first, before the task is FAILED. With
+        ``on_cancel`` they also run before it is CANCELLED. Each ends once, also if workers die in
+        between. One that is interrupted runs again: `effect_id` in it is its key.
+
+        An undo is retried as its `retried` says, or as the worker's steps are, or three times. One
+        that fails for good is reported, and the others still run. It cannot pause or join.
+
+        A later run finds it by its ``name`` (the function's own by default) and its order among
+        those of that name. Call it in the handler itself or in a branch, not in a step's work.
+        Register before the step if the effect may have happened without its record. It does not run
+        at a pause, a hand-off or a lost lease, nor for a dead letter, whose workers died.
+
+        Errors: InvalidField, also for a name that two asyncio tasks use.
+        """
+        self._compensations.register(self._steps, undo, arguments, name=name, on_cancel=on_cancel)
+
+    def begin(self, handling: asyncio.Task[Any]) -> None:
+        """Begin the run in this asyncio task. Called by the worker before the handler.
+
+        Errors: TaskCancelled, LeaseLost.
+        """
+        if not self._compensations.begin(self._steps, handling):
+            self.inbox.raise_if_over()
+
     def branch(self, name: str) -> Self:
         """Return a context that counts the names of steps and pauses for itself.
 
@@ -294,10 +333,12 @@ class TaskContext:
         Errors: PauseTimeout; TokenUnknown if this task has not opened the pause; TaskCancelled,
         LeaseLost.
         """
+        _refuse_in_undo("pause")
         token = pause.token if isinstance(pause, Pause) else pause
         entry = self._entry_of(token)
         await self.checkpoint()
         if self._pauses[entry]["state"] != "decided":
+            await self._steps.rehearsed(f"the decision of {entry}")
             with self._ending_if_paused():
                 note = await self._pausing.wait(self._started, entry)
             if note is None:
@@ -351,6 +392,7 @@ class TaskContext:
         Errors: TaskFailed and TaskWasCancelled with the child's reason; InvalidField for a child of
         another task; TaskCancelled, LeaseLost.
         """
+        _refuse_in_undo("child")
         if child.parent_id != self.task.task_id or child.session_id != self.task.session_id:
             raise InvalidField("child", "is no child of this task")
         return self._join(child, self._steps.do(f"join {child.place}", self._end_of, (child,), {}))
@@ -362,7 +404,7 @@ class TaskContext:
         run does next.
         """
         learned = _DECIDED + entry
-        if learned in self._started.journal or entry in self._decided_before:
+        if learned in self._started.journal or entry in self._decided_before or self._rehearses:
             return
         self._decided_before.add(entry)
         await self._steps.record(learned, codec.encode(self._pauses[entry]))
@@ -371,6 +413,7 @@ class TaskContext:
         self, reason: str, payload: Any, options: PauseOptions, *, reveal: bool = True
     ) -> tuple[str, PauseRequest]:
         """Assign a pause its number now, in call order."""
+        _refuse_in_undo("pause")
         requested = PauseRequest.read(self.store.settings, reason, payload, options, reveal=reveal)
         key = options.get("key")
         if key is not None:
@@ -385,7 +428,8 @@ class TaskContext:
             note = self._pauses.get(entry)
             if note is None:
                 await self._steps.check_call(entry)
-            if note is None or note["state"] != "decided":
+                await self._steps.rehearsed(entry)
+            if (note is None or note["state"] != "decided") and not self._rehearses:
                 with self._ending_if_paused():
                     self._pauses[entry] = await self._pausing.open(
                         self._started, entry, requested, self._steps.lane()
@@ -398,8 +442,17 @@ class TaskContext:
     async def _spawn(self, entry: str, requested: SpawnRequest) -> ChildTask:
         with self._calling(entry):
             await self.checkpoint()
-            if entry not in self._started.journal:
+            recorded = self._started.journal.get(entry)
+            if recorded is None:
                 await self._steps.check_call(entry)
+                await self._steps.rehearsed(entry)
+            elif self._rehearses:
+                return ChildTask(
+                    self.task.session_id,
+                    recorded["task"],
+                    self.task.task_id,
+                    entry.partition(":")[2],
+                )
             with self._ending_if_paused():
                 return await self._children.spawn(
                     self._started, entry, requested, self._steps.lane()
@@ -428,6 +481,10 @@ class TaskContext:
             raise TokenUnknown(expired=False)
         return self._tokens[token]
 
+    @property
+    def _rehearses(self) -> bool:
+        return self._started.replay.rehearsal is not None
+
     @contextmanager
     def _calling(self, entry: str) -> Generator[None, None, None]:
         """End a call when it has returned or failed, see `CallOrder`."""
@@ -451,3 +508,8 @@ class TaskContext:
         paused = TaskPaused()
         self.inbox.close(paused)
         return paused
+
+
+def _refuse_in_undo(field: str) -> None:
+    if UNDOING.get():
+        raise InvalidField(field, "an undo cannot wait: its task ends after it")

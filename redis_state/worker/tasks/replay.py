@@ -28,6 +28,7 @@ from redis_state.errors import InvalidTransition, JournalRewound, LeaseLost
 from redis_state.primitives.lease import HeldLease
 from redis_state.scripts import LaneState, Reply, ReplyCode, raw
 from redis_state.serialization import codec
+from redis_state.worker.tasks.rehearsal import Rehearsal
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -238,6 +239,8 @@ class Replay:
         self._written: set[str] = set()
         # Set when the server refused because its history went back.
         self.rewound: JournalRewound | None = None
+        # Set in a run that only repeats what is recorded.
+        self.rehearsal: Rehearsal | None = None
         self.delivered: set[bytes] = set()
         # Called when the handler has done something: what was withheld may be due then.
         self.progressed: Callable[[], None] = lambda: None
@@ -306,6 +309,10 @@ class Replay:
             known = self._unclaimed.pop(name, None)
             self._named[name] = self._own(name) if known is None else known
         return self._named[name]
+
+    def asyncio_tasks(self) -> set[asyncio.Task[Any]]:
+        """Return the other asyncio tasks of the handler that have called something."""
+        return {task for lanes in self._by_task.values() for task in lanes}
 
     def is_behind(self, scope: str, *, own: bool, branch: str = "") -> bool:
         """Return whether earlier runs came further than the running asyncio task.

@@ -135,6 +135,9 @@ class Steps:
         self._attempts: Counter[str] = Counter()
         self._root = self._scope = NameScope()
         self._patches = Patches(started, inbox)
+        self._calling: dict[str, asyncio.Task[Any]] = {}
+        # Called with each step that has failed.
+        self.failed: Callable[[str, Exception], None] = lambda _entry, _error: None
         self._made_in: NameScope | None = None
 
     def branch(self, name: str) -> Steps:
@@ -263,8 +266,11 @@ class Steps:
         Call it before the work of something that is not recorded. In a run that fails by it every
         later checkpoint raises the same. Errors: HandlerChanged; LeaseLost.
         """
-        missed = self._started.order.missed_at(entry)
+        missed, rehearsal = self._started.order.missed_at(entry), self._started.replay.rehearsal
         if missed is None:
+            return
+        if rehearsal is not None:
+            rehearsal.diverged = rehearsal.diverged or (entry, missed)
             return
         changed = HandlerChanged(self._keys.task_id, [missed], called=entry)
         if self._policy.on_changed == "fail":
@@ -272,7 +278,44 @@ class Steps:
             raise changed
         log.warning("%s", changed)
         content = {"notice": "handler_changed", "called": entry, "recorded": missed}
-        await self._report("diverged", content)
+        await self.report("diverged", content)
+
+    async def rehearsed(self, call: str) -> None:
+        """Wait for ever before a call that is not recorded, in a run that only rehearses."""
+        if self._started.replay.rehearsal is not None:
+            await self._started.replay.rehearsal.end(call)
+
+    def unused(self) -> list[str]:
+        """List what earlier runs recorded and this one has not used."""
+        return unvisited(self._started.journal.keys(), self._requested)
+
+    def unfinished(self) -> set[asyncio.Task[Any]]:
+        """Return the asyncio tasks of the handler that still run, without the one that asks."""
+        found = {*self._started.replay.asyncio_tasks(), *self._calling.values()}
+        return {task for task in found if not task.done()} - {asyncio.current_task()}
+
+    def ask_undo(self, name: str) -> str:
+        """Count a compensation's name, and return its place. Errors: InvalidField."""
+        if _WORKING.get() is not None:
+            raise InvalidField(
+                "undo",
+                "cannot be registered in the work of a step or of another undo, which a later run "
+                "does not do again: register it in the handler",
+            )
+        # A single sign at the front is no step's: what is done in it has names of its own.
+        return f"#{self._here.ask('undo', name)}"
+
+    async def undo(self, place: str, work: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+        """Run a compensation until it succeeds or its policy ends it. Errors: the work's last."""
+        policy = work.policy if isinstance(work, Retried) else self._policy.retry or RetryPolicy()
+        entry = f"undo:{place}"
+        name = place[1:].rpartition("#")[0]
+        await try_by(
+            policy,
+            partial(self._once, entry, name, partial(work, *arguments)),
+            waiting=_awaited,
+            failed=partial(self._attempt_failed, entry, policy.attempts),
+        )
 
     async def check_changed(self) -> None:
         """Report, or fail, if earlier runs recorded an entry that this one has not used.
@@ -282,15 +325,15 @@ class Steps:
         if isinstance(self._inbox.over, HandlerChanged):
             # The handler handles every error.
             raise self._inbox.over
-        missed = unvisited(self._started.journal.keys(), self._requested)
+        missed = self.unused()
         # A handler that returns after a pause has caught what ends its run: another one follows.
-        if not missed or self._inbox.over is not None:
+        if not missed or self._inbox.over is not None or self._started.replay.rehearsal is not None:
             return
         changed = HandlerChanged(self._keys.task_id, missed)
         if self._policy.on_changed == "fail":
             raise changed
         log.warning("%s", changed)
-        await self._report("changed", {"notice": "handler_changed", "entries": missed})
+        await self.report("changed", {"notice": "handler_changed", "entries": missed})
 
     @property
     def _here(self) -> NameScope:
@@ -308,9 +351,16 @@ class Steps:
         *,
         checkpoint: bool = False,
     ) -> Any:
+        caller = asyncio.current_task()
+        if caller is not None:
+            self._calling[entry] = caller
         try:
             return await self._recorded_once(entry, name, work, policy, lane, checkpoint=checkpoint)
+        except Exception as error:
+            self.failed(entry, error)
+            raise
         finally:
+            self._calling.pop(entry, None)
             self._started.order.end(entry)
 
     async def _recorded_once(
@@ -328,6 +378,7 @@ class Steps:
         if isinstance(note, StepNote):
             return await self._journals.result(self._keys, entry, note)
         await self.check_call(entry)
+        await self.rehearsed(entry)
         once = partial(self._once, entry, name, work)
         if policy is None or policy.attempts == 1:
             found = await once()
@@ -385,9 +436,9 @@ class Steps:
         task_id = self._keys.task_id
         log.warning("%s of task %s: attempt %d of %d: %s", entry, task_id, number, most, kind)
         content = {"notice": "attempt_failed", "entry": entry, "attempt": number, "of": most}
-        await self._report(f"{entry}!failed", content | {"error": kind})
+        await self.report(f"{entry}!failed", content | {"error": kind})
 
-    async def _report(self, lane: str, content: dict[str, Any]) -> None:
+    async def report(self, lane: str, content: dict[str, Any]) -> None:
         """Publish a notification, in a lane of its own. The run does not depend on it."""
         with suppress(BackendError):
             await self._emitter.emit(
@@ -398,6 +449,10 @@ class Steps:
 def effect_id(namespace: str, session_id: str, task_id: str, entry: str) -> str:
     """Return the effect id of a step: equal in every attempt, and unique to the step. 128 bits."""
     return codec.fingerprint("effect", namespace, session_id, task_id, entry)
+
+
+async def _awaited(attempt: Awaitable[T]) -> T:
+    return await attempt
 
 
 def _caller() -> object:

@@ -282,6 +282,19 @@ class TaskTransitions:
             raise
         return True
 
+    async def wake_to_cancel(self, state: TaskState, reason: str | None) -> None:
+        """Make a PAUSED task PENDING, because it has something to undo before it is CANCELLED.
+
+        The watch list has it before: a crash afterwards leaves it PENDING and to be queued. Errors:
+        InvalidTransition if it does not wait any more.
+        """
+        await self.inspect_soon(state.session_id, state.task_id)
+        content = {"status": TaskStatus.PENDING.value, "cancelled": reason or True}
+        fields = move_fields(TaskStatus.PENDING)
+        await self._move(
+            state, TaskStatus.PENDING, fields, content, from_states=(TaskStatus.PAUSED,)
+        )
+
     async def dead_letter(self, session_id: str, task_id: str, *, died: int) -> bool:
         """Fail a task whose owner's lease expired, because ``died`` owners did so in a row.
 
