@@ -189,6 +189,8 @@ class Inbox:
 
     async def until_over(self) -> NoReturn:
         """Wait until the run has ended, and raise the reason. Errors: TaskCancelled, LeaseLost."""
+        if self._replay.rehearsal is not None:
+            await self._replay.rehearsal.end("inbox")
         while True:
             self.raise_if_over()
             self._arrived.clear()
