@@ -63,7 +63,7 @@ def replay(
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """Replay stored journals under new code, without effects, to find tasks that could not continue.
+    """Replay stored journals under new code, without effects: find tasks that cannot continue.
 
     Steps return what is recorded. A replay ends where the journal does, or at the first call that
     does not fit. Nothing is written or published. What handlers do outside of steps happens in this

@@ -53,9 +53,9 @@ class ReplayVerdict(StrEnum):
 class ReplayReport:
     """What a replay of one task has found out.
 
-    ``at`` is the new call that the task could continue with. ``called`` and ``recorded`` are the call
-    that does not fit, and what is recorded there; without ``called`` the handler ended without
-    using them. ``why`` says it in words. ``patches`` are the task's answers to `ctx.patched`.
+    ``at`` is the new call that the task could continue with. ``called`` and ``recorded`` are the
+    call that does not fit, and what is recorded there. Without ``called`` the handler ended before
+    it used them. ``why`` says it in words. ``patches`` are the task's answers to `ctx.patched`.
     """
 
     session_id: str
