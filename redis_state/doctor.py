@@ -381,16 +381,19 @@ def _split(parts: list[str], sign: str) -> dict[str, str]:
 async def _queue(store: RedisStateStore) -> Found:
     """Compare what is in the queue with the workers that are alive."""
     try:
-        from redis_state.worker.arq.queue import Queue  # noqa: PLC0415 - needs the extra
-        from redis_state.worker.observe.registry import WorkerRegistry  # noqa: PLC0415 - as above
+        from redis_state.worker.observe.registry import (  # noqa: PLC0415 - needs the extra
+            WorkerRegistry,
+        )
+        from redis_state.worker.queue.queue import Queue  # noqa: PLC0415 - as above
     except ImportError:
         return
     try:
-        queue = Queue(store.settings)
+        queue = Queue(store)
     except ConfigError:  # a server of one store's own has no pool
         return
     try:
-        waiting, oldest_s = await queue.backlog()
+        backlog = await queue.backlog()
+        waiting, oldest_s = backlog.waiting, backlog.oldest_s
         workers = len(await WorkerRegistry(store).list())
     except BackendError as error:
         yield Finding(queue.name, "queue", Verdict.UNKNOWN, str(error))

@@ -85,6 +85,19 @@ class WatchList:
         )
         return int(reply.facts[0])
 
+    def put_soon(self, entry: bytes, *, delay_ms: int, sooner: bool = False) -> None:
+        """Put an entry as `put` does, without waiting: for one that a sweeper comes by anyhow.
+
+        It is sent behind the calls that were made before it.
+        """
+        put = self._scripts.begin_watch_entry(
+            self._shard(entry),
+            entry=entry,
+            delay_ms=delay_ms,
+            stands="given" if sooner else "later",
+        )
+        put.add_done_callback(_look_at)
+
     async def put_back(self, entry: bytes, *, delay_ms: int) -> None:
         """Put an entry if it is not on the list; else its time stands."""
         await self._scripts.watch_entry(
@@ -178,3 +191,8 @@ class WatchList:
 
     def _shard(self, entry: bytes) -> str:
         return self._key_of(zlib.crc32(entry) % WATCH_SHARDS)
+
+
+def _look_at(put: asyncio.Future[Any]) -> None:
+    if not put.cancelled() and put.exception() is not None:
+        log.debug("an entry of the watch list was not put: %s", put.exception())

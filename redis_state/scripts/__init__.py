@@ -12,6 +12,7 @@ from redis_state.scripts.primitives.blobs import BlobScripts
 from redis_state.scripts.primitives.copies import CopyKeys, CopyScripts
 from redis_state.scripts.primitives.leases import LeaseScripts
 from redis_state.scripts.primitives.logs import LogScripts, TraceKeys
+from redis_state.scripts.primitives.queues import EndedJob, EndedJobs, QueuedJob, QueueScripts
 from redis_state.scripts.primitives.records import TASK_FIELDS, RecordScripts
 from redis_state.scripts.primitives.tokens import TokenScripts
 from redis_state.scripts.primitives.watch import WatchScripts
@@ -46,6 +47,7 @@ class Scripts(
     LeaseScripts,
     AgentScripts,
     WatchScripts,
+    QueueScripts,
     JobScripts,
     A2AScripts,
     TaskScripts,
@@ -65,11 +67,14 @@ __all__ = [
     "TASK_FIELDS",
     "Announcement",
     "CopyKeys",
+    "EndedJob",
+    "EndedJobs",
     "Fence",
     "GroupKeys",
     "LaneState",
     "LogLimits",
     "PatchKeys",
+    "QueuedJob",
     "Reply",
     "ReplyCode",
     "Scripts",

@@ -201,6 +201,14 @@ class A2AKeys:
     artifacts: str
 
 
+class QueueKeys(NamedTuple):
+    """The keys of one queue, all in the slot of its namespace's queues. The channel is no key."""
+
+    queue: str
+    claims: str
+    channel: str
+
+
 def _tag_of(key: str) -> str:
     """Return the part of a key that decides on its slot, in its braces."""
     _, brace, rest = key.partition("{")
@@ -494,6 +502,24 @@ class Keys:
         its last change. 400 days after a write.
         """
         return f"{self.namespace}:v1:{{watch-{shard:02d}}}:watch"
+
+    def queue(self, queue: str) -> QueueKeys:
+        """zset: job id -> when it is due, in ms; ``:claims`` zset: task -> when it was claimed, in
+        ms; ``:wake`` channel; ``arq:job:<id>`` string: the job in arq's format.
+        `active_task_ttl` after a job is due.
+        """
+        name = self._key("namespace", f"queues-{self.namespace}", f"queue:{escape('queue', queue)}")
+        channel = f"{name}:wake" if self.database == 0 else f"{name}:wake:{self.database}"
+        return QueueKeys(name, f"{name}:claims", channel)
+
+    def cron(self, name: str, at_ms: int) -> str:
+        """hash: owner, epoch, expires: who runs a moment of a cron job. Two hours."""
+        return self._key("namespace", f"cron-{self.namespace}", f"{escape('name', name)}:{at_ms}")
+
+    @property
+    def jobs_tag(self) -> str:
+        """The beginning of all ids of jobs: what arq keeps of them is in the queues' slot."""
+        return f"{{{escape('namespace', f'queues-{self.namespace}')}}}"
 
     def a2a_task(self, scope: str, task_id: str) -> str:
         """hash: state, phase, version, at, created, creator, updated, announce and the host's

@@ -25,10 +25,10 @@ from redis_state.models.tasks import new_id
 from redis_state.store import RedisStateStore, process_name
 from redis_state.stores.sessions.session_log import Entry
 from redis_state.transport.keys import is_pause_id, token_digest
-from redis_state.worker.arq.job_format import Job
-from redis_state.worker.arq.queue import Queue, put_now
 from redis_state.worker.observe import tracing as telemetry
 from redis_state.worker.observe.registry import WorkerInfo, WorkerRegistry
+from redis_state.worker.queue.job import Job
+from redis_state.worker.queue.queue import Queue
 from redis_state.worker.recovery.dead_letters import list_dead
 from redis_state.worker.tasks.children import ChildTasks
 from redis_state.worker.tasks.open_pauses import OpenPause, list_open_pauses
@@ -51,14 +51,14 @@ _LOOK_EVERY_S = 5.0
 class TaskClient:
     """Submit, steer, decide, cancel and watch tasks, from any process.
 
-    ``queue`` is the queue of its tasks, else ``<namespace>:tasks``, as with workers.
+    ``queue`` is the queue of its tasks, else ``tasks``, as with workers.
     """
 
     def __init__(self, store: RedisStateStore, *, queue: str | None = None) -> None:
         self.store: RedisStateStore = store
         self._transitions = TaskTransitions(store)
         self._pausing = TaskPauses(store)
-        self._queue = Queue(store.settings, name=queue)
+        self._queue = Queue(store, name=queue)
         self._children = ChildTasks(store, self._queue)
         self._snapshots = Snapshots(store)
 
@@ -117,12 +117,12 @@ class TaskClient:
         )
         queue = queue or self._queue.name
         with telemetry.submitting(handler, session_id, task_id, queue) as span:
-            clock = self.store.transport.commands.time()
             new = await self._transitions.create(
                 state, handler=handler, task_input=task_input, queue=queue, trace=span.carrier
             )
             if new:
-                await put_now(self._queue, Job(session_id, task_id, 0, priority, queue), clock)
+                job = Job(session_id, task_id, 0, priority, queue, trace=span.carrier)
+                await self._queue.put(job)
             else:
                 await self._still_there(session_id, task_id)
         return task_id
@@ -285,13 +285,11 @@ class TaskClient:
                 task=task,
             )
             session_id, task_id = decided.session_id, decided.task_id
-            clock = self.store.transport.commands.time()
             status_view = await self.store.tasks.look(session_id, task_id)
             if status_view is not None and status_view.status is TaskStatus.PENDING:
                 # Put, not ensured: the worker of the run that paused may still hold that run's job.
-                await put_now(
-                    self._queue, replace(Job.of(status_view), trace=span.carrier or {}), clock
-                )
+                job = replace(Job.of(status_view), since_ms=None, trace=span.carrier)
+                await self._queue.put(job)
             span.note(session_id=session_id, task_id=task_id)
         return await self.get(session_id, task_id)
 
@@ -408,14 +406,8 @@ class TaskClient:
         """Change the priority of a waiting task. A running task receives an event."""
         waiting = await self._transitions.prioritize(session_id, task_id, priority)
         if waiting is not None:
-            await self._queue.move(
-                session_id,
-                task_id,
-                runs=waiting.attempts,
-                before=waiting.priority,
-                after=priority,
-                queue=waiting.queue,
-            )
+            job = replace(Job.of(waiting), priority=priority)
+            await self._queue.move(job, before=waiting.priority)
 
     async def _look(self, session_id: str, task_id: str) -> TaskState | None:
         state = await self.get(session_id, task_id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 
-from redis_state.transport.keys import A2ABooks, BlobKeys, Keys, LogKeys
+from redis_state.transport.keys import A2ABooks, BlobKeys, Keys, LogKeys, QueueKeys
 
 
 def key_table() -> str:
@@ -59,12 +59,16 @@ def _shape(name: str) -> str:
         "owner": "O",
         "beside": Keys("rs").tasks("scope"),
         "call": "<call>",
+        "queue": "Q",
+        "name": "C",
+        "at_ms": "<ms>",
         "original": Keys("rs").tasks("S"),
     }
     method = getattr(Keys("rs"), name)
     parameters = list(inspect.signature(method).parameters)
     found = method(*(0 if part == "shard" else samples[part] for part in parameters))
     key = found.rows if isinstance(found, LogKeys) else found
+    key = key.queue if isinstance(key, QueueKeys) else key
     key = key.blobs if isinstance(key, BlobKeys) else key
     key = key.index if isinstance(key, A2ABooks) else key
     key = re.sub(r"[0-9a-f]{40}", "<digest>", key)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from redis_state.scripts import CopyKeys, Fence, LaneState, Reply, Scripts
+from redis_state.scripts import CopyKeys, EndedJob, EndedJobs, Fence, LaneState, Reply, Scripts
 from redis_state.transport.keys import JobKeys, Keys, agent_shard
 from tests.support.a2a.rows import a2a_keys, drop, write
 from tests.support.scripts import (
@@ -15,11 +15,13 @@ from tests.support.scripts import (
     decide,
     finish,
     group_keys,
+    job_payload,
     join,
     make_group,
     open_pause,
     patch_keys,
     pause,
+    queued_job,
     saying,
     snapshot_keys,
     spawn,
@@ -385,6 +387,33 @@ CALLS: dict[str, Call] = {
     "wake_task": lambda scripts, keys: wake(
         scripts, keys, task_keys(keys), task_keys(keys, task="c")
     ),
+    "queue_job": lambda scripts, keys: scripts.queue_job(
+        keys.queue("q"), payload=job_payload(keys), job=queued_job(keys)
+    ),
+    "claim_jobs": lambda scripts, keys: scripts.claim_jobs(keys.queue("q"), limit=1, life_ms=HOUR),
+    "end_jobs": lambda scripts, keys: scripts.end_jobs(
+        keys.queue("q"),
+        EndedJobs([EndedJob(job_payload(keys), queued_job(keys).id.encode(), b"1", None)]),
+        life_ms=HOUR,
+    ),
+    "ensure_job": lambda scripts, keys: scripts.ensure_job(
+        keys.queue("q"),
+        payload=job_payload(keys),
+        picked=f"arq:in-progress:{queued_job(keys).id}",
+        earlier_payload=job_payload(keys),
+        job=queued_job(keys),
+        earlier=queued_job(keys).id,
+        orphan=False,
+        version="1",
+        patience_ms=0,
+    ),
+    "move_job": lambda scripts, keys: scripts.move_job(
+        keys.queue("q").queue, id=queued_job(keys).id, earlier_ms=1
+    ),
+    "list_claims": lambda scripts, keys: scripts.list_claims(
+        keys.queue("q").claims, after=0, patience_ms=0, limit=1
+    ),
+    "look_queue": lambda scripts, keys: scripts.look_queue(keys.queue("q")),
     "watch_entry": lambda scripts, keys: scripts.watch_entry(
         keys.watch(0), entry=b"e", delay_ms=HOUR, stands="later"
     ),

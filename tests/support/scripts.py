@@ -21,6 +21,7 @@ from redis_state.scripts import (
     GroupKeys,
     LogLimits,
     PatchKeys,
+    QueuedJob,
     Reply,
     ReplyCode,
     Scripts,
@@ -204,6 +205,27 @@ async def epoch_of(scripts: Scripts, lease: str) -> int:
     return int(await ask(scripts, "HGET", lease, "epoch") or 0)
 
 
+def queued_job(
+    keys: Keys, task: str = "t", *, runs: int = 0, since_ms: int | None = None, **changes: Any
+) -> QueuedJob:
+    """Make a job of a task, as the queue's scripts take it."""
+    job = QueuedJob(
+        channel=keys.queue("q").channel,
+        id=f"{keys.jobs_tag}/s/{task}:{runs}",
+        payload=b"payload",
+        life_ms=HOUR,
+        earlier_ms=0,
+        since_ms=since_ms,
+        at_ms=None,
+    )
+    return job._replace(**changes)
+
+
+def job_payload(keys: Keys, task: str = "t", *, runs: int = 0) -> str:
+    """Name the key of a job's payload."""
+    return f"arq:job:{queued_job(keys, task, runs=runs).id}"
+
+
 async def start(
     scripts: Scripts, keys: Keys, task: TaskKeys, *, owner: str = "one", lease_ms: int = HOUR
 ) -> Reply:
@@ -216,6 +238,7 @@ async def start(
         write=f"start {owner}",
         ttl_ms=HOUR,
         announcement=saying(keys, f"started-{owner}"),
+        steering=keys.steering("s"),
     )
 
 

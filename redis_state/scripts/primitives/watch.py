@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
-from typing import Annotated, Literal, NamedTuple, TypeAlias
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
 from redis_state.scripts.binding import script
 from redis_state.scripts.runner import PendingReply, ScriptRunner
@@ -44,6 +45,17 @@ class WatchScripts(ScriptRunner):
         stands: Literal["later", "given", "first"],
     ) -> PendingReply:
         """OK when."""
+
+    @script
+    def begin_watch_entry(
+        self,
+        watch: _Watch,
+        *,
+        entry: bytes,
+        delay_ms: int,
+        stands: Literal["later", "given", "first"],
+    ) -> asyncio.Future[Any]:
+        """Queue `watch_entry`, without waiting."""
 
     @script
     def claim_due(self, watch: _Watch, *, limit: int, hold_ms: int) -> PendingReply:

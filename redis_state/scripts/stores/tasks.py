@@ -56,8 +56,9 @@ class TaskScripts(ScriptRunner):
         write: str,
         ttl_ms: int,
         announcement: Announcement,
+        steering: LogKeys,
     ) -> PendingReply:
-        """OK epoch fields | HELD left_ms | DENIED status | MISSING."""
+        """OK epoch fields recorded steered | HELD left_ms | DENIED status | MISSING."""
 
     @script
     def move_task(

@@ -177,22 +177,19 @@ def provider_in(connection: Any) -> LoginProvider | None:
     return provider if isinstance(provider, LoginProvider) else None
 
 
-async def connect_and_log_in(
-    connection: Any, connect: Callable[[], Awaitable[None]] | None = None
-) -> None:
+async def connect_and_log_in(connection: Any) -> None:
     """Connect; with what the provider gives now, if what it gave before is refused.
 
-    ``connect`` does it in place of the connection's own method. Errors: as redis-py has them.
+    Errors: as redis-py has them.
     """
-    open_it: Callable[[], Awaitable[None]] = connect or connection.connect
     try:
-        await open_it()
+        await connection.connect()
     except RedisError as error:
         provider = provider_in(connection)
         if provider is None or provider.used is None or not _is_refused(error):
             raise
         provider.login.reject(provider.used)
-        await open_it()
+        await connection.connect()
 
 
 def _is_refused(error: BaseException | None) -> bool:

@@ -8,6 +8,9 @@
     waits for a child        made ready to run if the child is terminal
     child of one cancelled   cancelled too
 
+What a worker claimed and never started is found among the claims of its queue, long before a task
+that waits is inspected again.
+
 Every worker sweeps. An entry is claimed for a short time, so that the work is shared and a sweeper
 that dies loses none of it. Each repair may be done twice: the record decides.
 """
@@ -29,9 +32,9 @@ from redis_state.serialization import codec
 from redis_state.store import RedisStateStore
 from redis_state.stores.sessions.task_status import TaskStatusView
 from redis_state.transport.keys import WATCH_SHARDS
-from redis_state.worker.arq.job_format import Job
-from redis_state.worker.arq.queue import Queue, QueueState
 from redis_state.worker.observe.stats import WorkerStats
+from redis_state.worker.queue.job import Job
+from redis_state.worker.queue.queue import Queue, QueueState
 from redis_state.worker.tasks.children import WITH_PARENT, ChildTasks
 from redis_state.worker.tasks.pauses import expire_pauses
 from redis_state.worker.tasks.transitions import LOOK_LATEST_MS, MAX_CRASHES, TaskTransitions
@@ -80,7 +83,8 @@ class Sweeper:
     ``lease_ms`` is that of the workers: what a dead one had picked or run is given to another
     within its length and two seconds. ``limit`` bounds a round: so many entries of each of 16
     shards. A task goes to the queue that it was submitted to; ``queue`` names that of a task which
-    does not say.
+    does not say. The claims of ``queues`` are inspected. With ``often``, each task that waits is
+    inspected as often as that: for workers whose claims are not listed, arq's own.
     """
 
     def __init__(
@@ -91,6 +95,8 @@ class Sweeper:
         lease_ms: int = 10_000,
         max_crashes: int = MAX_CRASHES,
         limit: int = 32,
+        queues: Sequence[str] | None = None,
+        often: bool = False,
     ) -> None:
         self.totals: SweepReport = SweepReport()
         self._store = store
@@ -100,6 +106,9 @@ class Sweeper:
         # Together with the time between two rounds these stay below a lease and two seconds.
         self._patience_ms = min(max(lease_ms // 4, 100), 2_500)
         self._waiting_ms = 2 * self._patience_ms
+        self._longest_ms = self._waiting_ms if often else _LONGEST_PAUSE_MS
+        # Up to when the claims of each queue have been inspected, by the server's clock.
+        self._inspected = dict.fromkeys([queue.name] if queues is None else queues, 0)
         self._watch = WatchList(store.base.scripts, store.base.keys)
         self._transitions = TaskTransitions(store)
         # Without the queue: what it wakes is queued with all else that waits.
@@ -122,13 +131,52 @@ class Sweeper:
         not settled then is due again soon.
         """
         report = SweepReport()
-        claims = await self._watch.claim_due(limit=self._limit, hold_ms=_HOLD_MS)
-        if claims:
-            try:
+        claims, listed = await asyncio.gather(
+            self._watch.claim_due(limit=self._limit, hold_ms=_HOLD_MS),
+            self._list_claimed(),
+        )
+        try:
+            if claims:
                 await self._sweep(claims, report)
-            finally:
-                self.totals += report
+            if isinstance(listed, BackendError):
+                raise listed
+            if listed:
+                await self._release(listed, report)
+        finally:
+            self.totals += report
         return report
+
+    async def _list_claimed(self) -> list[tuple[str, str]] | BackendError:
+        """List what was claimed long enough ago, from the queues that are served here.
+
+        An unreachable queue is an error for later: the watch list may be on another server.
+        """
+        listed: list[tuple[str, str]] = []
+        try:
+            found = await asyncio.gather(
+                *(
+                    self._queue.old_claims(queue, after=after, patience_ms=self._patience_ms)
+                    for queue, after in self._inspected.items()
+                )
+            )
+        except BackendError as error:
+            return error
+        for queue, (inspected, tasks) in zip(list(self._inspected), found, strict=True):
+            self._inspected[queue] = inspected
+            listed += tasks
+        return listed
+
+    async def _release(self, tasks: Sequence[tuple[str, str]], report: SweepReport) -> None:
+        """Queue what was claimed and not started. What fails here is found by the watch list."""
+        found = await asyncio.gather(*(self._store.tasks.look(*task) for task in tasks))
+        waiting = [
+            Job.of(task)
+            for task in found
+            if task is not None and task.ours and task.status is TaskStatus.PENDING
+        ]
+        for how in await self._queue.ensure_queued(waiting, patience_ms=self._patience_ms):
+            report.released += how is QueueState.RELEASED
+            report.requeued += how is QueueState.QUEUED
 
     async def _sweep(self, claims: Sequence[WatchClaim], report: SweepReport) -> None:
         report.looked += len(claims)
@@ -207,22 +255,40 @@ class Sweeper:
             report.taken_over += how is QueueState.QUEUED and job.orphan
             report.requeued += how is QueueState.QUEUED and not job.orphan
         return [
-            (claim, self._patience_ms if how is QueueState.CLAIMED else self._waiting_ms)
-            for (claim, _), how in zip(waiting, mended, strict=True)
+            (claim, self._patience_ms if how is QueueState.CLAIMED else self._next_ms(claim, task))
+            for (claim, task), how in zip(waiting, mended, strict=True)
         ]
+
+    def _next_ms(self, claim: WatchClaim, task: TaskStatusView) -> int:
+        """Return when a task that waits is inspected again: the later, the longer it is there.
+
+        What a worker claims and does not start is seen among the claims. So this is only for a
+        job that the queue has lost, and a long queue costs little.
+        """
+        claimed_ms = float(claim.mark) - _HOLD_MS
+        age_ms = round(claimed_ms - task.order / 1000)
+        return max(self._waiting_ms, min(age_ms // 2, self._longest_ms))
 
 
 async def sweep_regularly(
     store: RedisStateStore,
     *,
-    queue: str,
+    queues: Sequence[str],
     lease_s: float,
     max_crashes: int = MAX_CRASHES,
     stats: WorkerStats | None = None,
+    often: bool = False,
 ) -> None:
     """Sweep until cancelled. Any trouble with the servers is survived."""
-    jobs = Queue(store.settings, name=queue)
-    sweeper = Sweeper(store, jobs, lease_ms=round(lease_s * 1000), max_crashes=max_crashes)
+    jobs = Queue(store, name=queues[0])
+    sweeper = Sweeper(
+        store,
+        jobs,
+        lease_ms=round(lease_s * 1000),
+        max_crashes=max_crashes,
+        queues=queues,
+        often=often,
+    )
     failing = False
     try:
         while True:

@@ -43,9 +43,9 @@ from redis_state.serialization import codec
 from redis_state.serialization.rows import as_object
 from redis_state.store import RedisStateStore
 from redis_state.stores.sessions.tasks import move_fields
-from redis_state.worker.arq.job_format import Job
-from redis_state.worker.arq.queue import Queue, put_now
 from redis_state.worker.observe import tracing as telemetry
+from redis_state.worker.queue.job import Job
+from redis_state.worker.queue.queue import Queue
 from redis_state.worker.tasks.journal import state_of
 from redis_state.worker.tasks.moves import (
     announcement,
@@ -387,7 +387,7 @@ class ChildTasks:
         if self._queue is None:
             return
         try:
-            await put_now(self._queue, job, self._store.transport.commands.time())
+            await self._queue.put(job)
         except BackendError as error:
             log.warning("task %s is left to a sweeper: %s", job.task_id, error)
 

@@ -34,6 +34,8 @@ from redis_state.worker.tasks.replay import Lane, Replay, SteeringRow
 log: logging.Logger = logging.getLogger(__name__)
 
 _AGAIN_S = 1.0
+# A run that ends before need not subscribe: what a person sends meanwhile reaches it all the same.
+_FOLLOW_AFTER_S = 0.05
 
 
 class TaskCancelled(BaseException):
@@ -81,6 +83,8 @@ class Inbox:
         self._over: BaseException | None = None
         # Deliveries that are being recorded, and what records one of them again.
         self._recording: dict[asyncio.Task[None], Callable[[], Awaitable[None]]] = {}
+        self._starting: asyncio.TimerHandle | None = None
+        self._follower: asyncio.Task[None] | None = None
         # Returns the lane of the caller that takes events.
         self.lane: Callable[[], Lane] = partial(replay.named, "")
         # Called at each checkpoint, with the steps and updates that are about to begin.
@@ -121,6 +125,7 @@ class Inbox:
         Recorded when it returns. In a replay it returns at once what it returned before. Errors:
         TaskCancelled.
         """
+        self._follow_now()
         lane = self.lane()
         if timeout_s is not None and not lane.is_due and lane.passes():
             return []
@@ -175,6 +180,7 @@ class Inbox:
 
     async def until_over(self) -> NoReturn:
         """Wait until the run has ended, and raise the reason. Errors: TaskCancelled, LeaseLost."""
+        self._follow_now()
         while True:
             self.raise_if_over()
             self._arrived.clear()
@@ -201,6 +207,23 @@ class Inbox:
             self._after = page.cursor
             if page.at_end:
                 return
+
+    def begin_following(self) -> None:
+        """Receive what arrives from now on: after a moment, or once the handler waits for it."""
+        self._starting = asyncio.get_running_loop().call_later(_FOLLOW_AFTER_S, self._follow_now)
+
+    async def end_following(self) -> None:
+        """Receive nothing more."""
+        if self._starting is not None:
+            self._starting.cancel()
+        if self._follower is not None:
+            self._follower.cancel()
+            await asyncio.wait({self._follower})
+
+    def _follow_now(self) -> None:
+        if self._starting is not None and self._follower is None:
+            self._starting.cancel()
+            self._follower = asyncio.create_task(self.follow())
 
     async def follow(self) -> None:
         """Receive what arrives from now on, until cancelled."""

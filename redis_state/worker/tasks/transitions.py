@@ -13,7 +13,6 @@ in `children`.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
@@ -70,8 +69,9 @@ _OUTCOMES = (TaskStatus.COMPLETE, TaskStatus.FAILED)
 class StartedRun:
     """A task that runs now: under which lease, as it stood, and what its journal holds.
 
-    ``secret`` is what the tokens of its pauses and the ids of its children are made from. One that
-    is ``isolated`` is not cancelled with its ``parent``.
+    ``steered`` says whether there is steering of it. ``secret`` is what the tokens of its pauses
+    and the ids of its children are made from. One that is ``isolated`` is not cancelled with its
+    ``parent``.
     """
 
     held: HeldLease
@@ -85,6 +85,7 @@ class StartedRun:
     trace: Mapping[str, str]
     secret: str = field(repr=False)
     replay: Replay = field(repr=False)
+    steered: bool = True
     queue: str | None = None
     parent: str | None = None
     parent_order: int = 0
@@ -162,6 +163,10 @@ class TaskTransitions:
                 return reply
             delay_ms *= 2
 
+    def sweep_soon(self, session_id: str, task_id: str) -> None:
+        """Make a sweeper inspect a task soon that has ended. Does not wait."""
+        self._watch.put_soon(watch_entry(session_id, task_id), delay_ms=_LOOK_SOON_MS, sooner=True)
+
     async def inspect_soon(self, session_id: str, task_id: str) -> None:
         """Make a sweeper inspect a task soon.
 
@@ -201,12 +206,13 @@ class TaskTransitions:
             ttl_ms=self._store.tasks.ttl_ms(TaskStatus.RUNNING.value),
             # The script writes the epoch that it gives.
             announcement=announcement(self._store, update, run=0),
+            steering=self._store.steering.keys(session_id),
         )
         if reply.word is ReplyCode.HELD:
             return NotStarted("held", left_ms=int(reply.facts[0]))
         if reply.word is not ReplyCode.OK:
             return NotStarted(reply.text(0) if reply.facts else "missing")
-        epoch, flat = reply.facts
+        epoch, flat, recorded, steered = reply.facts
         held = HeldLease(keys.lease, owner, int(epoch))
         crashes = _crashes(flat)
         if crashes > max_crashes:
@@ -214,10 +220,14 @@ class TaskTransitions:
             return NotStarted(reason)
         # The time to look is when this lease runs out; and an entry that was lost is there again.
         delay_ms = min(lease_ms, LOOK_LATEST_MS)
-        watching = self._watch.put(watch_entry(session_id, task_id), delay_ms=delay_ms)
-        reading = self._read_started(session_id, task_id, held, flat)
+        self._watch.put_soon(watch_entry(session_id, task_id), delay_ms=delay_ms)
+        journal: tuple[dict[str, Any], int] = ({}, 0)
         try:
-            _, started = await asyncio.gather(watching, reading)
+            if recorded:
+                journal = await Journals(self._scripts).read(keys)
+            started = self._read_started(
+                session_id, task_id, held, flat, journal, steered=bool(steered)
+            )
         except (ValueError, TypeError, KeyError) as error:
             # Nobody could run it: saying so is better than trying for ever.
             reason = f"the task cannot be read: {type(error).__name__}"
@@ -328,16 +338,22 @@ class TaskTransitions:
         )
         raise_refused(reply, started.state, run=started.replay, wanted="prioritized")
 
-    async def _read_started(
-        self, session_id: str, task_id: str, held: HeldLease, flat: list[Any]
+    def _read_started(
+        self,
+        session_id: str,
+        task_id: str,
+        held: HeldLease,
+        flat: list[Any],
+        written: tuple[dict[str, Any], int],
+        *,
+        steered: bool,
     ) -> StartedRun:
         record = stored(flat)
         if record is None:
             raise KeyError(task_id)
         job = codec.decode(record.fields["job"])
         found = TaskStatusView.of(session_id, task_id, record.fields)
-        journals = Journals(self._scripts)
-        journal, known = await journals.read(self._store.tasks.keys(session_id, task_id))
+        journal, known = written
         return StartedRun(
             held=held,
             state=self._store.tasks.read(session_id, task_id, record),
@@ -348,6 +364,7 @@ class TaskTransitions:
             journal=journal,
             secret=job["secret"],
             replay=Replay(held, journal, known=known),
+            steered=steered,
             # Counted up by `start_task` when it takes over, and set back by a clean end of a run.
             taken_over=found.crashes > 0,
             trace=carried(job.get("trace")),
