@@ -104,11 +104,6 @@ class WorkerProcess:
         self.served: Served | None = None
         self._running: list[asyncio.Future[None]] = []
 
-    @property
-    def has_other_queue(self) -> bool:
-        """Whether the queue is on another server than the store."""
-        return self._config.settings.queue_url is not None
-
     async def reach(self) -> None:
         """Reach the store's server, before anything is started. Errors: NoConnection."""
         try:
@@ -119,7 +114,14 @@ class WorkerProcess:
             raise
 
     async def start(self) -> None:
-        """Start everything."""
+        """Start everything, unless it is started. Errors: NoConnection.
+
+        A queue on another server does not say whether the store's is there.
+        """
+        if self._running:
+            return
+        if self._config.settings.queue_url is not None and self.stats.polls is not None:
+            await self.reach()
         if self._thread is not None:
             await self._thread.start()
             # A busy loop must not make its worker look dead.

@@ -191,24 +191,9 @@ class AgentWorker:
         """Poll through trouble with the server. Errors: NoConnection, if it never accepted this
         worker.
         """
-        wait_s, failed_at, complained_at, begun = _RESTART_S, 0.0, -math.inf, False
+        wait_s, failed_at, complained_at = _RESTART_S, 0.0, -math.inf
         while True:
-            try:
-                if not begun:
-                    if process.has_other_queue:
-                        await process.reach()
-                    await process.start()
-                    begun = True
-                await loop.poll()
-            except CommandRefused as error:
-                failure: Exception = _refused(error, process)
-            except BackendError as error:
-                failure = error
-            except ConfigError:
-                raise
-            except Exception as error:
-                log.exception("the queue's loop has failed and is begun again")
-                failure = error
+            failure = await self._poll_until_trouble(process, loop)
             final = isinstance(failure, NoConnection) and failure.final
             if final and not process.polls.ever:
                 raise failure
@@ -220,6 +205,22 @@ class AgentWorker:
                 complained_at = failed_at
                 log.warning("no tasks are taken from %s; next try in %.1f s", failure, wait_s)
             await asyncio.sleep(wait_s)
+
+    async def _poll_until_trouble(self, process: WorkerProcess, loop: QueueLoop) -> Exception:
+        """Start the process's services, unless they are started, and poll; return what ended it."""
+        try:
+            await process.start()
+            await loop.poll()
+        except CommandRefused as error:
+            return _refused(error, process)
+        except ConfigError:
+            raise
+        except BackendError as error:
+            return error
+        except Exception as error:
+            log.exception("the queue's loop has failed and is begun again")
+            return error
+        raise AssertionError("polling ends with an error only")
 
     def _announce(self) -> None:
         config = self._worker_config()

@@ -316,7 +316,7 @@ CALLS: dict[str, Call] = {
         task_keys(keys, SESSION),
         {"status": b"PENDING"},
         steering=keys.steering(SESSION),
-        updates=keys.updates(SESSION),
+        announcement=saying(keys, "made", session=SESSION),
         children=keys.children(SESSION, "t"),
         write="w",
         ttl_ms=HOUR,

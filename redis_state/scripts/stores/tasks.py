@@ -29,7 +29,7 @@ class TaskScripts(ScriptRunner):
         fields: Mapping[str, bytes],
         *,
         steering: LogKeys,
-        updates: LogKeys,
+        announcement: Announcement,
         children: str,
         write: str,
         ttl_ms: int,

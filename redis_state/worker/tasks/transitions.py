@@ -118,7 +118,7 @@ class TaskTransitions:
         queue: str | None = None,
         trace: Mapping[str, str] | None = None,
     ) -> bool:
-        """Write a new pending task down; return whether it was new. An existing one stays.
+        """Write a new pending task, and its update; return whether it was new. Another one stays.
 
         ``queue`` is the one that it waits in each time it waits. ``trace`` is the context of the
         span that its runs belong to.
@@ -126,13 +126,16 @@ class TaskTransitions:
         """
         fields = new_fields(state, handler=handler, task_input=task_input, queue=queue, trace=trace)
         write = new_write_id()
+        update = status_update(state, state.status)
+        update.update_id = f"{state.task_id}:{write}"
+        announced = announcement(self._store, update)
 
         async def create(before_ms: int) -> Reply:
             return await self._scripts.create_task(
                 self._keys(state),
                 fields,
                 steering=self._store.steering.keys(state.session_id),
-                updates=self._store.updates.keys(state.session_id),
+                announcement=announced,
                 children=self._store.base.keys.children(state.session_id, state.task_id),
                 write=write,
                 ttl_ms=self._store.tasks.ttl_ms(state.status.value),
@@ -140,12 +143,7 @@ class TaskTransitions:
             )
 
         reply = await self.cover(state, create)
-        if reply.word is not ReplyCode.OK:
-            return False
-        update = status_update(state, state.status)
-        update.update_id = f"{state.task_id}:{write}"
-        await self._store.save_update(update)
-        return True
+        return reply.word is ReplyCode.OK
 
     async def cover(self, state: TaskState, write: Callable[[int], Awaitable[Reply]]) -> Reply:
         """Put a new task on the watch list, then write it by a script that gets a deadline.
