@@ -1,4 +1,4 @@
--- Claim the first jobs that are due for one worker, once per call. They leave the queue, and are noted as
+-- Claim the first jobs that are due for one worker, once per call. They leave the queue, and are kept as
 -- claimed until the worker ends them or a sweeper finds that it never began.
 -- KEYS queue    zset: job id -> when it is due, in ms
 -- KEYS claims   zset: task -> when its job was claimed, in ms

@@ -14,6 +14,7 @@ from redis_state.transport.connections.login import login_of
 from redis_state.worker.queue.queue import check_shared, queue_server
 
 # What redis-py knows, and arq's own settings have no place for.
+_INSTEAD = "use run() or redis-state worker"
 _BEYOND = ("ssl_min_version", "ssl_ciphers", "ssl_server_name")
 
 
@@ -34,12 +35,13 @@ def arq_server(settings: Settings) -> QueueSettings:
     own = queue_server(settings) or settings
     address = Address.parse(own.url.get_secret_value())
     if address.endpoints:
-        raise _cannot(f"follow {address}")
+        raise ConfigError(f"arq's own runner cannot follow {address}: {_INSTEAD}")
     if login_of(own) is not None:
-        raise _cannot("follow credentials that change")
+        raise ConfigError(f"arq's own runner cannot follow credentials that change: {_INSTEAD}")
     refused = sorted(name for name in address.options if name in _BEYOND)
     if refused:
-        raise _cannot(f"pass on {', '.join(refused)} of the queue's URL")
+        named = ", ".join(refused)
+        raise ConfigError(f"arq's own runner cannot pass on {named} of the queue's URL: {_INSTEAD}")
     options = dict(address.options)
     if address.scheme == "embedded":
         # arq wants text and passes it on to asyncio, which takes any path.
@@ -62,7 +64,3 @@ def arq_server(settings: Settings) -> QueueSettings:
         conn_timeout=max(1, round(settings.connect_timeout_s)),
         conn_retries=3,
     )
-
-
-def _cannot(what: str) -> ConfigError:
-    return ConfigError(f"arq's own runner cannot {what}: use run() or redis-state worker")

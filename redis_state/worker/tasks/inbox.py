@@ -34,7 +34,7 @@ from redis_state.worker.tasks.replay import Lane, Replay, SteeringRow
 log: logging.Logger = logging.getLogger(__name__)
 
 _AGAIN_S = 1.0
-# A run that ends before need not subscribe: what a person sends meanwhile reaches it all the same.
+# A run that ends before, without a checkpoint, need not subscribe.
 _FOLLOW_AFTER_S = 0.05
 
 
@@ -169,6 +169,8 @@ class Inbox:
         ``steps`` and ``updates`` are what the task is about to do. Errors: TaskCancelled,
         TaskStopped.
         """
+        if self._follower is None:
+            self._follow_now()
         self.raise_if_over()
         await self._open.wait()
         if self._recording:
@@ -209,7 +211,7 @@ class Inbox:
                 return
 
     def begin_following(self) -> None:
-        """Receive what arrives from now on: after a moment, or once the handler waits for it."""
+        """Receive what arrives from now on: after a moment, or from the first checkpoint on."""
         self._starting = asyncio.get_running_loop().call_later(_FOLLOW_AFTER_S, self._follow_now)
 
     async def end_following(self) -> None:
