@@ -1,11 +1,16 @@
--- Return how much waits in a queue, and since when.
--- KEYS queue   zset: job id -> when it is due, in ms
--- KEYS claims  zset: task -> when its job was claimed, in ms
+-- Return how much waits in a queue, since when, and within which limits.
+-- KEYS keys.queue   zset: job id -> when it is due, in ms
+-- KEYS keys.claims  zset: task -> when its job was claimed, in ms
+-- KEYS keys.flow    hash: paused, limit, per_key, limit:<key>, key_rate, rate:<key>, turn
+-- KEYS keys.keyed   zset: key, place and id of each job that has a key, in order
 -- Returns
---   {'OK', waiting, claimed, oldest_ms}  jobs that wait or are put off; jobs in workers' hands; for how many
---                    ms the first that is due has been
+--   {'OK', waiting, later, claimed, oldest_ms, settings}  jobs that are due; that are put off; in workers' hands;
+--                    for how many ms the first without a key has been due; the limits' names and values in turn
 -- @include now_ms
 
-local now, first = now_ms(), redis.call('ZRANGE', queue, 0, 0, 'WITHSCORES')
+local now, first = now_ms(), redis.call('ZRANGE', keys.queue, 0, 0, 'WITHSCORES')
 local oldest_ms = first[2] and math.max(0, now - first[2]) or 0
-return { 'OK', redis.call('ZCARD', queue), redis.call('ZCARD', claims), string.format('%.0f', oldest_ms) }
+local later = redis.call('ZCOUNT', keys.queue, string.format('(%.0f', now), '+inf')
+local waiting = redis.call('ZCARD', keys.queue) - later + redis.call('ZCARD', keys.keyed)
+return { 'OK', waiting, later, redis.call('ZCARD', keys.claims), string.format('%.0f', oldest_ms),
+  redis.call('HGETALL', keys.flow) }

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
-from urllib.parse import quote
+from urllib.parse import quote, unquote_to_bytes
 
 from redis_state.errors import InvalidField
 
@@ -51,6 +51,13 @@ def _escaped(value: str) -> str:
     if len(written) > _LONGEST:
         return "%~" + hashlib.sha256(raw).hexdigest()
     return written
+
+
+def unescape(part: str) -> str:
+    """Read what `escape` wrote of a text that was not too long: else its digest comes back."""
+    if part == "%":
+        return ""
+    return unquote_to_bytes(part).decode("utf-8", "surrogatepass") if "%" in part else part
 
 
 def entry_id(field: str, value: str) -> bytes:
@@ -206,7 +213,20 @@ class QueueKeys(NamedTuple):
 
     queue: str
     claims: str
+    flow: str
+    owners: str
+    keyed: str
+    turns: str
+    holders: str
+    waits: str
+    rates: str
     channel: str
+
+
+@lru_cache(maxsize=64)
+def _queue_keys(name: str, channel: str) -> QueueKeys:
+    named = {part: f"{name}:{part}" for part in QueueKeys._fields[1:-1]}
+    return QueueKeys(queue=name, channel=channel, **named)
 
 
 def _tag_of(key: str) -> str:
@@ -505,12 +525,18 @@ class Keys:
 
     def queue(self, queue: str) -> QueueKeys:
         """zset: job id -> when it is due, in ms; ``:claims`` zset: task -> when it was claimed, in
-        ms; ``:wake`` channel; ``arq:job:<id>`` string: the job in arq's format.
-        `active_task_ttl` after a job is due.
+        ms; ``:flow`` hash: its limits, 400 days after a change or a job with a key; ``:keyed``,
+        ``:turns``, ``:holders``, ``:waits``, ``:rates`` zsets and ``:owners`` hash: jobs with a
+        key; ``:wake`` channel; ``arq:job:<id>`` string: the job in arq's format.
+        `active_task_ttl` after a job is due; permits 8 days after a claim.
         """
         name = self._key("namespace", f"queues-{self.namespace}", f"queue:{escape('queue', queue)}")
         channel = f"{name}:wake" if self.database == 0 else f"{name}:wake:{self.database}"
-        return QueueKeys(name, f"{name}:claims", channel)
+        return _queue_keys(name, channel)
+
+    def rates(self) -> str:
+        """zset: rate -> when all of it is there again, in ms. Eight days after a use."""
+        return self._key("namespace", f"rates-{self.namespace}", "rates")
 
     def cron(self, name: str, at_ms: int) -> str:
         """hash: owner, epoch, expires: who runs a moment of a cron job. Two hours."""

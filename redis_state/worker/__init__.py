@@ -7,6 +7,8 @@ from redis_state.worker.client import TaskClient
 from redis_state.worker.context import TaskContext, TaskHandedBack
 from redis_state.worker.guards import Budget, Guard, Spent, TaskStopped, guarded
 from redis_state.worker.observe.registry import WorkerInfo, WorkerRegistry
+from redis_state.worker.queue.control import Queues
+from redis_state.worker.queue.limits import KeyLimits, QueueInfo, Rate
 from redis_state.worker.run import Handler
 from redis_state.worker.tasks.children import ChildTask
 from redis_state.worker.tasks.inbox import TaskCancelled
@@ -26,8 +28,12 @@ __all__ = [
     "FullSnapshot",
     "Guard",
     "Handler",
+    "KeyLimits",
     "OpenPause",
     "Pause",
+    "QueueInfo",
+    "Queues",
+    "Rate",
     "RetryPolicy",
     "Spent",
     "StepPolicy",

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import replace
+from datetime import datetime, timedelta
 from typing import Any, Self
 
 from redis_state import limits
@@ -23,11 +24,15 @@ from redis_state.models import (
 )
 from redis_state.models.tasks import new_id
 from redis_state.store import RedisStateStore, process_name
+from redis_state.stores.base import ms
 from redis_state.stores.sessions.session_log import Entry
+from redis_state.transport.clock import ms_of
 from redis_state.transport.keys import is_pause_id, token_digest
 from redis_state.worker.observe import tracing as telemetry
 from redis_state.worker.observe.registry import WorkerInfo, WorkerRegistry
+from redis_state.worker.queue.control import Queues
 from redis_state.worker.queue.job import Job
+from redis_state.worker.queue.limits import flow_key
 from redis_state.worker.queue.queue import Queue
 from redis_state.worker.recovery.dead_letters import list_dead
 from redis_state.worker.tasks.children import ChildTasks
@@ -46,6 +51,7 @@ from redis_state.worker.tasks.transitions import TaskTransitions
 
 _DECISIONS = (SteeringEventType.APPROVE, SteeringEventType.REJECT)
 _LOOK_EVERY_S = 5.0
+LONGEST_DELAY = timedelta(days=3653)
 
 
 class TaskClient:
@@ -85,11 +91,17 @@ class TaskClient:
         trace_id: str | None = None,
         context: TaskContextSnapshot | None = None,
         queue: str | None = None,
+        delay: timedelta | None = None,
+        at: datetime | None = None,
+        key: str | None = None,
+        in_turn: bool = False,
     ) -> str:
         """Submit a task for a handler; return the task's id.
 
         The same ``task_id`` is the same task. It is queued again only if it waits and the queue
-        lost it. The task waits in ``queue``, else in the client's.
+        lost it. The task waits in ``queue``, else in the client's. It begins after a ``delay``, or
+        ``at`` a time. Limits of its ``key`` hold for it (see `Queues`); with ``in_turn`` the tasks
+        of its session that have it run one at a time.
 
         The call writes the watch list first, then the task, then the queue. After a crash in
         between, a sweeper queues the task within seconds.
@@ -116,16 +128,30 @@ class TaskClient:
             description=description,
         )
         queue = queue or self._queue.name
+        flow = flow_key(key, in_turn=session_id if in_turn else None)
+        due_ms, delay_ms = await self._due(delay, at)
         with telemetry.submitting(handler, session_id, task_id, queue) as span:
             new = await self._transitions.create(
-                state, handler=handler, task_input=task_input, queue=queue, trace=span.carrier
+                state,
+                handler=handler,
+                task_input=task_input,
+                queue=queue,
+                trace=span.carrier,
+                due_ms=due_ms,
+                delay_ms=delay_ms,
+                key=flow,
             )
             if new:
-                job = Job(session_id, task_id, 0, priority, queue, trace=span.carrier)
-                await self._queue.put(job)
+                job = Job(session_id, task_id, 0, priority, queue, at_ms=due_ms, key=flow)
+                await self._queue.put(replace(job, trace=span.carrier))
             else:
                 await self._still_there(session_id, task_id)
         return task_id
+
+    @property
+    def queues(self) -> Queues:
+        """The queues: what waits and runs in them, their limits, pause and resume."""
+        return Queues(self._queue, WorkerRegistry(self.store))
 
     async def get(self, session_id: str, task_id: str) -> TaskState | None:
         """Return a task, or None."""
@@ -377,6 +403,24 @@ class TaskClient:
         workers than allowed died in a row while they ran them.
         """
         return await list_dead(self.store, limits.count("limit", limit, least=0))
+
+    async def _due(self, delay: timedelta | None, at: datetime | None) -> tuple[int | None, int]:
+        """Return when a task begins, and in how many ms that is, by the server's clock."""
+        if delay is None and at is None:
+            return None, 0
+        if delay is not None and at is not None:
+            raise InvalidField("at", "cannot be given with delay")
+        given: Any = at if delay is None else delay
+        if delay is not None and not isinstance(given, timedelta):
+            raise InvalidField("delay", "needs a timedelta")
+        if at is not None and getattr(given, "tzinfo", None) is None:
+            raise InvalidField("at", "needs a datetime with a time zone")
+        now_ms = ms_of(await self.store.transport.commands.time())
+        due_ms = now_ms + ms(given) if at is None else round(given.timestamp() * 1000)
+        # A time that has passed is now; a negative delay is a mistake.
+        if due_ms - now_ms > ms(LONGEST_DELAY) or (delay is not None and delay < timedelta(0)):
+            raise InvalidField("at" if delay is None else "delay", "is below 0 or above ten years")
+        return due_ms, max(0, due_ms - now_ms)
 
     async def _still_there(self, session_id: str, task_id: str) -> bool:
         """Return whether a task exists; queue it if it waits and the queue lost it.

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextlib import contextmanager
 from copy import copy
+from datetime import timedelta
 from typing import Any, ParamSpec, Self, TypeVar, Unpack, overload
 
 from redis_state.errors import InvalidField, InvalidTransition, TokenUnknown
@@ -13,6 +15,8 @@ from redis_state.scripts import Fence
 from redis_state.serialization import codec
 from redis_state.store import RedisStateStore
 from redis_state.worker.observe import tracing as telemetry
+from redis_state.worker.queue.control import take
+from redis_state.worker.queue.limits import Rate
 from redis_state.worker.tasks.children import (
     ChildTask,
     ChildTasks,
@@ -39,6 +43,7 @@ R = TypeVar("R")
 P = ParamSpec("P")
 
 _DECIDED = "decided:"
+_SHORT_SLEEP = timedelta(seconds=1)
 
 
 class TaskPaused(BaseException):
@@ -298,6 +303,44 @@ class TaskContext:
         """Pause until the question is approved or rejected. Like `pause`."""
         content = {"question": question, "details": codec.plain(payload)}
         return self.pause("await_approval", content, **options)
+
+    async def sleep(self, delay: timedelta, *, name: str = "sleep") -> None:
+        """Sleep, for seconds or for months. The worker is free meanwhile.
+
+        A later run continues, in any worker. A sweeper finds the end of the time, within a second
+        or so. A second or less is slept in this run. A checkpoint. Errors: InvalidField;
+        TaskCancelled, LeaseLost.
+        """
+        is_delay = isinstance(delay, timedelta)  # pyright: ignore[reportUnnecessaryIsInstance]
+        if not is_delay or delay < timedelta(0):
+            raise InvalidField("delay", "needs a timedelta from 0")
+        if delay <= _SHORT_SLEEP:
+            await self._steps.do(name, asyncio.sleep, (delay.total_seconds(),), {})
+            return
+        await self.pause("sleep", name=name, timeout=delay, on_timeout="resume")
+
+    async def take(self, name: str, rate: Rate, *, cost: int = 1) -> None:
+        """Take from a rate that all tasks of the namespace share, and wait until it is there.
+
+        For calls of a model, say: ``await ctx.take("model", Rate(60, timedelta(minutes=1)))``. All
+        callers give a name the same rate. A wait of more than a second frees the worker. It is
+        taken once per call and task: a later run does not take it again. A checkpoint. Errors:
+        InvalidField for a cost above the rate; TaskCancelled, LeaseLost.
+        """
+        entry = f"take {name}"
+        while wait_ms := await self._steps.do(entry, self._take, (name, rate, cost), {}):
+            await self.sleep(timedelta(milliseconds=wait_ms), name=f"wait for {name}")
+
+    async def _take(self, name: str, rate: Rate, cost: int) -> int:
+        """Take from a rate; return in how many ms to try again, if that is not soon."""
+        queue = self._children.queue
+        if queue is None:
+            raise InvalidField("rate", "is kept by the queue, and this run has none")
+        wait_ms = await take(queue, name, rate, cost)
+        if 0 < wait_ms <= _SHORT_SLEEP / timedelta(milliseconds=1):
+            await asyncio.sleep(wait_ms / 1000)
+            wait_ms = await take(queue, name, rate, cost)
+        return wait_ms
 
     def spawn(
         self,

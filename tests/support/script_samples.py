@@ -408,12 +408,20 @@ CALLS: dict[str, Call] = {
         patience_ms=0,
     ),
     "move_job": lambda scripts, keys: scripts.move_job(
-        keys.queue("q").queue, id=queued_job(keys).id, earlier_ms=1
+        keys.queue("q"), id=queued_job(keys).id, earlier_ms=1
     ),
     "list_claims": lambda scripts, keys: scripts.list_claims(
         keys.queue("q").claims, after=0, patience_ms=0, limit=1
     ),
     "look_queue": lambda scripts, keys: scripts.look_queue(keys.queue("q")),
+    "clear_queue": lambda scripts, keys: scripts.clear_queue(keys.queue("q")),
+    "drop_claims": lambda scripts, keys: scripts.drop_claims(
+        keys.queue("q"), before_ms=1, tasks=["t"]
+    ),
+    "set_flow": lambda scripts, keys: scripts.set_flow(keys.queue("q"), {"limit": b"1"}),
+    "take_rate": lambda scripts, keys: scripts.take_rate(
+        keys.rates(), name="r", rate="1 1000", cost=1
+    ),
     "watch_entry": lambda scripts, keys: scripts.watch_entry(
         keys.watch(0), entry=b"e", delay_ms=HOUR, stands="later"
     ),

@@ -217,6 +217,7 @@ def queued_job(
         earlier_ms=0,
         since_ms=since_ms,
         at_ms=None,
+        key="",
     )
     return job._replace(**changes)
 

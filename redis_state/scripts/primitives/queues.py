@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -22,6 +22,7 @@ class QueuedJob(NamedTuple):
     earlier_ms: int
     since_ms: int | None
     at_ms: int | None
+    key: str
 
 
 class EndedJob(NamedTuple):
@@ -90,9 +91,25 @@ class QueueScripts(ScriptRunner):
         """OK now, then task and claimed, in turn."""
 
     @script
-    def move_job(self, queue: str, *, id: str, earlier_ms: int) -> PendingReply:  # noqa: A002
+    def move_job(self, keys: QueueKeys, *, id: str, earlier_ms: int) -> PendingReply:  # noqa: A002
         """OK moved."""
 
     @script
+    def clear_queue(self, keys: QueueKeys) -> PendingReply:
+        """OK deleted."""
+
+    @script
     def look_queue(self, keys: QueueKeys) -> PendingReply:
-        """OK waiting claimed oldest_ms."""
+        """OK waiting later claimed oldest_ms settings."""
+
+    @script
+    def drop_claims(self, keys: QueueKeys, *, before_ms: int, tasks: Sequence[str]) -> PendingReply:
+        """OK ended."""
+
+    @script
+    def set_flow(self, keys: QueueKeys, settings: Mapping[str, bytes]) -> PendingReply:
+        """OK settings."""
+
+    @script
+    def take_rate(self, rates: str, *, name: str, rate: str, cost: int) -> PendingReply:
+        """OK wait_ms."""

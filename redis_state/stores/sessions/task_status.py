@@ -33,6 +33,8 @@ class TaskStatusView:
     parent_order: int
     isolated: bool
     waits_for: str | None
+    due_ms: int = 0
+    key: str = ""
     epoch: int = 0
     left_ms: int = 0
 
@@ -70,6 +72,8 @@ class TaskStatusView:
             parent_order=number("parent_order"),
             isolated=fields.get("isolate") == b"1",
             waits_for=text("waits_for") if status is TaskStatus.PAUSED else None,
+            due_ms=number("due"),
+            key=text("flow_key") or "",
             epoch=epoch,
             left_ms=left_ms,
         )

@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
-from urllib.parse import unquote_to_bytes
 
 from redis_state.models import TaskStatus
 from redis_state.stores.sessions.task_status import TaskStatusView
-from redis_state.transport.keys import escape
+from redis_state.transport.keys import escape, unescape
 from redis_state.worker.observe.tracing import carried
 
 # What is kept of an id that is too long: it does not say which.
 _HASHED = "%~"
-_EMPTY = "%"
 
 
 class RunAgain(Exception):
@@ -59,7 +57,8 @@ class Job:
 
     ``version`` is the record's version, ``since_ms`` when the task was created, if it is queued
     again. ``orphan`` is true if its last run is dead. ``at_ms`` is when it is due, by the server's
-    clock. ``trace`` is the context of the span that queues it.
+    clock. ``key`` is what its task is limited under. ``trace`` is the context of the span that
+    queues it.
     """
 
     session_id: str
@@ -72,6 +71,7 @@ class Job:
     since_ms: int | None = None
     at_ms: int | None = None
     trace: Mapping[str, str] = field(default_factory=dict[str, str])
+    key: str = ""
 
     @classmethod
     def of(cls, task: TaskStatusView) -> Job:
@@ -85,12 +85,18 @@ class Job:
             version=task.version,
             orphan=task.status is TaskStatus.RUNNING,
             since_ms=task.order // 1000,
+            at_ms=task.due_ms or None,
+            key=task.key,
         )
 
     def stated(self) -> dict[str, Any]:
         """Write what its payload says."""
         stated = {"session_id": self.session_id, "task_id": self.task_id, "runs": self.runs}
         return stated | ({"trace": self.trace} if self.trace else {})
+
+    def claim_under(self, tag: str) -> str:
+        """Return its task as claims name it."""
+        return self.id_under(tag).rpartition(":")[0]
 
     def id_under(self, tag: str) -> str:
         """Return its id in a queue. Each run of a task has one of its own."""
@@ -115,10 +121,4 @@ def names_of(claim: str) -> tuple[str, str] | None:
     _, session, task = claim.split("/")
     if session.startswith(_HASHED) or task.startswith(_HASHED):
         return None
-    return _unescaped(session), _unescaped(task)
-
-
-def _unescaped(part: str) -> str:
-    if part == _EMPTY:
-        return ""
-    return unquote_to_bytes(part).decode("utf-8", "surrogatepass") if "%" in part else part
+    return unescape(session), unescape(task)

@@ -86,6 +86,16 @@ class Queue:
         self._keys = Keys(store.settings.namespace, database)
 
     @property
+    def scripts(self) -> Scripts:
+        """The scripts, run on the queue's server."""
+        return self._scripts
+
+    @property
+    def rates_key(self) -> str:
+        """The key of the namespace's rates."""
+        return self._keys.rates()
+
+    @property
     def transport(self) -> Transport:
         """The way to the queue's server."""
         return self._scripts.transport
@@ -117,19 +127,26 @@ class Queue:
         """Move a job that waits from one priority to its own. Errors: BackendUnavailable."""
         earlier_ms = _seniority_ms(job.priority) - _seniority_ms(before)
         name = job.id_under(self._keys.jobs_tag)
-        await self._scripts.move_job(self.keys(job.queue).queue, id=name, earlier_ms=earlier_ms)
+        await self._scripts.move_job(self.keys(job.queue), id=name, earlier_ms=earlier_ms)
 
     async def backlog(self, queue: str | None = None) -> Backlog:
         """Return what waits and what is claimed. A priority counts as having waited longer.
 
         Errors: BackendUnavailable.
         """
-        waiting, claimed, oldest_ms = (await self._scripts.look_queue(self.keys(queue))).facts
+        waiting, _, claimed, oldest_ms, _ = (await self._scripts.look_queue(self.keys(queue))).facts
         return Backlog(waiting, claimed, int(oldest_ms) / 1000)
+
+    async def drop_claims(
+        self, queue: str | None, tasks: Sequence[tuple[str, str]], *, before_ms: int
+    ) -> None:
+        """End what is left of the claims of tasks that had ended at that time."""
+        names = [Job(*task, 0, 0).claim_under(self._keys.jobs_tag) for task in tasks]
+        await self._scripts.drop_claims(self.keys(queue), before_ms=before_ms, tasks=names)
 
     async def clear(self) -> None:
         """Forget everything queued. The tasks stay as they are. Errors: BackendUnavailable."""
-        await self._scripts.delete(self.keys().queue)
+        await self._scripts.clear_queue(self.keys())
 
     async def claim(self, queue: str, *, limit: int) -> list[ClaimedJob]:
         """Claim the first jobs that are due, at most so many. Errors: BackendUnavailable.
@@ -235,6 +252,7 @@ class Queue:
             earlier_ms=_seniority_ms(job.priority),
             since_ms=job.since_ms,
             at_ms=job.at_ms,
+            key=job.key,
         )
 
 

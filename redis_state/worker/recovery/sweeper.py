@@ -20,6 +20,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import partial
@@ -45,6 +46,8 @@ _HOLD_MS = 1_500
 # However long the pause: a decision whose maker was stopped between the watch list and the record,
 # and died before the queue, is seen by then.
 _LONGEST_PAUSE_MS = 60_000
+# A task that waits for so long that nobody waits for it.
+_LONGEST_DELAY_MS = 3_600_000
 _TROUBLE_MS = 30_000
 # Between two rounds of which the first had all hands full.
 _NEXT_S = 0.05
@@ -181,16 +184,29 @@ class Sweeper:
     async def _sweep(self, claims: Sequence[WatchClaim], report: SweepReport) -> None:
         report.looked += len(claims)
         waiting: list[tuple[WatchClaim, TaskStatusView]] = []
-        judge = partial(self._judge, waiting=waiting, report=report)
+        ended: list[tuple[WatchClaim, TaskStatusView]] = []
+        judge = partial(self._judge, waiting=waiting, ended=ended, report=report)
         # Before the queue is read, which may be on another, unreachable server.
         report.dropped += await self._watch.inspect(claims, judge, trouble_ms=_TROUBLE_MS)
         await self._watch.settle(await self._queue_up(waiting, report))
+        await self._free_permits(ended)
+
+    async def _free_permits(self, ended: Sequence[tuple[WatchClaim, TaskStatusView]]) -> None:
+        """End what is left of the claims of tasks that have ended: their workers may have died."""
+        by_queue: defaultdict[str | None, list[tuple[str, str]]] = defaultdict(list)
+        for _, task in ended:
+            by_queue[task.queue].append((task.session_id, task.task_id))
+        if by_queue:
+            before_ms = min(_claimed_ms(claim) for claim, _ in ended)
+            for queue, tasks in by_queue.items():
+                await self._queue.drop_claims(queue, tasks, before_ms=before_ms)
 
     async def _judge(
         self,
         claim: WatchClaim,
         *,
         waiting: list[tuple[WatchClaim, TaskStatusView]],
+        ended: list[tuple[WatchClaim, TaskStatusView]],
         report: SweepReport,
     ) -> int | Fate:
         try:
@@ -206,7 +222,9 @@ class Sweeper:
             left_ms = await expire_pauses(self._store, *task)
             status_view = await self._store.tasks.look(*task)
             if status_view is not None and status_view.status is TaskStatus.PAUSED:
-                return min(left_ms or _LONGEST_PAUSE_MS, _LONGEST_PAUSE_MS)
+                age_ms = _claimed_ms(claim) - status_view.order // 1000
+                longest_ms = max(_LONGEST_PAUSE_MS, min(age_ms // 2, _LONGEST_DELAY_MS))
+                return min(left_ms or longest_ms, longest_ms)
             report.expired += not for_child
         elif (
             status_view is not None
@@ -218,6 +236,8 @@ class Sweeper:
             )
             status_view = await self._store.tasks.look(*task)
         if status_view is None or not status_view.ours or status_view.status.is_terminal:
+            if status_view is not None and status_view.ours:
+                ended.append((claim, status_view))
             return Fate.OUT
         if status_view.status is TaskStatus.RUNNING and status_view.left_ms:
             return min(status_view.left_ms + 1, LOOK_LATEST_MS)
@@ -265,8 +285,10 @@ class Sweeper:
         What a worker claims and does not start is seen among the claims. So this is only for a
         job that the queue has lost, and a long queue costs little.
         """
-        claimed_ms = float(claim.mark) - _HOLD_MS
-        age_ms = round(claimed_ms - task.order / 1000)
+        claimed_ms = _claimed_ms(claim)
+        if task.due_ms > claimed_ms:
+            return max(self._waiting_ms, min(task.due_ms - claimed_ms, _LONGEST_DELAY_MS))
+        age_ms = claimed_ms - task.order // 1000
         return max(self._waiting_ms, min(age_ms // 2, self._longest_ms))
 
 
@@ -308,6 +330,11 @@ async def sweep_regularly(
             await asyncio.sleep(pause_s * random.uniform(0.75, 1.25))
     finally:
         await jobs.aclose()
+
+
+def _claimed_ms(claim: WatchClaim) -> int:
+    """Return when an entry was claimed, by the server's clock."""
+    return round(float(claim.mark)) - _HOLD_MS
 
 
 def _task_of(entry: bytes) -> tuple[str, str] | None:

@@ -132,7 +132,7 @@ class ChildTasks:
     def __init__(self, store: RedisStateStore, queue: Queue | None = None) -> None:
         self._store = store
         self._scripts = store.base.scripts
-        self._queue = queue
+        self.queue: Queue | None = queue
         self._transitions = TaskTransitions(store)
         self._watch = WatchList(store.base.scripts, store.base.keys)
 
@@ -165,7 +165,7 @@ class ChildTasks:
             trace_id=trace_id,
             description=requested.description,
         )
-        queue = requested.queue or (self._queue.name if self._queue else None)
+        queue = requested.queue or (self.queue.name if self.queue else None)
         with telemetry.submitting(
             requested.handler, parent.session_id, child_id, queue or ""
         ) as span:
@@ -384,10 +384,10 @@ class ChildTasks:
 
     async def _put(self, job: Job) -> None:
         """Queue a task for which a sweeper stands in."""
-        if self._queue is None:
+        if self.queue is None:
             return
         try:
-            await self._queue.put(job)
+            await self.queue.put(job)
         except BackendError as error:
             log.warning("task %s is left to a sweeper: %s", job.task_id, error)
 

@@ -22,10 +22,14 @@ def new_fields(
     task_input: Any,
     queue: str | None,
     trace: Mapping[str, str] | None,
+    due_ms: int | None = None,
+    key: str = "",
 ) -> dict[str, bytes]:
     """Write a new task as its record's fields, with a secret of its own."""
     job = {"handler": handler, "input": task_input, "secret": secrets.token_urlsafe(32)}
     fields = task_fields(state) | ({"queue": raw(queue)} if queue else {})
+    fields |= {"due": b"%d" % due_ms} if due_ms else {}
+    fields |= {"flow_key": raw(key)} if key else {}
     return fields | {
         "job": codec.encode(job | ({"trace": trace} if trace else {})),
         "finished": b"0",

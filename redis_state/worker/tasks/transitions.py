@@ -117,14 +117,26 @@ class TaskTransitions:
         task_input: Any,
         queue: str | None = None,
         trace: Mapping[str, str] | None = None,
+        due_ms: int | None = None,
+        delay_ms: int = 0,
+        key: str = "",
     ) -> bool:
         """Write a new pending task, and its update; return whether it was new. Another one stays.
 
-        ``queue`` is the one that it waits in each time it waits. ``trace`` is the context of the
-        span that its runs belong to.
+        ``queue`` is the one that it waits in each time it waits, limited under ``key``. It begins
+        at ``due_ms``, which is ``delay_ms`` from now. ``trace`` is the context of the span that its
+        runs belong to.
 
         """
-        fields = new_fields(state, handler=handler, task_input=task_input, queue=queue, trace=trace)
+        fields = new_fields(
+            state,
+            handler=handler,
+            task_input=task_input,
+            queue=queue,
+            trace=trace,
+            due_ms=due_ms,
+            key=key,
+        )
         write = new_write_id()
         update = status_update(state, state.status)
         update.update_id = f"{state.task_id}:{write}"
@@ -138,7 +150,7 @@ class TaskTransitions:
                 announcement=announced,
                 children=self._store.base.keys.children(state.session_id, state.task_id),
                 write=write,
-                ttl_ms=self._store.tasks.ttl_ms(state.status.value),
+                ttl_ms=self._store.tasks.ttl_ms(state.status.value) + delay_ms,
                 before=before_ms,
             )
 

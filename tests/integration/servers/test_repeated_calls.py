@@ -321,7 +321,7 @@ CASES = {
     "move_job": Case(
         lambda scripts, keys: _queue(scripts, keys, "a", "b"),
         lambda scripts, keys: scripts.move_job(
-            keys.queue("q").queue, id=queued_job(keys, "b").id, earlier_ms=2 * HOUR
+            keys.queue("q"), id=queued_job(keys, "b").id, earlier_ms=2 * HOUR
         ),
         _queued,
     ),

@@ -102,7 +102,7 @@ async def test_what_is_put_off_is_not_claimed_before(scripts: Scripts, keys: Key
     assert [job[0].decode()[-6:] for job in await claim(scripts, keys)] == ["soon:0"]
     (left,) = await lives(scripts, job_payload(keys, "later"))
     assert left > HOUR
-    assert await scripts.look_queue(keys.queue("q")) == ok(1, 1, b"0")
+    assert await scripts.look_queue(keys.queue("q")) == ok(0, 1, 1, b"0", [])
 
 
 async def test_each_job_is_claimed_once(scripts: Scripts, keys: Keys) -> None:
@@ -112,7 +112,7 @@ async def test_each_job_is_claimed_once(scripts: Scripts, keys: Keys) -> None:
     names = [job[0] for jobs in found for job in jobs]
     assert (len(names), len(set(names))) == (50, 50)
     assert await waiting(scripts, keys) == []
-    assert (await scripts.look_queue(keys.queue("q"))).facts[:2] == [0, 50]
+    assert (await scripts.look_queue(keys.queue("q"))).facts[:3] == [0, 0, 50]
     assert all(0 < life <= HOUR for life in await lives(scripts, keys.queue("q").claims))
 
 
@@ -215,7 +215,7 @@ async def test_claims_are_listed_once_they_are_old_enough(scripts: Scripts, keys
 
 
 async def test_a_job_is_moved_while_it_waits(scripts: Scripts, keys: Keys) -> None:
-    queue = keys.queue("q").queue
+    queue = keys.queue("q")
     await put(scripts, keys, "a")
     await clock_passes(scripts, await clock_ms(scripts))
     await put(scripts, keys, "b")
