@@ -27,7 +27,7 @@ from redis.exceptions import ResponseError
 
 from redis_state.errors import BackendUnavailable, ConfigError
 from redis_state.settings import Settings
-from redis_state.transport.batch import LOGIN, Call, verb_of
+from redis_state.transport.batch import LOGIN, PROBE, Call, verb_of
 from redis_state.transport.commands import READING
 from redis_state.transport.connections.address import RedisConnection
 from redis_state.transport.wire.reply_errors import not_now
@@ -170,7 +170,9 @@ def may_write(call: Call) -> bool:
     script = call.form[0]
     if script is not None:
         return script_writes(script)
-    return call.form is not LOGIN and verb_of(call.arguments).upper() not in READING
+    if call.form is LOGIN or call.form is PROBE:
+        return False
+    return verb_of(call.arguments).upper() not in READING
 
 
 @lru_cache(maxsize=1024)

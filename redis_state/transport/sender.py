@@ -50,6 +50,7 @@ from redis_state.errors import (
 from redis_state.transport.batch import (
     BATCH_COMMANDS,
     LOGIN,
+    PROBE,
     Call,
     Form,
     check_replies,
@@ -159,7 +160,8 @@ class Sender(CallSender):
         """Ask whether the server takes a key together with one of another slot, by its tag."""
         self._sharing = False
         elsewhere = key.replace("{", "{elsewhere ", 1)
-        requested = self.send("EVAL", "return 1", 2, key, elsewhere, repeatable=True)
+        probe = pack(("EVAL", "return 1", 2, key, elsewhere))
+        requested = self._put(PROBE, b"", probe, True, False, None)  # noqa: FBT003
         requested.add_done_callback(self._hear_sharing)
 
     def _hear_sharing(self, requested: asyncio.Future[Any]) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from redis_state import RedisStateStore, Settings
-from redis_state.errors import BackendUnavailable, ConfigError, OutcomeUnknown, StoreFull
+from redis_state.errors import BackendUnavailable, ConfigError, OutcomeUnknown
 from redis_state.settings import make_settings
 from redis_state.testing import eventually
 from redis_state.transport.cluster.slots import slot_of
@@ -386,35 +386,6 @@ async def test_a_server_without_its_first_file_is_waited_for() -> None:
         async with RedisStateStore(patient) as later:
             await later.save_update(make_update("u1"))
             assert not await is_rewriting(admin)
-
-
-@pytest.mark.server
-async def test_reads_do_not_wait_while_a_server_refuses_writes() -> None:
-    with short_directory() as directory, run_server(directory, "--save", "3600 1") as url:
-        async with (
-            RedisStateStore(make_settings(url)) as before,
-            sender_to(url) as admin,
-        ):
-            await before.save_memory_state("k", {"n": 1})
-            # It cannot save: a folder stands where its file would.
-            (directory / "dump.rdb" / "x").mkdir(parents=True)
-            await admin.send("BGSAVE", repeatable=True)
-            await eventually(lambda: refuses_writes(before), "writes are refused")
-            replicated = make_settings(url, guarantee="replicated", call_timeout_s=LONG_S)
-            async with RedisStateStore(replicated) as store:
-                for _ in range(5):
-                    written = asyncio.ensure_future(store.save_memory_state("w", {}))
-                    assert await store.load_memory_state("k") == {"n": 1}
-                    with pytest.raises(StoreFull, match="MISCONF"):
-                        await written
-
-
-async def refuses_writes(store: RedisStateStore) -> bool:
-    try:
-        await store.save_memory_state("probe", {})
-    except StoreFull:
-        return True
-    return False
 
 
 async def is_rewriting(admin: Sender) -> bool:
