@@ -11,9 +11,12 @@ from typing import Any, TypeAlias
 
 from redis_state.transport.batch import Call
 from redis_state.transport.guarantee import (
+    ASK_HISTORY,
     CONFIRMATION,
+    HISTORY,
     MARK,
     Guarantee,
+    history_in,
     may_write,
 )
 from redis_state.transport.wire.reply_errors import Refusal
@@ -53,6 +56,14 @@ class Confirming:
         self._mark = mark
         self._wait = b"" if guarantee is None else guarantee.confirmation(call_timeout_s)
         self._refused: Refusal | None = None
+        # The server's history when the connection was made, and whether it has another one now.
+        self._history = b""
+        self._is_other = False
+
+    def begin(self, history: bytes) -> None:
+        """Begin with a new connection to a server with this history."""
+        self._history = history
+        self._is_other = False
 
     @property
     def namespace(self) -> str:
@@ -76,7 +87,7 @@ class Confirming:
         another = self._refused is not None
         self._refused = None
         mark, of_mark = self._mark(call, another)
-        return mark + self._wait, (*of_mark, CONFIRMATION)
+        return mark + ASK_HISTORY + self._wait, (*of_mark, HISTORY, CONFIRMATION)
 
     def keep(self, call: Call, reply: Any) -> None:
         """Keep the reply to a call of the batch."""
@@ -103,8 +114,13 @@ class Confirming:
         if share == MARK:
             self._refused = reply if isinstance(reply, Refusal) else None
             return None
+        if share == HISTORY:
+            self._is_other = history_in(reply) != self._history
+            return None
         if isinstance(reply, Refusal):
             raise NotConfirmed(str(reply))
+        if self._is_other:
+            raise NotConfirmed("the server has been a replica meanwhile")
         if self._refused is not None and self.answered:
             if self._refused.code not in _ELSEWHERE:
                 raise NotConfirmed(str(self._refused))
@@ -116,7 +132,7 @@ class Confirming:
             self.reason = f"{have} of {self.needed} replicas have confirmed it"
             if have < self.needed and self.calls():
                 self.requested_at = monotonic()
-                return self._wait, (CONFIRMATION,)
+                return ASK_HISTORY + self._wait, (HISTORY, CONFIRMATION)
         # Confirmed; or nobody waits, and what comes next is confirmed together with it.
         self.outstanding = False
         return None

@@ -12,6 +12,10 @@ WAIT waits for a part of a call's time, and is repeated until the deadline. A ca
 confirmed by then ends as *outcome unknown*. If the connection is lost first, the call is repeated
 on the next one under its id, and confirmed there.
 
+WAIT counts by places in the server's history, and each promotion begins another history. A primary
+that was a replica meanwhile keeps its connections, and would count for writes that it has lost. So
+the history's name is read before the first call of a connection, and again before each WAIT.
+
 A disk needs no command: with ``appendfsync always`` the server syncs before it answers. WAITAOF
 does not help without it: with ``everysec`` some servers answer it before they have synced.
 """
@@ -35,7 +39,9 @@ from redis_state.transport.wire.resp import pack
 from redis_state.transport.wire.script import Script
 
 # Answered by the confirmation, not by a call; beside 0, of a command that nothing waits for.
-MARK, CONFIRMATION = -1, -2
+MARK, HISTORY, CONFIRMATION = -1, -2, -3
+_HISTORY = ("INFO", "replication")
+ASK_HISTORY: bytes = pack(_HISTORY)
 
 # Well below the silence after which a connection is given up.
 _SLICE_PART = 0.1
@@ -45,6 +51,7 @@ _MARK = "#!lua flags=allow-oom\nreturn redis.call('SET', KEYS[1], '', 'PX', 1000
 _FIRST_FILE = {b"aof_enabled:1", b"aof_base_size:0"}
 _AT_REST = {b"aof_rewrite_in_progress:0", b"aof_rewrite_scheduled:0"}
 _OF_A_REPLICA = "cannot be used with replica"
+_NAME_OF_HISTORY = re.compile(rb"master_replid:(\w+)")
 _CALL = re.compile(r"redis\.p?call\(\s*(?:'(\w+)')?")
 # What a server has set that syncs its disk before it answers, also while it writes its file anew.
 DEMANDED = {"appendonly": "yes", "appendfsync": "always", "no-appendfsync-on-rewrite": "no"}
@@ -97,8 +104,8 @@ class Guarantee:
         asking = ("CONFIG|GET",) if self.on_disk and not self.trusted else ()
         return waiting + asking
 
-    async def check(self, connection: RedisConnection, address: str) -> None:
-        """Look whether a server can promise it, on a new connection.
+    async def check(self, connection: RedisConnection, address: str) -> bytes:
+        """Look whether a server can promise it, on a new connection; return its history's name.
 
         Errors: ConfigError if it cannot; BackendUnavailable if it is not the one to ask, or not
         yet; RedisError, OSError.
@@ -107,6 +114,14 @@ class Guarantee:
             await self._check_wait(connection, address)
         if self.on_disk:
             await self._check_disk(connection, address)
+        return await self._read_history(connection) if self.replicas else b""
+
+    async def _read_history(self, connection: RedisConnection) -> bytes:
+        try:
+            return history_in(await _ask(connection, *_HISTORY))
+        except ResponseError:
+            # Without the right to ask, nothing is known, here and later.
+            return b""
 
     async def _check_wait(self, connection: RedisConnection, address: str) -> None:
         command = ("WAITAOF", 0, 0, 0) if self.on_disk else ("WAIT", 0, 0)
@@ -163,6 +178,12 @@ async def _ask(connection: RedisConnection, *command: str | int) -> Any:
 def packed_mark(key: str | bytes) -> bytes:
     """Write the mark, packed. A second later it is gone."""
     return pack(("EVAL", _MARK, 1, key))
+
+
+def history_in(stated: Any) -> bytes:
+    """Return the name of a server's history, from the reply to `ASK_HISTORY`; b"" without one."""
+    found = _NAME_OF_HISTORY.search(stated) if isinstance(stated, bytes) else None
+    return b"" if found is None else found[1]
 
 
 def may_write(call: Call) -> bool:

@@ -262,6 +262,7 @@ class Sender(CallSender):
         self._loaded.clear()
         self._sharing = self.shares
         self._leaving = None
+        self._confirming.begin(protocol.checked)
         protocol.on_writable = self._flush
         protocol.renew_login(self._log_in)
         self._flush()

@@ -54,6 +54,11 @@ def late() -> asyncio.Future[None]:
 async def commands(store: RedisStateStore, name: str) -> int:
     """Count the calls of a command that the server has seen."""
     stated: bytes = await store.transport.sender.send("INFO", "commandstats", repeatable=True)
+    return counted(stated, name)
+
+
+def counted(stated: bytes, name: str) -> int:
+    """Read how often a command was called from what a server says of its commands."""
     lines = dict(line.split(":", 1) for line in stated.decode().splitlines() if ":" in line)
     fields = lines.get(f"cmdstat_{name}", "calls=0").split(",")
     return int(fields[0].removeprefix("calls="))
@@ -162,6 +167,30 @@ async def test_a_repeated_call_that_writes_nothing_waits_for_the_replica_too(
         lagging.hear()
         await call
         assert len((await store.read_updates("session")).values) == 2
+
+
+@pytest.mark.server
+async def test_a_primary_that_was_a_replica_while_the_client_stood_still_confirms_nothing(
+    lagging: Replicas,
+) -> None:
+    """It has lost the write, keeps the connection, and counts by places in another history."""
+    async with RedisStateStore(settings_of(lagging.url, call_timeout_s=LONG_S)) as store:
+        await store.save_update(make_update("before"))
+        await lagging.mark()
+        waits = await commands(store, "wait")
+        call = asyncio.ensure_future(store.save_update(make_update("u")))
+        async with sender_to(lagging.primary_url) as beside:
+
+            async def waited() -> bool:
+                stated: bytes = await beside.send("INFO", "commandstats", repeatable=True)
+                return counted(stated, "wait") >= waits + 2
+
+            await eventually(waited, "it was asked twice whether the replica has it")
+        # In the loop's own thread: nothing is read or sent meanwhile.
+        lagging.go_back_and_return()
+        await call
+        kept = (await store.read_updates("session")).values
+        assert [update.update_id for update in kept] == ["before", "u"]
 
 
 @pytest.mark.server
