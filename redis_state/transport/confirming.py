@@ -5,11 +5,12 @@ See `guarantee` for what is promised, and why.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from time import monotonic
 from typing import Any, TypeAlias
 
-from redis_state.transport.batch import Call
+from redis_state.transport.batch import LOGIN, PLAIN, Call, verb_of
 from redis_state.transport.guarantee import (
     ASK_HISTORY,
     CONFIRMATION,
@@ -27,6 +28,9 @@ _ELSEWHERE = frozenset({"MOVED", "ASK", "TRYAGAIN"})
 # All that 64 callers, or ten times as many, have called meanwhile.
 BATCH_COMMANDS = 1024
 
+
+# It reads keys that it does not name.
+_OF_ALL_KEYS = "SCAN"
 
 # A packed mark, and whose the replies to it are.
 Mark: TypeAlias = tuple[bytes, tuple[int, ...]]
@@ -151,3 +155,30 @@ class Confirming:
     def _sure(self) -> Guarantee:
         assert self._guarantee is not None  # noqa: S101 - an invariant: something is confirmed
         return self._guarantee
+
+
+def take_reads(queue: deque[Call]) -> list[Call]:
+    """Take the calls from a queue that only read, and nothing that a call before them may write."""
+    taken: list[Call] = []
+    kept: deque[Call] = deque()
+    written: set[bytes] = set()
+    while queue and len(taken) < BATCH_COMMANDS:
+        call = queue.popleft()
+        if not call.wanted():
+            continue
+        if may_write(call):
+            written.update(call.names())
+            kept.append(call)
+        elif call.form is LOGIN or _waits(call, written):
+            kept.append(call)
+        else:
+            call.sent = True
+            taken.append(call)
+    queue.extendleft(reversed(kept))
+    return taken
+
+
+def _waits(call: Call, written: set[bytes]) -> bool:
+    if call.form is PLAIN and verb_of(call.arguments).upper() == _OF_ALL_KEYS:
+        return bool(written)
+    return not written.isdisjoint(call.names())

@@ -8,9 +8,9 @@ called meanwhile leaves as one batch: one WAIT serves all of it.
 The mark is needed because WAIT counts the replicas that have the *connection's* last write. A call
 that finds its id writes nothing, and some servers then answer for a write that no replica has.
 
-WAIT waits for a part of a call's time, and is repeated until the deadline. A call that is not
-confirmed by then ends as *outcome unknown*. If the connection is lost first, the call is repeated
-on the next one under its id, and confirmed there.
+WAIT waits for a moment, and is repeated until the deadline: reads that are called meanwhile go
+between. A call that is not confirmed by then ends as *outcome unknown*. If the connection is lost
+first, the call is repeated on the next one under its id, and confirmed there.
 
 WAIT counts by places in the server's history, and each promotion begins another history. A primary
 that was a replica meanwhile keeps its connections, and would count for writes that it has lost. So
@@ -43,9 +43,10 @@ MARK, HISTORY, CONFIRMATION = -1, -2, -3
 _HISTORY = ("INFO", "replication")
 ASK_HISTORY: bytes = pack(_HISTORY)
 
-# Well below the silence after which a connection is given up.
+# Well below the silence after which a connection is given up; and how long a read that is called
+# meanwhile may have to wait.
 _SLICE_PART = 0.1
-_LONGEST_SLICE_S = 0.25
+_LONGEST_SLICE_S = 0.05
 # A full server refuses writes, but takes deletions: those must be confirmed too.
 _MARK = "#!lua flags=allow-oom\nreturn redis.call('SET', KEYS[1], '', 'PX', 1000)"
 _FIRST_FILE = {b"aof_enabled:1", b"aof_base_size:0"}

@@ -61,7 +61,7 @@ from redis_state.transport.batch import (
 )
 from redis_state.transport.calls import CallSender
 from redis_state.transport.confirming import BATCH_COMMANDS as CONFIRMED_COMMANDS
-from redis_state.transport.confirming import Confirming, Mark, NotConfirmed
+from redis_state.transport.confirming import Confirming, Mark, NotConfirmed, take_reads
 from redis_state.transport.connections.locator import Locator
 from redis_state.transport.connections.protocol import RespProtocol
 from redis_state.transport.connections.reconnecting import ReconnectingConnection
@@ -340,17 +340,22 @@ class Sender(CallSender):
                         break
                 batch = next_batch(self._again, self._queue, most=self._most)
                 if batch:
-                    self._batches += 1
-                    self._inflight.extend(batch)
-                    parts, shares = packed(batch, self._loaded, sharing=self._sharing is True)
+                    parts = self._sent_now(batch)
                     covered = confirming.covers(batch)
                     if covered is not None:
                         request, of_request = confirming.request(covered)
                         parts.append(request)
-                        shares.extend(of_request)
-                    self._shares.extend(shares)
+                        self._shares.extend(of_request)
                     protocol.write(b"".join(parts))
         self._note_idle()
+
+    def _sent_now(self, batch: list[Call]) -> list[bytes]:
+        """Take note that calls are in flight; return their commands, packed."""
+        self._batches += 1
+        self._inflight.extend(batch)
+        parts, shares = packed(batch, self._loaded, sharing=self._sharing is True)
+        self._shares.extend(shares)
+        return parts
 
     def hear(self, replies: list[Any]) -> None:
         """Assign replies to the oldest calls in flight. All or none: see `check_replies`.
@@ -405,8 +410,12 @@ class Sender(CallSender):
             self._left()
             return
         if more is not None and protocol is not None:
-            self._shares.extend(more[1])
-            protocol.write(more[0])
+            request, of_request = more
+            # What only reads is not held up by what is not confirmed.
+            reads = [] if self._holding or self._again else take_reads(self._queue)
+            parts = self._sent_now(reads) if reads else []
+            self._shares.extend(of_request)
+            protocol.write(b"".join((*parts, request)))
         elif not confirming.outstanding:
             # What the callers call now leaves together, at the end of this turn.
             for call, of_call in confirming.take():

@@ -122,6 +122,28 @@ async def test_a_write_that_no_replica_confirms_ends_as_unknown_and_can_be_repea
 
 
 @pytest.mark.server
+async def test_reads_do_not_wait_for_writes_that_no_replica_has_confirmed(
+    lagging: Replicas,
+) -> None:
+    async with RedisStateStore(settings_of(lagging.url, call_timeout_s=LONG_S)) as store:
+        for key in ("a", "b", "c"):
+            await store.save_memory_state(key, {"n": 1})
+        await lagging.mark()
+        first = asyncio.ensure_future(store.save_memory_state("a", {"n": 2}))
+        await late()
+        # It is not sent before the first is confirmed. What reads its key comes after it.
+        second = asyncio.ensure_future(store.save_memory_state("b", {"n": 2}))
+        behind = asyncio.ensure_future(store.load_memory_state("b"))
+        for _ in range(5):
+            assert await store.load_memory_state("c") == {"n": 1}
+            assert await store.load_memory_state("a") == {"n": 2}
+        assert [call.done() for call in (first, second, behind)] == [False] * 3
+        lagging.hear()
+        await asyncio.gather(first, second)
+        assert await behind == {"n": 2}
+
+
+@pytest.mark.server
 async def test_a_replica_that_is_away_for_less_than_the_deadline_costs_no_error(
     lagging: Replicas,
 ) -> None:

@@ -174,9 +174,9 @@ class Replicas:
             before = first.info("replication")
             _poll(lambda: first.info("clients")["blocked_clients"] == 0, "nobody waits there")
             second.execute_command("REPLICAOF", "NO", "ONE")
-            for replica, primary, link in (
-                (first, second, self._links[1 - self._primary]),
-                (second, first, self._links[self._primary]),
+            for replica, link in (
+                (first, self._links[1 - self._primary]),
+                (second, self._links[self._primary]),
             ):
                 # Not over the link, which the loop keeps: it stands still.
                 replica.execute_command("REPLICAOF", "127.0.0.1", link.target_port)
