@@ -34,6 +34,8 @@ _OF_ALL_KEYS = "SCAN"
 
 # A packed mark, and whose the replies to it are.
 Mark: TypeAlias = tuple[bytes, tuple[int, ...]]
+# No mark can be written on this server now: it is tried again in a moment.
+PLACELESS: Mark = (b"", ())
 
 
 class NotConfirmed(Exception):
@@ -80,18 +82,28 @@ class Confirming:
             return None
         return next(filter(may_write, reversed(batch)), None)
 
-    def request(self, call: Call) -> tuple[bytes, tuple[int, ...]]:
+    def request(self, call: Call) -> Mark:
         """Return the commands that confirm what was written before, and whose their replies are.
 
-        ``call`` is one of those that are confirmed.
+        ``call`` is one of those that are confirmed. PLACELESS: ask `request_again` in a moment.
         """
         self.outstanding = True
         self.requested_at = monotonic()
         self.reason = f"0 of {self.needed} replicas have confirmed it"
         another = self._refused is not None
         self._refused = None
-        mark, of_mark = self._mark(call, another)
+        mark, of_mark = made = self._mark(call, another)
+        if made is PLACELESS:
+            return PLACELESS
         return mark + ASK_HISTORY + self._wait, (*of_mark, HISTORY, CONFIRMATION)
+
+    def request_again(self) -> Mark | None:
+        """Return what confirms the calls for which there was no mark; None if nobody waits."""
+        waiting = self.calls()
+        if waiting:
+            return self.request(waiting[0])
+        self.outstanding = False
+        return None
 
     def keep(self, call: Call, reply: Any) -> None:
         """Keep the reply to a call of the batch."""
@@ -108,7 +120,7 @@ class Confirming:
             self.answered = [kept for kept in self.answered if kept[0].deadline > now]
         return overdue
 
-    def hear(self, share: int, reply: Any) -> tuple[bytes, tuple[int, ...]] | None:
+    def hear(self, share: int, reply: Any) -> Mark | None:
         """Take the reply to a mark, or to a confirmation; None if nothing is to be sent for it.
 
         Returns what to send, and whose its replies are, if replicas have not confirmed in time and
@@ -128,10 +140,8 @@ class Confirming:
         if self._refused is not None and self.answered:
             if self._refused.code not in _ELSEWHERE:
                 raise NotConfirmed(str(self._refused))
-            waiting = self.calls()
-            if waiting:
-                return self.request(waiting[0])
-        elif self._refused is None:
+            return self.request_again()
+        if self._refused is None:
             have = self._sure().confirmed_by(reply)
             self.reason = f"{have} of {self.needed} replicas have confirmed it"
             if have < self.needed and self.calls():

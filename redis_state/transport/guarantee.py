@@ -47,6 +47,8 @@ ASK_HISTORY: bytes = pack(_HISTORY)
 # meanwhile may have to wait.
 _SLICE_PART = 0.1
 _LONGEST_SLICE_S = 0.05
+# How long a mark waits that has no place on its server.
+PLACELESS_S: float = _LONGEST_SLICE_S
 # A full server refuses writes, but takes deletions: those must be confirmed too.
 _MARK = "#!lua flags=allow-oom\nreturn redis.call('SET', KEYS[1], '', 'PX', 1000)"
 _FIRST_FILE = {b"aof_enabled:1", b"aof_base_size:0"}

@@ -61,11 +61,17 @@ from redis_state.transport.batch import (
 )
 from redis_state.transport.calls import CallSender
 from redis_state.transport.confirming import BATCH_COMMANDS as CONFIRMED_COMMANDS
-from redis_state.transport.confirming import Confirming, Mark, NotConfirmed, take_reads
+from redis_state.transport.confirming import PLACELESS, Confirming, Mark, NotConfirmed, take_reads
 from redis_state.transport.connections.locator import Locator
 from redis_state.transport.connections.protocol import RespProtocol
 from redis_state.transport.connections.reconnecting import ReconnectingConnection
-from redis_state.transport.guarantee import MARK, Guarantee, may_write, packed_mark
+from redis_state.transport.guarantee import (
+    MARK,
+    PLACELESS_S,
+    Guarantee,
+    may_write,
+    packed_mark,
+)
 from redis_state.transport.keys import call_key
 from redis_state.transport.wire.reply_errors import Refusal, again, not_now, reply_error
 from redis_state.transport.wire.resp import (
@@ -409,7 +415,22 @@ class Sender(CallSender):
                 protocol.leave(self._trouble)
             self._left()
             return
-        if more is not None and protocol is not None:
+        self._confirm(more)
+
+    def _confirm_later(self, protocol: RespProtocol) -> None:
+        if protocol is self._connection.protocol and self._confirming.outstanding:
+            self._confirm(self._confirming.request_again())
+            if not (self._inflight or self._confirming.outstanding):
+                self._all_over()
+
+    def _confirm(self, more: Mark | None) -> None:
+        """Send what confirms the calls, or answer them."""
+        protocol, confirming = self._connection.protocol, self._confirming
+        if protocol is None:
+            return
+        if more is PLACELESS:
+            self._loop.call_later(PLACELESS_S, self._confirm_later, protocol)
+        elif more is not None:
             request, of_request = more
             # What only reads is not held up by what is not confirmed.
             reads = [] if self._holding or self._again else take_reads(self._queue)
@@ -425,7 +446,10 @@ class Sender(CallSender):
                 self._flush_soon()
 
     def _mark(self, call: Call, another: bool) -> Mark:  # noqa: FBT001
-        """Write a mark after a call; with ``another`` key than before, whose slot is not here."""
+        """Write a mark after a call; with ``another`` key than before, whose slot is not here.
+
+        PLACELESS if there is no other.
+        """
         del call, another
         return packed_mark(f"{self._confirming.namespace}:mark"), (MARK,)
 
