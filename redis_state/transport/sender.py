@@ -73,7 +73,13 @@ from redis_state.transport.guarantee import (
     packed_mark,
 )
 from redis_state.transport.keys import call_key
-from redis_state.transport.wire.reply_errors import Refusal, again, not_now, reply_error
+from redis_state.transport.wire.reply_errors import (
+    ONLY_WRITES,
+    Refusal,
+    again,
+    not_now,
+    reply_error,
+)
 from redis_state.transport.wire.resp import (
     Argument,
     bulks,
@@ -161,6 +167,8 @@ class Sender(CallSender):
         self._held_keys: set[bytes] = set()
         # Why the connection is left as soon as that is known, if it is.
         self._leaving: str | None = None
+        # It may not be the primary: also what it has answered does not count.
+        self._doubted = False
 
     def _ask_sharing(self, key: str) -> None:
         """Ask whether the server takes a key together with one of another slot, by its tag."""
@@ -267,7 +275,7 @@ class Sender(CallSender):
         """Send what waits, and what comes, until the connection ends."""
         self._loaded.clear()
         self._sharing = self.shares
-        self._leaving = None
+        self._leaving, self._doubted = None, False
         self._confirming.begin(protocol.checked)
         protocol.on_writable = self._flush
         protocol.renew_login(self._log_in)
@@ -482,10 +490,10 @@ class Sender(CallSender):
     def _follows(self, call: Call) -> bool:
         """Return whether a call must be repeated because an earlier one did not begin.
 
-        Not if it has no key in common with it: its reply stands. On a connection that is left,
-        where a replica may have answered, none does.
+        Not if it has no key in common with it: its reply stands. On a connection where a replica
+        may have answered, none does.
         """
-        return self._leaving is not None or not self._held_keys.isdisjoint(call.names())
+        return self._doubted or not self._held_keys.isdisjoint(call.names())
 
     def _hold_behind(self, call: Call) -> None:
         """Repeat a call that took effect before one that was made earlier and did not begin."""
@@ -511,6 +519,7 @@ class Sender(CallSender):
         reason = not_now(error)
         if reason is not None:
             self._leaving = self._trouble = reason
+            self._doubted |= error.code not in ONLY_WRITES
             self._hold(call)
             return
         script = call.form[0]

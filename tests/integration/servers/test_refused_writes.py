@@ -39,6 +39,29 @@ async def without_a_disk() -> AsyncGenerator[str]:
 
 
 @pytest.mark.server
+async def test_reads_are_answered_while_a_server_has_too_few_replicas_for_writes() -> None:
+    with short_directory() as directory, run_server(directory) as url:
+        settings = make_settings(url, call_timeout_s=LONG_S)
+        async with RedisStateStore(settings) as store, sender_to(url) as admin:
+            await store.save_memory_state("k", {"n": 1})
+            await admin.send("CONFIG", "SET", "min-replicas-to-write", 1, repeatable=True)
+            # More than leave in one batch.
+            writes = [
+                asyncio.ensure_future(store.save_memory_state(f"w{number}", {"n": number}))
+                for number in range(40)
+            ]
+            behind = asyncio.ensure_future(store.load_memory_state("w0"))
+            for _ in range(20):
+                assert await store.load_memory_state("k") == {"n": 1}
+            assert not any(write.done() for write in writes)
+            # What is called behind a write, and about its key, comes after it.
+            assert not behind.done()
+            await admin.send("CONFIG", "SET", "min-replicas-to-write", 0, repeatable=True)
+            await asyncio.gather(*writes)
+            assert await behind == {"n": 0}
+
+
+@pytest.mark.server
 async def test_reads_do_not_wait_while_a_server_refuses_writes() -> None:
     async with without_a_disk() as url:
         replicated = make_settings(url, guarantee="replicated", call_timeout_s=LONG_S)
