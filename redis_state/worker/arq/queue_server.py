@@ -162,9 +162,13 @@ class _Bounded:
             if self._login_version != provider.login.version:
                 await me.disconnect(nowait=True)
         if not me.is_connected:
+            if provider is not None:
+                # Before it connects: others may be given meanwhile to another connection.
+                with suppress(LoginFailed):
+                    await provider.login.current()
+                self._login_version = provider.login.version
             opened: Any = super()  # the connection, which comes next
             await connect_and_log_in(self, opened.connect)
-            self._login_version = 0 if provider is None else provider.login.version
 
     async def send_packed_command(self, command: Any, check_health: bool = True) -> None:  # noqa: FBT001, FBT002 - as redis-py calls it
         """Send what was packed. Errors: TimeoutError, as redis-py has it."""
