@@ -34,7 +34,7 @@ from redis_state.settings import Settings
 from redis_state.transport.batch import LOGIN, PROBE, Call, verb_of
 from redis_state.transport.commands import READING
 from redis_state.transport.connections.address import RedisConnection
-from redis_state.transport.wire.reply_errors import not_now
+from redis_state.transport.wire.reply_errors import code_of, not_now
 from redis_state.transport.wire.resp import pack
 from redis_state.transport.wire.script import Script
 
@@ -52,7 +52,17 @@ PLACELESS_S: float = _LONGEST_SLICE_S
 # A full server refuses writes, but takes deletions: those must be confirmed too.
 _MARK = "#!lua flags=allow-oom\nreturn redis.call('SET', KEYS[1], '', 'PX', 1000)"
 _FIRST_FILE = {b"aof_enabled:1", b"aof_base_size:0"}
-_AT_REST = {b"aof_rewrite_in_progress:0", b"aof_rewrite_scheduled:0"}
+_AT_REST = {
+    b"aof_rewrite_in_progress:0",
+    b"aof_rewrite_scheduled:0",
+    b"aof_last_bgrewrite_status:ok",
+}
+# Of the history that a promoted replica comes from; a server that never was one has none.
+_NEVER_A_REPLICA = re.compile(rb"master_replid2:0+\s")
+# How many keys are tried for one that a node of a cluster has, and how long a sync may take.
+_KEYS, _SYNC_MS = 64, 100
+# The key is another node's of the cluster.
+_ELSEWHERE = frozenset({"MOVED", "ASK", "TRYAGAIN"})
 _OF_A_REPLICA = "cannot be used with replica"
 _NAME_OF_HISTORY = re.compile(rb"master_replid:(\w+)")
 _CALL = re.compile(r"redis\.p?call\(\s*(?:'(\w+)')?")
@@ -159,8 +169,33 @@ class Guarantee:
         # one that a restart does not read, until it has the first.
         info: bytes = await _ask(connection, "INFO", "persistence")
         lines = set(info.split())
-        if lines.issuperset(_FIRST_FILE) and not lines.issuperset(_AT_REST):
+        if lines.issuperset(_AT_REST):
+            return
+        kept = await self._is_kept(connection, address)
+        if kept is None:
+            told: bytes = await _ask(connection, *_HISTORY)
+            kept = not lines.issuperset(_FIRST_FILE) and bool(_NEVER_A_REPLICA.search(told))
+        if not kept:
             raise BackendUnavailable(address, "the server has not written its first file yet")
+
+    async def _is_kept(self, connection: RedisConnection, address: str) -> bool | None:
+        """Return whether a server that writes its file anew keeps what comes meanwhile.
+
+        A replica that was just promoted may have an older file, of another history. WAITAOF knows.
+        None if the server has not got it: then one that was never a replica is believed.
+        """
+        for number in range(_KEYS):
+            mark = ("EVAL", _MARK, 1, f"{self.namespace}:mark:{{{number}}}")
+            try:
+                await _ask(connection, *mark)
+                synced: list[int] = await _ask(connection, "WAITAOF", 1, 0, _SYNC_MS)
+            except ResponseError as error:
+                if code_of(error) in _ELSEWHERE:
+                    continue
+                _raise_if_not_now(error, address)
+                break
+            return synced[0] == 1
+        return None
 
 
 def _raise_if_not_now(error: ResponseError, address: str) -> None:

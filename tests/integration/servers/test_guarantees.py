@@ -29,7 +29,7 @@ from tests.support.servers.faults import (
     tls_server_context,
 )
 from tests.support.servers.load import Load, load
-from tests.support.servers.rollback import Replicas, replicas
+from tests.support.servers.rollback import OwnServer, Replicas, replicas
 from tests.support.servers.sentinels import running_sentinels
 from tests.support.timing import LONG_S
 
@@ -482,6 +482,76 @@ async def test_a_server_without_its_first_file_is_waited_for() -> None:
         async with RedisStateStore(patient) as later:
             await later.save_update(make_update("u1"))
             assert not await is_rewriting(admin)
+
+
+@pytest.mark.server
+async def test_a_promoted_replica_with_an_older_file_is_waited_for(
+    unused_tcp_port_factory: Callable[[], int],
+) -> None:
+    """What it writes meanwhile, a restart would not read: it has the file of before it followed."""
+    ports = unused_tcp_port_factory(), unused_tcp_port_factory()
+    # It reads what it follows from the socket: there is no file of it.
+    options = ("--bind", "127.0.0.1", "--repl-diskless-sync-delay", "0", *ALWAYS)
+    with short_directory() as one, short_directory() as other:
+        primary = OwnServer(one, "--port", str(ports[0]), *options)
+        replica = OwnServer(
+            other, "--port", str(ports[1]), *options, "--repl-diskless-load", "swapdb"
+        )
+        try:
+            await asyncio.gather(primary.start(), replica.start())
+            async with RedisStateStore(make_settings(primary.url)) as store:
+                await asyncio.gather(*(store.save_memory_state(f"k{n}", {}) for n in range(40)))
+            async with sender_to(replica.url) as admin:
+                await admin.send("SET", "old", "x", repeatable=True)
+                await admin.send("BGREWRITEAOF", repeatable=True)
+                await eventually(lambda: has_a_file(admin), "it has a file")
+                await admin.send("CONFIG", "SET", "rdb-key-save-delay", 50_000, repeatable=True)
+                await admin.send("REPLICAOF", "127.0.0.1", ports[0], repeatable=True)
+                await eventually(lambda: follows(admin), "it follows")
+                await admin.send("REPLICAOF", "NO", "ONE", repeatable=True)
+                durable = make_settings(replica.url, guarantee="durable", call_timeout_s=0.5)
+                async with RedisStateStore(durable) as early:
+                    with pytest.raises(BackendUnavailable, match="not written its first file yet"):
+                        await early.save_memory_state("early", {})
+                    assert await is_rewriting(admin)
+                patient = make_settings(replica.url, guarantee="durable", call_timeout_s=LONG_S)
+                async with RedisStateStore(patient) as store:
+                    await store.save_memory_state("promoted", {"n": 1})
+            await replica.stop()
+            await replica.start()
+            async with RedisStateStore(make_settings(replica.url)) as store:
+                assert await store.load_memory_state("promoted") == {"n": 1}
+        finally:
+            await asyncio.gather(primary.stop(), replica.stop())
+
+
+@pytest.mark.server
+async def test_a_server_that_writes_its_file_anew_is_not_waited_for() -> None:
+    async with (
+        server(*ALWAYS) as url,
+        RedisStateStore(make_settings(url)) as store,
+        sender_to(url) as admin,
+    ):
+        await asyncio.gather(*(store.save_memory_state(f"k{n}", {}) for n in range(40)))
+        await admin.send("BGREWRITEAOF", repeatable=True)
+        await eventually(lambda: has_a_file(admin), "it has a file")
+        for command in (("CONFIG", "SET", "rdb-key-save-delay", 200_000), ("BGREWRITEAOF",)):
+            await admin.send(*command, repeatable=True)
+        await eventually(lambda: is_rewriting(admin), "it writes its file")
+        durable = make_settings(url, guarantee="durable", call_timeout_s=LONG_S)
+        async with RedisStateStore(durable) as meanwhile:
+            await meanwhile.save_memory_state("k", {"n": 1})
+            assert await is_rewriting(admin)
+
+
+async def has_a_file(admin: Sender) -> bool:
+    info: bytes = await admin.send("INFO", "persistence", repeatable=True)
+    return b"aof_base_size:0" not in info and not await is_rewriting(admin)
+
+
+async def follows(admin: Sender) -> bool:
+    info: bytes = await admin.send("INFO", "replication", repeatable=True)
+    return b"master_link_status:up" in info and await is_rewriting(admin)
 
 
 async def is_rewriting(admin: Sender) -> bool:
