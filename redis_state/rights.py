@@ -123,7 +123,9 @@ def user_rule(
     keys, channels = [f"{namespace}:*"], [f"{namespace}:*"]
     commands = commands_of(role, settings)
     if cluster:
-        commands = sorted({*commands, *_CLUSTER})
+        # Whoever walks through all keys must notice when slots move meanwhile.
+        walking = ("CLUSTER|NODES",) if role is Role.ADMIN else ()
+        commands = sorted({*commands, *_CLUSTER, *walking})
         keys.append(f"{{{namespace}}}:*")
         channels.append(f"{{{namespace}}}:*")
     if role is not Role.WATCHER:

@@ -209,6 +209,15 @@ class Cluster:
             await self.move_keys(slot, source, target)
             await self.end_move(slot, target)
 
+    async def empty_slot(self, port: int) -> int:
+        """Find a slot of a node that has no keys."""
+        for first, last, holder, *_ in await self.ask(port, "CLUSTER", "SLOTS"):
+            if holder[1] == port:
+                for slot in range(first, last + 1):
+                    if await self.ask(port, "CLUSTER", "COUNTKEYSINSLOT", slot) == 0:
+                        return slot
+        raise AssertionError("no slot is empty")
+
     def give_at_once(self, slot: int, source: int, target: int) -> None:
         """Give an empty slot to another node without waiting for the loop of the caller."""
         node = self.ids[target]
