@@ -113,7 +113,9 @@ def user_rule(
     keys, channels = [f"{namespace}:*"], [f"{namespace}:*"]
     commands = commands_of(role, settings)
     if cluster:
-        commands = sorted({*commands, *_CLUSTER})
+        # Whoever walks through all keys must notice when slots move meanwhile.
+        walking = ("CLUSTER|NODES",) if role is Role.ADMIN else ()
+        commands = sorted({*commands, *_CLUSTER, *walking})
     if role is not Role.WATCHER:
         keys.append(f"arq:*:{Keys(namespace).jobs_tag}/*")
     return UserRule(user, tuple(commands), tuple(keys), tuple(channels))
