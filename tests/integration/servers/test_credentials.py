@@ -366,7 +366,7 @@ async def test_a_provider_that_gives_none_is_named(
 ) -> None:
     caplog.set_level(logging.DEBUG)
     async with server() as (url, _):
-        settings = settings_of(url, provider, call_timeout_s=0.5, connect_timeout_s=0.2)
+        settings = settings_of(url, provider, call_timeout_s=4.0, connect_timeout_s=1.0)
         async with RedisStateStore(settings) as store:
             with pytest.raises(BackendUnavailable, match=says) as refused:
                 await store.save_update(make_update("u"))
