@@ -1,6 +1,6 @@
 """Count the project, so that one commit can be compared with another.
 
-    python tools/count.py [FOLDER [REVISION]]
+    .venv/bin/python tools/count.py [FOLDER [REVISION]]
 
 prints a table of a checkout. With a revision it counts that one of the repository in FOLDER. Import
 times are the CPU of a process of its own, the median of some; this needs the installed package, and
