@@ -55,6 +55,8 @@ HAS_FAILED = pytest.StashKey[bool]()
 TESTS = Path(__file__).resolve().parent
 # The folders of tests that bear the mark `server`.
 SERVER = {"lua", "transport", "servers", "primitives", "stores", "contract"}
+# The folders of tests that start sets of servers, and wait for what becomes of them.
+LONG = {"servers", "chaos"}
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 
@@ -81,11 +83,16 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave the full sizes to `make test-full`, and begin with the tests that take seconds."""
+    """Leave the full sizes to `make test-full`, and begin with the tests that take seconds.
+
+    What waits for servers of its own comes first: at the end one process would wait alone.
+    """
     for item in items:
         if item.get_closest_marker("full") and not FULL:
             item.add_marker(pytest.mark.skip(reason="make test-full"))
-    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+    items.sort(
+        key=lambda item: (item.path.parent.name not in LONG, not item.get_closest_marker("slow"))
+    )
 
 
 def pytest_collection_finish() -> None:
@@ -96,8 +103,8 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """Run five processes on two cores: tests wait more than half of their time."""
-    return (5 * (os.cpu_count() or 1) + 1) // 2
+    """Run seven processes on two cores: tests wait for two thirds of their time."""
+    return (7 * (os.cpu_count() or 1) + 1) // 2
 
 
 def pytest_report_header() -> str:

@@ -29,7 +29,7 @@ from tests.support.servers.load import load, tasks
 
 _SEED = 31
 _SOAK_S = 1800
-_SOAK_FROM = 0.01
+_SOAK_FROM = 0.05
 _SOAK_WRITERS = 24
 _SOAK_PAUSE_S = 0.05
 _SOAK_CALL_S = 60.0

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import os
+import sys
 import tomllib
 from pathlib import Path
 
@@ -12,6 +14,7 @@ import pytest
 import redis_state
 from redis_state import models, store
 from redis_state.errors import RedisStateError
+from tests.support.processes import children
 
 PUBLIC = [
     "AgentWorker",
@@ -86,6 +89,17 @@ def test_every_error_is_exported_and_has_one_base() -> None:
     assert all(issubclass(getattr(errors, name), RedisStateError) for name in defined)
     assert errors.__doc__ is not None
     assert all(name in errors.__doc__ for name in defined), "the tree names every error"
+
+
+def test_who_wants_an_error_imports_neither_the_store_nor_the_records() -> None:
+    code = "import sys, redis_state.errors; print({'redis', 'pydantic'} & sys.modules.keys())"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [sys.executable, "-S", "-c", code]
+    done = children.run(command, env=environment, capture_output=True, check=True, text=True)
+    assert done.stdout == "set()\n"
+    assert {"RedisStateStore", "TaskClient"} <= set(dir(redis_state))
+    with pytest.raises(AttributeError, match="nothing_of_this_name"):
+        getattr(redis_state, "nothing_of_this_name")  # noqa: B009 - the types do not know it
 
 
 def test_an_error_says_what_to_do_by_its_branch() -> None:
