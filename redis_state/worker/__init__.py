@@ -16,6 +16,7 @@ from redis_state.worker.tasks.retries import RetryPolicy, retried
 from redis_state.worker.tasks.snapshots import FullSnapshot, StepSnapshot
 from redis_state.worker.tasks.steps import StepPolicy
 from redis_state.worker.tasks.stream import TaskView
+from redis_state.worker.tasks.values import PublishedValue
 from redis_state.worker.worker import AgentWorker
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "Handler",
     "OpenPause",
     "Pause",
+    "PublishedValue",
     "RetryPolicy",
     "Spent",
     "StepPolicy",

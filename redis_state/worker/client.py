@@ -33,6 +33,7 @@ from redis_state.worker.recovery.dead_letters import list_dead
 from redis_state.worker.tasks.children import ChildTasks
 from redis_state.worker.tasks.open_pauses import OpenPause, list_open_pauses
 from redis_state.worker.tasks.pauses import TaskPauses
+from redis_state.worker.tasks.payloads import check_type
 from redis_state.worker.tasks.snapshots import FullSnapshot, Snapshots, StepSnapshot
 from redis_state.worker.tasks.stream import (
     TaskView,
@@ -43,6 +44,7 @@ from redis_state.worker.tasks.stream import (
     watch_task,
 )
 from redis_state.worker.tasks.transitions import TaskTransitions
+from redis_state.worker.tasks.values import PublishedValue, Values
 
 _DECISIONS = (SteeringEventType.APPROVE, SteeringEventType.REJECT)
 _LOOK_EVERY_S = 5.0
@@ -61,6 +63,7 @@ class TaskClient:
         self._queue = Queue(store.settings, name=queue)
         self._children = ChildTasks(store, self._queue)
         self._snapshots = Snapshots(store)
+        self._values = Values(store)
 
     async def __aenter__(self) -> Self:
         return self
@@ -339,6 +342,33 @@ class TaskClient:
         silent skip.
         """
         return watch_task(self, session_id, task_id, after=after)
+
+    async def value(
+        self,
+        session_id: str,
+        task_id: str,
+        key: str,
+        *,
+        wait: float | None = None,
+        type: Any = None,  # noqa: A002 - the word for it
+        default: Any = None,
+    ) -> Any:
+        """Return the value that a task has published under a key, else ``default``.
+
+        ``wait`` waits up to so many seconds for the first one, but not beyond the task's end.
+        ``type`` is any type that pydantic can validate. Values live as long as the task.
+
+        Errors: InvalidMessage if it is not of the type; InvalidField; TaskUnknown, only if it is
+        waited for.
+        """
+        check_type(type)
+        return await self._values.value(
+            session_id, task_id, key, wait=wait, expected=type, default=default
+        )
+
+    async def values(self, session_id: str, task_id: str) -> list[PublishedValue]:
+        """List the values that a task has published, by key. Errors: CorruptState."""
+        return await self._values.list(session_id, task_id)
 
     async def children(self, session_id: str, task_id: str) -> Sequence[TaskState]:
         """List the tasks that a task has spawned, the first spawned first."""

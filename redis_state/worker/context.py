@@ -34,6 +34,7 @@ from redis_state.worker.tasks.pause_model import (
 from redis_state.worker.tasks.pauses import TaskPauses
 from redis_state.worker.tasks.steps import StepPolicy, Steps
 from redis_state.worker.tasks.transitions import StartedRun, TaskTransitions
+from redis_state.worker.tasks.values import Values
 
 R = TypeVar("R")
 P = ParamSpec("P")
@@ -79,6 +80,7 @@ class TaskContext:
         self._steps = Steps(store, started, inbox, steps or StepPolicy())
         self._pausing = TaskPauses(store)
         self._emitter = Emitter(store, started)
+        self._values = Values(store)
         inbox.lane = self._steps.lane
         self._children = child_tasks or ChildTasks(store)
         self._pauses: dict[str, dict[str, Any]] = {
@@ -165,6 +167,21 @@ class TaskContext:
         lane = self._steps.lane_of(key, kind, content)
         await self.inbox.checkpoint(updates=0 if lane.repeats(kind.value) else 1)
         await self._emitter.emit(lane, kind, content, step=step, total=total)
+
+    async def publish_value(self, key: str, value: Any) -> None:
+        """Publish a value under a key, for `TaskClient.value`; the last one of a key stands.
+
+        One step with its NOTIFICATION update, so watchers see it. The n-th value of a key in one
+        asyncio task of the handler is published once, whatever a replay makes of it. In the work of
+        a step each attempt publishes its own. Values live as long as the task. A checkpoint.
+
+        Errors: InvalidField for a key of more than 256 bytes, or a value of more than 64 KB as
+        JSON; LimitReached beyond 100 keys; TaskCancelled, LeaseLost.
+        """
+        lane = self._steps.lane(["value", key], emits=True)
+        await self.inbox.checkpoint()
+        in_work = self._steps.in_work
+        await self._values.publish(self._started, lane, key, value, repeatable=in_work)
 
     @overload
     def step(

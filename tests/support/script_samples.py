@@ -258,6 +258,16 @@ CALLS: dict[str, Call] = {
         mark=MARK,
         lane=LaneState("lane:\ud800", b"[]"),
     ),
+    "publish_value": lambda scripts, keys: scripts.publish_value(
+        task_keys(keys, SESSION),
+        saying(keys, "published", session=SESSION),
+        mark=MARK,
+        entry="value:\ud800",
+        value=b"1",
+        most=100,
+        lane=LaneState("lane:\ud800", b"[]"),
+    ),
+    "list_values": lambda scripts, keys: scripts.list_values(task_keys(keys, SESSION)),
     "record_entry": lambda scripts, keys: scripts.record_entry(
         task_keys(keys, SESSION), mark=MARK, entry="took:\ud800", value=b"[]"
     ),

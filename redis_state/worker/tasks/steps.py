@@ -226,6 +226,11 @@ class Steps:
         lane.once = True
         return lane
 
+    @property
+    def in_work(self) -> bool:
+        """Whether the caller is the work of a step, which is done again until it is recorded."""
+        return _WORKING.get() is not None
+
     async def record(self, entry: str, value: bytes) -> None:
         """Record what this run has learned. Errors: LeaseLost, JournalRewound."""
         run = self._started.replay
