@@ -16,6 +16,7 @@ from redis_state.worker.tasks.retries import RetryPolicy, retried
 from redis_state.worker.tasks.snapshots import FullSnapshot, StepSnapshot
 from redis_state.worker.tasks.steps import StepPolicy
 from redis_state.worker.tasks.stream import TaskView
+from redis_state.worker.tasks.text import ShownText, TextReader, TextWriter
 from redis_state.worker.tasks.values import PublishedValue
 from redis_state.worker.worker import AgentWorker
 
@@ -31,6 +32,7 @@ __all__ = [
     "Pause",
     "PublishedValue",
     "RetryPolicy",
+    "ShownText",
     "Spent",
     "StepPolicy",
     "StepSnapshot",
@@ -40,6 +42,8 @@ __all__ = [
     "TaskHandedBack",
     "TaskStopped",
     "TaskView",
+    "TextReader",
+    "TextWriter",
     "WorkerInfo",
     "WorkerRegistry",
     "cleanup_cron",
