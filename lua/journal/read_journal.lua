@@ -2,7 +2,7 @@
 -- values and the mail, and have it live as long as the task.
 -- KEYS journal  hash: entry -> JSON, part:<number>:<entry> -> bytes,
 --   end:<child> -> JSON, lane:<name> -> JSON, value:<key> -> JSON, versions, entries, values; what
---   send_message writes
+--   send_message and take_message write
 -- KEYS task     hash
 -- ARGV portion  int: how many entries are fetched at a time
 -- Returns
@@ -11,7 +11,7 @@
 local entries, notes = {}, {}
 local not_read = {
   versions = true, entries = true, part = true, ['end'] = true, value = true, values = true,
-  mail = true, box = true, mailed = true, due = true,
+  mail = true, box = true, mailed = true, due = true, asks = true,
 }
 for _, name in ipairs(redis.call('HKEYS', journal)) do
   local kind = string.match(name, '^[^:]*')

@@ -6,10 +6,12 @@ from redis_state.worker.arq.cron import cleanup_cron
 from redis_state.worker.client import TaskClient
 from redis_state.worker.context import TaskContext, TaskHandedBack
 from redis_state.worker.guards import Budget, Guard, Spent, TaskStopped, guarded
+from redis_state.worker.messaging import Request
 from redis_state.worker.observe.registry import WorkerInfo, WorkerRegistry
 from redis_state.worker.run import Handler
 from redis_state.worker.tasks.children import ChildTask
 from redis_state.worker.tasks.inbox import TaskCancelled
+from redis_state.worker.tasks.mailbox import TaskMessage
 from redis_state.worker.tasks.open_pauses import OpenPause
 from redis_state.worker.tasks.pause_model import Decision, Pause
 from redis_state.worker.tasks.retries import RetryPolicy, retried
@@ -31,6 +33,7 @@ __all__ = [
     "OpenPause",
     "Pause",
     "PublishedValue",
+    "Request",
     "RetryPolicy",
     "ShownText",
     "Spent",
@@ -40,6 +43,7 @@ __all__ = [
     "TaskClient",
     "TaskContext",
     "TaskHandedBack",
+    "TaskMessage",
     "TaskStopped",
     "TaskView",
     "TextReader",

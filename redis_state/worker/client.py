@@ -27,13 +27,14 @@ from redis_state.stores.sessions.session_log import Entry
 from redis_state.transport.keys import is_pause_id, token_digest
 from redis_state.worker.arq.job_format import Job
 from redis_state.worker.arq.queue import Queue, put_now
+from redis_state.worker.messaging import ClientMessaging
 from redis_state.worker.observe import tracing as telemetry
 from redis_state.worker.observe.registry import WorkerInfo, WorkerRegistry
 from redis_state.worker.recovery.dead_letters import list_dead
 from redis_state.worker.tasks.children import ChildTasks
+from redis_state.worker.tasks.messages import TaskMessages
 from redis_state.worker.tasks.open_pauses import OpenPause, list_open_pauses
 from redis_state.worker.tasks.pauses import TaskPauses
-from redis_state.worker.tasks.payloads import check_type
 from redis_state.worker.tasks.snapshots import FullSnapshot, Snapshots, StepSnapshot
 from redis_state.worker.tasks.stream import (
     TaskView,
@@ -44,13 +45,13 @@ from redis_state.worker.tasks.stream import (
     watch_task,
 )
 from redis_state.worker.tasks.transitions import TaskTransitions
-from redis_state.worker.tasks.values import PublishedValue, Values
+from redis_state.worker.tasks.values import Values
 
 _DECISIONS = (SteeringEventType.APPROVE, SteeringEventType.REJECT)
 _LOOK_EVERY_S = 5.0
 
 
-class TaskClient:
+class TaskClient(ClientMessaging):
     """Submit, steer, decide, cancel and watch tasks, from any process.
 
     ``queue`` is the queue of its tasks, else ``<namespace>:tasks``, as with workers.
@@ -64,6 +65,7 @@ class TaskClient:
         self._children = ChildTasks(store, self._queue)
         self._snapshots = Snapshots(store)
         self._values = Values(store)
+        self._messages = TaskMessages(store, self._queue)
 
     async def __aenter__(self) -> Self:
         return self
@@ -342,33 +344,6 @@ class TaskClient:
         silent skip.
         """
         return watch_task(self, session_id, task_id, after=after)
-
-    async def value(
-        self,
-        session_id: str,
-        task_id: str,
-        key: str,
-        *,
-        wait: float | None = None,
-        type: Any = None,  # noqa: A002 - the word for it
-        default: Any = None,
-    ) -> Any:
-        """Return the value that a task has published under a key, else ``default``.
-
-        ``wait`` waits up to so many seconds for the first one, but not beyond the task's end.
-        ``type`` is any type that pydantic can validate. Values live as long as the task.
-
-        Errors: InvalidMessage if it is not of the type; InvalidField; TaskUnknown, only if it is
-        waited for.
-        """
-        check_type(type)
-        return await self._values.value(
-            session_id, task_id, key, wait=wait, expected=type, default=default
-        )
-
-    async def values(self, session_id: str, task_id: str) -> list[PublishedValue]:
-        """List the values that a task has published, by key. Errors: CorruptState."""
-        return await self._values.list(session_id, task_id)
 
     async def children(self, session_id: str, task_id: str) -> Sequence[TaskState]:
         """List the tasks that a task has spawned, the first spawned first."""

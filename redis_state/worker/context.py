@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextlib import contextmanager
 from copy import copy
 from typing import Any, ParamSpec, Self, TypeVar, Unpack, overload
@@ -12,6 +12,7 @@ from redis_state.models import TaskState, TaskStatus, UpdateType
 from redis_state.scripts import Fence
 from redis_state.serialization import codec
 from redis_state.store import RedisStateStore
+from redis_state.worker.messaging import ContextMessaging
 from redis_state.worker.observe import tracing as telemetry
 from redis_state.worker.tasks.children import (
     ChildTask,
@@ -22,6 +23,8 @@ from redis_state.worker.tasks.children import (
 )
 from redis_state.worker.tasks.emitter import Emitter
 from redis_state.worker.tasks.inbox import Inbox
+from redis_state.worker.tasks.mailbox import Mailbox
+from redis_state.worker.tasks.messages import TaskMessages
 from redis_state.worker.tasks.pause_model import (
     Decision,
     Pause,
@@ -33,7 +36,7 @@ from redis_state.worker.tasks.pause_model import (
 )
 from redis_state.worker.tasks.pauses import TaskPauses
 from redis_state.worker.tasks.steps import StepPolicy, Steps
-from redis_state.worker.tasks.text import JOIN_BYTES, JOIN_MS, Texts, TextWriter, write_all
+from redis_state.worker.tasks.text import Texts
 from redis_state.worker.tasks.transitions import StartedRun, TaskTransitions
 from redis_state.worker.tasks.values import Values
 
@@ -53,7 +56,7 @@ class TaskHandedBack(Exception):
     """
 
 
-class TaskContext:
+class TaskContext(ContextMessaging):
     """One run of a task. After a pause or a crash the handler runs again from its start.
 
     Recorded work is not repeated. A `step` returns its stored result, a `pause` its decision. The
@@ -81,10 +84,12 @@ class TaskContext:
         self._steps = Steps(store, started, inbox, steps or StepPolicy())
         self._pausing = TaskPauses(store)
         self._emitter = Emitter(store, started)
-        self._values = Values(store)
-        self._texts = Texts(store, started, inbox)
         inbox.lane = self._steps.lane
         self._children = child_tasks or ChildTasks(store)
+        self._values = Values(store)
+        self._texts = Texts(store, started, inbox)
+        self._mailbox = Mailbox(store, started, inbox)
+        self._messages = TaskMessages(store, self._children.queue)
         self._pauses: dict[str, dict[str, Any]] = {
             entry: note for entry, note in started.journal.items() if entry.startswith("pause:")
         }
@@ -169,61 +174,6 @@ class TaskContext:
         lane = self._steps.lane_of(key, kind, content)
         await self.inbox.checkpoint(updates=0 if lane.repeats(kind.value) else 1)
         await self._emitter.emit(lane, kind, content, step=step, total=total)
-
-    async def publish_value(self, key: str, value: Any) -> None:
-        """Publish a value under a key, for `TaskClient.value`; the last one of a key stands.
-
-        One step with its NOTIFICATION update, so watchers see it. The n-th value of a key in one
-        asyncio task of the handler is published once, whatever a replay makes of it. In the work of
-        a step each attempt publishes its own. Values live as long as the task. A checkpoint.
-
-        Errors: InvalidField for a key of more than 256 bytes, or a value of more than 64 KB as
-        JSON; LimitReached beyond 100 keys; TaskCancelled, LeaseLost.
-        """
-        lane = self._steps.lane(["value", key], emits=True)
-        await self.inbox.checkpoint()
-        in_work = self._steps.in_work
-        await self._values.publish(self._started, lane, key, value, repeatable=in_work)
-
-    def text(
-        self,
-        name: str = "text",
-        *,
-        kind: UpdateType = UpdateType.RESULT,
-        join_ms: int = JOIN_MS,
-        join_bytes: int = JOIN_BYTES,
-    ) -> TextWriter:
-        """Return the writer of a text that is published while a model writes it.
-
-        ``async with ctx.text("answer") as out: out.write(token)`` joins tokens into updates: one
-        for each ``join_bytes`` or ``join_ms``. Use it in the work of a `step`, or use
-        `stream_step`: the model's answer is then recorded, and a replay calls no model. A text that
-        is begun again is another generation, whose first update replaces the earlier ones. Outside
-        of a step a replay passes a text that has ended. The name is counted by this call, as in
-        `step`.
-
-        Errors: InvalidField; those of `emit`, raised by a later write or at the end.
-        """
-        entry, in_work = self._steps.ask("text", name), self._steps.in_work
-        return self._texts.begin(entry, kind, join_ms, join_bytes, in_work=in_work)
-
-    def stream_step(
-        self,
-        name: str,
-        work: Callable[P, AsyncIterator[str] | Awaitable[AsyncIterator[str]]],
-        *arguments: P.args,
-        **options: P.kwargs,
-    ) -> Coroutine[Any, Any, str]:
-        """Run a step whose work yields tokens of a text; publish them, and return the whole text.
-
-        The text is recorded, and a later run returns it without calling the work. A crash in the
-        middle repeats the work, as a new generation of the text. See `text` and `step`.
-        """
-
-        async def write() -> str:
-            return await write_all(self.text(name), work(*arguments, **options))
-
-        return self._steps.do(name, write, (), {})
 
     @overload
     def step(

@@ -136,6 +136,11 @@ class ChildTasks:
         self._transitions = TaskTransitions(store)
         self._watch = WatchList(store.base.scripts, store.base.keys)
 
+    @property
+    def queue(self) -> Queue | None:
+        """The queue of what is to run."""
+        return self._queue
+
     async def spawn(
         self, started: StartedRun, entry: str, requested: SpawnRequest, lane: Lane | None = None
     ) -> ChildTask:

@@ -17,7 +17,8 @@ from tests.support.scripts import (
 
 # In the order of the script's reply.
 NAMES = (
-    "status version order priority crashes queue parent isolate waits_for parent_order attempts job"
+    "status version order priority crashes queue parent isolate waits_for parent_order attempts "
+    "waits_box pause_token job"
 )
 
 
