@@ -328,7 +328,7 @@ class ContextMessaging(ABC):
     def _named(self, step: str) -> dict[str, Any]:
         """Name what a step sends: alike in each run, and not what a later task of the id sends."""
         state, secret = self._started.state, self._started.secret
-        message_id = codec.fingerprint("message", secret, self._steps.effect_id(step))
+        message_id = codec.fingerprint("message", secret, self._steps.next_entry(step))
         return {"message_id": message_id, "sender": f"task:{state.session_id}/{state.task_id}"}
 
     def _wanted(

@@ -131,8 +131,10 @@ class TaskMessages:
             status = denied.current
             raise RequestUnanswered(to.task_id, to.name, status, request_id=message_id) from None
         find = partial(self._reply, to, message_id)
-        store = self._store
-        found = await until_found(store, to.session_id, to.task_id, find, wait_s=timeout_s)
+        told_by = {"notice": "reply", "request": message_id}
+        found = await until_found(
+            self._store, to.session_id, to.task_id, find, told_by=told_by, wait_s=timeout_s
+        )
         if found is None:
             raise await self._no_reply(to, message_id)
         answered, value = found

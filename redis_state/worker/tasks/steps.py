@@ -184,7 +184,7 @@ class Steps:
         elif name is None:
             raise InvalidField("name", "is needed outside of a step's work")
         else:
-            entry = f"step:{self._here.peek('step', name)}"
+            entry = self.next_entry(name)
         state = self._started.state
         return effect_id(self._store.settings.namespace, state.session_id, state.task_id, entry)
 
@@ -225,6 +225,10 @@ class Steps:
         lane = self._started.replay.named(f"key:{key}")
         lane.once = True
         return lane
+
+    def next_entry(self, name: str) -> str:
+        """Return the entry of the next step of a name, here."""
+        return f"step:{self._here.peek('step', name)}"
 
     @property
     def in_work(self) -> bool:

@@ -25,7 +25,7 @@ from redis_state.store import RedisStateStore
 from redis_state.worker.tasks.moves import announcement
 from redis_state.worker.tasks.payloads import check_name, read_payload, write_payload
 from redis_state.worker.tasks.replay import Lane
-from redis_state.worker.tasks.stream import put_back
+from redis_state.worker.tasks.stream import Updates, put_back
 from redis_state.worker.tasks.transitions import StartedRun
 
 R = TypeVar("R")
@@ -34,7 +34,6 @@ MAX_VALUES: Final = 100
 
 _VALUE = "value:"
 _LOOK_EVERY_S = 5.0
-_TELLING = (UpdateType.NOTIFICATION, UpdateType.STATUS_CHANGE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +130,10 @@ class Values:
         if found is None and wait is not None:
             find = lambda: self.find(session_id, task_id, key)  # noqa: E731
             wait_s = limits.patience("wait", wait)
-            found = await until_found(self._store, session_id, task_id, find, wait_s=wait_s)
+            told_by = {"notice": "value", "key": key}
+            found = await until_found(
+                self._store, session_id, task_id, find, told_by=told_by, wait_s=wait_s
+            )
         return default if found is None else read_payload(key, found.value, expected)
 
     def _keys(self, session_id: str, task_id: str) -> TaskKeys:
@@ -144,13 +146,14 @@ async def until_found(
     task_id: str,
     find: Callable[[], Awaitable[R | None]],
     *,
+    told_by: dict[str, Any],
     wait_s: float,
 ) -> R | None:
     """Return what ``find`` returns as soon as a task's run has written it.
 
     None if the task is terminal without it, or after ``wait_s``. It is looked for again after each
-    notification of the task and each change of its status, and every few seconds. Errors:
-    TaskUnknown, also once the task is deleted.
+    notification that has what ``told_by`` has, each change of the task's status, and every few
+    seconds. Errors: TaskUnknown, also once the task is deleted.
     """
     ends = monotonic() + wait_s
     while True:
@@ -167,17 +170,24 @@ async def until_found(
             return None
         with suppress(CursorGap, TimeoutError):
             async with asyncio.timeout(min(left_s, _LOOK_EVERY_S)):
-                await _news(store, session_id, task_id, cursor)
+                updates = store.watch_updates(session_id, after=cursor, task_id=task_id)
+                await _until_told(updates, told_by)
                 continue
         await put_back(store, session_id, task_id)
 
 
-async def _news(store: RedisStateStore, session_id: str, task_id: str, cursor: str | None) -> None:
-    updates = store.watch_updates(session_id, after=cursor, task_id=task_id)
+async def _until_told(updates: Updates, told_by: dict[str, Any]) -> None:
     async with aclosing(updates):
         async for entry in updates:
-            if entry.value.update_type in _TELLING:
+            update = entry.value
+            if update.update_type is UpdateType.STATUS_CHANGE:
                 return
+            match update.content:
+                case dict() as content if update.update_type is UpdateType.NOTIFICATION:
+                    if told_by.items() <= content.items():
+                        return
+                case _:
+                    pass
 
 
 def _read(journal: str, key: str, row: bytes) -> PublishedValue:
