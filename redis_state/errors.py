@@ -339,7 +339,7 @@ class RequestRefused(RequestFailed):
     """The handler refused the request. ``reason`` is the handler's own."""
 
     def __init__(self, task_id: str, name: str, reason: str, *, request_id: str) -> None:
-        super().__init__(task_id, name, "the handler refused it", request_id=request_id)
+        super().__init__(task_id, name, f"it was refused: {reason}", request_id=request_id)
         self.reason = reason
 
 
