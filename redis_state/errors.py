@@ -356,7 +356,7 @@ class RequestTimeout(RequestFailed, TimeoutError):
 
 
 class NoReceiver(RequestTimeout):
-    """No reply came in time, and the handler has not asked for a request of this name so far."""
+    """No reply came in time, and the handler has not called for a request of this name."""
 
 
 class BackendError(RedisStateError):

@@ -1,4 +1,4 @@
--- Publish a value of a running task under a key, and the update that tells of it. The last value of a
+-- Publish a value of a running task under a key, with its update. The last value of a
 -- key stands. A repetition finds its update and writes nothing.
 -- KEYS announcement.rows        stream of the session's updates
 -- KEYS announcement.ids         hash: its ids

@@ -1,4 +1,4 @@
--- Set a task pending that waits for messages, if one is there or the time is over.
+-- Set a task pending that waits for messages, if one is there or the timeout has expired.
 -- KEYS task                     hash: version, write, order, status, waits_box, waits_until, waits_for,
 --   pause_token and the fields given
 -- KEYS tasks                    zset: task_id -> expiry in us

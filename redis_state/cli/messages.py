@@ -37,7 +37,7 @@ def signal(
 ) -> None:
     """Send a signal to a task that runs or waits. Its handler takes it by `ctx.receive(NAME)`.
 
-    Status 2 if the payload cannot be sent, 3 if there is no such task, 4 if the task is terminal or
+    Status 2 if the payload cannot be sent; 3 if there is no such task; 4 if the task is terminal or
     its mailbox is full.
 
     Try: `redis-state signal SESSION TASK review '{"score": 3}'`.

@@ -283,8 +283,9 @@ class Keys:
 
     def task(self, session_id: str, task_id: str) -> str:
         """hash: version, write, order, status, document, priority, result, error, progress,
-        updated_at, job, queue, attempts, crashes, pause_entry, pause_token, pause_write, parent,
-        parent_order, isolate, waits_for, waits_box, waits_until, spent_ms, spent_updates: one task.
+        updated_at, job, queue, attempts, crashes, parent, parent_order, isolate, spent_ms,
+        spent_updates; pause_entry, pause_token, pause_write, waits_for, waits_box, waits_until: one
+        task.
         `active_task_ttl`, while paused after the pause's deadline; `finished_task_ttl` once
         terminal; up to an eighth longer after a host's save.
         """
@@ -303,10 +304,10 @@ class Keys:
 
     def journal(self, session_id: str, task_id: str) -> str:
         """hash: <kind>:<name>#<n> -> JSON, part:<number>:<entry> -> bytes, end:<child> -> JSON,
-        lane:<name> -> JSON, took:<n> -> JSON, decided:<entry> -> JSON, value:<key> -> JSON,
-        reply:<request> -> JSON, mail:<n>:<box> -> JSON, mailed:<message>, box:<box>, due:<entry>,
-        asks:<box>, mail, versions, entries, values: a task's journal: steps, in chunks if large,
-        pauses, ends of its children, published updates and values, taken steering, messages;
+        lane:<name> -> JSON, took:<n> -> JSON, decided:<entry> -> JSON, versions, entries;
+        value:<key> -> JSON, reply:<request> -> JSON, mail:<n>:<box> -> JSON, mailed:<message>,
+        box:<box>, due:<entry>, asks:<box>, mail, values: a task's journal: steps, in chunks if
+        large, pauses, ends of its children, published updates and values, taken steering, messages;
         ``:live`` channel. Like the task.
         """
         return self._key("session_id", session_id, f"journal:{escape('task_id', task_id)}")

@@ -49,7 +49,7 @@ class Request:
     async def reply(self, value: Any = None) -> None:
         """Reply. The first reply, or refusal, of all runs stands.
 
-        One step with the update that tells of it. Errors: InvalidField for more than 64 KB as JSON;
+        One step with its NOTIFICATION update. Errors: InvalidField for more than 64 KB as JSON;
         LeaseLost, JournalRewound.
         """
         await self._mailbox.reply(self._box, self.message, answered=True, value=value)
@@ -111,7 +111,7 @@ class ClientMessaging:
         the same ``idempotency_key`` gets the same reply, also after the caller's death or the
         worker's, as long as the task is kept. ``type`` is that of the reply.
 
-        Errors: RequestTimeout, and NoReceiver if the handler has not asked for requests of the
+        Errors: RequestTimeout, and NoReceiver if the handler has not called for requests of the
         name; RequestRefused; RequestUnanswered if the task ends, or has ended, without a reply;
         InvalidMessage for a reply that is not of the type; those of `signal`.
         """
@@ -326,7 +326,7 @@ class ContextMessaging(ABC):
         return self._replied(name, asking, type)
 
     def _named(self, step: str) -> dict[str, Any]:
-        """Name what a step sends: alike in each run, and not what a later task of the id sends."""
+        """Return the id and the sender of what a step sends: the same in each run of this task."""
         state, secret = self._started.state, self._started.secret
         message_id = codec.fingerprint("message", secret, self._steps.next_entry(step))
         return {"message_id": message_id, "sender": f"task:{state.session_id}/{state.task_id}"}

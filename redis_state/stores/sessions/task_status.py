@@ -14,8 +14,8 @@ class TaskStatusView:
     """A task at one moment. ``left_ms`` is the rest of its owner's lease, 0 without one.
 
     ``ours`` distinguishes a worker's task from one that a host saved. One that is ``isolated`` is
-    not cancelled with its ``parent``. ``waits_for`` is the child whose end it waits for, and
-    ``waits_for_message`` tells of one that waits for messages. ``order`` distinguishes a task from
+    not cancelled with its ``parent``. ``waits_for`` is the child whose end it waits for;
+    ``waits_for_message`` is true while it waits for messages. ``order`` distinguishes a task from
     later ones of its id, ``parent_order`` its parent from later ones of that id.
     """
 

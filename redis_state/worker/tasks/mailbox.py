@@ -1,12 +1,12 @@
 """The mailbox of a run: messages are taken in order, each at one place of the handler.
 
 A receive is an entry of the journal, found by its name and its order, like a step. The message
-moves from its box to that entry in one step, so it is delivered once, and a later run finds it at
+moves from its box to that entry in one step. So it is delivered once, and a later run finds it at
 the same place. That none came in time is recorded likewise.
 
 A handler that waits keeps its worker for a moment. Then the task is PAUSED and its slot is free,
-until a message comes or the time is over. The check for a message and the pause are one step, and
-so are a message and the end of the pause.
+until a message comes or the timeout expires. The check for a message and the pause are one step.
+So are a message and the end of the pause.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class Mailbox:
     async def reply(self, box: str, message: TaskMessage, *, answered: bool, value: Any) -> None:
         """Reply to a request, once: what an earlier run, or an earlier call, has replied stands.
 
-        One step with the update that tells of it. Errors: InvalidField; LeaseLost, JournalRewound.
+        One step with its update. Errors: InvalidField; LeaseLost, JournalRewound.
         """
         entry = reply_entry(box, message.message_id)
         if entry in self._replied:

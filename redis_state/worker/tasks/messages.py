@@ -143,7 +143,7 @@ class TaskMessages:
         return read_payload(to.name, value, expected)
 
     async def expire(self, session_id: str, task_id: str) -> int | None:
-        """Wake a task that waits for messages, if one is there or the time is over.
+        """Wake a task that waits for messages, if one is there or the timeout has expired.
 
         Return the milliseconds that are left; None if it does not wait, or no longer. For sweepers:
         read the task again, it may be PENDING now and is not queued.
@@ -213,7 +213,7 @@ class TaskMessages:
         kind = RequestTimeout if asks else NoReceiver
         problem = "no reply came in time"
         if not asks:
-            problem += ", and the handler has not asked for a request of this name so far"
+            problem += ", and the handler has not called for a request of this name"
         return kind(to.task_id, to.name, problem, request_id=message_id)
 
     async def _queue_up(self, session_id: str, task_id: str) -> None:

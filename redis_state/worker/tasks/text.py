@@ -9,8 +9,7 @@ server gets fewer and larger rows. A row says whose text it is, its generation a
 A model does not repeat itself. So a text that is begun again, because its run died or its step is
 retried, is another *generation*. The first row of a generation replaces what earlier ones have
 shown. It has ``"reset": true`` if an earlier generation has rows. A generation is named by the
-epoch of its run, which a server whose history went back does not give again, and by its number in
-the run.
+epoch of its run and its number in the run. A server whose history went back gives no epoch again.
 
 The journal has one entry for each text: its last generation, how many rows that has, and whether it
 ended. It is written in the same step as the row. Outside of a step, a replay passes a text that has

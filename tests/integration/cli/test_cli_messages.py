@@ -45,7 +45,7 @@ async def test_a_task_is_signalled_asked_and_its_values_are_read(
         assert (ran.status, ran.document) == (0, [3, 3])
         for arguments, status, text in (
             (("request", SESSION, counting, "add", '"x"'), 1, "refused"),
-            (("request", SESSION, counting, "none", "--timeout", "0.1"), 1, "not asked"),
+            (("request", SESSION, counting, "none", "--timeout", "0.1"), 1, "has not called"),
             (("signal", SESSION, counting, "add", "not JSON"), 2, "not JSON"),
             (("signal", SESSION, counting, ""), 2, "name"),
             (("signal", SESSION, "no such task", "x"), 3, "no task"),
