@@ -30,7 +30,7 @@ Way = Callable[[TaskContext, float], Awaitable[None]]
 
 async def nothing(_: TaskContext, pace_s: float) -> None:
     """Produce the tokens, and publish none."""
-    for _ in range(TOKENS):
+    for _number in range(TOKENS):
         await asyncio.sleep(pace_s)
 
 

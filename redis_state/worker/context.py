@@ -12,7 +12,7 @@ from redis_state.models import TaskState, TaskStatus, UpdateType
 from redis_state.scripts import Fence
 from redis_state.serialization import codec
 from redis_state.store import RedisStateStore
-from redis_state.worker.messaging import ContextMessaging
+from redis_state.worker.messaging import ContextMessaging, RunMessaging
 from redis_state.worker.observe import tracing as telemetry
 from redis_state.worker.tasks.children import (
     ChildTask,
@@ -23,8 +23,6 @@ from redis_state.worker.tasks.children import (
 )
 from redis_state.worker.tasks.emitter import Emitter
 from redis_state.worker.tasks.inbox import Inbox
-from redis_state.worker.tasks.mailbox import Mailbox
-from redis_state.worker.tasks.messages import TaskMessages
 from redis_state.worker.tasks.pause_model import (
     Decision,
     Pause,
@@ -36,9 +34,7 @@ from redis_state.worker.tasks.pause_model import (
 )
 from redis_state.worker.tasks.pauses import TaskPauses
 from redis_state.worker.tasks.steps import StepPolicy, Steps
-from redis_state.worker.tasks.text import Texts
 from redis_state.worker.tasks.transitions import StartedRun, TaskTransitions
-from redis_state.worker.tasks.values import Values
 
 R = TypeVar("R")
 P = ParamSpec("P")
@@ -86,10 +82,7 @@ class TaskContext(ContextMessaging):
         self._emitter = Emitter(store, started)
         inbox.lane = self._steps.lane
         self._children = child_tasks or ChildTasks(store)
-        self._values = Values(store)
-        self._texts = Texts(store, started, inbox)
-        self._mailbox = Mailbox(store, started, inbox)
-        self._messages = TaskMessages(store, self._children.queue)
+        self._talk = RunMessaging(store, started, inbox, self._children.queue)
         self._pauses: dict[str, dict[str, Any]] = {
             entry: note for entry, note in started.journal.items() if entry.startswith("pause:")
         }

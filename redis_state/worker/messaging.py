@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from asyncio import CancelledError
+from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import cached_property
+from math import inf
 from typing import Any, ParamSpec
 
 from redis_state.errors import InvalidMessage
 from redis_state.models import UpdateType
 from redis_state.serialization import codec
 from redis_state.store import RedisStateStore
+from redis_state.worker.arq.queue import Queue
 from redis_state.worker.tasks.inbox import Inbox
 from redis_state.worker.tasks.mailbox import HOLD_S, Mailbox, Receiving, TaskMessage
 from redis_state.worker.tasks.messages import Box, Kind, TaskMessages
@@ -153,6 +158,38 @@ class ClientMessaging:
         return await self._values.list(session_id, task_id)
 
 
+class RunMessaging:
+    """What one run talks with, shared by the branches of its handler; made when it is needed."""
+
+    def __init__(
+        self, store: RedisStateStore, started: StartedRun, inbox: Inbox, queue: Queue | None
+    ) -> None:
+        self._run = (store, started, inbox)
+        self._queue = queue
+        # Entries of calls that were cancelled before they returned: the next call has them.
+        self.returned: defaultdict[str, list[str]] = defaultdict(list)
+
+    @cached_property
+    def values(self) -> Values:
+        """The values of tasks."""
+        return Values(self._run[0])
+
+    @cached_property
+    def texts(self) -> Texts:
+        """The texts of this run."""
+        return Texts(*self._run)
+
+    @cached_property
+    def mailbox(self) -> Mailbox:
+        """The mailbox of this run."""
+        return Mailbox(*self._run)
+
+    @cached_property
+    def messages(self) -> TaskMessages:
+        """The way to other tasks."""
+        return TaskMessages(self._run[0], self._queue)
+
+
 class ContextMessaging(ABC):
     """The part of a handler's context that talks to the outside while the task runs."""
 
@@ -160,10 +197,7 @@ class ContextMessaging(ABC):
     inbox: Inbox
     _started: StartedRun
     _steps: Steps
-    _values: Values
-    _texts: Texts
-    _mailbox: Mailbox
-    _messages: TaskMessages
+    _talk: RunMessaging
 
     async def publish_value(self, key: str, value: Any) -> None:
         """Publish a value under a key, for `TaskClient.value`; the last one of a key stands.
@@ -178,7 +212,7 @@ class ContextMessaging(ABC):
         lane = self._steps.lane(["value", key], emits=True)
         await self.inbox.checkpoint()
         in_work = self._steps.in_work
-        await self._values.publish(self._started, lane, key, value, repeatable=in_work)
+        await self._talk.values.publish(self._started, lane, key, value, repeatable=in_work)
 
     def text(
         self,
@@ -200,7 +234,7 @@ class ContextMessaging(ABC):
         Errors: InvalidField; those of `emit`, raised by a later write or at the end.
         """
         entry, in_work = self._steps.ask("text", name), self._steps.in_work
-        return self._texts.begin(entry, kind, join_ms, join_bytes, in_work=in_work)
+        return self._talk.texts.begin(entry, kind, join_ms, join_bytes, in_work=in_work)
 
     def stream_step(
         self,
@@ -220,17 +254,17 @@ class ContextMessaging(ABC):
 
         return self._steps.do(name, write, (), {})
 
-    async def receive(
+    def receive(
         self,
         name: str,
         *,
         type: Any = None,  # noqa: A002 - the word for it
         timeout: timedelta | None = None,
-        hold_s: float = HOLD_S,
-    ) -> Any:
+        hold_s: float | None = None,
+    ) -> Coroutine[Any, Any, Any]:
         """Return the payload of the next signal of a name. See `receive_message`."""
-        message = await self.receive_message(name, type=type, timeout=timeout, hold_s=hold_s)
-        return message.payload
+        check_type(type)
+        return self._payload(self._wanted("signal", name, timeout, hold_s), type)
 
     def receive_message(
         self,
@@ -238,7 +272,7 @@ class ContextMessaging(ABC):
         *,
         type: Any = None,  # noqa: A002 - the word for it
         timeout: timedelta | None = None,
-        hold_s: float = HOLD_S,
+        hold_s: float | None = None,
     ) -> Coroutine[Any, Any, TaskMessage]:
         """Take the next signal of a name, in the order in which they were sent; wait for one.
 
@@ -247,40 +281,34 @@ class ContextMessaging(ABC):
         it, as in `step`. A checkpoint.
 
         After ``hold_s`` without a message the run ends, the task is PAUSED, and its worker is free.
-        A message of any name that this run waits for starts the next run. ``timeout`` is
-        `task_pause_ttl` by default, `active_task_ttl` at most, and counts from the first call on,
-        over all runs. 0 takes what is there.
+        A message of any name that this run waits for starts the next run. While the work of a step
+        runs beside the call, the run does not end. ``hold_s`` is 2 by default. In another
+        asyncio task than the handler's own it is unlimited, because the end of the run would end
+        the others too. ``timeout`` is `task_pause_ttl` by default, `active_task_ttl` at most, and
+        counts from the first call on, over all runs. 0 takes what is there.
 
         Errors: ReceiveTimeout, which is recorded; InvalidMessage for a payload that is not of the
         ``type``: it is taken, and the next call gets the next message; InvalidField;
         TaskCancelled, LeaseLost.
         """
-        wanted = self._wanted("signal", name, type, timeout, hold_s)
-        return self._typed(wanted, type)
+        check_type(type)
+        return self._typed(self._wanted("signal", name, timeout, hold_s), type)
 
-    async def receive_request(
+    def receive_request(
         self,
         name: str,
         *,
         type: Any = None,  # noqa: A002 - the word for it
         timeout: timedelta | None = None,
-        hold_s: float = HOLD_S,
-    ) -> Request:
+        hold_s: float | None = None,
+    ) -> Coroutine[Any, Any, Request]:
         """Take the next request of a name, and reply to it. Otherwise like `receive_message`.
 
         A request whose payload is not of the ``type`` is refused, and the next one is taken. A run
         that dies before it replied gets the request again.
         """
-        while True:
-            wanted = self._wanted("request", name, type, timeout, hold_s)
-            message = await self._receive(wanted)
-            try:
-                payload = read_payload(name, message.payload, type)
-            except InvalidMessage as error:
-                reason = f"invalid payload: {'; '.join(error.problems)}"
-                await Request(message, None, wanted.box, self._mailbox).refuse(reason)
-            else:
-                return Request(message, payload, wanted.box, self._mailbox)
+        check_type(type)
+        return self._request(self._wanted("request", name, timeout, hold_s), name, type)
 
     def send(
         self,
@@ -300,7 +328,7 @@ class ContextMessaging(ABC):
         to = Box(session_id, task_id, "signal", name)
         data = write_payload("payload", payload, type)
         step = f"send {check_name('name', name)}"
-        return self._steps.do(step, self._messages.send, (to, data), self._named(step))
+        return self._steps.do(step, self._talk.messages.send, (to, data), self._named(step))
 
     def request(
         self,
@@ -322,34 +350,58 @@ class ContextMessaging(ABC):
         data = write_payload("payload", payload)
         step = f"request {check_name('name', name)}"
         options = {"timeout_s": timeout_s, **self._named(step)}
-        asking = self._steps.do(step, self._messages.request, (to, data), options)
+        asking = self._steps.do(step, self._talk.messages.request, (to, data), options)
         return self._replied(name, asking, type)
 
     def _named(self, step: str) -> dict[str, Any]:
         """Return the id and the sender of what a step sends: the same in each run of this task."""
         state, secret = self._started.state, self._started.secret
-        message_id = codec.fingerprint("message", secret, self._steps.next_entry(step))
+        message_id = codec.fingerprint("message", secret, self._steps.next_entry("step", step))
         return {"message_id": message_id, "sender": f"task:{state.session_id}/{state.task_id}"}
 
     def _wanted(
-        self, kind: Kind, name: str, expected: Any, timeout: timedelta | None, hold_s: float
+        self, kind: Kind, name: str, timeout: timedelta | None, hold_s: float | None
     ) -> Receiving:
         state = self._started.state
-        box = Box(state.session_id, state.task_id, kind, name).box
-        entry = self._steps.ask(kind, name)
-        return Receiving.read(
-            self.store.settings, entry, box, timeout=timeout, hold_s=hold_s, expected=expected
-        )
+        box = Box(state.session_id, state.task_id, kind, name).key
+        returned = self._talk.returned[_same(self._steps.next_entry(kind, name))]
+        entry = returned.pop(0) if returned else self._steps.ask(kind, name)
+        settings, lane = self.store.settings, self._steps.lane()
+        return Receiving.read(settings, entry, box, lane=lane, timeout=timeout, hold_s=hold_s)
+
+    async def _payload(self, wanted: Receiving, expected: Any) -> Any:
+        return (await self._typed(wanted, expected)).payload
 
     async def _typed(self, wanted: Receiving, expected: Any) -> TaskMessage:
         found = await self._receive(wanted)
-        payload = read_payload(found.name, found.payload, expected)
-        return TaskMessage(found.name, found.message_id, found.sender, found.at_ms, payload)
+        return replace(found, payload=read_payload(found.name, found.payload, expected))
+
+    async def _request(self, wanted: Receiving, name: str, expected: Any) -> Request:
+        first, refused = wanted.entry, 0
+        while True:
+            message = await self._receive(wanted)
+            request = Request(message, message.payload, wanted.box, self._talk.mailbox)
+            try:
+                return replace(request, payload=read_payload(name, message.payload, expected))
+            except InvalidMessage as error:
+                problems = "; ".join(error.problems)
+            await request.refuse(f"invalid payload: {problems}")
+            refused += 1
+            wanted = replace(wanted, entry=self._steps.ask_keyed(f"{first}!{refused}"))
 
     async def _receive(self, wanted: Receiving) -> TaskMessage:
-        await self.inbox.checkpoint()
-        with self._ending_if_paused():
-            message = await self._mailbox.receive(wanted, self._steps.lane())
+        steps, hold_s = self._steps, wanted.hold_s
+        if hold_s is None:
+            hold_s = HOLD_S if steps.in_own_task else inf
+        try:
+            await self.inbox.checkpoint()
+            with self._ending_if_paused():
+                message = await self._talk.mailbox.receive(
+                    wanted, hold_s=hold_s, is_busy=lambda: steps.others_work
+                )
+        except CancelledError:
+            self._talk.returned[_same(wanted.entry)].append(wanted.entry)
+            raise
         if message is None:
             raise self._end_paused()
         return message
@@ -364,3 +416,8 @@ class ContextMessaging(ABC):
     @abstractmethod
     def _end_paused(self) -> BaseException:
         """End this run, because the task is paused."""
+
+
+def _same(entry: str) -> str:
+    """Return what entries of one name have in common, at one place of the handler."""
+    return entry.rpartition("#")[0]

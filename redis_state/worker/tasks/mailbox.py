@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -37,7 +38,7 @@ from redis_state.worker.tasks.inbox import Inbox
 from redis_state.worker.tasks.journal import state_of
 from redis_state.worker.tasks.messages import mail_channel, reply_entry
 from redis_state.worker.tasks.moves import announcement, raise_refused, status_update
-from redis_state.worker.tasks.payloads import check_type, write_payload
+from redis_state.worker.tasks.payloads import write_payload
 from redis_state.worker.tasks.replay import Lane
 from redis_state.worker.tasks.transitions import StartedRun, TaskTransitions
 
@@ -63,12 +64,16 @@ class TaskMessage:
 
 @dataclass(frozen=True, slots=True)
 class Receiving:
-    """What a handler waits for: the box, for how long, and how long the worker is kept."""
+    """What a handler waits for: the box, for how long, and how long the worker is kept.
+
+    ``lane`` is that of the caller. Without a ``hold_s`` the caller decides when it waits.
+    """
 
     entry: str
     box: str
     timeout_ms: int
-    hold_s: float
+    hold_s: float | None
+    lane: Lane
 
     @classmethod
     def read(
@@ -77,12 +82,11 @@ class Receiving:
         entry: str,
         box: str,
         *,
+        lane: Lane,
         timeout: timedelta | None,
-        hold_s: float,
-        expected: Any,
+        hold_s: float | None,
     ) -> Receiving:
         """Check what a handler asks for. Errors: InvalidField."""
-        check_type(expected)
         longest = settings.active_task_ttl
         if timeout is None:
             timeout = min(settings.task_pause_ttl, longest)
@@ -90,7 +94,9 @@ class Receiving:
             raise InvalidField("timeout", f"a timedelta is needed, not {type(timeout).__name__}")
         if not timedelta() <= timeout <= longest:
             raise InvalidField("timeout", "needs to be from 0 to active_task_ttl")
-        return cls(entry, box, ms(timeout), limits.patience("hold_s", hold_s))
+        if hold_s is not None:
+            limits.patience("hold_s", hold_s)
+        return cls(entry, box, ms(timeout), hold_s, lane)
 
 
 class Mailbox:
@@ -106,8 +112,12 @@ class Mailbox:
         self._waiting: Counter[str] = Counter()
         self._replied = {entry for entry in started.journal if entry.startswith("reply:")}
 
-    async def receive(self, wanted: Receiving, lane: Lane) -> TaskMessage | None:
+    async def receive(
+        self, wanted: Receiving, *, hold_s: float, is_busy: Callable[[], bool]
+    ) -> TaskMessage | None:
         """Return the next message of a box; None if the task was paused to wait for it.
+
+        It is not paused before ``hold_s``, nor while another part of the handler works.
 
         Errors: ReceiveTimeout; LeaseLost, JournalRewound; TaskCancelled.
         """
@@ -115,7 +125,7 @@ class Mailbox:
             return _read(wanted, self._started.journal[wanted.entry])
         self._waiting[wanted.box] += 1
         try:
-            return await self._receive(wanted, lane)
+            return await self._receive(wanted, hold_s, is_busy)
         finally:
             self._waiting[wanted.box] -= 1
 
@@ -147,16 +157,18 @@ class Mailbox:
         self._started.replay.learn(reply, 0, entry, what=what)
         self._replied.add(entry)
 
-    async def _receive(self, wanted: Receiving, lane: Lane) -> TaskMessage | None:
-        hold_ends = monotonic() + wanted.hold_s
+    async def _receive(
+        self, wanted: Receiving, hold_s: float, is_busy: Callable[[], bool]
+    ) -> TaskMessage | None:
+        hold_ends = monotonic() + hold_s
         async with AsyncExitStack() as stack:
             waiter: _Waiter | None = None
             while True:
-                row, left_ms = await self._take(wanted, lane)
+                row, left_ms = await self._take(wanted)
                 if left_ms <= 0:
                     return _read(wanted, row)
-                hold_s = hold_ends - monotonic()
-                if hold_s <= 0:
+                held_s = hold_ends - monotonic()
+                if held_s <= 0 and not is_busy():
                     if await self._pause(left_ms):
                         return None
                     continue
@@ -166,9 +178,10 @@ class Mailbox:
                         listening(self._store.transport, channel)
                     )
                     waiter = await stack.enter_async_context(_Waiter(heard, self._inbox))
-                await waiter.wait(min(hold_s, left_ms / 1000, _LOOK_EVERY_S))
+                held_s = held_s if held_s > 0 else _AGAIN_S
+                await waiter.wait(min(held_s, left_ms / 1000, _LOOK_EVERY_S))
 
-    async def _take(self, wanted: Receiving, lane: Lane) -> tuple[Any, int]:
+    async def _take(self, wanted: Receiving) -> tuple[Any, int]:
         """Take a message; return it, and 0; or None, and for how long it is still waited for."""
         reply = await self._scripts.take_message(
             self._keys,
@@ -176,7 +189,7 @@ class Mailbox:
             entry=wanted.entry,
             box=wanted.box,
             timeout_ms=wanted.timeout_ms,
-            lane=state_of(lane),
+            lane=state_of(wanted.lane),
         )
         if reply.word is ReplyCode.HELD:
             return None, int(reply.facts[0])

@@ -65,7 +65,7 @@ class Box:
     name: str
 
     @property
-    def box(self) -> str:
+    def key(self) -> str:
         """Return the name of the box in the journal."""
         return f"{self.kind}:{check_name('name', self.name)}"
 
@@ -182,7 +182,7 @@ class TaskMessages:
             move_fields(TaskStatus.PENDING),
             live=mail_channel(self._store, to.session_id, to.task_id),
             covered=covered,
-            box=to.box,
+            box=to.key,
             message_id=message_id,
             message=message,
             most=MAX_WAITING,
@@ -194,7 +194,7 @@ class TaskMessages:
 
     async def _reply(self, to: Box, message_id: str) -> tuple[bool, Any] | None:
         journal = self._keys(to.session_id, to.task_id).journal
-        entry = raw(reply_entry(to.box, message_id))
+        entry = raw(reply_entry(to.key, message_id))
         found: bytes | None = await self._store.transport.commands.hget(journal, entry)
         if found is None:
             return None
@@ -209,7 +209,7 @@ class TaskMessages:
             status = state.status.value
             return RequestUnanswered(to.task_id, to.name, status, request_id=message_id)
         journal = self._keys(to.session_id, to.task_id).journal
-        asks = await self._store.transport.commands.hget(journal, raw(f"asks:{to.box}"))
+        asks = await self._store.transport.commands.hget(journal, raw(f"asks:{to.key}"))
         kind = RequestTimeout if asks else NoReceiver
         problem = "no reply came in time"
         if not asks:

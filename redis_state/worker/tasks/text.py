@@ -25,7 +25,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable
 from contextlib import AsyncExitStack, aclosing, suppress
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Self, cast
 
 from redis_state import limits
 from redis_state.errors import InvalidField, RedisStateError
@@ -297,7 +297,8 @@ async def write_all(
     async with out, AsyncExitStack() as closing:
         found = await tokens if isinstance(tokens, Awaitable) else tokens
         if isinstance(found, AsyncGenerator):
-            found = await closing.enter_async_context(aclosing(found))
+            producer = cast("AsyncGenerator[str, None]", found)
+            await closing.enter_async_context(aclosing(producer))
         async for token in found:
             out.write(token)
     return out.text

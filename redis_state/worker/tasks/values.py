@@ -9,11 +9,11 @@ publishes then stands, whatever an earlier attempt has published.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 from redis_state import limits
 from redis_state.errors import BackendError, CorruptState, CursorGap, LimitReached, TaskUnknown
@@ -182,12 +182,13 @@ async def _until_told(updates: Updates, told_by: dict[str, Any]) -> None:
             update = entry.value
             if update.update_type is UpdateType.STATUS_CHANGE:
                 return
-            match update.content:
-                case dict() as content if update.update_type is UpdateType.NOTIFICATION:
-                    if told_by.items() <= content.items():
-                        return
-                case _:
-                    pass
+            told = update.update_type is UpdateType.NOTIFICATION and _has(update.content, told_by)
+            if told:
+                return
+
+
+def _has(content: Any, parts: Mapping[str, Any]) -> bool:
+    return isinstance(content, dict) and parts.items() <= cast("dict[str, Any]", content).items()
 
 
 def _read(journal: str, key: str, row: bytes) -> PublishedValue:

@@ -88,9 +88,13 @@ async def send(client: TaskClient, sender: int, relays: list[str], each: int) ->
 async def ask(client: TaskClient, task_id: str, caller: int, each: int) -> list[list[int]]:
     found: list[list[int]] = []
     for number in range(each):
-        asking = {"idempotency_key": f"{caller}-{number}", "timeout_s": 100.0}
-        replies = [await client.request(SESSION, task_id, "add", caller + 1, **asking)]
-        replies.append(await client.request(SESSION, task_id, "add", caller + 1, **asking))
+        key = f"{caller}-{number}"
+        replies = [
+            await client.request(
+                SESSION, task_id, "add", caller + 1, idempotency_key=key, timeout_s=100
+            )
+            for _ in range(2)
+        ]
         assert replies[0] == replies[1]
         found.append(replies[0])
     return found

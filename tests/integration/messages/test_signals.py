@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -61,9 +62,8 @@ async def test_signals_wait_in_order_and_a_later_run_gets_them_at_the_same_place
     async with client_of(store) as client:
         for name, payload in [("a", 1), ("a", {"two": 2}), ("b", None), ("a", [3])]:
             await client.signal(SESSION, TASK, name, payload)
-    for _ in range(3):
-        state = await run_once(store, handler)
-    assert state.result == [1, None, {"two": 2}, [3]]
+    states = [await run_once(store, handler) for _ in range(3)]
+    assert states[-1].result == [1, None, {"two": 2}, [3]]
     assert found == [[1, None, {"two": 2}]] * 2 + [[1, None, {"two": 2}, [3]]]
 
 
@@ -407,9 +407,8 @@ async def test_a_signal_that_the_server_lost_is_sent_again_and_received_once() -
             return mine
 
         await send(1)
-        for _ in range(3):
-            state = await run_once(store, handler)
-        assert (state.status, state.result) == (TaskStatus.COMPLETE, [1, 2, 3])
+        states = [await run_once(store, handler) for _ in range(3)]
+        assert (states[-1].status, states[-1].result) == (TaskStatus.COMPLETE, [1, 2, 3])
         # The first run saw a second signal that the server then lost: it could not go on.
         assert found[0] == [1, 2]
 
@@ -428,3 +427,68 @@ async def test_a_task_that_expires_while_it_waits_was_given_its_deadline(
     least = store.tasks.ttl_ms("PAUSED") + 4 * 3600 * 1000
     for key in (keys.task, keys.journal, keys.lease):
         assert int(await store.transport.sender.send("PTTL", key, repeatable=True)) > least
+
+
+async def test_the_run_goes_on_while_a_step_works_beside_a_call_that_waits(
+    store: RedisStateStore,
+) -> None:
+    runs: list[int] = []
+
+    async def handler(ctx: TaskContext) -> list[Any]:
+        runs.append(ctx.attempt)
+
+        async def work() -> str:
+            await asyncio.sleep(1.5)
+            return "done"
+
+        return list(await asyncio.gather(ctx.receive("stop", hold_s=0), ctx.step("work", work)))
+
+    async with pool(store, {"h": handler}) as client:
+        task_id = await client.submit("h", session_id=SESSION)
+        await becomes(client, task_id, TaskStatus.PAUSED)
+        assert [one.step for one in await client.snapshots(SESSION, task_id)] == ["work#1"]
+        await client.signal(SESSION, task_id, "stop", "now")
+        assert await client.result(SESSION, task_id, timeout_s=60) == ["now", "done"]
+    assert runs == [1, 2]
+
+
+async def test_a_call_in_a_task_of_its_own_keeps_the_worker_and_may_be_made_again_and_again(
+    store: RedisStateStore,
+) -> None:
+    async def handler(ctx: TaskContext) -> list[Any]:
+        found: list[Any] = []
+        coming = asyncio.create_task(ctx.receive("n"))
+        await ctx.progress("listens")
+        while len(found) < 5:
+            await asyncio.wait({coming}, timeout=0.05)
+            if coming.done():
+                found.append(coming.result())
+                coming = asyncio.create_task(ctx.receive("n"))
+        coming.cancel()
+        return found
+
+    async with pool(store, {"h": handler}) as client:
+        task_id = await client.submit("h", session_id=SESSION)
+        for number in range(5):
+            await client.signal(SESSION, task_id, "n", number)
+        assert await client.result(SESSION, task_id, timeout_s=60) == list(range(5))
+        assert "PAUSED" not in await statuses(store, task_id)
+
+
+async def test_a_cancelled_call_loses_no_message(store: RedisStateStore) -> None:
+    async def handler(ctx: TaskContext) -> list[Any]:
+        found: list[Any] = []
+        for _ in range(20):
+            # Cancelled at whatever moment, some while the message is being taken.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(0.0005 * (len(found) + 1)):
+                    found.append(await ctx.receive("n"))
+        while len(found) < 20:
+            found.append(await ctx.receive("n"))
+        return found
+
+    await make(store)
+    async with client_of(store) as client:
+        for number in range(20):
+            await client.signal(SESSION, TASK, "n", number)
+    assert (await run_once(store, handler)).result == list(range(20))
