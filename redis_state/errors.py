@@ -26,6 +26,13 @@
     │   ├── TaskFailed             it is FAILED
     │   └── TaskWasCancelled       it is CANCELLED
     ├── PauseTimeout           a pause was not resolved in time
+    ├── ReceiveTimeout         no message came in time
+    ├── InvalidMessage         a message is not of the type that its receiver needs
+    ├── RequestFailed          a request to a task got no answer
+    │   ├── RequestRefused         the handler refused it
+    │   ├── RequestUnanswered      the task ended before it replied
+    │   └── RequestTimeout         no reply came in time
+    │       └── NoReceiver             and the handler has never asked for requests of the name
     └── BackendError           trouble with the server
         ├── NoConnection           no usable connection
         │   ├── BackendUnavailable     the server cannot be reached; the call did not happen
@@ -37,7 +44,8 @@
         └── CorruptState           the stored data is damaged
 
 Four branches say what to do: correct the call, read the state again, accept that there is none, or
-try again later. The others are not about a call: a reader's position, a task's end, a pause's end.
+try again later. The others are not about a call: a reader's position, a task's end, a pause's end,
+messages.
 
 No text of an error holds a payload, a token or a password.
 """
@@ -293,6 +301,62 @@ class PauseTimeout(RedisStateError):
     def __init__(self, name: str) -> None:
         super().__init__(f"the pause {name!r} was not resolved in time")
         self.name = name
+
+
+class ReceiveTimeout(RedisStateError):
+    """No message ``name`` came in time. That is recorded: a later run gets the same error."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"no message {name!r} came in time")
+        self.name = name
+
+
+class InvalidMessage(RedisStateError, ValueError):
+    """A message, a reply or a value ``name`` is not of the type that its receiver needs.
+
+    ``problems`` names the places and what is wrong there. ``payload`` is what was sent. Nothing is
+    lost: a later run gets the same message at the same place.
+    """
+
+    def __init__(self, name: str, problems: Sequence[str], *, payload: Any) -> None:
+        super().__init__(f"{name!r} is not of the type that is needed: {'; '.join(problems)}")
+        self.name = name
+        self.problems: list[str] = list(problems)
+        self.payload = payload
+
+
+class RequestFailed(RedisStateError):
+    """A request ``name`` to a task got no answer. ``request_id`` repeats it: the reply may come."""
+
+    def __init__(self, task_id: str, name: str, problem: str, *, request_id: str) -> None:
+        super().__init__(f"request {name!r} to task {task_id!r}: {problem}")
+        self.task_id = task_id
+        self.name = name
+        self.request_id = request_id
+
+
+class RequestRefused(RequestFailed):
+    """The handler refused the request. ``reason`` is the handler's own."""
+
+    def __init__(self, task_id: str, name: str, reason: str, *, request_id: str) -> None:
+        super().__init__(task_id, name, f"it was refused: {reason}", request_id=request_id)
+        self.reason = reason
+
+
+class RequestUnanswered(RequestFailed):
+    """The task ended in ``status`` without a reply, and no reply can come any more."""
+
+    def __init__(self, task_id: str, name: str, status: str, *, request_id: str) -> None:
+        super().__init__(task_id, name, f"the task is {status}", request_id=request_id)
+        self.status = status
+
+
+class RequestTimeout(RequestFailed, TimeoutError):
+    """No reply came in time. The request stays: repeat the call to wait on."""
+
+
+class NoReceiver(RequestTimeout):
+    """No reply came in time, and the handler has not called for a request of this name."""
 
 
 class BackendError(RedisStateError):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import getpass
-import json
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from redis_state.cli.arguments import json_of as _json
+from redis_state.cli.arguments import user_name as _me
 from redis_state.cli.commands import AsJson, Url, app
 from redis_state.cli.exit_codes import run
 from redis_state.cli.output import print_json, print_line, task_document
@@ -228,20 +228,6 @@ def _payload(kind: SteeringEventType, text: str | None, payload: str | None) -> 
         except ValueError:
             raise InvalidField("TEXT", "a whole number is needed as priority") from None
     return {name: text}
-
-
-def _json(option: str, text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        raise InvalidField(option, "is not JSON; a text needs quotes of its own") from None
-
-
-def _me() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a container's user may have no name
-        return "redis-state"
 
 
 def _report(state: TaskState, done: str, *, as_json: bool) -> None:

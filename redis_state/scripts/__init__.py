@@ -24,6 +24,7 @@ from redis_state.scripts.stores.contexts import ContextScripts, PatchKeys
 from redis_state.scripts.stores.groups import GroupKeys, GroupScripts
 from redis_state.scripts.stores.jobs import JobScripts
 from redis_state.scripts.stores.journal import JournalScripts
+from redis_state.scripts.stores.messages import MessageScripts
 from redis_state.scripts.stores.snapshots import SnapshotKeys, SnapshotScripts
 from redis_state.scripts.stores.tasks import TaskScripts
 from redis_state.scripts.values import (
@@ -53,6 +54,7 @@ class Scripts(
     TaskScripts,
     ChildrenScripts,
     JournalScripts,
+    MessageScripts,
     ContextScripts,
     GroupScripts,
     SnapshotScripts,

@@ -38,6 +38,7 @@ class ReplyCode(StrEnum):
     AGAIN = "AGAIN"
     GAP = "GAP"
     REWOUND = "REWOUND"
+    FULL = "FULL"
 
 
 _WORDS = {word.value.encode(): word for word in ReplyCode}

@@ -129,8 +129,12 @@ class LogKeys(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def _log_keys(rows: str, database: int) -> LogKeys:
-    channel = f"{rows}:live" if database == 0 else f"{rows}:live:{database}"
-    return LogKeys(rows, f"{rows}:ids", channel, f"{rows}:topic")
+    return LogKeys(rows, f"{rows}:ids", live_channel(rows, database), f"{rows}:topic")
+
+
+def live_channel(key: str, database: int) -> str:
+    """Return the channel on which changes of a key are published, in the key's slot."""
+    return f"{key}:live" if database == 0 else f"{key}:live:{database}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,8 +311,9 @@ class Keys:
 
     def task(self, session_id: str, task_id: str) -> str:
         """hash: version, write, order, status, document, priority, result, error, progress,
-        updated_at, job, queue, attempts, crashes, pause_entry, pause_token, pause_write, parent,
-        parent_order, isolate, waits_for, spent_ms, spent_updates: one task.
+        updated_at, job, queue, attempts, crashes, parent, parent_order, isolate, spent_ms,
+        spent_updates; pause_entry, pause_token, pause_write, waits_for, waits_box, waits_until: one
+        task.
         `active_task_ttl`, while paused after the pause's deadline; `finished_task_ttl` once
         terminal; up to an eighth longer after a host's save.
         """
@@ -327,9 +332,11 @@ class Keys:
 
     def journal(self, session_id: str, task_id: str) -> str:
         """hash: <kind>:<name>#<n> -> JSON, part:<number>:<entry> -> bytes, end:<child> -> JSON,
-        lane:<name> -> JSON, took:<n> -> JSON, decided:<entry> -> JSON, versions, entries: a task's
-        journal: steps, in chunks if large, pauses, ends of its children, published updates, taken
-        steering. Like the task.
+        lane:<name> -> JSON, took:<n> -> JSON, decided:<entry> -> JSON, versions, entries;
+        value:<key> -> JSON, reply:<request> -> JSON, mail:<n>:<box> -> JSON, mailed:<message>,
+        box:<box>, due:<entry>, asks:<box>, mail, values: a task's journal: steps, in chunks if
+        large, pauses, ends of its children, published updates and values, taken steering, messages;
+        ``:live`` channel. Like the task.
         """
         return self._key("session_id", session_id, f"journal:{escape('task_id', task_id)}")
 

@@ -428,7 +428,8 @@ class Sender(CallSender):
     def _confirm_later(self, protocol: RespProtocol) -> None:
         if protocol is self._connection.protocol and self._confirming.outstanding:
             self._confirm(self._confirming.request_again())
-            if not (self._inflight or self._confirming.outstanding):
+            outstanding: int = len(self._inflight) + int(bool(self._confirming.outstanding))
+            if not outstanding:
                 self._all_over()
 
     def _confirm(self, more: Mark | None) -> None:

@@ -6,18 +6,22 @@ from redis_state.worker.arq.cron import cleanup_cron
 from redis_state.worker.client import TaskClient
 from redis_state.worker.context import TaskContext, TaskHandedBack
 from redis_state.worker.guards import Budget, Guard, Spent, TaskStopped, guarded
+from redis_state.worker.messaging import Request
 from redis_state.worker.observe.registry import WorkerInfo, WorkerRegistry
 from redis_state.worker.queue.control import Queues
 from redis_state.worker.queue.limits import KeyLimits, QueueInfo, Rate
 from redis_state.worker.run import Handler
 from redis_state.worker.tasks.children import ChildTask
 from redis_state.worker.tasks.inbox import TaskCancelled
+from redis_state.worker.tasks.mailbox import TaskMessage
 from redis_state.worker.tasks.open_pauses import OpenPause
 from redis_state.worker.tasks.pause_model import Decision, Pause
 from redis_state.worker.tasks.retries import RetryPolicy, retried
 from redis_state.worker.tasks.snapshots import FullSnapshot, StepSnapshot
 from redis_state.worker.tasks.steps import StepPolicy
 from redis_state.worker.tasks.stream import TaskView
+from redis_state.worker.tasks.text import ShownText, TextReader, TextWriter
+from redis_state.worker.tasks.values import PublishedValue
 from redis_state.worker.worker import AgentWorker
 
 __all__ = [
@@ -31,10 +35,13 @@ __all__ = [
     "KeyLimits",
     "OpenPause",
     "Pause",
+    "PublishedValue",
     "QueueInfo",
     "Queues",
     "Rate",
+    "Request",
     "RetryPolicy",
+    "ShownText",
     "Spent",
     "StepPolicy",
     "StepSnapshot",
@@ -42,8 +49,11 @@ __all__ = [
     "TaskClient",
     "TaskContext",
     "TaskHandedBack",
+    "TaskMessage",
     "TaskStopped",
     "TaskView",
+    "TextReader",
+    "TextWriter",
     "WorkerInfo",
     "WorkerRegistry",
     "cleanup_cron",

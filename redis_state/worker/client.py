@@ -28,6 +28,7 @@ from redis_state.stores.base import ms
 from redis_state.stores.sessions.session_log import Entry
 from redis_state.transport.clock import ms_of
 from redis_state.transport.keys import is_pause_id, token_digest
+from redis_state.worker.messaging import ClientMessaging
 from redis_state.worker.observe import tracing as telemetry
 from redis_state.worker.observe.registry import WorkerInfo, WorkerRegistry
 from redis_state.worker.queue.control import Queues
@@ -36,6 +37,7 @@ from redis_state.worker.queue.limits import flow_key
 from redis_state.worker.queue.queue import Queue
 from redis_state.worker.recovery.dead_letters import list_dead
 from redis_state.worker.tasks.children import ChildTasks
+from redis_state.worker.tasks.messages import TaskMessages
 from redis_state.worker.tasks.open_pauses import OpenPause, list_open_pauses
 from redis_state.worker.tasks.pauses import TaskPauses
 from redis_state.worker.tasks.snapshots import FullSnapshot, Snapshots, StepSnapshot
@@ -48,13 +50,14 @@ from redis_state.worker.tasks.stream import (
     watch_task,
 )
 from redis_state.worker.tasks.transitions import TaskTransitions
+from redis_state.worker.tasks.values import Values
 
 _DECISIONS = (SteeringEventType.APPROVE, SteeringEventType.REJECT)
 _LOOK_EVERY_S = 5.0
 LONGEST_DELAY = timedelta(days=3653)
 
 
-class TaskClient:
+class TaskClient(ClientMessaging):
     """Submit, steer, decide, cancel and watch tasks, from any process.
 
     ``queue`` is the queue of its tasks, else ``tasks``, as with workers.
@@ -67,6 +70,8 @@ class TaskClient:
         self._queue = Queue(store, name=queue)
         self._children = ChildTasks(store, self._queue)
         self._snapshots = Snapshots(store)
+        self._values = Values(store)
+        self._messages = TaskMessages(store, self._queue)
 
     async def __aenter__(self) -> Self:
         return self
@@ -314,7 +319,7 @@ class TaskClient:
             status_view = await self.store.tasks.look(session_id, task_id)
             if status_view is not None and status_view.status is TaskStatus.PENDING:
                 # Put, not ensured: the worker of the run that paused may still hold that run's job.
-                job = replace(Job.of(status_view), since_ms=None, trace=span.carrier)
+                job = replace(Job.ready(status_view), trace=span.carrier)
                 await self._queue.put(job)
             span.note(session_id=session_id, task_id=task_id)
         return await self.get(session_id, task_id)

@@ -14,6 +14,7 @@ from redis_state.models import TaskState, TaskStatus, UpdateType
 from redis_state.scripts import Fence
 from redis_state.serialization import codec
 from redis_state.store import RedisStateStore
+from redis_state.worker.messaging import ContextMessaging, RunMessaging
 from redis_state.worker.observe import tracing as telemetry
 from redis_state.worker.queue.control import take
 from redis_state.worker.queue.limits import Rate
@@ -56,7 +57,7 @@ class TaskHandedBack(Exception):
     """
 
 
-class TaskContext:
+class TaskContext(ContextMessaging):
     """One run of a task. After a pause or a crash the handler runs again from its start.
 
     Recorded work is not repeated. A `step` returns its stored result, a `pause` its decision. The
@@ -86,6 +87,7 @@ class TaskContext:
         self._emitter = Emitter(store, started)
         inbox.lane = self._steps.lane
         self._children = child_tasks or ChildTasks(store)
+        self._talk = RunMessaging(store, started, inbox, self._children.queue)
         self._pauses: dict[str, dict[str, Any]] = {
             entry: note for entry, note in started.journal.items() if entry.startswith("pause:")
         }

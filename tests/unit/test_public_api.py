@@ -29,6 +29,7 @@ PUBLIC = [
     "CursorGap",
     "HandlerChanged",
     "InvalidField",
+    "InvalidMessage",
     "InvalidTransition",
     "JournalRewound",
     "LeaseLost",
@@ -37,11 +38,17 @@ PUBLIC = [
     "MemoryBudgetExceeded",
     "MissingCapability",
     "NoConnection",
+    "NoReceiver",
     "NotFound",
     "OutcomeUnknown",
     "PauseTimeout",
+    "ReceiveTimeout",
     "RedisStateError",
     "RedisStateStore",
+    "RequestFailed",
+    "RequestRefused",
+    "RequestTimeout",
+    "RequestUnanswered",
     "SessionBusy",
     "SessionConflict",
     "SessionNotFound",
@@ -111,6 +118,8 @@ def test_an_error_says_what_to_do_by_its_branch() -> None:
     )
     apart = {"CursorGap", "LostRace", "PauseTimeout", "RedisStateError"}
     apart |= {"TaskFailed", "TaskNotCompleted", "TaskWasCancelled"}
+    apart |= {"InvalidMessage", "ReceiveTimeout", "RequestFailed", "RequestRefused"}
+    apart |= {"RequestTimeout", "RequestUnanswered", "NoReceiver"}
     for name in PUBLIC:
         error = getattr(redis_state, name)
         if inspect.isclass(error) and issubclass(error, RedisStateError):

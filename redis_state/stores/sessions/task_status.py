@@ -14,9 +14,9 @@ class TaskStatusView:
     """A task at one moment. ``left_ms`` is the rest of its owner's lease, 0 without one.
 
     ``ours`` distinguishes a worker's task from one that a host saved. One that is ``isolated`` is
-    not cancelled with its ``parent``. ``waits_for`` is the child whose end it waits for. ``order``
-    distinguishes a task from later ones of its id, ``parent_order`` its parent from later ones of
-    that id.
+    not cancelled with its ``parent``. ``waits_for`` is the child whose end it waits for;
+    ``waits_for_message`` is true while it waits for messages. ``order`` distinguishes a task from
+    later ones of its id, ``parent_order`` its parent from later ones of that id.
     """
 
     session_id: str
@@ -37,6 +37,7 @@ class TaskStatusView:
     key: str = ""
     epoch: int = 0
     left_ms: int = 0
+    waits_for_message: bool = False
 
     @classmethod
     def of(
@@ -57,6 +58,9 @@ class TaskStatusView:
             return fields.get(name, b"").decode("utf-8", "surrogatepass") or None
 
         status = TaskStatus(fields["status"].decode())
+        # Of several ways to wait only the last one stands.
+        other = fields.get("waits_for") or fields.get("pause_token")
+        for_message = bool(fields.get("waits_box")) and not other
         return cls(
             session_id,
             task_id,
@@ -76,6 +80,7 @@ class TaskStatusView:
             key=text("flow_key") or "",
             epoch=epoch,
             left_ms=left_ms,
+            waits_for_message=for_message and status is TaskStatus.PAUSED,
         )
 
     @property

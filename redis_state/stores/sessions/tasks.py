@@ -32,7 +32,8 @@ _LISTED = ("order", *TASK_FIELDS)
 # What `look_task` returns the values of.
 _LOOKED = (
     *("status", "version", "order", "priority", "crashes", "queue"),
-    *("parent", "isolate", "waits_for", "parent_order", "attempts", "due", "flow_key", "job"),
+    *("parent", "isolate", "waits_for", "parent_order", "attempts", "due", "flow_key"),
+    *("waits_box", "pause_token", "job"),
 )
 _ACTIVE = TaskStatus.RUNNING.value
 _ENDED = frozenset(status.value for status in TaskStatus if status.is_terminal)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from redis_state.models import TaskStatus
@@ -75,7 +75,7 @@ class Job:
 
     @classmethod
     def of(cls, task: TaskStatusView) -> Job:
-        """Make the job of a task that is to be run."""
+        """Make the job of a task that waits to be run. It keeps its place in the line."""
         return cls(
             task.session_id,
             task.task_id,
@@ -88,6 +88,11 @@ class Job:
             at_ms=task.due_ms or None,
             key=task.key,
         )
+
+    @classmethod
+    def ready(cls, task: TaskStatusView) -> Job:
+        """Make the job of a task that has just become ready to run."""
+        return replace(cls.of(task), since_ms=None)
 
     def stated(self) -> dict[str, Any]:
         """Write what its payload says."""

@@ -37,6 +37,7 @@ from redis_state.worker.observe.stats import WorkerStats
 from redis_state.worker.queue.job import Job
 from redis_state.worker.queue.queue import Queue, QueueState
 from redis_state.worker.tasks.children import WITH_PARENT, ChildTasks
+from redis_state.worker.tasks.messages import TaskMessages
 from redis_state.worker.tasks.pauses import expire_pauses
 from redis_state.worker.tasks.transitions import LOOK_LATEST_MS, MAX_CRASHES, TaskTransitions
 
@@ -116,6 +117,7 @@ class Sweeper:
         self._transitions = TaskTransitions(store)
         # Without the queue: what it wakes is queued with all else that waits.
         self._children = ChildTasks(store)
+        self._messages = TaskMessages(store)
 
     @property
     def pause_s(self) -> float:
@@ -219,7 +221,9 @@ class Sweeper:
         status_view = await self._settle_family(task, report)
         if status_view is not None and status_view.ours and status_view.status is TaskStatus.PAUSED:
             for_child = status_view.waits_for is not None
-            left_ms = await expire_pauses(self._store, *task)
+            by_message = status_view.waits_for_message
+            expire = self._messages.expire if by_message else partial(expire_pauses, self._store)
+            left_ms = await expire(*task)
             status_view = await self._store.tasks.look(*task)
             if status_view is not None and status_view.status is TaskStatus.PAUSED:
                 age_ms = _claimed_ms(claim) - status_view.order // 1000

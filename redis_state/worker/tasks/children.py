@@ -258,7 +258,7 @@ class ChildTasks:
         )
         if reply.word is not ReplyCode.OK:
             return False
-        await self._put(Job.of(status_view))
+        await self._put(Job.ready(status_view))
         return True
 
     async def parent_cancelled(self, session_id: str, parent: str, *, order: int) -> bool:

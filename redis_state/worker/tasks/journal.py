@@ -24,7 +24,7 @@ INLINE_BYTES = CHUNK_BYTES
 
 _STEP = "step:"
 # What a handler asks for again in each run; other kinds of notes have rules of their own.
-_ASKED_FOR = (_STEP, "pause:", "child:")
+_ASKED_FOR = (_STEP, "pause:", "child:", "signal:", "request:")
 
 
 @dataclass(frozen=True, slots=True)

@@ -170,6 +170,10 @@ class Lane:
         """Record that an update may not have been published."""
         self._unsent[kind] = (content, number)
 
+    def refused(self, kind: str) -> None:
+        """Take an update back that the server refused for good: a replay is refused again."""
+        self._emitted[kind] -= 1
+
     @property
     def is_due(self) -> bool:
         """Whether an earlier run was delivered something here."""

@@ -70,13 +70,15 @@ class NameScope:
     """Where names are counted. ``entry`` is that of the step whose work it is, if it is one."""
 
     def __init__(
-        self, path: str = "", *, name: str = "", entry: str = "", attempt: str = ""
+        self, path: str = "", *, name: str = "", entry: str = "", attempt: str = "", depth: int = 0
     ) -> None:
         self.name: str = name
         self.entry: str = entry
         # Where an attempt of a step's work counts its updates: the next one may publish others.
         self.attempt: str = attempt
         self.path: str = path
+        # Of so many steps, one in the other, it is the innermost.
+        self.depth: int = depth
         # The asyncio task in which it was begun.
         self.home: object = _caller()
         self._counts: Counter[str] = Counter()
@@ -132,6 +134,8 @@ class Steps:
         self._requested: set[str] = set()
         self._doing: dict[str, asyncio.Lock] = {}
         self._attempts: Counter[str] = Counter()
+        # The steps that run, until they are recorded.
+        self._working: Counter[str] = Counter()
         self._root = self._scope = NameScope()
         self._made_in: NameScope | None = None
 
@@ -184,7 +188,7 @@ class Steps:
         elif name is None:
             raise InvalidField("name", "is needed outside of a step's work")
         else:
-            entry = f"step:{self._here.peek('step', name)}"
+            entry = self.next_entry("step", name)
         state = self._started.state
         return effect_id(self._store.settings.namespace, state.session_id, state.task_id, entry)
 
@@ -201,7 +205,8 @@ class Steps:
         entry = self.ask("step", name)
         policy = work.policy if isinstance(work, Retried) else self._policy.retry
         once = partial(work, *arguments, **options)
-        return self._do(entry, name, once, policy, self.lane(), checkpoint=checkpoint)
+        doing = self._do(entry, name, once, policy, self.lane(), checkpoint=checkpoint)
+        return self._counted(entry, doing)
 
     async def do_keyed(
         self,
@@ -216,7 +221,7 @@ class Steps:
         policy = work.policy if isinstance(work, Retried) else self._policy.retry
         async with self._doing.setdefault(entry, asyncio.Lock()):
             once = partial(work, *arguments, **options)
-            return await self._do(entry, name, once, policy, self.lane())
+            return await self._counted(entry, self._do(entry, name, once, policy, self.lane()))
 
     def lane_of(self, key: str | None, kind: UpdateType, content: Any) -> Lane:
         """Return the lane of an update: that of its key, or of the running asyncio task."""
@@ -225,6 +230,26 @@ class Steps:
         lane = self._started.replay.named(f"key:{key}")
         lane.once = True
         return lane
+
+    def next_entry(self, kind: str, name: str) -> str:
+        """Return the entry of the next use of a name, here."""
+        return f"{kind}:{self._here.peek(kind, name)}"
+
+    @property
+    def in_own_task(self) -> bool:
+        """Whether the caller is the asyncio task in which the handler began."""
+        return _caller() is self._root.home
+
+    @property
+    def others_work(self) -> bool:
+        """Whether a step runs, other than those in whose work the caller is."""
+        working = _WORKING.get()
+        return self._working.total() > (0 if working is None else working.depth)
+
+    @property
+    def in_work(self) -> bool:
+        """Whether the caller is the work of a step, which is done again until it is recorded."""
+        return _WORKING.get() is not None
 
     async def record(self, entry: str, value: bytes) -> None:
         """Record what this run has learned. Errors: LeaseLost, JournalRewound."""
@@ -251,6 +276,13 @@ class Steps:
         """Where names are counted now: the step whose work this is, unless made inside of it."""
         working = _WORKING.get()
         return self._scope if working is None or working is self._made_in else working
+
+    async def _counted(self, entry: str, doing: Coroutine[Any, Any, T]) -> T:
+        self._working[entry] += 1
+        try:
+            return await doing
+        finally:
+            self._working[entry] -= 1
 
     async def _do(
         self,
@@ -293,7 +325,10 @@ class Steps:
         path = entry.partition(":")[2]
         self._attempts[entry] += 1
         attempt = f"{entry}!{self._attempts[entry]}"
-        token = _WORKING.set(NameScope(f"{path}/", name=name, entry=entry, attempt=attempt))
+        outer = _WORKING.get()
+        depth = 1 if outer is None else outer.depth + 1
+        scope = NameScope(f"{path}/", name=name, entry=entry, attempt=attempt, depth=depth)
+        token = _WORKING.set(scope)
         try:
             with telemetry.stepping(name):
                 outcome = work()

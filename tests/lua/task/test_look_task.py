@@ -18,7 +18,7 @@ from tests.support.scripts import (
 # In the order of the script's reply.
 NAMES = (
     "status version order priority crashes queue parent isolate waits_for parent_order attempts "
-    "due flow_key job"
+    "due flow_key waits_box pause_token job"
 )
 
 

@@ -7,6 +7,7 @@ import contextlib
 import shutil
 import time
 from collections.abc import AsyncGenerator, Callable, Generator
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -180,7 +181,7 @@ class Replicas:
             ):
                 # Not over the link, which the loop keeps: it stands still.
                 replica.execute_command("REPLICAOF", "127.0.0.1", link.target_port)
-                _poll(lambda r=replica: r.info("replication")["master_link_status"] == "up", "up")
+                _poll(partial(_is_up, replica), "up")
                 if replica is first:
                     replica.execute_command("REPLICAOF", "NO", "ONE")
             while first.info("replication")["master_repl_offset"] <= before["master_repl_offset"]:
@@ -275,6 +276,10 @@ async def _shows(node: OwnServer, what: bytes) -> None:
 def _blocking(url: str) -> Generator[Any]:
     with Redis.from_url(url) as client:
         yield client
+
+
+def _is_up(replica: Any) -> bool:
+    return bool(replica.info("replication")["master_link_status"] == "up")
 
 
 def _poll(condition: Callable[[], bool], described: str) -> None:
