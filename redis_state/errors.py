@@ -115,18 +115,23 @@ class MemoryBudgetExceeded(CallerError, RuntimeError):
 
 
 class HandlerChanged(CallerError):
-    """A handler ended without using ``entries`` that earlier runs of the task recorded.
+    """A handler did not use ``entries`` that earlier runs of the task recorded.
 
-    A step was renamed or removed, or the handler decides differently in each run. The effects of
-    those steps have happened.
+    It has made the new call ``called`` instead, or has ended: then ``called`` is None. A step was
+    renamed, removed or added, or the handler decides differently in each run. The effects of those
+    steps have happened.
     """
 
-    def __init__(self, task_id: str, entries: Sequence[str]) -> None:
+    def __init__(self, task_id: str, entries: Sequence[str], *, called: str | None = None) -> None:
         more = len(entries) - _NAMED_ENTRIES
         named = ", ".join(entries[:_NAMED_ENTRIES]) + (f" and {more} more" if more > 0 else "")
-        super().__init__(f"the handler of task {task_id} never used what was recorded: {named}")
+        did = "never used what was recorded"
+        if called is not None:
+            did = f"called {called} where another call is recorded"
+        super().__init__(f"the handler of task {task_id} {did}: {named}")
         self.task_id = task_id
         self.entries: list[str] = list(entries)
+        self.called = called
 
 
 class LostRace(RedisStateError):

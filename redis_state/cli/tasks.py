@@ -114,6 +114,7 @@ def show(session: SessionId, task: TaskId, url: Url = None, as_json: AsJson = Fa
             pauses = [one for one in await client.pauses(session) if one.task_id == task]
             children = await client.children(session, task)
             steps = await client.snapshots(session, task)
+            undos = await client.compensations(session, task)
         return view, {
             "steps": [
                 {"version": step.version, "step": step.step, "epoch": step.epoch, "size": step.size}
@@ -121,6 +122,9 @@ def show(session: SessionId, task: TaskId, url: Url = None, as_json: AsJson = Fa
             ],
             "pauses": [pause_document(pause) for pause in pauses],
             "children": [task_document(child) for child in children],
+            "compensations": [
+                {"name": undo.name, "state": undo.state, "error": undo.error} for undo in undos
+            ],
         }
 
     view, more = run(look())
@@ -133,6 +137,9 @@ def show(session: SessionId, task: TaskId, url: Url = None, as_json: AsJson = Fa
         print_line(f"{name:12}  {brief(value)}")
     for step in more["steps"]:
         print_line(f"{'step':12}  {step['version']}  {brief(step['step'])}  run {step['epoch']}")
+    for undo in more["compensations"]:
+        error = f"  {undo['error']}" if undo["error"] else ""
+        print_line(f"{'compensation':12}  {brief(undo['name'])}  {undo['state']}{error}")
     for pause in more["pauses"]:
         print_line(
             f"{'open pause':12}  {brief(pause['pause'])}  {pause['pause_id'] or '(not shown)'}"

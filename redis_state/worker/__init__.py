@@ -12,6 +12,7 @@ from redis_state.worker.queue.control import Queues
 from redis_state.worker.queue.limits import KeyLimits, QueueInfo, Rate
 from redis_state.worker.run import Handler
 from redis_state.worker.tasks.children import ChildTask
+from redis_state.worker.tasks.compensation import Compensation
 from redis_state.worker.tasks.inbox import TaskCancelled
 from redis_state.worker.tasks.mailbox import TaskMessage
 from redis_state.worker.tasks.open_pauses import OpenPause
@@ -28,6 +29,7 @@ __all__ = [
     "AgentWorker",
     "Budget",
     "ChildTask",
+    "Compensation",
     "Decision",
     "FullSnapshot",
     "Guard",

@@ -37,6 +37,7 @@ from redis_state.worker.queue.limits import flow_key
 from redis_state.worker.queue.queue import Queue
 from redis_state.worker.recovery.dead_letters import list_dead
 from redis_state.worker.tasks.children import ChildTasks
+from redis_state.worker.tasks.compensation import Compensation, read_compensations
 from redis_state.worker.tasks.messages import TaskMessages
 from redis_state.worker.tasks.open_pauses import OpenPause, list_open_pauses
 from redis_state.worker.tasks.pauses import TaskPauses
@@ -394,6 +395,13 @@ class TaskClient(ClientMessaging):
     async def last_checkpoint(self, session_id: str, task_id: str) -> FullSnapshot | None:
         """Return the newest snapshot that a `checkpoint_step` made, or None."""
         return await self._snapshots.last_checkpoint(session_id, task_id)
+
+    async def compensations(self, session_id: str, task_id: str) -> list[Compensation]:
+        """List what a task's handler registered to be undone, and what became of it.
+
+        In the order of the registrations. Errors: CorruptState if a record is damaged.
+        """
+        return await read_compensations(self.store, session_id, task_id)
 
     async def drop_queue(self) -> None:
         """Remove all jobs from the queue, of all sessions. The tasks do not change."""

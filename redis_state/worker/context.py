@@ -25,8 +25,9 @@ from redis_state.worker.tasks.children import (
     SpawnRequest,
     result_of,
 )
+from redis_state.worker.tasks.compensation import Compensations
 from redis_state.worker.tasks.emitter import Emitter
-from redis_state.worker.tasks.inbox import Inbox
+from redis_state.worker.tasks.inbox import UNDOING, Inbox
 from redis_state.worker.tasks.pause_model import (
     Decision,
     Pause,
@@ -76,6 +77,7 @@ class TaskContext(ContextMessaging):
         *,
         steps: StepPolicy | None = None,
         child_tasks: ChildTasks | None = None,
+        compensations: Compensations | None = None,
     ) -> None:
         self.store: RedisStateStore = store
         self.inbox: Inbox = inbox
@@ -97,6 +99,8 @@ class TaskContext(ContextMessaging):
             entry for entry, note in self._pauses.items() if note["state"] == "decided"
         }
         self._tokens: dict[str, str] = {}
+        self._compensations = compensations or Compensations(store, started, inbox)
+        self._steps.failed = self._compensations.step_failed
 
     @property
     def task(self) -> TaskState:
@@ -230,6 +234,60 @@ class TaskContext(ContextMessaging):
         """
         return self._steps.effect_id(name)
 
+    def patched(self, name: str) -> bool:
+        """Return whether new code may run at this point: False if the task passed it under old
+        code.
+
+        True in a new task, and in one that has not come to this point. The first call of a name
+        decides for the task, or for a `branch` of it. Every later call gets the same answer, in
+        this run and in all later ones: it is recorded before the next checkpoint is passed. So the
+        calls of a loop agree. Call it in the handler itself or in a branch: another asyncio task
+        may be given False without need. Errors: InvalidField.
+        """
+        return self._steps.patched(name)
+
+    def retire_patch(self, name: str) -> None:
+        """Mark the point of a patch whose old path is removed from the code.
+
+        Errors: HandlerChanged if this task needs the old path, because it passed the point under
+        old code; InvalidField.
+        """
+        self._steps.retire_patch(name)
+
+    def on_failure(
+        self,
+        undo: Callable[..., Any],
+        *arguments: Any,
+        name: str | None = None,
+        on_cancel: bool = False,
+    ) -> None:
+        """Register a compensation: ``undo(*arguments)`` runs if the task fails after this call.
+
+        A task fails when its handler raises, or a guard or its time limit stops it. Then the
+        registered compensations run, the last one first, before the task is FAILED. With
+        ``on_cancel`` they also run before it is CANCELLED. Each ends once, also if workers die in
+        between. One that is interrupted runs again: `effect_id` in it is its key.
+
+        An undo is retried as its `retried` says, or as the worker's steps are, or three times. One
+        that fails for good is reported, and the others still run. It cannot pause or join.
+
+        A later run finds it by its ``name`` (the function's own by default) and its order among
+        those of that name. Call it in the handler itself or in a branch, not in a step's work.
+        Register before the step if the effect may have happened without its record. It does not run
+        at a pause, a hand-off or a lost lease, nor for a dead letter, whose workers died.
+
+        Errors: InvalidField, also for a name that two asyncio tasks use.
+        """
+        self._compensations.register(self._steps, undo, arguments, name=name, on_cancel=on_cancel)
+
+    def begin(self, handling: asyncio.Task[Any]) -> None:
+        """Begin the run in this asyncio task. Called by the worker before the handler.
+
+        Errors: TaskCancelled, LeaseLost.
+        """
+        if not self._compensations.begin(self._steps, handling):
+            self.inbox.raise_if_over()
+
     def branch(self, name: str) -> Self:
         """Return a context that counts the names of steps and pauses for itself.
 
@@ -281,10 +339,12 @@ class TaskContext(ContextMessaging):
         Errors: PauseTimeout; TokenUnknown if this task has not opened the pause; TaskCancelled,
         LeaseLost.
         """
+        _refuse_in_undo("pause")
         token = pause.token if isinstance(pause, Pause) else pause
         entry = self._entry_of(token)
         await self.checkpoint()
         if self._pauses[entry]["state"] != "decided":
+            await self._steps.rehearsed(f"the decision of {entry}")
             with self._ending_if_paused():
                 note = await self._pausing.wait(self._started, entry)
             if note is None:
@@ -376,6 +436,7 @@ class TaskContext(ContextMessaging):
         Errors: TaskFailed and TaskWasCancelled with the child's reason; InvalidField for a child of
         another task; TaskCancelled, LeaseLost.
         """
+        _refuse_in_undo("child")
         if child.parent_id != self.task.task_id or child.session_id != self.task.session_id:
             raise InvalidField("child", "is no child of this task")
         return self._join(child, self._steps.do(f"join {child.place}", self._end_of, (child,), {}))
@@ -387,7 +448,7 @@ class TaskContext(ContextMessaging):
         run does next.
         """
         learned = _DECIDED + entry
-        if learned in self._started.journal or entry in self._decided_before:
+        if learned in self._started.journal or entry in self._decided_before or self._rehearses:
             return
         self._decided_before.add(entry)
         await self._steps.record(learned, codec.encode(self._pauses[entry]))
@@ -396,6 +457,7 @@ class TaskContext(ContextMessaging):
         self, reason: str, payload: Any, options: PauseOptions, *, reveal: bool = True
     ) -> tuple[str, PauseRequest]:
         """Assign a pause its number now, in call order."""
+        _refuse_in_undo("pause")
         requested = PauseRequest.read(self.store.settings, reason, payload, options, reveal=reveal)
         key = options.get("key")
         if key is not None:
@@ -405,22 +467,40 @@ class TaskContext(ContextMessaging):
         return entry, requested
 
     async def _open_pause(self, entry: str, requested: PauseRequest) -> Pause:
-        await self.checkpoint()
-        note = self._pauses.get(entry)
-        if note is None or note["state"] != "decided":
-            with self._ending_if_paused():
-                self._pauses[entry] = await self._pausing.open(
-                    self._started, entry, requested, self._steps.lane()
-                )
+        with self._calling(entry):
+            await self.checkpoint()
+            note = self._pauses.get(entry)
+            if note is None:
+                await self._steps.check_call(entry)
+                await self._steps.rehearsed(entry)
+            if (note is None or note["state"] != "decided") and not self._rehearses:
+                with self._ending_if_paused():
+                    self._pauses[entry] = await self._pausing.open(
+                        self._started, entry, requested, self._steps.lane()
+                    )
         return Pause(requested.name, self._token(entry))
 
     async def _pause(self, entry: str, requested: PauseRequest) -> Decision:
         return await self.wait_for(await self._open_pause(entry, requested))
 
     async def _spawn(self, entry: str, requested: SpawnRequest) -> ChildTask:
-        await self.checkpoint()
-        with self._ending_if_paused():
-            return await self._children.spawn(self._started, entry, requested, self._steps.lane())
+        with self._calling(entry):
+            await self.checkpoint()
+            recorded = self._started.journal.get(entry)
+            if recorded is None:
+                await self._steps.check_call(entry)
+                await self._steps.rehearsed(entry)
+            elif self._rehearses:
+                return ChildTask(
+                    self.task.session_id,
+                    recorded["task"],
+                    self.task.task_id,
+                    entry.partition(":")[2],
+                )
+            with self._ending_if_paused():
+                return await self._children.spawn(
+                    self._started, entry, requested, self._steps.lane()
+                )
 
     async def _join(self, child: ChildTask, end: Coroutine[Any, Any, Any]) -> Any:
         return result_of(child.session_id, child.task_id, await end)
@@ -445,6 +525,18 @@ class TaskContext(ContextMessaging):
             raise TokenUnknown(expired=False)
         return self._tokens[token]
 
+    @property
+    def _rehearses(self) -> bool:
+        return self._started.replay.rehearsal is not None
+
+    @contextmanager
+    def _calling(self, entry: str) -> Generator[None, None, None]:
+        """End a call when it has returned or failed, see `CallOrder`."""
+        try:
+            yield
+        finally:
+            self._started.order.end(entry)
+
     @contextmanager
     def _ending_if_paused(self) -> Generator[None, None, None]:
         """Treat a pause by another coroutine of this run as the end of the run."""
@@ -460,3 +552,8 @@ class TaskContext(ContextMessaging):
         paused = TaskPaused()
         self.inbox.close(paused)
         return paused
+
+
+def _refuse_in_undo(field: str) -> None:
+    if UNDOING.get():
+        raise InvalidField(field, "an undo cannot wait: its task ends after it")

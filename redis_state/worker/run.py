@@ -34,6 +34,7 @@ from redis_state.worker.observe.stats import WorkerStats
 from redis_state.worker.queue.job import JobPayload, RunAgain
 from redis_state.worker.queue.queue import Queue, waited_s
 from redis_state.worker.tasks.children import WITH_PARENT, ChildTasks
+from redis_state.worker.tasks.compensation import AGAIN, Compensations
 from redis_state.worker.tasks.inbox import Inbox, TaskCancelled
 from redis_state.worker.tasks.steps import StepPolicy
 from redis_state.worker.tasks.transitions import (
@@ -194,6 +195,10 @@ class _TaskRun:
             on_priority=self._set_priority,
         )
         self._inbox.guarding = self._guarding()
+        self._compensations = Compensations(store, started, self._inbox)
+        self._undoing: asyncio.Task[RunOutcome] | None = None
+        self._settled: RunOutcome | None = None
+        self._ends_s = monotonic() + config.keep_s
         self._handling: asyncio.Task[Any] | None = None
         self._lost: LeaseLost | None = None
         self._hard_cancelled = False
@@ -204,10 +209,9 @@ class _TaskRun:
 
     async def run(self) -> None:
         """Run the handler and write its outcome; hand the task off if cancelled."""
-        ends_s = monotonic() + self._config.keep_s
 
         def in_time() -> bool:
-            if monotonic() <= ends_s:
+            if monotonic() <= self._ends_s:
                 return True
             log.warning("the lease of task %s is not renewed any more", self._task_id)
             return False
@@ -221,6 +225,7 @@ class _TaskRun:
             try:
                 await self._prepare()
                 await self._until_done()
+                await self._compensate()
             except asyncio.CancelledError:
                 await _shielded(self._hand_over())
                 raise
@@ -270,11 +275,32 @@ class _TaskRun:
             if self._chores:
                 await asyncio.wait(self._chores)
 
+    async def _compensate(self) -> None:
+        """Undo what a handler that has failed has done, see `Compensations`."""
+        outcome = None if self._lost else self._outcome()
+        if outcome is None or not self._compensations.needed(outcome):
+            return
+        stuck = self._handling is not None and not self._handling.done()
+        # Another run does it, if this one is interrupted.
+        self._settled = AGAIN
+        settling = self._compensations.settle(outcome, stuck=stuck, ends_s=self._ends_s)
+        self._undoing = asyncio.create_task(settling)
+        try:
+            await asyncio.wait({self._undoing})
+        finally:
+            self._undoing.cancel()
+            await asyncio.wait({self._undoing}, timeout=_CLEAN_UP_S)
+        if not self._undoing.cancelled():
+            try:
+                self._settled = self._undoing.result()
+            except LeaseLost as lost:
+                self._lost = lost
+
     async def _handle(self) -> Any:
-        self._inbox.raise_if_over()
         name = self._started.handler
         handler = self._config.handlers.get(name)
         if handler is None:
+            self._inbox.raise_if_over()
             known = ", ".join(sorted(self._config.handlers)) or "none"
             raise LookupError(f"no handler named {name!r} in this worker, which has {known}")
         context = TaskContext(
@@ -285,8 +311,10 @@ class _TaskRun:
             self._config.worker,
             steps=self._config.steps,
             child_tasks=self._children,
+            compensations=self._compensations,
         )
         try:
+            context.begin(cast("asyncio.Task[Any]", asyncio.current_task()))
             outcome: Any = handler(context)
             outcome = await outcome if isawaitable(outcome) else outcome
             await context.check_changed()
@@ -309,7 +337,7 @@ class _TaskRun:
             log.warning("task %s was taken over, this run is dropped", self._task_id)
             self.ended, self.lost = Ended.DROPPED, True
             return
-        outcome = self._outcome()
+        outcome = self._settled or self._outcome()
         if outcome is None:
             self.ended = Ended.PAUSED
             await self._after_pause()
@@ -388,7 +416,10 @@ class _TaskRun:
             await self._stop(self._handling)
         outcome = self._outcome()
         ended = outcome is None or outcome[0] is TaskStatus.COMPLETE
-        if ended or self._inbox.cancelled or self._overdue or self._lost:
+        ended = ended or self._inbox.cancelled or self._overdue
+        if self._settled is not None:
+            ended = self._settled is not AGAIN
+        if ended or self._lost:
             await self._leave()
             return
         self._inbox.close(TaskCancelled("the run is over"))
@@ -456,6 +487,8 @@ class _TaskRun:
             return
         self._lost = error
         self._inbox.close(error)
+        if self._undoing is not None:
+            self._undoing.cancel()
         if self._handling is not None:
             self._handling.cancel()
 

@@ -59,6 +59,8 @@ from redis_state.worker.tasks.transitions import StartedRun, TaskTransitions
 log: logging.Logger = logging.getLogger(__name__)
 
 WITH_PARENT = "its parent was cancelled"
+# There in a task's journal if its cancel is to be compensated, see `compensation`.
+ON_CANCEL = "undo on cancel"
 _AT_ONCE = 50
 
 
@@ -180,7 +182,13 @@ class ChildTasks:
                 "parent": raw(parent.task_id),
                 "isolate": b"1" if requested.isolate else b"0",
             }
-            note = codec.encode({"task": child_id, "asks": requested.asks})
+            note = codec.encode(
+                {
+                    "task": child_id,
+                    "asks": requested.asks,
+                    "number": started.order.number(entry),
+                }
+            )
             if await self._write(started, entry, state, fields, note, lane=lane):
                 await self._put(Job(parent.session_id, child_id, 0, requested.priority, queue))
         place = entry.partition(":")[2]
@@ -300,6 +308,9 @@ class ChildTasks:
             return
         status_view = await self._store.tasks.look(session_id, task_id)
         parent = None if status_view is None else status_view.parent
+        if await self._compensates(session_id, task_id):
+            await self._run_to_cancel(state, reason)
+            return
         with suppress(InvalidTransition):
             async with self.ending(session_id, task_id, parent):
                 cancelled = await self._transitions.cancel(state, reason, parent=parent)
@@ -341,6 +352,25 @@ class ChildTasks:
         index = self._store.base.keys.children(session_id, task_id)
         found: list[bytes] = await self._store.transport.commands.zrange(index, 0, -1)
         return [topic_text(member) or "" for member in found]
+
+    async def _compensates(self, session_id: str, task_id: str) -> bool:
+        journal = self._keys(session_id, task_id).journal
+        return bool(await self._store.transport.commands.hexists(journal, ON_CANCEL))
+
+    async def _run_to_cancel(self, state: TaskState, reason: str | None) -> None:
+        """Run a waiting task once more, to undo what it did before it is CANCELLED.
+
+        Its inbox has the CANCEL. A run that began before the status was read received it, and a
+        later one begins with it.
+        """
+        if state.status is not TaskStatus.PAUSED:
+            return
+        session_id, task_id = state.session_id, state.task_id
+        with suppress(InvalidTransition):
+            await self._transitions.wake_to_cancel(state, reason)
+            status_view = await self._store.tasks.look(session_id, task_id)
+            if status_view is not None and status_view.status is TaskStatus.PENDING:
+                await self._put(Job.of(status_view))
 
     async def _write(
         self,

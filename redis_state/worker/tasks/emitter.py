@@ -39,7 +39,7 @@ class Emitter:
         fingerprint = codec.fingerprint(codec.canonical(content).decode("utf-8", "replace"))
         repeated = lane.repeats(kind.value)
         number = lane.emit(kind.value, fingerprint)
-        if repeated:
+        if repeated or self._started.replay.rehearsal is not None:
             return
         started = self._started
         update = StateUpdate(

@@ -19,11 +19,12 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing, suppress
+from contextvars import ContextVar
 from functools import partial
 from typing import NoReturn
 
 from redis_state import limits
-from redis_state.errors import BackendError, CursorGap
+from redis_state.errors import BackendError, CursorGap, LeaseLost
 from redis_state.models import SteeringEvent, SteeringEventType
 from redis_state.primitives.signal import Row
 from redis_state.store import RedisStateStore
@@ -36,6 +37,9 @@ log: logging.Logger = logging.getLogger(__name__)
 _AGAIN_S = 1.0
 # A run that ends before, without a checkpoint, need not subscribe.
 _FOLLOW_AFTER_S = 0.05
+
+# True in the asyncio task that runs compensations: what has ended the handler does not end it.
+UNDOING: ContextVar[bool] = ContextVar("redis_state_undoing", default=False)
 
 
 class TaskCancelled(BaseException):
@@ -134,6 +138,8 @@ class Inbox:
             if lane.deliveries:
                 return [self._read(row) for row in lane.deliveries.popleft().rows]
             lane.go_live()
+        if self._replay.rehearsal is not None and not self._has_for(lane):
+            await self._replay.rehearsal.end("inbox")
         try:
             async with asyncio.timeout(limits.timeout("timeout_s", timeout_s)):
                 while not self._has_for(lane):
@@ -169,6 +175,14 @@ class Inbox:
         ``steps`` and ``updates`` are what the task is about to do. Errors: TaskCancelled,
         TaskStopped.
         """
+        rehearsal = self._replay.rehearsal
+        if rehearsal is not None or UNDOING.get():
+            # Neither is steered, and neither is anything new of the handler's.
+            self.raise_if_over()
+            await self._recorded()
+            if rehearsal is not None:
+                rehearsal.move()
+            return
         if self._follower is None:
             self._follow_now()
         self.raise_if_over()
@@ -191,6 +205,10 @@ class Inbox:
     def raise_if_over(self) -> None:
         """Errors: TaskCancelled, LeaseLost."""
         over = self._over or self._replay.rewound or self._cancelled
+        if UNDOING.get() and not isinstance(over, LeaseLost):
+            over = self._replay.rewound
+        elif self._replay.rehearsal is not None and over is self._cancelled:
+            over = None
         if over is not None:
             raise over
 
@@ -248,6 +266,8 @@ class Inbox:
         """Return whether `_take` would return something."""
         if self._returned or lane.is_due:
             return True
+        if self._replay.rehearsal is not None:
+            return False
         if not self._holds_for(lane) or lane.withholds():
             return False
         return bool(self._waiting) or lane.is_due
@@ -265,16 +285,22 @@ class Inbox:
         due = lane.due()
         if due is not None:
             return [self._read(row) for row in due.rows]
-        loop = asyncio.get_running_loop()  # raises in a thread, before anything is taken
+        asyncio.get_running_loop()  # raises in a thread, before anything is taken
         events = list(self._waiting)
         self._waiting.clear()
         self._arrived.clear()
         rows = [self._store.steering.write(event) for event in events]
-        record = partial(self._record, *self._replay.delivering(lane, rows), lane)
-        self._recording[loop.create_task(record())] = record
+        self.record_soon(*self._replay.delivering(lane, rows), lane)
         return events
 
-    async def _record(self, entry: str, value: bytes, lane: Lane) -> None:
+    def record_soon(self, entry: str, value: bytes, lane: Lane | None = None) -> None:
+        """Record an entry of the journal before the handler's next checkpoint is passed."""
+        if self._replay.rehearsal is not None:
+            return
+        record = partial(self._record, entry, value, lane)
+        self._recording[asyncio.get_running_loop().create_task(record())] = record
+
+    async def _record(self, entry: str, value: bytes, lane: Lane | None) -> None:
         keys = self._store.tasks.keys(self._session_id, self._task_id)
         journals = Journals(self._store.base.scripts)
         await journals.record(keys, entry, value, run=self._replay, lane=lane)

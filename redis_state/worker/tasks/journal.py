@@ -29,7 +29,10 @@ _ASKED_FOR = (_STEP, "pause:", "child:", "signal:", "request:")
 
 @dataclass(frozen=True, slots=True)
 class StepNote:
-    """A step's note. Its result is there, unless it stands in ``chunks`` of their own."""
+    """A step's note. Its result is there, unless it stands in ``chunks`` of their own.
+
+    ``number`` is that of the call, see `CallOrder`; None where the order of calls means nothing.
+    """
 
     version: int
     epoch: int
@@ -39,6 +42,7 @@ class StepNote:
     chunks: int
     sha256: str = field(repr=False)
     result: Any = field(repr=False)
+    number: int | None = None
 
 
 class Journals:
@@ -76,6 +80,7 @@ class Journals:
         lane: Lane | None = None,
         checkpoint: bool = False,
         inline_bytes: int = INLINE_BYTES,
+        number: int | None = None,
     ) -> tuple[StepNote, Any]:
         """Record a step's result, once; return the recorded entry, and its result.
 
@@ -93,7 +98,7 @@ class Journals:
             entry=entry,
             checkpoint=checkpoint,
             chunks=chunks,
-            about=codec.encode([len(data), chunks, sha256]),
+            about=codec.encode([len(data), chunks, sha256, *_if_any(number)]),
             result=b"null" if large else data,
             lane=state_of(lane),
         )
@@ -151,8 +156,10 @@ def part_name(entry: str, number: int) -> bytes:
 def read_step(data: bytes) -> StepNote:
     """Read a step's note. Errors: ValueError."""
     version, epoch, at_ms, checkpoint, about, result = unpack(data, 6)
+    # Later versions may append values, and earlier ones wrote no number.
     size, chunks, sha256 = about[:3]
-    return StepNote(version, epoch, at_ms, checkpoint, size, chunks, sha256, result)
+    number = next(iter(about[3:]), None)
+    return StepNote(version, epoch, at_ms, checkpoint, size, chunks, sha256, result, number)
 
 
 def steps_of(journal: Mapping[str, Any]) -> list[tuple[str, StepNote]]:
@@ -178,6 +185,10 @@ def unvisited(recorded: Collection[str], requested: Collection[str]) -> list[str
         and entry not in requested
         and not any(outer in recorded for outer in _outer_steps(entry))
     )
+
+
+def _if_any(number: int | None) -> tuple[int, ...]:
+    return () if number is None else (number,)
 
 
 def _outer_steps(entry: str) -> Iterable[str]:

@@ -119,6 +119,14 @@ def asks_of(about: bytes | None) -> str | None:
     return None
 
 
+def number_of(about: bytes | None) -> int | None:
+    """Return the number of the call that opened a pause, see `CallOrder`, from its token."""
+    with suppress(codec.DecodeError, KeyError):
+        number = as_object(about or b"").get("number")
+        return number if isinstance(number, int) else None
+    return None
+
+
 def pause_token(started: StartedRun, entry: str) -> str:
     """Make the token of a task's pause: 192 bits, after its session's part of the key."""
     return token_of(started.state.session_id, started.secret, entry)

@@ -35,6 +35,7 @@ from redis_state.worker.tasks.pause_model import (
     decided_note,
     entry_name,
     name_of,
+    number_of,
     pause_token,
     policy_of,
 )
@@ -79,6 +80,7 @@ class TaskPauses:
             "on_timeout": question.on_timeout,
             "default": question.default,
             "asks": asks(question.reason, question.payload),
+            "number": started.order.number(entry),
         }
         about = {
             "name": question.name,
@@ -88,6 +90,7 @@ class TaskPauses:
             "on_timeout": question.on_timeout,
             "default": question.default,
             "revealed": question.reveal,
+            "number": note["number"],
         }
         reply = await self._scripts.open_pause(
             self._keys(state),
@@ -185,7 +188,11 @@ class TaskPauses:
             entry,
             key,
             {"approved": approved, "value": codec.plain(value)},
-            recorded={"name": name_of(entry, about), "asks": asks_of(about)},
+            recorded={
+                "name": name_of(entry, about),
+                "asks": asks_of(about),
+                "number": number_of(about),
+            },
             actor=actor,
             claim=idempotency_key or new_claim(),
         )
@@ -250,7 +257,11 @@ class TaskPauses:
             entry,
             key,
             policy_of(note),
-            recorded={"name": note.get("name", entry_name(entry)), "asks": note.get("asks")},
+            recorded={
+                "name": note.get("name", entry_name(entry)),
+                "asks": note.get("asks"),
+                "number": note.get("number"),
+            },
             actor=BY_TIMEOUT,
             claim=BY_TIMEOUT,
             overdue=True,

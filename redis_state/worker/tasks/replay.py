@@ -28,6 +28,7 @@ from redis_state.errors import InvalidTransition, JournalRewound, LeaseLost
 from redis_state.primitives.lease import HeldLease
 from redis_state.scripts import LaneState, Reply, ReplyCode, raw
 from redis_state.serialization import codec
+from redis_state.worker.tasks.rehearsal import Rehearsal
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -129,6 +130,16 @@ class Lane:
     def place(self) -> int:
         """How far it has come in this run."""
         return self._progress.place
+
+    @property
+    def was_found(self) -> bool:
+        """Whether earlier runs had it."""
+        return self._mine.reached > 0
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether it came further in earlier runs."""
+        return self._mine.place < self._mine.reached
 
     def restore(self, reached: int, emitted: Mapping[str, int]) -> None:
         """Set how far it came in earlier runs."""
@@ -232,6 +243,8 @@ class Replay:
         self._written: set[str] = set()
         # Set when the server refused because its history went back.
         self.rewound: JournalRewound | None = None
+        # Set in a run that only repeats what is recorded.
+        self.rehearsal: Rehearsal | None = None
         self.delivered: set[bytes] = set()
         # Called when the handler has done something: what was withheld may be due then.
         self.progressed: Callable[[], None] = lambda: None
@@ -301,6 +314,30 @@ class Replay:
             self._named[name] = self._own(name) if known is None else known
         return self._named[name]
 
+    def asyncio_tasks(self) -> set[asyncio.Task[Any]]:
+        """Return the other asyncio tasks of the handler that have called something."""
+        return {task for lanes in self._by_task.values() for task in lanes}
+
+    def is_behind(self, scope: str, *, own: bool, branch: str = "") -> bool:
+        """Return whether earlier runs came further than the running asyncio task.
+
+        Where it cannot be known which lane is the task's, all that may be count.
+        """
+        task = _running_task()
+        lanes: dict[asyncio.Task[Any], Lane] = dict(self._by_task.get(scope, {}))
+        lane = None if own or task is None else lanes.get(task)
+        if lane is not None and lane.was_found:
+            return lane.is_behind
+        if own or not branch:
+            progress = self._progress[scope]
+            return progress.place < progress.reached
+        known = [each for name, each in self._unclaimed.items() if _scope_of(name, each) == scope]
+        return any(
+            each.is_behind
+            for each in (*known, *lanes.values())
+            if each.about.branch.startswith(branch) or branch.startswith(each.about.branch or " ")
+        )
+
     def delivering(self, lane: Lane, rows: Sequence[SteeringRow]) -> tuple[str, bytes]:
         """Return name and value of the journal entry for steering that a lane receives now."""
         self._deliveries += 1
@@ -369,6 +406,10 @@ def _number(name: str, about: Sequence[str]) -> tuple[str, int]:
         return name, 0
     scope, _, number = name.rpartition(_BETWEEN)
     return scope, int(number)
+
+
+def _scope_of(name: str, lane: Lane) -> str:
+    return _number(name, astuple(lane.about))[0]
 
 
 def _likenesses(scope: str, about: LaneIdentity) -> list[tuple[str, ...]]:

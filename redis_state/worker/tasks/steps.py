@@ -35,6 +35,7 @@ from redis_state.worker.tasks.journal import (
     unvisited,
     without_result,
 )
+from redis_state.worker.tasks.patches import Patches
 from redis_state.worker.tasks.replay import Lane
 from redis_state.worker.tasks.retries import Retried, RetryPolicy, try_by
 from redis_state.worker.tasks.transitions import StartedRun
@@ -137,6 +138,10 @@ class Steps:
         # The steps that run, until they are recorded.
         self._working: Counter[str] = Counter()
         self._root = self._scope = NameScope()
+        self._patches = Patches(started, inbox)
+        self._calling: dict[str, asyncio.Task[Any]] = {}
+        # Called with each step that has failed.
+        self.failed: Callable[[str, Exception], None] = lambda _entry, _error: None
         self._made_in: NameScope | None = None
 
     def branch(self, name: str) -> Steps:
@@ -149,11 +154,13 @@ class Steps:
 
     def ask(self, kind: str, name: str) -> str:
         """Return the entry of the current use of a name, and count it."""
-        return self.ask_keyed(f"{kind}:{self._here.ask(kind, name)}")
+        return self.ask_keyed(f"{kind}:{self._here.ask(kind, name)}", counted=True)
 
-    def ask_keyed(self, entry: str) -> str:
+    def ask_keyed(self, entry: str, *, counted: bool = False) -> str:
         """Return an entry that is found without counting, and mark it as used."""
         self._requested.add(entry)
+        if _WORKING.get() is None:
+            self._started.order.begin(entry, own=self._root.home is _caller(), counted=counted)
         self.lane(entry).advance()
         return entry
 
@@ -162,6 +169,8 @@ class Steps:
         working = _WORKING.get() or self._root
         branch = "" if self._scope is self._root else self._scope.path
         own = working.home is _caller()
+        if working is self._root and not own:
+            self._started.order.sequential = False
         scope = working.attempt if emits else working.entry
         return self._started.replay.lane(scope, own=own, branch=branch, first=first)
 
@@ -223,6 +232,26 @@ class Steps:
             once = partial(work, *arguments, **options)
             return await self._counted(entry, self._do(entry, name, once, policy, self.lane()))
 
+    def patched(self, name: str) -> bool:
+        """Return whether this point is new to the task. See `TaskContext.patched`."""
+        return self._patches.answer(self._patch(name), self._has_passed)
+
+    def retire_patch(self, name: str) -> None:
+        """Check that no older path is needed. See `TaskContext.retire_patch`."""
+        self._patches.retire(self._patch(name), self._has_passed)
+
+    def _patch(self, name: str) -> str:
+        return self._here.peek("patch", name).rpartition("#")[0]
+
+    def _has_passed(self) -> bool:
+        """Return whether an earlier run has recorded something beyond this point."""
+        run, working = self._started.replay, _WORKING.get() or self._root
+        own = working.home is _caller()
+        if own and working is self._root and self._started.order.ahead:
+            return True
+        branch = "" if self._scope is self._root else self._scope.path
+        return run.is_behind(working.entry, own=own, branch=branch)
+
     def lane_of(self, key: str | None, kind: UpdateType, content: Any) -> Lane:
         """Return the lane of an update: that of its key, or of the running asyncio task."""
         if key is None:
@@ -256,20 +285,80 @@ class Steps:
         run = self._started.replay
         await self._journals.record(self._keys, entry, value, run=run, lane=self.lane())
 
+    async def check_call(self, entry: str) -> None:
+        """Report, or fail, if a new call stands where earlier runs recorded another one.
+
+        Call it before the work of something that is not recorded. In a run that fails by it every
+        later checkpoint raises the same. Errors: HandlerChanged; LeaseLost.
+        """
+        missed, rehearsal = self._started.order.missed_at(entry), self._started.replay.rehearsal
+        if missed is None:
+            return
+        if rehearsal is not None:
+            rehearsal.diverged = rehearsal.diverged or (entry, missed)
+            return
+        changed = HandlerChanged(self._keys.task_id, [missed], called=entry)
+        if self._policy.on_changed == "fail":
+            self._inbox.close(changed)
+            raise changed
+        log.warning("%s", changed)
+        content = {"notice": "handler_changed", "called": entry, "recorded": missed}
+        await self.report("diverged", content)
+
+    async def rehearsed(self, call: str) -> None:
+        """Wait for ever before a call that is not recorded, in a run that only rehearses."""
+        if self._started.replay.rehearsal is not None:
+            await self._started.replay.rehearsal.end(call)
+
+    def unused(self) -> list[str]:
+        """List what earlier runs recorded and this one has not used."""
+        return unvisited(self._started.journal.keys(), self._requested)
+
+    def unfinished(self) -> set[asyncio.Task[Any]]:
+        """Return the asyncio tasks of the handler that still run, without the one that asks."""
+        found = {*self._started.replay.asyncio_tasks(), *self._calling.values()}
+        return {task for task in found if not task.done()} - {asyncio.current_task()}
+
+    def ask_undo(self, name: str) -> str:
+        """Count a compensation's name, and return its place. Errors: InvalidField."""
+        if _WORKING.get() is not None:
+            raise InvalidField(
+                "undo",
+                "cannot be registered in the work of a step or of another undo, which a later run "
+                "does not do again: register it in the handler",
+            )
+        # A single sign at the front is no step's: what is done in it has names of its own.
+        return f"#{self._here.ask('undo', name)}"
+
+    async def undo(self, place: str, work: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+        """Run a compensation until it succeeds or its policy ends it. Errors: the work's last."""
+        policy = work.policy if isinstance(work, Retried) else self._policy.retry or RetryPolicy()
+        entry = f"undo:{place}"
+        name = place[1:].rpartition("#")[0]
+        await try_by(
+            policy,
+            partial(self._once, entry, name, partial(work, *arguments)),
+            waiting=_awaited,
+            failed=partial(self._attempt_failed, entry, policy.attempts),
+        )
+
     async def check_changed(self) -> None:
         """Report, or fail, if earlier runs recorded an entry that this one has not used.
 
         Call it at the end of a complete run. Errors: HandlerChanged; LeaseLost.
         """
-        missed = unvisited(self._started.journal.keys(), self._requested)
+        if isinstance(self._inbox.over, HandlerChanged):
+            # The handler handles every error.
+            raise self._inbox.over
+        missed = self.unused()
         # A handler that returns after a pause has caught what ends its run: another one follows.
-        if not missed or self._inbox.over is not None:
+        if not missed or self._inbox.over is not None or self._started.replay.rehearsal is not None:
             return
         changed = HandlerChanged(self._keys.task_id, missed)
         if self._policy.on_changed == "fail":
             raise changed
         log.warning("%s", changed)
-        await self._report("changed", {"notice": "handler_changed", "entries": missed})
+        await self.report("changed", {"notice": "handler_changed", "entries": missed})
 
     @property
     def _here(self) -> NameScope:
@@ -294,10 +383,34 @@ class Steps:
         *,
         checkpoint: bool = False,
     ) -> Any:
+        caller = asyncio.current_task()
+        if caller is not None:
+            self._calling[entry] = caller
+        try:
+            return await self._recorded_once(entry, name, work, policy, lane, checkpoint=checkpoint)
+        except Exception as error:
+            self.failed(entry, error)
+            raise
+        finally:
+            self._calling.pop(entry, None)
+            self._started.order.end(entry)
+
+    async def _recorded_once(
+        self,
+        entry: str,
+        name: str,
+        work: Callable[[], Any],
+        policy: RetryPolicy | None,
+        lane: Lane,
+        *,
+        checkpoint: bool = False,
+    ) -> Any:
         note = self._recorded.get(entry)
         await self._inbox.checkpoint(steps=0 if note is not None else 1)
         if isinstance(note, StepNote):
             return await self._journals.result(self._keys, entry, note)
+        await self.check_call(entry)
+        await self.rehearsed(entry)
         once = partial(self._once, entry, name, work)
         if policy is None or policy.attempts == 1:
             found = await once()
@@ -316,6 +429,7 @@ class Steps:
             lane=lane,
             checkpoint=checkpoint,
             inline_bytes=self._policy.inline_bytes,
+            number=self._started.order.number(entry),
         )
         self._recorded[entry] = without_result(note)
         return result
@@ -357,9 +471,9 @@ class Steps:
         task_id = self._keys.task_id
         log.warning("%s of task %s: attempt %d of %d: %s", entry, task_id, number, most, kind)
         content = {"notice": "attempt_failed", "entry": entry, "attempt": number, "of": most}
-        await self._report(f"{entry}!failed", content | {"error": kind})
+        await self.report(f"{entry}!failed", content | {"error": kind})
 
-    async def _report(self, lane: str, content: dict[str, Any]) -> None:
+    async def report(self, lane: str, content: dict[str, Any]) -> None:
         """Publish a notification, in a lane of its own. The run does not depend on it."""
         with suppress(BackendError):
             await self._emitter.emit(
@@ -370,6 +484,10 @@ class Steps:
 def effect_id(namespace: str, session_id: str, task_id: str, entry: str) -> str:
     """Return the effect id of a step: equal in every attempt, and unique to the step. 128 bits."""
     return codec.fingerprint("effect", namespace, session_id, task_id, entry)
+
+
+async def _awaited(attempt: Awaitable[T]) -> T:
+    return await attempt
 
 
 def _caller() -> object:

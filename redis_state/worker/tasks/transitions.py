@@ -40,6 +40,7 @@ from redis_state.stores.sessions.tasks import move_fields
 from redis_state.worker.guards import BudgetMeter
 from redis_state.worker.observe.tracing import carried
 from redis_state.worker.recovery.dead_letters import note_dead
+from redis_state.worker.tasks.call_order import CallOrder
 from redis_state.worker.tasks.journal import Journals, steps_of
 from redis_state.worker.tasks.moves import (
     announcement,
@@ -85,6 +86,7 @@ class StartedRun:
     trace: Mapping[str, str]
     secret: str = field(repr=False)
     replay: Replay = field(repr=False)
+    order: CallOrder = field(repr=False)
     steered: bool = True
     queue: str | None = None
     parent: str | None = None
@@ -300,6 +302,19 @@ class TaskTransitions:
             raise
         return True
 
+    async def wake_to_cancel(self, state: TaskState, reason: str | None) -> None:
+        """Make a PAUSED task PENDING, because it has something to undo before it is CANCELLED.
+
+        The watch list has it before: a crash afterwards leaves it PENDING and to be queued. Errors:
+        InvalidTransition if it does not wait any more.
+        """
+        await self.inspect_soon(state.session_id, state.task_id)
+        content = {"status": TaskStatus.PENDING.value, "cancelled": reason or True}
+        fields = move_fields(TaskStatus.PENDING)
+        await self._move(
+            state, TaskStatus.PENDING, fields, content, from_states=(TaskStatus.PAUSED,)
+        )
+
     async def dead_letter(self, session_id: str, task_id: str, *, died: int) -> bool:
         """Fail a task whose owner's lease expired, because ``died`` owners did so in a row.
 
@@ -374,6 +389,7 @@ class TaskTransitions:
             journal=journal,
             secret=job["secret"],
             replay=Replay(held, journal, known=known),
+            order=CallOrder(journal),
             steered=steered,
             # Counted up by `start_task` when it takes over, and set back by a clean end of a run.
             taken_over=found.crashes > 0,

@@ -225,7 +225,7 @@ async def test_a_cursor_that_names_no_log_is_one_of_its_own(
 class Unrecorded(Inbox):
     """What is received, without a run in whose journal it would be recorded."""
 
-    async def _record(self, entry: str, value: bytes, lane: Lane) -> None:
+    async def _record(self, entry: str, value: bytes, lane: Lane | None) -> None:
         pass
 
 

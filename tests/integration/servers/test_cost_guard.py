@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 from types import FrameType
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
@@ -81,6 +81,8 @@ BOUNDS_ALONE: dict[str, tuple[Operation, Cost]] = {
     "save": (save, Cost(340, 7.5, 1240)),
     "load": (load, Cost(280, 1.6, 225)),
 }
+# One after the other, each recorded before the next begins.
+STEP = Cost(640, 18, 470)
 # Each is heard alone, as a rule.
 CALLS_PER_MESSAGE = 140
 
@@ -101,6 +103,31 @@ async def test_an_operation_costs_no_more_than_it_did(
     assert cost.python_calls <= bound.python_calls
     assert cost.commands <= bound.commands
     assert cost.bytes_sent <= bound.bytes_sent
+
+
+async def test_a_durable_step_costs_no_more_than_it_did(store: RedisStateStore) -> None:
+    pytest.importorskip("arq", reason="needs the worker extra")
+    from redis_state.worker import TaskContext  # noqa: PLC0415 - needs the extra
+    from tests.support.runs import make, run_once  # noqa: PLC0415
+
+    found: list[Cost] = []
+
+    async def handler(ctx: TaskContext) -> None:
+        await ctx.step("work", int, 1)
+        commands, sent = await _server_counts(store)
+        with _Calls() as calls:
+            for _ in range(OPERATIONS):
+                await ctx.step("work", int, 1)
+        commands_after, sent_after = await _server_counts(store)
+        counted = (calls.count, commands_after - commands, sent_after - sent)
+        found.append(Cost(*(count / OPERATIONS for count in counted)))
+
+    await make(store)
+    await run_once(store, handler)
+    print("step", *found)  # noqa: T201 - shown when it fails
+    assert found[0].python_calls <= STEP.python_calls
+    assert found[0].commands <= STEP.commands
+    assert found[0].bytes_sent <= STEP.bytes_sent
 
 
 async def test_hearing_a_message_costs_no_more_than_it_did(store: RedisStateStore) -> None:
@@ -140,9 +167,10 @@ class _Calls:
 
     count = 0
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> Self:
         self._former = sys.getprofile()
         sys.setprofile(self._called)
+        return self
 
     def __exit__(self, *_: object) -> None:
         sys.setprofile(self._former)

@@ -1,0 +1,67 @@
+"""A run that repeats what is recorded and does nothing new.
+
+Each call gets its record, as in every replay. A call that has none waits for ever. That is the end
+of the journal for its asyncio task, and the others come to theirs. Nothing is written, and nothing
+is published. What watches the run ends it.
+
+A task whose handler has failed is rehearsed to have its compensations registered again. Stored
+journals are rehearsed to find out whether changed code fits them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Mapping
+from typing import NoReturn
+
+# How long a run that waits somewhere may do nothing before it is taken for one that does no more.
+IDLE_S = 5.0
+
+
+class Rehearsal:
+    """The rehearsal of one run.
+
+    ``errors`` are the steps that have failed, with the kind and the text of the error: they fail
+    again, so that a handler that has handled the error takes the same path.
+    """
+
+    def __init__(self, errors: Mapping[str, tuple[str, str]] | None = None) -> None:
+        # The calls that wait at the end of the journal.
+        self.waiting: list[str] = []
+        # A new call, and what is recorded in its place.
+        self.diverged: tuple[str, str] | None = None
+        self.moved: asyncio.Event = asyncio.Event()
+        self._errors = errors or {}
+
+    def move(self) -> None:
+        """Note that the handler has come further."""
+        self.moved.set()
+
+    async def end(self, call: str) -> NoReturn:
+        """Wait for ever, where nothing is recorded; or fail again. Errors: that of the call."""
+        failed = self._errors.get(call)
+        if failed is not None:
+            raise error_again(*failed)
+        self.waiting.append(call)
+        self.move()
+        await asyncio.get_running_loop().create_future()
+        raise AssertionError("a rehearsal never returns from the end of the journal")
+
+
+def kind_of_error(error: BaseException) -> str:
+    """Return the class of an error as text, for `error_again`."""
+    return f"{type(error).__module__}:{type(error).__qualname__}"
+
+
+def error_again(kind: str, text: str) -> Exception:
+    """Make an error of a recorded class, with its text alone; a RuntimeError if it is not known."""
+    module, _, name = kind.partition(":")
+    found: object = sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if isinstance(found, type) and issubclass(found, Exception):
+        error = found.__new__(found, text)
+        error.args = (text,)
+        return error
+    return RuntimeError(f"{name}: {text}")
