@@ -4,6 +4,7 @@
     ├── CallerError            the call was wrong; nothing was sent
     │   ├── ConfigError            a setting or an address cannot be used
     │   ├── InvalidField           an argument of a wrong type or shape, named
+    │   ├── InvalidDecision        a pause's value does not fit the pause's form
     │   ├── SteeringValidationError    a steering payload breaks the rules of its type
     │   ├── MissingCapability      a store lacks methods that a feature needs
     │   ├── MemoryBudgetExceeded   a turn exceeds a memory's budget
@@ -83,6 +84,21 @@ class InvalidField(CallerError, ValueError):
         super().__init__(f"{field}{' ' if problem.startswith('must ') else ': '}{problem}")
         self.field = field
         self.problem = problem
+
+
+class InvalidDecision(CallerError, ValueError):
+    """A value does not fit the form of its pause. Nothing was written; the pause stays open.
+
+    ``errors`` has the first ten broken rules, each with the path in the value: ``("$.limit",
+    "maximum 1000")``. ``path`` and ``rule`` are those of the first. A name in a path that the form
+    does not mention is ``*``: the value itself is in no part of the error.
+    """
+
+    def __init__(self, errors: Sequence[tuple[str, str]]) -> None:
+        broken = "; ".join(f"{path}: {rule}" for path, rule in errors)
+        super().__init__(f"the value does not fit the form: {broken}")
+        self.errors: list[tuple[str, str]] = list(errors)
+        self.path, self.rule = self.errors[0]
 
 
 class SteeringValidationError(CallerError, ValueError):

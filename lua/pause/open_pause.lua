@@ -4,7 +4,7 @@
 -- KEYS announcement.rows        stream of the session's updates
 -- KEYS announcement.ids         hash: its ids
 -- KEYS announcement.topic_rows  list: the task's index in it
--- KEYS token                    hash: state, payload, task, order, opened, expires
+-- KEYS token                    hash: state, payload, task, order, opened, expires and the fields given
 -- KEYS journal                  hash: entry -> JSON, lane:<name> -> JSON, entries
 -- KEYS pauses                   zset: key of a token -> expiry in ms: the session's open pauses
 -- ARGV announcement.channel     channel
@@ -23,6 +23,7 @@
 -- ARGV announcement.row         the update that tells of the pause
 -- ARGV lane.entry               entry of the journal, '' for none
 -- ARGV lane.state               JSON: where the lane stands then
+-- ARGV extra..                  names and values, in turn: further fields of the token
 -- Returns
 --   {'OK', note, left_ms, entries}  what the journal holds, of this call or an earlier one; 0 ms if it
 --                          is not open; how many entries the journal has
@@ -49,7 +50,7 @@ if found[1] ~= 'RUNNING' then return { 'DENIED', found[1] or '' } end
 announce(announcement, task_id, now)
 local expires = string.format('%.0f', now + token_ttl_ms)
 redis.call('HSET', token, 'state', 'open', 'payload', about, 'task', owner, 'order', found[2],
-  'opened', string.format('%.0f', now), 'expires', expires)
+  'opened', string.format('%.0f', now), 'expires', expires, unpack(extra))
 redis.call('PEXPIRE', token, token_ttl_ms + keep_ms)
 redis.call('HSET', journal, entry, note)
 entries = journal_count(journal, lane.entry, lane.state)

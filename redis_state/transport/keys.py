@@ -312,8 +312,9 @@ class Keys:
         return self._key("session_id", session_id, f"lease:{escape('task_id', task_id)}")
 
     def session_token(self, token: str) -> str | None:
-        """hash: state, payload, task, order, opened, expires, claim, by, at, decision: a pause of a
-        worker's task, named by the token's digest. Its timeout, then `resolved_token_ttl`.
+        """hash: state, payload, task, order, opened, expires, schema, claim, actor, at, decision: a
+        pause of a worker's task, named by the token's digest. Its timeout, then
+        `resolved_token_ttl`.
         """
         pause_id = token if is_pause_id(token) else pause_id_of(token)
         if pause_id is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import replace
 from typing import Any, Self
@@ -150,8 +150,9 @@ class TaskClient:
         The same ``event_id`` is the same event: name one if you may repeat the call.
 
         APPROVE and REJECT with a ``resume_token`` resolve that pause of this task, see `resolve`.
-        The stored event names the token by its digest. CANCEL also cancels a waiting task, see
-        `cancel`. PRIORITIZE moves a queued task.
+        The value is the payload's ``value``, else its ``decision``. The stored event names the
+        token by its digest. CANCEL also cancels a waiting task, see `cancel`. PRIORITIZE moves a
+        queued task.
 
         Errors: SteeringValidationError if the payload breaks the rules of its type; TaskUnknown;
         InvalidTransition if the task is terminal, unless it received this event before; those of
@@ -167,19 +168,21 @@ class TaskClient:
         )
         validate_steering_event(event)
         token = event.payload.get("resume_token")
-        if not (
-            event_type in _DECISIONS and token
-        ):  # for decisions, `resolve` reports the first caller
-            await self._check_steerable(event, repeated=event_id is not None)
-        await self.store.save_steering(event if token is None else _naming_token(event))
         if event_type in _DECISIONS and token:
-            approved = event_type is SteeringEventType.APPROVE
-            value = event.payload.get("decision")
-            task = (session_id, task_id)
+            # A value that does not fit leaves no event; `resolve` reports the first caller.
             await self._resolve(
-                token, approved, value, actor=source, idempotency_key=event.event_id, task=task
+                token,
+                event_type is SteeringEventType.APPROVE,
+                event.payload.get("value", event.payload.get("decision")),
+                actor=source,
+                idempotency_key=event.event_id,
+                task=(session_id, task_id),
+                before=lambda: self.store.save_steering(_naming_token(event)),
             )
-        elif event_type is SteeringEventType.CANCEL:
+            return event
+        await self._check_steerable(event, repeated=event_id is not None)
+        await self.store.save_steering(event if token is None else _naming_token(event))
+        if event_type is SteeringEventType.CANCEL:
             reason, hard = event.payload.get("reason"), event.payload.get("hard") is True
             await self._children.cancel_waiting(session_id, task_id, reason, hard=hard)
         elif event_type is SteeringEventType.PRIORITIZE:
@@ -250,10 +253,15 @@ class TaskClient:
         The same ``idempotency_key`` repeated with the same decision gets the same answer, and
         queues again.
 
-        Errors: TokenResolved (by whom, when, with what) for every later caller, and for a claim
-        with another decision; TokenUnknown, also once the token has expired; InvalidTransition if
-        the task is terminal; BackendUnavailable, also if the pause is decided and the queue is
-        unreachable: repeat the call with the same ``idempotency_key``.
+        A pause may have a form: see `TaskContext.open_pause`. An approval's value must fit it. A
+        rejection's value is free, a reason for example.
+
+        Errors: InvalidDecision for a value that does not fit: the pause stays open; ConfigError if
+        the extra ``forms`` is needed to check it; TokenResolved (by whom, when, with what) for
+        every later caller, and for a claim with another decision; TokenUnknown, also once the token
+        has expired; InvalidTransition if the task is terminal; BackendUnavailable, also if the
+        pause is decided and the queue is unreachable: repeat the call with the same
+        ``idempotency_key``.
         """
         return await self._resolve(
             token, approved, value, actor=actor or process_name(), idempotency_key=idempotency_key
@@ -274,6 +282,7 @@ class TaskClient:
         actor: str,
         idempotency_key: str | None,
         task: tuple[str, str] | None = None,
+        before: Callable[[], Awaitable[object]] | None = None,
     ) -> TaskState | None:
         with telemetry.deciding() as span:
             decided = await self._pausing.decide(
@@ -283,6 +292,7 @@ class TaskClient:
                 actor=actor,
                 idempotency_key=idempotency_key,
                 task=task,
+                before=before,
             )
             session_id, task_id = decided.session_id, decided.task_id
             clock = self.store.transport.commands.time()

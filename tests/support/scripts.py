@@ -297,6 +297,7 @@ async def open_pause(
     mark: bytes | None = None,
     entry: str = "pause:x#1",
     ttl_ms: int = HOUR,
+    **extra: bytes,
 ) -> Reply:
     """Open a pause under a token."""
     return await scripts.open_pause(
@@ -308,6 +309,7 @@ async def open_pause(
         note=b"open",
         owner=b"owner",
         about=b"about",
+        extra=extra,
         token_ttl_ms=ttl_ms,
         keep_ms=HOUR,
         ttl_ms=HOUR,

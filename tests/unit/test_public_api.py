@@ -25,6 +25,7 @@ PUBLIC = [
     "CorruptState",
     "CursorGap",
     "HandlerChanged",
+    "InvalidDecision",
     "InvalidField",
     "InvalidTransition",
     "JournalRewound",

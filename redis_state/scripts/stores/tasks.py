@@ -103,6 +103,7 @@ class TaskScripts(ScriptRunner):
         note: bytes,
         owner: bytes,
         about: bytes,
+        extra: Mapping[str, bytes],
         token_ttl_ms: int,
         keep_ms: int,
         ttl_ms: int,

@@ -33,7 +33,8 @@ class OpenPause:
 
     ``pause_id`` names it for everybody and is what its CHECKPOINT update carries. It and ``token``
     are None for one that was not to be revealed. ``on_timeout`` is what happens at
-    ``expires_at``: ``"fail"``, ``"reject"``, or ``"resume"`` with ``default``.
+    ``expires_at``: ``"fail"``, ``"reject"``, or ``"resume"`` with ``default``. ``schema`` is the
+    form of an approval's value, a JSON schema.
     """
 
     session_id: str
@@ -48,6 +49,7 @@ class OpenPause:
     default: Any = field(repr=False)
     token: str | None = field(repr=False)
     pause_id: str | None = None
+    schema: dict[str, Any] | None = field(default=None, repr=False)
 
 
 async def list_open_pauses(
@@ -70,7 +72,7 @@ class _Reading:
 
     async def read(self, tag: str | None) -> list[OpenPause]:
         found: list[OpenPause] = []
-        async for _, token, task in self._open(-1, "payload", "job"):
+        async for _, token, task in self._open(-1, ("payload", "schema"), ("job",)):
             pause = self._pause(token, task)
             found += [] if pause is None else [pause]
         wanted = [pause for pause in found if tag is None or tag in pause.tags]
@@ -80,26 +82,26 @@ class _Reading:
         return [(now - int(token["opened"])) / 1000 async for now, token, _ in self._open(most - 1)]
 
     async def _open(
-        self, last: int, *more: str
+        self, last: int, of_token: Sequence[str] = (), of_task: Sequence[str] = ()
     ) -> AsyncGenerator[tuple[int, Fields, Fields], None]:
         """Yield the time in ms, the token and the task of each open pause, up to the ``last``.
 
-        ``more`` fields, one of the token and one of the task, are read too.
+        The named fields of the token and the task are read too.
         """
         members: list[bytes] = await self._commands.zrange(self._index, 0, last)
         for start in range(0, len(members), _SLICE):
-            for found in await self._open_of(members[start : start + _SLICE], more):
+            for found in await self._open_of(members[start : start + _SLICE], of_token, of_task):
                 yield found
 
     async def _open_of(
-        self, members: Sequence[bytes], more: Sequence[str]
+        self, members: Sequence[bytes], of_token: Sequence[str], of_task: Sequence[str]
     ) -> list[tuple[int, Fields, Fields]]:
         now = ms_of(await self._commands.time())
-        names = (*_TOKEN_FIELDS, *more[:1])
+        names = (*_TOKEN_FIELDS, *of_token)
         requested = [self._commands.hmget(key, *names) for key in members]
         tokens = [_fields(names, await answer) for answer in requested]
         owners = [token["task"] for token in tokens if token["task"]]
-        tasks = await self._tasks(owners, (*_TASK_FIELDS, *more[1:]))
+        tasks = await self._tasks(owners, (*_TASK_FIELDS, *of_task))
         found: list[tuple[int, Fields, Fields]] = []
         closed: list[bytes] = []
         for key, token in zip(members, tokens, strict=True):
@@ -142,6 +144,7 @@ class _Reading:
                 default=about["default"],
                 token=decides,
                 pause_id=decides and pause_id_of(decides),
+                schema=None if token["schema"] is None else as_object(token["schema"]),
             )
 
         place = f"pause {entry} of task {task_id}"

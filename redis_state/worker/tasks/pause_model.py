@@ -15,13 +15,14 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Literal, TypedDict, cast
 
-from redis_state.errors import InvalidField, PauseTimeout
+from redis_state.errors import InvalidDecision, InvalidField, PauseTimeout
 from redis_state.scripts import raw
 from redis_state.serialization import codec
 from redis_state.serialization.rows import as_object
 from redis_state.settings import Settings
 from redis_state.stores.base import ms
 from redis_state.transport.keys import escape, pause_id_of
+from redis_state.worker.tasks.forms import PauseForm
 from redis_state.worker.tasks.transitions import StartedRun
 
 OnTimeout = Literal["fail", "reject", "resume"]
@@ -65,6 +66,7 @@ class PauseOptions(TypedDict, total=False):
     default: Any
     tags: Sequence[str]
     key: str | None
+    schema: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,7 @@ class PauseRequest:
     on_timeout: OnTimeout
     default: Any = field(repr=False)
     reveal: bool
+    form: PauseForm | None = None
 
     @classmethod
     def read(
@@ -94,6 +97,9 @@ class PauseRequest:
             raise InvalidField("on_timeout", "needs fail, reject or resume")
         if "default" in options and on_timeout != "resume":
             raise InvalidField("default", "needs on_timeout='resume'")
+        form, default = _form(options), codec.plain(options.get("default"))
+        if form is not None and on_timeout == "resume":
+            _check_default(form, default)
         return cls(
             name=reason if name is None else name,
             reason=reason,
@@ -101,9 +107,14 @@ class PauseRequest:
             tags=_tags(options.get("tags", ())),
             timeout_ms=_timeout_ms(settings, options.get("timeout")),
             on_timeout=on_timeout,
-            default=codec.plain(options.get("default")),
+            default=default,
             reveal=reveal,
+            form=form,
         )
+
+    def extra(self) -> dict[str, bytes]:
+        """Return what its token has beside what every pause's has."""
+        return {} if self.form is None else {"schema": codec.encode(self.form.schema)}
 
 
 def asks(reason: str, payload: Any) -> str:
@@ -142,12 +153,19 @@ def name_of(entry: str, about: bytes | None) -> str:
     return entry_name(entry)
 
 
-def decision_of(entry: str, note: dict[str, Any]) -> Decision:
-    """Read a decided pause's note. Errors: PauseTimeout if its policy is to fail."""
+def decision_of(entry: str, note: dict[str, Any], form: PauseForm | None = None) -> Decision:
+    """Read a decided pause's note, and an approval's value as its form says.
+
+    Errors: PauseTimeout if its policy is to fail; InvalidDecision if the value breaks a rule of the
+    form's type that no schema says.
+    """
     policy = note.get("timed_out")
     if policy == "fail":
         raise PauseTimeout(str(note.get("name", entry_name(entry))))
-    return Decision(bool(note["approved"]), note["value"], str(note["actor"]), policy is not None)
+    approved, value = bool(note["approved"]), note["value"]
+    if approved and form is not None:
+        value = form.typed(value)
+    return Decision(approved, value, str(note["actor"]), policy is not None)
 
 
 def decided_note(decision: dict[str, Any], *, actor: str) -> dict[str, Any]:
@@ -159,6 +177,20 @@ def policy_of(note: dict[str, Any]) -> dict[str, Any]:
     """Decide as a pause's policy says. One whose note is lost fails."""
     policy = note.get("on_timeout", "fail")
     return {"approved": policy == "resume", "value": note.get("default"), "timed_out": policy}
+
+
+def _form(options: PauseOptions) -> PauseForm | None:
+    given = options.get("schema")
+    return None if given is None else PauseForm.read(given)
+
+
+def _check_default(form: PauseForm, default: Any) -> None:
+    try:
+        form.check(default)
+    except InvalidDecision as error:
+        raise InvalidField(
+            "default", f"does not fit the schema: {error.path}: {error.rule}"
+        ) from None
 
 
 def _tags(tags: Sequence[str]) -> list[str]:

@@ -8,6 +8,7 @@ on the same token. So an approval, a rejection and the deadline in one milliseco
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -24,7 +25,8 @@ from redis_state.stores.base import ms
 from redis_state.stores.sessions.tasks import move_fields
 from redis_state.transport.clock import ms_of
 from redis_state.transport.commands import Commands
-from redis_state.transport.keys import is_pause_id, pause_id_of
+from redis_state.transport.keys import pause_id_of
+from redis_state.worker.tasks.forms import check_value, form_value
 from redis_state.worker.tasks.journal import state_of
 from redis_state.worker.tasks.moves import announcement, raise_refused, status_update
 from redis_state.worker.tasks.pause_model import (
@@ -38,6 +40,7 @@ from redis_state.worker.tasks.pause_model import (
     pause_token,
     policy_of,
 )
+from redis_state.worker.tasks.pause_tokens import find_pause
 from redis_state.worker.tasks.replay import Lane
 from redis_state.worker.tasks.transitions import StartedRun, TaskTransitions
 
@@ -98,6 +101,7 @@ class TaskPauses:
             note=codec.encode(note),
             owner=codec.encode([state.session_id, state.task_id, entry]),
             about=codec.encode(about),
+            extra=question.extra(),
             token_ttl_ms=question.timeout_ms,
             keep_ms=self._keep_ms,
             ttl_ms=self._store.tasks.ttl_ms(TaskStatus.RUNNING.value),
@@ -155,45 +159,46 @@ class TaskPauses:
         actor: str,
         idempotency_key: str | None = None,
         task: tuple[str, str] | None = None,
+        before: Callable[[], Awaitable[object]] | None = None,
     ) -> Decided:
         """Decide a pause, once, and make its task PENDING if it waits for it, in one step.
 
         ``token`` is the token or the pause's id, which decides only revealed pauses. The same
         ``idempotency_key`` repeated with the same decision gets the same answer. ``task`` is the
-        session and the task to which the pause must belong. The watch list has the task before: a
-        crash afterwards leaves it PENDING, known and not queued.
+        session and the task to which the pause must belong. ``before`` is called once the value
+        has been checked. The watch list has the task before: a crash afterwards leaves it PENDING,
+        known and not queued.
 
-        Errors: TokenResolved for every later caller; TokenUnknown; InvalidTransition if the task is
-        terminal.
+        Errors: InvalidDecision if an approval's value does not fit the pause's form: nothing was
+        written; TokenResolved for every later caller; TokenUnknown; InvalidTransition if the task
+        is terminal.
         """
-        key = self._token_key(token)
-        owner, is_open, about = await self._commands.hmget(key, "task", "state", "payload")
-        if not owner:
-            raise TokenUnknown(expired=False)
-        session_id, task_id, entry = codec.decode(owner)
-        if task not in (None, (session_id, task_id)):
-            raise TokenUnknown(expired=False)
-        if is_pause_id(token) and not as_object(about or b"{}").get("revealed"):
-            raise TokenUnknown(expired=False)
-        state = await self._store.tasks.load(session_id, task_id)
+        found = await find_pause(self._store, token, task=task)
+        schema = found.schema()
+        value = codec.plain(value) if schema is None else form_value(value)
+        if schema is not None and approved and found.is_open:
+            check_value(schema, value)
+        if before is not None:
+            await before()
+        state = await self._store.tasks.load(found.session_id, found.task_id)
         if state is None:
             raise TokenUnknown(expired=True)
-        if is_open == b"open" and not state.status.is_terminal:
+        if found.is_open and not state.status.is_terminal:
             await self._inspect_soon(state)
         reply = await self._decide(
             state,
-            entry,
-            key,
-            {"approved": approved, "value": codec.plain(value)},
-            recorded={"name": name_of(entry, about), "asks": asks_of(about)},
+            found.entry,
+            found.key,
+            {"approved": approved, "value": value},
+            recorded={"name": name_of(found.entry, found.about), "asks": asks_of(found.about)},
             actor=actor,
             claim=idempotency_key or new_claim(),
         )
         if reply.word is ReplyCode.DENIED:
-            raise InvalidTransition(task_id, current=reply.text(0), wanted="PENDING")
+            raise InvalidTransition(found.task_id, current=reply.text(0), wanted="PENDING")
         runs = int(raise_unless_won(reply).facts[1])
-        await self._unlist(key)
-        return Decided(session_id, task_id, runs)
+        await self._unlist(found.key)
+        return Decided(found.session_id, found.task_id, runs)
 
     async def expire(self, session_id: str, task_id: str) -> int | None:
         """See `expire_pauses`."""
@@ -350,6 +355,8 @@ async def expire_pauses(store: RedisStateStore, session_id: str, task_id: str) -
 def _checkpoint(state: TaskState, question: PauseRequest, token: str) -> StateUpdate:
     content: dict[str, Any] = {"reason": question.reason, "payload": question.payload}
     content |= {"pause": question.name, "tags": question.tags}
+    if question.form is not None:
+        content["schema"] = question.form.schema
     if question.reveal:
         content["pause_id"] = pause_id_of(token)
     return StateUpdate(
