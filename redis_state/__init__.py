@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from redis_state.errors import (
+    AlreadyVoted,
     AuthenticationFailed,
     BackendError,
     BackendUnavailable,
@@ -14,6 +15,7 @@ from redis_state.errors import (
     Conflict,
     CorruptState,
     CursorGap,
+    DelegationRefused,
     HandlerChanged,
     InvalidDecision,
     InvalidField,
@@ -25,6 +27,7 @@ from redis_state.errors import (
     MemoryBudgetExceeded,
     MissingCapability,
     NoConnection,
+    NotADecider,
     NotFound,
     OutcomeUnknown,
     PauseTimeout,
@@ -53,6 +56,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AgentWorker",
+    "AlreadyVoted",
     "AuthenticationFailed",
     "BackendError",
     "BackendUnavailable",
@@ -62,6 +66,7 @@ __all__ = [
     "Conflict",
     "CorruptState",
     "CursorGap",
+    "DelegationRefused",
     "HandlerChanged",
     "InvalidDecision",
     "InvalidField",
@@ -73,6 +78,7 @@ __all__ = [
     "MemoryBudgetExceeded",
     "MissingCapability",
     "NoConnection",
+    "NotADecider",
     "NotFound",
     "OutcomeUnknown",
     "PauseTimeout",

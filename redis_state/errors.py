@@ -16,6 +16,9 @@
     │   │   ├── SessionBusy            another caller executes the session
     │   │   ├── LeaseLost              the epoch is no longer the current one
     │   │   ├── TokenResolved          the token is already resolved: by whom, when and how
+    │   │   ├── AlreadyVoted           the actor has voted otherwise: when and which way
+    │   │   ├── NotADecider            the pause names others to decide it
+    │   │   ├── DelegationRefused      the vote cannot be handed to this actor
     │   │   ├── InvalidTransition      the task's status does not allow the change
     │   │   └── LimitReached           the limit of pending things is reached
     │   └── NotFound               there is none, or no longer
@@ -212,6 +215,40 @@ class TokenResolved(Conflict):
         self.actor = actor
         self.at_ms = at_ms
         self.decision = decision
+
+
+class AlreadyVoted(Conflict):
+    """``actor`` has voted on the pause: at ``at_ms``, and ``approved`` or not. A vote stands."""
+
+    def __init__(self, actor: str, *, at_ms: int, approved: bool) -> None:
+        way = "approved" if approved else "rejected"
+        super().__init__(f"{actor} has {way} the pause at {_moment(at_ms)}: a vote stands")
+        self.actor = actor
+        self.at_ms = at_ms
+        self.approved = approved
+
+
+class NotADecider(Conflict):
+    """``actor`` is not, or no longer, among those who decide the pause.
+
+    ``delegated_to`` has the vote now, if the actor has delegated it.
+    """
+
+    def __init__(self, actor: str, *, delegated_to: str | None = None) -> None:
+        why = f"the vote was delegated to {delegated_to}" if delegated_to else "others are named"
+        super().__init__(f"{actor} does not decide this pause: {why}")
+        self.actor = actor
+        self.delegated_to = delegated_to
+
+
+class DelegationRefused(Conflict):
+    """``actor`` cannot hand the vote to ``to``, for ``reason``. Name another one."""
+
+    def __init__(self, actor: str, to: str, *, reason: str) -> None:
+        super().__init__(f"{actor} cannot hand the vote to {to}: {reason}")
+        self.actor = actor
+        self.to = to
+        self.reason = reason
 
 
 class TokenUnknown(NotFound):

@@ -38,6 +38,8 @@ class ReplyCode(StrEnum):
     AGAIN = "AGAIN"
     GAP = "GAP"
     REWOUND = "REWOUND"
+    COUNTED = "COUNTED"
+    REFUSED = "REFUSED"
 
 
 _WORDS = {word.value.encode(): word for word in ReplyCode}

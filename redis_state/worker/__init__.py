@@ -8,6 +8,7 @@ from redis_state.worker.context import TaskContext, TaskHandedBack
 from redis_state.worker.guards import Budget, Guard, Spent, TaskStopped, guarded
 from redis_state.worker.observe.registry import WorkerInfo, WorkerRegistry
 from redis_state.worker.run import Handler
+from redis_state.worker.tasks.ballots import Decider, Escalate, Escalation, Vote
 from redis_state.worker.tasks.children import ChildTask
 from redis_state.worker.tasks.inbox import TaskCancelled
 from redis_state.worker.tasks.open_pauses import OpenPause
@@ -22,7 +23,10 @@ __all__ = [
     "AgentWorker",
     "Budget",
     "ChildTask",
+    "Decider",
     "Decision",
+    "Escalate",
+    "Escalation",
     "FullSnapshot",
     "Guard",
     "Handler",
@@ -38,6 +42,7 @@ __all__ = [
     "TaskHandedBack",
     "TaskStopped",
     "TaskView",
+    "Vote",
     "WorkerInfo",
     "WorkerRegistry",
     "cleanup_cron",

@@ -31,7 +31,12 @@ from redis_state.worker.observe import tracing as telemetry
 from redis_state.worker.observe.registry import WorkerInfo, WorkerRegistry
 from redis_state.worker.recovery.dead_letters import list_dead
 from redis_state.worker.tasks.children import ChildTasks
-from redis_state.worker.tasks.open_pauses import OpenPause, list_open_pauses
+from redis_state.worker.tasks.deciders import delegate_vote
+from redis_state.worker.tasks.open_pauses import (
+    OpenPause,
+    list_open_pauses,
+    read_open_pause,
+)
 from redis_state.worker.tasks.pauses import TaskPauses
 from redis_state.worker.tasks.snapshots import FullSnapshot, Snapshots, StepSnapshot
 from redis_state.worker.tasks.stream import (
@@ -256,7 +261,11 @@ class TaskClient:
         A pause may have a form: see `TaskContext.open_pause`. An approval's value must fit it. A
         rejection's value is free, a reason for example.
 
-        Errors: InvalidDecision for a value that does not fit: the pause stays open; ConfigError if
+        A pause may name who decides it. Then ``actor`` must be one of them, and the call is a vote:
+        the task is not resumed before the deciding one. The same vote repeated is the same vote.
+
+        Errors: InvalidDecision for a value that does not fit: the pause stays open; AlreadyVoted,
+        NotADecider for a vote that does not count; ConfigError if
         the extra ``forms`` is needed to check it; TokenResolved (by whom, when, with what) for
         every later caller, and for a claim with another decision; TokenUnknown, also once the token
         has expired; InvalidTransition if the task is terminal; BackendUnavailable, also if the
@@ -268,10 +277,36 @@ class TaskClient:
         )
 
     async def pauses(
-        self, session_id: str | None = None, *, tag: str | None = None
+        self,
+        session_id: str | None = None,
+        *,
+        tag: str | None = None,
+        decider: str | None = None,
     ) -> list[OpenPause]:
-        """List the open pauses of a session or of all, the oldest first."""
-        return await list_open_pauses(self.store, session_id, tag=tag)
+        """List the open pauses of a session or of all, the oldest first.
+
+        ``decider`` lists what this actor may decide now: the actor is named and has not voted, or
+        nobody is named.
+        """
+        return await list_open_pauses(self.store, session_id, tag=tag, decider=decider)
+
+    async def pause(self, token: str) -> OpenPause | None:
+        """Return the open pause of a token or a public id; None if it is not open any more.
+
+        Errors: TokenUnknown.
+        """
+        return await read_open_pause(self.store, token)
+
+    async def delegate(self, token: str, to: str, *, actor: str) -> None:
+        """Hand the vote of ``actor`` on a pause to another actor, who is not named in it.
+
+        One step, published as an update. A repetition does nothing. ``to`` may hand the
+        vote on, but not to an actor who has or had one: so there are no cycles.
+
+        Errors: AlreadyVoted; NotADecider; DelegationRefused; TokenResolved, TokenUnknown;
+        InvalidTransition if the task is terminal.
+        """
+        await delegate_vote(self.store, token, to, actor=actor)
 
     async def _resolve(
         self,

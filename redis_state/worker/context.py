@@ -267,6 +267,10 @@ class TaskContext:
         that pydantic understands, as which the handler gets the value. A value that does not fit is
         refused before the decision. A rejection may have any value.
 
+        ``of`` names the actors who decide: one of them, or as many ``approvals`` as are given, one
+        vote each. Then ``rejections`` reject it, by default so many that the approvals are out of
+        reach. ``escalate`` names further deciders, after some time. The decision has the votes.
+
         Errors: InvalidField, also for a name that two asyncio tasks use; ConfigError for a JSON
         schema without the extra ``forms``; TaskCancelled, LeaseLost.
         """

@@ -15,6 +15,7 @@ from redis_state.errors import RedisStateError
 
 PUBLIC = [
     "AgentWorker",
+    "AlreadyVoted",
     "AuthenticationFailed",
     "BackendError",
     "BackendUnavailable",
@@ -24,6 +25,7 @@ PUBLIC = [
     "Conflict",
     "CorruptState",
     "CursorGap",
+    "DelegationRefused",
     "HandlerChanged",
     "InvalidDecision",
     "InvalidField",
@@ -35,6 +37,7 @@ PUBLIC = [
     "MemoryBudgetExceeded",
     "MissingCapability",
     "NoConnection",
+    "NotADecider",
     "NotFound",
     "OutcomeUnknown",
     "PauseTimeout",

@@ -9,19 +9,27 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Literal, TypedDict, cast
+from typing import Any, Literal, cast
 
 from redis_state.errors import InvalidDecision, InvalidField, PauseTimeout
+from redis_state.models import StateUpdate, TaskState, UpdateType
 from redis_state.scripts import raw
 from redis_state.serialization import codec
 from redis_state.serialization.rows import as_object
 from redis_state.settings import Settings
 from redis_state.stores.base import ms
 from redis_state.transport.keys import escape, pause_id_of
+from redis_state.worker.tasks.ballots import (
+    Ballot,
+    BallotOptions,
+    Vote,
+    vote_from,
+    votes_of,
+)
 from redis_state.worker.tasks.forms import PauseForm
 from redis_state.worker.tasks.transitions import StartedRun
 
@@ -35,13 +43,15 @@ BY_TIMEOUT = "timeout"
 class Decision:
     """How a pause was decided: whether approved, with which value, by whom.
 
-    ``timed_out``: nobody decided in time, and the pause's policy did.
+    ``timed_out``: nobody decided in time, and the pause's policy did. ``votes``: of a pause that
+    names who decides it, the first first. Then value and actor are those of the deciding vote.
     """
 
     approved: bool
     value: Any
     actor: str
     timed_out: bool = False
+    votes: tuple[Vote, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +67,7 @@ class Pause:
         return pause_id_of(self.token)
 
 
-class PauseOptions(TypedDict, total=False):
+class PauseOptions(BallotOptions, total=False):
     """What every pause may be given: see `TaskContext.open_pause`."""
 
     name: str | None
@@ -82,6 +92,7 @@ class PauseRequest:
     default: Any = field(repr=False)
     reveal: bool
     form: PauseForm | None = None
+    ballot: Ballot | None = None
 
     @classmethod
     def read(
@@ -100,21 +111,40 @@ class PauseRequest:
         form, default = _form(options), codec.plain(options.get("default"))
         if form is not None and on_timeout == "resume":
             _check_default(form, default)
+        timeout_ms = _timeout_ms(settings, options.get("timeout"))
         return cls(
             name=reason if name is None else name,
             reason=reason,
             payload=codec.plain(payload),
             tags=_tags(options.get("tags", ())),
-            timeout_ms=_timeout_ms(settings, options.get("timeout")),
+            timeout_ms=timeout_ms,
             on_timeout=on_timeout,
             default=default,
             reveal=reveal,
             form=form,
+            ballot=Ballot.read(options, timeout_ms=timeout_ms),
         )
 
-    def extra(self) -> dict[str, bytes]:
+    def extra(self) -> dict[bytes, bytes]:
         """Return what its token has beside what every pause's has."""
-        return {} if self.form is None else {"schema": codec.encode(self.form.schema)}
+        form = {} if self.form is None else {b"schema": codec.encode(self.form.schema)}
+        return form | ({} if self.ballot is None else self.ballot.fields())
+
+    def report(self) -> dict[str, Any]:
+        """Return what its update says beside what every pause's says."""
+        form = {} if self.form is None else {"schema": self.form.schema}
+        return form | ({} if self.ballot is None else self.ballot.report())
+
+
+def notice(state: TaskState, content: dict[str, Any]) -> StateUpdate:
+    """Make the update of a pause's decision, or of a part of it."""
+    return StateUpdate(
+        session_id=state.session_id,
+        task_id=state.task_id,
+        trace_id=state.trace_id,
+        update_type=UpdateType.NOTIFICATION,
+        content=content,
+    )
 
 
 def asks(reason: str, payload: Any) -> str:
@@ -162,10 +192,14 @@ def decision_of(entry: str, note: dict[str, Any], form: PauseForm | None = None)
     policy = note.get("timed_out")
     if policy == "fail":
         raise PauseTimeout(str(note.get("name", entry_name(entry))))
-    approved, value = bool(note["approved"]), note["value"]
-    if approved and form is not None:
-        value = form.typed(value)
-    return Decision(approved, value, str(note["actor"]), policy is not None)
+
+    def typed(decided: Mapping[str, Any]) -> Any:
+        fits = form is not None and decided["approved"]
+        return form.typed(decided["value"]) if form and fits else decided["value"]
+
+    votes = tuple(vote_from(at_ms, vote, typed(vote)) for at_ms, vote in votes_of(note))
+    actor, late = str(note["actor"]), policy is not None
+    return Decision(bool(note["approved"]), typed(note), actor, late, votes)
 
 
 def decided_note(decision: dict[str, Any], *, actor: str) -> dict[str, Any]:

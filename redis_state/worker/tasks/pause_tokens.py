@@ -14,13 +14,17 @@ from redis_state.transport.keys import is_pause_id
 
 @dataclass(frozen=True, slots=True)
 class FoundPause:
-    """A pause that a caller may decide, as its token's hash has it: open, decided or overdue."""
+    """A pause as its token's hash has it: open, decided or overdue.
+
+    ``votes``: it names who decides it, and takes a vote of each.
+    """
 
     key: str
     session_id: str
     task_id: str
     entry: str
     is_open: bool
+    votes: bool
     about: bytes | None = field(repr=False)
     form: bytes | None = field(repr=False)
 
@@ -46,8 +50,8 @@ async def find_pause(
     key = store.base.keys.session_token(token)
     if key is None:
         raise TokenUnknown(expired=False)
-    owner, state, about, form = await store.transport.commands.hmget(
-        key, "task", "state", "payload", "schema"
+    owner, state, about, form, approvals = await store.transport.commands.hmget(
+        key, "task", "state", "payload", "schema", "approvals"
     )
     if not owner:
         raise TokenUnknown(expired=False)
@@ -56,4 +60,5 @@ async def find_pause(
         raise TokenUnknown(expired=False)
     if is_pause_id(token) and not as_object(about or b"{}").get("revealed"):
         raise TokenUnknown(expired=False)
-    return FoundPause(key, session_id, task_id, entry, state == b"open", about, form)
+    is_open, votes = state == b"open", approvals is not None
+    return FoundPause(key, session_id, task_id, entry, is_open, votes, about, form)
