@@ -73,9 +73,9 @@ elseif held[1] ~= 'resolved' then
 end
 announcement.topic = task_id
 if ballot and held[1] == 'open' and tonumber(held[3]) > now then
-  local answer, decides = pause_vote(token, use)
+  local answer, decides, number = pause_vote(token, use)
   if answer then return answer end
-  local seat = string.format('%s %.0f', approves and 'approved' or 'rejected', now)
+  local seat = string.format('%s %.0f %d', approves and 'approved' or 'rejected', now, number)
   redis.call('HSET', token, 'seat:' .. actor, seat, 'vote:' .. actor, vote, 'claim:' .. actor, claim)
   if not decides then
     log_append(announcement, announcement.voted_id, announcement.voted, now)

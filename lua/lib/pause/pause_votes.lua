@@ -6,12 +6,12 @@ local function pause_votes(key, note)
   for name, vote in pairs(held) do
     local actor = string.match(name, '^vote:(.*)$')
     if actor then
-      local at = string.match(held['seat:' .. actor] or '', '%d+') or '0'
-      votes[#votes + 1] = { at = tonumber(at), actor = actor, row = '[' .. at .. ',' .. vote .. ']' }
+      local at, number = string.match(held['seat:' .. actor], '(%d+) (%d+)')
+      votes[#votes + 1] = { number = tonumber(number), row = '[' .. at .. ',' .. vote .. ']' }
     end
   end
   if #votes == 0 then return note end
-  table.sort(votes, function(a, b) return a.at < b.at or a.at == b.at and a.actor < b.actor end)
+  table.sort(votes, function(a, b) return a.number < b.number end)
   for i, each in ipairs(votes) do votes[i] = each.row end
   return string.sub(note, 1, -2) .. ',"votes":[' .. table.concat(votes, ',') .. ']}'
 end

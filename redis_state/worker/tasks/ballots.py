@@ -205,9 +205,12 @@ def escalations_of(fields: Mapping[bytes, bytes]) -> tuple[Escalation, ...]:
 def _decider(name: bytes, seat: bytes) -> Decider:
     state, _, rest = seat.decode("utf-8", "surrogatepass").partition(" ")
     at, _, to = rest.partition(" ")
-    known = cast("SeatState", state)
+    # Behind the time of a vote stands its number, which orders votes.
     return Decider(
-        name.decode("utf-8", "surrogatepass"), known, _at(int(at)) if at else None, to or None
+        name.decode("utf-8", "surrogatepass"),
+        cast("SeatState", state),
+        _at(int(at)) if at else None,
+        to if state == "delegated" else None,
     )
 
 
