@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from redis_state.errors import (
+    AlreadyVoted,
     AuthenticationFailed,
     BackendError,
     BackendUnavailable,
@@ -15,7 +16,9 @@ from redis_state.errors import (
     Conflict,
     CorruptState,
     CursorGap,
+    DelegationRefused,
     HandlerChanged,
+    InvalidDecision,
     InvalidField,
     InvalidMessage,
     InvalidTransition,
@@ -27,6 +30,7 @@ from redis_state.errors import (
     MissingCapability,
     NoConnection,
     NoReceiver,
+    NotADecider,
     NotFound,
     OutcomeUnknown,
     PauseTimeout,
@@ -60,6 +64,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AgentWorker",
+    "AlreadyVoted",
     "AuthenticationFailed",
     "BackendError",
     "BackendUnavailable",
@@ -69,7 +74,9 @@ __all__ = [
     "Conflict",
     "CorruptState",
     "CursorGap",
+    "DelegationRefused",
     "HandlerChanged",
+    "InvalidDecision",
     "InvalidField",
     "InvalidMessage",
     "InvalidTransition",
@@ -81,6 +88,7 @@ __all__ = [
     "MissingCapability",
     "NoConnection",
     "NoReceiver",
+    "NotADecider",
     "NotFound",
     "OutcomeUnknown",
     "PauseTimeout",

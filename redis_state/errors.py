@@ -4,6 +4,7 @@
     ├── CallerError            the call was wrong; nothing was sent
     │   ├── ConfigError            a setting or an address cannot be used
     │   ├── InvalidField           an argument of a wrong type or shape, named
+    │   ├── InvalidDecision        a pause's value does not fit the pause's form
     │   ├── SteeringValidationError    a steering payload breaks the rules of its type
     │   ├── MissingCapability      a store lacks methods that a feature needs
     │   ├── MemoryBudgetExceeded   a turn exceeds a memory's budget
@@ -15,6 +16,9 @@
     │   │   ├── SessionBusy            another caller executes the session
     │   │   ├── LeaseLost              the epoch is no longer the current one
     │   │   ├── TokenResolved          the token is already resolved: by whom, when and how
+    │   │   ├── AlreadyVoted           the actor has voted otherwise: when and which way
+    │   │   ├── NotADecider            the pause names others to decide it
+    │   │   ├── DelegationRefused      the vote cannot be handed to this actor
     │   │   ├── InvalidTransition      the task's status does not allow the change
     │   │   └── LimitReached           the limit of pending things is reached
     │   └── NotFound               there is none, or no longer
@@ -91,6 +95,21 @@ class InvalidField(CallerError, ValueError):
         super().__init__(f"{field}{' ' if problem.startswith('must ') else ': '}{problem}")
         self.field = field
         self.problem = problem
+
+
+class InvalidDecision(CallerError, ValueError):
+    """A value does not fit the form of its pause. Nothing was written; the pause stays open.
+
+    ``errors`` has the first ten broken rules, each with the path in the value: ``("$.limit",
+    "maximum 1000")``. ``path`` and ``rule`` are those of the first. A name in a path that the form
+    does not mention is ``*``: the value itself is in no part of the error.
+    """
+
+    def __init__(self, errors: Sequence[tuple[str, str]]) -> None:
+        broken = "; ".join(f"{path}: {rule}" for path, rule in errors)
+        super().__init__(f"the value does not fit the form: {broken}")
+        self.errors: list[tuple[str, str]] = list(errors)
+        self.path, self.rule = self.errors[0]
 
 
 class SteeringValidationError(CallerError, ValueError):
@@ -209,6 +228,40 @@ class TokenResolved(Conflict):
         self.actor = actor
         self.at_ms = at_ms
         self.decision = decision
+
+
+class AlreadyVoted(Conflict):
+    """``actor`` has voted on the pause: at ``at_ms``, and ``approved`` or not. A vote stands."""
+
+    def __init__(self, actor: str, *, at_ms: int, approved: bool) -> None:
+        way = "approved" if approved else "rejected"
+        super().__init__(f"{actor} has {way} the pause at {_moment(at_ms)}: a vote stands")
+        self.actor = actor
+        self.at_ms = at_ms
+        self.approved = approved
+
+
+class NotADecider(Conflict):
+    """``actor`` is not, or no longer, among those who decide the pause.
+
+    ``delegated_to`` has the vote now, if the actor has delegated it.
+    """
+
+    def __init__(self, actor: str, *, delegated_to: str | None = None) -> None:
+        why = f"the vote was delegated to {delegated_to}" if delegated_to else "others are named"
+        super().__init__(f"{actor} does not decide this pause: {why}")
+        self.actor = actor
+        self.delegated_to = delegated_to
+
+
+class DelegationRefused(Conflict):
+    """``actor`` cannot hand the vote to ``to``, for ``reason``. Name another one."""
+
+    def __init__(self, actor: str, to: str, *, reason: str) -> None:
+        super().__init__(f"{actor} cannot hand the vote to {to}: {reason}")
+        self.actor = actor
+        self.to = to
+        self.reason = reason
 
 
 class TokenUnknown(NotFound):

@@ -39,6 +39,8 @@ class ReplyCode(StrEnum):
     GAP = "GAP"
     REWOUND = "REWOUND"
     FULL = "FULL"
+    COUNTED = "COUNTED"
+    REFUSED = "REFUSED"
 
 
 _WORDS = {word.value.encode(): word for word in ReplyCode}

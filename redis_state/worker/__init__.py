@@ -11,6 +11,7 @@ from redis_state.worker.observe.registry import WorkerInfo, WorkerRegistry
 from redis_state.worker.queue.control import Queues
 from redis_state.worker.queue.limits import KeyLimits, QueueInfo, Rate
 from redis_state.worker.run import Handler
+from redis_state.worker.tasks.ballots import Decider, Escalate, Escalation, Vote
 from redis_state.worker.tasks.children import ChildTask
 from redis_state.worker.tasks.compensation import Compensation
 from redis_state.worker.tasks.inbox import TaskCancelled
@@ -30,7 +31,10 @@ __all__ = [
     "Budget",
     "ChildTask",
     "Compensation",
+    "Decider",
     "Decision",
+    "Escalate",
+    "Escalation",
     "FullSnapshot",
     "Guard",
     "Handler",
@@ -56,6 +60,7 @@ __all__ = [
     "TaskView",
     "TextReader",
     "TextWriter",
+    "Vote",
     "WorkerInfo",
     "WorkerRegistry",
     "cleanup_cron",

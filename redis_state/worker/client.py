@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -38,8 +38,13 @@ from redis_state.worker.queue.queue import Queue
 from redis_state.worker.recovery.dead_letters import list_dead
 from redis_state.worker.tasks.children import ChildTasks
 from redis_state.worker.tasks.compensation import Compensation, read_compensations
+from redis_state.worker.tasks.deciders import delegate_vote
 from redis_state.worker.tasks.messages import TaskMessages
-from redis_state.worker.tasks.open_pauses import OpenPause, list_open_pauses
+from redis_state.worker.tasks.open_pauses import (
+    OpenPause,
+    list_open_pauses,
+    read_open_pause,
+)
 from redis_state.worker.tasks.pauses import TaskPauses
 from redis_state.worker.tasks.snapshots import FullSnapshot, Snapshots, StepSnapshot
 from redis_state.worker.tasks.stream import (
@@ -182,8 +187,9 @@ class TaskClient(ClientMessaging):
         The same ``event_id`` is the same event: name one if you may repeat the call.
 
         APPROVE and REJECT with a ``resume_token`` resolve that pause of this task, see `resolve`.
-        The stored event names the token by its digest. CANCEL also cancels a waiting task, see
-        `cancel`. PRIORITIZE moves a queued task.
+        The value is the payload's ``value``, else its ``decision``. The stored event names the
+        token by its digest. CANCEL also cancels a waiting task, see `cancel`. PRIORITIZE moves a
+        queued task.
 
         Errors: SteeringValidationError if the payload breaks the rules of its type; TaskUnknown;
         InvalidTransition if the task is terminal, unless it received this event before; those of
@@ -199,19 +205,21 @@ class TaskClient(ClientMessaging):
         )
         validate_steering_event(event)
         token = event.payload.get("resume_token")
-        if not (
-            event_type in _DECISIONS and token
-        ):  # for decisions, `resolve` reports the first caller
-            await self._check_steerable(event, repeated=event_id is not None)
-        await self.store.save_steering(event if token is None else _naming_token(event))
         if event_type in _DECISIONS and token:
-            approved = event_type is SteeringEventType.APPROVE
-            value = event.payload.get("decision")
-            task = (session_id, task_id)
+            # A value that does not fit leaves no event; `resolve` reports the first caller.
             await self._resolve(
-                token, approved, value, actor=source, idempotency_key=event.event_id, task=task
+                token,
+                event_type is SteeringEventType.APPROVE,
+                event.payload.get("value", event.payload.get("decision")),
+                actor=source,
+                idempotency_key=event.event_id,
+                task=(session_id, task_id),
+                before=lambda: self.store.save_steering(_naming_token(event)),
             )
-        elif event_type is SteeringEventType.CANCEL:
+            return event
+        await self._check_steerable(event, repeated=event_id is not None)
+        await self.store.save_steering(event if token is None else _naming_token(event))
+        if event_type is SteeringEventType.CANCEL:
             reason, hard = event.payload.get("reason"), event.payload.get("hard") is True
             await self._children.cancel_waiting(session_id, task_id, reason, hard=hard)
         elif event_type is SteeringEventType.PRIORITIZE:
@@ -282,20 +290,55 @@ class TaskClient(ClientMessaging):
         The same ``idempotency_key`` repeated with the same decision gets the same answer, and
         queues again.
 
-        Errors: TokenResolved (by whom, when, with what) for every later caller, and for a claim
-        with another decision; TokenUnknown, also once the token has expired; InvalidTransition if
-        the task is terminal; BackendUnavailable, also if the pause is decided and the queue is
-        unreachable: repeat the call with the same ``idempotency_key``.
+        A pause may have a form: see `TaskContext.open_pause`. An approval's value must fit it. A
+        rejection's value is free, a reason for example.
+
+        A pause may name who decides it. Then ``actor`` must be one of them, and the call is a vote:
+        the task is not resumed before the deciding one. The same vote repeated is the same vote.
+
+        Errors: InvalidDecision for a value that does not fit: the pause stays open; AlreadyVoted,
+        NotADecider for a vote that does not count; ConfigError if
+        the extra ``forms`` is needed to check it; TokenResolved (by whom, when, with what) for
+        every later caller, and for a claim with another decision; TokenUnknown, also once the token
+        has expired; InvalidTransition if the task is terminal; BackendUnavailable, also if the
+        pause is decided and the queue is unreachable: repeat the call with the same
+        ``idempotency_key``.
         """
         return await self._resolve(
             token, approved, value, actor=actor or process_name(), idempotency_key=idempotency_key
         )
 
     async def pauses(
-        self, session_id: str | None = None, *, tag: str | None = None
+        self,
+        session_id: str | None = None,
+        *,
+        tag: str | None = None,
+        decider: str | None = None,
     ) -> list[OpenPause]:
-        """List the open pauses of a session or of all, the oldest first."""
-        return await list_open_pauses(self.store, session_id, tag=tag)
+        """List the open pauses of a session or of all, the oldest first.
+
+        ``decider`` lists what this actor may decide now: the actor is named and has not voted, or
+        nobody is named.
+        """
+        return await list_open_pauses(self.store, session_id, tag=tag, decider=decider)
+
+    async def pause(self, token: str) -> OpenPause | None:
+        """Return the open pause of a token or a public id; None if it is not open any more.
+
+        Errors: TokenUnknown.
+        """
+        return await read_open_pause(self.store, token)
+
+    async def delegate(self, token: str, to: str, *, actor: str) -> None:
+        """Hand the vote of ``actor`` on a pause to another actor, who is not named in it.
+
+        One step, published as an update. A repetition does nothing. ``to`` may hand the
+        vote on, but not to an actor who has or had one: so there are no cycles.
+
+        Errors: AlreadyVoted; NotADecider; DelegationRefused; TokenResolved, TokenUnknown;
+        InvalidTransition if the task is terminal.
+        """
+        await delegate_vote(self.store, token, to, actor=actor)
 
     async def _resolve(
         self,
@@ -306,6 +349,7 @@ class TaskClient(ClientMessaging):
         actor: str,
         idempotency_key: str | None,
         task: tuple[str, str] | None = None,
+        before: Callable[[], Awaitable[object]] | None = None,
     ) -> TaskState | None:
         with telemetry.deciding() as span:
             decided = await self._pausing.decide(
@@ -315,6 +359,7 @@ class TaskClient(ClientMessaging):
                 actor=actor,
                 idempotency_key=idempotency_key,
                 task=task,
+                before=before,
             )
             session_id, task_id = decided.session_id, decided.task_id
             status_view = await self.store.tasks.look(session_id, task_id)

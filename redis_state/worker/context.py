@@ -27,6 +27,7 @@ from redis_state.worker.tasks.children import (
 )
 from redis_state.worker.tasks.compensation import Compensations
 from redis_state.worker.tasks.emitter import Emitter
+from redis_state.worker.tasks.forms import PauseForm
 from redis_state.worker.tasks.inbox import UNDOING, Inbox
 from redis_state.worker.tasks.pause_model import (
     Decision,
@@ -101,6 +102,7 @@ class TaskContext(ContextMessaging):
         self._tokens: dict[str, str] = {}
         self._compensations = compensations or Compensations(store, started, inbox)
         self._steps.failed = self._compensations.step_failed
+        self._forms: dict[str, PauseForm | None] = {}
 
     @property
     def task(self) -> TaskState:
@@ -326,7 +328,16 @@ class TaskContext(ContextMessaging):
         ``on_timeout`` applies: ``"fail"`` raises PauseTimeout where the handler waits, ``"reject"``
         rejects, ``"resume"`` approves with ``default``. A checkpoint.
 
-        Errors: InvalidField, also for a name that two asyncio tasks use; TaskCancelled, LeaseLost.
+        ``schema`` is the form of an approval's value: a JSON schema of the draft 2020-12, or a type
+        that pydantic understands, as which the handler gets the value. A value that does not fit is
+        refused before the decision. A rejection may have any value.
+
+        ``of`` names the actors who decide: one of them, or as many ``approvals`` as are given, one
+        vote each. Then ``rejections`` reject it, by default so many that the approvals are out of
+        reach. ``escalate`` names further deciders, after some time. The decision has the votes.
+
+        Errors: InvalidField, also for a name that two asyncio tasks use; ConfigError for a JSON
+        schema without the extra ``forms``; TaskCancelled, LeaseLost.
         """
         return self._open_pause(*self._ask_pause(reason, payload, options, reveal=reveal))
 
@@ -336,8 +347,9 @@ class TaskContext(ContextMessaging):
         Take what `open_pause` returned, or its token. The worker is free while the task waits. The
         decision starts the next run, on any worker, in which this call returns. A checkpoint.
 
-        Errors: PauseTimeout; TokenUnknown if this task has not opened the pause; TaskCancelled,
-        LeaseLost.
+        Errors: PauseTimeout; InvalidDecision if the value breaks a rule of the pause's type that
+        its JSON schema cannot say, such as a validator's; TokenUnknown if this task has not opened
+        the pause; TaskCancelled, LeaseLost.
         """
         _refuse_in_undo("pause")
         token = pause.token if isinstance(pause, Pause) else pause
@@ -351,7 +363,7 @@ class TaskContext(ContextMessaging):
                 raise self._end_paused()
             self._pauses[entry] |= note
         await self._learn_decision(entry)
-        return decision_of(entry, self._pauses[entry])
+        return decision_of(entry, self._pauses[entry], self._forms.get(entry))
 
     def pause(
         self, reason: str = "await_input", payload: Any = None, **options: Unpack[PauseOptions]
@@ -461,9 +473,11 @@ class TaskContext(ContextMessaging):
         requested = PauseRequest.read(self.store.settings, reason, payload, options, reveal=reveal)
         key = options.get("key")
         if key is not None:
-            return self._steps.ask_keyed(f"pause:{key}#key"), requested
-        entry = self._steps.ask("pause", requested.name)
-        self._steps.check_same(entry, asks(requested.reason, requested.payload))
+            entry = self._steps.ask_keyed(f"pause:{key}#key")
+        else:
+            entry = self._steps.ask("pause", requested.name)
+            self._steps.check_same(entry, asks(requested.reason, requested.payload))
+        self._forms[entry] = requested.form
         return entry, requested
 
     async def _open_pause(self, entry: str, requested: PauseRequest) -> Pause:

@@ -37,7 +37,7 @@ TASK = "task"
 PHASES = ("submit", "begin", "resolve", "end")
 LEASE_S = 0.5
 _AT_ONCE = 6
-_COUNTED: ContextVar[bool] = ContextVar("counted", default=False)
+COUNTED: ContextVar[bool] = ContextVar("counted", default=False)
 
 
 @dataclass
@@ -80,8 +80,8 @@ class Death:
         Pipeline.execute = watched_execute  # type: ignore[method-assign, assignment]
 
     def _reached(self, name: str) -> bool:
-        self.seen += _COUNTED.get()
-        here = _COUNTED.get() and self.seen == self.at
+        self.seen += COUNTED.get()
+        here = COUNTED.get() and self.seen == self.at
         if here:
             os.write(self.stated, json.dumps(name).encode())
         return here
@@ -132,14 +132,14 @@ class Case:
         Death(self.at, self.edge, stated).plant()
         async with RedisStateStore(self.settings) as store, client_of(store) as client:
             if self.phase in ("submit", "resolve"):
-                _COUNTED.set(True)
+                COUNTED.set(True)
                 await (self._submit(client) if self.phase == "submit" else self._approve(client))
                 return
             over = asyncio.Event()
             run_task: Any = getattr(runner, "run_task")  # noqa: B009 - it is another module's
 
             async def counted(*arguments: Any, **options: Any) -> None:
-                _COUNTED.set(True)
+                COUNTED.set(True)
                 await run_task(*arguments, **options)
                 over.set()
 

@@ -13,6 +13,8 @@ from tests.support.scripts import (
     apply,
     close,
     decide,
+    delegate,
+    escalate,
     finish,
     group_keys,
     job_payload,
@@ -241,6 +243,12 @@ CALLS: dict[str, Call] = {
     "clear_log": lambda scripts, keys: scripts.clear_log(keys.updates(SESSION), topics=["t", ""]),
     "commit_blob": _commit,
     "decide_pause": lambda scripts, keys: decide(scripts, keys, task_keys(keys), token_key(keys)),
+    "delegate_pause": lambda scripts, keys: delegate(
+        scripts, keys, (task_keys(keys), token_key(keys)), "\ud800", "b"
+    ),
+    "escalate_pause": lambda scripts, keys: escalate(
+        scripts, keys, task_keys(keys), token_key(keys), "\ud800"
+    ),
     "delete_blob": lambda scripts, keys: scripts.delete_blob(
         keys.artifacts(SESSION), blob_id="\ud800"
     ),

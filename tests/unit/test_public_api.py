@@ -18,6 +18,7 @@ from tests.support.processes import children
 
 PUBLIC = [
     "AgentWorker",
+    "AlreadyVoted",
     "AuthenticationFailed",
     "BackendError",
     "BackendUnavailable",
@@ -27,7 +28,9 @@ PUBLIC = [
     "Conflict",
     "CorruptState",
     "CursorGap",
+    "DelegationRefused",
     "HandlerChanged",
+    "InvalidDecision",
     "InvalidField",
     "InvalidMessage",
     "InvalidTransition",
@@ -39,6 +42,7 @@ PUBLIC = [
     "MissingCapability",
     "NoConnection",
     "NoReceiver",
+    "NotADecider",
     "NotFound",
     "OutcomeUnknown",
     "PauseTimeout",

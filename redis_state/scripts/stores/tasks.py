@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from redis_state.scripts.binding import script
 from redis_state.scripts.runner import PendingReply, ScriptRunner
@@ -104,13 +104,15 @@ class TaskScripts(ScriptRunner):
         note: bytes,
         owner: bytes,
         about: bytes,
+        extra: Mapping[bytes, bytes],
         token_ttl_ms: int,
         keep_ms: int,
         ttl_ms: int,
         announcement: Announcement,
+        before: int | None = None,
         lane: LaneState = NO_LANE,
     ) -> PendingReply:
-        """OK note left_ms entries | DENIED status | LOST epoch | REWOUND entries."""
+        """OK note left_ms entries | DENIED status | LOST epoch | REWOUND entries | EXPIRED."""
 
     @script
     def pause_task(
@@ -141,6 +143,8 @@ class TaskScripts(ScriptRunner):
         claim: str,
         actor: str,
         decision: bytes,
+        approves: bool,
+        vote: bytes,
         note: bytes,
         keep_ms: int,
         ttl_ms: int,
@@ -149,8 +153,37 @@ class TaskScripts(ScriptRunner):
         mark: bytes = b"",
     ) -> PendingReply:
         """OK status attempts | TAKEN by at decision | EXPIRED | HELD left_ms | MISSING |
-        DENIED status | LOST epoch. ``announcement``: of the task's move, else of the decision.
+        DENIED status | LOST epoch | COUNTED approved rejected | REFUSED seat.
+
+        ``announcement``: of the task's move, else of the decision, else of the vote.
         """
+
+    @script
+    def delegate_pause(
+        self,
+        keys: TaskKeys,
+        *,
+        token: str,
+        actor: str,
+        to: str,
+        most: int,
+        announcement: Announcement,
+    ) -> PendingReply:
+        """OK | TAKEN by at decision | EXPIRED | MISSING | DENIED status | REFUSED seat of_to."""
+
+    @script
+    def escalate_pause(
+        self,
+        keys: TaskKeys,
+        *,
+        token: str,
+        number: int,
+        after_ms: int,
+        replaces: bool,
+        announcement: Announcement,
+        actors: Sequence[str],
+    ) -> PendingReply:
+        """OK done | STALE done | HELD left_ms | DENIED state | MISSING."""
 
     # The life of a task
 

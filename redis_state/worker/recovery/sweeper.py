@@ -7,6 +7,7 @@
     PAUSED                   checked again at its deadline; overdue, resolved by its policy
     waits for a child        made ready to run if the child is terminal
     child of one cancelled   cancelled too
+    pause that escalates     gains the deciders that are due
 
 What a worker claimed and never started is found among the claims of its queue, long before a task
 that waits is inspected again.
@@ -24,7 +25,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import partial
-from typing import Self
+from typing import Any, Self
 
 from redis_state.errors import BackendError
 from redis_state.models import TaskStatus
@@ -37,6 +38,7 @@ from redis_state.worker.observe.stats import WorkerStats
 from redis_state.worker.queue.job import Job
 from redis_state.worker.queue.queue import Queue, QueueState
 from redis_state.worker.tasks.children import WITH_PARENT, ChildTasks
+from redis_state.worker.tasks.deciders import escalate_pause, pause_of
 from redis_state.worker.tasks.messages import TaskMessages
 from redis_state.worker.tasks.pauses import expire_pauses
 from redis_state.worker.tasks.transitions import LOOK_LATEST_MS, MAX_CRASHES, TaskTransitions
@@ -62,7 +64,8 @@ class SweepReport:
     that never started them. ``taken_over`` ones were left by a dead worker. ``expired`` ones were
     paused beyond their deadline. ``failed`` ones had too many workers die with them. ``dropped``
     ones are terminal or deleted. ``woken`` ones waited for a child that is terminal.
-    ``parent_cancelled`` ones were unfinished when their parent was cancelled.
+    ``parent_cancelled`` ones were unfinished when their parent was cancelled. ``escalated`` counts
+    the escalations of pauses.
     """
 
     looked: int = 0
@@ -74,6 +77,7 @@ class SweepReport:
     dropped: int = 0
     woken: int = 0
     parent_cancelled: int = 0
+    escalated: int = 0
 
     def __iadd__(self, other: SweepReport) -> Self:
         for each in fields(self):
@@ -212,12 +216,29 @@ class Sweeper:
         report: SweepReport,
     ) -> int | Fate:
         try:
-            task = _task_of(claim.entry)
+            entry = codec.decode(claim.entry)
         except codec.DecodeError:
             log.warning("an entry of the watch list cannot be read")
             return Fate.OUT
-        if task is None:
-            return Fate.LEFT
+        task, pause_id = _task_of(entry), pause_of(entry)
+        if pause_id is not None:
+            made, verdict = await escalate_pause(self._store, pause_id)
+            report.escalated += made
+            return verdict
+        return (
+            Fate.LEFT
+            if task is None
+            else await self._judge_task(claim, task, waiting, ended, report)
+        )
+
+    async def _judge_task(
+        self,
+        claim: WatchClaim,
+        task: tuple[str, str],
+        waiting: list[tuple[WatchClaim, TaskStatusView]],
+        ended: list[tuple[WatchClaim, TaskStatusView]],
+        report: SweepReport,
+    ) -> int | Fate:
         status_view = await self._settle_family(task, report)
         if status_view is not None and status_view.ours and status_view.status is TaskStatus.PAUSED:
             for_child = status_view.waits_for is not None
@@ -341,9 +362,9 @@ def _claimed_ms(claim: WatchClaim) -> int:
     return round(float(claim.mark)) - _HOLD_MS
 
 
-def _task_of(entry: bytes) -> tuple[str, str] | None:
-    """Read an entry as `watch_entry` wrote it; None for one of another kind."""
-    match codec.decode(entry):
+def _task_of(entry: Any) -> tuple[str, str] | None:
+    """Return the task of a decoded entry; None for one of another kind."""
+    match entry:
         case ["task", str(session_id), str(task_id)]:
             return session_id, task_id
         case _:

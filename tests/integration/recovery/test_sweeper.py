@@ -844,6 +844,6 @@ async def test_a_poisoned_task_ends_in_a_pool_that_lives_on(store: RedisStateSto
 
 
 def test_a_report_adds_up() -> None:
-    report = SweepReport(1, 2, 3, 4, 5, 6, 7, 8, 9)
-    report += SweepReport(1, 1, 1, 1, 1, 1, 1, 1, 1)
-    assert list(asdict(report).values()) == [2, 3, 4, 5, 6, 7, 8, 9, 10]
+    report = SweepReport(1, 2, 3, 4, 5, 6, 7, 8, 9, 10)
+    report += SweepReport(1, 1, 1, 1, 1, 1, 1, 1, 1, 1)
+    assert list(asdict(report).values()) == [2, 3, 4, 5, 6, 7, 8, 9, 10, 11]
