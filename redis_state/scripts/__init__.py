@@ -21,6 +21,7 @@ from redis_state.scripts.stores.agents import AgentScripts
 from redis_state.scripts.stores.children import ChildrenScripts
 from redis_state.scripts.stores.contexts import ContextScripts, PatchKeys
 from redis_state.scripts.stores.groups import GroupKeys, GroupScripts
+from redis_state.scripts.stores.index import IndexedTask, IndexScripts
 from redis_state.scripts.stores.jobs import JobScripts
 from redis_state.scripts.stores.journal import JournalScripts
 from redis_state.scripts.stores.snapshots import SnapshotKeys, SnapshotScripts
@@ -55,6 +56,7 @@ class Scripts(
     GroupScripts,
     SnapshotScripts,
     CopyScripts,
+    IndexScripts,
 ):
     """The scripts, run through one transport."""
 
@@ -67,6 +69,7 @@ __all__ = [
     "CopyKeys",
     "Fence",
     "GroupKeys",
+    "IndexedTask",
     "LaneState",
     "LogLimits",
     "PatchKeys",

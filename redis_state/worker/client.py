@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import replace
+from datetime import datetime
 from typing import Any, Self
 
 from redis_state import limits
@@ -21,6 +22,7 @@ from redis_state.models import (
     UpdateType,
     validate_steering_event,
 )
+from redis_state.models.attributes import Attributes, check_attributes
 from redis_state.models.tasks import new_id
 from redis_state.store import RedisStateStore, process_name
 from redis_state.stores.sessions.session_log import Entry
@@ -31,8 +33,10 @@ from redis_state.worker.observe import tracing as telemetry
 from redis_state.worker.observe.registry import WorkerInfo, WorkerRegistry
 from redis_state.worker.recovery.dead_letters import list_dead
 from redis_state.worker.tasks.children import ChildTasks
+from redis_state.worker.tasks.finding import FoundPage, TaskFilter, find_tasks
 from redis_state.worker.tasks.open_pauses import OpenPause, list_open_pauses
 from redis_state.worker.tasks.pauses import TaskPauses
+from redis_state.worker.tasks.session_list import SessionTaskPage, count_tasks, list_sessions
 from redis_state.worker.tasks.snapshots import FullSnapshot, Snapshots, StepSnapshot
 from redis_state.worker.tasks.stream import (
     TaskView,
@@ -85,11 +89,13 @@ class TaskClient:
         trace_id: str | None = None,
         context: TaskContextSnapshot | None = None,
         queue: str | None = None,
+        attributes: Attributes | None = None,
     ) -> str:
         """Submit a task for a handler; return the task's id.
 
         The same ``task_id`` is the same task. It is queued again only if it waits and the queue
-        lost it. The task waits in ``queue``, else in the client's.
+        lost it. The task waits in ``queue``, else in the client's. ``attributes`` are small facts
+        by which `find` finds it: up to 16 names with text, an int or a bool.
 
         The call writes the watch list first, then the task, then the queue. After a crash in
         between, a sweeper queues the task within seconds.
@@ -103,6 +109,7 @@ class TaskClient:
             raise InvalidField("handler", "needs a name")
         _check_id("session_id", session_id)
         _check_id("task_id", task_id)
+        attributes = check_attributes("attributes", {} if attributes is None else attributes)
         if named and await self._still_there(session_id, task_id):
             return task_id
         state = TaskState(
@@ -119,7 +126,12 @@ class TaskClient:
         with telemetry.submitting(handler, session_id, task_id, queue) as span:
             clock = self.store.transport.commands.time()
             new = await self._transitions.create(
-                state, handler=handler, task_input=task_input, queue=queue, trace=span.carrier
+                state,
+                handler=handler,
+                task_input=task_input,
+                queue=queue,
+                trace=span.carrier,
+                attributes=attributes,
             )
             if new:
                 await put_now(self._queue, Job(session_id, task_id, 0, priority, queue), clock)
@@ -288,6 +300,7 @@ class TaskClient:
             clock = self.store.transport.commands.time()
             status_view = await self.store.tasks.look(session_id, task_id)
             if status_view is not None and status_view.status is TaskStatus.PENDING:
+                self._transitions.note_status(status_view)
                 # Put, not ensured: the worker of the run that paused may still hold that run's job.
                 await put_now(
                     self._queue, replace(Job.of(status_view), trace=span.carrier or {}), clock
@@ -350,6 +363,67 @@ class TaskClient:
     async def unfinished(self, *, limit: int = 100) -> Sequence[TaskState]:
         """List unfinished tasks of all sessions, the one with the earliest next check first."""
         return await list_unfinished(self.store, limits.count("limit", limit, least=0))
+
+    async def find(
+        self,
+        *,
+        status: TaskStatus | str | Iterable[TaskStatus | str] | None = None,
+        handler: str | None = None,
+        session_id: str | None = None,
+        attributes: Attributes | None = None,
+        created_after: datetime | None = None,
+        created_before: datetime | None = None,
+        newest_first: bool = True,
+        limit: int = 100,
+        after: str | None = None,
+    ) -> FoundPage:
+        """Find tasks of all sessions that match every filter, in the order of their creation.
+
+        A page costs the page, however many tasks there are. ``after`` is the cursor of the page
+        before, with the same filters: a task that did not change is neither skipped nor repeated.
+        Each task is returned as its record stands. A page of several filters may be short, or
+        empty, and still have a cursor.
+
+        A change is found within moments; after a crash at the wrong moment, once a sweeper has
+        inspected the task. Tasks are found that workers run, also terminal ones for as long as they
+        are kept. ``created_after`` is included, ``created_before`` is not; both are compared with
+        the clock of the client that submitted.
+
+        Errors: InvalidField, also for a cursor that is none, or of other filters.
+        """
+        wanted = TaskFilter.read(
+            status=status,
+            handler=handler,
+            session_id=session_id,
+            attributes=attributes,
+            created_after=created_after,
+            created_before=created_before,
+        )
+        return await find_tasks(
+            self.store, wanted, newest_first=newest_first, limit=limit, after=after
+        )
+
+    async def sessions(self, *, limit: int = 100, after: str | None = None) -> SessionTaskPage:
+        """List the sessions that have tasks, by their ids, with the number of tasks by status.
+
+        Errors: InvalidField, also for a cursor that is none.
+        """
+        return await list_sessions(self.store, limit=limit, after=after)
+
+    async def count(
+        self,
+        *,
+        handler: str | None = None,
+        session_id: str | None = None,
+        attributes: Attributes | None = None,
+    ) -> dict[TaskStatus, int]:
+        """Count tasks by status: all, or those of one handler, one session or one attribute.
+
+        It costs the same however many there are. Errors: InvalidField for several filters.
+        """
+        return await count_tasks(
+            self.store, handler=handler, session_id=session_id, attributes=attributes
+        )
 
     async def snapshots(self, session_id: str, task_id: str) -> list[StepSnapshot]:
         """List the recorded steps of a task in order, without the results.

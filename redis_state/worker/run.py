@@ -339,7 +339,6 @@ class _TaskRun:
                 raise Retry(defer=_AGAIN_S)
             if status is TaskStatus.CANCELLED:
                 await self._cancel_children()
-            await self._let_sweep()
         finally:
             self._inbox.close(TaskCancelled("the run is over"))
 
@@ -450,12 +449,6 @@ class _TaskRun:
                 await self._children.cancel_waiting(
                     state.session_id, self._task_id, self._inbox.cancel_reason
                 )
-
-    async def _let_sweep(self) -> None:
-        """Make a sweeper remove the task from the watch list soon: only sweepers remove entries."""
-        state = self._started.state
-        with suppress(BackendError):
-            await self._transitions.inspect_soon(state.session_id, state.task_id)
 
     def _lose(self, error: LeaseLost) -> None:
         # A waiting run has released its lease: it may clean up, also while another run works.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 
-from redis_state.transport.keys import A2ABooks, BlobKeys, Keys, LogKeys
+from redis_state.transport.keys import A2ABooks, BlobKeys, Keys, LogKeys, TaskIndexKeys
 
 
 def key_table() -> str:
@@ -66,7 +66,7 @@ def _shape(name: str) -> str:
     found = method(*(0 if part == "shard" else samples[part] for part in parameters))
     key = found.rows if isinstance(found, LogKeys) else found
     key = key.blobs if isinstance(key, BlobKeys) else key
-    key = key.index if isinstance(key, A2ABooks) else key
+    key = key.index if isinstance(key, A2ABooks | TaskIndexKeys) else key
     key = re.sub(r"[0-9a-f]{40}", "<digest>", key)
     key = re.sub(r"agents-[0-9]{2}", "agents-NN", key)
     for mark, part in {

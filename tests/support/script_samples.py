@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from redis_state.scripts import CopyKeys, Fence, LaneState, Reply, Scripts
+from redis_state.scripts import CopyKeys, Fence, IndexedTask, LaneState, Reply, Scripts
 from redis_state.transport.keys import JobKeys, Keys, agent_shard
 from tests.support.a2a.rows import a2a_keys, drop, write
 from tests.support.scripts import (
@@ -144,7 +144,46 @@ def _copied(keys: Keys) -> CopyKeys:
     return CopyKeys(key, keys.copied(key), keys.copy_of(key))
 
 
+def _indexed() -> IndexedTask:
+    return IndexedTask(
+        entry=b"e",
+        status="p",
+        version=1,
+        write="w",
+        ttl_ms=HOUR,
+        created=1,
+        session=SESSION,
+        task="\ud800",
+        handler="h",
+        attributes=[b"a=1"],
+    )
+
+
 CALLS: dict[str, Call] = {
+    "index_task": lambda scripts, keys: scripts.index_task(
+        keys.task_index(0), _indexed(), rule="new", delay_ms=HOUR, stands="given"
+    ),
+    "unindex_task": lambda scripts, keys: scripts.unindex_task(
+        keys.task_index(0), entry=b"e", stamp="1 w p"
+    ),
+    "find_tasks": lambda scripts, keys: scripts.find_tasks(
+        keys.task_index(0),
+        kind="s",
+        value=b"\x00\xff",
+        statuses="pr",
+        newest=True,
+        low=b"[",
+        high=b"(\xff",
+        size=10,
+        most=20,
+        wanted=[b"hh"],
+    ),
+    "list_sessions": lambda scripts, keys: scripts.list_sessions(
+        keys.task_index(0), after=b"", size=10
+    ),
+    "count_tasks": lambda scripts, keys: scripts.count_tasks(
+        keys.task_index(0), kind="s", statuses="pr", values=[b"\x00", b"b"]
+    ),
     "drop_copy": lambda scripts, keys: scripts.drop_copy(_copied(keys), digest=b"d"),
     "read_part": lambda scripts, keys: scripts.read_part(_copied(keys), after=b"", limit=9),
     "write_part": lambda scripts, keys: scripts.write_part(

@@ -16,7 +16,7 @@ class TaskStatusView:
     ``ours`` distinguishes a worker's task from one that a host saved. One that is ``isolated`` is
     not cancelled with its ``parent``. ``waits_for`` is the child whose end it waits for. ``order``
     distinguishes a task from later ones of its id, ``parent_order`` its parent from later ones of
-    that id.
+    that id. ``write`` is that of the version.
     """
 
     session_id: str
@@ -33,6 +33,7 @@ class TaskStatusView:
     parent_order: int
     isolated: bool
     waits_for: str | None
+    write: str = ""
     epoch: int = 0
     left_ms: int = 0
 
@@ -70,6 +71,7 @@ class TaskStatusView:
             parent_order=number("parent_order"),
             isolated=fields.get("isolate") == b"1",
             waits_for=text("waits_for") if status is TaskStatus.PAUSED else None,
+            write=text("write") or "",
             epoch=epoch,
             left_ms=left_ms,
         )

@@ -7,6 +7,7 @@
     PAUSED                   checked again at its deadline; overdue, resolved by its policy
     waits for a child        made ready to run if the child is terminal
     child of one cancelled   cancelled too
+    not in the index as it is    corrected there
 
 Every worker sweeps. An entry is claimed for a short time, so that the work is shared and a sweeper
 that dies loses none of it. Each repair may be done twice: the record decides.
@@ -32,6 +33,7 @@ from redis_state.transport.keys import WATCH_SHARDS
 from redis_state.worker.arq.job_format import Job
 from redis_state.worker.arq.queue import Queue, QueueState
 from redis_state.worker.observe.stats import WorkerStats
+from redis_state.worker.recovery.index_repair import IndexRepair
 from redis_state.worker.tasks.children import WITH_PARENT, ChildTasks
 from redis_state.worker.tasks.pauses import expire_pauses
 from redis_state.worker.tasks.transitions import LOOK_LATEST_MS, MAX_CRASHES, TaskTransitions
@@ -43,6 +45,8 @@ _HOLD_MS = 1_500
 # and died before the queue, is seen by then.
 _LONGEST_PAUSE_MS = 60_000
 _TROUBLE_MS = 30_000
+# Until a terminal task is inspected again that the index did not have as it ended.
+_AGAIN_MS = 1_000
 # Between two rounds of which the first had all hands full.
 _NEXT_S = 0.05
 
@@ -104,6 +108,7 @@ class Sweeper:
         self._transitions = TaskTransitions(store)
         # Without the queue: what it wakes is queued with all else that waits.
         self._children = ChildTasks(store)
+        self._index = IndexRepair(store)
 
     @property
     def pause_s(self) -> float:
@@ -152,13 +157,25 @@ class Sweeper:
             return Fate.OUT
         if task is None:
             return Fate.LEFT
+        fate, status_view = await self._inspect(claim, task, waiting, report)
+        indexed = await self._index.settle(claim, task, status_view)
+        # Only an entry whose task is in the index as it ended is removed.
+        return _AGAIN_MS if claim.again and fate is Fate.OUT and not indexed else fate
+
+    async def _inspect(
+        self,
+        claim: WatchClaim,
+        task: tuple[str, str],
+        waiting: list[tuple[WatchClaim, TaskStatusView]],
+        report: SweepReport,
+    ) -> tuple[int | Fate, TaskStatusView | None]:
         status_view = await self._settle_family(task, report)
         if status_view is not None and status_view.ours and status_view.status is TaskStatus.PAUSED:
             for_child = status_view.waits_for is not None
             left_ms = await expire_pauses(self._store, *task)
             status_view = await self._store.tasks.look(*task)
             if status_view is not None and status_view.status is TaskStatus.PAUSED:
-                return min(left_ms or _LONGEST_PAUSE_MS, _LONGEST_PAUSE_MS)
+                return min(left_ms or _LONGEST_PAUSE_MS, _LONGEST_PAUSE_MS), status_view
             report.expired += not for_child
         elif (
             status_view is not None
@@ -170,12 +187,12 @@ class Sweeper:
             )
             status_view = await self._store.tasks.look(*task)
         if status_view is None or not status_view.ours or status_view.status.is_terminal:
-            return Fate.OUT
+            return Fate.OUT, status_view
         if status_view.status is TaskStatus.RUNNING and status_view.left_ms:
-            return min(status_view.left_ms + 1, LOOK_LATEST_MS)
+            return min(status_view.left_ms + 1, LOOK_LATEST_MS), status_view
         # The queue must have it.
         waiting.append((claim, status_view))
-        return Fate.LEFT
+        return Fate.LEFT, status_view
 
     async def _settle_family(
         self, task: tuple[str, str], report: SweepReport

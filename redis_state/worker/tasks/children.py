@@ -36,6 +36,7 @@ from redis_state.models import (
     TaskStatus,
     TaskType,
 )
+from redis_state.models.attributes import Attributes, check_attributes
 from redis_state.primitives.record import new_write_id
 from redis_state.primitives.watchlist import WatchList
 from redis_state.scripts import Reply, ReplyCode, TaskKeys, raw, topic_text
@@ -83,6 +84,7 @@ class SpawnOptions(TypedDict, total=False):
     priority: int
     task_type: TaskType
     description: str | None
+    attributes: Attributes
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +98,7 @@ class SpawnRequest:
     priority: int
     task_type: TaskType
     description: str | None
+    attributes: Attributes
 
     @property
     def asks(self) -> str:
@@ -120,6 +123,7 @@ class SpawnRequest:
             priority=options.get("priority", started.state.priority),
             task_type=options.get("task_type", TaskType.BACKGROUND),
             description=options.get("description"),
+            attributes=check_attributes("attributes", options.get("attributes", {})),
         )
 
 
@@ -175,13 +179,16 @@ class ChildTasks:
                 task_input=requested.task_input,
                 queue=queue,
                 trace=span.carrier,
+                attributes=requested.attributes,
             )
             fields |= {
                 "parent": raw(parent.task_id),
                 "isolate": b"1" if requested.isolate else b"0",
             }
             note = codec.encode({"task": child_id, "asks": requested.asks})
-            if await self._write(started, entry, state, fields, note, lane=lane):
+            if await self._write(
+                started, entry, state, fields, note, requested=requested, lane=lane
+            ):
                 await self._put(Job(parent.session_id, child_id, 0, requested.priority, queue))
         place = entry.partition(":")[2]
         return ChildTask(parent.session_id, child_id, parent.task_id, place)
@@ -202,12 +209,13 @@ class ChildTasks:
             if child.status.is_terminal:
                 return recorded_end(child)
             await self._transitions.inspect_soon(session_id, task_id)
+            write = new_write_id()
             reply = await self._scripts.join_task(
                 self._keys(session_id, task_id),
                 move_fields(TaskStatus.PAUSED) | {"crashes": b"0"} | started.meter.fields(),
                 child=self._keys(session_id, child_id),
                 mark=started.replay.mark,
-                write=new_write_id(),
+                write=write,
                 ttl_ms=self._store.tasks.ttl_ms(TaskStatus.PAUSED.value),
                 announcement=announcement(
                     self._store,
@@ -216,6 +224,8 @@ class ChildTasks:
                 ),
             )
             if reply.word is ReplyCode.OK:
+                version = int(reply.facts[0])
+                self._transitions.note_move(parent, TaskStatus.PAUSED, version=version, write=write)
                 return None
             if reply.word not in (ReplyCode.AGAIN, ReplyCode.MISSING):
                 raise_refused(reply, parent, run=started.replay, wanted="PAUSED")
@@ -247,17 +257,19 @@ class ChildTasks:
         state = await self._store.tasks.load(session_id, task_id)
         if state is None:
             return False
-        update = status_update(state, TaskStatus.PENDING, child=child_id)
+        update, write = status_update(state, TaskStatus.PENDING, child=child_id), new_write_id()
         reply = await self._scripts.wake_task(
             self._keys(session_id, task_id),
             move_fields(TaskStatus.PENDING),
             child=self._keys(session_id, child_id),
-            write=new_write_id(),
+            write=write,
             ttl_ms=self._store.tasks.ttl_ms(TaskStatus.PENDING.value),
             announcement=announcement(self._store, update),
         )
         if reply.word is not ReplyCode.OK:
             return False
+        version = int(reply.facts[0])
+        self._transitions.note_move(state, TaskStatus.PENDING, version=version, write=write)
         await self._put(Job.of(status_view))
         return True
 
@@ -350,6 +362,7 @@ class ChildTasks:
         fields: dict[str, bytes],
         note: bytes,
         *,
+        requested: SpawnRequest,
         lane: Lane | None,
     ) -> bool:
         """Write a child; return whether it was new."""
@@ -377,7 +390,13 @@ class ChildTasks:
         # One that an earlier run has spawned is on the list, or over.
         reply = await spawn(0) if entry in started.journal else None
         if reply is None or reply.word is ReplyCode.EXPIRED:
-            reply = await self._transitions.cover(state, spawn)
+            reply = await self._transitions.cover(
+                state,
+                spawn,
+                write=write,
+                handler=requested.handler,
+                attributes=requested.attributes,
+            )
         raise_refused(reply, parent, run=started.replay, wanted="spawning")
         started.replay.learn(reply, 1, entry, what=parent.task_id)
         return reply.word is ReplyCode.OK

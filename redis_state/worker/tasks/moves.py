@@ -8,6 +8,7 @@ from typing import Any
 
 from redis_state.errors import InvalidTransition
 from redis_state.models import StateUpdate, TaskState, TaskStatus, UpdateType
+from redis_state.models.attributes import Attributes
 from redis_state.scripts import Announcement, Reply, ReplyCode, raw
 from redis_state.serialization import codec
 from redis_state.store import RedisStateStore
@@ -22,10 +23,12 @@ def new_fields(
     task_input: Any,
     queue: str | None,
     trace: Mapping[str, str] | None,
+    attributes: Attributes | None = None,
 ) -> dict[str, bytes]:
     """Write a new task as its record's fields, with a secret of its own."""
     job = {"handler": handler, "input": task_input, "secret": secrets.token_urlsafe(32)}
     fields = task_fields(state) | ({"queue": raw(queue)} if queue else {})
+    fields |= {"attributes": codec.canonical(attributes)} if attributes else {}
     return fields | {
         "job": codec.encode(job | ({"trace": trace} if trace else {})),
         "finished": b"0",

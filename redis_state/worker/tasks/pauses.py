@@ -125,6 +125,7 @@ class TaskPauses:
         state = started.state
         key = self._token_key(pause_token(started, entry))
         await self._inspect_soon(state)
+        write = new_write_id()
         reply = await self._scripts.pause_task(
             self._keys(state),
             move_fields(TaskStatus.PAUSED)
@@ -133,7 +134,7 @@ class TaskPauses:
             mark=started.replay.mark,
             token=key,
             entry=entry,
-            write=new_write_id(),
+            write=write,
             ttl_ms=self._store.tasks.ttl_ms(TaskStatus.PAUSED.value),
             announcement=announcement(
                 self._store, status_update(state, TaskStatus.PAUSED), run=started.held.epoch
@@ -144,6 +145,8 @@ class TaskPauses:
         if reply.word in (ReplyCode.EXPIRED, ReplyCode.MISSING):
             return await self._decide_overdue(started, entry, key)
         raise_refused(reply, state, run=started.replay, wanted="PAUSED")
+        version = int(reply.facts[0])
+        self._transitions.note_move(state, TaskStatus.PAUSED, version=version, write=write)
         return None
 
     async def decide(

@@ -20,7 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from redis_state.errors import InvalidTransition, LeaseLost
+from redis_state.errors import BackendError, InvalidTransition, LeaseLost
 from redis_state.models import (
     StateUpdate,
     TaskContextSnapshot,
@@ -29,15 +29,17 @@ from redis_state.models import (
     TaskType,
     UpdateType,
 )
+from redis_state.models.attributes import Attributes
 from redis_state.primitives.lease import HeldLease, Leases, new_owner
 from redis_state.primitives.record import new_write_id, stored
 from redis_state.primitives.watchlist import WatchList
-from redis_state.scripts import Reply, ReplyCode, TaskKeys
+from redis_state.scripts import IndexedTask, Reply, ReplyCode, TaskKeys
 from redis_state.serialization import codec
 from redis_state.store import RedisStateStore
 from redis_state.stores.base import ms
 from redis_state.stores.sessions.task_status import TaskStatusView
 from redis_state.stores.sessions.tasks import move_fields
+from redis_state.stores.task_index import TaskIndex, indexed_move, indexed_new, indexed_start
 from redis_state.worker.guards import BudgetMeter
 from redis_state.worker.observe.tracing import carried
 from redis_state.worker.recovery.dead_letters import note_dead
@@ -107,6 +109,7 @@ class TaskTransitions:
         self._store = store
         self._scripts = store.base.scripts
         self._watch = WatchList(store.base.scripts, store.base.keys)
+        self._index = TaskIndex(store.base.scripts, store.base.keys)
 
     async def create(
         self,
@@ -116,14 +119,24 @@ class TaskTransitions:
         task_input: Any,
         queue: str | None = None,
         trace: Mapping[str, str] | None = None,
+        attributes: Attributes | None = None,
+        links: Mapping[str, bytes] | None = None,
     ) -> bool:
         """Write a new pending task down; return whether it was new. An existing one stays.
 
         ``queue`` is the one that it waits in each time it waits. ``trace`` is the context of the
-        span that its runs belong to.
-
+        span that its runs belong to. ``attributes`` are what it is found by. ``links`` are further
+        fields of its record, which name the task that it was made from.
         """
-        fields = new_fields(state, handler=handler, task_input=task_input, queue=queue, trace=trace)
+        fields = new_fields(
+            state,
+            handler=handler,
+            task_input=task_input,
+            queue=queue,
+            trace=trace,
+            attributes=attributes,
+        )
+        fields |= links or {}
         write = new_write_id()
 
         async def create(before_ms: int) -> Reply:
@@ -138,7 +151,7 @@ class TaskTransitions:
                 before=before_ms,
             )
 
-        reply = await self.cover(state, create)
+        reply = await self.cover(state, create, write=write, handler=handler, attributes=attributes)
         if reply.word is not ReplyCode.OK:
             return False
         update = status_update(state, state.status)
@@ -146,21 +159,82 @@ class TaskTransitions:
         await self._store.save_update(update)
         return True
 
-    async def cover(self, state: TaskState, write: Callable[[int], Awaitable[Reply]]) -> Reply:
-        """Put a new task on the watch list, then write it by a script that gets a deadline.
+    async def cover(
+        self,
+        state: TaskState,
+        create: Callable[[int], Awaitable[Reply]],
+        *,
+        write: str,
+        handler: str,
+        attributes: Attributes | None = None,
+    ) -> Reply:
+        """Put a new task on the watch list and into the index, then write it by a script that gets
+        a deadline.
 
         A task that is not written before a sweeper may inspect its entry, and take it out, is not
         written at all: then the entry is put again. So no task is ever there without an entry,
         however long this process was stopped in between.
         """
         entry, delay_ms = watch_entry(state.session_id, state.task_id), _LOOK_SOON_MS
+        new = indexed_new(
+            entry,
+            state,
+            write=write,
+            ttl_ms=self._store.tasks.ttl_ms(state.status.value),
+            handler=handler,
+            attributes=attributes or {},
+        )
+        known = False
+
+        async def put() -> int:
+            nonlocal known
+            due_ms, known = await self._index.announce(new, delay_ms=delay_ms)
+            return due_ms
+
         while True:
             reply = await self._watch.covering(
-                entry, lambda due_ms: write(due_ms - SKEW_MS), delay_ms=delay_ms
+                entry, lambda due_ms: create(due_ms - SKEW_MS), delay_ms=delay_ms, put=put
             )
             if reply.word is not ReplyCode.EXPIRED:
-                return reply
+                break
             delay_ms *= 2
+        if known and reply.word is ReplyCode.OK:
+            await self._replace_in_index(new)
+        return reply
+
+    def note_move(
+        self,
+        state: TaskState,
+        status: TaskStatus,
+        *,
+        version: int,
+        write: str,
+        inspect: bool = False,
+    ) -> None:
+        """Write a move into the index, without waiting for it.
+
+        With ``inspect`` a sweeper inspects the task soon: only sweepers remove its entry of the
+        watch list.
+        """
+        task = indexed_move(
+            watch_entry(state.session_id, state.task_id),
+            status,
+            version=version,
+            write=write,
+            ttl_ms=self._store.tasks.ttl_ms(status.value),
+        )
+        self._index.moved(task, delay_ms=_LOOK_SOON_MS if inspect else None)
+
+    def note_status(self, found: TaskStatusView) -> None:
+        """Write the status of a task that was read into the index, without waiting for it."""
+        task = indexed_move(
+            watch_entry(found.session_id, found.task_id),
+            found.status,
+            version=found.version,
+            write=found.write,
+            ttl_ms=self._store.tasks.ttl_ms(found.status.value),
+        )
+        self._index.moved(task)
 
     async def inspect_soon(self, session_id: str, task_id: str) -> None:
         """Make a sweeper inspect a task soon.
@@ -214,7 +288,14 @@ class TaskTransitions:
             return NotStarted(reason)
         # The time to look is when this lease runs out; and an entry that was lost is there again.
         delay_ms = min(lease_ms, LOOK_LATEST_MS)
-        watching = self._watch.put(watch_entry(session_id, task_id), delay_ms=delay_ms)
+        watching = self._index.started(
+            indexed_start(
+                watch_entry(session_id, task_id),
+                flat,
+                ttl_ms=self._store.tasks.ttl_ms(TaskStatus.RUNNING.value),
+            ),
+            delay_ms=delay_ms,
+        )
         reading = self._read_started(session_id, task_id, held, flat)
         try:
             _, started = await asyncio.gather(watching, reading)
@@ -252,6 +333,7 @@ class TaskTransitions:
             release=True,
             parent=started.parent,
             ended=_end(status, result, error),
+            inspect=status.is_terminal,
         )
 
     async def cancel(
@@ -418,23 +500,33 @@ class TaskTransitions:
         from_states: Iterable[TaskStatus] = (TaskStatus.RUNNING,),
         parent: str | None = None,
         ended: Mapping[str, Any] | None = None,
+        inspect: bool = False,
     ) -> None:
         of_child = parent is not None and status.is_terminal
         update = status_update(state, status)
         update.content = content
+        write = new_write_id()
         reply = await self._scripts.move_task(
             self._keys(state),
             fields,
             mark=mark,
             from_states=[name.value for name in from_states],
             release=release,
-            write=new_write_id(),
+            write=write,
             ttl_ms=self._store.tasks.ttl_ms(status.value),
             announcement=announcement(self._store, update, run=run.epoch if run else None),
             parent=self._store.tasks.keys(state.session_id, parent) if parent else None,
             ended=codec.encode(ended) if of_child else b"",
         )
         raise_refused(reply, state, run=run, wanted=status.value)
+        self.note_move(state, status, version=reply.facts[0], write=write, inspect=inspect)
+
+    async def _replace_in_index(self, new: IndexedTask) -> None:
+        """List a new task in place of an earlier one of its id. What fails a sweeper repairs."""
+        with suppress(BackendError):
+            reply = await self._index.put(new)
+            if reply.word is ReplyCode.STALE:
+                await self._index.put(new, stamp=reply.text(1))
 
     def _keys(self, state: TaskState) -> TaskKeys:
         return self._store.tasks.keys(state.session_id, state.task_id)
