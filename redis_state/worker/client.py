@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import replace
-from datetime import datetime
 from typing import Any, Self
 
 from redis_state import limits
@@ -28,15 +27,14 @@ from redis_state.store import RedisStateStore, process_name
 from redis_state.stores.sessions.session_log import Entry
 from redis_state.transport.keys import is_pause_id, token_digest
 from redis_state.worker.arq.job_format import Job
-from redis_state.worker.arq.queue import Queue, put_now
+from redis_state.worker.arq.queue import put_now
 from redis_state.worker.observe import tracing as telemetry
 from redis_state.worker.observe.registry import WorkerInfo, WorkerRegistry
+from redis_state.worker.operations import TaskOperations, check_id
 from redis_state.worker.recovery.dead_letters import list_dead
 from redis_state.worker.tasks.children import ChildTasks
-from redis_state.worker.tasks.finding import FoundPage, TaskFilter, find_tasks
 from redis_state.worker.tasks.open_pauses import OpenPause, list_open_pauses
 from redis_state.worker.tasks.pauses import TaskPauses
-from redis_state.worker.tasks.session_list import SessionTaskPage, count_tasks, list_sessions
 from redis_state.worker.tasks.snapshots import FullSnapshot, Snapshots, StepSnapshot
 from redis_state.worker.tasks.stream import (
     TaskView,
@@ -52,17 +50,16 @@ _DECISIONS = (SteeringEventType.APPROVE, SteeringEventType.REJECT)
 _LOOK_EVERY_S = 5.0
 
 
-class TaskClient:
+class TaskClient(TaskOperations):
     """Submit, steer, decide, cancel and watch tasks, from any process.
 
     ``queue`` is the queue of its tasks, else ``<namespace>:tasks``, as with workers.
     """
 
     def __init__(self, store: RedisStateStore, *, queue: str | None = None) -> None:
-        self.store: RedisStateStore = store
+        super().__init__(store, queue=queue)
         self._transitions = TaskTransitions(store)
         self._pausing = TaskPauses(store)
-        self._queue = Queue(store.settings, name=queue)
         self._children = ChildTasks(store, self._queue)
         self._snapshots = Snapshots(store)
 
@@ -107,8 +104,8 @@ class TaskClient:
         named, task_id = bool(task_id), task_id or new_id()
         if not handler:
             raise InvalidField("handler", "needs a name")
-        _check_id("session_id", session_id)
-        _check_id("task_id", task_id)
+        check_id("session_id", session_id)
+        check_id("task_id", task_id)
         attributes = check_attributes("attributes", {} if attributes is None else attributes)
         if named and await self._still_there(session_id, task_id):
             return task_id
@@ -364,67 +361,6 @@ class TaskClient:
         """List unfinished tasks of all sessions, the one with the earliest next check first."""
         return await list_unfinished(self.store, limits.count("limit", limit, least=0))
 
-    async def find(
-        self,
-        *,
-        status: TaskStatus | str | Iterable[TaskStatus | str] | None = None,
-        handler: str | None = None,
-        session_id: str | None = None,
-        attributes: Attributes | None = None,
-        created_after: datetime | None = None,
-        created_before: datetime | None = None,
-        newest_first: bool = True,
-        limit: int = 100,
-        after: str | None = None,
-    ) -> FoundPage:
-        """Find tasks of all sessions that match every filter, in the order of their creation.
-
-        A page costs the page, however many tasks there are. ``after`` is the cursor of the page
-        before, with the same filters: a task that did not change is neither skipped nor repeated.
-        Each task is returned as its record stands. A page of several filters may be short, or
-        empty, and still have a cursor.
-
-        A change is found within moments; after a crash at the wrong moment, once a sweeper has
-        inspected the task. Tasks are found that workers run, also terminal ones for as long as they
-        are kept. ``created_after`` is included, ``created_before`` is not; both are compared with
-        the clock of the client that submitted.
-
-        Errors: InvalidField, also for a cursor that is none, or of other filters.
-        """
-        wanted = TaskFilter.read(
-            status=status,
-            handler=handler,
-            session_id=session_id,
-            attributes=attributes,
-            created_after=created_after,
-            created_before=created_before,
-        )
-        return await find_tasks(
-            self.store, wanted, newest_first=newest_first, limit=limit, after=after
-        )
-
-    async def sessions(self, *, limit: int = 100, after: str | None = None) -> SessionTaskPage:
-        """List the sessions that have tasks, by their ids, with the number of tasks by status.
-
-        Errors: InvalidField, also for a cursor that is none.
-        """
-        return await list_sessions(self.store, limit=limit, after=after)
-
-    async def count(
-        self,
-        *,
-        handler: str | None = None,
-        session_id: str | None = None,
-        attributes: Attributes | None = None,
-    ) -> dict[TaskStatus, int]:
-        """Count tasks by status: all, or those of one handler, one session or one attribute.
-
-        It costs the same however many there are. Errors: InvalidField for several filters.
-        """
-        return await count_tasks(
-            self.store, handler=handler, session_id=session_id, attributes=attributes
-        )
-
     async def snapshots(self, session_id: str, task_id: str) -> list[StepSnapshot]:
         """List the recorded steps of a task in order, without the results.
 
@@ -453,18 +389,6 @@ class TaskClient:
         workers than allowed died in a row while they ran them.
         """
         return await list_dead(self.store, limits.count("limit", limit, least=0))
-
-    async def _still_there(self, session_id: str, task_id: str) -> bool:
-        """Return whether a task exists; queue it if it waits and the queue lost it.
-
-        It is put into the queue that it was submitted to.
-        """
-        status_view = await self.store.tasks.look(session_id, task_id)
-        if status_view is not None and not status_view.ours:
-            raise InvalidField("task_id", "a host has saved a task of this id, with no handler")
-        if status_view is not None and status_view.status is TaskStatus.PENDING:
-            await self._queue.ensure_queued([Job.of(status_view)])
-        return status_view is not None
 
     async def _check_steerable(self, event: SteeringEvent, *, repeated: bool) -> None:
         """Refuse an event that no run would receive. A repeated call is accepted after the task's
@@ -516,8 +440,3 @@ def _naming_token(event: SteeringEvent) -> SteeringEvent:
     digest = token.rpartition(":")[2] if is_pause_id(token) else token_digest(token)
     payload = {**event.payload, "resume_token": digest}
     return event.model_copy(update={"payload": payload})
-
-
-def _check_id(field: str, value: Any) -> None:
-    if not isinstance(value, str):
-        raise InvalidField(field, f"text is needed, not {type(value).__name__}")

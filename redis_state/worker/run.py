@@ -198,6 +198,7 @@ class _TaskRun:
             replay=started.replay,
             on_hard_cancel=self._cancel_hard,
             on_priority=self._set_priority,
+            void=started.void,
         )
         self._inbox.guarding = self._guarding()
         self._handling: asyncio.Task[Any] | None = None

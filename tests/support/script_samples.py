@@ -159,7 +159,51 @@ def _indexed() -> IndexedTask:
     )
 
 
+def _retry(scripts: Scripts, keys: Keys) -> Awaitable[Reply]:
+    return scripts.retry_task(
+        task_keys(keys, SESSION),
+        {"status": b"PENDING"},
+        children=keys.children(SESSION, "t"),
+        expected=1,
+        key="\ud800",
+        write="w",
+        ttl_ms=HOUR,
+        announcement=saying(keys, "reopened", session=SESSION),
+        dropped=["step:\ud800#1"],
+    )
+
+
+def _fork(scripts: Scripts, keys: Keys) -> Awaitable[Reply]:
+    return scripts.fork_task(
+        task_keys(keys, SESSION),
+        {"status": b"PENDING"},
+        source=task_keys(keys, SESSION, "source"),
+        steering=keys.steering(SESSION),
+        updates=keys.updates(SESSION),
+        children=keys.children(SESSION, "t"),
+        write="w",
+        ttl_ms=HOUR,
+        before=1,
+        order=1,
+        copied=["step:\ud800#1"],
+        made={"entries": b"1"},
+    )
+
+
 CALLS: dict[str, Call] = {
+    "retry_task": _retry,
+    "fork_task": _fork,
+    "set_attributes": lambda scripts, keys: scripts.set_attributes(
+        task_keys(keys, SESSION),
+        mark=MARK,
+        entry="attributes:set#1",
+        attributes=b"{}",
+        write="w",
+        lane=LaneState("lane:\ud800", b"[]"),
+    ),
+    "note_running": lambda scripts, keys: scripts.note_running(
+        task_keys(keys, SESSION), mark=MARK, steps=b"[]"
+    ),
     "index_task": lambda scripts, keys: scripts.index_task(
         keys.task_index(0), _indexed(), rule="new", delay_ms=HOUR, stands="given"
     ),

@@ -16,7 +16,8 @@ class TaskStatusView:
     ``ours`` distinguishes a worker's task from one that a host saved. One that is ``isolated`` is
     not cancelled with its ``parent``. ``waits_for`` is the child whose end it waits for. ``order``
     distinguishes a task from later ones of its id, ``parent_order`` its parent from later ones of
-    that id. ``write`` is that of the version.
+    that id. ``write`` is that of the version. ``retries``
+    counts how often it was reopened.
     """
 
     session_id: str
@@ -34,6 +35,7 @@ class TaskStatusView:
     isolated: bool
     waits_for: str | None
     write: str = ""
+    retries: int = 0
     epoch: int = 0
     left_ms: int = 0
 
@@ -72,6 +74,7 @@ class TaskStatusView:
             isolated=fields.get("isolate") == b"1",
             waits_for=text("waits_for") if status is TaskStatus.PAUSED else None,
             write=text("write") or "",
+            retries=number("retries"),
             epoch=epoch,
             left_ms=left_ms,
         )

@@ -32,7 +32,8 @@ _LISTED = ("order", *TASK_FIELDS)
 # What `look_task` returns the values of.
 _LOOKED = (
     *("status", "version", "order", "priority", "crashes", "queue"),
-    *("parent", "isolate", "waits_for", "parent_order", "attempts", "write", "job"),
+    *("parent", "isolate", "waits_for", "parent_order", "attempts", "write", "retries"),
+    "job",
 )
 _ACTIVE = TaskStatus.RUNNING.value
 _ENDED = frozenset(status.value for status in TaskStatus if status.is_terminal)

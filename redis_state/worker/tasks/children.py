@@ -141,7 +141,13 @@ class ChildTasks:
         self._watch = WatchList(store.base.scripts, store.base.keys)
 
     async def spawn(
-        self, started: StartedRun, entry: str, requested: SpawnRequest, lane: Lane | None = None
+        self,
+        started: StartedRun,
+        entry: str,
+        requested: SpawnRequest,
+        lane: Lane | None = None,
+        *,
+        place: int = 0,
     ) -> ChildTask:
         """Write a child down, once per entry of the parent's journal, and queue it.
 
@@ -185,13 +191,12 @@ class ChildTasks:
                 "parent": raw(parent.task_id),
                 "isolate": b"1" if requested.isolate else b"0",
             }
-            note = codec.encode({"task": child_id, "asks": requested.asks})
+            note = codec.encode({"task": child_id, "asks": requested.asks, "place": place})
             if await self._write(
                 started, entry, state, fields, note, requested=requested, lane=lane
             ):
                 await self._put(Job(parent.session_id, child_id, 0, requested.priority, queue))
-        place = entry.partition(":")[2]
-        return ChildTask(parent.session_id, child_id, parent.task_id, place)
+        return ChildTask(parent.session_id, child_id, parent.task_id, entry.partition(":")[2])
 
     async def join(self, started: StartedRun, child_id: str) -> dict[str, Any] | None:
         """Return the end of a terminal child; otherwise make the task wait for it, and return None.
@@ -288,11 +293,16 @@ class ChildTasks:
     async def cancel_with(
         self, session_id: str, task_id: str, parent: str, *, reason: str, hard: bool = False
     ) -> None:
-        """Cancel a child whose parent was cancelled. The same event however often it is sent."""
+        """Cancel a child whose parent was cancelled. The same event however often it is sent.
+
+        A child that was reopened since gets another one.
+        """
+        child = await self._store.tasks.look(session_id, task_id)
+        reopened = [child.retries] if child is not None and child.retries else []
         event = SteeringEvent(
             session_id=session_id,
             task_id=task_id,
-            event_id=codec.fingerprint("cancelled with", session_id, parent, task_id),
+            event_id=codec.fingerprint("cancelled with", session_id, parent, task_id, *reopened),
             event_type=SteeringEventType.CANCEL,
             payload={"reason": reason, "hard": hard},
             source=f"task:{parent}",

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any, cast
+from typing import Any, TypedDict, Unpack, cast
 
 from redis_state import limits
 from redis_state.errors import CorruptState, InvalidField
@@ -35,6 +35,7 @@ from redis_state.stores.task_index import (
 )
 from redis_state.transport.keys import WATCH_SHARDS, TaskIndexKeys
 from redis_state.worker.tasks.cursors import read_cursor, write_cursor
+from redis_state.worker.tasks.links import TaskLink, link_of
 from redis_state.worker.tasks.moves import watch_entry
 
 LARGEST_PAGE = 1000
@@ -51,15 +52,6 @@ _FIELDS = (
     *("worker", "attempts", "crashes", "retries", "parent", "attributes", "rerun_of"),
     "forked_from",
 )
-
-
-@dataclass(frozen=True, slots=True)
-class TaskLink:
-    """The task that another one was made from. ``before`` is where a fork begins anew."""
-
-    session_id: str
-    task_id: str
-    before: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +92,17 @@ class FoundPage:
     cursor: str | None
 
 
+class TaskFilters(TypedDict, total=False):
+    """The filters of `TaskClient.find`."""
+
+    status: TaskStatus | str | Iterable[TaskStatus | str] | None
+    handler: str | None
+    session_id: str | None
+    attributes: Attributes | None
+    created_after: datetime | None
+    created_before: datetime | None
+
+
 @dataclass(frozen=True, slots=True)
 class TaskFilter:
     """Which tasks are wanted, checked."""
@@ -114,22 +117,19 @@ class TaskFilter:
     @classmethod
     def read(
         cls,
-        *,
-        status: TaskStatus | str | Iterable[TaskStatus | str] | None = None,
-        handler: str | None = None,
-        session_id: str | None = None,
-        attributes: Attributes | None = None,
-        created_after: datetime | None = None,
-        created_before: datetime | None = None,
+        **given: Unpack[TaskFilters],
     ) -> TaskFilter:
         """Check what a caller asks for. Errors: InvalidField."""
+        for name in given.keys() - TaskFilters.__annotations__.keys():
+            raise InvalidField(name, f"is no filter: {', '.join(TaskFilters.__annotations__)}")
+        attributes = given.get("attributes")
         return cls(
-            statuses=_statuses(status),
-            handler=_text("handler", handler),
-            session_id=_text("session_id", session_id),
+            statuses=_statuses(given.get("status")),
+            handler=_text("handler", given.get("handler")),
+            session_id=_text("session_id", given.get("session_id")),
             attributes=check_attributes("attributes", {} if attributes is None else attributes),
-            created_after=_moment("created_after", created_after),
-            created_before=_moment("created_before", created_before),
+            created_after=_moment("created_after", given.get("created_after")),
+            created_before=_moment("created_before", given.get("created_before")),
         )
 
     @property
@@ -387,17 +387,6 @@ def _found_task(
         rerun_of=link_of(fields, "rerun_of"),
         forked_from=link_of(fields, "forked_from"),
     )
-
-
-def link_of(fields: Mapping[str, bytes], name: str) -> TaskLink | None:
-    """Read the task that a task was made from. Errors: ValueError, TypeError."""
-    written = fields.get(name)
-    return None if not written else TaskLink(*codec.decode(written))
-
-
-def write_link(*parts: str) -> bytes:
-    """Write the task that a task was made from."""
-    return codec.encode(list(parts))
 
 
 def _statuses(

@@ -1,9 +1,10 @@
 """The journal of a task: the records of its runs, which later runs find instead of repeating work.
 
 A step's record is a row of JSON that the script makes: its version (1 for the task's first record),
-epoch, the server's time, whether it is a checkpoint, and its result. A result
-that is too large is kept in chunks beside its record, in the same hash. So it expires with the
-journal, and the journal with the task, whatever crashes.
+epoch, the server's time, whether it is a checkpoint, what is known about it, and its result. Known
+are the result's size, chunks and digest, the step's place in the handler, for how many ms it ran,
+and its attempts. A result that is too large is kept in chunks beside its record, in the same hash.
+So it expires with the journal, and the journal with the task, whatever crashes.
 """
 
 from __future__ import annotations
@@ -29,7 +30,11 @@ _ASKED_FOR = (_STEP, "pause:", "child:")
 
 @dataclass(frozen=True, slots=True)
 class StepNote:
-    """A step's note. Its result is there, unless it stands in ``chunks`` of their own."""
+    """A step's note. Its result is there, unless it stands in ``chunks`` of their own.
+
+    ``place`` counts what the handler did before, ``took_ms`` is how long the step ran with all its
+    ``attempts``; 0 where an earlier version of the library recorded it.
+    """
 
     version: int
     epoch: int
@@ -39,6 +44,9 @@ class StepNote:
     chunks: int
     sha256: str = field(repr=False)
     result: Any = field(repr=False)
+    place: int = 0
+    took_ms: int = 0
+    attempts: int = 0
 
 
 class Journals:
@@ -76,11 +84,13 @@ class Journals:
         lane: Lane | None = None,
         checkpoint: bool = False,
         inline_bytes: int = INLINE_BYTES,
+        about: tuple[int, int, int] = (0, 0, 0),
     ) -> tuple[StepNote, Any]:
         """Record a step's result, once; return the recorded entry, and its result.
 
         A result of more than ``inline_bytes`` is written in chunks first, each under the lease; a
         crash in between leaves chunks that the next attempt overwrites and the task's end removes.
+        ``about`` is the step's place, for how many ms it ran, and its attempts.
         Errors: LeaseLost; JournalRewound; InvalidTransition if the task is gone; StoreFull.
         """
         data = codec.encode(result)
@@ -93,7 +103,7 @@ class Journals:
             entry=entry,
             checkpoint=checkpoint,
             chunks=chunks,
-            about=codec.encode([len(data), chunks, sha256]),
+            about=codec.encode([len(data), chunks, sha256, *about]),
             result=b"null" if large else data,
             lane=state_of(lane),
         )
@@ -151,8 +161,10 @@ def part_name(entry: str, number: int) -> bytes:
 def read_step(data: bytes) -> StepNote:
     """Read a step's note. Errors: ValueError."""
     version, epoch, at_ms, checkpoint, about, result = unpack(data, 6)
-    size, chunks, sha256 = about[:3]
-    return StepNote(version, epoch, at_ms, checkpoint, size, chunks, sha256, result)
+    size, chunks, sha256, *more = about
+    return StepNote(
+        version, epoch, at_ms, checkpoint, size, chunks, sha256, result, *(more[:3] or (0, 0, 0))
+    )
 
 
 def steps_of(journal: Mapping[str, Any]) -> list[tuple[str, StepNote]]:

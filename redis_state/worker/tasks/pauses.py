@@ -36,6 +36,7 @@ from redis_state.worker.tasks.pause_model import (
     entry_name,
     name_of,
     pause_token,
+    place_of,
     policy_of,
 )
 from redis_state.worker.tasks.replay import Lane
@@ -61,7 +62,13 @@ class TaskPauses:
         self._keep_ms = ms(store.settings.resolved_token_ttl)
 
     async def open(
-        self, started: StartedRun, entry: str, question: PauseRequest, lane: Lane | None = None
+        self,
+        started: StartedRun,
+        entry: str,
+        question: PauseRequest,
+        lane: Lane | None = None,
+        *,
+        place: int = 0,
     ) -> dict[str, Any]:
         """Open a pause, once per entry of the journal; return what the journal notes of it.
 
@@ -79,6 +86,7 @@ class TaskPauses:
             "on_timeout": question.on_timeout,
             "default": question.default,
             "asks": asks(question.reason, question.payload),
+            "place": place,
         }
         about = {
             "name": question.name,
@@ -88,6 +96,7 @@ class TaskPauses:
             "on_timeout": question.on_timeout,
             "default": question.default,
             "revealed": question.reveal,
+            "place": place,
         }
         reply = await self._scripts.open_pause(
             self._keys(state),
@@ -188,7 +197,11 @@ class TaskPauses:
             entry,
             key,
             {"approved": approved, "value": codec.plain(value)},
-            recorded={"name": name_of(entry, about), "asks": asks_of(about)},
+            recorded={
+                "name": name_of(entry, about),
+                "asks": asks_of(about),
+                "place": place_of(about),
+            },
             actor=actor,
             claim=idempotency_key or new_claim(),
         )
@@ -253,7 +266,11 @@ class TaskPauses:
             entry,
             key,
             policy_of(note),
-            recorded={"name": note.get("name", entry_name(entry)), "asks": note.get("asks")},
+            recorded={
+                "name": note.get("name", entry_name(entry)),
+                "asks": note.get("asks"),
+                "place": note.get("place", 0),
+            },
             actor=BY_TIMEOUT,
             claim=BY_TIMEOUT,
             overdue=True,

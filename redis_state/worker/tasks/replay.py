@@ -130,6 +130,11 @@ class Lane:
         """How far it has come in this run."""
         return self._progress.place
 
+    @property
+    def order(self) -> int:
+        """How far all lanes of the handler, or of its step, have come in this run."""
+        return self._all.place
+
     def restore(self, reached: int, emitted: Mapping[str, int]) -> None:
         """Set how far it came in earlier runs."""
         self._mine.reached = reached

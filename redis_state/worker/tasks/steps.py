@@ -19,6 +19,7 @@ from copy import copy
 from dataclasses import dataclass
 from functools import partial
 from inspect import isawaitable
+from time import monotonic
 from typing import Any, Literal, TypeVar
 
 from redis_state.errors import BackendError, HandlerChanged, InvalidField
@@ -37,6 +38,7 @@ from redis_state.worker.tasks.journal import (
 )
 from redis_state.worker.tasks.replay import Lane
 from redis_state.worker.tasks.retries import Retried, RetryPolicy, try_by
+from redis_state.worker.tasks.running import RunningSteps, Shown, write_running
 from redis_state.worker.tasks.transitions import StartedRun
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -132,6 +134,9 @@ class Steps:
         self._requested: set[str] = set()
         self._doing: dict[str, asyncio.Lock] = {}
         self._attempts: Counter[str] = Counter()
+        # How far the handler had come when it asked for an entry.
+        self._places: dict[str, int] = {}
+        self._running = RunningSteps(self._show_running)
         self._root = self._scope = NameScope()
         self._made_in: NameScope | None = None
 
@@ -150,8 +155,14 @@ class Steps:
     def ask_keyed(self, entry: str) -> str:
         """Return an entry that is found without counting, and mark it as used."""
         self._requested.add(entry)
-        self.lane(entry).advance()
+        lane = self.lane(entry)
+        lane.advance()
+        self._places[entry] = lane.order
         return entry
+
+    def place_of(self, entry: str) -> int:
+        """Return how far the handler had come when it asked for an entry."""
+        return self._places.get(entry, 0)
 
     def lane(self, first: Any = None, *, emits: bool = False) -> Lane:
         """Return the lane of the running asyncio task, which is about to do ``first``."""
@@ -266,7 +277,7 @@ class Steps:
         await self._inbox.checkpoint(steps=0 if note is not None else 1)
         if isinstance(note, StepNote):
             return await self._journals.result(self._keys, entry, note)
-        once = partial(self._once, entry, name, work)
+        once, began_s = partial(self._once, entry, name, work), monotonic()
         if policy is None or policy.attempts == 1:
             found = await once()
         else:
@@ -284,6 +295,11 @@ class Steps:
             lane=lane,
             checkpoint=checkpoint,
             inline_bytes=self._policy.inline_bytes,
+            about=(
+                self._places.pop(entry, 0),
+                round((monotonic() - began_s) * 1000),
+                self._attempts[entry],
+            ),
         )
         self._recorded[entry] = without_result(note)
         return result
@@ -294,12 +310,14 @@ class Steps:
         self._attempts[entry] += 1
         attempt = f"{entry}!{self._attempts[entry]}"
         token = _WORKING.set(NameScope(f"{path}/", name=name, entry=entry, attempt=attempt))
+        self._running.begin(entry, self._attempts[entry])
         try:
             with telemetry.stepping(name):
                 outcome = work()
                 return await outcome if isawaitable(outcome) else outcome
         finally:
             _WORKING.reset(token)
+            self._running.end(entry)
 
     async def _next_attempt(self, attempt: Awaitable[T]) -> T:
         """Wait for the next attempt. A checkpoint from its first moment to its last."""
@@ -323,6 +341,14 @@ class Steps:
         log.warning("%s of task %s: attempt %d of %d: %s", entry, task_id, number, most, kind)
         content = {"notice": "attempt_failed", "entry": entry, "attempt": number, "of": most}
         await self._report(f"{entry}!failed", content | {"error": kind})
+
+    def _show_running(self, steps: list[Shown]) -> None:
+        """Write down what runs now. The run does not depend on it."""
+        mark = self._started.held.fence.mark
+        sent = self._store.base.scripts.begin_note_running(
+            self._keys, mark=mark, steps=write_running(steps)
+        )
+        sent.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     async def _report(self, lane: str, content: dict[str, Any]) -> None:
         """Publish a notification, in a lane of its own. The run does not depend on it."""

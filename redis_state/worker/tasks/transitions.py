@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from redis_state.errors import BackendError, InvalidTransition, LeaseLost
@@ -29,7 +29,7 @@ from redis_state.models import (
     TaskType,
     UpdateType,
 )
-from redis_state.models.attributes import Attributes
+from redis_state.models.attributes import Attributes, AttributeValue
 from redis_state.primitives.lease import HeldLease, Leases, new_owner
 from redis_state.primitives.record import new_write_id, stored
 from redis_state.primitives.watchlist import WatchList
@@ -39,7 +39,14 @@ from redis_state.store import RedisStateStore
 from redis_state.stores.base import ms
 from redis_state.stores.sessions.task_status import TaskStatusView
 from redis_state.stores.sessions.tasks import move_fields
-from redis_state.stores.task_index import TaskIndex, indexed_move, indexed_new, indexed_start
+from redis_state.stores.task_index import (
+    LETTERS,
+    TaskIndex,
+    attributes_of,
+    indexed_move,
+    indexed_new,
+    indexed_start,
+)
 from redis_state.worker.guards import BudgetMeter
 from redis_state.worker.observe.tracing import carried
 from redis_state.worker.recovery.dead_letters import note_dead
@@ -51,7 +58,7 @@ from redis_state.worker.tasks.moves import (
     status_update,
     watch_entry,
 )
-from redis_state.worker.tasks.replay import Replay
+from redis_state.worker.tasks.replay import Lane, Replay
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -73,7 +80,8 @@ class StartedRun:
     """A task that runs now: under which lease, as it stood, and what its journal holds.
 
     ``secret`` is what the tokens of its pauses and the ids of its children are made from. One that
-    is ``isolated`` is not cancelled with its ``parent``.
+    is ``isolated`` is not cancelled with its ``parent``. ``void`` names the steering events of
+    before it was reopened.
     """
 
     held: HeldLease
@@ -91,6 +99,8 @@ class StartedRun:
     parent: str | None = None
     parent_order: int = 0
     isolated: bool = False
+    void: Sequence[str] = ()
+    attributes: dict[str, AttributeValue] = field(default_factory=dict[str, AttributeValue])
     meter: BudgetMeter = field(default_factory=BudgetMeter, repr=False)
 
 
@@ -399,6 +409,29 @@ class TaskTransitions:
             if reply.word is ReplyCode.OK:
                 return found
 
+    async def set_attributes(
+        self, started: StartedRun, entry: str, attributes: Attributes, lane: Lane
+    ) -> None:
+        """Set all attributes of a running task, once per entry of its journal.
+
+        Errors: LeaseLost, JournalRewound, InvalidTransition.
+        """
+        state, write = started.state, new_write_id()
+        reply = await self._scripts.set_attributes(
+            self._keys(state),
+            mark=started.replay.mark,
+            entry=entry,
+            attributes=codec.canonical(attributes),
+            write=write,
+            lane=lane.state(),
+        )
+        raise_refused(reply, state, run=started.replay, wanted="attributes")
+        started.replay.learn(reply, 1, entry, what=state.task_id)
+        if reply.word is ReplyCode.OK:
+            started.attributes.clear()
+            started.attributes.update(attributes)
+            self._note_attributes(started, version=int(reply.facts[0]), write=write)
+
     async def set_priority(self, started: StartedRun, priority: int) -> None:
         """Change a running task's priority, for the next time it waits.
 
@@ -437,10 +470,13 @@ class TaskTransitions:
             parent=found.parent,
             parent_order=found.parent_order,
             isolated=found.isolated,
+            void=codec.decode(record.fields.get("void", b"[]")),
+            attributes=attributes_of(record.fields),
             meter=BudgetMeter(
                 spent_ms=int(record.fields.get("spent_ms", 0)),
                 updates=int(record.fields.get("spent_updates", 0)),
-                steps=len(steps_of(journal)),
+                # A task that was reopened has its budget anew.
+                steps=len(steps_of(journal)) - int(record.fields.get("steps_before", 0)),
             ),
         )
 
@@ -520,6 +556,18 @@ class TaskTransitions:
         )
         raise_refused(reply, state, run=run, wanted=status.value)
         self.note_move(state, status, version=reply.facts[0], write=write, inspect=inspect)
+
+    def _note_attributes(self, started: StartedRun, *, version: int, write: str) -> None:
+        new = indexed_new(
+            watch_entry(started.state.session_id, started.state.task_id),
+            started.state,
+            write=write,
+            ttl_ms=self._store.tasks.ttl_ms(TaskStatus.RUNNING.value),
+            handler=started.handler,
+            attributes=started.attributes,
+        )
+        letter = LETTERS[TaskStatus.RUNNING]
+        self._index.changed(replace(new, version=version, status=letter))
 
     async def _replace_in_index(self, new: IndexedTask) -> None:
         """List a new task in place of an earlier one of its id. What fails a sweeper repairs."""

@@ -18,7 +18,7 @@ from tests.support.scripts import (
 # In the order of the script's reply.
 NAMES = (
     "status version order priority crashes queue parent isolate waits_for parent_order attempts"
-    " write job"
+    " write retries job"
 )
 
 
