@@ -13,7 +13,7 @@ _EXTRAS = {
 
 
 # They add their commands to `commands.app` when they are imported.
-MODULES = ("demo", "tasks", "control", "server", "migrate")
+MODULES = ("demo", "tasks", "control", "finding", "operate", "server", "migrate")
 
 
 def main() -> None:
