@@ -1,5 +1,5 @@
 -- Read a part of a page of tasks from one list of the index, in the order of their creation, and leave out
--- those that are not in all other lists that are asked for. A task's place is its time and id.
+-- those that are not in all other wanted lists. A task's place is its time and id.
 -- KEYS index     zset: a kind and a value, status, time and id, all of score 0
 -- KEYS about     hash: id -> what is known of a task
 -- ARGV kind      of the list

@@ -145,7 +145,7 @@ def find(
                 if status or since or until:
                     raise CallerError("--count takes a handler, a session or an attribute only")
                 counted = await client.count(
-                    handler=handler, session_id=session, attributes=chosen["attributes"]
+                    handler=handler, session_id=session, attributes=read_attributes(attribute)
                 )
                 return (), None, counted
             page = await client.find(

@@ -118,7 +118,7 @@ def fork(
         str | None,
         typer.Option(
             metavar="STEP",
-            help="Where the new task begins anew: a step, a pause or a child, as `show` names it. "
+            help="What the new task does again: a step, a pause or a child, as `show` names it. "
             "Default: behind all that is recorded.",
         ),
     ] = None,

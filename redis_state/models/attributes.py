@@ -24,7 +24,7 @@ def check_attributes(field: str, given: Any) -> dict[str, AttributeValue]:
     """
     if not isinstance(given, Mapping):
         raise InvalidField(field, f"a mapping is needed, not {type(given).__name__}")
-    attributes: Mapping[Any, Any] = given
+    attributes: Mapping[Any, Any] = given  # pyright: ignore[reportUnknownVariableType]
     if len(attributes) > MOST_ATTRIBUTES:
         raise InvalidField(field, f"must be at most {MOST_ATTRIBUTES}, not {len(attributes)}")
     return {_name(field, name): _value(field, name, attributes[name]) for name in attributes}

@@ -2,13 +2,13 @@
 
 A task's record is in its session's slot, so no script can write it and an index over all sessions.
 The index has the shards and the slots of the watch list instead. What is known of a task is written
-with the calls that write its entry of the watch list, or follows a move at once. So it may lag
-behind the record. It does not stay behind: before a sweeper removes a task's entry of the watch
-list, it makes sure that the index has what the record says, and so it does whenever it inspects an
-unfinished task. Both are in one slot, so no rollback of the server separates them.
+by the calls that write its entry of the watch list. Other moves are followed by a call at once. So
+the index may lag behind the record. It does not stay behind: a sweeper corrects it whenever it
+inspects a task, and before it removes the entry of a terminal one. Entry and index are in one slot,
+so no rollback of the server separates them.
 
 What is known of a task carries its record's version and write. An older version never replaces a
-newer one. The versions of a record whose history went back begin anew: a correction names what it
+newer one. A record whose history went back gives versions again: a correction names what it
 replaces instead.
 """
 

@@ -98,8 +98,8 @@ class TaskOperations:
     async def retry(self, session_id: str, task_id: str, *, key: str | None = None) -> TaskState:
         """Reopen a task that is FAILED or CANCELLED, also a dead letter, and queue it.
 
-        It keeps its journal: recorded steps are not repeated. Its counters of crashes, of attempts
-        by its budgets and of its time begin anew. A child's end that failed the task is left out of
+        It keeps its journal: recorded steps are not repeated. Its crashes and what it has used of
+        its budgets are set back. A child's end that failed the task is left out of
         the journal, and the child is reopened too; so are the children that were cancelled with the
         task. A pause that timed out and failed the task is opened again. An earlier cancel or PAUSE
         does not hold any more. Watchers see the task PENDING, with ``retry`` and the number.
@@ -154,7 +154,7 @@ class TaskOperations:
     ) -> str:
         """Submit a new task that begins with another one's journal, up to an entry of it.
 
-        ``before`` names the entry, which the fork does anew: a step, a pause or a child, by its
+        ``before`` names the entry, which the fork does again: a step, a pause or a child, by its
         name if there is one of it, else with its number, as `snapshots` has it. Without it all that
         is recorded is kept. Return the new task's id. It is in the same session, and names the
         other as `TaskView.forked_from`.

@@ -39,6 +39,7 @@ PUBLIC = [
     "PauseTimeout",
     "RedisStateError",
     "RedisStateStore",
+    "RetryRefused",
     "SessionBusy",
     "SessionConflict",
     "SessionNotFound",

@@ -7,6 +7,12 @@ from dataclasses import dataclass
 from typing import Self
 
 from redis_state.models import TaskStatus
+from redis_state.serialization import codec
+
+
+def watch_entry(session_id: str, task_id: str) -> bytes:
+    """Return a task's entry for the watch list."""
+    return codec.encode(["task", session_id, task_id])
 
 
 @dataclass(frozen=True, slots=True)

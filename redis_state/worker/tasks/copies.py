@@ -11,7 +11,7 @@ pauses, whose tokens come from its own secret, and spawns its own children.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,7 +25,7 @@ from redis_state.serialization import codec
 from redis_state.serialization.rows import as_object
 from redis_state.store import RedisStateStore
 from redis_state.stores.task_index import attributes_of
-from redis_state.worker.tasks.journal import Journals, StepNote, part_name, steps_of
+from redis_state.worker.tasks.journal import Journals, StepNote, joined_child, part_name, steps_of
 from redis_state.worker.tasks.links import write_link
 from redis_state.worker.tasks.moves import new_fields, status_update
 from redis_state.worker.tasks.transitions import TaskTransitions
@@ -186,15 +186,14 @@ class KeptPart:
     def of(cls, journal: Mapping[str, Any], before: str | None) -> KeptPart:
         """Choose what is before an entry; all without one. Errors: InvalidField."""
         entry = None if before is None else _named(journal, before)
-        place, keeps_step = _bounds(journal, entry)
-        steps = [(name, note) for name, note in steps_of(journal) if keeps_step(name, note)]
-        kept = {name for name, _ in steps}
-        joined = {name.partition("join ")[2].rpartition("#")[0].replace("##", "#") for name in kept}
+        place, is_before = _bounds(journal, entry)
+        steps = [(name, note) for name, note in steps_of(journal) if is_before(name, note)]
+        joined = {joined_child(name, journal) for name, _ in steps}
         others = [
             name
             for name, note in journal.items()
             if (_is_decided(name, note) and _is_before(note, place))
-            or (name.startswith("child:") and name.partition(":")[2] in joined)
+            or name in joined
             or (name.startswith("took:") and not note[0] and (place is None or note[1] < place))
         ]
         others += [f"decided:{name}" for name in others if f"decided:{name}" in journal]
@@ -239,10 +238,12 @@ def _name_of(entry: str) -> str:
     return entry.partition(":")[2].rpartition("#")[0].replace("##", "#")
 
 
-def _bounds(journal: Mapping[str, Any], entry: str | None) -> tuple[int | None, Any]:
-    """Return the place of an entry, None for no bound, and what tells a step that is before it."""
+def _bounds(
+    journal: Mapping[str, Any], entry: str | None
+) -> tuple[int | None, Callable[[str, StepNote], bool]]:
+    """Return the place of an entry, None for no bound, and a test for steps that are before it."""
     if entry is None:
-        return None, lambda _name, _note: True
+        return None, _any_step
     found = journal[entry]
     place = found.place if isinstance(found, StepNote) else int(found.get("place", 0))
     if isinstance(found, StepNote):
@@ -250,11 +251,15 @@ def _bounds(journal: Mapping[str, Any], entry: str | None) -> tuple[int | None, 
         outer = [name for name in journal if path.startswith(f"{name.partition(':')[2]}/")]
         if any(name.startswith("step:") for name in outer):
             raise InvalidField("before", f"is inside of {outer[0]!r}: fork before that one")
-        inner = f"{entry}/"
-        return place, lambda name, note: note.version < found.version and not name.startswith(inner)
+        version, inner = found.version, f"{entry}/"
+        return place, lambda name, note: note.version < version and not name.startswith(inner)
     if not place:
         raise InvalidField("before", "was recorded by an earlier version: fork before a step")
     return place, lambda _name, note: 0 < note.place < place
+
+
+def _any_step(_name: str, _note: StepNote) -> bool:
+    return True
 
 
 def _is_decided(name: str, note: Any) -> bool:

@@ -13,7 +13,7 @@ _MARK = 8
 
 
 def write_cursor(listing: Any, place: bytes) -> str:
-    """Write a place as a cursor of a listing, which is what it was asked for."""
+    """Write a place as a cursor of a listing, which is named by its filters."""
     text = base64.urlsafe_b64encode(_mark(listing) + place)
     return text.rstrip(b"=").decode()
 

@@ -2,7 +2,7 @@
 
 The index proposes, the records decide: each task of a page is read, and left out if it does not
 match. Each of the index's shards gives a part of a page in its order. A page ends where the first
-of them would have to read more than it may, so a page of a rare combination may be short.
+of them would have to read more than it may. So a page of a rare combination may be short.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class TaskSummary:
 class FoundPage:
     """A page of tasks. ``cursor`` continues behind it; it is None at the end.
 
-    A page may have fewer tasks than asked for, or none, and still a cursor.
+    A page may have fewer tasks than the limit, or none, and still a cursor.
     """
 
     tasks: Sequence[TaskSummary]

@@ -1,7 +1,7 @@
 """The journal of a task: the records of its runs, which later runs find instead of repeating work.
 
 A step's record is a row of JSON that the script makes: its version (1 for the task's first record),
-epoch, the server's time, whether it is a checkpoint, what is known about it, and its result. Known
+epoch, the server's time, whether it is a checkpoint, facts about it, and its result. The facts
 are the result's size, chunks and digest, the step's place in the handler, for how many ms it ran,
 and its attempts. A result that is too large is kept in chunks beside its record, in the same hash.
 So it expires with the journal, and the journal with the task, whatever crashes.
@@ -10,6 +10,7 @@ So it expires with the journal, and the journal with the task, whatever crashes.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -25,7 +26,9 @@ INLINE_BYTES = CHUNK_BYTES
 
 _STEP = "step:"
 # What a handler asks for again in each run; other kinds of notes have rules of their own.
-_ASKED_FOR = (_STEP, "pause:", "child:")
+_CHILD = "child:"
+_ASKED_FOR = (_STEP, "pause:", _CHILD)
+_JOIN = re.compile("[:/]join ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +174,18 @@ def steps_of(journal: Mapping[str, Any]) -> list[tuple[str, StepNote]]:
     """List the steps of a journal in the order of their records."""
     steps = [(entry, note) for entry, note in journal.items() if isinstance(note, StepNote)]
     return sorted(steps, key=lambda named: named[1].version)
+
+
+def joined_child(entry: str, journal: Mapping[str, Any]) -> str | None:
+    """Return the entry of the child whose end a step records; None for any other step.
+
+    Names may hold anything: what counts is that the journal has that child.
+    """
+    for found in _JOIN.finditer(entry):
+        child = _CHILD + entry[found.end() :].rpartition("#")[0].replace("##", "#")
+        if child in journal:
+            return child
+    return None
 
 
 def without_result(note: StepNote) -> StepNote:

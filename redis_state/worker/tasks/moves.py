@@ -12,6 +12,7 @@ from redis_state.models.attributes import Attributes
 from redis_state.scripts import Announcement, Reply, ReplyCode, raw
 from redis_state.serialization import codec
 from redis_state.store import RedisStateStore
+from redis_state.stores.sessions.task_status import watch_entry as watch_entry  # noqa: PLC0414
 from redis_state.stores.sessions.tasks import microseconds, task_fields
 from redis_state.worker.tasks.replay import Replay
 
@@ -34,11 +35,6 @@ def new_fields(
         "finished": b"0",
         "updated_at": str(microseconds(state.updated_at)).encode(),
     }
-
-
-def watch_entry(session_id: str, task_id: str) -> bytes:
-    """Return a task's entry for the watch list."""
-    return codec.encode(["task", session_id, task_id])
 
 
 def announcement(

@@ -1,6 +1,6 @@
 """Retry: reopen a task that is FAILED or CANCELLED, with its journal.
 
-The next run replays what is recorded and goes on where the last one ended. What ended the task is
+The next run replays what is recorded and continues where the last one ended. What ended the task is
 left out of the journal, if it is the last thing there: the end of a child that was not complete, a
 pause that nobody decided in time. So the child runs again too, and the pause is opened again. Steps
 that failed were never recorded.
@@ -17,7 +17,6 @@ child again, and can be retried again.
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -40,7 +39,7 @@ from redis_state.stores.sessions.tasks import move_fields
 from redis_state.worker.arq.job_format import Job
 from redis_state.worker.arq.queue import Queue, put_now
 from redis_state.worker.tasks.children import ChildTasks
-from redis_state.worker.tasks.journal import Journals, StepNote, steps_of
+from redis_state.worker.tasks.journal import Journals, joined_child, steps_of
 from redis_state.worker.tasks.moves import announcement, status_update
 from redis_state.worker.tasks.transitions import TaskTransitions
 
@@ -48,7 +47,7 @@ _REOPENED = (TaskStatus.FAILED, TaskStatus.CANCELLED)
 # What steered the run that is over, and not its handler.
 _STEERED_RUN = (SteeringEventType.CANCEL, SteeringEventType.PAUSE, SteeringEventType.RESUME)
 _LONGEST_KEY = 200
-_JOIN = re.compile(r"[:/]join (.+)#\d+$", re.DOTALL)
+_NOT_COMPLETE = (TaskStatus.FAILED.value, TaskStatus.CANCELLED.value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,20 +260,19 @@ def _failed_joins(journal: Mapping[str, Any]) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     for entry, note in reversed(steps_of(journal)):
-        child = _joined_child(entry, note)
-        if child is None or child not in journal:
+        child = joined_child(entry, journal)
+        if child is None or not _is_failed_end(note.result):
             break
         found[entry] = child
     return found
 
 
-def _joined_child(entry: str, note: StepNote) -> str | None:
-    found, end = _JOIN.search(entry), codec.plain(note.result)
-    if found is None or not isinstance(end, dict):
-        return None
-    if end.get("status") not in (TaskStatus.FAILED.value, TaskStatus.CANCELLED.value):
-        return None
-    return "child:" + found[1].replace("##", "#")
+def _is_failed_end(result: Any) -> bool:
+    match result:
+        case {"status": str(status)}:
+            return status in _NOT_COMPLETE
+        case _:
+            return False
 
 
 def _overdue(journal: Mapping[str, Any], error: str, *, beyond: Mapping[str, str]) -> list[str]:

@@ -161,7 +161,7 @@ class Steps:
         return entry
 
     def place_of(self, entry: str) -> int:
-        """Return how far the handler had come when it asked for an entry."""
+        """Return how far the handler had come when it used an entry."""
         return self._places.get(entry, 0)
 
     def lane(self, first: Any = None, *, emits: bool = False) -> Lane:

@@ -60,7 +60,7 @@ async def test_tasks_are_found_and_reopened_on_a_cluster() -> None:
 
     async def work(ctx: TaskContext) -> int:
         await ctx.set_attributes({"done": True})
-        number = await ctx.step("number", lambda: ctx.input)
+        number = int(await ctx.step("number", lambda: ctx.input))
         if failing:
             raise ValueError
         return number

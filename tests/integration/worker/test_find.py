@@ -330,6 +330,14 @@ async def test_tasks_of_a_cleared_session_are_not_found(store: RedisStateStore) 
         assert await listed(client) == []
         await swept(store, task, times=2)
         assert sum((await client.count()).values()) == 0
+        # Also of one that no sweeper watches any more.
+        task = await client.submit("h", session_id=SESSION)
+        await client.cancel(SESSION, task)
+        await swept(store, task)
+        assert sum((await client.count()).values()) == 1
+        await store.clear_session(SESSION)
+        await swept(store, task, times=2)
+        assert sum((await client.count()).values()) == 0
 
 
 async def test_a_later_task_of_an_id_takes_the_place_of_an_earlier_one(

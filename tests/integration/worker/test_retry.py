@@ -196,8 +196,8 @@ async def test_the_child_that_failed_a_task_runs_again_with_it(store: RedisState
     async def parent(ctx: TaskContext) -> Any:
         before = await ctx.step("before", work.step, "a")
         branch = ctx.branch("x/join y")
-        good = await ctx.join(await branch.spawn("good", name="a#b/join c"))
-        return [before, good, await ctx.join(await branch.spawn("child", name="c#1"))]
+        good = await branch.join(await branch.spawn("good", name="a#b/join c"))
+        return [before, good, await branch.join(await branch.spawn("child", name="c#1"))]
 
     async def good(_: TaskContext) -> str:
         return work.step("good")
@@ -216,6 +216,10 @@ async def test_the_child_that_failed_a_task_runs_again_with_it(store: RedisState
         assert len(await client.children(SESSION, task)) == 2
         kinds = await client.count()
         assert kinds[TaskStatus.COMPLETE] == 3
+        # A fork takes over the children that were joined, and spawns no others in their place.
+        forked = await client.fork(SESSION, task)
+        assert await client.result(SESSION, forked) == ["a1", "good1", "b2"]
+        assert await client.children(SESSION, forked) == []
 
 
 async def test_a_pause_that_timed_out_is_opened_again(store: RedisStateStore) -> None:
@@ -462,13 +466,14 @@ async def test_all_that_match_are_retried_each_with_its_outcome(store: RedisStat
 
 async def test_bad_bulk_calls_are_refused(store: RedisStateStore) -> None:
     async with client_of(store) as client:
-        for field, action, filters in (
+        cases: list[tuple[str, str, dict[str, Any]]] = [
             ("action", "delete", {}),
             ("status", "retry", {"status": "COMPLETE"}),
             ("limit", "retry", {"limit": 0}),
             ("concurrency", "retry", {"concurrency": 0}),
             ("colour", "retry", {"colour": "red"}),
-        ):
+        ]
+        for field, action, filters in cases:
             with pytest.raises(InvalidField) as refused:
-                await client.bulk(action, **filters)  # type: ignore[arg-type]
+                await client.bulk(action, **filters)
             assert refused.value.field == field
