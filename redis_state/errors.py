@@ -20,6 +20,7 @@
     │   │   ├── NotADecider            the pause names others to decide it
     │   │   ├── DelegationRefused      the vote cannot be handed to this actor
     │   │   ├── InvalidTransition      the task's status does not allow the change
+    │   │   ├── RetryRefused           the task cannot be reopened, whatever its status
     │   │   └── LimitReached           the limit of pending things is reached
     │   └── NotFound               there is none, or no longer
     │       ├── SessionNotFound        an agent's session
@@ -288,6 +289,15 @@ class InvalidTransition(Conflict):
         self.task_id = task_id
         self.current = current
         self.wanted = wanted
+
+
+class RetryRefused(Conflict):
+    """The task cannot be reopened: ``reason`` says why. `TaskClient.rerun` submits a new one."""
+
+    def __init__(self, task_id: str, reason: str) -> None:
+        super().__init__(f"task {task_id!r} cannot be reopened: {reason}")
+        self.task_id = task_id
+        self.reason = reason
 
 
 class LimitReached(Conflict, RuntimeError):

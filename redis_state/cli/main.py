@@ -13,7 +13,9 @@ _EXTRAS = {
 
 
 # They add their commands to `commands.app` when they are imported.
-MODULES = ("demo", "tasks", "control", "messages", "queues", "server", "migrate")
+MODULES = (
+    *("demo", "tasks", "control", "messages", "queues", "finding", "operate", "server", "migrate"),
+)
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ from redis_state.models import StateUpdate, TaskState, TaskStatus
 from redis_state.serialization import codec
 
 if TYPE_CHECKING:
-    from redis_state.worker import OpenPause, TaskView, WorkerInfo
+    from redis_state.worker import OpenPause, TaskLink, TaskSummary, TaskView, WorkerInfo
 
 _STYLES = {
     TaskStatus.PENDING: "cyan",
@@ -57,7 +57,12 @@ def print_line(text: str) -> None:
 
 def status_of(state: TaskState) -> Text:
     """Write a task's state in its colour."""
-    return Text(state.status.value, style=_STYLES[state.status])
+    return coloured(state.status)
+
+
+def coloured(status: TaskStatus) -> Text:
+    """Write a status in its colour."""
+    return Text(status.value, style=_STYLES[status])
 
 
 def task_document(state: TaskState) -> dict[str, Any]:
@@ -87,7 +92,47 @@ def view_document(view: TaskView) -> dict[str, Any]:
         "parent": view.parent,
         "isolated": view.isolated,
         "waits_for": view.waits_for,
+        "retries": view.retries,
+        "attributes": dict(view.attributes),
+        "rerun_of": link_document(view.rerun_of),
+        "forked_from": link_document(view.forked_from),
+        "running": [
+            {"step": step.step, "attempt": step.attempt, "began_at": step.began_at.isoformat()}
+            for step in view.running
+        ],
     }
+
+
+def summary_document(task: TaskSummary) -> dict[str, Any]:
+    """Write a task that was found as JSON."""
+    return {
+        "session_id": task.session_id,
+        "task_id": task.task_id,
+        "status": task.status.value,
+        "handler": task.handler,
+        "attributes": dict(task.attributes),
+        "created_at": task.created_at.isoformat(),
+        "updated_at": task.updated_at.isoformat(),
+        "description": task.description,
+        "error": task.error,
+        "priority": task.priority,
+        "queue": task.queue,
+        "worker": task.worker,
+        "attempts": task.attempts,
+        "crashes": task.crashes,
+        "retries": task.retries,
+        "parent": task.parent,
+        "rerun_of": link_document(task.rerun_of),
+        "forked_from": link_document(task.forked_from),
+    }
+
+
+def link_document(link: TaskLink | None) -> dict[str, Any] | None:
+    """Write the task that another one was made from as JSON."""
+    if link is None:
+        return None
+    named = {"session_id": link.session_id, "task_id": link.task_id}
+    return named | ({} if link.before is None else {"before": link.before})
 
 
 def pause_document(pause: OpenPause) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, asynccontextmanager
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -117,7 +118,15 @@ def show(session: SessionId, task: TaskId, url: Url = None, as_json: AsJson = Fa
             undos = await client.compensations(session, task)
         return view, {
             "steps": [
-                {"version": step.version, "step": step.step, "epoch": step.epoch, "size": step.size}
+                {
+                    "version": step.version,
+                    "step": step.step,
+                    "epoch": step.epoch,
+                    "size": step.size,
+                    "began_at": step.began_at and step.began_at.isoformat(),
+                    "at": step.at.isoformat(),
+                    "attempts": step.attempts,
+                }
                 for step in steps
             ],
             "pauses": [pause_document(pause) for pause in pauses],
@@ -132,14 +141,19 @@ def show(session: SessionId, task: TaskId, url: Url = None, as_json: AsJson = Fa
     if as_json:
         print_json(document | more)
         return
-    facts = {name: value for name, value in document.items() if value not in (None, False)}
+    running = document.pop("running")
+    facts = {name: value for name, value in document.items() if value not in (None, False, {})}
     for name, value in facts.items():
         print_line(f"{name:12}  {brief(value)}")
     for step in more["steps"]:
-        print_line(f"{'step':12}  {step['version']}  {brief(step['step'])}  run {step['epoch']}")
+        named = f"{step['version']}  {brief(step['step'])}  run {step['epoch']}"
+        print_line(f"{'step':12}  {named}{_took(step)}")
     for undo in more["compensations"]:
         error = f"  {undo['error']}" if undo["error"] else ""
         print_line(f"{'compensation':12}  {brief(undo['name'])}  {undo['state']}{error}")
+    for step in running:
+        began, attempt = age(datetime.fromisoformat(step["began_at"])), step["attempt"]
+        print_line(f"{'runs now':12}  {brief(step['step'])}  attempt {attempt}, for {began}")
     for pause in more["pauses"]:
         print_line(
             f"{'open pause':12}  {brief(pause['pause'])}  {pause['pause_id'] or '(not shown)'}"
@@ -350,6 +364,16 @@ def _print_pauses(pauses: Sequence[OpenPause]) -> None:
         for pause in pauses
     ]
     print_table(columns, rows, none="No open pauses.")
+
+
+def _took(step: dict[str, Any]) -> str:
+    """Write when a step began, and how long it ran with all its attempts."""
+    if not step["began_at"]:
+        return ""
+    began, ended = (datetime.fromisoformat(step[name]) for name in ("began_at", "at"))
+    tries = f", {step['attempts']} attempts" if step["attempts"] > 1 else ""
+    clock = began.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    return f"  {clock}, {(ended - began).total_seconds():.3f} s{tries}"
 
 
 def _nothing(session: str) -> None:

@@ -22,6 +22,7 @@ from redis_state.scripts.stores.agents import AgentScripts
 from redis_state.scripts.stores.children import ChildrenScripts
 from redis_state.scripts.stores.contexts import ContextScripts, PatchKeys
 from redis_state.scripts.stores.groups import GroupKeys, GroupScripts
+from redis_state.scripts.stores.index import IndexedTask, IndexScripts
 from redis_state.scripts.stores.jobs import JobScripts
 from redis_state.scripts.stores.journal import JournalScripts
 from redis_state.scripts.stores.messages import MessageScripts
@@ -59,6 +60,7 @@ class Scripts(
     GroupScripts,
     SnapshotScripts,
     CopyScripts,
+    IndexScripts,
 ):
     """The scripts, run through one transport."""
 
@@ -73,6 +75,7 @@ __all__ = [
     "EndedJobs",
     "Fence",
     "GroupKeys",
+    "IndexedTask",
     "LaneState",
     "LogLimits",
     "PatchKeys",

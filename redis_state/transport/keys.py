@@ -189,6 +189,29 @@ class A2ABooks:
 
 
 @dataclass(frozen=True, slots=True)
+class TaskIndexKeys:
+    """The keys of one shard of the index of tasks, in the slot of that shard of the watch list."""
+
+    watch: str
+    index: str
+
+    @property
+    def clock(self) -> str:
+        """Return the key of the time at which the watch list was last written."""
+        return f"{self.watch}:clock"
+
+    @property
+    def about(self) -> str:
+        """Return the key of what is known of each task."""
+        return f"{self.index}:about"
+
+    @property
+    def expiry(self) -> str:
+        """Return the key of the times at which tasks are forgotten."""
+        return f"{self.index}:expiry"
+
+
+@dataclass(frozen=True, slots=True)
 class JobKeys:
     """The keys that the scripts of one job share; all jobs are in one slot."""
 
@@ -312,8 +335,8 @@ class Keys:
     def task(self, session_id: str, task_id: str) -> str:
         """hash: version, write, order, status, document, priority, result, error, progress,
         updated_at, job, queue, attempts, crashes, parent, parent_order, isolate, spent_ms,
-        spent_updates; pause_entry, pause_token, pause_write, waits_for, waits_box, waits_until: one
-        task.
+        spent_updates, attributes, due, flow_key; pause_entry, pause_token, pause_write, waits_for,
+        waits_box, waits_until: one task.
         `active_task_ttl`, while paused after the pause's deadline; `finished_task_ttl` once
         terminal; up to an eighth longer after a host's save.
         """
@@ -556,6 +579,13 @@ class Keys:
     def jobs_tag(self) -> str:
         """The beginning of all ids of jobs: what arq keeps of them is in the queues' slot."""
         return f"{{{escape('namespace', f'queues-{self.namespace}')}}}"
+
+    def task_index(self, shard: int) -> TaskIndexKeys:
+        """zset: ``<kind><value>``, status, time and id of a task: tasks of a worker as they are
+        found; ``:about`` hash: id -> what is known of a task; ``:expiry`` zset: id -> when it is
+        forgotten. 400 days after a new task; a task as long as its record.
+        """
+        return TaskIndexKeys(self.watch(shard), f"{self.namespace}:v1:{{watch-{shard:02d}}}:tasks")
 
     def a2a_task(self, scope: str, task_id: str) -> str:
         """hash: state, phase, version, at, created, creator, updated, announce and the host's

@@ -12,13 +12,18 @@ from redis_state.worker.queue.control import Queues
 from redis_state.worker.queue.limits import KeyLimits, QueueInfo, Rate
 from redis_state.worker.run import Handler
 from redis_state.worker.tasks.ballots import Decider, Escalate, Escalation, Vote
+from redis_state.worker.tasks.bulk import BulkAction, BulkItem, BulkOutcome, BulkReport
 from redis_state.worker.tasks.children import ChildTask
 from redis_state.worker.tasks.compensation import Compensation
+from redis_state.worker.tasks.finding import FoundPage, TaskFilters, TaskSummary
 from redis_state.worker.tasks.inbox import TaskCancelled
+from redis_state.worker.tasks.links import TaskLink
 from redis_state.worker.tasks.mailbox import TaskMessage
 from redis_state.worker.tasks.open_pauses import OpenPause
 from redis_state.worker.tasks.pause_model import Decision, Pause
 from redis_state.worker.tasks.retries import RetryPolicy, retried
+from redis_state.worker.tasks.running import RunningStep
+from redis_state.worker.tasks.session_list import SessionTaskPage, SessionTasks
 from redis_state.worker.tasks.snapshots import FullSnapshot, StepSnapshot
 from redis_state.worker.tasks.steps import StepPolicy
 from redis_state.worker.tasks.stream import TaskView
@@ -29,12 +34,17 @@ from redis_state.worker.worker import AgentWorker
 __all__ = [
     "AgentWorker",
     "Budget",
+    "BulkAction",
+    "BulkItem",
+    "BulkOutcome",
+    "BulkReport",
     "ChildTask",
     "Compensation",
     "Decider",
     "Decision",
     "Escalate",
     "Escalation",
+    "FoundPage",
     "FullSnapshot",
     "Guard",
     "Handler",
@@ -47,6 +57,9 @@ __all__ = [
     "Rate",
     "Request",
     "RetryPolicy",
+    "RunningStep",
+    "SessionTaskPage",
+    "SessionTasks",
     "ShownText",
     "Spent",
     "StepPolicy",
@@ -54,9 +67,12 @@ __all__ = [
     "TaskCancelled",
     "TaskClient",
     "TaskContext",
+    "TaskFilters",
     "TaskHandedBack",
+    "TaskLink",
     "TaskMessage",
     "TaskStopped",
+    "TaskSummary",
     "TaskView",
     "TextReader",
     "TextWriter",

@@ -22,6 +22,7 @@ from redis_state.models import (
     UpdateType,
     validate_steering_event,
 )
+from redis_state.models.attributes import Attributes, check_attributes
 from redis_state.models.tasks import new_id
 from redis_state.store import RedisStateStore, process_name
 from redis_state.stores.base import ms
@@ -31,10 +32,10 @@ from redis_state.transport.keys import is_pause_id, token_digest
 from redis_state.worker.messaging import ClientMessaging
 from redis_state.worker.observe import tracing as telemetry
 from redis_state.worker.observe.registry import WorkerInfo, WorkerRegistry
+from redis_state.worker.operations import TaskOperations, check_id
 from redis_state.worker.queue.control import Queues
 from redis_state.worker.queue.job import Job
 from redis_state.worker.queue.limits import flow_key
-from redis_state.worker.queue.queue import Queue
 from redis_state.worker.recovery.dead_letters import list_dead
 from redis_state.worker.tasks.children import ChildTasks
 from redis_state.worker.tasks.compensation import Compensation, read_compensations
@@ -63,17 +64,16 @@ _LOOK_EVERY_S = 5.0
 LONGEST_DELAY = timedelta(days=3653)
 
 
-class TaskClient(ClientMessaging):
+class TaskClient(TaskOperations, ClientMessaging):
     """Submit, steer, decide, cancel and watch tasks, from any process.
 
     ``queue`` is the queue of its tasks, else ``tasks``, as with workers.
     """
 
     def __init__(self, store: RedisStateStore, *, queue: str | None = None) -> None:
-        self.store: RedisStateStore = store
+        super().__init__(store, queue=queue)
         self._transitions = TaskTransitions(store)
         self._pausing = TaskPauses(store)
-        self._queue = Queue(store, name=queue)
         self._children = ChildTasks(store, self._queue)
         self._snapshots = Snapshots(store)
         self._values = Values(store)
@@ -106,13 +106,15 @@ class TaskClient(ClientMessaging):
         at: datetime | None = None,
         key: str | None = None,
         in_turn: bool = False,
+        attributes: Attributes | None = None,
     ) -> str:
         """Submit a task for a handler; return the task's id.
 
         The same ``task_id`` is the same task. It is queued again only if it waits and the queue
         lost it. The task waits in ``queue``, else in the client's. It begins after a ``delay``, or
         ``at`` a time. Limits of its ``key`` hold for it (see `Queues`); with ``in_turn`` the tasks
-        of its session that have it run one at a time.
+        of its session that have it run one at a time. ``attributes`` are small facts by which
+        `find` finds it: up to 16 names with text, an int or a bool.
 
         The call writes the watch list first, then the task, then the queue. After a crash in
         between, a sweeper queues the task within seconds.
@@ -124,8 +126,9 @@ class TaskClient(ClientMessaging):
         named, task_id = bool(task_id), task_id or new_id()
         if not handler:
             raise InvalidField("handler", "needs a name")
-        _check_id("session_id", session_id)
-        _check_id("task_id", task_id)
+        check_id("session_id", session_id)
+        check_id("task_id", task_id)
+        attributes = check_attributes("attributes", {} if attributes is None else attributes)
         if named and await self._still_there(session_id, task_id):
             return task_id
         state = TaskState(
@@ -151,6 +154,7 @@ class TaskClient(ClientMessaging):
                 due_ms=due_ms,
                 delay_ms=delay_ms,
                 key=flow,
+                attributes=attributes,
             )
             if new:
                 job = Job(session_id, task_id, 0, priority, queue, at_ms=due_ms, key=flow)
@@ -364,6 +368,7 @@ class TaskClient(ClientMessaging):
             session_id, task_id = decided.session_id, decided.task_id
             status_view = await self.store.tasks.look(session_id, task_id)
             if status_view is not None and status_view.status is TaskStatus.PENDING:
+                self._transitions.note_status(status_view)
                 # Put, not ensured: the worker of the run that paused may still hold that run's job.
                 job = replace(Job.ready(status_view), trace=span.carrier)
                 await self._queue.put(job)
@@ -480,18 +485,6 @@ class TaskClient(ClientMessaging):
             raise InvalidField("at" if delay is None else "delay", "is below 0 or above ten years")
         return due_ms, max(0, due_ms - now_ms)
 
-    async def _still_there(self, session_id: str, task_id: str) -> bool:
-        """Return whether a task exists; queue it if it waits and the queue lost it.
-
-        It is put into the queue that it was submitted to.
-        """
-        status_view = await self.store.tasks.look(session_id, task_id)
-        if status_view is not None and not status_view.ours:
-            raise InvalidField("task_id", "a host has saved a task of this id, with no handler")
-        if status_view is not None and status_view.status is TaskStatus.PENDING:
-            await self._queue.ensure_queued([Job.of(status_view)])
-        return status_view is not None
-
     async def _check_steerable(self, event: SteeringEvent, *, repeated: bool) -> None:
         """Refuse an event that no run would receive. A repeated call is accepted after the task's
         end.
@@ -536,8 +529,3 @@ def _naming_token(event: SteeringEvent) -> SteeringEvent:
     digest = token.rpartition(":")[2] if is_pause_id(token) else token_digest(token)
     payload = {**event.payload, "resume_token": digest}
     return event.model_copy(update={"payload": payload})
-
-
-def _check_id(field: str, value: Any) -> None:
-    if not isinstance(value, str):
-        raise InvalidField(field, f"text is needed, not {type(value).__name__}")

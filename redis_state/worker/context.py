@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from copy import copy
 from datetime import timedelta
@@ -11,6 +12,7 @@ from typing import Any, ParamSpec, Self, TypeVar, Unpack, overload
 
 from redis_state.errors import InvalidField, InvalidTransition, TokenUnknown
 from redis_state.models import TaskState, TaskStatus, UpdateType
+from redis_state.models.attributes import AttributeValue, check_attributes
 from redis_state.scripts import Fence
 from redis_state.serialization import codec
 from redis_state.store import RedisStateStore
@@ -127,6 +129,11 @@ class TaskContext(ContextMessaging):
         return self._started.held.fence
 
     @property
+    def attributes(self) -> Mapping[str, AttributeValue]:
+        """The attributes that the task has now."""
+        return dict(self._started.attributes)
+
+    @property
     def attempt(self) -> int:
         """The number of starts of the task, this one included."""
         return self._started.attempts
@@ -155,6 +162,22 @@ class TaskContext(ContextMessaging):
     async def result(self, content: Any) -> None:
         """Publish a result, or a part of it. The task's own result is what its handler returns."""
         await self.emit(UpdateType.RESULT, content)
+
+    def set_attributes(
+        self, attributes: Mapping[str, AttributeValue | None]
+    ) -> Coroutine[Any, Any, None]:
+        """Set attributes of the task, by which `TaskClient.find` finds it; None removes one.
+
+        Once per task: a later run passes the calls that an earlier one has made. Calls are counted
+        when they are made, like the steps of one name. Others are kept. A checkpoint.
+
+        Errors: InvalidField for a name or a value that cannot be one, or for too many;
+        TaskCancelled, LeaseLost.
+        """
+        changes = {name: value for name, value in attributes.items() if value is not None}
+        checked = check_attributes("attributes", changes)
+        gone = attributes.keys() - checked.keys()
+        return self._set_attributes(self._steps.ask("attributes", "set"), checked, gone)
 
     async def emit(
         self,
@@ -465,6 +488,17 @@ class TaskContext(ContextMessaging):
         self._decided_before.add(entry)
         await self._steps.record(learned, codec.encode(self._pauses[entry]))
 
+    async def _set_attributes(
+        self, entry: str, changes: Mapping[str, AttributeValue], gone: AbstractSet[str]
+    ) -> None:
+        await self.checkpoint()
+        if entry in self._started.journal:
+            return
+        kept = {name: value for name, value in self.attributes.items() if name not in gone}
+        attributes = check_attributes("attributes", kept | dict(changes))
+        lane = self._steps.lane()
+        await self._transitions.set_attributes(self._started, entry, attributes, lane)
+
     def _ask_pause(
         self, reason: str, payload: Any, options: PauseOptions, *, reveal: bool = True
     ) -> tuple[str, PauseRequest]:
@@ -490,7 +524,11 @@ class TaskContext(ContextMessaging):
             if (note is None or note["state"] != "decided") and not self._rehearses:
                 with self._ending_if_paused():
                     self._pauses[entry] = await self._pausing.open(
-                        self._started, entry, requested, self._steps.lane()
+                        self._started,
+                        entry,
+                        requested,
+                        self._steps.lane(),
+                        place=self._steps.place_of(entry),
                     )
         return Pause(requested.name, self._token(entry))
 
@@ -513,7 +551,11 @@ class TaskContext(ContextMessaging):
                 )
             with self._ending_if_paused():
                 return await self._children.spawn(
-                    self._started, entry, requested, self._steps.lane()
+                    self._started,
+                    entry,
+                    requested,
+                    self._steps.lane(),
+                    place=self._steps.place_of(entry),
                 )
 
     async def _join(self, child: ChildTask, end: Coroutine[Any, Any, Any]) -> Any:

@@ -193,6 +193,7 @@ class _TaskRun:
             replay=started.replay,
             on_hard_cancel=self._cancel_hard,
             on_priority=self._set_priority,
+            void=started.void,
         )
         self._inbox.guarding = self._guarding()
         self._compensations = Compensations(store, started, self._inbox)
@@ -365,8 +366,6 @@ class _TaskRun:
                 raise RunAgain(defer_s=_AGAIN_S)
             if status is TaskStatus.CANCELLED:
                 await self._cancel_children()
-            # Only sweepers remove entries from the watch list.
-            self._transitions.sweep_soon(self._started.state.session_id, self._task_id)
         finally:
             self._inbox.close(TaskCancelled("the run is over"))
 

@@ -5,7 +5,14 @@ from __future__ import annotations
 import inspect
 import re
 
-from redis_state.transport.keys import A2ABooks, BlobKeys, Keys, LogKeys, QueueKeys
+from redis_state.transport.keys import (
+    A2ABooks,
+    BlobKeys,
+    Keys,
+    LogKeys,
+    QueueKeys,
+    TaskIndexKeys,
+)
 
 
 def key_table() -> str:
@@ -70,7 +77,7 @@ def _shape(name: str) -> str:
     key = found.rows if isinstance(found, LogKeys) else found
     key = key.queue if isinstance(key, QueueKeys) else key
     key = key.blobs if isinstance(key, BlobKeys) else key
-    key = key.index if isinstance(key, A2ABooks) else key
+    key = key.index if isinstance(key, A2ABooks | TaskIndexKeys) else key
     key = re.sub(r"[0-9a-f]{40}", "<digest>", key)
     key = re.sub(r"agents-[0-9]{2}", "agents-NN", key)
     for mark, part in {

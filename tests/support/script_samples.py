@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from redis_state.scripts import CopyKeys, EndedJob, EndedJobs, Fence, LaneState, Reply, Scripts
+from redis_state.scripts import (
+    CopyKeys,
+    EndedJob,
+    EndedJobs,
+    Fence,
+    IndexedTask,
+    LaneState,
+    Reply,
+    Scripts,
+)
 from redis_state.transport.keys import JobKeys, Keys, agent_shard
 from tests.support.a2a.rows import a2a_keys, drop, write
 from tests.support.scripts import (
@@ -148,7 +157,90 @@ def _copied(keys: Keys) -> CopyKeys:
     return CopyKeys(key, keys.copied(key), keys.copy_of(key))
 
 
+def _indexed() -> IndexedTask:
+    return IndexedTask(
+        entry=b"e",
+        status="p",
+        version=1,
+        write="w",
+        ttl_ms=HOUR,
+        created=1,
+        session=SESSION,
+        task="\ud800",
+        handler="h",
+        attributes=[b"a=1"],
+    )
+
+
+def _retry(scripts: Scripts, keys: Keys) -> Awaitable[Reply]:
+    return scripts.retry_task(
+        task_keys(keys, SESSION),
+        {"status": b"PENDING"},
+        children=keys.children(SESSION, "t"),
+        expected=1,
+        key="\ud800",
+        write="w",
+        ttl_ms=HOUR,
+        announcement=saying(keys, "reopened", session=SESSION),
+        dropped=["step:\ud800#1"],
+    )
+
+
+def _fork(scripts: Scripts, keys: Keys) -> Awaitable[Reply]:
+    return scripts.fork_task(
+        task_keys(keys, SESSION),
+        {"status": b"PENDING"},
+        source=task_keys(keys, SESSION, "source"),
+        steering=keys.steering(SESSION),
+        updates=keys.updates(SESSION),
+        children=keys.children(SESSION, "t"),
+        write="w",
+        ttl_ms=HOUR,
+        before=1,
+        order=1,
+        copied=["step:\ud800#1"],
+        made={"entries": b"1"},
+    )
+
+
 CALLS: dict[str, Call] = {
+    "retry_task": _retry,
+    "fork_task": _fork,
+    "set_attributes": lambda scripts, keys: scripts.set_attributes(
+        task_keys(keys, SESSION),
+        mark=MARK,
+        entry="attributes:set#1",
+        attributes=b"{}",
+        write="w",
+        lane=LaneState("lane:\ud800", b"[]"),
+    ),
+    "note_running": lambda scripts, keys: scripts.note_running(
+        task_keys(keys, SESSION), mark=MARK, steps=b"[]"
+    ),
+    "index_task": lambda scripts, keys: scripts.index_task(
+        keys.task_index(0), _indexed(), rule="new", delay_ms=HOUR, stands="given"
+    ),
+    "unindex_task": lambda scripts, keys: scripts.unindex_task(
+        keys.task_index(0), entry=b"e", stamp="1 w p"
+    ),
+    "find_tasks": lambda scripts, keys: scripts.find_tasks(
+        keys.task_index(0),
+        kind="s",
+        value=b"\x00\xff",
+        statuses="pr",
+        newest=True,
+        low=b"[",
+        high=b"(\xff",
+        size=10,
+        most=20,
+        wanted=[b"hh"],
+    ),
+    "list_sessions": lambda scripts, keys: scripts.list_sessions(
+        keys.task_index(0), after=b"", size=10
+    ),
+    "count_tasks": lambda scripts, keys: scripts.count_tasks(
+        keys.task_index(0), kind="s", statuses="pr", values=[b"\x00", b"b"]
+    ),
     "drop_copy": lambda scripts, keys: scripts.drop_copy(_copied(keys), digest=b"d"),
     "read_part": lambda scripts, keys: scripts.read_part(_copied(keys), after=b"", limit=9),
     "write_part": lambda scripts, keys: scripts.write_part(

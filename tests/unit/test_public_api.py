@@ -53,6 +53,7 @@ PUBLIC = [
     "RequestRefused",
     "RequestTimeout",
     "RequestUnanswered",
+    "RetryRefused",
     "SessionBusy",
     "SessionConflict",
     "SessionNotFound",

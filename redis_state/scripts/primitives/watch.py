@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
+from typing import Annotated, Literal, NamedTuple, TypeAlias
 
 from redis_state.scripts.binding import script
 from redis_state.scripts.runner import PendingReply, ScriptRunner
@@ -47,19 +46,16 @@ class WatchScripts(ScriptRunner):
         """OK when."""
 
     @script
-    def begin_watch_entry(
+    def claim_due(
         self,
         watch: _Watch,
         *,
-        entry: bytes,
-        delay_ms: int,
-        stands: Literal["later", "given", "first"],
-    ) -> asyncio.Future[Any]:
-        """Queue `watch_entry`, without waiting."""
-
-    @script
-    def claim_due(self, watch: _Watch, *, limit: int, hold_ms: int) -> PendingReply:
-        """OK mark, then entry and when it was due, in turn."""
+        limit: int,
+        hold_ms: int,
+        about: str | None = None,
+        indexed: bool = False,
+    ) -> PendingReply:
+        """OK mark, then entry, when it was due and what the index ``about`` tasks says, in turn."""
 
     @script
     def settle_claim(

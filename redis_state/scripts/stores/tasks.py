@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from redis_state.scripts.binding import script
 from redis_state.scripts.runner import PendingReply, ScriptRunner
@@ -91,6 +93,64 @@ class TaskScripts(ScriptRunner):
         expected: Expected = None,
     ) -> PendingReply:
         """OK version | STALE version write | DENIED status | LOST epoch | MISSING."""
+
+    @script
+    def retry_task(
+        self,
+        keys: TaskKeys,
+        fields: Mapping[str, bytes],
+        *,
+        children: str,
+        expected: Expected,
+        key: str,
+        write: str,
+        ttl_ms: int,
+        announcement: Announcement,
+        dropped: Sequence[str],
+    ) -> PendingReply:
+        """OK version | TAKEN version | STALE version write | DENIED status | MISSING."""
+
+    @script
+    def fork_task(
+        self,
+        keys: TaskKeys,
+        fields: Mapping[str, bytes],
+        *,
+        source: TaskKeys,
+        steering: LogKeys,
+        updates: LogKeys,
+        children: str,
+        write: str,
+        ttl_ms: int,
+        before: int,
+        order: int,
+        copied: Sequence[str],
+        made: Mapping[str, bytes],
+    ) -> PendingReply:
+        """OK version | STALE version | EXPIRED | MISSING."""
+
+    @script
+    def set_attributes(
+        self,
+        keys: TaskKeys,
+        *,
+        mark: bytes,
+        entry: str,
+        attributes: bytes,
+        write: str,
+        lane: LaneState = NO_LANE,
+    ) -> PendingReply:
+        """OK version entries | STALE entries | LOST epoch | REWOUND entries | MISSING."""
+
+    @script
+    def note_running(self, keys: TaskKeys, *, mark: bytes, steps: bytes) -> PendingReply:
+        """OK | LOST epoch | MISSING."""
+
+    @script
+    def begin_note_running(
+        self, keys: TaskKeys, *, mark: bytes, steps: bytes
+    ) -> asyncio.Future[Any]:
+        """Like `note_running`, without waiting for the reply."""
 
     @script
     def open_pause(

@@ -7,6 +7,12 @@ from dataclasses import dataclass
 from typing import Self
 
 from redis_state.models import TaskStatus
+from redis_state.serialization import codec
+
+
+def watch_entry(session_id: str, task_id: str) -> bytes:
+    """Return a task's entry for the watch list."""
+    return codec.encode(["task", session_id, task_id])
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +22,9 @@ class TaskStatusView:
     ``ours`` distinguishes a worker's task from one that a host saved. One that is ``isolated`` is
     not cancelled with its ``parent``. ``waits_for`` is the child whose end it waits for;
     ``waits_for_message`` is true while it waits for messages. ``order`` distinguishes a task from
-    later ones of its id, ``parent_order`` its parent from later ones of that id.
+    later ones of its id, ``parent_order`` its parent from later ones of that id. ``write`` is that
+    of the version. ``retries`` counts how often it was reopened. It is due at ``due_ms``, and is
+    limited under ``key``.
     """
 
     session_id: str
@@ -35,6 +43,8 @@ class TaskStatusView:
     waits_for: str | None
     due_ms: int = 0
     key: str = ""
+    write: str = ""
+    retries: int = 0
     epoch: int = 0
     left_ms: int = 0
     waits_for_message: bool = False
@@ -78,6 +88,8 @@ class TaskStatusView:
             waits_for=text("waits_for") if status is TaskStatus.PAUSED else None,
             due_ms=number("due"),
             key=text("flow_key") or "",
+            write=text("write") or "",
+            retries=number("retries"),
             epoch=epoch,
             left_ms=left_ms,
             waits_for_message=for_message and status is TaskStatus.PAUSED,

@@ -8,6 +8,7 @@
     waits for a child        made ready to run if the child is terminal
     child of one cancelled   cancelled too
     pause that escalates     gains the deciders that are due
+    not in the index as it is    corrected there
 
 What a worker claimed and never started is found among the claims of its queue, long before a task
 that waits is inspected again.
@@ -37,6 +38,7 @@ from redis_state.transport.keys import WATCH_SHARDS
 from redis_state.worker.observe.stats import WorkerStats
 from redis_state.worker.queue.job import Job
 from redis_state.worker.queue.queue import Queue, QueueState
+from redis_state.worker.recovery.index_repair import IndexRepair
 from redis_state.worker.tasks.children import WITH_PARENT, ChildTasks
 from redis_state.worker.tasks.deciders import escalate_pause, pause_of
 from redis_state.worker.tasks.messages import TaskMessages
@@ -52,6 +54,8 @@ _LONGEST_PAUSE_MS = 60_000
 # A task that waits for so long that nobody waits for it.
 _LONGEST_DELAY_MS = 3_600_000
 _TROUBLE_MS = 30_000
+# Until a terminal task is inspected again that the index did not have as it ended.
+_AGAIN_MS = 1_000
 # Between two rounds of which the first had all hands full.
 _NEXT_S = 0.05
 
@@ -122,6 +126,7 @@ class Sweeper:
         # Without the queue: what it wakes is queued with all else that waits.
         self._children = ChildTasks(store)
         self._messages = TaskMessages(store)
+        self._index = IndexRepair(store)
 
     @property
     def pause_s(self) -> float:
@@ -225,20 +230,26 @@ class Sweeper:
             made, verdict = await escalate_pause(self._store, pause_id)
             report.escalated += made
             return verdict
-        return (
-            Fate.LEFT
-            if task is None
-            else await self._judge_task(claim, task, waiting, ended, report)
-        )
+        if task is None:
+            return Fate.LEFT
+        fate, status_view = await self._inspect(claim, task, waiting, report)
+        indexed = await self._index.settle(claim, task, status_view)
+        if fate is not Fate.OUT or status_view is None:
+            return fate
+        # Only an entry whose task is in the index as it ended is removed.
+        if claim.again and not indexed:
+            return _AGAIN_MS
+        if status_view.ours:
+            ended.append((claim, status_view))
+        return fate
 
-    async def _judge_task(
+    async def _inspect(
         self,
         claim: WatchClaim,
         task: tuple[str, str],
         waiting: list[tuple[WatchClaim, TaskStatusView]],
-        ended: list[tuple[WatchClaim, TaskStatusView]],
         report: SweepReport,
-    ) -> int | Fate:
+    ) -> tuple[int | Fate, TaskStatusView | None]:
         status_view = await self._settle_family(task, report)
         if status_view is not None and status_view.ours and status_view.status is TaskStatus.PAUSED:
             for_child = status_view.waits_for is not None
@@ -249,7 +260,7 @@ class Sweeper:
             if status_view is not None and status_view.status is TaskStatus.PAUSED:
                 age_ms = _claimed_ms(claim) - status_view.order // 1000
                 longest_ms = max(_LONGEST_PAUSE_MS, min(age_ms // 2, _LONGEST_DELAY_MS))
-                return min(left_ms or longest_ms, longest_ms)
+                return min(left_ms or longest_ms, longest_ms), status_view
             report.expired += not for_child
         elif (
             status_view is not None
@@ -261,14 +272,12 @@ class Sweeper:
             )
             status_view = await self._store.tasks.look(*task)
         if status_view is None or not status_view.ours or status_view.status.is_terminal:
-            if status_view is not None and status_view.ours:
-                ended.append((claim, status_view))
-            return Fate.OUT
+            return Fate.OUT, status_view
         if status_view.status is TaskStatus.RUNNING and status_view.left_ms:
-            return min(status_view.left_ms + 1, LOOK_LATEST_MS)
+            return min(status_view.left_ms + 1, LOOK_LATEST_MS), status_view
         # The queue must have it.
         waiting.append((claim, status_view))
-        return Fate.LEFT
+        return Fate.LEFT, status_view
 
     async def _settle_family(
         self, task: tuple[str, str], report: SweepReport

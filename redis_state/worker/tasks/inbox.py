@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import aclosing, suppress
 from contextvars import ContextVar
 from functools import partial
@@ -66,6 +66,7 @@ class Inbox:
         replay: Replay,
         on_hard_cancel: Callable[[], None],
         on_priority: Callable[[int], None],
+        void: Iterable[str] = (),
     ) -> None:
         self._store = store
         self._replay = replay
@@ -75,7 +76,8 @@ class Inbox:
         self._after = after
         self._on_hard_cancel = on_hard_cancel
         self._on_priority = on_priority
-        self._received: set[str] = set()
+        # Events of before the task was reopened, which steer it no more, count as received.
+        self._received: set[str] = set(void)
         self._waiting: deque[SteeringEvent] = deque()
         # Taken by a call that was cancelled before it returned.
         self._returned: list[SteeringEvent] = []

@@ -168,6 +168,13 @@ def number_of(about: bytes | None) -> int | None:
     return None
 
 
+def place_of(about: bytes | None) -> int:
+    """Return how far a pause's handler had come, by what its token says; 0 if it does not."""
+    with suppress(codec.DecodeError, ValueError, TypeError):
+        return int(as_object(about or b"").get("place", 0))
+    return 0
+
+
 def pause_token(started: StartedRun, entry: str) -> str:
     """Make the token of a task's pause: 192 bits, after its session's part of the key."""
     return token_of(started.state.session_id, started.secret, entry)

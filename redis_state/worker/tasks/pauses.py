@@ -43,6 +43,7 @@ from redis_state.worker.tasks.pause_model import (
     notice,
     number_of,
     pause_token,
+    place_of,
     policy_of,
 )
 from redis_state.worker.tasks.pause_tokens import find_pause
@@ -68,7 +69,13 @@ class TaskPauses:
         self._keep_ms = ms(store.settings.resolved_token_ttl)
 
     async def open(
-        self, started: StartedRun, entry: str, question: PauseRequest, lane: Lane | None = None
+        self,
+        started: StartedRun,
+        entry: str,
+        question: PauseRequest,
+        lane: Lane | None = None,
+        *,
+        place: int = 0,
     ) -> dict[str, Any]:
         """Open a pause, once per entry of the journal; return what the journal notes of it.
 
@@ -87,6 +94,7 @@ class TaskPauses:
             "default": question.default,
             "asks": asks(question.reason, question.payload),
             "number": started.order.number(entry),
+            "place": place,
         }
         about = {
             "name": question.name,
@@ -97,6 +105,7 @@ class TaskPauses:
             "default": question.default,
             "revealed": question.reveal,
             "number": note["number"],
+            "place": place,
         }
         update = _checkpoint(state, question, token)
 
@@ -141,6 +150,7 @@ class TaskPauses:
         state = started.state
         key = self._token_key(pause_token(started, entry))
         await self._inspect_soon(state)
+        write = new_write_id()
         reply = await self._scripts.pause_task(
             self._keys(state),
             move_fields(TaskStatus.PAUSED)
@@ -149,7 +159,7 @@ class TaskPauses:
             mark=started.replay.mark,
             token=key,
             entry=entry,
-            write=new_write_id(),
+            write=write,
             ttl_ms=self._store.tasks.ttl_ms(TaskStatus.PAUSED.value),
             announcement=announcement(
                 self._store, status_update(state, TaskStatus.PAUSED), run=started.held.epoch
@@ -160,6 +170,8 @@ class TaskPauses:
         if reply.word in (ReplyCode.EXPIRED, ReplyCode.MISSING):
             return await self._decide_overdue(started, entry, key)
         raise_refused(reply, state, run=started.replay, wanted="PAUSED")
+        version = int(reply.facts[0])
+        self._transitions.note_move(state, TaskStatus.PAUSED, version=version, write=write)
         return None
 
     async def decide(
@@ -206,6 +218,7 @@ class TaskPauses:
                 "name": name_of(found.entry, found.about),
                 "asks": asks_of(found.about),
                 "number": number_of(found.about),
+                "place": place_of(found.about),
             },
             actor=actor,
             claim=idempotency_key or new_claim(),
@@ -288,6 +301,7 @@ class TaskPauses:
                 "name": note.get("name", entry_name(entry)),
                 "asks": note.get("asks"),
                 "number": note.get("number"),
+                "place": note.get("place", 0),
             },
             actor=BY_TIMEOUT,
             claim=BY_TIMEOUT,

@@ -141,6 +141,11 @@ class Lane:
         """Whether it came further in earlier runs."""
         return self._mine.place < self._mine.reached
 
+    @property
+    def order(self) -> int:
+        """How far all lanes of the handler, or of its step, have come in this run."""
+        return self._all.place
+
     def restore(self, reached: int, emitted: Mapping[str, int]) -> None:
         """Set how far it came in earlier runs."""
         self._mine.reached = reached

@@ -19,6 +19,7 @@ from copy import copy
 from dataclasses import dataclass
 from functools import partial
 from inspect import isawaitable
+from time import monotonic
 from typing import Any, Literal, TypeVar
 
 from redis_state.errors import BackendError, HandlerChanged, InvalidField
@@ -38,6 +39,7 @@ from redis_state.worker.tasks.journal import (
 from redis_state.worker.tasks.patches import Patches
 from redis_state.worker.tasks.replay import Lane
 from redis_state.worker.tasks.retries import Retried, RetryPolicy, try_by
+from redis_state.worker.tasks.running import RunningSteps, Shown, write_running
 from redis_state.worker.tasks.transitions import StartedRun
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -137,6 +139,9 @@ class Steps:
         self._attempts: Counter[str] = Counter()
         # The steps that run, until they are recorded.
         self._working: Counter[str] = Counter()
+        # How far the handler had come when it asked for an entry.
+        self._places: dict[str, int] = {}
+        self._running = RunningSteps(self._show_running)
         self._root = self._scope = NameScope()
         self._patches = Patches(started, inbox)
         self._calling: dict[str, asyncio.Task[Any]] = {}
@@ -161,8 +166,14 @@ class Steps:
         self._requested.add(entry)
         if _WORKING.get() is None:
             self._started.order.begin(entry, own=self._root.home is _caller(), counted=counted)
-        self.lane(entry).advance()
+        lane = self.lane(entry)
+        lane.advance()
+        self._places[entry] = lane.order
         return entry
+
+    def place_of(self, entry: str) -> int:
+        """Return how far the handler had come when it used an entry."""
+        return self._places.get(entry, 0)
 
     def lane(self, first: Any = None, *, emits: bool = False) -> Lane:
         """Return the lane of the running asyncio task, which is about to do ``first``."""
@@ -411,7 +422,7 @@ class Steps:
             return await self._journals.result(self._keys, entry, note)
         await self.check_call(entry)
         await self.rehearsed(entry)
-        once = partial(self._once, entry, name, work)
+        once, began_s = partial(self._once, entry, name, work), monotonic()
         if policy is None or policy.attempts == 1:
             found = await once()
         else:
@@ -430,6 +441,11 @@ class Steps:
             checkpoint=checkpoint,
             inline_bytes=self._policy.inline_bytes,
             number=self._started.order.number(entry),
+            about=(
+                self._places.pop(entry, 0),
+                round((monotonic() - began_s) * 1000),
+                self._attempts[entry],
+            ),
         )
         self._recorded[entry] = without_result(note)
         return result
@@ -443,12 +459,14 @@ class Steps:
         depth = 1 if outer is None else outer.depth + 1
         scope = NameScope(f"{path}/", name=name, entry=entry, attempt=attempt, depth=depth)
         token = _WORKING.set(scope)
+        self._running.begin(entry, self._attempts[entry])
         try:
             with telemetry.stepping(name):
                 outcome = work()
                 return await outcome if isawaitable(outcome) else outcome
         finally:
             _WORKING.reset(token)
+            self._running.end(entry)
 
     async def _next_attempt(self, attempt: Awaitable[T]) -> T:
         """Wait for the next attempt. A checkpoint from its first moment to its last."""
@@ -472,6 +490,14 @@ class Steps:
         log.warning("%s of task %s: attempt %d of %d: %s", entry, task_id, number, most, kind)
         content = {"notice": "attempt_failed", "entry": entry, "attempt": number, "of": most}
         await self.report(f"{entry}!failed", content | {"error": kind})
+
+    def _show_running(self, steps: list[Shown]) -> None:
+        """Write down what runs now. The run does not depend on it."""
+        mark = self._started.held.fence.mark
+        sent = self._store.base.scripts.begin_note_running(
+            self._keys, mark=mark, steps=write_running(steps)
+        )
+        sent.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     async def report(self, lane: str, content: dict[str, Any]) -> None:
         """Publish a notification, in a lane of its own. The run does not depend on it."""

@@ -20,7 +20,8 @@ from redis_state import RedisStateStore, Settings
 from redis_state.errors import BackendUnavailable, LeaseLost, TokenResolved
 from redis_state.models import TaskContextSnapshot, TaskState, TaskStatus, TaskType
 from redis_state.primitives.watchlist import WatchList
-from redis_state.scripts import Announcement
+from redis_state.scripts import Announcement, IndexedTask
+from redis_state.stores.task_index import TaskIndex
 from redis_state.testing import eventually
 from redis_state.worker import Handler, TaskClient, TaskContext
 from redis_state.worker.queue.queue import Queue
@@ -477,18 +478,18 @@ async def test_a_client_that_stalls_before_it_writes_its_task_watches_it_anew(
     store: RedisStateStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     swept: list[SweepReport] = []
-    put = WatchList.put
+    announce = TaskIndex.announce
 
-    async def stalled(self: WatchList, entry: bytes, *, delay_ms: int, sooner: bool = False) -> int:
-        due_ms = await put(self, entry, delay_ms=delay_ms if swept else 1, sooner=sooner)
+    async def stalled(self: TaskIndex, task: IndexedTask, *, delay_ms: int) -> tuple[int, bool]:
+        due_ms, known = await announce(self, task, delay_ms=delay_ms if swept else 1)
         if not swept:
             await clock_passes(store.base.scripts, due_ms)
             swept.append(await sweeper_of(store).run_once())
-            await make_due(store, entry)
+            await make_due(store, task.entry)
             swept.append(await sweeper_of(store).run_once())
-        return due_ms
+        return due_ms, known
 
-    monkeypatch.setattr(WatchList, "put", stalled)
+    monkeypatch.setattr(TaskIndex, "announce", stalled)
     task = await submitted(store)
     assert swept == [SweepReport(looked=1), SweepReport(looked=1, dropped=1)]
     assert await status_of(store, task) == "PENDING"
