@@ -9,6 +9,7 @@ _EXTRAS = {
     "typer": "cli",
     "rich": "cli",
     "arq": "worker",
+    "cronsim": "worker",
 }
 
 

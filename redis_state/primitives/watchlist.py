@@ -67,10 +67,16 @@ class WatchList:
     """A list in shards, so that no one slot carries it all. ``key_of`` names another list's."""
 
     def __init__(
-        self, scripts: Scripts, keys: Keys, *, key_of: Callable[[int], str] | None = None
+        self,
+        scripts: Scripts,
+        keys: Keys,
+        *,
+        key_of: Callable[[int], str] | None = None,
+        shards: int = WATCH_SHARDS,
     ) -> None:
         self._scripts = scripts
         self._key_of = key_of or keys.watch
+        self._shards = shards
 
     async def put(self, entry: bytes, *, delay_ms: int, sooner: bool = False) -> int:
         """Put an entry; return when it is due, in ms. Of two times the later stands.
@@ -131,7 +137,7 @@ class WatchList:
         replies = await asyncio.gather(
             *(
                 self._scripts.claim_due(self._key_of(shard), limit=limit, hold_ms=hold_ms)
-                for shard in range(WATCH_SHARDS)
+                for shard in range(self._shards)
             )
         )
         claims: list[WatchClaim] = []
@@ -190,7 +196,7 @@ class WatchList:
         return sum(int(reply.facts[0]) for reply in replies)
 
     def _shard(self, entry: bytes) -> str:
-        return self._key_of(zlib.crc32(entry) % WATCH_SHARDS)
+        return self._key_of(zlib.crc32(entry) % self._shards)
 
 
 def _look_at(put: asyncio.Future[Any]) -> None:

@@ -24,6 +24,7 @@ from redis_state.scripts.stores.contexts import ContextScripts, PatchKeys
 from redis_state.scripts.stores.groups import GroupKeys, GroupScripts
 from redis_state.scripts.stores.jobs import JobScripts
 from redis_state.scripts.stores.journal import JournalScripts
+from redis_state.scripts.stores.schedules import ScheduleScripts
 from redis_state.scripts.stores.snapshots import SnapshotKeys, SnapshotScripts
 from redis_state.scripts.stores.tasks import TaskScripts
 from redis_state.scripts.values import (
@@ -56,6 +57,7 @@ class Scripts(
     ContextScripts,
     GroupScripts,
     SnapshotScripts,
+    ScheduleScripts,
     CopyScripts,
 ):
     """The scripts, run through one transport."""

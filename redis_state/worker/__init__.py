@@ -8,6 +8,8 @@ from redis_state.worker.context import TaskContext, TaskHandedBack
 from redis_state.worker.guards import Budget, Guard, Spent, TaskStopped, guarded
 from redis_state.worker.observe.registry import WorkerInfo, WorkerRegistry
 from redis_state.worker.run import Handler
+from redis_state.worker.schedules.client import Occurrence, Schedules, ScheduleView
+from redis_state.worker.schedules.model import Schedule, occurrence_of
 from redis_state.worker.tasks.children import ChildTask
 from redis_state.worker.tasks.inbox import TaskCancelled
 from redis_state.worker.tasks.open_pauses import OpenPause
@@ -26,9 +28,13 @@ __all__ = [
     "FullSnapshot",
     "Guard",
     "Handler",
+    "Occurrence",
     "OpenPause",
     "Pause",
     "RetryPolicy",
+    "Schedule",
+    "ScheduleView",
+    "Schedules",
     "Spent",
     "StepPolicy",
     "StepSnapshot",
@@ -42,5 +48,6 @@ __all__ = [
     "WorkerRegistry",
     "cleanup_cron",
     "guarded",
+    "occurrence_of",
     "retried",
 ]

@@ -30,6 +30,7 @@ from redis_state.worker.observe.registry import WorkerInfo, WorkerRegistry
 from redis_state.worker.queue.job import Job
 from redis_state.worker.queue.queue import Queue
 from redis_state.worker.recovery.dead_letters import list_dead
+from redis_state.worker.schedules.client import Schedules
 from redis_state.worker.tasks.children import ChildTasks
 from redis_state.worker.tasks.open_pauses import OpenPause, list_open_pauses
 from redis_state.worker.tasks.pauses import TaskPauses
@@ -51,7 +52,8 @@ _LOOK_EVERY_S = 5.0
 class TaskClient:
     """Submit, steer, decide, cancel and watch tasks, from any process.
 
-    ``queue`` is the queue of its tasks, else ``tasks``, as with workers.
+    ``queue`` is the queue of its tasks, else ``tasks``, as with workers. ``schedules`` are tasks
+    that are submitted at their times.
     """
 
     def __init__(self, store: RedisStateStore, *, queue: str | None = None) -> None:
@@ -61,6 +63,7 @@ class TaskClient:
         self._queue = Queue(store, name=queue)
         self._children = ChildTasks(store, self._queue)
         self._snapshots = Snapshots(store)
+        self.schedules: Schedules = Schedules(store, self._queue)
 
     async def __aenter__(self) -> Self:
         return self

@@ -39,6 +39,7 @@ PUBLIC = [
     "PauseTimeout",
     "RedisStateError",
     "RedisStateStore",
+    "ScheduleUnknown",
     "SessionBusy",
     "SessionConflict",
     "SessionNotFound",

@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from redis_state.errors import InvalidTransition, LeaseLost
+from redis_state.errors import InvalidTransition, LeaseLost, LostRace
 from redis_state.models import (
     StateUpdate,
     TaskContextSnapshot,
@@ -117,12 +117,13 @@ class TaskTransitions:
         task_input: Any,
         queue: str | None = None,
         trace: Mapping[str, str] | None = None,
+        until_ms: int | None = None,
     ) -> bool:
         """Write a new pending task, and its update; return whether it was new. Another one stays.
 
         ``queue`` is the one that it waits in each time it waits. ``trace`` is the context of the
-        span that its runs belong to.
-
+        span that its runs belong to. After ``until_ms``, by the server's clock, nothing is written.
+        Errors: LostRace then.
         """
         fields = new_fields(state, handler=handler, task_input=task_input, queue=queue, trace=trace)
         write = new_write_id()
@@ -142,22 +143,36 @@ class TaskTransitions:
                 before=before_ms,
             )
 
-        reply = await self.cover(state, create)
+        reply = await self.cover(state, create, until_ms=until_ms)
+        if reply.word is ReplyCode.EXPIRED:
+            raise LostRace(f"the time in which task {state.task_id!r} was to be written is over")
         return reply.word is ReplyCode.OK
 
-    async def cover(self, state: TaskState, write: Callable[[int], Awaitable[Reply]]) -> Reply:
+    async def cover(
+        self,
+        state: TaskState,
+        write: Callable[[int], Awaitable[Reply]],
+        *,
+        until_ms: int | None = None,
+    ) -> Reply:
         """Put a new task on the watch list, then write it by a script that gets a deadline.
 
         A task that is not written before a sweeper may inspect its entry, and take it out, is not
         written at all: then the entry is put again. So no task is ever there without an entry,
-        however long this process was stopped in between.
+        however long this process was stopped in between. After ``until_ms`` that is EXPIRED.
         """
         entry, delay_ms = watch_entry(state.session_id, state.task_id), _LOOK_SOON_MS
+        over = False
+
+        async def in_time(due_ms: int) -> Reply:
+            nonlocal over
+            before_ms = due_ms - SKEW_MS
+            over = until_ms is not None and until_ms <= before_ms
+            return await write(until_ms if over and until_ms is not None else before_ms)
+
         while True:
-            reply = await self._watch.covering(
-                entry, lambda due_ms: write(due_ms - SKEW_MS), delay_ms=delay_ms
-            )
-            if reply.word is not ReplyCode.EXPIRED:
+            reply = await self._watch.covering(entry, in_time, delay_ms=delay_ms)
+            if over or reply.word is not ReplyCode.EXPIRED:
                 return reply
             delay_ms *= 2
 
