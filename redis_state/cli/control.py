@@ -172,7 +172,7 @@ def _decide(
     as_json: bool,
 ) -> None:
     async def do() -> TaskState | None:
-        content = None if value is None else _json("--value", value)
+        content = None if value is None else read_json("--value", value)
         async with client_of(url) as client:
             token = target if task is None else await _token(client, target, task, pause)
             return await client.resolve(
@@ -213,7 +213,7 @@ def _payload(kind: SteeringEventType, text: str | None, payload: str | None) -> 
     if payload is not None:
         if text is not None:
             raise CallerError("TEXT and --payload: one of the two")
-        content = _json("--payload", payload)
+        content = read_json("--payload", payload)
         if not isinstance(content, dict):
             raise InvalidField("--payload", "a JSON object is needed")
         return {str(name): value for name, value in content.items()}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
@@ -230,7 +230,8 @@ def _payload(kind: SteeringEventType, text: str | None, payload: str | None) -> 
     return {name: text}
 
 
-def _json(option: str, text: str) -> Any:
+def read_json(option: str, text: str) -> Any:
+    """Read an option's JSON. Errors: InvalidField."""
     try:
         return json.loads(text)
     except ValueError:

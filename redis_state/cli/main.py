@@ -14,7 +14,7 @@ _EXTRAS = {
 
 
 # They add their commands to `commands.app` when they are imported.
-MODULES = ("demo", "tasks", "control", "server", "migrate")
+MODULES = ("demo", "tasks", "control", "schedules", "server", "migrate")
 
 
 def main() -> None:
