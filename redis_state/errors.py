@@ -24,6 +24,7 @@
     │   │   └── LimitReached           the limit of pending things is reached
     │   └── NotFound               there is none, or no longer
     │       ├── SessionNotFound        an agent's session
+    │       ├── ScheduleUnknown        a schedule
     │       ├── TokenUnknown           a token
     │       └── TaskUnknown            a task
     ├── CursorGap              rows between the cursor and what is kept are missing
@@ -279,6 +280,14 @@ class TaskUnknown(NotFound):
     def __init__(self, task_id: str) -> None:
         super().__init__(f"there is no task {task_id!r}")
         self.task_id = task_id
+
+
+class ScheduleUnknown(NotFound):
+    """The schedule does not exist. It was never saved, was deleted, or has ended and expired."""
+
+    def __init__(self, schedule_id: str) -> None:
+        super().__init__(f"there is no schedule {schedule_id!r}")
+        self.schedule_id = schedule_id
 
 
 class InvalidTransition(Conflict):

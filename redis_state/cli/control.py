@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from redis_state.cli.arguments import json_of as _json
+from redis_state.cli.arguments import json_of
 from redis_state.cli.arguments import user_name as _me
 from redis_state.cli.commands import AsJson, Url, app
 from redis_state.cli.exit_codes import run
@@ -172,7 +172,7 @@ def _decide(
     as_json: bool,
 ) -> None:
     async def do() -> TaskState | None:
-        content = None if value is None else _json("--value", value)
+        content = None if value is None else json_of("--value", value)
         async with client_of(url) as client:
             token = target if task is None else await _token(client, target, task, pause)
             return await client.resolve(
@@ -213,7 +213,7 @@ def _payload(kind: SteeringEventType, text: str | None, payload: str | None) -> 
     if payload is not None:
         if text is not None:
             raise CallerError("TEXT and --payload: one of the two")
-        content = _json("--payload", payload)
+        content = json_of("--payload", payload)
         if not isinstance(content, dict):
             raise InvalidField("--payload", "a JSON object is needed")
         return {str(name): value for name, value in content.items()}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]

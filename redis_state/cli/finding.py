@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from redis_state.cli.arguments import json_of
 from redis_state.cli.commands import AsJson, Url, app
 from redis_state.cli.exit_codes import run
 from redis_state.cli.filters import (
@@ -23,13 +23,12 @@ from redis_state.cli.output import (
     age,
     brief,
     coloured,
-    print_json,
     print_line,
     print_table,
     summary_document,
 )
 from redis_state.cli.tasks import OfSession, client_of
-from redis_state.errors import CallerError, InvalidField
+from redis_state.errors import CallerError
 from redis_state.models import TaskStatus
 
 if TYPE_CHECKING:
@@ -78,7 +77,7 @@ def submit(
     """
 
     async def do() -> tuple[str, Any]:
-        content = None if task_input is None else _json("INPUT", task_input)
+        content = None if task_input is None else json_of("INPUT", task_input)
         async with client_of(url) as client:
             made = await client.submit(
                 handler,
@@ -232,10 +231,3 @@ def _print_more(cursor: str | None) -> None:
 
 def _ago(moment: Any) -> str:
     return f"{age(moment)} ago"
-
-
-def _json(name: str, text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        raise InvalidField(name, "is not JSON; a text needs quotes of its own") from None

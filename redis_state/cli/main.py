@@ -9,12 +9,14 @@ _EXTRAS = {
     "typer": "cli",
     "rich": "cli",
     "arq": "worker",
+    "cronsim": "worker",
 }
 
 
 # They add their commands to `commands.app` when they are imported.
 MODULES = (
-    *("demo", "tasks", "control", "messages", "queues", "finding", "operate", "server", "migrate"),
+    *("demo", "tasks", "control", "messages", "queues", "schedules", "finding", "operate"),
+    *("server", "migrate"),
 )
 
 

@@ -73,13 +73,18 @@ class WatchList:
     """
 
     def __init__(
-        self, scripts: Scripts, keys: Keys, *, key_of: Callable[[int], str] | None = None
+        self,
+        scripts: Scripts,
+        keys: Keys,
+        *,
+        key_of: Callable[[int], str] | None = None,
+        shards: int = WATCH_SHARDS,
     ) -> None:
         self._scripts = scripts
         self._key_of = key_of or keys.watch
+        self._shards = shards
         self._about = [
-            keys.task_index(shard).about if key_of is None else None
-            for shard in range(WATCH_SHARDS)
+            keys.task_index(shard).about if key_of is None else None for shard in range(shards)
         ]
 
     async def put(self, entry: bytes, *, delay_ms: int, sooner: bool = False) -> int:
@@ -204,4 +209,4 @@ class WatchList:
         return sum(int(reply.facts[0]) for reply in replies)
 
     def _shard(self, entry: bytes) -> str:
-        return self._key_of(zlib.crc32(entry) % WATCH_SHARDS)
+        return self._key_of(zlib.crc32(entry) % self._shards)

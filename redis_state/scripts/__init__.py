@@ -26,6 +26,7 @@ from redis_state.scripts.stores.index import IndexedTask, IndexScripts
 from redis_state.scripts.stores.jobs import JobScripts
 from redis_state.scripts.stores.journal import JournalScripts
 from redis_state.scripts.stores.messages import MessageScripts
+from redis_state.scripts.stores.schedules import ScheduleScripts
 from redis_state.scripts.stores.snapshots import SnapshotKeys, SnapshotScripts
 from redis_state.scripts.stores.tasks import TaskScripts
 from redis_state.scripts.values import (
@@ -59,6 +60,7 @@ class Scripts(
     ContextScripts,
     GroupScripts,
     SnapshotScripts,
+    ScheduleScripts,
     CopyScripts,
     IndexScripts,
 ):

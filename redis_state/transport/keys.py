@@ -221,6 +221,19 @@ class JobKeys:
     due: str
 
 
+class ScheduleKeys(NamedTuple):
+    """The keys that the script of one schedule has; all schedules are in one slot."""
+
+    schedule: str
+    schedules: str
+    due: str
+
+    @property
+    def clock(self) -> str:
+        """Return the key of the time at which the list of what is due was last written."""
+        return f"{self.due}:clock"
+
+
 @dataclass(frozen=True, slots=True)
 class A2AKeys:
     """The keys of one A2A task; all tasks of a scope are in one slot."""
@@ -525,6 +538,24 @@ class Keys:
     def job_runs(self, job_id: str) -> LogKeys:
         """stream: runs of a job; ``:ids`` hash: fingerprint -> n. `job_runs_ttl`, trimmed."""
         return self._log_at(self._key("scope", "jobs", f"job-runs:{escape('job_id', job_id)}"))
+
+    def schedule(self, schedule_id: str) -> str:
+        """hash: version, write, order, definition, paused, after, outbox, last, skipped, fired,
+        triggers: a schedule. `schedules_ttl` after a save or a worker's look, which comes once a
+        day at least until the schedule has ended.
+        """
+        part = escape("schedule_id", schedule_id)
+        return f"{self.namespace}:v1:{{schedules}}:schedule:{part}"
+
+    def schedules(self) -> str:
+        """zset: schedule_id -> expiry in us: all schedules. As long as the last one."""
+        return f"{self.namespace}:v1:{{schedules}}:schedules"
+
+    def schedules_due(self) -> str:
+        """zset: schedule_id -> when a worker must look at it, in ms; ``:clock`` string: the
+        server's time at its last change. 400 days after a write.
+        """
+        return f"{self.namespace}:v1:{{schedules}}:schedules-due"
 
     def call(self, beside: str, call: str) -> str:
         """string: the packed reply of a call that removes or overwrites, for its repetition; in the

@@ -11,6 +11,8 @@ from redis_state.worker.observe.registry import WorkerInfo, WorkerRegistry
 from redis_state.worker.queue.control import Queues
 from redis_state.worker.queue.limits import KeyLimits, QueueInfo, Rate
 from redis_state.worker.run import Handler
+from redis_state.worker.schedules.client import Occurrence, Schedules, ScheduleView
+from redis_state.worker.schedules.model import Schedule, occurrence_of
 from redis_state.worker.tasks.ballots import Decider, Escalate, Escalation, Vote
 from redis_state.worker.tasks.bulk import BulkAction, BulkItem, BulkOutcome, BulkReport
 from redis_state.worker.tasks.children import ChildTask
@@ -49,6 +51,7 @@ __all__ = [
     "Guard",
     "Handler",
     "KeyLimits",
+    "Occurrence",
     "OpenPause",
     "Pause",
     "PublishedValue",
@@ -58,6 +61,9 @@ __all__ = [
     "Request",
     "RetryPolicy",
     "RunningStep",
+    "Schedule",
+    "ScheduleView",
+    "Schedules",
     "SessionTaskPage",
     "SessionTasks",
     "ShownText",
@@ -81,5 +87,6 @@ __all__ = [
     "WorkerRegistry",
     "cleanup_cron",
     "guarded",
+    "occurrence_of",
     "retried",
 ]

@@ -37,6 +37,7 @@ from redis_state.worker.queue.control import Queues
 from redis_state.worker.queue.job import Job
 from redis_state.worker.queue.limits import flow_key
 from redis_state.worker.recovery.dead_letters import list_dead
+from redis_state.worker.schedules.client import Schedules
 from redis_state.worker.tasks.children import ChildTasks
 from redis_state.worker.tasks.compensation import Compensation, read_compensations
 from redis_state.worker.tasks.deciders import delegate_vote
@@ -67,7 +68,8 @@ LONGEST_DELAY = timedelta(days=3653)
 class TaskClient(TaskOperations, ClientMessaging):
     """Submit, steer, decide, cancel and watch tasks, from any process.
 
-    ``queue`` is the queue of its tasks, else ``tasks``, as with workers.
+    ``queue`` is the queue of its tasks, else ``tasks``, as with workers. ``schedules`` are tasks
+    that are submitted at their times.
     """
 
     def __init__(self, store: RedisStateStore, *, queue: str | None = None) -> None:
@@ -78,6 +80,7 @@ class TaskClient(TaskOperations, ClientMessaging):
         self._snapshots = Snapshots(store)
         self._values = Values(store)
         self._messages = TaskMessages(store, self._queue)
+        self.schedules: Schedules = Schedules(store, self._queue)
 
     async def __aenter__(self) -> Self:
         return self

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,7 @@ from redis_state.worker.observe.stats import Polls, WorkerStats, stale_writes_re
 from redis_state.worker.queue.queue import Queue
 from redis_state.worker.recovery.sweeper import sweep_regularly
 from redis_state.worker.run import Handler, RunConfig
+from redis_state.worker.schedules.runner import run_schedules
 from redis_state.worker.tasks.steps import StepPolicy
 
 if TYPE_CHECKING:
@@ -58,6 +60,7 @@ class WorkerConfig:
     max_crashes: int
     guards: Sequence[Guard]
     crons: Sequence[CronJob] = ()
+    schedules: bool = True
 
     @property
     def heartbeat(self) -> Heartbeat:
@@ -139,6 +142,8 @@ class WorkerProcess:
         # arq's own runner has cron jobs of its own.
         if self._config.crons and self.stats.polls is not None:
             loops["cron"] = CronRunner(self.store, self._config.crons).run
+        if self._config.schedules:
+            loops["schedules"] = partial(run_schedules, self.store, self.queue, stats=self.stats)
         loops |= self._metrics()
         return loops
 

@@ -71,6 +71,7 @@ class AgentWorker:
     - ``metrics_port`` serves Prometheus metrics. ``metrics_registry`` takes them too.
     - ``crons`` run at their times on one of the workers of the (first) queue. All workers need
       them. `cleanup_cron` makes one.
+    - ``schedules``: whether this worker submits the tasks of schedules. One of the pool must.
 
     Errors: ConfigError for impossible options.
     """
@@ -95,6 +96,7 @@ class AgentWorker:
     max_crashes: int = MAX_CRASHES
     crons: Sequence[CronJob] = ()
     guards: Sequence[Guard] = ()
+    schedules: bool = True
 
     def __post_init__(self) -> None:
         """Refuse what cannot be."""
@@ -352,6 +354,7 @@ class AgentWorker:
             max_crashes=self.max_crashes,
             guards=tuple(self.guards),
             crons=self.crons,
+            schedules=self.schedules,
         )
 
 

@@ -62,6 +62,7 @@ def _shape(name: str) -> str:
         "user_id": "U",
         "provider": "V",
         "job_id": "J",
+        "schedule_id": "E",
         "worker": "W",
         "owner": "O",
         "beside": Keys("rs").tasks("scope"),

@@ -14,7 +14,7 @@ from redis_state.scripts import (
     Reply,
     Scripts,
 )
-from redis_state.transport.keys import JobKeys, Keys, agent_shard
+from redis_state.transport.keys import JobKeys, Keys, ScheduleKeys, agent_shard
 from tests.support.a2a.rows import a2a_keys, drop, write
 from tests.support.scripts import (
     HOUR,
@@ -534,6 +534,17 @@ CALLS: dict[str, Call] = {
     ),
     "wake_task": lambda scripts, keys: wake(
         scripts, keys, task_keys(keys), task_keys(keys, task="c")
+    ),
+    "save_schedule": lambda scripts, keys: scripts.save_schedule(
+        ScheduleKeys(keys.schedule(SESSION), keys.schedules(), keys.schedules_due()),
+        {"paused": b"0"},
+        write="w",
+        expected=0,
+        ttl_ms=HOUR,
+        schedule_id=SESSION,
+        look_ms=0,
+        sooner=False,
+        restart=True,
     ),
     "queue_job": lambda scripts, keys: scripts.queue_job(
         keys.queue("q"), payload=job_payload(keys), job=queued_job(keys)

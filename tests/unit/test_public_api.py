@@ -54,6 +54,7 @@ PUBLIC = [
     "RequestTimeout",
     "RequestUnanswered",
     "RetryRefused",
+    "ScheduleUnknown",
     "SessionBusy",
     "SessionConflict",
     "SessionNotFound",

@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from redis_state.errors import BackendError, InvalidTransition, LeaseLost
+from redis_state.errors import BackendError, InvalidTransition, LeaseLost, LostRace
 from redis_state.models import (
     StateUpdate,
     TaskContextSnapshot,
@@ -136,13 +136,15 @@ class TaskTransitions:
         key: str = "",
         attributes: Attributes | None = None,
         links: Mapping[str, bytes] | None = None,
+        until_ms: int | None = None,
     ) -> bool:
         """Write a new pending task, and its update; return whether it was new. Another one stays.
 
         ``queue`` is the one that it waits in each time it waits, limited under ``key``. It begins
         at ``due_ms``, which is ``delay_ms`` from now. ``trace`` is the context of the span that its
         runs belong to. ``attributes`` are what it is found by. ``links`` are further fields of its
-        record, which name the task that it was made from.
+        record, which name the task that it was made from. After ``until_ms``, by the server's
+        clock, nothing is written. Errors: LostRace then.
         """
         fields = new_fields(
             state,
@@ -173,8 +175,16 @@ class TaskTransitions:
             )
 
         reply = await self.cover(
-            state, create, write=write, handler=handler, attributes=attributes, more_ms=delay_ms
+            state,
+            create,
+            write=write,
+            handler=handler,
+            attributes=attributes,
+            more_ms=delay_ms,
+            until_ms=until_ms,
         )
+        if reply.word is ReplyCode.EXPIRED:
+            raise LostRace(f"the time in which task {state.task_id!r} was to be written is over")
         return reply.word is ReplyCode.OK
 
     async def cover(
@@ -186,13 +196,14 @@ class TaskTransitions:
         handler: str,
         attributes: Attributes | None = None,
         more_ms: int = 0,
+        until_ms: int | None = None,
     ) -> Reply:
         """Put a new task on the watch list and into the index, then write it by a script that gets
         a deadline.
 
         A task that is not written before a sweeper may inspect its entry, and take it out, is not
         written at all: then the entry is put again. So no task is ever there without an entry,
-        however long this process was stopped in between.
+        however long this process was stopped in between. After ``until_ms`` that is EXPIRED.
         """
         entry, delay_ms = watch_entry(state.session_id, state.task_id), _LOOK_SOON_MS
         new = indexed_new(
@@ -203,18 +214,22 @@ class TaskTransitions:
             handler=handler,
             attributes=attributes or {},
         )
-        known = False
+        known = over = False
 
         async def put() -> int:
             nonlocal known
             due_ms, known = await self._index.announce(new, delay_ms=delay_ms)
             return due_ms
 
+        async def in_time(due_ms: int) -> Reply:
+            nonlocal over
+            before_ms = due_ms - SKEW_MS
+            over = until_ms is not None and until_ms <= before_ms
+            return await create(until_ms if over and until_ms is not None else before_ms)
+
         while True:
-            reply = await self._watch.covering(
-                entry, lambda due_ms: create(due_ms - SKEW_MS), delay_ms=delay_ms, put=put
-            )
-            if reply.word is not ReplyCode.EXPIRED:
+            reply = await self._watch.covering(entry, in_time, delay_ms=delay_ms, put=put)
+            if over or reply.word is not ReplyCode.EXPIRED:
                 break
             delay_ms *= 2
         if known and reply.word is ReplyCode.OK:
