@@ -1,0 +1,27 @@
+"""The part ``tasks``: its pieces, one after the other; what one cannot do, the others still do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from benchmarks.driver import NotMeasured
+from benchmarks.report import Row, missing
+from benchmarks.runner import Run
+from benchmarks.tasks.throughput import measure_throughput
+from redis_state.errors import RedisStateError
+
+_PIECES: dict[str, Callable[[Run], list[Row]]] = {
+    "throughput": measure_throughput,
+}
+
+
+def measure_tasks(run: Run) -> list[Row]:
+    """Measure all pieces."""
+    rows: list[Row] = []
+    for name, piece in _PIECES.items():
+        run.server.flush()
+        try:
+            rows += piece(run)
+        except (NotMeasured, RedisStateError, RuntimeError, TimeoutError, OSError) as error:
+            rows.append(missing(f"tasks, {name}", str(error), failed=True))
+    return rows
