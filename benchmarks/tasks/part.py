@@ -7,11 +7,20 @@ from collections.abc import Callable
 from benchmarks.driver import NotMeasured
 from benchmarks.report import Row, missing
 from benchmarks.runner import Run
+from benchmarks.tasks.full_store import measure_full_store
+from benchmarks.tasks.paused import measure_delays, measure_paused
+from benchmarks.tasks.takeover import measure_takeover
 from benchmarks.tasks.throughput import measure_throughput
+from benchmarks.tasks.workers import measure_workers
 from redis_state.errors import RedisStateError
 
 _PIECES: dict[str, Callable[[Run], list[Row]]] = {
     "throughput": measure_throughput,
+    "delays": measure_delays,
+    "paused": measure_paused,
+    "workers": measure_workers,
+    "takeover": measure_takeover,
+    "full store": measure_full_store,
 }
 
 

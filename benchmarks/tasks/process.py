@@ -48,7 +48,7 @@ class Marks:
         self.done += 1
         if self.times is not None:
             self.times.append(time.monotonic())
-        if self.done == self.first or self.done == self.last:
+        if self.done in (self.first, self.last):
             self.clocks.append((time.perf_counter(), used_cpu_s()))
             if self.done == self.last:
                 self.reached()
