@@ -8,6 +8,7 @@ import random
 import statistics
 import time
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 from benchmarks.driver import Contender
@@ -91,9 +92,9 @@ def _inverse(rates: list[float]) -> list[float]:
 
 async def _fill(server: BenchServer, paused: int, queued: int) -> None:
     settings = make_settings(server.url, namespace=NAMESPACE, call_timeout_s=60)
-    waiting = await sample(server, lambda *names: _pause(settings, *names))
+    waiting = await sample(server, partial(_pause, settings))
     await asyncio.to_thread(server.flush)
-    ready = await sample(server, lambda *names: _queue(settings, *names))
+    ready = await sample(server, partial(_queue, settings))
     await asyncio.to_thread(server.flush)
     await asyncio.to_thread(plant, server, waiting, paused)
     await asyncio.to_thread(plant, server, _after(ready), queued)

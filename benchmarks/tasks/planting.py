@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,7 @@ SESSION, TASK = "plant-s-{:07d}", "plant-t-{:07d}"
 _SAMPLE, _EARLIER = 0, 9_999_999
 # Marks of calls and the like: not a part of a task.
 _SHORT_MS = 3_600_000
+_THREADS = 2
 _RANDOM = re.compile(rb"[0-9a-f]{24,}")
 _NOT_COPIED = (b"{watch-", b"{workers}")
 
@@ -57,9 +59,15 @@ async def sample(server: BenchServer, make: Callable[[str, str], Awaitable[None]
 
 
 def plant(server: BenchServer, template: Template, count: int) -> None:
-    """Write so many tasks, numbered from 0."""
-    made: Iterator[bytes] = map(template.of, range(count))
-    pump(server, Captured([], template.lines), made)
+    """Write so many tasks, numbered from 0: some are made while the server writes others."""
+
+    def part(first: int) -> None:
+        made: Iterator[bytes] = map(template.of, range(first, count, _THREADS))
+        pump(server, Captured([], template.lines), made)
+
+    with ThreadPoolExecutor(_THREADS) as threads:
+        for _ in threads.map(part, range(_THREADS)):
+            pass
 
 
 def _read(server: BenchServer) -> dict[bytes, Held]:
@@ -77,11 +85,11 @@ def _parts(redis: Any, key: bytes, kind: str) -> list[Any]:
         case "hash":
             return sorted(redis.hgetall(key).items())
         case "zset":
-            return redis.zrange(key, 0, -1, withscores=True)
+            return list(redis.zrange(key, 0, -1, withscores=True))
         case "list":
-            return redis.lrange(key, 0, -1)
+            return list(redis.lrange(key, 0, -1))
         case "stream":
-            return redis.xrange(key)
+            return list(redis.xrange(key))
         case "string":
             return [redis.get(key)]
         case _:

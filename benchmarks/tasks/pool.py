@@ -15,6 +15,7 @@ from benchmarks.pool_worker import paused
 from benchmarks.tasks.process import SLOTS
 from redis_state.settings import make_settings
 from redis_state.worker import AgentWorker, TaskContext
+from redis_state.worker.run import Handler
 
 NAMESPACE = "task-pool"
 # Where handlers that are held say that they have begun.
@@ -50,7 +51,7 @@ class Holding:
     """A handler whose first run does not end. Each run says where and when it began."""
 
     def __init__(self, url: str) -> None:
-        self._redis: Any = Redis.from_url(url)
+        self._redis: Any = Redis.from_url(url)  # pyright: ignore[reportUnknownMemberType]
 
     async def __call__(self, context: TaskContext) -> None:
         """Hold."""
@@ -63,7 +64,7 @@ class Holding:
 async def main() -> None:
     """Serve until the standard input ends."""
     url, lease_s = sys.argv[1], float(sys.argv[2])
-    handlers = {
+    handlers: dict[str, Handler] = {
         "noop": noop,
         "three": three,
         "paused": paused,

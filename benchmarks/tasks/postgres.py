@@ -88,7 +88,7 @@ class BenchPostgres:
 
     def _wait_until_ready(self, programs: Path) -> None:
         deadline = time.monotonic() + _START_S
-        asking = [programs / "pg_isready", "-q", "-h", self._folder]
+        asking: list[str | Path] = [programs / "pg_isready", "-q", "-h", self._folder]
         while subprocess.run(asking, check=False).returncode:
             if time.monotonic() > deadline:
                 raise NotMeasured("PostgreSQL did not start")

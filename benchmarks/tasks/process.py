@@ -41,7 +41,7 @@ class Marks:
     done: int = 0
     clocks: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
     times: list[float] | None = None
-    reached: Callable[[], None] = lambda: None
+    reached: Callable[[], object] = lambda: None
 
     def __call__(self) -> None:
         """Count one task, or one step."""

@@ -47,7 +47,7 @@ class _Killing:
         self._submitted = 0
 
     async def kill(self, kills: int) -> tuple[list[float], int, float]:
-        """Return how long the last of each killed worker's tasks waited, and what load there was."""
+        """Return how long each killed worker's tasks waited at most, and the load beside."""
         store, client = client_of(self._run.server)
         begin = time.monotonic()
         took: list[float] = []
@@ -66,9 +66,7 @@ class _Killing:
 
     async def _once(self, client: TaskClient, number: int) -> float:
         session = f"held-{number}"
-        tasks = {
-            await client.submit("held", session_id=session) for _ in range(_HELD_AT_A_TIME)
-        }
+        tasks = {await client.submit("held", session_id=session) for _ in range(_HELD_AT_A_TIME)}
         begun = [await self._heard(tasks) for _ in tasks]
         victim = begun[0][1]
         left = {task for task, process, _ in begun if process == victim}
@@ -86,8 +84,7 @@ class _Killing:
 
     async def _heard(self, tasks: set[str]) -> tuple[str, int, float]:
         while True:
-            asked = [HELD], _DEADLINE_S
-            said = await asyncio.to_thread(self._run.server.redis.blpop, *asked)
+            said = await asyncio.to_thread(self._run.server.redis.blpop, [HELD], _DEADLINE_S)
             if said is None:
                 raise RuntimeError(f"a task was not taken over within {_DEADLINE_S} s")
             task, process, at = json.loads(said[1])

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
 
 from benchmarks.driver import PEERS_HOME, Contender, NotMeasured
 from benchmarks.report import Row, missing, row
@@ -45,7 +45,7 @@ class Engines:
         self._there: dict[str, Contender] = {}
         self._start("ours", lambda: start_engine("ours", run.server.url))
         for name in _QUEUES:
-            self._start(name, lambda name=name: start_engine(name, run.server.url))
+            self._start(name, partial(start_engine, name, run.server.url))
         self._start("dbos", self._dbos)
 
     def turn(self, found: Found) -> None:
@@ -93,9 +93,8 @@ def drain_once(engine: Contender, handler: str, found: Drained, *, quick: bool) 
     """
     steps, few, many = SHAPES[handler]
     count = few if quick else many
-    ask: Callable[..., dict[str, Any]] = lambda **asked: engine.ask(asked)  # noqa: E731
-    put = ask(do="submit", handler=handler, count=count + 4 * SLOTS)
-    done = ask(do="drain", first=SLOTS * steps, count=count * steps)
+    put = engine.ask({"do": "submit", "handler": handler, "count": count + 4 * SLOTS})
+    done = engine.ask({"do": "drain", "first": SLOTS * steps, "count": count * steps})
     found.submits.append(put["count"] / put["seconds"])
     found.submit_ms.append(put["cpu_s"] / put["count"] * 1000)
     found.cpu_ms.append(done["cpu_s"] / count * 1000)

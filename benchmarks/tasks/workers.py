@@ -49,7 +49,7 @@ def _rate(run: Run, engines: list[Contender]) -> float:
     for engine in engines:
         engine.ask({"do": "serve"})
     asyncio.run(_until_done(run))
-    times = [engine.ask({"do": "stop"})["times"] for engine in engines]
+    times: list[list[float]] = [engine.ask({"do": "stop"})["times"] for engine in engines]
     if not all(times):
         raise RuntimeError("a worker got no task")
     begin, end = max(each[0] for each in times), min(each[-1] for each in times)

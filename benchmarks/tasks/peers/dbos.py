@@ -22,24 +22,25 @@ async def prepare(url: str, marks: Marks) -> Engine:
     }
     dbos.DBOS(config=config)
 
-    @dbos.DBOS.step()
     async def work(steps: int) -> int:
         return steps
 
-    @dbos.DBOS.workflow()
+    step = dbos.DBOS.step()(work)
+
     async def noop(number: int) -> None:
         del number
         marks()
 
-    @dbos.DBOS.workflow()
     async def steps5(number: int) -> None:
         del number
         for _ in range(5):
-            await work(5)
+            await step(5)
             marks()
 
+    workflow = dbos.DBOS.workflow()
+    workflows = {"noop": workflow(noop), "steps5": workflow(steps5)}
     await asyncio.to_thread(dbos.DBOS.launch)
-    return Dbos(dbos.DBOS, {"noop": noop, "steps5": steps5})
+    return Dbos(dbos.DBOS, workflows)
 
 
 class Dbos:

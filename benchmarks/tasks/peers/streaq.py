@@ -17,12 +17,11 @@ async def prepare(url: str, marks: Marks) -> Engine:
             redis_url=url, concurrency=SLOTS, prefetch=SLOTS, handle_signals=False
         )
 
-        @worker.task(ttl=0, silent=True)
         async def noop(i: int) -> None:
             del i
             marks()
 
-        return worker, noop
+        return worker, worker.task(ttl=0, silent=True)(noop)
 
     client, task = make()
     await client.__aenter__()
