@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the parts asked for, or all. Status 1 under ``--strict`` when a bar is missed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("parts", nargs="*", choices=[[], *PARTS], help="which parts; all if none")
-    parser.add_argument("--quick", action="store_true", help="under a minute, less exact")
+    parser.add_argument("--quick", action="store_true", help="about three minutes, less exact")
     parser.add_argument("--strict", action="store_true", help="status 1 when a bar is missed")
     parser.add_argument("--out", type=Path, help="write latest.json and the plots there")
     asked = parser.parse_args(arguments)

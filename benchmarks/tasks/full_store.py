@@ -25,13 +25,16 @@ from redis_state.models import TaskStatus
 from redis_state.primitives.watchlist import WatchList
 from redis_state.settings import make_settings
 from redis_state.worker import AgentWorker, TaskClient
+from redis_state.worker.queue.queue import Queue
 from redis_state.worker.tasks.moves import watch_entry
+from redis_state.worker.tasks.open_pauses import list_open_pauses
 
 SIZE = "REDIS_STATE_BENCH_PLANTED"
 _QUICK, _FULL = 20_000, 1_000_000
 _BYTES_EACH = 12_000
 _AT_A_TIME = 5_000
 _DEADLINE_S = 20.0
+_QUEUED = "queue"
 # A sweeper inspects every unfinished task once in this time.
 _WATCHED_WITHIN_MS = 60_000
 
@@ -99,6 +102,7 @@ async def _fill(server: BenchServer, paused: int, queued: int) -> None:
     await asyncio.to_thread(plant, server, waiting, paused)
     await asyncio.to_thread(plant, server, _after(ready), queued)
     async with RedisStateStore(settings) as store:
+        await _check(store, paused, queued)
         watch = WatchList(store.base.scripts, store.base.keys)
         for prefix, count in (("plant", paused), (_QUEUED, queued)):
             for first in range(0, count, _AT_A_TIME):
@@ -106,7 +110,18 @@ async def _fill(server: BenchServer, paused: int, queued: int) -> None:
                 await asyncio.gather(*(_watch(watch, prefix, number) for number in numbers))
 
 
-_QUEUED = "queue"
+async def _check(store: RedisStateStore, paused: int, queued: int) -> None:
+    """Raise RuntimeError unless the last of those planted are as real ones are."""
+    names = (SESSION.format(paused - 1), TASK.format(paused - 1))
+    state, open_ones = await store.tasks.load(*names), await list_open_pauses(store, names[0])
+    backlog = await Queue(store).backlog()
+    if (
+        state is None
+        or state.status is not TaskStatus.PAUSED
+        or [each.task_id for each in open_ones] != [names[1]]
+        or backlog.waiting != queued
+    ):
+        raise RuntimeError(f"what was planted is not there: {backlog}")
 
 
 def _after(template: Template) -> Template:
