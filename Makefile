@@ -68,7 +68,7 @@ test-redis-server: .venv/.dev ## run the suite on the redis-server of this machi
 	@bin=$$(command -v redis-server) && REDIS_STATE_SERVER_BIN=$$bin $(BIN)/python $(PYTEST)
 bench: .venv/.dev ## measure ours and the peers, into docs/benchmarks (ARGS=--strict, or parts)
 	@$(BIN)/nox -s bench -- --out docs/benchmarks $(ARGS)
-bench-quick: .venv/.dev ## the same in under a minute, less exact, and nothing is written
+bench-quick: .venv/.dev ## the same in about three minutes, less exact, and nothing is written
 	@$(BIN)/nox -s bench -- --quick $(ARGS)
 compose-check: ## let docker compose read docker-compose.yml, where it is installed
 	@for compose in "docker compose" docker-compose; do if $$compose version >/dev/null 2>&1; then \
