@@ -23,6 +23,7 @@ from redis_state.cli.output import (
     age,
     brief,
     coloured,
+    print_json,
     print_line,
     print_table,
     summary_document,
