@@ -81,7 +81,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Mark a test by its folder."""
-    if item.path.is_relative_to(TESTS) and set(item.path.relative_to(TESTS).parts) & SERVER:
+    if not item.path.is_relative_to(TESTS):
+        return
+    folders = item.path.relative_to(TESTS).parts
+    if folders[0] != "unit" and SERVER & set(folders):
         item.add_marker(pytest.mark.server)
 
 
