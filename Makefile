@@ -41,7 +41,7 @@ check: .venv/.dev ## lint, formatting, types and the headers of the Lua scripts
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	@$(MAKE) --no-print-directory types
-	$(BIN)/python -m pytest -q tests/unit/test_lua_headers.py $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -q tests/unit/scripts/test_lua_headers.py $(PYTEST_ARGS)
 types: .venv/.dev ## mypy and pyright, both strict, at the same time
 	@$(MAKE) --no-print-directory -j2 --output-sync=target mypy pyright
 mypy pyright: .venv/.dev

@@ -23,7 +23,7 @@ from redis_state.errors import BackendUnavailable, OutcomeUnknown
 from redis_state.transport.calls import CallSender
 from redis_state.transport.cluster.slots import SLOTS, slot_of
 from redis_state.transport.transport import Transport
-from tests.chaos.trial import How, Trial
+from tests.chaos.support.trial import How, Trial
 from tests.support.servers.clusters import Cluster, running_cluster
 from tests.support.servers.load import load, tasks
 

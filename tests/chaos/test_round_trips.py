@@ -10,8 +10,8 @@ import pytest
 pytest.importorskip("arq", reason="needs the worker extra")
 
 from redis_state import Settings
-from tests.chaos.crew import worst
-from tests.chaos.trial import How, Trial
+from tests.chaos.support.crew import worst
+from tests.chaos.support.trial import How, Trial
 from tests.processes.die_at_round_trip import LEASE_S, PHASES
 from tests.support.servers.faults import run_processes
 

@@ -148,7 +148,7 @@ def test_making_a_store_does_no_input_and_output() -> None:
 
 
 def test_the_version_is_the_projects() -> None:
-    project = Path(__file__).resolve().parents[2] / "pyproject.toml"
+    project = Path(__file__).resolve().parents[3] / "pyproject.toml"
     if not project.is_file():
         pytest.skip("the tests do not stand in the checkout")
     version = tomllib.loads(project.read_text(encoding="utf-8"))["project"]["version"]

@@ -21,7 +21,7 @@ from redis_state.errors import BackendError, CursorGap, VersionConflict
 from redis_state.models import StateUpdate, UpdateType
 from redis_state.testing import eventually
 from redis_state.worker import AgentWorker, TaskClient, TaskContext
-from tests.chaos.trial import Trial
+from tests.chaos.support.trial import Trial
 from tests.support.processes.pools import SESSION, queue_of
 
 _STEPS = 4

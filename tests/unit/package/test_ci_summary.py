@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.processes import children
 
-SUMMARY = Path(__file__).parents[2] / "tools" / "summary.py"
+SUMMARY = Path(__file__).parents[3] / "tools" / "summary.py"
 
 pytestmark = pytest.mark.skipif(not SUMMARY.is_file(), reason="tools/ is not beside the tests")
 
