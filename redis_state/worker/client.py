@@ -27,7 +27,7 @@ from redis_state.stores.sessions.session_log import Entry
 from redis_state.transport.keys import is_pause_id, token_digest
 from redis_state.worker.arq.job_format import Job
 from redis_state.worker.arq.queue import Queue, put_now
-from redis_state.worker.messaging import ClientMessaging
+from redis_state.worker.client_messaging import ClientMessaging
 from redis_state.worker.observe import tracing as telemetry
 from redis_state.worker.observe.registry import WorkerInfo, WorkerRegistry
 from redis_state.worker.recovery.dead_letters import list_dead
