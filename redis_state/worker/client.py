@@ -29,7 +29,7 @@ from redis_state.stores.base import ms
 from redis_state.stores.sessions.session_log import Entry
 from redis_state.transport.clock import ms_of
 from redis_state.transport.keys import is_pause_id, token_digest
-from redis_state.worker.messaging import ClientMessaging
+from redis_state.worker.client_messaging import ClientMessaging
 from redis_state.worker.observe import tracing as telemetry
 from redis_state.worker.observe.registry import WorkerInfo, WorkerRegistry
 from redis_state.worker.operations import TaskOperations, check_id

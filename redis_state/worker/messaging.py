@@ -1,4 +1,4 @@
-"""Talk to a running task: what a client and a handler can do with messages, values and texts."""
+"""The messages, values and texts of a running task, for its handler."""
 
 from __future__ import annotations
 
@@ -20,16 +20,14 @@ from redis_state.store import RedisStateStore
 from redis_state.worker.queue.queue import Queue
 from redis_state.worker.tasks.inbox import Inbox
 from redis_state.worker.tasks.mailbox import HOLD_S, Mailbox, Receiving, TaskMessage
-from redis_state.worker.tasks.messages import Box, Kind, TaskMessages
+from redis_state.worker.tasks.messages import REQUEST_TIMEOUT_S, Box, Kind, TaskMessages
 from redis_state.worker.tasks.payloads import check_name, check_type, read_payload, write_payload
 from redis_state.worker.tasks.steps import Steps
 from redis_state.worker.tasks.text import JOIN_BYTES, JOIN_MS, Texts, TextWriter, write_all
 from redis_state.worker.tasks.transitions import StartedRun
-from redis_state.worker.tasks.values import PublishedValue, Values
+from redis_state.worker.tasks.values import Values
 
 P = ParamSpec("P")
-
-REQUEST_TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,100 +60,6 @@ class Request:
     async def refuse(self, reason: str) -> None:
         """Refuse: the sender gets RequestRefused with the reason. Otherwise like `reply`."""
         await self._mailbox.reply(self._box, self.message, answered=False, value=reason)
-
-
-class ClientMessaging:
-    """The part of a client that talks to running tasks."""
-
-    _values: Values
-    _messages: TaskMessages
-
-    async def signal(
-        self,
-        session_id: str,
-        task_id: str,
-        name: str,
-        payload: Any = None,
-        *,
-        type: Any = None,  # noqa: A002 - the word for it
-        idempotency_key: str | None = None,
-        sender: str | None = None,
-    ) -> str:
-        """Send a signal to a task that runs or waits; return its id.
-
-        The handler takes it with `TaskContext.receive`, once, in order with the others of its name.
-        It waits in the task's mailbox until then. A task that is PAUSED to wait for it is made
-        PENDING in the same step, and queued.
-
-        The same ``idempotency_key`` is the same signal: name one if you may repeat the call. With
-        ``type``, any type that pydantic can validate, the payload is checked before it is sent.
-
-        Errors: InvalidField for a payload that is not of the type, or of more than 64 KB as JSON;
-        TaskUnknown; InvalidTransition if the task is terminal, unless it has this signal;
-        LimitReached beyond 1,000 waiting messages or 4 MB.
-        """
-        to = Box(session_id, task_id, "signal", name)
-        data = write_payload("payload", payload, type)
-        return await self._messages.send(to, data, message_id=idempotency_key, sender=sender)
-
-    async def request(
-        self,
-        session_id: str,
-        task_id: str,
-        name: str,
-        payload: Any = None,
-        *,
-        timeout_s: float = REQUEST_TIMEOUT_S,
-        type: Any = None,  # noqa: A002 - the word for it
-        idempotency_key: str | None = None,
-        sender: str | None = None,
-    ) -> Any:
-        """Send a request to a task that runs or waits, and return the handler's reply.
-
-        The handler takes it with `TaskContext.receive_request`. The reply is stored with the task:
-        the same ``idempotency_key`` gets the same reply, also after the caller's death or the
-        worker's, as long as the task is kept. ``type`` is that of the reply.
-
-        Errors: RequestTimeout, and NoReceiver if the handler has not called for requests of the
-        name; RequestRefused; RequestUnanswered if the task ends, or has ended, without a reply;
-        InvalidMessage for a reply that is not of the type; those of `signal`.
-        """
-        check_type(type)
-        return await self._messages.request(
-            Box(session_id, task_id, "request", name),
-            write_payload("payload", payload),
-            timeout_s=timeout_s,
-            message_id=idempotency_key,
-            sender=sender,
-            expected=type,
-        )
-
-    async def value(
-        self,
-        session_id: str,
-        task_id: str,
-        key: str,
-        *,
-        wait: float | None = None,
-        type: Any = None,  # noqa: A002 - the word for it
-        default: Any = None,
-    ) -> Any:
-        """Return the value that a task has published under a key, else ``default``.
-
-        ``wait`` waits up to so many seconds for the first one, but not beyond the task's end.
-        ``type`` is any type that pydantic can validate. Values live as long as the task.
-
-        Errors: InvalidMessage if it is not of the type; InvalidField; TaskUnknown, only if it is
-        waited for.
-        """
-        check_type(type)
-        return await self._values.value(
-            session_id, task_id, key, wait=wait, expected=type, default=default
-        )
-
-    async def values(self, session_id: str, task_id: str) -> list[PublishedValue]:
-        """List the values that a task has published, by key. Errors: CorruptState."""
-        return await self._values.list(session_id, task_id)
 
 
 class RunMessaging:

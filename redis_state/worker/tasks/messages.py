@@ -49,6 +49,8 @@ from redis_state.worker.tasks.values import until_found
 
 log: logging.Logger = logging.getLogger(__name__)
 
+REQUEST_TIMEOUT_S: Final = 30.0
+
 MAX_WAITING: Final = 1_000
 MAX_WAITING_BYTES: Final = 4 * 1024 * 1024
 
