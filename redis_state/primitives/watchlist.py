@@ -81,11 +81,10 @@ class WatchList:
         shards: int = WATCH_SHARDS,
     ) -> None:
         self._scripts = scripts
+        self._keys = keys
         self._key_of = key_of or keys.watch
+        self._of_tasks = key_of is None
         self._shards = shards
-        self._about = [
-            keys.task_index(shard).about if key_of is None else None for shard in range(shards)
-        ]
 
     async def put(self, entry: bytes, *, delay_ms: int, sooner: bool = False) -> int:
         """Put an entry; return when it is due, in ms. Of two times the later stands.
@@ -144,10 +143,10 @@ class WatchList:
                     self._key_of(shard),
                     limit=limit,
                     hold_ms=hold_ms,
-                    about=about,
-                    indexed=about is not None,
+                    about=self._keys.task_index(shard).about if self._of_tasks else None,
+                    indexed=self._of_tasks,
                 )
-                for shard, about in enumerate(self._about)
+                for shard in range(self._shards)
             )
         )
         claims: list[WatchClaim] = []

@@ -49,11 +49,11 @@ class TaskIndex:
 
     def __init__(self, scripts: Scripts, keys: Keys) -> None:
         self._scripts = scripts
-        self._shards = [keys.task_index(shard) for shard in range(WATCH_SHARDS)]
+        self._keys = keys
 
     def keys(self, entry: bytes) -> TaskIndexKeys:
         """Return the keys of a task's shard."""
-        return self._shards[zlib.crc32(entry) % WATCH_SHARDS]
+        return self._keys.task_index(zlib.crc32(entry) % WATCH_SHARDS)
 
     async def announce(self, task: IndexedTask, *, delay_ms: int) -> tuple[int, bool]:
         """List a task that is about to be written, and have it inspected after ``delay_ms``.

@@ -263,6 +263,17 @@ class QueueKeys(NamedTuple):
     channel: str
 
 
+@lru_cache(maxsize=256)
+def _watch_key(namespace: str, shard: int) -> str:
+    return f"{namespace}:v1:{{watch-{shard:02d}}}:watch"
+
+
+@lru_cache(maxsize=256)
+def _task_index_keys(namespace: str, shard: int) -> TaskIndexKeys:
+    watch = _watch_key(namespace, shard)
+    return TaskIndexKeys(watch, f"{namespace}:v1:{{watch-{shard:02d}}}:tasks")
+
+
 @lru_cache(maxsize=64)
 def _queue_keys(name: str, channel: str) -> QueueKeys:
     named = {part: f"{name}:{part}" for part in QueueKeys._fields[1:-1]}
@@ -385,9 +396,8 @@ class Keys:
     def session_token(self, token: str) -> str | None:
         """hash: state, payload, task, order, opened, expires, schema, approvals, rejections,
         escalate, escalated, seat:<actor>, vote:<actor> -> JSON, claim:<actor>, claim, actor, at,
-        decision: a pause of a worker's task, named by the token's digest. A seat is open, approved
-        or rejected at a time in ms as the n-th vote, delegated at a time to an actor, or retired at
-        a time. Its timeout, then `resolved_token_ttl`.
+        decision: a pause of a worker's task, named by the token's digest. A seat is open, approved,
+        rejected, delegated or retired, with the time in ms. Its timeout, then `resolved_token_ttl`.
         """
         pause_id = token if is_pause_id(token) else pause_id_of(token)
         if pause_id is None:
@@ -585,7 +595,7 @@ class Keys:
         """zset: what a process must inspect -> when, in ms; ``:clock`` string: the server's time at
         its last change. 400 days after a write.
         """
-        return f"{self.namespace}:v1:{{watch-{shard:02d}}}:watch"
+        return _watch_key(self.namespace, shard)
 
     def queue(self, queue: str) -> QueueKeys:
         """zset: job id -> when it is due, in ms; ``:claims`` zset: task -> when it was claimed, in
@@ -616,7 +626,7 @@ class Keys:
         found; ``:about`` hash: id -> what is known of a task; ``:expiry`` zset: id -> when it is
         forgotten. 400 days after a new task; a task as long as its record.
         """
-        return TaskIndexKeys(self.watch(shard), f"{self.namespace}:v1:{{watch-{shard:02d}}}:tasks")
+        return _task_index_keys(self.namespace, shard)
 
     def a2a_task(self, scope: str, task_id: str) -> str:
         """hash: state, phase, version, at, created, creator, updated, announce and the host's
