@@ -18,6 +18,8 @@ from redis_state.cli.exit_codes import ExitCode, or_exit, run
 from redis_state.cli.output import (
     age,
     brief,
+    deciders_of,
+    form_lines,
     harmless,
     parent_of,
     pause_document,
@@ -71,6 +73,9 @@ def tasks(
     paused: Annotated[
         bool, typer.Option("--paused", help="Open pauses, with the ids that decide them.")
     ] = False,
+    decider: Annotated[
+        str | None, typer.Option("--for", help="With --paused: what this actor may decide now.")
+    ] = None,
     limit: Annotated[int, typer.Option(min=1, help="The most to list.")] = 100,
     url: Url = None,
     as_json: AsJson = False,
@@ -84,9 +89,11 @@ def tasks(
     async def look() -> tuple[Sequence[TaskState], Sequence[OpenPause]]:
         if dead and paused:
             raise CallerError("--dead and --paused: one of the two")
+        if decider is not None and not paused:
+            raise CallerError("--for needs --paused")
         async with client_of(url) as client:
             if paused:
-                return [], (await client.pauses(session))[:limit]
+                return [], (await client.pauses(session, decider=decider))[:limit]
             return await _listed(client, session, dead=dead, status=status, limit=limit), []
 
     states, pauses = run(look())
@@ -137,6 +144,9 @@ def show(session: SessionId, task: TaskId, url: Url = None, as_json: AsJson = Fa
         print_line(
             f"{'open pause':12}  {brief(pause['pause'])}  {pause['pause_id'] or '(not shown)'}"
         )
+        for each in pause["deciders"]:
+            to = f" to {each['delegated_to']}" if each["delegated_to"] else ""
+            print_line(f"{'decider':12}  {harmless(each['name'])}  {each['state']}{harmless(to)}")
     for child in more["children"]:
         print_line(f"{'child':12}  {child['task_id']}  {child['status']}")
 
@@ -329,13 +339,15 @@ def _print_tasks(states: Sequence[TaskState]) -> None:
 
 
 def _print_pauses(pauses: Sequence[OpenPause]) -> None:
-    columns = ("session", "task", "pause", "asks", "open for", "until", "id")
+    columns = ("session", "task", "pause", "asks", "form", "deciders", "open for", "until", "id")
     rows = [
         (
             pause.session_id,
             pause.task_id,
             pause.name,
             brief(pause.payload if pause.payload is not None else pause.reason),
+            brief(", ".join(form_lines(pause))),
+            deciders_of(pause),
             age(pause.opened_at),
             f"in {age(pause.expires_at)}: {pause.on_timeout}",
             pause.pause_id or "(not shown)",
