@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from rich import box
 from rich.console import Console
@@ -149,7 +149,55 @@ def pause_document(pause: OpenPause) -> dict[str, Any]:
         "on_timeout": pause.on_timeout,
         "pause_id": pause.pause_id,
         "token": pause.token,
+        "schema": pause.schema,
+        "approvals": pause.approvals,
+        "rejections": pause.rejections,
+        "deciders": [
+            {
+                "name": each.name,
+                "state": each.state,
+                "at": each.at.isoformat() if each.at else None,
+                "delegated_to": each.delegated_to,
+            }
+            for each in pause.deciders
+        ],
+        "escalations": [
+            {
+                "at": each.at.isoformat(),
+                "to": list(each.to),
+                "replace": each.replace,
+                "done": each.done,
+            }
+            for each in pause.escalations
+        ],
     }
+
+
+def form_lines(pause: OpenPause) -> list[str]:
+    """Write the form of a pause for a person: one line for each field, or the schema itself."""
+    schema = pause.schema
+    if schema is None:
+        return []
+    properties, required = schema.get("properties"), schema.get("required")
+    if not isinstance(properties, dict):
+        return [f"value: {brief(schema)}"]
+    needed = cast("Any", required) if isinstance(required, list) else ()
+    return [
+        f"{harmless(name)}{' (required)' if name in needed else ''}: {brief(rules)}"
+        for name, rules in cast("dict[str, Any]", properties).items()
+    ]
+
+
+def deciders_of(pause: OpenPause) -> str:
+    """Write who decides a pause, and how they have voted."""
+    if not pause.deciders:
+        return ""
+    named = [
+        f"{harmless(each.name)}: {each.state}"
+        + (f" to {harmless(each.delegated_to)}" if each.delegated_to else "")
+        for each in pause.deciders
+    ]
+    return f"{pause.approvals} of {', '.join(named)}"
 
 
 def update_document(update: StateUpdate, cursor: str) -> dict[str, Any]:

@@ -59,7 +59,8 @@ class PauseForm:
         """
         if not isinstance(given, Mapping):
             return _form_of_type(given) if _has_hash(given) else _read_type(given)
-        data = codec.canonical(cast("Any", given))
+        # In its own order, in which a console shows the fields.
+        data = codec.encode(cast("Any", given))
         _check_size(data)
         _check_schema(data)
         return cls(codec.decode(data))
