@@ -184,8 +184,8 @@ def delegate(
 ) -> None:
     """Hand the vote of an actor on a pause to another actor.
 
-    Status 3 if there is no such pause, 4 if it is already decided, if the actor has no vote to give
-    away, or if the other one has or had one.
+    Status 3 if there is no such pause. Status 4 if it is already decided, if the actor has no vote
+    to give away, or if the other one has or had one.
 
     Try: `redis-state delegate PAUSE --actor ann --to dan`.
     """
