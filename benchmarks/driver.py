@@ -51,7 +51,7 @@ class Contender:
             cwd=ROOT,
         )
         try:
-            self._heard()
+            self.said: dict[str, Any] = self._heard()
         except NotMeasured:
             self.stop()
             raise

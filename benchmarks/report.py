@@ -71,6 +71,12 @@ def table(rows: Sequence[Row]) -> str:
     return "\n".join([text[0], "-" * len(text[0]), *text[1:]])
 
 
+def notes(rows: Sequence[Row]) -> str:
+    """Write the notes of rows that were measured, a line each."""
+    noted = [found for found in rows if found.note and found.value is not None]
+    return "".join(f"  {found.measure}: {found.note}\n" for found in noted)
+
+
 def write(folder: Path, about: Mapping[str, object], rows: Sequence[Row]) -> Path:
     """Write the findings as ``latest.json``."""
     folder.mkdir(parents=True, exist_ok=True)

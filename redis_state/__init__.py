@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from redis_state.errors import (
+    AlreadyVoted,
     AuthenticationFailed,
     BackendError,
     BackendUnavailable,
@@ -14,8 +16,11 @@ from redis_state.errors import (
     Conflict,
     CorruptState,
     CursorGap,
+    DelegationRefused,
     HandlerChanged,
+    InvalidDecision,
     InvalidField,
+    InvalidMessage,
     InvalidTransition,
     JournalRewound,
     LeaseLost,
@@ -24,10 +29,19 @@ from redis_state.errors import (
     MemoryBudgetExceeded,
     MissingCapability,
     NoConnection,
+    NoReceiver,
+    NotADecider,
     NotFound,
     OutcomeUnknown,
     PauseTimeout,
+    ReceiveTimeout,
     RedisStateError,
+    RequestFailed,
+    RequestRefused,
+    RequestTimeout,
+    RequestUnanswered,
+    RetryRefused,
+    ScheduleUnknown,
     SessionBusy,
     SessionConflict,
     SessionNotFound,
@@ -41,17 +55,18 @@ from redis_state.errors import (
     TokenUnknown,
     VersionConflict,
 )
-from redis_state.models import StateUpdate, SteeringEvent, TaskState
-from redis_state.settings import Settings
-from redis_state.store import RedisStateStore
 
 if TYPE_CHECKING:
+    from redis_state.models import StateUpdate, SteeringEvent, TaskState
+    from redis_state.settings import Settings
+    from redis_state.store import RedisStateStore
     from redis_state.worker import AgentWorker, TaskClient, TaskContext
 
 __version__ = "0.1.0"
 
 __all__ = [
     "AgentWorker",
+    "AlreadyVoted",
     "AuthenticationFailed",
     "BackendError",
     "BackendUnavailable",
@@ -61,8 +76,11 @@ __all__ = [
     "Conflict",
     "CorruptState",
     "CursorGap",
+    "DelegationRefused",
     "HandlerChanged",
+    "InvalidDecision",
     "InvalidField",
+    "InvalidMessage",
     "InvalidTransition",
     "JournalRewound",
     "LeaseLost",
@@ -71,11 +89,20 @@ __all__ = [
     "MemoryBudgetExceeded",
     "MissingCapability",
     "NoConnection",
+    "NoReceiver",
+    "NotADecider",
     "NotFound",
     "OutcomeUnknown",
     "PauseTimeout",
+    "ReceiveTimeout",
     "RedisStateError",
     "RedisStateStore",
+    "RequestFailed",
+    "RequestRefused",
+    "RequestTimeout",
+    "RequestUnanswered",
+    "RetryRefused",
+    "ScheduleUnknown",
     "SessionBusy",
     "SessionConflict",
     "SessionNotFound",
@@ -98,10 +125,28 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    """Import a name of the worker on first use: it needs the extra ``worker``."""
-    if name in {"AgentWorker", "TaskClient", "TaskContext"}:
-        from redis_state import worker  # noqa: PLC0415 - see above
+# Imported at their first use: the records need pydantic, the store redis-py, the worker its extra.
+_LATER = {
+    "AgentWorker": "redis_state.worker",
+    "RedisStateStore": "redis_state.store",
+    "Settings": "redis_state.settings",
+    "StateUpdate": "redis_state.models",
+    "SteeringEvent": "redis_state.models",
+    "TaskClient": "redis_state.worker",
+    "TaskContext": "redis_state.worker",
+    "TaskState": "redis_state.models",
+}
 
-        return getattr(worker, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+def __getattr__(name: str) -> Any:
+    """Import a name at its first use."""
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(_LATER[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """List what there is, imported or not."""
+    return sorted({*globals(), *__all__})

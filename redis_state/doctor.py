@@ -31,6 +31,8 @@ _FULL_PART = 0.9
 _LAST_WRITES = ("aof_last_write_status", "aof_last_bgrewrite_status", "rdb_last_bgsave_status")
 _CERTIFICATE_DAYS = 30
 _LONG_WAIT_S = 600.0
+# Workers look at schedules once a second.
+_OVERDUE_S = 60.0
 _MOST_ARGUMENTS = 6
 _SLOTS = "16384"
 _FAST = {"guarantee": "fast", "guarantee_replicas": None}
@@ -73,7 +75,8 @@ async def examine(settings: Settings) -> list[Finding]:
         found: list[Finding] = []
         for address, sender in await store.transport.each_server():
             found += await _Examination(settings, address, Diagnostics(sender)).all()
-        return [*found, *[answer async for answer in _queue(store)]]
+        found += [answer async for answer in _queue(store)]
+        return [*found, *[answer async for answer in _schedules(store)]]
 
 
 class _Examination:
@@ -381,16 +384,19 @@ def _split(parts: list[str], sign: str) -> dict[str, str]:
 async def _queue(store: RedisStateStore) -> Found:
     """Compare what is in the queue with the workers that are alive."""
     try:
-        from redis_state.worker.arq.queue import Queue  # noqa: PLC0415 - needs the extra
-        from redis_state.worker.observe.registry import WorkerRegistry  # noqa: PLC0415 - as above
+        from redis_state.worker.observe.registry import (  # noqa: PLC0415 - needs the extra
+            WorkerRegistry,
+        )
+        from redis_state.worker.queue.queue import Queue  # noqa: PLC0415 - as above
     except ImportError:
         return
     try:
-        queue = Queue(store.settings)
+        queue = Queue(store)
     except ConfigError:  # a server of one store's own has no pool
         return
     try:
-        waiting, oldest_s = await queue.backlog()
+        backlog = await queue.backlog()
+        waiting, oldest_s = backlog.waiting, backlog.oldest_s
         workers = len(await WorkerRegistry(store).list())
     except BackendError as error:
         yield Finding(queue.name, "queue", Verdict.UNKNOWN, str(error))
@@ -407,6 +413,27 @@ async def _queue(store: RedisStateStore) -> Found:
         yield Finding(queue.name, "queue", Verdict.FINDING, says, "the pool is too small", do)
     else:
         yield Finding(queue.name, "queue", Verdict.SOUND, says)
+
+
+async def _schedules(store: RedisStateStore) -> Found:
+    """Ask whether a worker looks at the schedules that are due, if there are any."""
+    commands, due = store.transport.commands, store.base.keys.schedules_due()
+    place = str(store.transport.address)
+    try:
+        first: list[bytes] = await commands.zrange_scored(due, 0, 0)
+        now_ms = ms_of(await commands.time())
+    except BackendError as error:
+        yield Finding(place, "schedules", Verdict.UNKNOWN, str(error))
+        return
+    if not first:
+        return
+    overdue_s = (now_ms - float(first[1])) / 1000
+    if overdue_s > _OVERDUE_S:
+        says = f"one has been due for {overdue_s / 60:.0f} minutes"
+        means, do = "nobody submits their tasks", "start a worker that has schedules switched on"
+        yield Finding(place, "schedules", Verdict.FINDING, says, means, do)
+    else:
+        yield Finding(place, "schedules", Verdict.SOUND, "workers look at all that are due")
 
 
 async def _days_left(address: Address) -> float | None:

@@ -4,6 +4,7 @@
     ├── CallerError            the call was wrong; nothing was sent
     │   ├── ConfigError            a setting or an address cannot be used
     │   ├── InvalidField           an argument of a wrong type or shape, named
+    │   ├── InvalidDecision        a pause's value does not fit the pause's form
     │   ├── SteeringValidationError    a steering payload breaks the rules of its type
     │   ├── MissingCapability      a store lacks methods that a feature needs
     │   ├── MemoryBudgetExceeded   a turn exceeds a memory's budget
@@ -15,10 +16,15 @@
     │   │   ├── SessionBusy            another caller executes the session
     │   │   ├── LeaseLost              the epoch is no longer the current one
     │   │   ├── TokenResolved          the token is already resolved: by whom, when and how
+    │   │   ├── AlreadyVoted           the actor has voted otherwise: when and which way
+    │   │   ├── NotADecider            the pause names others to decide it
+    │   │   ├── DelegationRefused      the vote cannot be handed to this actor
     │   │   ├── InvalidTransition      the task's status does not allow the change
+    │   │   ├── RetryRefused           the task cannot be reopened, whatever its status
     │   │   └── LimitReached           the limit of pending things is reached
     │   └── NotFound               there is none, or no longer
     │       ├── SessionNotFound        an agent's session
+    │       ├── ScheduleUnknown        a schedule
     │       ├── TokenUnknown           a token
     │       └── TaskUnknown            a task
     ├── CursorGap              rows between the cursor and what is kept are missing
@@ -26,6 +32,13 @@
     │   ├── TaskFailed             it is FAILED
     │   └── TaskWasCancelled       it is CANCELLED
     ├── PauseTimeout           a pause was not resolved in time
+    ├── ReceiveTimeout         no message came in time
+    ├── InvalidMessage         a message is not of the type that its receiver needs
+    ├── RequestFailed          a request to a task got no answer
+    │   ├── RequestRefused         the handler refused it
+    │   ├── RequestUnanswered      the task ended before it replied
+    │   └── RequestTimeout         no reply came in time
+    │       └── NoReceiver             and the handler has never asked for requests of the name
     └── BackendError           trouble with the server
         ├── NoConnection           no usable connection
         │   ├── BackendUnavailable     the server cannot be reached; the call did not happen
@@ -37,7 +50,8 @@
         └── CorruptState           the stored data is damaged
 
 Four branches say what to do: correct the call, read the state again, accept that there is none, or
-try again later. The others are not about a call: a reader's position, a task's end, a pause's end.
+try again later. The others are not about a call: a reader's position, a task's end, a pause's end,
+messages.
 
 No text of an error holds a payload, a token or a password.
 """
@@ -83,6 +97,21 @@ class InvalidField(CallerError, ValueError):
         super().__init__(f"{field}{' ' if problem.startswith('must ') else ': '}{problem}")
         self.field = field
         self.problem = problem
+
+
+class InvalidDecision(CallerError, ValueError):
+    """A value does not fit the form of its pause. Nothing was written; the pause stays open.
+
+    ``errors`` has the first ten broken rules, each with the path in the value: ``("$.limit",
+    "maximum 1000")``. ``path`` and ``rule`` are those of the first. A name in a path that the form
+    does not mention is ``*``: the value itself is in no part of the error.
+    """
+
+    def __init__(self, errors: Sequence[tuple[str, str]]) -> None:
+        broken = "; ".join(f"{path}: {rule}" for path, rule in errors)
+        super().__init__(f"the value does not fit the form: {broken}")
+        self.errors: list[tuple[str, str]] = list(errors)
+        self.path, self.rule = self.errors[0]
 
 
 class SteeringValidationError(CallerError, ValueError):
@@ -203,6 +232,40 @@ class TokenResolved(Conflict):
         self.decision = decision
 
 
+class AlreadyVoted(Conflict):
+    """``actor`` has voted on the pause: at ``at_ms``, and ``approved`` or not. A vote stands."""
+
+    def __init__(self, actor: str, *, at_ms: int, approved: bool) -> None:
+        way = "approved" if approved else "rejected"
+        super().__init__(f"{actor} has {way} the pause at {_moment(at_ms)}: a vote stands")
+        self.actor = actor
+        self.at_ms = at_ms
+        self.approved = approved
+
+
+class NotADecider(Conflict):
+    """``actor`` is not, or no longer, among those who decide the pause.
+
+    ``delegated_to`` has the vote now, if the actor has delegated it.
+    """
+
+    def __init__(self, actor: str, *, delegated_to: str | None = None) -> None:
+        why = f"the vote was delegated to {delegated_to}" if delegated_to else "others are named"
+        super().__init__(f"{actor} does not decide this pause: {why}")
+        self.actor = actor
+        self.delegated_to = delegated_to
+
+
+class DelegationRefused(Conflict):
+    """``actor`` cannot hand the vote to ``to``, for ``reason``. Name another one."""
+
+    def __init__(self, actor: str, to: str, *, reason: str) -> None:
+        super().__init__(f"{actor} cannot hand the vote to {to}: {reason}")
+        self.actor = actor
+        self.to = to
+        self.reason = reason
+
+
 class TokenUnknown(NotFound):
     """The token does not exist or has expired. ``expired`` is known for some time only."""
 
@@ -219,6 +282,14 @@ class TaskUnknown(NotFound):
         self.task_id = task_id
 
 
+class ScheduleUnknown(NotFound):
+    """The schedule does not exist. It was never saved, was deleted, or has ended and expired."""
+
+    def __init__(self, schedule_id: str) -> None:
+        super().__init__(f"there is no schedule {schedule_id!r}")
+        self.schedule_id = schedule_id
+
+
 class InvalidTransition(Conflict):
     """The task is in state ``current``, from which ``wanted`` cannot be reached."""
 
@@ -227,6 +298,15 @@ class InvalidTransition(Conflict):
         self.task_id = task_id
         self.current = current
         self.wanted = wanted
+
+
+class RetryRefused(Conflict):
+    """The task cannot be reopened: ``reason`` says why. `TaskClient.rerun` submits a new one."""
+
+    def __init__(self, task_id: str, reason: str) -> None:
+        super().__init__(f"task {task_id!r} cannot be reopened: {reason}")
+        self.task_id = task_id
+        self.reason = reason
 
 
 class LimitReached(Conflict, RuntimeError):
@@ -298,6 +378,62 @@ class PauseTimeout(RedisStateError):
     def __init__(self, name: str) -> None:
         super().__init__(f"the pause {name!r} was not resolved in time")
         self.name = name
+
+
+class ReceiveTimeout(RedisStateError):
+    """No message ``name`` came in time. That is recorded: a later run gets the same error."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"no message {name!r} came in time")
+        self.name = name
+
+
+class InvalidMessage(RedisStateError, ValueError):
+    """A message, a reply or a value ``name`` is not of the type that its receiver needs.
+
+    ``problems`` names the places and what is wrong there. ``payload`` is what was sent. Nothing is
+    lost: a later run gets the same message at the same place.
+    """
+
+    def __init__(self, name: str, problems: Sequence[str], *, payload: Any) -> None:
+        super().__init__(f"{name!r} is not of the type that is needed: {'; '.join(problems)}")
+        self.name = name
+        self.problems: list[str] = list(problems)
+        self.payload = payload
+
+
+class RequestFailed(RedisStateError):
+    """A request ``name`` to a task got no answer. ``request_id`` repeats it: the reply may come."""
+
+    def __init__(self, task_id: str, name: str, problem: str, *, request_id: str) -> None:
+        super().__init__(f"request {name!r} to task {task_id!r}: {problem}")
+        self.task_id = task_id
+        self.name = name
+        self.request_id = request_id
+
+
+class RequestRefused(RequestFailed):
+    """The handler refused the request. ``reason`` is the handler's own."""
+
+    def __init__(self, task_id: str, name: str, reason: str, *, request_id: str) -> None:
+        super().__init__(task_id, name, f"it was refused: {reason}", request_id=request_id)
+        self.reason = reason
+
+
+class RequestUnanswered(RequestFailed):
+    """The task ended in ``status`` without a reply, and no reply can come any more."""
+
+    def __init__(self, task_id: str, name: str, status: str, *, request_id: str) -> None:
+        super().__init__(task_id, name, f"the task is {status}", request_id=request_id)
+        self.status = status
+
+
+class RequestTimeout(RequestFailed, TimeoutError):
+    """No reply came in time. The request stays: repeat the call to wait on."""
+
+
+class NoReceiver(RequestTimeout):
+    """No reply came in time, and the handler has not called for a request of this name."""
 
 
 class BackendError(RedisStateError):

@@ -8,7 +8,6 @@ names, not tenants.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -17,6 +16,7 @@ from redis_state.scripts.loader import SCRIPTS
 from redis_state.settings import Settings
 from redis_state.transport.commands import COMMANDS, READING
 from redis_state.transport.guarantee import Guarantee
+from redis_state.transport.keys import Keys
 
 _PLAIN = re.compile(r"[\w.:@/-]+", re.ASCII)
 # A word that follows it is a command of the container: `XINFO STREAM`.
@@ -28,12 +28,6 @@ _SCRIPTS = ("EVAL", "EVALSHA")
 _LISTEN = ("SSUBSCRIBE", "SUNSUBSCRIBE")
 # `run_once` runs what its caller names.
 _RUN_ONCE = ("DEL", "UNLINK", "HDEL", "ZREM")
-# Of arq, beside what the scripts need. Pipelines that must not be interrupted are transactions.
-_QUEUE = (
-    *("MULTI", "EXEC", "WATCH", "UNWATCH", "GET", "SET", "DEL", "EXISTS", "MGET", "INCRBY"),
-    *("EXPIRE", "PEXPIRE", "PSETEX", "ZADD", "ZINCRBY", "ZRANGE", "ZRANGEBYSCORE", "ZREM"),
-    *("ZSCORE", "ZCARD", "PUBLISH", "SUBSCRIBE", "UNSUBSCRIBE", "PING"),
-)
 _SCAN = ("SCAN", "UNLINK", "PTTL")
 _CLUSTER = ("CLUSTER|SLOTS", "ASKING")
 
@@ -91,8 +85,6 @@ def commands_of(role: Role, settings: Settings | None = None) -> list[str]:
     if role is Role.WATCHER:
         # A lifetime that a reader may not renew is left as it is.
         needed &= READING
-    else:
-        needed |= set(_QUEUE)
     if role is Role.ADMIN:
         needed |= set(_SCAN)
     if guarantee is not None:
@@ -105,30 +97,25 @@ def user_rule(
     role: Role,
     *,
     user: str | None = None,
-    queues: Sequence[str] = (),
     cluster: bool = False,
 ) -> UserRule:
     """Return the user that processes of a role need for the settings' namespace.
 
-    ``queues`` are those that have names of their own. Errors: ConfigError for a name that would
-    reach beyond the namespace, or that a server cannot take.
+    Errors: ConfigError for a name that would reach beyond the namespace, or that a server cannot
+    take.
     """
     namespace = settings.namespace
     user = user or f"{namespace}-{role.value}"
-    given = [("namespace", namespace), ("user", user), *(("queue", queue) for queue in queues)]
-    for what, name in given:
+    for what, name in (("namespace", namespace), ("user", user)):
         # A wildcard would reach beyond it, a space would begin another word of the rule.
         if not _PLAIN.fullmatch(name):
             raise ConfigError(f"the {what} {name!r} has characters that a rule cannot have")
     keys, channels = [f"{namespace}:*"], [f"{namespace}:*"]
     commands = commands_of(role, settings)
     if cluster:
-        commands = sorted({*commands, *_CLUSTER})
-        keys.append(f"{{{namespace}}}:*")
-        channels.append(f"{{{namespace}}}:*")
+        # Whoever walks through all keys must notice when slots move meanwhile.
+        walking = ("CLUSTER|NODES",) if role is Role.ADMIN else ()
+        commands = sorted({*commands, *_CLUSTER, *walking})
     if role is not Role.WATCHER:
-        keys.append(f"arq:*:{{{namespace}}}/*" if cluster else f"arq:*:{namespace}/*")
-        if not cluster:
-            keys += [pattern for queue in queues for pattern in (queue, f"{queue}:health-check")]
-            channels += [f"{queue}:wake" for queue in queues]
+        keys.append(f"arq:*:{Keys(namespace).jobs_tag}/*")
     return UserRule(user, tuple(commands), tuple(keys), tuple(channels))

@@ -166,6 +166,10 @@ class Settings(BaseSettings):
     """How long a scheduler's claim on a due job is valid."""
     job_attempts: Annotated[int, Field(ge=1)] = 5
     """How many claims on one occurrence may expire before the job is given up."""
+    schedules_ttl: _Lifetime = 400 * _DAY
+    """The lifetime of a schedule that no worker looks at. Workers renew it once a day at least,
+    until the schedule has ended.
+    """
     a2a_task_ttl: _Lifetime = 30 * _DAY
     """The lifetime of an A2A task after its last update."""
     max_updates_per_a2a_task: _Count = 10_000

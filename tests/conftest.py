@@ -8,6 +8,7 @@ import signal
 import sys
 import uuid
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,10 @@ HAS_FAILED = pytest.StashKey[bool]()
 TESTS = Path(__file__).resolve().parent
 # The folders of tests that bear the mark `server`.
 SERVER = {"lua", "transport", "servers", "primitives", "stores", "contract"}
+# The folders of tests that start sets of servers, and wait for what becomes of them.
+LONG = {"servers", "chaos"}
+# How many of the others stand behind each of these, and of those that are marked `slow`.
+BETWEEN = 6
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 
@@ -66,8 +71,9 @@ def pytest_configure(config: pytest.Config) -> None:
     if not FUZZ and config.getoption("randomly_seed", None) == "default":
         config.option.randomly_seed = SEED
     if config.getoption("maxschedchunk", 0) is None:
-        # Few tests at a time, so that no process of xdist has the long ones left at the end.
-        config.option.maxschedchunk = 4
+        # One for each that has ended. With more, a process of xdist that meets quick tests piles up
+        # what comes next, and has the long ones left at the end.
+        config.option.maxschedchunk = 1
     if config.getoption("numprocesses", None):
         # One for all processes of xdist, which do not have this option themselves.
         config.add_cleanup(forkserver.launch())
@@ -75,17 +81,30 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Mark a test by its folder."""
-    if item.path.is_relative_to(TESTS) and set(item.path.relative_to(TESTS).parts) & SERVER:
+    if not item.path.is_relative_to(TESTS):
+        return
+    folders = item.path.relative_to(TESTS).parts
+    if folders[0] != "unit" and SERVER & set(folders):
         item.add_marker(pytest.mark.server)
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave the full sizes to `make test-full`, and begin with the tests that take seconds."""
+    """Leave the full sizes to `make test-full`, and spread the tests that take seconds."""
     for item in items:
         if item.get_closest_marker("full") and not FULL:
             item.add_marker(pytest.mark.skip(reason="make test-full"))
-    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+    others = [item for item in items if not _is_long(item)]
+    long = [item for item in items if _is_long(item)]
+    # While one process waits, the next ones compute; and none has the long ones left at the end.
+    items[:] = chain.from_iterable(
+        [*long[place : place + 1], *others[place * BETWEEN : (place + 1) * BETWEEN]]
+        for place in range(max(len(long), -(-len(others) // BETWEEN)))
+    )
+
+
+def _is_long(item: pytest.Item) -> bool:
+    return item.path.parent.name in LONG or item.get_closest_marker("slow") is not None
 
 
 def pytest_collection_finish() -> None:
@@ -96,8 +115,8 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """Run five processes on two cores: tests wait more than half of their time."""
-    return (5 * (os.cpu_count() or 1) + 1) // 2
+    """Run seven processes on two cores: tests wait for two thirds of their time."""
+    return (7 * (os.cpu_count() or 1) + 1) // 2
 
 
 def pytest_report_header() -> str:

@@ -1,5 +1,6 @@
 -- Decide a pause, once: resolve its token, note it in the journal, and set the task pending if it
 -- waits for this pause. That nobody decided in time is a claim like any other, allowed only then.
+-- A pause that names who decides it takes a vote of each. The vote that decides is the decision.
 -- KEYS task                     hash: version, write, order, status, finished, attempts,
 --   pause_token and the fields given
 -- KEYS tasks                    zset: task_id -> expiry in us
@@ -7,7 +8,8 @@
 -- KEYS announcement.rows        stream of the session's updates
 -- KEYS announcement.ids         hash: its ids
 -- KEYS announcement.topic_rows  list: the task's index in it
--- KEYS token                    hash: state, payload, order, expires, claim, actor, at, decision, task
+-- KEYS token                    hash: state, payload, order, expires, claim, actor, at, decision, task, approvals,
+--   rejections, seat:<actor>, vote:<actor>, claim:<actor>
 -- KEYS journal                  hash: entry -> JSON
 -- KEYS pauses                   zset: key of a token -> expiry in ms: the session's open pauses
 -- ARGV announcement.channel     channel
@@ -16,6 +18,8 @@
 -- ARGV claim                    id of this call
 -- ARGV actor                    who decides
 -- ARGV decision                 JSON
+-- ARGV approves                 flag: what a vote is
+-- ARGV vote                     JSON: actor and decision; '' for a pause that names nobody
 -- ARGV keep_ms                  int: how long the answer is kept for repeated and late calls
 -- ARGV entry                    of the journal
 -- ARGV note                     JSON, for the journal
@@ -27,9 +31,13 @@
 -- ARGV announcement.row         the update that tells of the decision and of the task's new state
 -- ARGV announcement.other_id    update id
 -- ARGV announcement.other       the update that tells of the decision only
+-- ARGV announcement.voted_id     update id, '' for a pause that names nobody
+-- ARGV announcement.voted        the update that tells of a vote
 -- ARGV fields..                 names and values, in turn
 -- Returns
 --   {'OK', status, attempts}     this claim has it; the task's state now, and how often it was started
+--   {'COUNTED', approved, rejected}  the vote is taken, and the pause is open; how many there are
+--   {'REFUSED', seat}            the actor has voted otherwise, or may not vote; '' for one who is not named
 --   {'TAKEN', by, at, decision}  another claim has it, or this one with another decision
 --   {'EXPIRED'}                  nobody decided in time
 --   {'HELD', left_ms}            it is not overdue yet
@@ -42,28 +50,47 @@
 -- @include token_resolve
 -- @include record_write
 -- @include log_append
+-- @include pause_vote
+-- @include pause_votes
 
-local use = { claim = claim, actor = actor, decision = decision, keep_ms = keep_ms, late = overdue }
+local use = { claim = claim, actor = actor, decision = decision, keep_ms = keep_ms, late = overdue,
+  vote = vote, approves = approves }
 local lost = fence(lease, mark)
 if lost then return lost end
-local was = redis.call('HMGET', task, 'status', 'finished', 'order', 'pause_token')
-local held = redis.call('HMGET', token, 'state', 'order', 'expires')
+local was = redis.call('HMGET', task, 'status', 'finished', 'order', 'pause_token', 'attempts')
+local held = redis.call('HMGET', token, 'state', 'order', 'expires', 'approvals')
 local status, waits, now = was[1], was[1] == 'PAUSED' and was[4] == token, now_ms()
-if held[1] ~= 'resolved' then
+local attempts, ballot = tonumber(was[5] or 0), held[4] and not overdue
+if ballot and held[1] == 'resolved' then
+  local voted = redis.call('HMGET', token, 'vote:' .. actor, 'claim:' .. actor, 'actor', 'at', 'decision')
+  if voted[1] == vote and voted[2] == claim then return { 'OK', status or '', attempts } end
+  return { 'TAKEN', voted[3], tonumber(voted[4]), voted[5] }
+elseif held[1] ~= 'resolved' then
   -- The token of an earlier task of this id has another order.
   if not status or (held[1] and held[2] ~= was[3]) then return { 'MISSING' } end
   if was[2] == '1' then return { 'DENIED', status } end
   if overdue and held[1] and tonumber(held[3]) > now then return { 'HELD', tonumber(held[3]) - now } end
+end
+announcement.topic = task_id
+if ballot and held[1] == 'open' and tonumber(held[3]) > now then
+  local answer, decides, number = pause_vote(token, use)
+  if answer then return answer end
+  local seat = string.format('%s %.0f %d', approves and 'approved' or 'rejected', now, number)
+  redis.call('HSET', token, 'seat:' .. actor, seat, 'vote:' .. actor, vote, 'claim:' .. actor, claim)
+  if not decides then
+    log_append(announcement, announcement.voted_id, announcement.voted, now)
+    local seats = pause_count(token)
+    return { 'COUNTED', seats.approved, seats.rejected }
+  end
 end
 local reply, won = token_resolve(token, use, now)
 -- An open token goes only some time after its deadline: who still waits for it waits in vain.
 if reply[1] == 'MISSING' and overdue and (waits or mark ~= '') then reply, won = { 'OK' }, true end
 if reply[1] ~= 'OK' then return reply end
 if won then
-  announcement.topic = task_id
   local row_id = waits and announcement.row_id or announcement.other_id
   log_append(announcement, row_id, waits and announcement.row or announcement.other, now)
-  redis.call('HSET', journal, entry, note)
+  redis.call('HSET', journal, entry, held[4] and pause_votes(token, note) or note)
   if redis.call('PTTL', journal) < ttl_ms then redis.call('PEXPIRE', journal, ttl_ms) end
   redis.call('ZREM', pauses, token)
   if waits then
@@ -71,4 +98,4 @@ if won then
     record_write(task, { key = tasks, member = task_id }, row_id, ttl_ms, fields)
   end
 end
-return { 'OK', status or '', tonumber(redis.call('HGET', task, 'attempts') or 0) }
+return { 'OK', status or '', attempts }

@@ -4,7 +4,7 @@
 -- KEYS announcement.rows        stream of the session's updates
 -- KEYS announcement.ids         hash: its ids
 -- KEYS announcement.topic_rows  list: the task's index in it
--- KEYS token                    hash: state, payload, task, order, opened, expires
+-- KEYS token                    hash: state, payload, task, order, opened, expires and the fields given
 -- KEYS journal                  hash: entry -> JSON, lane:<name> -> JSON, entries
 -- KEYS pauses                   zset: key of a token -> expiry in ms: the session's open pauses
 -- ARGV announcement.channel     channel
@@ -21,12 +21,15 @@
 -- ARGV announcement.ttl_ms      int: of the updates
 -- ARGV announcement.row_id      update id
 -- ARGV announcement.row         the update that tells of the pause
+-- ARGV before                   int: ms, by when it must be opened; '' for any time
 -- ARGV lane.entry               entry of the journal, '' for none
 -- ARGV lane.state               JSON: where the lane stands then
+-- ARGV extra..                  names and values, in turn: further fields of the token
 -- Returns
 --   {'OK', note, left_ms, entries}  what the journal holds, of this call or an earlier one; 0 ms if it
 --                          is not open; how many entries the journal has
 --   {'DENIED', status}     the task does not run; nothing was written
+--   {'EXPIRED'}            it is too late; nothing was written
 --   {'LOST', epoch}        another claim has the lease; nothing was written
 --   {'REWOUND', entries}  the server has fewer entries than the run knows; nothing was written
 -- Emits the update on channel
@@ -46,10 +49,11 @@ if noted then
 end
 local found = redis.call('HMGET', task, 'status', 'order')
 if found[1] ~= 'RUNNING' then return { 'DENIED', found[1] or '' } end
+if before and now > before then return { 'EXPIRED' } end
 announce(announcement, task_id, now)
 local expires = string.format('%.0f', now + token_ttl_ms)
 redis.call('HSET', token, 'state', 'open', 'payload', about, 'task', owner, 'order', found[2],
-  'opened', string.format('%.0f', now), 'expires', expires)
+  'opened', string.format('%.0f', now), 'expires', expires, unpack(extra))
 redis.call('PEXPIRE', token, token_ttl_ms + keep_ms)
 redis.call('HSET', journal, entry, note)
 entries = journal_count(journal, lane.entry, lane.state)

@@ -6,6 +6,8 @@
 -- KEYS announcement.rows        stream of the session's updates
 -- KEYS announcement.ids         hash: its ids
 -- KEYS announcement.topic_rows  list: the task's index in it
+-- KEYS journal                  hash: entry -> JSON; there if an earlier run has recorded something
+-- KEYS steering.topic_rows      list: the task's index in the steering; there if it was steered
 -- ARGV announcement.channel     channel
 -- ARGV owner                    id of this claim
 -- ARGV lease_ms                 int: until it expires unless renewed
@@ -18,7 +20,8 @@
 -- ARGV announcement.row         the update that tells of the start; a 0 at its end becomes the epoch
 -- ARGV fields..                 names and values, in turn
 -- Returns
---   {'OK', epoch, fields}  it is running under this epoch; the task's fields and values in turn
+--   {'OK', epoch, fields, recorded, steered}  it is running under this epoch; the task's fields and values in
+--     turn; whether there is a journal, and steering
 --   {'HELD', left_ms}      somebody else runs it
 --   {'DENIED', status}     it is in another state
 --   {'MISSING'}            no such task
@@ -43,4 +46,5 @@ if not again then
   if was[1] == 'RUNNING' and holder ~= '' then redis.call('HINCRBY', task, 'crashes', 1) end
   record_write(task, { key = tasks, member = task_id }, write, ttl_ms, fields)
 end
-return { 'OK', epoch, redis.call('HGETALL', task) }
+return { 'OK', epoch, redis.call('HGETALL', task), redis.call('EXISTS', journal),
+  redis.call('EXISTS', steering.topic_rows) }

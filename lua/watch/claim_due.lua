@@ -1,14 +1,18 @@
 -- Take what is due from a watch list, and put it off so that one sweeper at a time looks at it.
 -- KEYS watch    zset: entry -> when, in ms
 -- KEYS clock    string: when the list was last written, in ms
+-- KEYS about    hash: id -> what the index of tasks knows; another key for a list of other things
+-- ARGV indexed  flag: of tasks
 -- ARGV limit    int: entries at most
 -- ARGV hold_ms  int: until an entry is due again, unless it is taken out or put off
 -- Returns
---   {'OK', mark, entry, was, ...}  the time that they have now; what was due, the longest due first,
---                    each with the time that it had
+--   {'OK', mark, entry, was, stamp, ...}  the time that they have now; what was due, the longest due first,
+--                    each with the time that it had and, of tasks, what the index knows of it
 -- @include now_ms
 -- @include watch_clock
 -- @include watch_live
+-- @include index_id
+-- @include index_doc
 
 local now = now_ms()
 -- Nothing is written while there is nothing to do.
@@ -25,6 +29,7 @@ if #due > 0 then
 end
 for i = 1, #due, 2 do
   redis.call('ZADD', watch, mark, due[i])
-  reply[i + 2], reply[i + 3] = due[i], due[i + 1]
+  local stamp = indexed and index_stamp(index_doc(about, index_id(due[i]))) or ''
+  for _, fact in ipairs({ due[i], due[i + 1], stamp }) do reply[#reply + 1] = fact end
 end
 return reply

@@ -8,14 +8,7 @@
 -- Returns
 --   {'OK', when}  in ms
 -- @include now_ms
--- @include watch_clock
--- @include watch_live
+-- @include watch_put
 
 local now = now_ms()
-local when = now + delay_ms
-watch_clock(watch, clock, now)
-local was = tonumber(redis.call('ZSCORE', watch, entry) or 0)
-if stands == 'later' and was > when or stands == 'first' and was > 0 then return { 'OK', was } end
-redis.call('ZADD', watch, string.format('%.0f', when), entry)
-watch_live(watch)
-return { 'OK', when }
+return { 'OK', watch_put(watch, clock, entry, now + delay_ms, stands, now) }

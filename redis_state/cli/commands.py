@@ -34,8 +34,9 @@ app: typer.Typer = typer.Typer(
     "The server is REDIS_STATE_URL (redis://, rediss://, unix://, embedded:///directory), else "
     "redis://localhost:6379/0, unless --url names another. Every setting of the store is "
     "REDIS_STATE_<NAME> in the environment.\n\n"
-    "With a running pool: `tasks` and `tree` list tasks, `show` and `tail` show one task, "
-    "`approve`, `reject`, `steer` and `cancel` change it. Each takes --json.\n\n"
+    "With a running pool: `submit` adds a task, `find`, `sessions`, `tasks` and `tree` list tasks, "
+    "`show` and `tail` show one task, `approve`, `reject`, `steer` and `cancel` change it, "
+    "`retry`, `rerun` and `fork` begin it again. Each takes --json.\n\n"
     f"Exit status: {STATUSES}.",
     no_args_is_help=True,
     add_completion=False,

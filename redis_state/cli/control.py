@@ -1,22 +1,31 @@
-"""The commands that change tasks: cancel, steer, approve, reject."""
+"""The commands that change tasks: cancel, steer, approve, reject, delegate."""
 
 from __future__ import annotations
 
-import getpass
-import json
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from redis_state.cli.arguments import json_of
+from redis_state.cli.arguments import user_name as _me
 from redis_state.cli.commands import AsJson, Url, app
-from redis_state.cli.exit_codes import run
-from redis_state.cli.output import print_json, print_line, task_document
+from redis_state.cli.exit_codes import complain, run
+from redis_state.cli.output import (
+    deciders_of,
+    form_lines,
+    harmless,
+    pause_document,
+    print_json,
+    print_line,
+    task_document,
+)
 from redis_state.cli.tasks import SessionId, TaskId, client_of, found
-from redis_state.errors import CallerError, Conflict, InvalidField, NotFound
+from redis_state.errors import CallerError, Conflict, InvalidDecision, InvalidField, NotFound
 from redis_state.models import SteeringEventType, TaskState
 
 if TYPE_CHECKING:
-    from redis_state.worker import TaskClient
+    from redis_state.worker import OpenPause, TaskClient
 
 # The field of the payload that a text on the command line becomes, by the type of the event.
 _TEXT = {
@@ -134,7 +143,9 @@ def approve(
 ) -> None:
     """Approve a pause; its task resumes. Each pause has one decision.
 
-    Status 3 if there is no such pause, 4 if it is already decided or its task is terminal.
+    A pause may have a form, which the value must fit, and may name who decides it: then this is the
+    vote of --actor. Status 2 if the value does not fit, 3 if there is no such pause, 4 if it is
+    already decided, if the actor may not vote, or if its task is terminal.
 
     Try: `redis-state tasks --paused`, then `redis-state approve TOKEN --value '{"limit": 3}'` or
     `redis-state approve SESSION TASK`.
@@ -159,6 +170,39 @@ def reject(
     )
 
 
+@app.command()
+def delegate(
+    target: Target,
+    to: Annotated[str, typer.Option(help="The actor who gets the vote.")],
+    task: OfTask = None,
+    actor: Annotated[
+        str | None, typer.Option(help="The actor whose vote it is. Default: your user name.")
+    ] = None,
+    pause: PauseName = None,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Hand the vote of an actor on a pause to another actor.
+
+    Status 3 if there is no such pause. Status 4 if it is already decided, if the actor has no vote
+    to give away, or if the other one has or had one.
+
+    Try: `redis-state delegate PAUSE --actor ann --to dan`.
+    """
+
+    async def do() -> OpenPause | None:
+        async with client_of(url) as client:
+            token = target if task is None else await _token(client, target, task, pause)
+            await client.delegate(token, to, actor=actor or _me())
+            return await client.pause(token)
+
+    open_pause = run(do())
+    if as_json:
+        print_json(None if open_pause is None else pause_document(open_pause))
+    else:
+        print_line(f"delegated to {harmless(to)}")
+
+
 def _decide(
     target: str,
     task: str | None,
@@ -171,21 +215,39 @@ def _decide(
     approved: bool,
     as_json: bool,
 ) -> None:
-    async def do() -> TaskState | None:
-        content = None if value is None else _json("--value", value)
+    async def do() -> tuple[TaskState | None, OpenPause | None]:
+        content = None if value is None else json_of("--value", value)
         async with client_of(url) as client:
             token = target if task is None else await _token(client, target, task, pause)
-            return await client.resolve(
-                token,
-                approved=approved,
-                value=content,
-                actor=actor or _me(),
-                idempotency_key=idempotency_key,
-            )
+            try:
+                state = await client.resolve(
+                    token,
+                    approved=approved,
+                    value=content,
+                    actor=actor or _me(),
+                    idempotency_key=idempotency_key,
+                )
+            except InvalidDecision:
+                await _show_form(client, token)
+                raise
+            # The decision stands, whatever became of the pause since.
+            with suppress(NotFound):
+                return state, await client.pause(token)
+            return state, None
 
-    state = run(do())
-    if state is not None:
-        _report(state, "approved" if approved else "rejected", as_json=as_json)
+    state, still_open = run(do())
+    if state is None:
+        return
+    done = "approved" if approved else "rejected"
+    if still_open is not None:
+        done += f", one vote ({deciders_of(still_open)})"
+    _report(state, done, as_json=as_json)
+
+
+async def _show_form(client: TaskClient, token: str) -> None:
+    pause = await client.pause(token)
+    for line in form_lines(pause) if pause is not None else ():
+        complain(f"the form has {line}")
 
 
 async def _token(client: TaskClient, session: str, task: str, name: str | None) -> str:
@@ -213,7 +275,7 @@ def _payload(kind: SteeringEventType, text: str | None, payload: str | None) -> 
     if payload is not None:
         if text is not None:
             raise CallerError("TEXT and --payload: one of the two")
-        content = _json("--payload", payload)
+        content = json_of("--payload", payload)
         if not isinstance(content, dict):
             raise InvalidField("--payload", "a JSON object is needed")
         return {str(name): value for name, value in content.items()}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
@@ -228,20 +290,6 @@ def _payload(kind: SteeringEventType, text: str | None, payload: str | None) -> 
         except ValueError:
             raise InvalidField("TEXT", "a whole number is needed as priority") from None
     return {name: text}
-
-
-def _json(option: str, text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        raise InvalidField(option, "is not JSON; a text needs quotes of its own") from None
-
-
-def _me() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a container's user may have no name
-        return "redis-state"
 
 
 def _report(state: TaskState, done: str, *, as_json: bool) -> None:

@@ -9,11 +9,15 @@ _EXTRAS = {
     "typer": "cli",
     "rich": "cli",
     "arq": "worker",
+    "cronsim": "worker",
 }
 
 
 # They add their commands to `commands.app` when they are imported.
-MODULES = ("demo", "tasks", "control", "replay", "server", "migrate")
+MODULES = (
+    *("demo", "tasks", "control", "messages", "queues", "schedules", "finding", "operate"),
+    *("replay", "server", "migrate"),
+)
 
 
 def main() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from rich import box
 from rich.console import Console
@@ -16,7 +16,7 @@ from redis_state.models import StateUpdate, TaskState, TaskStatus
 from redis_state.serialization import codec
 
 if TYPE_CHECKING:
-    from redis_state.worker import OpenPause, TaskView, WorkerInfo
+    from redis_state.worker import OpenPause, TaskLink, TaskSummary, TaskView, WorkerInfo
 
 _STYLES = {
     TaskStatus.PENDING: "cyan",
@@ -57,7 +57,12 @@ def print_line(text: str) -> None:
 
 def status_of(state: TaskState) -> Text:
     """Write a task's state in its colour."""
-    return Text(state.status.value, style=_STYLES[state.status])
+    return coloured(state.status)
+
+
+def coloured(status: TaskStatus) -> Text:
+    """Write a status in its colour."""
+    return Text(status.value, style=_STYLES[status])
 
 
 def task_document(state: TaskState) -> dict[str, Any]:
@@ -87,7 +92,47 @@ def view_document(view: TaskView) -> dict[str, Any]:
         "parent": view.parent,
         "isolated": view.isolated,
         "waits_for": view.waits_for,
+        "retries": view.retries,
+        "attributes": dict(view.attributes),
+        "rerun_of": link_document(view.rerun_of),
+        "forked_from": link_document(view.forked_from),
+        "running": [
+            {"step": step.step, "attempt": step.attempt, "began_at": step.began_at.isoformat()}
+            for step in view.running
+        ],
     }
+
+
+def summary_document(task: TaskSummary) -> dict[str, Any]:
+    """Write a task that was found as JSON."""
+    return {
+        "session_id": task.session_id,
+        "task_id": task.task_id,
+        "status": task.status.value,
+        "handler": task.handler,
+        "attributes": dict(task.attributes),
+        "created_at": task.created_at.isoformat(),
+        "updated_at": task.updated_at.isoformat(),
+        "description": task.description,
+        "error": task.error,
+        "priority": task.priority,
+        "queue": task.queue,
+        "worker": task.worker,
+        "attempts": task.attempts,
+        "crashes": task.crashes,
+        "retries": task.retries,
+        "parent": task.parent,
+        "rerun_of": link_document(task.rerun_of),
+        "forked_from": link_document(task.forked_from),
+    }
+
+
+def link_document(link: TaskLink | None) -> dict[str, Any] | None:
+    """Write the task that another one was made from as JSON."""
+    if link is None:
+        return None
+    named = {"session_id": link.session_id, "task_id": link.task_id}
+    return named | ({} if link.before is None else {"before": link.before})
 
 
 def pause_document(pause: OpenPause) -> dict[str, Any]:
@@ -104,7 +149,55 @@ def pause_document(pause: OpenPause) -> dict[str, Any]:
         "on_timeout": pause.on_timeout,
         "pause_id": pause.pause_id,
         "token": pause.token,
+        "schema": pause.schema,
+        "approvals": pause.approvals,
+        "rejections": pause.rejections,
+        "deciders": [
+            {
+                "name": each.name,
+                "state": each.state,
+                "at": each.at.isoformat() if each.at else None,
+                "delegated_to": each.delegated_to,
+            }
+            for each in pause.deciders
+        ],
+        "escalations": [
+            {
+                "at": each.at.isoformat(),
+                "to": list(each.to),
+                "replace": each.replace,
+                "done": each.done,
+            }
+            for each in pause.escalations
+        ],
     }
+
+
+def form_lines(pause: OpenPause) -> list[str]:
+    """Write the form of a pause for a person: one line for each field, or the schema itself."""
+    schema = pause.schema
+    if schema is None:
+        return []
+    properties, required = schema.get("properties"), schema.get("required")
+    if not isinstance(properties, dict):
+        return [f"value: {brief(schema)}"]
+    needed = cast("Any", required) if isinstance(required, list) else ()
+    return [
+        f"{harmless(name)}{' (required)' if name in needed else ''}: {brief(rules)}"
+        for name, rules in cast("dict[str, Any]", properties).items()
+    ]
+
+
+def deciders_of(pause: OpenPause) -> str:
+    """Write who decides a pause, and how they have voted."""
+    if not pause.deciders:
+        return ""
+    named = [
+        f"{harmless(each.name)}: {each.state}"
+        + (f" to {harmless(each.delegated_to)}" if each.delegated_to else "")
+        for each in pause.deciders
+    ]
+    return f"{pause.approvals} of {', '.join(named)}"
 
 
 def update_document(update: StateUpdate, cursor: str) -> dict[str, Any]:

@@ -35,9 +35,6 @@ def acl(
     user: Annotated[
         str | None, typer.Option(help="The user's name. Default: <namespace>-<role>.")
     ] = None,
-    queue: Annotated[
-        list[str] | None, typer.Option(help="A queue with a name of its own. May be repeated.")
-    ] = None,
     cluster: Annotated[
         bool | None, typer.Option(help="For a Redis Cluster. Default: as the address says.")
     ] = None,
@@ -59,7 +56,6 @@ def acl(
             settings,
             role,
             user=user,
-            queues=queue or (),
             cluster=on_cluster if cluster is None else cluster,
         )
 

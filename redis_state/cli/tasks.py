@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, asynccontextmanager
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -18,6 +19,8 @@ from redis_state.cli.exit_codes import ExitCode, or_exit, run
 from redis_state.cli.output import (
     age,
     brief,
+    deciders_of,
+    form_lines,
     harmless,
     parent_of,
     pause_document,
@@ -71,6 +74,9 @@ def tasks(
     paused: Annotated[
         bool, typer.Option("--paused", help="Open pauses, with the ids that decide them.")
     ] = False,
+    decider: Annotated[
+        str | None, typer.Option("--for", help="With --paused: what this actor may decide now.")
+    ] = None,
     limit: Annotated[int, typer.Option(min=1, help="The most to list.")] = 100,
     url: Url = None,
     as_json: AsJson = False,
@@ -84,9 +90,11 @@ def tasks(
     async def look() -> tuple[Sequence[TaskState], Sequence[OpenPause]]:
         if dead and paused:
             raise CallerError("--dead and --paused: one of the two")
+        if decider is not None and not paused:
+            raise CallerError("--for needs --paused")
         async with client_of(url) as client:
             if paused:
-                return [], (await client.pauses(session))[:limit]
+                return [], (await client.pauses(session, decider=decider))[:limit]
             return await _listed(client, session, dead=dead, status=status, limit=limit), []
 
     states, pauses = run(look())
@@ -117,7 +125,15 @@ def show(session: SessionId, task: TaskId, url: Url = None, as_json: AsJson = Fa
             undos = await client.compensations(session, task)
         return view, {
             "steps": [
-                {"version": step.version, "step": step.step, "epoch": step.epoch, "size": step.size}
+                {
+                    "version": step.version,
+                    "step": step.step,
+                    "epoch": step.epoch,
+                    "size": step.size,
+                    "began_at": step.began_at and step.began_at.isoformat(),
+                    "at": step.at.isoformat(),
+                    "attempts": step.attempts,
+                }
                 for step in steps
             ],
             "pauses": [pause_document(pause) for pause in pauses],
@@ -132,20 +148,11 @@ def show(session: SessionId, task: TaskId, url: Url = None, as_json: AsJson = Fa
     if as_json:
         print_json(document | more)
         return
-    facts = {name: value for name, value in document.items() if value not in (None, False)}
+    running = document.pop("running")
+    facts = {name: value for name, value in document.items() if value not in (None, False, {})}
     for name, value in facts.items():
         print_line(f"{name:12}  {brief(value)}")
-    for step in more["steps"]:
-        print_line(f"{'step':12}  {step['version']}  {brief(step['step'])}  run {step['epoch']}")
-    for undo in more["compensations"]:
-        error = f"  {undo['error']}" if undo["error"] else ""
-        print_line(f"{'compensation':12}  {brief(undo['name'])}  {undo['state']}{error}")
-    for pause in more["pauses"]:
-        print_line(
-            f"{'open pause':12}  {brief(pause['pause'])}  {pause['pause_id'] or '(not shown)'}"
-        )
-    for child in more["children"]:
-        print_line(f"{'child':12}  {child['task_id']}  {child['status']}")
+    _print_parts(more, running)
 
 
 @app.command()
@@ -268,6 +275,27 @@ def _print_workers(infos: Sequence[dict[str, Any]]) -> None:
     print_table(columns, rows, none="No worker has been heard of lately.")
 
 
+def _print_parts(more: dict[str, Any], running: list[dict[str, Any]]) -> None:
+    for step in more["steps"]:
+        named = f"{step['version']}  {brief(step['step'])}  run {step['epoch']}"
+        print_line(f"{'step':12}  {named}{_took(step)}")
+    for undo in more["compensations"]:
+        error = f"  {undo['error']}" if undo["error"] else ""
+        print_line(f"{'compensation':12}  {brief(undo['name'])}  {undo['state']}{error}")
+    for step in running:
+        began, attempt = age(datetime.fromisoformat(step["began_at"])), step["attempt"]
+        print_line(f"{'runs now':12}  {brief(step['step'])}  attempt {attempt}, for {began}")
+    for pause in more["pauses"]:
+        print_line(
+            f"{'open pause':12}  {brief(pause['pause'])}  {pause['pause_id'] or '(not shown)'}"
+        )
+        for each in pause["deciders"]:
+            to = f" to {each['delegated_to']}" if each["delegated_to"] else ""
+            print_line(f"{'decider':12}  {harmless(each['name'])}  {each['state']}{harmless(to)}")
+    for child in more["children"]:
+        print_line(f"{'child':12}  {child['task_id']}  {child['status']}")
+
+
 async def _listed(
     client: TaskClient,
     session: str | None,
@@ -336,13 +364,15 @@ def _print_tasks(states: Sequence[TaskState]) -> None:
 
 
 def _print_pauses(pauses: Sequence[OpenPause]) -> None:
-    columns = ("session", "task", "pause", "asks", "open for", "until", "id")
+    columns = ("session", "task", "pause", "asks", "form", "deciders", "open for", "until", "id")
     rows = [
         (
             pause.session_id,
             pause.task_id,
             pause.name,
             brief(pause.payload if pause.payload is not None else pause.reason),
+            brief(", ".join(form_lines(pause))),
+            deciders_of(pause),
             age(pause.opened_at),
             f"in {age(pause.expires_at)}: {pause.on_timeout}",
             pause.pause_id or "(not shown)",
@@ -350,6 +380,16 @@ def _print_pauses(pauses: Sequence[OpenPause]) -> None:
         for pause in pauses
     ]
     print_table(columns, rows, none="No open pauses.")
+
+
+def _took(step: dict[str, Any]) -> str:
+    """Write when a step began, and how long it ran with all its attempts."""
+    if not step["began_at"]:
+        return ""
+    began, ended = (datetime.fromisoformat(step[name]) for name in ("began_at", "at"))
+    tries = f", {step['attempts']} attempts" if step["attempts"] > 1 else ""
+    clock = began.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    return f"  {clock}, {(ended - began).total_seconds():.3f} s{tries}"
 
 
 def _nothing(session: str) -> None:

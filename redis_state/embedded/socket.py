@@ -7,14 +7,9 @@ any other process, so none stops the server under another one.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import threading
 from pathlib import Path
-from typing import Any
-
-from redis.asyncio.connection import ConnectionPool, UnixDomainSocketConnection
-from redis.exceptions import ConnectionError as ConnectionLost
 
 from redis_state.embedded.server import EmbeddedServer, start_embedded
 from redis_state.errors import BackendUnavailable, ConfigError
@@ -71,32 +66,3 @@ class EmbeddedSocket(os.PathLike[str]):
         server, self._server = self._server, None
         if server is not None:
             server.stop()
-
-
-class EmbeddedPool(ConnectionPool):
-    """A redis-py pool that uses an embedded server, until it is disconnected."""
-
-    def __init__(self, socket: EmbeddedSocket, **options: Any) -> None:
-        options = {"connection_class": EmbeddedConnection, **options}
-        super().__init__(path=socket, **options)  # pyright: ignore[reportUnknownMemberType] - redis-py's are untyped
-        self._socket = socket
-
-    async def disconnect(self, inuse_connections: bool = True) -> None:  # noqa: FBT001, FBT002
-        """Disconnect, and stop using the server if nothing of it is in use any more."""
-        await super().disconnect(inuse_connections)
-        if inuse_connections:
-            await asyncio.to_thread(self._socket.release)
-
-
-class EmbeddedConnection(UnixDomainSocketConnection):
-    """A connection of redis-py that starts or joins the server before it connects."""
-
-    async def connect(self) -> None:
-        """Connect. Errors: redis-py's ConnectionError if the server cannot be started."""
-        # The loop may not wait for a server to start. After that its path is known at once.
-        if not self.is_connected:
-            try:
-                await asyncio.to_thread(os.fspath, self.path)
-            except BackendUnavailable as error:
-                raise ConnectionLost(str(error)) from error
-        await super().connect()  # type: ignore[no-untyped-call]

@@ -20,6 +20,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
+from functools import partial
 from typing import Any, TypeVar
 
 from redis_state.errors import NoConnection, RedisStateError, StoreFull
@@ -39,12 +40,14 @@ _FOUND_OVER = b".25"
 class WatchClaim:
     """An entry that was claimed, and by which claim.
 
-    ``again`` if the claim before it found the thing over.
+    ``again`` if the claim before it found the thing over. ``stamp`` is what the index of tasks
+    knows of it, on a list of tasks.
     """
 
     entry: bytes
     mark: bytes
     again: bool
+    stamp: str = ""
 
 
 class Fate(Enum):
@@ -64,13 +67,24 @@ def found_over(score: bytes) -> bool:
 
 
 class WatchList:
-    """A list in shards, so that no one slot carries it all. ``key_of`` names another list's."""
+    """A list in shards, so that no one slot carries it all. ``key_of`` names another list's.
+
+    Without one it is the list of tasks, which shares its slots with their index.
+    """
 
     def __init__(
-        self, scripts: Scripts, keys: Keys, *, key_of: Callable[[int], str] | None = None
+        self,
+        scripts: Scripts,
+        keys: Keys,
+        *,
+        key_of: Callable[[int], str] | None = None,
+        shards: int = WATCH_SHARDS,
     ) -> None:
         self._scripts = scripts
+        self._keys = keys
         self._key_of = key_of or keys.watch
+        self._of_tasks = key_of is None
+        self._shards = shards
 
     async def put(self, entry: bytes, *, delay_ms: int, sooner: bool = False) -> int:
         """Put an entry; return when it is due, in ms. Of two times the later stands.
@@ -92,22 +106,30 @@ class WatchList:
         )
 
     async def covering(
-        self, entry: bytes, write: Callable[[int], Awaitable[T]], *, delay_ms: int
+        self,
+        entry: bytes,
+        write: Callable[[int], Awaitable[T]],
+        *,
+        delay_ms: int,
+        put: Callable[[], Awaitable[int]] | None = None,
     ) -> T:
         """Put an entry, then write its thing; return what that returned.
 
         ``write`` gets the time at which the entry is due, in ms. If the connection broke in
         between, the server may have come back without the entry: it is put again. Only a caller
-        that is killed at that moment leaves a thing without an entry.
+        that is killed at that moment leaves a thing without an entry. ``put`` puts it, if that is
+        one step with something else.
         """
         sender = self._scripts.transport.sender
         connections = sender.connections
+        if put is None:
+            put = partial(self.put, entry, delay_ms=delay_ms, sooner=True)
         try:
-            return await write(await self.put(entry, delay_ms=delay_ms, sooner=True))
+            return await write(await put())
         finally:
             # Also after an error: the thing may have been written.
             if sender.connections != connections:
-                await asyncio.shield(self.put(entry, delay_ms=delay_ms, sooner=True))
+                await asyncio.shield(put())
 
     async def claim_due(self, *, limit: int = 100, hold_ms: int = 30_000) -> list[WatchClaim]:
         """Claim entries that are due, ``limit`` of each shard, for ``hold_ms``.
@@ -117,14 +139,23 @@ class WatchList:
         """
         replies = await asyncio.gather(
             *(
-                self._scripts.claim_due(self._key_of(shard), limit=limit, hold_ms=hold_ms)
-                for shard in range(WATCH_SHARDS)
+                self._scripts.claim_due(
+                    self._key_of(shard),
+                    limit=limit,
+                    hold_ms=hold_ms,
+                    about=self._keys.task_index(shard).about if self._of_tasks else None,
+                    indexed=self._of_tasks,
+                )
+                for shard in range(self._shards)
             )
         )
         claims: list[WatchClaim] = []
         for mark, *due in (reply.facts for reply in replies):
-            found = zip(due[::2], due[1::2], strict=True)
-            claims += [WatchClaim(entry, mark, found_over(was)) for entry, was in found]
+            found = zip(due[::3], due[1::3], due[2::3], strict=True)
+            claims += [
+                WatchClaim(entry, mark, found_over(was), stamp.decode("utf-8", "surrogatepass"))
+                for entry, was, stamp in found
+            ]
         return claims
 
     async def inspect(self, claims: Sequence[WatchClaim], judge: Judge, *, trouble_ms: int) -> int:
@@ -177,4 +208,4 @@ class WatchList:
         return sum(int(reply.facts[0]) for reply in replies)
 
     def _shard(self, entry: bytes) -> str:
-        return self._key_of(zlib.crc32(entry) % WATCH_SHARDS)
+        return self._key_of(zlib.crc32(entry) % self._shards)

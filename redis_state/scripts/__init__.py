@@ -12,6 +12,7 @@ from redis_state.scripts.primitives.blobs import BlobScripts
 from redis_state.scripts.primitives.copies import CopyKeys, CopyScripts
 from redis_state.scripts.primitives.leases import LeaseScripts
 from redis_state.scripts.primitives.logs import LogScripts, TraceKeys
+from redis_state.scripts.primitives.queues import EndedJob, EndedJobs, QueuedJob, QueueScripts
 from redis_state.scripts.primitives.records import TASK_FIELDS, RecordScripts
 from redis_state.scripts.primitives.tokens import TokenScripts
 from redis_state.scripts.primitives.watch import WatchScripts
@@ -21,8 +22,11 @@ from redis_state.scripts.stores.agents import AgentScripts
 from redis_state.scripts.stores.children import ChildrenScripts
 from redis_state.scripts.stores.contexts import ContextScripts, PatchKeys
 from redis_state.scripts.stores.groups import GroupKeys, GroupScripts
+from redis_state.scripts.stores.index import IndexedTask, IndexScripts
 from redis_state.scripts.stores.jobs import JobScripts
 from redis_state.scripts.stores.journal import JournalScripts
+from redis_state.scripts.stores.messages import MessageScripts
+from redis_state.scripts.stores.schedules import ScheduleScripts
 from redis_state.scripts.stores.snapshots import SnapshotKeys, SnapshotScripts
 from redis_state.scripts.stores.tasks import TaskScripts
 from redis_state.scripts.values import (
@@ -46,15 +50,19 @@ class Scripts(
     LeaseScripts,
     AgentScripts,
     WatchScripts,
+    QueueScripts,
     JobScripts,
     A2AScripts,
     TaskScripts,
     ChildrenScripts,
     JournalScripts,
+    MessageScripts,
     ContextScripts,
     GroupScripts,
     SnapshotScripts,
+    ScheduleScripts,
     CopyScripts,
+    IndexScripts,
 ):
     """The scripts, run through one transport."""
 
@@ -65,11 +73,15 @@ __all__ = [
     "TASK_FIELDS",
     "Announcement",
     "CopyKeys",
+    "EndedJob",
+    "EndedJobs",
     "Fence",
     "GroupKeys",
+    "IndexedTask",
     "LaneState",
     "LogLimits",
     "PatchKeys",
+    "QueuedJob",
     "Reply",
     "ReplyCode",
     "Scripts",

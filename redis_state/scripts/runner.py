@@ -38,6 +38,9 @@ class ReplyCode(StrEnum):
     AGAIN = "AGAIN"
     GAP = "GAP"
     REWOUND = "REWOUND"
+    FULL = "FULL"
+    COUNTED = "COUNTED"
+    REFUSED = "REFUSED"
 
 
 _WORDS = {word.value.encode(): word for word in ReplyCode}

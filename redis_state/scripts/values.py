@@ -158,3 +158,13 @@ class Announcement:
     def other(self) -> bytes:
         """Return the update in its place if the task does not move."""
         return self.updates[1][1]
+
+    @property
+    def voted_id(self) -> bytes:
+        """Return the id of the update in its place if a vote decides nothing; empty for none."""
+        return self.updates[2][0] if len(self.updates) > 2 else b""  # noqa: PLR2004 - the third
+
+    @property
+    def voted(self) -> bytes:
+        """Return the update in its place if a vote decides nothing; empty for none."""
+        return self.updates[2][1] if len(self.updates) > 2 else b""  # noqa: PLR2004 - the third

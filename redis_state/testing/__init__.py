@@ -43,6 +43,7 @@ async def eventually(
 ) -> Any:
     """Wait until a condition holds, and return its value. Errors: AssertionError names it."""
     deadline = time.monotonic() + timeout_s
+    pause_s = 0.01
     while True:
         value = condition()
         if isawaitable(value):
@@ -51,7 +52,9 @@ async def eventually(
             return value
         if time.monotonic() > deadline:
             raise AssertionError(f"not within {timeout_s:g} s: {described}")
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(pause_s)
+        # What takes long is asked for less often.
+        pause_s = min(0.05, pause_s * 1.1)
 
 
 async def leaked_keys(settings: Settings) -> list[str]:

@@ -34,6 +34,8 @@ PLAIN: Form = (None, 0, 0, None)
 # Redis 8.2 does not answer an AUTH that it refuses, unless it is the first command of a read. The
 # replies behind it would be taken for those of other calls.
 LOGIN: Form = (None, 0, 0, -1)
+# A question that is asked with EVAL and changes nothing.
+PROBE: Form = (None, 0, 0, -2)
 
 # Enough that a write costs little, and few enough that the server works on one batch while the next
 # is being made: with all of 64 callers in one write each side would wait for the other.

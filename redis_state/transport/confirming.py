@@ -5,15 +5,19 @@ See `guarantee` for what is promised, and why.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from time import monotonic
 from typing import Any, TypeAlias
 
-from redis_state.transport.batch import Call
+from redis_state.transport.batch import LOGIN, PLAIN, Call, verb_of
 from redis_state.transport.guarantee import (
+    ASK_HISTORY,
     CONFIRMATION,
+    HISTORY,
     MARK,
     Guarantee,
+    history_in,
     may_write,
 )
 from redis_state.transport.wire.reply_errors import Refusal
@@ -25,8 +29,13 @@ _ELSEWHERE = frozenset({"MOVED", "ASK", "TRYAGAIN"})
 BATCH_COMMANDS = 1024
 
 
+# It reads keys that it does not name.
+_OF_ALL_KEYS = "SCAN"
+
 # A packed mark, and whose the replies to it are.
 Mark: TypeAlias = tuple[bytes, tuple[int, ...]]
+# No mark can be written on this server now: it is tried again in a moment.
+PLACELESS: Mark = (b"", ())
 
 
 class NotConfirmed(Exception):
@@ -53,6 +62,14 @@ class Confirming:
         self._mark = mark
         self._wait = b"" if guarantee is None else guarantee.confirmation(call_timeout_s)
         self._refused: Refusal | None = None
+        # The server's history when the connection was made, and whether it has another one now.
+        self._history = b""
+        self._is_other = False
+
+    def begin(self, history: bytes) -> None:
+        """Begin with a new connection to a server with this history."""
+        self._history = history
+        self._is_other = False
 
     @property
     def namespace(self) -> str:
@@ -65,18 +82,28 @@ class Confirming:
             return None
         return next(filter(may_write, reversed(batch)), None)
 
-    def request(self, call: Call) -> tuple[bytes, tuple[int, ...]]:
+    def request(self, call: Call) -> Mark:
         """Return the commands that confirm what was written before, and whose their replies are.
 
-        ``call`` is one of those that are confirmed.
+        ``call`` is one of those that are confirmed. PLACELESS: ask `request_again` in a moment.
         """
         self.outstanding = True
         self.requested_at = monotonic()
         self.reason = f"0 of {self.needed} replicas have confirmed it"
         another = self._refused is not None
         self._refused = None
-        mark, of_mark = self._mark(call, another)
-        return mark + self._wait, (*of_mark, CONFIRMATION)
+        mark, of_mark = made = self._mark(call, another)
+        if made is PLACELESS:
+            return PLACELESS
+        return mark + ASK_HISTORY + self._wait, (*of_mark, HISTORY, CONFIRMATION)
+
+    def request_again(self) -> Mark | None:
+        """Return what confirms the calls for which there was no mark; None if nobody waits."""
+        waiting = self.calls()
+        if waiting:
+            return self.request(waiting[0])
+        self.outstanding = False
+        return None
 
     def keep(self, call: Call, reply: Any) -> None:
         """Keep the reply to a call of the batch."""
@@ -93,7 +120,7 @@ class Confirming:
             self.answered = [kept for kept in self.answered if kept[0].deadline > now]
         return overdue
 
-    def hear(self, share: int, reply: Any) -> tuple[bytes, tuple[int, ...]] | None:
+    def hear(self, share: int, reply: Any) -> Mark | None:
         """Take the reply to a mark, or to a confirmation; None if nothing is to be sent for it.
 
         Returns what to send, and whose its replies are, if replicas have not confirmed in time and
@@ -103,20 +130,23 @@ class Confirming:
         if share == MARK:
             self._refused = reply if isinstance(reply, Refusal) else None
             return None
+        if share == HISTORY:
+            self._is_other = history_in(reply) != self._history
+            return None
         if isinstance(reply, Refusal):
             raise NotConfirmed(str(reply))
+        if self._is_other:
+            raise NotConfirmed("the server has been a replica meanwhile")
         if self._refused is not None and self.answered:
             if self._refused.code not in _ELSEWHERE:
                 raise NotConfirmed(str(self._refused))
-            waiting = self.calls()
-            if waiting:
-                return self.request(waiting[0])
-        elif self._refused is None:
+            return self.request_again()
+        if self._refused is None:
             have = self._sure().confirmed_by(reply)
             self.reason = f"{have} of {self.needed} replicas have confirmed it"
             if have < self.needed and self.calls():
                 self.requested_at = monotonic()
-                return self._wait, (CONFIRMATION,)
+                return ASK_HISTORY + self._wait, (HISTORY, CONFIRMATION)
         # Confirmed; or nobody waits, and what comes next is confirmed together with it.
         self.outstanding = False
         return None
@@ -135,3 +165,30 @@ class Confirming:
     def _sure(self) -> Guarantee:
         assert self._guarantee is not None  # noqa: S101 - an invariant: something is confirmed
         return self._guarantee
+
+
+def take_reads(queue: deque[Call]) -> list[Call]:
+    """Take the calls from a queue that only read, and nothing that a call before them may write."""
+    taken: list[Call] = []
+    kept: deque[Call] = deque()
+    written: set[bytes] = set()
+    while queue and len(taken) < BATCH_COMMANDS:
+        call = queue.popleft()
+        if not call.wanted():
+            continue
+        if may_write(call):
+            written.update(call.names())
+            kept.append(call)
+        elif call.form is LOGIN or _waits(call, written):
+            kept.append(call)
+        else:
+            call.sent = True
+            taken.append(call)
+    queue.extendleft(reversed(kept))
+    return taken
+
+
+def _waits(call: Call, written: set[bytes]) -> bool:
+    if call.form is PLAIN and verb_of(call.arguments).upper() == _OF_ALL_KEYS:
+        return bool(written)
+    return not written.isdisjoint(call.names())

@@ -8,9 +8,13 @@ called meanwhile leaves as one batch: one WAIT serves all of it.
 The mark is needed because WAIT counts the replicas that have the *connection's* last write. A call
 that finds its id writes nothing, and some servers then answer for a write that no replica has.
 
-WAIT waits for a part of a call's time, and is repeated until the deadline. A call that is not
-confirmed by then ends as *outcome unknown*. If the connection is lost first, the call is repeated
-on the next one under its id, and confirmed there.
+WAIT waits for a moment, and is repeated until the deadline: reads that are called meanwhile go
+between. A call that is not confirmed by then ends as *outcome unknown*. If the connection is lost
+first, the call is repeated on the next one under its id, and confirmed there.
+
+WAIT counts by places in the server's history, and each promotion begins another history. A primary
+that was a replica meanwhile keeps its connections, and would count for writes that it has lost. So
+the history's name is read before the first call of a connection, and again before each WAIT.
 
 A disk needs no command: with ``appendfsync always`` the server syncs before it answers. WAITAOF
 does not help without it: with ``everysec`` some servers answer it before they have synced.
@@ -27,24 +31,40 @@ from redis.exceptions import ResponseError
 
 from redis_state.errors import BackendUnavailable, ConfigError
 from redis_state.settings import Settings
-from redis_state.transport.batch import LOGIN, Call, verb_of
+from redis_state.transport.batch import LOGIN, PROBE, Call, verb_of
 from redis_state.transport.commands import READING
 from redis_state.transport.connections.address import RedisConnection
-from redis_state.transport.wire.reply_errors import not_now
+from redis_state.transport.wire.reply_errors import code_of, not_now
 from redis_state.transport.wire.resp import pack
 from redis_state.transport.wire.script import Script
 
 # Answered by the confirmation, not by a call; beside 0, of a command that nothing waits for.
-MARK, CONFIRMATION = -1, -2
+MARK, HISTORY, CONFIRMATION = -1, -2, -3
+_HISTORY = ("INFO", "replication")
+ASK_HISTORY: bytes = pack(_HISTORY)
 
-# Well below the silence after which a connection is given up.
+# Well below the silence after which a connection is given up; and how long a read that is called
+# meanwhile may have to wait.
 _SLICE_PART = 0.1
-_LONGEST_SLICE_S = 0.25
+_LONGEST_SLICE_S = 0.05
+# How long a mark waits that has no place on its server.
+PLACELESS_S: float = _LONGEST_SLICE_S
 # A full server refuses writes, but takes deletions: those must be confirmed too.
 _MARK = "#!lua flags=allow-oom\nreturn redis.call('SET', KEYS[1], '', 'PX', 1000)"
 _FIRST_FILE = {b"aof_enabled:1", b"aof_base_size:0"}
-_AT_REST = {b"aof_rewrite_in_progress:0", b"aof_rewrite_scheduled:0"}
+_AT_REST = {
+    b"aof_rewrite_in_progress:0",
+    b"aof_rewrite_scheduled:0",
+    b"aof_last_bgrewrite_status:ok",
+}
+# Of the history that a promoted replica comes from; a server that never was one has none.
+_NEVER_A_REPLICA = re.compile(rb"master_replid2:0+\s")
+# How many keys are tried for one that a node of a cluster has, and how long a sync may take.
+_KEYS, _SYNC_MS = 64, 100
+# The key is another node's of the cluster.
+_ELSEWHERE = frozenset({"MOVED", "ASK", "TRYAGAIN"})
 _OF_A_REPLICA = "cannot be used with replica"
+_NAME_OF_HISTORY = re.compile(rb"master_replid:(\w+)")
 _CALL = re.compile(r"redis\.p?call\(\s*(?:'(\w+)')?")
 # What a server has set that syncs its disk before it answers, also while it writes its file anew.
 DEMANDED = {"appendonly": "yes", "appendfsync": "always", "no-appendfsync-on-rewrite": "no"}
@@ -97,8 +117,8 @@ class Guarantee:
         asking = ("CONFIG|GET",) if self.on_disk and not self.trusted else ()
         return waiting + asking
 
-    async def check(self, connection: RedisConnection, address: str) -> None:
-        """Look whether a server can promise it, on a new connection.
+    async def check(self, connection: RedisConnection, address: str) -> bytes:
+        """Look whether a server can promise it, on a new connection; return its history's name.
 
         Errors: ConfigError if it cannot; BackendUnavailable if it is not the one to ask, or not
         yet; RedisError, OSError.
@@ -107,6 +127,14 @@ class Guarantee:
             await self._check_wait(connection, address)
         if self.on_disk:
             await self._check_disk(connection, address)
+        return await self._read_history(connection) if self.replicas else b""
+
+    async def _read_history(self, connection: RedisConnection) -> bytes:
+        try:
+            return history_in(await _ask(connection, *_HISTORY))
+        except ResponseError:
+            # Without the right to ask, nothing is known, here and later.
+            return b""
 
     async def _check_wait(self, connection: RedisConnection, address: str) -> None:
         command = ("WAITAOF", 0, 0, 0) if self.on_disk else ("WAIT", 0, 0)
@@ -141,8 +169,33 @@ class Guarantee:
         # one that a restart does not read, until it has the first.
         info: bytes = await _ask(connection, "INFO", "persistence")
         lines = set(info.split())
-        if lines.issuperset(_FIRST_FILE) and not lines.issuperset(_AT_REST):
+        if lines.issuperset(_AT_REST):
+            return
+        kept = await self._is_kept(connection, address)
+        if kept is None:
+            told: bytes = await _ask(connection, *_HISTORY)
+            kept = not lines.issuperset(_FIRST_FILE) and bool(_NEVER_A_REPLICA.search(told))
+        if not kept:
             raise BackendUnavailable(address, "the server has not written its first file yet")
+
+    async def _is_kept(self, connection: RedisConnection, address: str) -> bool | None:
+        """Return whether a server that rewrites its file keeps what comes meanwhile.
+
+        A replica that was just promoted may have an older file, of another history. WAITAOF knows.
+        None if the server has not got it: then one that was never a replica is believed.
+        """
+        for number in range(_KEYS):
+            mark = ("EVAL", _MARK, 1, f"{self.namespace}:mark:{{{number}}}")
+            try:
+                await _ask(connection, *mark)
+                synced: list[int] = await _ask(connection, "WAITAOF", 1, 0, _SYNC_MS)
+            except ResponseError as error:
+                if code_of(error) in _ELSEWHERE:
+                    continue
+                _raise_if_not_now(error, address)
+                break
+            return synced[0] == 1
+        return None
 
 
 def _raise_if_not_now(error: ResponseError, address: str) -> None:
@@ -165,12 +218,20 @@ def packed_mark(key: str | bytes) -> bytes:
     return pack(("EVAL", _MARK, 1, key))
 
 
+def history_in(stated: Any) -> bytes:
+    """Return the name of a server's history, from the reply to `ASK_HISTORY`; b"" without one."""
+    found = _NAME_OF_HISTORY.search(stated) if isinstance(stated, bytes) else None
+    return b"" if found is None else found[1]
+
+
 def may_write(call: Call) -> bool:
     """Return whether a call may write."""
     script = call.form[0]
     if script is not None:
         return script_writes(script)
-    return call.form is not LOGIN and verb_of(call.arguments).upper() not in READING
+    if call.form is LOGIN or call.form is PROBE:
+        return False
+    return verb_of(call.arguments).upper() not in READING
 
 
 @lru_cache(maxsize=1024)

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
-from urllib.parse import quote
+from urllib.parse import quote, unquote_to_bytes
 
 from redis_state.errors import InvalidField
 
@@ -51,6 +51,13 @@ def _escaped(value: str) -> str:
     if len(written) > _LONGEST:
         return "%~" + hashlib.sha256(raw).hexdigest()
     return written
+
+
+def unescape(part: str) -> str:
+    """Read what `escape` wrote of a text that was not too long: else its digest comes back."""
+    if part == "%":
+        return ""
+    return unquote_to_bytes(part).decode("utf-8", "surrogatepass") if "%" in part else part
 
 
 def entry_id(field: str, value: str) -> bytes:
@@ -122,8 +129,12 @@ class LogKeys(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def _log_keys(rows: str, database: int) -> LogKeys:
-    channel = f"{rows}:live" if database == 0 else f"{rows}:live:{database}"
-    return LogKeys(rows, f"{rows}:ids", channel, f"{rows}:topic")
+    return LogKeys(rows, f"{rows}:ids", live_channel(rows, database), f"{rows}:topic")
+
+
+def live_channel(key: str, database: int) -> str:
+    """Return the channel on which changes of a key are published, in the key's slot."""
+    return f"{key}:live" if database == 0 else f"{key}:live:{database}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +189,29 @@ class A2ABooks:
 
 
 @dataclass(frozen=True, slots=True)
+class TaskIndexKeys:
+    """The keys of one shard of the index of tasks, in the slot of that shard of the watch list."""
+
+    watch: str
+    index: str
+
+    @property
+    def clock(self) -> str:
+        """Return the key of the time at which the watch list was last written."""
+        return f"{self.watch}:clock"
+
+    @property
+    def about(self) -> str:
+        """Return the key of what is known of each task."""
+        return f"{self.index}:about"
+
+    @property
+    def expiry(self) -> str:
+        """Return the key of the times at which tasks are forgotten."""
+        return f"{self.index}:expiry"
+
+
+@dataclass(frozen=True, slots=True)
 class JobKeys:
     """The keys that the scripts of one job share; all jobs are in one slot."""
 
@@ -185,6 +219,19 @@ class JobKeys:
     jobs: str
     jobs_of: str
     due: str
+
+
+class ScheduleKeys(NamedTuple):
+    """The keys that the script of one schedule has; all schedules are in one slot."""
+
+    schedule: str
+    schedules: str
+    due: str
+
+    @property
+    def clock(self) -> str:
+        """Return the key of the time at which the list of what is due was last written."""
+        return f"{self.due}:clock"
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +246,38 @@ class A2AKeys:
     configs: str
     history: str
     artifacts: str
+
+
+class QueueKeys(NamedTuple):
+    """The keys of one queue, all in the slot of its namespace's queues. The channel is no key."""
+
+    queue: str
+    claims: str
+    flow: str
+    owners: str
+    keyed: str
+    turns: str
+    holders: str
+    waits: str
+    rates: str
+    channel: str
+
+
+@lru_cache(maxsize=256)
+def _watch_key(namespace: str, shard: int) -> str:
+    return f"{namespace}:v1:{{watch-{shard:02d}}}:watch"
+
+
+@lru_cache(maxsize=256)
+def _task_index_keys(namespace: str, shard: int) -> TaskIndexKeys:
+    watch = _watch_key(namespace, shard)
+    return TaskIndexKeys(watch, f"{namespace}:v1:{{watch-{shard:02d}}}:tasks")
+
+
+@lru_cache(maxsize=64)
+def _queue_keys(name: str, channel: str) -> QueueKeys:
+    named = {part: f"{name}:{part}" for part in QueueKeys._fields[1:-1]}
+    return QueueKeys(queue=name, channel=channel, **named)
 
 
 def _tag_of(key: str) -> str:
@@ -279,8 +358,9 @@ class Keys:
 
     def task(self, session_id: str, task_id: str) -> str:
         """hash: version, write, order, status, document, priority, result, error, progress,
-        updated_at, job, queue, attempts, crashes, pause_entry, pause_token, pause_write, parent,
-        parent_order, isolate, waits_for, spent_ms, spent_updates: one task.
+        updated_at, job, queue, attempts, crashes, parent, parent_order, isolate, spent_ms,
+        spent_updates, attributes, due, flow_key; pause_entry, pause_token, pause_write, waits_for,
+        waits_box, waits_until: one task.
         `active_task_ttl`, while paused after the pause's deadline; `finished_task_ttl` once
         terminal; up to an eighth longer after a host's save.
         """
@@ -299,9 +379,11 @@ class Keys:
 
     def journal(self, session_id: str, task_id: str) -> str:
         """hash: <kind>:<name>#<n> -> JSON, part:<number>:<entry> -> bytes, end:<child> -> JSON,
-        lane:<name> -> JSON, took:<n> -> JSON, decided:<entry> -> JSON, versions, entries: a task's
-        journal: steps, in chunks if large, pauses, ends of its children, published updates, taken
-        steering. Like the task.
+        lane:<name> -> JSON, took:<n> -> JSON, decided:<entry> -> JSON, versions, entries;
+        value:<key> -> JSON, reply:<request> -> JSON, mail:<n>:<box> -> JSON, mailed:<message>,
+        box:<box>, due:<entry>, asks:<box>, mail, values: a task's journal: steps, in chunks if
+        large, pauses, ends of its children, published updates and values, taken steering, messages;
+        ``:live`` channel. Like the task.
         """
         return self._key("session_id", session_id, f"journal:{escape('task_id', task_id)}")
 
@@ -312,8 +394,10 @@ class Keys:
         return self._key("session_id", session_id, f"lease:{escape('task_id', task_id)}")
 
     def session_token(self, token: str) -> str | None:
-        """hash: state, payload, task, order, opened, expires, claim, by, at, decision: a pause of a
-        worker's task, named by the token's digest. Its timeout, then `resolved_token_ttl`.
+        """hash: state, payload, task, order, opened, expires, schema, approvals, rejections,
+        escalate, escalated, seat:<actor>, vote:<actor> -> JSON, claim:<actor>, claim, actor, at,
+        decision: a pause of a worker's task, named by the token's digest. A seat is open, approved,
+        rejected, delegated or retired, with the time in ms. Its timeout, then `resolved_token_ttl`.
         """
         pause_id = token if is_pause_id(token) else pause_id_of(token)
         if pause_id is None:
@@ -465,6 +549,24 @@ class Keys:
         """stream: runs of a job; ``:ids`` hash: fingerprint -> n. `job_runs_ttl`, trimmed."""
         return self._log_at(self._key("scope", "jobs", f"job-runs:{escape('job_id', job_id)}"))
 
+    def schedule(self, schedule_id: str) -> str:
+        """hash: version, write, order, definition, paused, after, outbox, last, skipped, fired,
+        triggers: a schedule. `schedules_ttl` after a save or a worker's look, which comes once a
+        day at least until the schedule has ended.
+        """
+        part = escape("schedule_id", schedule_id)
+        return f"{self.namespace}:v1:{{schedules}}:schedule:{part}"
+
+    def schedules(self) -> str:
+        """zset: schedule_id -> expiry in us: all schedules. As long as the last one."""
+        return f"{self.namespace}:v1:{{schedules}}:schedules"
+
+    def schedules_due(self) -> str:
+        """zset: schedule_id -> when a worker must look at it, in ms; ``:clock`` string: the
+        server's time at its last change. 400 days after a write.
+        """
+        return f"{self.namespace}:v1:{{schedules}}:schedules-due"
+
     def call(self, beside: str, call: str) -> str:
         """string: the packed reply of a call that removes or overwrites, for its repetition; in the
         slot of what it is about. `call_timeout_s` and a minute.
@@ -493,7 +595,38 @@ class Keys:
         """zset: what a process must inspect -> when, in ms; ``:clock`` string: the server's time at
         its last change. 400 days after a write.
         """
-        return f"{self.namespace}:v1:{{watch-{shard:02d}}}:watch"
+        return _watch_key(self.namespace, shard)
+
+    def queue(self, queue: str) -> QueueKeys:
+        """zset: job id -> when it is due, in ms; ``:claims`` zset: task -> when it was claimed, in
+        ms; ``:flow`` hash: its limits, 400 days after a change or a job with a key; ``:keyed``,
+        ``:turns``, ``:holders``, ``:waits``, ``:rates`` zsets and ``:owners`` hash: jobs with a
+        key; ``:wake`` channel; ``arq:job:<id>`` string: the job in arq's format.
+        `active_task_ttl` after a job is due; permits 8 days after a claim.
+        """
+        name = self._key("namespace", f"queues-{self.namespace}", f"queue:{escape('queue', queue)}")
+        channel = f"{name}:wake" if self.database == 0 else f"{name}:wake:{self.database}"
+        return _queue_keys(name, channel)
+
+    def rates(self) -> str:
+        """zset: rate -> when all of it is there again, in ms. Eight days after a use."""
+        return self._key("namespace", f"rates-{self.namespace}", "rates")
+
+    def cron(self, name: str, at_ms: int) -> str:
+        """hash: owner, epoch, expires: who runs a moment of a cron job. Two hours."""
+        return self._key("namespace", f"cron-{self.namespace}", f"{escape('name', name)}:{at_ms}")
+
+    @property
+    def jobs_tag(self) -> str:
+        """The beginning of all ids of jobs: what arq keeps of them is in the queues' slot."""
+        return f"{{{escape('namespace', f'queues-{self.namespace}')}}}"
+
+    def task_index(self, shard: int) -> TaskIndexKeys:
+        """zset: ``<kind><value>``, status, time and id of a task: tasks of a worker as they are
+        found; ``:about`` hash: id -> what is known of a task; ``:expiry`` zset: id -> when it is
+        forgotten. 400 days after a new task; a task as long as its record.
+        """
+        return _task_index_keys(self.namespace, shard)
 
     def a2a_task(self, scope: str, task_id: str) -> str:
         """hash: state, phase, version, at, created, creator, updated, announce and the host's

@@ -50,6 +50,7 @@ from redis_state.errors import (
 from redis_state.transport.batch import (
     BATCH_COMMANDS,
     LOGIN,
+    PROBE,
     Call,
     Form,
     check_replies,
@@ -60,13 +61,25 @@ from redis_state.transport.batch import (
 )
 from redis_state.transport.calls import CallSender
 from redis_state.transport.confirming import BATCH_COMMANDS as CONFIRMED_COMMANDS
-from redis_state.transport.confirming import Confirming, Mark, NotConfirmed
+from redis_state.transport.confirming import PLACELESS, Confirming, Mark, NotConfirmed, take_reads
 from redis_state.transport.connections.locator import Locator
 from redis_state.transport.connections.protocol import RespProtocol
 from redis_state.transport.connections.reconnecting import ReconnectingConnection
-from redis_state.transport.guarantee import MARK, Guarantee, may_write, packed_mark
+from redis_state.transport.guarantee import (
+    MARK,
+    PLACELESS_S,
+    Guarantee,
+    may_write,
+    packed_mark,
+)
 from redis_state.transport.keys import call_key
-from redis_state.transport.wire.reply_errors import Refusal, again, not_now, reply_error
+from redis_state.transport.wire.reply_errors import (
+    ONLY_WRITES,
+    Refusal,
+    again,
+    not_now,
+    reply_error,
+)
 from redis_state.transport.wire.resp import (
     Argument,
     bulks,
@@ -154,12 +167,15 @@ class Sender(CallSender):
         self._held_keys: set[bytes] = set()
         # Why the connection is left as soon as that is known, if it is.
         self._leaving: str | None = None
+        # It may not be the primary: also what it has answered does not count.
+        self._doubted = False
 
     def _ask_sharing(self, key: str) -> None:
         """Ask whether the server takes a key together with one of another slot, by its tag."""
         self._sharing = False
         elsewhere = key.replace("{", "{elsewhere ", 1)
-        requested = self.send("EVAL", "return 1", 2, key, elsewhere, repeatable=True)
+        probe = pack(("EVAL", "return 1", 2, key, elsewhere))
+        requested = self._put(PROBE, b"", probe, True, False, None)  # noqa: FBT003
         requested.add_done_callback(self._hear_sharing)
 
     def _hear_sharing(self, requested: asyncio.Future[Any]) -> None:
@@ -259,7 +275,8 @@ class Sender(CallSender):
         """Send what waits, and what comes, until the connection ends."""
         self._loaded.clear()
         self._sharing = self.shares
-        self._leaving = None
+        self._leaving, self._doubted = None, False
+        self._confirming.begin(protocol.checked)
         protocol.on_writable = self._flush
         protocol.renew_login(self._log_in)
         self._flush()
@@ -337,17 +354,22 @@ class Sender(CallSender):
                         break
                 batch = next_batch(self._again, self._queue, most=self._most)
                 if batch:
-                    self._batches += 1
-                    self._inflight.extend(batch)
-                    parts, shares = packed(batch, self._loaded, sharing=self._sharing is True)
+                    parts = self._sent_now(batch)
                     covered = confirming.covers(batch)
                     if covered is not None:
                         request, of_request = confirming.request(covered)
                         parts.append(request)
-                        shares.extend(of_request)
-                    self._shares.extend(shares)
+                        self._shares.extend(of_request)
                     protocol.write(b"".join(parts))
         self._note_idle()
+
+    def _sent_now(self, batch: list[Call]) -> list[bytes]:
+        """Take note that calls are in flight; return their commands, packed."""
+        self._batches += 1
+        self._inflight.extend(batch)
+        parts, shares = packed(batch, self._loaded, sharing=self._sharing is True)
+        self._shares.extend(shares)
+        return parts
 
     def hear(self, replies: list[Any]) -> None:
         """Assign replies to the oldest calls in flight. All or none: see `check_replies`.
@@ -401,9 +423,29 @@ class Sender(CallSender):
                 protocol.leave(self._trouble)
             self._left()
             return
-        if more is not None and protocol is not None:
-            self._shares.extend(more[1])
-            protocol.write(more[0])
+        self._confirm(more)
+
+    def _confirm_later(self, protocol: RespProtocol) -> None:
+        if protocol is self._connection.protocol and self._confirming.outstanding:
+            self._confirm(self._confirming.request_again())
+            outstanding: int = len(self._inflight) + int(bool(self._confirming.outstanding))
+            if not outstanding:
+                self._all_over()
+
+    def _confirm(self, more: Mark | None) -> None:
+        """Send what confirms the calls, or answer them."""
+        protocol, confirming = self._connection.protocol, self._confirming
+        if protocol is None:
+            return
+        if more is PLACELESS:
+            self._loop.call_later(PLACELESS_S, self._confirm_later, protocol)
+        elif more is not None:
+            request, of_request = more
+            # What only reads is not held up by what is not confirmed.
+            reads = [] if self._holding or self._again else take_reads(self._queue)
+            parts = self._sent_now(reads) if reads else []
+            self._shares.extend(of_request)
+            protocol.write(b"".join((*parts, request)))
         elif not confirming.outstanding:
             # What the callers call now leaves together, at the end of this turn.
             for call, of_call in confirming.take():
@@ -413,7 +455,10 @@ class Sender(CallSender):
                 self._flush_soon()
 
     def _mark(self, call: Call, another: bool) -> Mark:  # noqa: FBT001
-        """Write a mark after a call; with ``another`` key than before, whose slot is not here."""
+        """Write a mark after a call; with ``another`` key than before, whose slot is not here.
+
+        PLACELESS if there is no other.
+        """
         del call, another
         return packed_mark(f"{self._confirming.namespace}:mark"), (MARK,)
 
@@ -446,10 +491,10 @@ class Sender(CallSender):
     def _follows(self, call: Call) -> bool:
         """Return whether a call must be repeated because an earlier one did not begin.
 
-        Not if it has no key in common with it: its reply stands. On a connection that is left,
-        where a replica may have answered, none does.
+        Not if it has no key in common with it: its reply stands. On a connection where a replica
+        may have answered, none does.
         """
-        return self._leaving is not None or not self._held_keys.isdisjoint(call.names())
+        return self._doubted or not self._held_keys.isdisjoint(call.names())
 
     def _hold_behind(self, call: Call) -> None:
         """Repeat a call that took effect before one that was made earlier and did not begin."""
@@ -475,6 +520,7 @@ class Sender(CallSender):
         reason = not_now(error)
         if reason is not None:
             self._leaving = self._trouble = reason
+            self._doubted |= error.code not in ONLY_WRITES
             self._hold(call)
             return
         script = call.form[0]

@@ -34,6 +34,8 @@ _QUEUE_LIMIT = 1000
 _SILENT_S = 2.0
 _LONGEST_BACKOFF_S = 1.0
 _PING = ("PING", b"")
+# What a node of a cluster answers to the command that leaves a channel of another node's.
+_ELSEWHERE = frozenset({"MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN"})
 _pack: Callable[[tuple[str, bytes]], bytes] = cast("Any", hiredis).pack_command
 
 
@@ -131,7 +133,8 @@ class Subscriber:
         )
         self._followers: dict[bytes, set[Subscription]] = {}
         self._confirmed: set[bytes] = set()
-        # What was sent and not answered. Every command here gets one answer, in order.
+        # What was sent and not answered. Every command here gets one answer, in order. That to
+        # SUNSUBSCRIBE may come twice, or be an error: it is over with the answer behind it.
         self._requested: deque[tuple[str, bytes]] = deque()
         self._closed = False
 
@@ -247,8 +250,12 @@ class Subscriber:
         """Send a command, if there is a connection; a later one will begin with all channels."""
         protocol = self._connection.protocol
         if protocol is not None:
-            self._requested.append((verb, channel))
-            protocol.write(_pack((verb, channel)))
+            commands = [(verb, channel)]
+            if verb == "SUNSUBSCRIBE":
+                # Tells its answer from the news of a moved slot, which looks alike.
+                commands.append(_PING)
+            self._requested.extend(commands)
+            protocol.write(b"".join(map(_pack, commands)))
 
     def hear(self, replies: list[Any]) -> None:
         """Take replies to commands, and messages to their subscribers."""
@@ -265,19 +272,33 @@ class Subscriber:
                     self._unsubscribed(channel)
                 # The latter when no channel is followed.
                 case [b"pong", _] | b"":
+                    self._left_behind()
                     self._answered(_PING)
+                case Refusal() if self._leaving() is not None and reply.code in _ELSEWHERE:
+                    # Another node has the channel: it is left. The PING is still to be answered.
+                    pass
                 case Refusal():
+                    self._left_behind()
                     self._refused(self._answered(None), reply)
                 case _:
                     raise ProtocolBroken("a reply that no command has")
 
     def _unsubscribed(self, channel: bytes) -> None:
-        """Take an answer; or the news that another node has the slot of a channel now."""
-        if self._requested and self._requested[0] == ("SUNSUBSCRIBE", channel):
-            self._requested.popleft()
-        elif channel in self._confirmed:
+        """Take the news that another node has the slot of a channel now, or an answer."""
+        if channel in self._confirmed and channel != self._leaving():
             self._confirmed.discard(channel)
             self._moved(channel)
+
+    def _leaving(self) -> bytes | None:
+        """Return the channel that the oldest command leaves; None if it does something else."""
+        if self._requested and self._requested[0][0] == "SUNSUBSCRIBE":
+            return self._requested[0][1]
+        return None
+
+    def _left_behind(self) -> None:
+        """Take a channel as left: the command behind is answered."""
+        if self._leaving() is not None:
+            self._requested.popleft()
 
     def _answered(self, command: tuple[str, bytes] | None) -> tuple[str, bytes]:
         """Take the oldest command as answered; it must be ``command``, if that is known."""

@@ -6,43 +6,87 @@ from redis_state.worker.arq.cron import cleanup_cron
 from redis_state.worker.client import TaskClient
 from redis_state.worker.context import TaskContext, TaskHandedBack
 from redis_state.worker.guards import Budget, Guard, Spent, TaskStopped, guarded
+from redis_state.worker.messaging import Request
 from redis_state.worker.observe.registry import WorkerInfo, WorkerRegistry
+from redis_state.worker.queue.control import Queues
+from redis_state.worker.queue.limits import KeyLimits, QueueInfo, Rate
 from redis_state.worker.run import Handler
+from redis_state.worker.schedules.client import Occurrence, Schedules, ScheduleView
+from redis_state.worker.schedules.model import Schedule, occurrence_of
+from redis_state.worker.tasks.ballots import Decider, Escalate, Escalation, Vote
+from redis_state.worker.tasks.bulk import BulkAction, BulkItem, BulkOutcome, BulkReport
 from redis_state.worker.tasks.children import ChildTask
 from redis_state.worker.tasks.compensation import Compensation
+from redis_state.worker.tasks.finding import FoundPage, TaskFilters, TaskSummary
 from redis_state.worker.tasks.inbox import TaskCancelled
+from redis_state.worker.tasks.links import TaskLink
+from redis_state.worker.tasks.mailbox import TaskMessage
 from redis_state.worker.tasks.open_pauses import OpenPause
 from redis_state.worker.tasks.pause_model import Decision, Pause
 from redis_state.worker.tasks.retries import RetryPolicy, retried
+from redis_state.worker.tasks.running import RunningStep
+from redis_state.worker.tasks.session_list import SessionTaskPage, SessionTasks
 from redis_state.worker.tasks.snapshots import FullSnapshot, StepSnapshot
 from redis_state.worker.tasks.steps import StepPolicy
 from redis_state.worker.tasks.stream import TaskView
+from redis_state.worker.tasks.text import ShownText, TextReader, TextWriter
+from redis_state.worker.tasks.values import PublishedValue
 from redis_state.worker.worker import AgentWorker
 
 __all__ = [
     "AgentWorker",
     "Budget",
+    "BulkAction",
+    "BulkItem",
+    "BulkOutcome",
+    "BulkReport",
     "ChildTask",
     "Compensation",
+    "Decider",
     "Decision",
+    "Escalate",
+    "Escalation",
+    "FoundPage",
     "FullSnapshot",
     "Guard",
     "Handler",
+    "KeyLimits",
+    "Occurrence",
     "OpenPause",
     "Pause",
+    "PublishedValue",
+    "QueueInfo",
+    "Queues",
+    "Rate",
+    "Request",
     "RetryPolicy",
+    "RunningStep",
+    "Schedule",
+    "ScheduleView",
+    "Schedules",
+    "SessionTaskPage",
+    "SessionTasks",
+    "ShownText",
     "Spent",
     "StepPolicy",
     "StepSnapshot",
     "TaskCancelled",
     "TaskClient",
     "TaskContext",
+    "TaskFilters",
     "TaskHandedBack",
+    "TaskLink",
+    "TaskMessage",
     "TaskStopped",
+    "TaskSummary",
     "TaskView",
+    "TextReader",
+    "TextWriter",
+    "Vote",
     "WorkerInfo",
     "WorkerRegistry",
     "cleanup_cron",
     "guarded",
+    "occurrence_of",
     "retried",
 ]

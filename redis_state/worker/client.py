@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import replace
+from datetime import datetime, timedelta
 from typing import Any, Self
 
 from redis_state import limits
@@ -21,18 +22,31 @@ from redis_state.models import (
     UpdateType,
     validate_steering_event,
 )
+from redis_state.models.attributes import Attributes, check_attributes
 from redis_state.models.tasks import new_id
 from redis_state.store import RedisStateStore, process_name
+from redis_state.stores.base import ms
 from redis_state.stores.sessions.session_log import Entry
+from redis_state.transport.clock import ms_of
 from redis_state.transport.keys import is_pause_id, token_digest
-from redis_state.worker.arq.job_format import Job
-from redis_state.worker.arq.queue import Queue, put_now
+from redis_state.worker.client_messaging import ClientMessaging
 from redis_state.worker.observe import tracing as telemetry
 from redis_state.worker.observe.registry import WorkerInfo, WorkerRegistry
+from redis_state.worker.operations import TaskOperations, check_id
+from redis_state.worker.queue.control import Queues
+from redis_state.worker.queue.job import Job
+from redis_state.worker.queue.limits import flow_key
 from redis_state.worker.recovery.dead_letters import list_dead
+from redis_state.worker.schedules.client import Schedules
 from redis_state.worker.tasks.children import ChildTasks
 from redis_state.worker.tasks.compensation import Compensation, read_compensations
-from redis_state.worker.tasks.open_pauses import OpenPause, list_open_pauses
+from redis_state.worker.tasks.deciders import delegate_vote
+from redis_state.worker.tasks.messages import TaskMessages
+from redis_state.worker.tasks.open_pauses import (
+    OpenPause,
+    list_open_pauses,
+    read_open_pause,
+)
 from redis_state.worker.tasks.pauses import TaskPauses
 from redis_state.worker.tasks.snapshots import FullSnapshot, Snapshots, StepSnapshot
 from redis_state.worker.tasks.stream import (
@@ -44,24 +58,29 @@ from redis_state.worker.tasks.stream import (
     watch_task,
 )
 from redis_state.worker.tasks.transitions import TaskTransitions
+from redis_state.worker.tasks.values import Values
 
 _DECISIONS = (SteeringEventType.APPROVE, SteeringEventType.REJECT)
 _LOOK_EVERY_S = 5.0
+LONGEST_DELAY = timedelta(days=3653)
 
 
-class TaskClient:
+class TaskClient(TaskOperations, ClientMessaging):
     """Submit, steer, decide, cancel and watch tasks, from any process.
 
-    ``queue`` is the queue of its tasks, else ``<namespace>:tasks``, as with workers.
+    ``queue`` is the queue of its tasks, else ``tasks``, as with workers. ``schedules`` are tasks
+    that are submitted at their times.
     """
 
     def __init__(self, store: RedisStateStore, *, queue: str | None = None) -> None:
-        self.store: RedisStateStore = store
+        super().__init__(store, queue=queue)
         self._transitions = TaskTransitions(store)
         self._pausing = TaskPauses(store)
-        self._queue = Queue(store.settings, name=queue)
         self._children = ChildTasks(store, self._queue)
         self._snapshots = Snapshots(store)
+        self._values = Values(store)
+        self._messages = TaskMessages(store, self._queue)
+        self.schedules: Schedules = Schedules(store, self._queue)
 
     async def __aenter__(self) -> Self:
         return self
@@ -86,11 +105,19 @@ class TaskClient:
         trace_id: str | None = None,
         context: TaskContextSnapshot | None = None,
         queue: str | None = None,
+        delay: timedelta | None = None,
+        at: datetime | None = None,
+        key: str | None = None,
+        in_turn: bool = False,
+        attributes: Attributes | None = None,
     ) -> str:
         """Submit a task for a handler; return the task's id.
 
         The same ``task_id`` is the same task. It is queued again only if it waits and the queue
-        lost it. The task waits in ``queue``, else in the client's.
+        lost it. The task waits in ``queue``, else in the client's. It begins after a ``delay``, or
+        ``at`` a time. Limits of its ``key`` hold for it (see `Queues`); with ``in_turn`` the tasks
+        of its session that have it run one at a time. ``attributes`` are small facts by which
+        `find` finds it: up to 16 names with text, an int or a bool.
 
         The call writes the watch list first, then the task, then the queue. After a crash in
         between, a sweeper queues the task within seconds.
@@ -102,8 +129,9 @@ class TaskClient:
         named, task_id = bool(task_id), task_id or new_id()
         if not handler:
             raise InvalidField("handler", "needs a name")
-        _check_id("session_id", session_id)
-        _check_id("task_id", task_id)
+        check_id("session_id", session_id)
+        check_id("task_id", task_id)
+        attributes = check_attributes("attributes", {} if attributes is None else attributes)
         if named and await self._still_there(session_id, task_id):
             return task_id
         state = TaskState(
@@ -117,16 +145,31 @@ class TaskClient:
             description=description,
         )
         queue = queue or self._queue.name
+        flow = flow_key(key, in_turn=session_id if in_turn else None)
+        due_ms, delay_ms = await self._due(delay, at)
         with telemetry.submitting(handler, session_id, task_id, queue) as span:
-            clock = self.store.transport.commands.time()
             new = await self._transitions.create(
-                state, handler=handler, task_input=task_input, queue=queue, trace=span.carrier
+                state,
+                handler=handler,
+                task_input=task_input,
+                queue=queue,
+                trace=span.carrier,
+                due_ms=due_ms,
+                delay_ms=delay_ms,
+                key=flow,
+                attributes=attributes,
             )
             if new:
-                await put_now(self._queue, Job(session_id, task_id, 0, priority, queue), clock)
+                job = Job(session_id, task_id, 0, priority, queue, at_ms=due_ms, key=flow)
+                await self._queue.put(replace(job, trace=span.carrier))
             else:
                 await self._still_there(session_id, task_id)
         return task_id
+
+    @property
+    def queues(self) -> Queues:
+        """The queues: what waits and runs in them, their limits, pause and resume."""
+        return Queues(self._queue, WorkerRegistry(self.store))
 
     async def get(self, session_id: str, task_id: str) -> TaskState | None:
         """Return a task, or None."""
@@ -151,8 +194,9 @@ class TaskClient:
         The same ``event_id`` is the same event: name one if you may repeat the call.
 
         APPROVE and REJECT with a ``resume_token`` resolve that pause of this task, see `resolve`.
-        The stored event names the token by its digest. CANCEL also cancels a waiting task, see
-        `cancel`. PRIORITIZE moves a queued task.
+        The value is the payload's ``value``, else its ``decision``. The stored event names the
+        token by its digest. CANCEL also cancels a waiting task, see `cancel`. PRIORITIZE moves a
+        queued task.
 
         Errors: SteeringValidationError if the payload breaks the rules of its type; TaskUnknown;
         InvalidTransition if the task is terminal, unless it received this event before; those of
@@ -168,19 +212,21 @@ class TaskClient:
         )
         validate_steering_event(event)
         token = event.payload.get("resume_token")
-        if not (
-            event_type in _DECISIONS and token
-        ):  # for decisions, `resolve` reports the first caller
-            await self._check_steerable(event, repeated=event_id is not None)
-        await self.store.save_steering(event if token is None else _naming_token(event))
         if event_type in _DECISIONS and token:
-            approved = event_type is SteeringEventType.APPROVE
-            value = event.payload.get("decision")
-            task = (session_id, task_id)
+            # A value that does not fit leaves no event; `resolve` reports the first caller.
             await self._resolve(
-                token, approved, value, actor=source, idempotency_key=event.event_id, task=task
+                token,
+                event_type is SteeringEventType.APPROVE,
+                event.payload.get("value", event.payload.get("decision")),
+                actor=source,
+                idempotency_key=event.event_id,
+                task=(session_id, task_id),
+                before=lambda: self.store.save_steering(_naming_token(event)),
             )
-        elif event_type is SteeringEventType.CANCEL:
+            return event
+        await self._check_steerable(event, repeated=event_id is not None)
+        await self.store.save_steering(event if token is None else _naming_token(event))
+        if event_type is SteeringEventType.CANCEL:
             reason, hard = event.payload.get("reason"), event.payload.get("hard") is True
             await self._children.cancel_waiting(session_id, task_id, reason, hard=hard)
         elif event_type is SteeringEventType.PRIORITIZE:
@@ -251,20 +297,55 @@ class TaskClient:
         The same ``idempotency_key`` repeated with the same decision gets the same answer, and
         queues again.
 
-        Errors: TokenResolved (by whom, when, with what) for every later caller, and for a claim
-        with another decision; TokenUnknown, also once the token has expired; InvalidTransition if
-        the task is terminal; BackendUnavailable, also if the pause is decided and the queue is
-        unreachable: repeat the call with the same ``idempotency_key``.
+        A pause may have a form: see `TaskContext.open_pause`. An approval's value must fit it. A
+        rejection's value is free, a reason for example.
+
+        A pause may name who decides it. Then ``actor`` must be one of them, and the call is a vote:
+        the task is not resumed before the deciding one. The same vote repeated is the same vote.
+
+        Errors: InvalidDecision for a value that does not fit: the pause stays open; AlreadyVoted,
+        NotADecider for a vote that does not count; ConfigError if
+        the extra ``forms`` is needed to check it; TokenResolved (by whom, when, with what) for
+        every later caller, and for a claim with another decision; TokenUnknown, also once the token
+        has expired; InvalidTransition if the task is terminal; BackendUnavailable, also if the
+        pause is decided and the queue is unreachable: repeat the call with the same
+        ``idempotency_key``.
         """
         return await self._resolve(
             token, approved, value, actor=actor or process_name(), idempotency_key=idempotency_key
         )
 
     async def pauses(
-        self, session_id: str | None = None, *, tag: str | None = None
+        self,
+        session_id: str | None = None,
+        *,
+        tag: str | None = None,
+        decider: str | None = None,
     ) -> list[OpenPause]:
-        """List the open pauses of a session or of all, the oldest first."""
-        return await list_open_pauses(self.store, session_id, tag=tag)
+        """List the open pauses of a session or of all, the oldest first.
+
+        ``decider`` lists what this actor may decide now: the actor is named and has not voted, or
+        nobody is named.
+        """
+        return await list_open_pauses(self.store, session_id, tag=tag, decider=decider)
+
+    async def pause(self, token: str) -> OpenPause | None:
+        """Return the open pause of a token or a public id; None if it is not open any more.
+
+        Errors: TokenUnknown.
+        """
+        return await read_open_pause(self.store, token)
+
+    async def delegate(self, token: str, to: str, *, actor: str) -> None:
+        """Hand the vote of ``actor`` on a pause to another actor, who is not named in it.
+
+        One step, published as an update. A repetition does nothing. ``to`` may hand the
+        vote on, but not to an actor who has or had one: so there are no cycles.
+
+        Errors: AlreadyVoted; NotADecider; DelegationRefused; TokenResolved, TokenUnknown;
+        InvalidTransition if the task is terminal.
+        """
+        await delegate_vote(self.store, token, to, actor=actor)
 
     async def _resolve(
         self,
@@ -275,6 +356,7 @@ class TaskClient:
         actor: str,
         idempotency_key: str | None,
         task: tuple[str, str] | None = None,
+        before: Callable[[], Awaitable[object]] | None = None,
     ) -> TaskState | None:
         with telemetry.deciding() as span:
             decided = await self._pausing.decide(
@@ -284,15 +366,15 @@ class TaskClient:
                 actor=actor,
                 idempotency_key=idempotency_key,
                 task=task,
+                before=before,
             )
             session_id, task_id = decided.session_id, decided.task_id
-            clock = self.store.transport.commands.time()
             status_view = await self.store.tasks.look(session_id, task_id)
             if status_view is not None and status_view.status is TaskStatus.PENDING:
+                self._transitions.note_status(status_view)
                 # Put, not ensured: the worker of the run that paused may still hold that run's job.
-                await put_now(
-                    self._queue, replace(Job.of(status_view), trace=span.carrier or {}), clock
-                )
+                job = replace(Job.ready(status_view), trace=span.carrier)
+                await self._queue.put(job)
             span.note(session_id=session_id, task_id=task_id)
         return await self.get(session_id, task_id)
 
@@ -388,17 +470,23 @@ class TaskClient:
         """
         return await list_dead(self.store, limits.count("limit", limit, least=0))
 
-    async def _still_there(self, session_id: str, task_id: str) -> bool:
-        """Return whether a task exists; queue it if it waits and the queue lost it.
-
-        It is put into the queue that it was submitted to.
-        """
-        status_view = await self.store.tasks.look(session_id, task_id)
-        if status_view is not None and not status_view.ours:
-            raise InvalidField("task_id", "a host has saved a task of this id, with no handler")
-        if status_view is not None and status_view.status is TaskStatus.PENDING:
-            await self._queue.ensure_queued([Job.of(status_view)])
-        return status_view is not None
+    async def _due(self, delay: timedelta | None, at: datetime | None) -> tuple[int | None, int]:
+        """Return when a task begins, and in how many ms that is, by the server's clock."""
+        if delay is None and at is None:
+            return None, 0
+        if delay is not None and at is not None:
+            raise InvalidField("at", "cannot be given with delay")
+        given: Any = at if delay is None else delay
+        if delay is not None and not isinstance(given, timedelta):
+            raise InvalidField("delay", "needs a timedelta")
+        if at is not None and getattr(given, "tzinfo", None) is None:
+            raise InvalidField("at", "needs a datetime with a time zone")
+        now_ms = ms_of(await self.store.transport.commands.time())
+        due_ms = now_ms + ms(given) if at is None else round(given.timestamp() * 1000)
+        # A time that has passed is now; a negative delay is a mistake.
+        if due_ms - now_ms > ms(LONGEST_DELAY) or (delay is not None and delay < timedelta(0)):
+            raise InvalidField("at" if delay is None else "delay", "is below 0 or above ten years")
+        return due_ms, max(0, due_ms - now_ms)
 
     async def _check_steerable(self, event: SteeringEvent, *, repeated: bool) -> None:
         """Refuse an event that no run would receive. A repeated call is accepted after the task's
@@ -416,14 +504,8 @@ class TaskClient:
         """Change the priority of a waiting task. A running task receives an event."""
         waiting = await self._transitions.prioritize(session_id, task_id, priority)
         if waiting is not None:
-            await self._queue.move(
-                session_id,
-                task_id,
-                runs=waiting.attempts,
-                before=waiting.priority,
-                after=priority,
-                queue=waiting.queue,
-            )
+            job = replace(Job.of(waiting), priority=priority)
+            await self._queue.move(job, before=waiting.priority)
 
     async def _look(self, session_id: str, task_id: str) -> TaskState | None:
         state = await self.get(session_id, task_id)
@@ -450,8 +532,3 @@ def _naming_token(event: SteeringEvent) -> SteeringEvent:
     digest = token.rpartition(":")[2] if is_pause_id(token) else token_digest(token)
     payload = {**event.payload, "resume_token": digest}
     return event.model_copy(update={"payload": payload})
-
-
-def _check_id(field: str, value: Any) -> None:
-    if not isinstance(value, str):
-        raise InvalidField(field, f"text is needed, not {type(value).__name__}")

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from copy import copy
+from datetime import timedelta
 from typing import Any, ParamSpec, Self, TypeVar, Unpack, overload
 
 from redis_state.errors import InvalidField, InvalidTransition, TokenUnknown
 from redis_state.models import TaskState, TaskStatus, UpdateType
+from redis_state.models.attributes import AttributeValue, check_attributes
 from redis_state.scripts import Fence
 from redis_state.serialization import codec
 from redis_state.store import RedisStateStore
+from redis_state.worker.messaging import ContextMessaging, RunMessaging
 from redis_state.worker.observe import tracing as telemetry
+from redis_state.worker.queue.control import take
+from redis_state.worker.queue.limits import Rate
 from redis_state.worker.tasks.children import (
     ChildTask,
     ChildTasks,
@@ -23,7 +29,8 @@ from redis_state.worker.tasks.children import (
 )
 from redis_state.worker.tasks.compensation import Compensations
 from redis_state.worker.tasks.emitter import Emitter
-from redis_state.worker.tasks.inbox import UNDOING, Inbox
+from redis_state.worker.tasks.forms import PauseForm
+from redis_state.worker.tasks.inbox import Inbox, refuse_in_undo
 from redis_state.worker.tasks.pause_model import (
     Decision,
     Pause,
@@ -41,6 +48,7 @@ R = TypeVar("R")
 P = ParamSpec("P")
 
 _DECIDED = "decided:"
+_SHORT_SLEEP = timedelta(seconds=1)
 
 
 class TaskPaused(BaseException):
@@ -53,7 +61,7 @@ class TaskHandedBack(Exception):
     """
 
 
-class TaskContext:
+class TaskContext(ContextMessaging):
     """One run of a task. After a pause or a crash the handler runs again from its start.
 
     Recorded work is not repeated. A `step` returns its stored result, a `pause` its decision. The
@@ -84,6 +92,7 @@ class TaskContext:
         self._emitter = Emitter(store, started)
         inbox.lane = self._steps.lane
         self._children = child_tasks or ChildTasks(store)
+        self._talk = RunMessaging(store, started, inbox, self._children.queue)
         self._pauses: dict[str, dict[str, Any]] = {
             entry: note for entry, note in started.journal.items() if entry.startswith("pause:")
         }
@@ -95,6 +104,7 @@ class TaskContext:
         self._tokens: dict[str, str] = {}
         self._compensations = compensations or Compensations(store, started, inbox)
         self._steps.failed = self._compensations.step_failed
+        self._forms: dict[str, PauseForm | None] = {}
 
     @property
     def task(self) -> TaskState:
@@ -117,6 +127,11 @@ class TaskContext:
         takeover.
         """
         return self._started.held.fence
+
+    @property
+    def attributes(self) -> Mapping[str, AttributeValue]:
+        """The attributes that the task has now."""
+        return dict(self._started.attributes)
 
     @property
     def attempt(self) -> int:
@@ -147,6 +162,22 @@ class TaskContext:
     async def result(self, content: Any) -> None:
         """Publish a result, or a part of it. The task's own result is what its handler returns."""
         await self.emit(UpdateType.RESULT, content)
+
+    def set_attributes(
+        self, attributes: Mapping[str, AttributeValue | None]
+    ) -> Coroutine[Any, Any, None]:
+        """Set attributes of the task, by which `TaskClient.find` finds it; None removes one.
+
+        Once per task: a later run passes the calls that an earlier one has made. Calls are counted
+        when they are made, like the steps of one name. Others are kept. A checkpoint.
+
+        Errors: InvalidField for a name or a value that cannot be one, or for too many;
+        TaskCancelled, LeaseLost.
+        """
+        changes = {name: value for name, value in attributes.items() if value is not None}
+        checked = check_attributes("attributes", changes)
+        gone = attributes.keys() - checked.keys()
+        return self._set_attributes(self._steps.ask("attributes", "set"), checked, gone)
 
     async def emit(
         self,
@@ -328,7 +359,16 @@ class TaskContext:
         ``on_timeout`` applies: ``"fail"`` raises PauseTimeout where the handler waits, ``"reject"``
         rejects, ``"resume"`` approves with ``default``. A checkpoint.
 
-        Errors: InvalidField, also for a name that two asyncio tasks use; TaskCancelled, LeaseLost.
+        ``schema`` is the form of an approval's value: a JSON schema of the draft 2020-12, or a type
+        that pydantic understands, as which the handler gets the value. A value that does not fit is
+        refused before the decision. A rejection may have any value.
+
+        ``of`` names the actors who decide: one of them, or as many ``approvals`` as are given, one
+        vote each. Then ``rejections`` reject it, by default so many that the approvals are out of
+        reach. ``escalate`` names further deciders, after some time. The decision has the votes.
+
+        Errors: InvalidField, also for a name that two asyncio tasks use; ConfigError for a JSON
+        schema without the extra ``forms``; TaskCancelled, LeaseLost.
         """
         return self._open_pause(*self._ask_pause(reason, payload, options, reveal=reveal))
 
@@ -338,10 +378,11 @@ class TaskContext:
         Take what `open_pause` returned, or its token. The worker is free while the task waits. The
         decision starts the next run, on any worker, in which this call returns. A checkpoint.
 
-        Errors: PauseTimeout; TokenUnknown if this task has not opened the pause; TaskCancelled,
-        LeaseLost.
+        Errors: PauseTimeout; InvalidDecision if the value breaks a rule of the pause's type that
+        its JSON schema cannot say, such as a validator's; TokenUnknown if this task has not opened
+        the pause; TaskCancelled, LeaseLost.
         """
-        _refuse_in_undo("pause")
+        refuse_in_undo("pause")
         token = pause.token if isinstance(pause, Pause) else pause
         entry = self._entry_of(token)
         await self.checkpoint()
@@ -353,7 +394,7 @@ class TaskContext:
                 raise self._end_paused()
             self._pauses[entry] |= note
         await self._learn_decision(entry)
-        return decision_of(entry, self._pauses[entry])
+        return decision_of(entry, self._pauses[entry], self._forms.get(entry))
 
     def pause(
         self, reason: str = "await_input", payload: Any = None, **options: Unpack[PauseOptions]
@@ -367,6 +408,44 @@ class TaskContext:
         """Pause until the question is approved or rejected. Like `pause`."""
         content = {"question": question, "details": codec.plain(payload)}
         return self.pause("await_approval", content, **options)
+
+    async def sleep(self, delay: timedelta, *, name: str = "sleep") -> None:
+        """Sleep, for seconds or for months. The worker is free meanwhile.
+
+        A later run continues, in any worker. A sweeper finds the end of the time, within a second
+        or so. A second or less is slept in this run. A checkpoint. Errors: InvalidField;
+        TaskCancelled, LeaseLost.
+        """
+        is_delay = isinstance(delay, timedelta)  # pyright: ignore[reportUnnecessaryIsInstance]
+        if not is_delay or delay < timedelta(0):
+            raise InvalidField("delay", "needs a timedelta from 0")
+        if delay <= _SHORT_SLEEP:
+            await self._steps.do(name, asyncio.sleep, (delay.total_seconds(),), {})
+            return
+        await self.pause("sleep", name=name, timeout=delay, on_timeout="resume")
+
+    async def take(self, name: str, rate: Rate, *, cost: int = 1) -> None:
+        """Take from a rate that all tasks of the namespace share, and wait until it is there.
+
+        For calls of a model, say: ``await ctx.take("model", Rate(60, timedelta(minutes=1)))``. All
+        callers give a name the same rate. A wait of more than a second frees the worker. It is
+        taken once per call and task: a later run does not take it again. A checkpoint. Errors:
+        InvalidField for a cost above the rate; TaskCancelled, LeaseLost.
+        """
+        entry = f"take {name}"
+        while wait_ms := await self._steps.do(entry, self._take, (name, rate, cost), {}):
+            await self.sleep(timedelta(milliseconds=wait_ms), name=f"wait for {name}")
+
+    async def _take(self, name: str, rate: Rate, cost: int) -> int:
+        """Take from a rate; return in how many ms to try again, if that is not soon."""
+        queue = self._children.queue
+        if queue is None:
+            raise InvalidField("rate", "is kept by the queue, and this run has none")
+        wait_ms = await take(queue, name, rate, cost)
+        if 0 < wait_ms <= _SHORT_SLEEP / timedelta(milliseconds=1):
+            await asyncio.sleep(wait_ms / 1000)
+            wait_ms = await take(queue, name, rate, cost)
+        return wait_ms
 
     def spawn(
         self,
@@ -400,7 +479,7 @@ class TaskContext:
         Errors: TaskFailed and TaskWasCancelled with the child's reason; InvalidField for a child of
         another task; TaskCancelled, LeaseLost.
         """
-        _refuse_in_undo("child")
+        refuse_in_undo("child")
         if child.parent_id != self.task.task_id or child.session_id != self.task.session_id:
             raise InvalidField("child", "is no child of this task")
         return self._join(child, self._steps.do(f"join {child.place}", self._end_of, (child,), {}))
@@ -417,17 +496,30 @@ class TaskContext:
         self._decided_before.add(entry)
         await self._steps.record(learned, codec.encode(self._pauses[entry]))
 
+    async def _set_attributes(
+        self, entry: str, changes: Mapping[str, AttributeValue], gone: AbstractSet[str]
+    ) -> None:
+        await self.checkpoint()
+        if entry in self._started.journal or self._rehearses:
+            return
+        kept = {name: value for name, value in self.attributes.items() if name not in gone}
+        attributes = check_attributes("attributes", kept | dict(changes))
+        lane = self._steps.lane()
+        await self._transitions.set_attributes(self._started, entry, attributes, lane)
+
     def _ask_pause(
         self, reason: str, payload: Any, options: PauseOptions, *, reveal: bool = True
     ) -> tuple[str, PauseRequest]:
         """Assign a pause its number now, in call order."""
-        _refuse_in_undo("pause")
+        refuse_in_undo("pause")
         requested = PauseRequest.read(self.store.settings, reason, payload, options, reveal=reveal)
         key = options.get("key")
         if key is not None:
-            return self._steps.ask_keyed(f"pause:{key}#key"), requested
-        entry = self._steps.ask("pause", requested.name)
-        self._steps.check_same(entry, asks(requested.reason, requested.payload))
+            entry = self._steps.ask_keyed(f"pause:{key}#key")
+        else:
+            entry = self._steps.ask("pause", requested.name)
+            self._steps.check_same(entry, asks(requested.reason, requested.payload))
+        self._forms[entry] = requested.form
         return entry, requested
 
     async def _open_pause(self, entry: str, requested: PauseRequest) -> Pause:
@@ -440,7 +532,11 @@ class TaskContext:
             if (note is None or note["state"] != "decided") and not self._rehearses:
                 with self._ending_if_paused():
                     self._pauses[entry] = await self._pausing.open(
-                        self._started, entry, requested, self._steps.lane()
+                        self._started,
+                        entry,
+                        requested,
+                        self._steps.lane(),
+                        place=self._steps.place_of(entry),
                     )
         return Pause(requested.name, self._token(entry))
 
@@ -463,7 +559,11 @@ class TaskContext:
                 )
             with self._ending_if_paused():
                 return await self._children.spawn(
-                    self._started, entry, requested, self._steps.lane()
+                    self._started,
+                    entry,
+                    requested,
+                    self._steps.lane(),
+                    place=self._steps.place_of(entry),
                 )
 
     async def _join(self, child: ChildTask, end: Coroutine[Any, Any, Any]) -> Any:
@@ -516,8 +616,3 @@ class TaskContext:
         paused = TaskPaused()
         self.inbox.close(paused)
         return paused
-
-
-def _refuse_in_undo(field: str) -> None:
-    if UNDOING.get():
-        raise InvalidField(field, "an undo cannot wait: its task ends after it")

@@ -10,21 +10,26 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from arq.cron import CronJob
 
 from redis_state.errors import BackendError, CommandRefused, ConfigError, NoConnection
 from redis_state.primitives.lease import Leases
 from redis_state.settings import Settings
 from redis_state.store import RedisStateStore
 from redis_state.stores.base import ms
-from redis_state.worker.arq.queue import Queue
+from redis_state.worker.arq.cron import CronRunner
 from redis_state.worker.guards import Guard
 from redis_state.worker.heartbeat import Heartbeat, HeartbeatThread
 from redis_state.worker.observe.registry import WorkerIdentity, WorkerRecord
 from redis_state.worker.observe.stats import Polls, WorkerStats, stale_writes_refused
+from redis_state.worker.queue.queue import Queue
 from redis_state.worker.recovery.sweeper import sweep_regularly
 from redis_state.worker.run import Handler, RunConfig
+from redis_state.worker.schedules.runner import run_schedules
 from redis_state.worker.tasks.steps import StepPolicy
 
 if TYPE_CHECKING:
@@ -54,6 +59,8 @@ class WorkerConfig:
     steps: StepPolicy | None
     max_crashes: int
     guards: Sequence[Guard]
+    crons: Sequence[CronJob] = ()
+    schedules: bool = True
 
     @property
     def heartbeat(self) -> Heartbeat:
@@ -72,7 +79,9 @@ class WorkerProcess:
     def __init__(self, config: WorkerConfig, *, polls: Polls | None = None) -> None:
         self._config = config
         self.store: RedisStateStore = RedisStateStore(config.settings)
-        self.queue: Queue = Queue(config.settings, name=config.about.queues[0])
+        self.queue: Queue = Queue(self.store, name=config.about.queues[0])
+        self.polls: Polls = polls or Polls()
+        # None under arq's own runner, which does not report its polls.
         self.stats: WorkerStats = WorkerStats(config.handlers, polls=polls)
         self.worker_record: WorkerRecord = WorkerRecord(
             self.store, config.about, self.stats, interval_s=config.interval_s
@@ -108,7 +117,14 @@ class WorkerProcess:
             raise
 
     async def start(self) -> None:
-        """Start everything."""
+        """Start everything, unless it is started. Errors: NoConnection.
+
+        A queue on another server does not say whether the store's is there.
+        """
+        if self._running:
+            return
+        if self._config.settings.queue_url is not None and self.stats.polls is not None:
+            await self.reach()
         if self._thread is not None:
             await self._thread.start()
             # A busy loop must not make its worker look dead.
@@ -123,6 +139,11 @@ class WorkerProcess:
         loops: dict[str, Loop] = {"sweeper": self._sweep}
         if self._thread is None:
             loops["presence"] = self.worker_record.keep
+        # arq's own runner has cron jobs of its own.
+        if self._config.crons and self.stats.polls is not None:
+            loops["cron"] = CronRunner(self.store, self._config.crons).run
+        if self._config.schedules:
+            loops["schedules"] = partial(run_schedules, self.store, self.queue, stats=self.stats)
         loops |= self._metrics()
         return loops
 
@@ -140,10 +161,12 @@ class WorkerProcess:
         config = self._config
         await sweep_regularly(
             self.store,
-            queue=config.about.queues[0],
+            queues=config.about.queues,
             lease_s=config.lease_s,
             max_crashes=config.max_crashes,
             stats=self.stats,
+            # arq's own runner does not list its claims.
+            often=self.stats.polls is None,
         )
 
     def _metrics(self) -> dict[str, Loop]:

@@ -15,8 +15,6 @@ from inspect import isawaitable
 from time import monotonic
 from typing import Any, cast
 
-from arq.worker import Retry
-
 from redis_state.errors import (
     BackendError,
     InvalidTransition,
@@ -28,14 +26,13 @@ from redis_state.models import TaskStatus
 from redis_state.primitives.lease import Leases, new_owner
 from redis_state.serialization import codec
 from redis_state.store import RedisStateStore
-from redis_state.transport.clock import ms_of
-from redis_state.worker.arq.job_format import JobPayload
-from redis_state.worker.arq.queue import Queue
 from redis_state.worker.context import TaskContext, TaskHandedBack, TaskPaused
 from redis_state.worker.guards import Guard, GuardChecks, Spent, TaskStopped, guards_of
 from redis_state.worker.observe import tracing as telemetry
 from redis_state.worker.observe.stats import RunOutcome as Ended
 from redis_state.worker.observe.stats import WorkerStats
+from redis_state.worker.queue.job import JobPayload, RunAgain
+from redis_state.worker.queue.queue import Queue, waited_s
 from redis_state.worker.tasks.children import WITH_PARENT, ChildTasks
 from redis_state.worker.tasks.compensation import AGAIN, Compensations
 from redis_state.worker.tasks.inbox import Inbox, TaskCancelled
@@ -94,26 +91,22 @@ class RunConfig:
 async def run_task(
     store: RedisStateStore, config: RunConfig, job: JobPayload, *, queue: str
 ) -> None:
-    """Run a task if it is there to be run. Raises only what arq acts on: Retry, CancelledError."""
-    clock = store.transport.commands.time()
+    """Run a task if it is there to be run. Raises only RunAgain and CancelledError."""
     try:
         started = await _start(store, config, job)
         if isinstance(started, StartedRun):
-            waited_s = None
-            with suppress(BackendError):  # no run depends on it
-                waited_s = job.waited_s(ms_of(await clock), run=started.attempts)
-            await _counted(store, config, started, job, queue=queue, waited_s=waited_s)
+            await _counted(store, config, started, job, queue=queue)
         else:
             # Its job is dropped. If the owner of the task dies, the sweeper queues the task.
             log.info("task %s is not started: %s", job.task_id, started.reason)
-    except Retry:
+    except RunAgain:
         raise
     except BackendError as error:
         log.warning("task %s is tried again: %s", job.task_id, error)
-        raise Retry(defer=_AGAIN_S) from None
+        raise RunAgain(defer_s=_AGAIN_S) from None
     except Exception:
         log.exception("task %s is tried again", job.task_id)
-        raise Retry(defer=config.lease_s) from None
+        raise RunAgain(defer_s=config.lease_s) from None
 
 
 async def _start(
@@ -149,7 +142,6 @@ async def _counted(
     job: JobPayload,
     *,
     queue: str,
-    waited_s: float | None,
 ) -> None:
     """Run a task that was started, with a span around it and in the worker's tally."""
     run = _TaskRun(store, config, started)
@@ -160,7 +152,9 @@ async def _counted(
         started.handler,
         taken_over=started.taken_over,
         queue=queue,
-        waited_s=waited_s,
+        waited_s=waited_s(job, priority=state.priority)
+        if job.runs + 1 == started.attempts
+        else None,
     )
     span = telemetry.running(
         started.handler,
@@ -199,6 +193,7 @@ class _TaskRun:
             replay=started.replay,
             on_hard_cancel=self._cancel_hard,
             on_priority=self._set_priority,
+            void=started.void,
         )
         self._inbox.guarding = self._guarding()
         self._compensations = Compensations(store, started, self._inbox)
@@ -238,17 +233,20 @@ class _TaskRun:
             await _shielded(self._leave())
 
     async def _prepare(self) -> None:
-        """Read what the handler needs at its start. Errors: Retry for trouble with the server.
+        """Read what the handler needs at its start. Errors: RunAgain for trouble with the server.
 
         That does not count as a crash, so the task is handed off. If the hand-off fails too, the
         lease expires, and that counts as one.
         """
         try:
-            await asyncio.gather(self._inbox.catch_up(), self._follow_parent())
+            if self._started.steered:
+                await self._inbox.catch_up()
+            if self._started.parent is not None:
+                await self._follow_parent()
         except BackendError as error:
             log.warning("task %s is handed back: %s", self._task_id, error)
             await _shielded(self._hand_over())
-            raise Retry(defer=_AGAIN_S) from None
+            raise RunAgain(defer_s=_AGAIN_S) from None
 
     def _guarding(self) -> GuardChecks:
         started, state = self._started, self._started.state
@@ -266,16 +264,17 @@ class _TaskRun:
             self._inbox.cancel(WITH_PARENT)
 
     async def _until_done(self) -> None:
-        self._handling = asyncio.create_task(self._handle())
-        follower = asyncio.create_task(self._inbox.follow())
+        self._handling = handling = asyncio.create_task(self._handle())
+        self._inbox.begin_following()
         try:
-            await asyncio.wait({self._handling}, timeout=self._config.limit_s)
-            if not self._handling.done():
+            await _done_within(handling, self._config.limit_s)
+            if not handling.done():
                 self._overdue = True
-                await self._stop(self._handling)
+                await self._stop(handling)
         finally:
-            follower.cancel()
-            await asyncio.wait({follower, *self._chores})
+            await self._inbox.end_following()
+            if self._chores:
+                await asyncio.wait(self._chores)
 
     async def _compensate(self) -> None:
         """Undo what a handler that has failed has done, see `Compensations`."""
@@ -352,7 +351,7 @@ class _TaskRun:
             log.warning("task %s begins again: %s", self._task_id, rewound)
             await self._transitions.finish_run(self._started, TaskStatus.PENDING)
             self.ended = Ended.HANDED_OVER
-            raise Retry(defer=_AGAIN_S) from None
+            raise RunAgain(defer_s=_AGAIN_S) from None
         except LeaseLost as lost:
             log.warning("task %s was taken over, this run is dropped: %s", self._task_id, lost)
             self.ended, self.lost = Ended.DROPPED, True
@@ -364,10 +363,9 @@ class _TaskRun:
         else:
             self.ended = _ENDED[status]
             if status is TaskStatus.PENDING:
-                raise Retry(defer=_AGAIN_S)
+                raise RunAgain(defer_s=_AGAIN_S)
             if status is TaskStatus.CANCELLED:
                 await self._cancel_children()
-            await self._let_sweep()
         finally:
             self._inbox.close(TaskCancelled("the run is over"))
 
@@ -482,12 +480,6 @@ class _TaskRun:
                     state.session_id, self._task_id, self._inbox.cancel_reason
                 )
 
-    async def _let_sweep(self) -> None:
-        """Make a sweeper remove the task from the watch list soon: only sweepers remove entries."""
-        state = self._started.state
-        with suppress(BackendError):
-            await self._transitions.inspect_soon(state.session_id, state.task_id)
-
     def _lose(self, error: LeaseLost) -> None:
         # A waiting run has released its lease: it may clean up, also while another run works.
         if error.released or isinstance(self._inbox.over, TaskPaused):
@@ -534,6 +526,24 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
             yield from _leaves(inner)
     else:
         yield error
+
+
+async def _done_within(task: asyncio.Task[Any], limit_s: float) -> None:
+    """Wait until a task is done, for so long at most: `asyncio.wait`, at half its cost."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[None] = loop.create_future()
+
+    def end(_: object = None) -> None:
+        if not done.done():
+            done.set_result(None)
+
+    task.add_done_callback(end)
+    timer = loop.call_later(limit_s, end)
+    try:
+        await done
+    finally:
+        timer.cancel()
+        task.remove_done_callback(end)
 
 
 async def _shielded(work: Coroutine[Any, Any, None]) -> None:

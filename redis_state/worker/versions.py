@@ -14,12 +14,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from redis_state.errors import InvalidField
+from redis_state.worker.tasks.patches import VERSION
 from redis_state.worker.tasks.transitions import StartedRun
 
 if TYPE_CHECKING:
     from redis_state.worker.context import TaskContext
-
-VERSION = "version"
 
 
 class VersionedHandler:

@@ -14,29 +14,31 @@ from time import monotonic
 from typing import Any
 
 from arq.cron import CronJob
-from redis.exceptions import RedisError
+from arq.worker import Retry
 
 from redis_state import limits
-from redis_state.errors import ConfigError, NoConnection
+from redis_state.errors import (
+    BackendError,
+    BackendUnavailable,
+    CommandRefused,
+    ConfigError,
+    NoConnection,
+)
 from redis_state.settings import Settings
 from redis_state.store import RedisStateStore, process_name
 from redis_state.transport.connections.address import Address
 from redis_state.worker.arq.cron import copies
-from redis_state.worker.arq.job_format import RUN_TASK, JobPayload, deserialize, serialize
-from redis_state.worker.arq.loop import QueueWorker
-from redis_state.worker.arq.queue import default_queue
-from redis_state.worker.arq.queue_server import (
-    connect,
-    job_owner,
-    queue_error,
-    queue_key,
-    queue_settings,
-    renew,
-)
+from redis_state.worker.arq.job_format import RUN_TASK, deserialize, serialize
+from redis_state.worker.arq.settings import arq_server
 from redis_state.worker.guards import Guard
 from redis_state.worker.heartbeat import Heartbeat
+from redis_state.worker.observe import tracing
 from redis_state.worker.observe.registry import INTERVAL_S, WorkerIdentity
+from redis_state.worker.observe.stats import Polls
 from redis_state.worker.process import WorkerConfig, WorkerProcess, need_prometheus
+from redis_state.worker.queue.job import JobPayload, RunAgain
+from redis_state.worker.queue.loop import QueueLoop
+from redis_state.worker.queue.queue import DEFAULT_QUEUE, ClaimedJob, Queue
 from redis_state.worker.run import Handler, run_task
 from redis_state.worker.tasks.steps import StepPolicy
 from redis_state.worker.tasks.transitions import MAX_CRASHES
@@ -44,7 +46,6 @@ from redis_state.worker.tasks.transitions import MAX_CRASHES
 log: logging.Logger = logging.getLogger(__name__)
 
 _SERVICES = "redis_state.services"
-_POLLS = "redis_state.polls"
 _RESTART_S = 0.5
 # When the server refuses every client until a person changes something.
 _LONGEST_RESTART_S = 5.0
@@ -57,7 +58,7 @@ _ARQ_READS = 10_000
 class AgentWorker:
     """A worker process of the pool: its handlers, and how it runs them.
 
-    - ``queue``, else ``<namespace>:tasks``, is served; or ``queues``, the preferred first, which
+    - ``queue``, else ``tasks``, is served; or ``queues``, the preferred first, which
       share ``max_tasks`` slots. ``queue_limits`` is the most of one queue's tasks at a time.
     - ``task_timeout_s`` ends a run as FAILED. The time of a PAUSE event counts.
     - ``lease_s`` is how long a task stays with a silent worker. The lease is renewed each third of
@@ -70,6 +71,7 @@ class AgentWorker:
     - ``metrics_port`` serves Prometheus metrics. ``metrics_registry`` takes them too.
     - ``crons`` run at their times on one of the workers of the (first) queue. All workers need
       them. `cleanup_cron` makes one.
+    - ``schedules``: whether this worker submits the tasks of schedules. One of the pool must.
 
     Errors: ConfigError for impossible options.
     """
@@ -94,6 +96,7 @@ class AgentWorker:
     max_crashes: int = MAX_CRASHES
     crons: Sequence[CronJob] = ()
     guards: Sequence[Guard] = ()
+    schedules: bool = True
 
     def __post_init__(self) -> None:
         """Refuse what cannot be."""
@@ -113,7 +116,7 @@ class AgentWorker:
     @property
     def queue_names(self) -> tuple[str, ...]:
         """The queues that this worker serves, the preferred first."""
-        return self._named() or (default_queue(self.settings or Settings()),)
+        return self._named() or (DEFAULT_QUEUE,)
 
     def with_queues(self, *queues: str) -> AgentWorker:
         """Make a worker alike that serves these queues, the preferred first."""
@@ -134,27 +137,11 @@ class AgentWorker:
         queue, *others = self.queue_names
         if others or self.queue_limits:
             raise ConfigError("arq's own runner serves one queue: use run() or redis-state worker")
-        server = queue_settings(self.settings or Settings())
-        if server.located_by is not None:
-            raise ConfigError(
-                f"arq's own runner cannot follow {server.located_by}: "
-                "use run() or redis-state worker"
-            )
-        if server.login() is not None:
-            raise ConfigError(
-                "arq's own runner cannot follow credentials that change: "
-                "use run() or redis-state worker"
-            )
-        refused = sorted(name for name in server.beyond if name.startswith("ssl_"))
-        if refused:
-            raise ConfigError(
-                f"arq's own runner cannot pass on {', '.join(refused)} of the queue's URL: use "
-                "run() or redis-state worker"
-            )
+        server = arq_server(self.settings or Settings())
         return type(
             "WorkerSettings",
             (),
-            self._options(queue)
+            self._arq_options(queue)
             | {
                 "redis_settings": server,
                 "job_completion_wait": math.ceil(self.grace_s),
@@ -179,53 +166,63 @@ class AgentWorker:
         Errors: NoConnection if the server never accepted the worker and a retry is useless: for a
         wrong password, a certificate, a missing right. An unreachable server is waited for.
         """
-        worker = self._workers()
+        process = WorkerProcess(self._worker_config(), polls=Polls())
+        loop = self._queue_loop(process)
         self._announce()
         stop = asyncio.Event()
         if handle_signals:
             _on_signals(stop)
-        polling = asyncio.create_task(self._poll(worker))
+        polling = asyncio.create_task(self._poll(process, loop))
         stopping = asyncio.create_task(stop.wait())
-        listening = asyncio.create_task(worker.listen())
+        listening = asyncio.create_task(loop.listen())
         try:
             await asyncio.wait({polling, stopping}, return_when=asyncio.FIRST_COMPLETED)
             if polling.done():
                 polling.result()
-            await self._finish_running(worker)
+            await self._finish_running(process, loop)
         finally:
             for task in (polling, stopping, listening):
                 task.cancel()
             await asyncio.wait({polling, stopping, listening})
-            await worker.disconnect()
+            await loop.hand_off()
+            await _end_well(process)
             if handle_signals:
                 _off_signals()
 
-    async def _poll(self, worker: QueueWorker) -> None:
+    async def _poll(self, process: WorkerProcess, loop: QueueLoop) -> None:
         """Poll through trouble with the server. Errors: NoConnection, if it never accepted this
         worker.
         """
-        settings = self.settings or Settings()
         wait_s, failed_at, complained_at = _RESTART_S, 0.0, -math.inf
         while True:
-            try:
-                await worker.ensure_queued()
-                await worker.async_run()
-            except (RedisError, OSError, NoConnection) as error:
-                # arq gives up when the server is unreachable; its running tasks continue meanwhile.
-                failure = error if isinstance(error, NoConnection) else queue_error(error, settings)
-            else:
-                continue
-            if failure.final and not worker.polls.ever:
+            failure = await self._poll_until_trouble(process, loop)
+            final = isinstance(failure, NoConnection) and failure.final
+            if final and not process.polls.ever:
                 raise failure
-            wait_s = min(2 * wait_s, _LONGEST_RESTART_S) if failure.final else _RESTART_S
-            if worker.polls.at > failed_at:
+            wait_s = min(2 * wait_s, _LONGEST_RESTART_S) if final else _RESTART_S
+            if process.polls.at > failed_at:
                 wait_s = _RESTART_S
             failed_at = monotonic()
             if failed_at - complained_at >= _COMPLAIN_EVERY_S:
                 complained_at = failed_at
                 log.warning("no tasks are taken from %s; next try in %.1f s", failure, wait_s)
-            await renew(worker.pool)
             await asyncio.sleep(wait_s)
+
+    async def _poll_until_trouble(self, process: WorkerProcess, loop: QueueLoop) -> Exception:
+        """Start the process's services, unless they are started, and poll; return what ended it."""
+        try:
+            await process.start()
+            await loop.poll()
+        except CommandRefused as error:
+            return _refused(error, process)
+        except ConfigError:
+            raise
+        except BackendError as error:
+            return error
+        except Exception as error:
+            log.exception("the queue's loop has failed and is begun again")
+            return error
+        raise AssertionError("polling ends with an error only")
 
     def _announce(self) -> None:
         config = self._worker_config()
@@ -240,60 +237,47 @@ class AgentWorker:
             ", ".join(config.about.handlers) or "none",
         )
 
-    async def _finish_running(self, worker: QueueWorker) -> None:
-        worker.stop_picking()
-        process: WorkerProcess | None = worker.ctx.get(_SERVICES)
-        reported = asyncio.create_task(process.drain()) if process is not None else None
-        await worker.settle()
-        running = worker.unfinished()
+    async def _finish_running(self, process: WorkerProcess, loop: QueueLoop) -> None:
+        loop.stop_picking()
+        reported = asyncio.create_task(process.drain())
+        await loop.settle()
+        running = loop.unfinished()
         if running:
             await asyncio.wait(running, timeout=self.grace_s)
-        if reported is not None:
-            reported.cancel()
-            await asyncio.wait({reported})
+        reported.cancel()
+        await asyncio.wait({reported})
 
-    def _workers(self) -> QueueWorker:
-        """Make one arq worker for each queue; the first leads the others."""
-        settings = self.settings or Settings()
-        pool = connect(queue_settings(settings), reply_timeout_s=settings.call_timeout_s)
-        made = [
-            QueueWorker(
-                **self._options(queue),
-                redis_pool=pool,
-                handle_signals=False,
-                most=min(self.max_tasks, self.queue_limits.get(queue, self.max_tasks)),
-                owner=job_owner(settings),
-            )
-            for queue in self.queue_names
-        ]
-        leader = made[0]
-        leader.ctx[_POLLS] = leader.polls
-        leader.others = made[1:]
-        for worker in made[1:]:
-            worker.ctx = leader.ctx
-            worker.woken = leader.woken
-        return leader
+    def _queue_loop(self, process: WorkerProcess) -> QueueLoop:
+        async def run(job: ClaimedJob, payload: JobPayload) -> None:
+            if tracing.is_active():
+                payload = await _with_trace(process.queue, job, payload)
+            await run_task(process.store, process.run_config, payload, queue=job.queue)
 
-    def _options(self, queue: str) -> dict[str, Any]:
+        limits = self.queue_limits
+        return QueueLoop(
+            process.queue,
+            [(name, limits.get(name, self.max_tasks)) for name in self.queue_names],
+            slots=self.max_tasks,
+            poll_s=self.poll_s,
+            run=run,
+            polls=process.polls,
+        )
+
+    def _arq_options(self, queue: str) -> dict[str, Any]:
+        """Return what arq's own runner is to do: our process beside it, each task a job of its."""
         config = self._worker_config()
         # Made again at the start. Here it only raises for wrong settings.
-        RedisStateStore(config.settings)
+        store = RedisStateStore(config.settings)
+        key = Queue(store, name=queue).keys().queue
 
         async def startup(ctx: dict[Any, Any]) -> None:
-            if _SERVICES not in ctx:
-                process = WorkerProcess(config, polls=ctx.get(_POLLS))
-                if _POLLS in ctx and config.settings.queue_url is not None:
-                    await process.reach()
-                ctx[_SERVICES] = process
-                await process.start()
+            process = ctx[_SERVICES] = WorkerProcess(config)
+            await process.start()
 
         async def shutdown(ctx: dict[Any, Any]) -> None:
             process: WorkerProcess | None = ctx.pop(_SERVICES, None)
             if process is not None:
-                try:
-                    await process.aclose()
-                except Exception:
-                    log.exception("the worker's services did not end in good order")
+                await _end_well(process)
 
         async def run(ctx: dict[Any, Any], stated: Any) -> None:
             job = JobPayload.read(stated)
@@ -301,13 +285,16 @@ class AgentWorker:
                 log.warning("a job that names no task is dropped")
                 return
             process: WorkerProcess = ctx[_SERVICES]
-            await run_task(process.store, process.run_config, job, queue=queue)
+            try:
+                await run_task(process.store, process.run_config, job, queue=queue)
+            except RunAgain as again:
+                raise Retry(defer=again.defer_s) from None
 
         run.__qualname__ = RUN_TASK
         return {
             "functions": [run],
-            "cron_jobs": copies(self.crons) if queue == self.queue_names[0] else [],
-            "queue_name": queue_key(self.settings or Settings(), queue),
+            "cron_jobs": copies(self.crons),
+            "queue_name": key,
             "on_startup": startup,
             "on_shutdown": shutdown,
             "job_serializer": serialize,
@@ -366,7 +353,31 @@ class AgentWorker:
             steps=self.steps,
             max_crashes=self.max_crashes,
             guards=tuple(self.guards),
+            crons=self.crons,
+            schedules=self.schedules,
         )
+
+
+def _refused(error: CommandRefused, process: WorkerProcess) -> BackendUnavailable:
+    """Return what a missing right is for a worker: useless to wait for at its start."""
+    address = str(process.queue.transport.address)
+    return BackendUnavailable(address, str(error).removeprefix(f"{address}: "), final=True)
+
+
+async def _with_trace(queue: Queue, job: ClaimedJob, named: JobPayload) -> JobPayload:
+    """Read the context of the span that queued a job. No run depends on it."""
+    with suppress(BackendError):
+        stated = await queue.payload(job)
+        if stated is not None:
+            return replace(named, trace=stated.trace)
+    return named
+
+
+async def _end_well(process: WorkerProcess) -> None:
+    try:
+        await process.aclose()
+    except Exception:
+        log.exception("the worker's services did not end in good order")
 
 
 def _on_signals(stop: asyncio.Event) -> None:

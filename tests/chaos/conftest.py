@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.chaos.trial import Size, Trial, table
+from tests.chaos.support.trial import Size, Trial, table
 from tests.support.servers.choice import describe
 
 _ROWS = pytest.StashKey[list[dict[str, Any]]]()

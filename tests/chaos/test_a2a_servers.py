@@ -29,7 +29,7 @@ from redis_state.integrations.a2a.convert import event_of
 from redis_state.primitives.signal import Row
 from redis_state.stores.a2a.tasks import Phase
 from redis_state.testing import eventually
-from tests.chaos.trial import Trial
+from tests.chaos.support.trial import Trial
 from tests.support.a2a.servers import Hook, Replica, RpcError, hook, message, replica, state_of
 from tests.support.a2a.tasks import caller, server_on
 from tests.support.processes import children

@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter
 
 from redis_state import RedisStateStore, Settings
-from tests.chaos.trial import Trial
+from tests.chaos.support.trial import Trial
 from tests.support.servers.faults import run_processes
 
 _FLUSH_EVERY_S = 0.05

@@ -23,13 +23,13 @@ from redis_state.errors import BackendUnavailable, OutcomeUnknown
 from redis_state.transport.calls import CallSender
 from redis_state.transport.cluster.slots import SLOTS, slot_of
 from redis_state.transport.transport import Transport
-from tests.chaos.trial import How, Trial
+from tests.chaos.support.trial import How, Trial
 from tests.support.servers.clusters import Cluster, running_cluster
 from tests.support.servers.load import load, tasks
 
 _SEED = 31
 _SOAK_S = 1800
-_SOAK_FROM = 0.01
+_SOAK_FROM = 0.05
 _SOAK_WRITERS = 24
 _SOAK_PAUSE_S = 0.05
 _SOAK_CALL_S = 60.0

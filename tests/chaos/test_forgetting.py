@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.chaos.forgetting import MAY_FORGET_S, Acknowledged, Kill, lost
+from tests.chaos.support.forgetting import MAY_FORGET_S, Acknowledged, Kill, lost
 
 KILLS = [Kill(10.0, 10.2), Kill(20.0, 20.2)]
 

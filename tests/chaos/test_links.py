@@ -15,8 +15,8 @@ from pydantic import SecretStr
 pytest.importorskip("arq", reason="needs the worker extra")
 
 from redis_state import Settings
-from tests.chaos.load import load
-from tests.chaos.trial import Trial
+from tests.chaos.support.load import load
+from tests.chaos.support.trial import Trial
 from tests.support.servers.faults import Proxy
 from tests.support.servers.rollback import replicas
 

@@ -14,8 +14,8 @@ pytest.importorskip("arq", reason="needs the worker extra")
 
 from redis_state import RedisStateStore, Settings
 from redis_state.serialization.rows import as_object
-from tests.chaos.gate import all_arrive, open_gate
-from tests.chaos.trial import Trial
+from tests.chaos.support.gate import all_arrive, open_gate
+from tests.chaos.support.trial import Trial
 from tests.support.crash_states import paused, send
 from tests.support.processes.pools import SESSION, statuses
 from tests.support.scripts import clock_ms

@@ -10,18 +10,19 @@ import pytest
 pytest.importorskip("arq", reason="needs the worker extra")
 
 from redis_state import Settings
-from tests.chaos.crew import worst
-from tests.chaos.trial import How, Trial
+from tests.chaos.support.crew import worst
+from tests.chaos.support.trial import How, Trial
 from tests.processes.die_at_round_trip import LEASE_S, PHASES
 from tests.support.servers.faults import run_processes
 
 _EDGES = ("before", "after")
 # What must be among the places of death: one script for each kind of move.
 _MOVES = {
-    "submit": {"watch_entry", "create_task", "the queue"},
+    "submit": {"index_task", "create_task", "the queue"},
     "begin": {"start_task", "note_step", "open_pause", "pause_task"},
     "resolve": {"decide_pause", "the queue"},
-    "end": {"start_task", "note_step", "move_task"},
+    "end": {"start_task", "note_step", "move_task", "index_task"},
+    "retry": {"watch_entry", "retry_task", "index_task", "the queue"},
 }
 
 

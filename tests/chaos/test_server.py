@@ -24,10 +24,10 @@ from redis_state import RedisStateStore, Settings
 from redis_state.models import StateUpdate, TaskStatus, UpdateType
 from redis_state.testing import eventually, leaked_keys
 from redis_state.worker import TaskClient
-from tests.chaos.crew import Crew, Told, ends, statuses_of, trails, worst, wrong_move
-from tests.chaos.forgetting import MAY_FORGET_S, Acknowledged, Kill, lost
-from tests.chaos.power import Power, compiler, power
-from tests.chaos.trial import Trial
+from tests.chaos.support.crew import Crew, Told, ends, statuses_of, trails, worst, wrong_move
+from tests.chaos.support.forgetting import MAY_FORGET_S, Acknowledged, Kill, lost
+from tests.chaos.support.power import Power, compiler, power
+from tests.chaos.support.trial import Trial
 from tests.support.processes import children
 from tests.support.processes.pools import SESSION, client_of
 from tests.support.scripts import clock_ms

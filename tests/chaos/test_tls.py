@@ -8,7 +8,7 @@ from pathlib import Path
 from pydantic import SecretStr
 
 from redis_state import RedisStateStore, Settings
-from tests.chaos.trial import Trial
+from tests.chaos.support.trial import Trial
 from tests.support.servers.faults import Proxy, certificate, tls_server_context
 
 _CALLERS = 40

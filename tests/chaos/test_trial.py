@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from redis_state.errors import BackendUnavailable, OutcomeUnknown
-from tests.chaos.trial import History, Size, Trial, table
+from tests.chaos.support.trial import History, Size, Trial, table
 
 
 def test_an_outage_is_a_time_without_an_acknowledgement_while_somebody_waits() -> None:

@@ -17,7 +17,7 @@ from redis_state import RedisStateStore, Settings
 from redis_state.models import TaskState, TaskStatus
 from redis_state.testing import eventually
 from redis_state.worker import TaskClient
-from tests.chaos.crew import (
+from tests.chaos.support.crew import (
     Crew,
     Told,
     ends,
@@ -29,7 +29,7 @@ from tests.chaos.crew import (
     worst,
     wrong_move,
 )
-from tests.chaos.trial import How, Trial
+from tests.chaos.support.trial import How, Trial
 from tests.processes.workers.chaos_worker import STEPS
 from tests.support.processes.pools import SESSION, client_of
 from tests.support.scripts import clock_ms

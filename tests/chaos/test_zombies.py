@@ -15,8 +15,8 @@ from redis_state import RedisStateStore, Settings
 from redis_state.models import UpdateType
 from redis_state.testing import eventually
 from redis_state.worker import TaskClient
-from tests.chaos.crew import Crew, Told, ends, recorded, trails, wrong_move
-from tests.chaos.trial import Trial
+from tests.chaos.support.crew import Crew, Told, ends, recorded, trails, wrong_move
+from tests.chaos.support.trial import Trial
 from tests.support.crash_states import send
 from tests.support.processes.pools import SESSION, client_of
 from tests.support.processes.worker_processes import has_begun

@@ -5,7 +5,14 @@ from __future__ import annotations
 import inspect
 import re
 
-from redis_state.transport.keys import A2ABooks, BlobKeys, Keys, LogKeys
+from redis_state.transport.keys import (
+    A2ABooks,
+    BlobKeys,
+    Keys,
+    LogKeys,
+    QueueKeys,
+    TaskIndexKeys,
+)
 
 
 def key_table() -> str:
@@ -55,18 +62,23 @@ def _shape(name: str) -> str:
         "user_id": "U",
         "provider": "V",
         "job_id": "J",
+        "schedule_id": "E",
         "worker": "W",
         "owner": "O",
         "beside": Keys("rs").tasks("scope"),
         "call": "<call>",
+        "queue": "Q",
+        "name": "C",
+        "at_ms": "<ms>",
         "original": Keys("rs").tasks("S"),
     }
     method = getattr(Keys("rs"), name)
     parameters = list(inspect.signature(method).parameters)
     found = method(*(0 if part == "shard" else samples[part] for part in parameters))
     key = found.rows if isinstance(found, LogKeys) else found
+    key = key.queue if isinstance(key, QueueKeys) else key
     key = key.blobs if isinstance(key, BlobKeys) else key
-    key = key.index if isinstance(key, A2ABooks) else key
+    key = key.index if isinstance(key, A2ABooks | TaskIndexKeys) else key
     key = re.sub(r"[0-9a-f]{40}", "<digest>", key)
     key = re.sub(r"agents-[0-9]{2}", "agents-NN", key)
     for mark, part in {

@@ -73,18 +73,19 @@ def test_every_command_that_is_shown_exists_with_its_options() -> None:
     for more in MODULES:
         import_module(f"redis_state.cli.{more}")
     app = import_module("redis_state.cli.commands").app
-    session = import_module("redis_state.cli.session").session
     commands: dict[str, Any] = dict(typer.main.get_command(app).commands)
-    sessions: dict[str, Any] = typer.main.get_command(session).commands
+    session = typer.main.get_command(import_module("redis_state.cli.session").session)
+    groups: dict[str, Any] = {"session": session.commands} | {
+        name: command.commands for name, command in commands.items() if hasattr(command, "commands")
+    }
 
     wrong: list[str] = []
     seen = 0
     for page, call in _calls():
         _, *words = shlex.split(call.replace("…", "X").replace("'", "").replace('"', ""))
-        if words[:1] == ["session"] and len(words) > 1:
-            known, words = sessions, words[1:]
-        else:
-            known = commands
+        known = commands
+        if words and words[0] in groups and len(words) > 1 and words[1] in groups[words[0]]:
+            known, words = groups[words[0]], words[1:]
         name = words[0] if words else ""
         if not name.islower() or name == "session":
             continue

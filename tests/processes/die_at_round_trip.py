@@ -29,15 +29,15 @@ from redis_state.transport.calls import CallSender
 from redis_state.transport.wire.resp import PackedCommand, PreparedScript
 from redis_state.worker import TaskClient, TaskContext
 from redis_state.worker import worker as runner
-from tests.chaos.crew import ends, recorded, taken_twice, trails, wrong_move
+from tests.chaos.support.crew import ends, recorded, taken_twice, trails, wrong_move
 from tests.processes.workers.chaos_worker import note
 from tests.support.processes.pools import SESSION, agent, client_of, serving
 
 TASK = "task"
-PHASES = ("submit", "begin", "resolve", "end")
+PHASES = ("submit", "begin", "resolve", "end", "retry")
 LEASE_S = 0.5
 _AT_ONCE = 6
-_COUNTED: ContextVar[bool] = ContextVar("counted", default=False)
+COUNTED: ContextVar[bool] = ContextVar("counted", default=False)
 
 
 @dataclass
@@ -80,8 +80,8 @@ class Death:
         Pipeline.execute = watched_execute  # type: ignore[method-assign, assignment]
 
     def _reached(self, name: str) -> bool:
-        self.seen += _COUNTED.get()
-        here = _COUNTED.get() and self.seen == self.at
+        self.seen += COUNTED.get()
+        here = COUNTED.get() and self.seen == self.at
         if here:
             os.write(self.stated, json.dumps(name).encode())
         return here
@@ -125,21 +125,24 @@ class Case:
                 token = await self._paused(client)
             if self.phase == "end":
                 await client.approve(token, idempotency_key="first")
+            if self.phase == "retry":
+                assert await client.cancel(SESSION, TASK)
             return token
 
     async def die(self, stated: int) -> None:
         """Go through the phase, and die on the way. To return is to survive."""
         Death(self.at, self.edge, stated).plant()
         async with RedisStateStore(self.settings) as store, client_of(store) as client:
-            if self.phase in ("submit", "resolve"):
-                _COUNTED.set(True)
-                await (self._submit(client) if self.phase == "submit" else self._approve(client))
+            calls = {"submit": self._submit, "resolve": self._approve, "retry": self._retry}
+            if self.phase in calls:
+                COUNTED.set(True)
+                await calls[self.phase](client)
                 return
             over = asyncio.Event()
             run_task: Any = getattr(runner, "run_task")  # noqa: B009 - it is another module's
 
             async def counted(*arguments: Any, **options: Any) -> None:
-                _COUNTED.set(True)
+                COUNTED.set(True)
                 await run_task(*arguments, **options)
                 over.set()
 
@@ -162,9 +165,12 @@ class Case:
                 if before is None:
                     # It was never acknowledged, and is not there: its caller asks again.
                     await self._submit(client)
+                if before is not None and before.status is TaskStatus.CANCELLED:
+                    await self._retry(client)
                 ended = await self._to_the_end(client)
                 ended_s = time.monotonic()
-            trail = (await trails(store))[TASK]
+                problems += await self._index_problems(client)
+            trail = self._trail((await trails(store))[TASK])
         problems += [f"wrong move: {move}"] if (move := wrong_move(trail)) else []
         problems += [] if ends(trail) == 1 else [f"ended {ends(trail)} times"]
         problems += (
@@ -185,6 +191,7 @@ class Case:
             "begin": ("PENDING", "RUNNING", "PAUSED"),
             "resolve": ("PAUSED", "PENDING"),
             "end": ("PENDING", "RUNNING", "COMPLETE"),
+            "retry": ("CANCELLED", "PENDING"),
         }
         status = None if state is None else state.status.value
         problems = [] if status in allowed[self.phase] else [f"left {status}"]
@@ -193,6 +200,26 @@ class Case:
         return problems + (
             [f"left {status}, told {reported}"] if reported not in (status, None) else []
         )
+
+    def _trail(self, trail: list[Any]) -> list[Any]:
+        """Leave out the life that was reopened."""
+        ended = [at for at, told in enumerate(trail) if told.status == "CANCELLED"]
+        return trail[ended[-1] + 1 :] if self.phase == "retry" and ended else trail
+
+    async def _index_problems(self, client: TaskClient) -> list[str]:
+        """Wait until the index lists the task as it ended, and nothing else."""
+        wanted = dict.fromkeys(TaskStatus, 0) | {TaskStatus.COMPLETE: 1}
+
+        async def right() -> bool:
+            return await client.count() == wanted
+
+        await eventually(right, "a sweeper has made the index exact", timeout_s=60)
+        found = (await client.find(session_id=SESSION, status="COMPLETE")).tasks
+        names = [(task.task_id, task.handler) for task in found]
+        return [] if names == [(TASK, "ship")] else [f"found {names}"]
+
+    async def _retry(self, client: TaskClient) -> None:
+        await client.retry(SESSION, TASK, key="first")
 
     async def _submit(self, client: TaskClient) -> None:
         await client.submit("ship", session_id=SESSION, task_id=TASK)

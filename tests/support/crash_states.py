@@ -9,7 +9,8 @@ from uuid import uuid4
 from redis_state import RedisStateStore
 from redis_state.models import TaskContextSnapshot, TaskState, TaskStatus, TaskType
 from redis_state.transport.keys import WATCH_SHARDS
-from redis_state.worker.arq.queue import Queue
+from redis_state.worker.queue.job import Job
+from redis_state.worker.queue.queue import Queue
 from redis_state.worker.recovery.sweeper import Sweeper
 from redis_state.worker.tasks.moves import watch_entry
 from redis_state.worker.tasks.pause_model import PauseOptions, PauseRequest, pause_token
@@ -24,9 +25,14 @@ _queues: list[Queue] = []
 
 def sweeper_of(store: RedisStateStore, **options: Any) -> Sweeper:
     """Make a sweeper on the test's queue. Its patience is 100 ms."""
-    queue = Queue(store.settings, name=queue_of(store.settings))
+    queue = Queue(store, name=queue_of(store.settings))
     _queues.append(queue)
     return Sweeper(store, queue, **{"lease_ms": 400} | options)
+
+
+def claims_of(store: RedisStateStore) -> str:
+    """Name the key of what workers have claimed from the test's queue."""
+    return store.base.keys.queue(queue_of(store.settings)).claims
 
 
 async def close_queues() -> None:
@@ -79,6 +85,7 @@ async def seen(store: RedisStateStore, task: str) -> dict[str, Any]:
         "journal": await send(store, "HGETALL", keys.journal),
         "updates": [update.update_id for update in await store.list_updates(SESSION)],
         "queue": await queued(store),
+        "claims": await send(store, "ZRANGE", claims_of(store), 0, -1),
         "payloads": [await send(store, "EXISTS", name) for name in payloads],
         "marks": [await send(store, "GET", name) for name in marks],
         "watched": await entry_in_ms(store, watch_entry(SESSION, task)) is not None,
@@ -98,9 +105,14 @@ async def submitted(store: RedisStateStore, *, handler: str = "answer") -> str:
 
 async def queued_as(store: RedisStateStore, task: str, *, runs: int = 0) -> None:
     """Queue it."""
-    queue = Queue(store.settings, name=queue_of(store.settings))
-    await queue.put(SESSION, task, runs=runs, priority=0)
-    await queue.aclose()
+    await Queue(store, name=queue_of(store.settings)).put(Job(SESSION, task, runs, 0))
+
+
+async def claimed(store: RedisStateStore, task: str) -> None:
+    """Claim its job as a worker does that dies before it starts the task."""
+    queue = Queue(store, name=queue_of(store.settings))
+    jobs = await queue.claim(queue.name, limit=100)
+    assert task in [job.task.task_id for job in jobs if job.task is not None]
 
 
 async def picked(store: RedisStateStore, task: str, *, runs: int = 0) -> None:

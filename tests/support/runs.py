@@ -5,14 +5,12 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any, NoReturn
 
-from arq.worker import Retry
-
 from redis_state import RedisStateStore
 from redis_state.errors import BackendUnavailable
 from redis_state.models import TaskContextSnapshot, TaskState, TaskStatus, TaskType
 from redis_state.primitives.lease import Leases, new_owner
 from redis_state.worker import Handler, StepPolicy
-from redis_state.worker.arq.job_format import JobPayload
+from redis_state.worker.queue.job import JobPayload, RunAgain
 from redis_state.worker.run import RunConfig, run_task
 from redis_state.worker.tasks.journal import Journals
 from redis_state.worker.tasks.transitions import StartedRun, TaskTransitions
@@ -52,7 +50,7 @@ async def run_once(
     """Run a task once; return it as it then is."""
     leases = Leases(store.base.scripts, keep_ms=60_000)
     terms = RunConfig({"h": handler}, "worker", lease_s, 60.0, 70.0, leases, steps=steps)
-    with suppress(Retry):
+    with suppress(RunAgain):
         await run_task(store, terms, JobPayload(SESSION, task_id), queue="q")
     state = await store.tasks.load(SESSION, task_id)
     assert state is not None

@@ -4,8 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from redis_state.scripts import CopyKeys, Fence, LaneState, Reply, Scripts
-from redis_state.transport.keys import JobKeys, Keys, agent_shard
+from redis_state.scripts import (
+    CopyKeys,
+    EndedJob,
+    EndedJobs,
+    Fence,
+    IndexedTask,
+    LaneState,
+    Reply,
+    Scripts,
+)
+from redis_state.transport.keys import JobKeys, Keys, ScheduleKeys, agent_shard
 from tests.support.a2a.rows import a2a_keys, drop, write
 from tests.support.scripts import (
     HOUR,
@@ -13,13 +22,17 @@ from tests.support.scripts import (
     apply,
     close,
     decide,
+    delegate,
+    escalate,
     finish,
     group_keys,
+    job_payload,
     join,
     make_group,
     open_pause,
     patch_keys,
     pause,
+    queued_job,
     saying,
     snapshot_keys,
     spawn,
@@ -144,7 +157,90 @@ def _copied(keys: Keys) -> CopyKeys:
     return CopyKeys(key, keys.copied(key), keys.copy_of(key))
 
 
+def _indexed() -> IndexedTask:
+    return IndexedTask(
+        entry=b"e",
+        status="p",
+        version=1,
+        write="w",
+        ttl_ms=HOUR,
+        created=1,
+        session=SESSION,
+        task="\ud800",
+        handler="h",
+        attributes=[b"a=1"],
+    )
+
+
+def _retry(scripts: Scripts, keys: Keys) -> Awaitable[Reply]:
+    return scripts.retry_task(
+        task_keys(keys, SESSION),
+        {"status": b"PENDING"},
+        children=keys.children(SESSION, "t"),
+        expected=1,
+        key="\ud800",
+        write="w",
+        ttl_ms=HOUR,
+        announcement=saying(keys, "reopened", session=SESSION),
+        dropped=["step:\ud800#1"],
+    )
+
+
+def _fork(scripts: Scripts, keys: Keys) -> Awaitable[Reply]:
+    return scripts.fork_task(
+        task_keys(keys, SESSION),
+        {"status": b"PENDING"},
+        source=task_keys(keys, SESSION, "source"),
+        steering=keys.steering(SESSION),
+        updates=keys.updates(SESSION),
+        children=keys.children(SESSION, "t"),
+        write="w",
+        ttl_ms=HOUR,
+        before=1,
+        order=1,
+        copied=["step:\ud800#1"],
+        made={"entries": b"1"},
+    )
+
+
 CALLS: dict[str, Call] = {
+    "retry_task": _retry,
+    "fork_task": _fork,
+    "set_attributes": lambda scripts, keys: scripts.set_attributes(
+        task_keys(keys, SESSION),
+        mark=MARK,
+        entry="attributes:set#1",
+        attributes=b"{}",
+        write="w",
+        lane=LaneState("lane:\ud800", b"[]"),
+    ),
+    "note_running": lambda scripts, keys: scripts.note_running(
+        task_keys(keys, SESSION), mark=MARK, steps=b"[]"
+    ),
+    "index_task": lambda scripts, keys: scripts.index_task(
+        keys.task_index(0), _indexed(), rule="new", delay_ms=HOUR, stands="given"
+    ),
+    "unindex_task": lambda scripts, keys: scripts.unindex_task(
+        keys.task_index(0), entry=b"e", stamp="1 w p"
+    ),
+    "find_tasks": lambda scripts, keys: scripts.find_tasks(
+        keys.task_index(0),
+        kind="s",
+        value=b"\x00\xff",
+        statuses="pr",
+        newest=True,
+        low=b"[",
+        high=b"(\xff",
+        size=10,
+        most=20,
+        wanted=[b"hh"],
+    ),
+    "list_sessions": lambda scripts, keys: scripts.list_sessions(
+        keys.task_index(0), after=b"", size=10
+    ),
+    "count_tasks": lambda scripts, keys: scripts.count_tasks(
+        keys.task_index(0), kind="s", statuses="pr", values=[b"\x00", b"b"]
+    ),
     "drop_copy": lambda scripts, keys: scripts.drop_copy(_copied(keys), digest=b"d"),
     "read_part": lambda scripts, keys: scripts.read_part(_copied(keys), after=b"", limit=9),
     "write_part": lambda scripts, keys: scripts.write_part(
@@ -239,6 +335,12 @@ CALLS: dict[str, Call] = {
     "clear_log": lambda scripts, keys: scripts.clear_log(keys.updates(SESSION), topics=["t", ""]),
     "commit_blob": _commit,
     "decide_pause": lambda scripts, keys: decide(scripts, keys, task_keys(keys), token_key(keys)),
+    "delegate_pause": lambda scripts, keys: delegate(
+        scripts, keys, (task_keys(keys), token_key(keys)), "\ud800", "b"
+    ),
+    "escalate_pause": lambda scripts, keys: escalate(
+        scripts, keys, task_keys(keys), token_key(keys), "\ud800"
+    ),
     "delete_blob": lambda scripts, keys: scripts.delete_blob(
         keys.artifacts(SESSION), blob_id="\ud800"
     ),
@@ -258,6 +360,54 @@ CALLS: dict[str, Call] = {
         mark=MARK,
         lane=LaneState("lane:\ud800", b"[]"),
     ),
+    "publish_value": lambda scripts, keys: scripts.publish_value(
+        task_keys(keys, SESSION),
+        saying(keys, "published", session=SESSION),
+        mark=MARK,
+        entry="value:\ud800",
+        value=b"1",
+        most=100,
+        lane=LaneState("lane:\ud800", b"[]"),
+    ),
+    "send_message": lambda scripts, keys: scripts.send_message(
+        task_keys(keys, SESSION),
+        {"status": b"PENDING"},
+        live="live",
+        covered=True,
+        box="signal:\ud800",
+        message_id="m",
+        message=b'"m","s",1]',
+        most=10,
+        most_bytes=1000,
+        write="w",
+        ttl_ms=HOUR,
+        announcement=saying(keys, "woken", session=SESSION),
+    ),
+    "take_message": lambda scripts, keys: scripts.take_message(
+        task_keys(keys, SESSION),
+        mark=MARK,
+        entry="signal:\ud800#1",
+        box="signal:\ud800",
+        timeout_ms=HOUR,
+    ),
+    "await_message": lambda scripts, keys: scripts.await_message(
+        task_keys(keys, SESSION),
+        {"status": b"PAUSED"},
+        mark=MARK,
+        left_ms=HOUR,
+        boxes=b"\0signal:a\0",
+        write="w",
+        ttl_ms=HOUR,
+        announcement=saying(keys, "waits", session=SESSION),
+    ),
+    "wake_receiver": lambda scripts, keys: scripts.wake_receiver(
+        task_keys(keys, SESSION),
+        {"status": b"PENDING"},
+        write="w",
+        ttl_ms=HOUR,
+        announcement=saying(keys, "wakes", session=SESSION),
+    ),
+    "list_values": lambda scripts, keys: scripts.list_values(task_keys(keys, SESSION)),
     "record_entry": lambda scripts, keys: scripts.record_entry(
         task_keys(keys, SESSION), mark=MARK, entry="took:\ud800", value=b"[]"
     ),
@@ -314,7 +464,7 @@ CALLS: dict[str, Call] = {
         task_keys(keys, SESSION),
         {"status": b"PENDING"},
         steering=keys.steering(SESSION),
-        updates=keys.updates(SESSION),
+        announcement=saying(keys, "made", session=SESSION),
         children=keys.children(SESSION, "t"),
         write="w",
         ttl_ms=HOUR,
@@ -384,6 +534,52 @@ CALLS: dict[str, Call] = {
     ),
     "wake_task": lambda scripts, keys: wake(
         scripts, keys, task_keys(keys), task_keys(keys, task="c")
+    ),
+    "save_schedule": lambda scripts, keys: scripts.save_schedule(
+        ScheduleKeys(keys.schedule(SESSION), keys.schedules(), keys.schedules_due()),
+        {"paused": b"0"},
+        write="w",
+        expected=0,
+        ttl_ms=HOUR,
+        schedule_id=SESSION,
+        look_ms=0,
+        sooner=False,
+        restart=True,
+    ),
+    "queue_job": lambda scripts, keys: scripts.queue_job(
+        keys.queue("q"), payload=job_payload(keys), job=queued_job(keys)
+    ),
+    "claim_jobs": lambda scripts, keys: scripts.claim_jobs(keys.queue("q"), limit=1, life_ms=HOUR),
+    "end_jobs": lambda scripts, keys: scripts.end_jobs(
+        keys.queue("q"),
+        EndedJobs([EndedJob(job_payload(keys), queued_job(keys).id.encode(), b"1", None)]),
+        life_ms=HOUR,
+    ),
+    "ensure_job": lambda scripts, keys: scripts.ensure_job(
+        keys.queue("q"),
+        payload=job_payload(keys),
+        picked=f"arq:in-progress:{queued_job(keys).id}",
+        earlier_payload=job_payload(keys),
+        job=queued_job(keys),
+        earlier=queued_job(keys).id,
+        orphan=False,
+        version="1",
+        patience_ms=0,
+    ),
+    "move_job": lambda scripts, keys: scripts.move_job(
+        keys.queue("q"), id=queued_job(keys).id, earlier_ms=1
+    ),
+    "list_claims": lambda scripts, keys: scripts.list_claims(
+        keys.queue("q").claims, after=0, patience_ms=0, limit=1
+    ),
+    "look_queue": lambda scripts, keys: scripts.look_queue(keys.queue("q")),
+    "clear_queue": lambda scripts, keys: scripts.clear_queue(keys.queue("q")),
+    "drop_claims": lambda scripts, keys: scripts.drop_claims(
+        keys.queue("q"), before_ms=1, tasks=["t"]
+    ),
+    "set_flow": lambda scripts, keys: scripts.set_flow(keys.queue("q"), {"limit": b"1"}),
+    "take_rate": lambda scripts, keys: scripts.take_rate(
+        keys.rates(), name="r", rate="1 1000", cost=1
     ),
     "watch_entry": lambda scripts, keys: scripts.watch_entry(
         keys.watch(0), entry=b"e", delay_ms=HOUR, stands="later"

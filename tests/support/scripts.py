@@ -6,7 +6,7 @@ import asyncio
 import random
 import uuid
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any, TypeVar
 
@@ -21,14 +21,17 @@ from redis_state.scripts import (
     GroupKeys,
     LogLimits,
     PatchKeys,
+    QueuedJob,
     Reply,
     ReplyCode,
     Scripts,
     SnapshotKeys,
     TaskKeys,
     TraceKeys,
+    raw,
     topic_bytes,
 )
+from redis_state.serialization import codec
 from redis_state.testing import eventually
 from redis_state.transport.keys import Keys, LogKeys
 from redis_state.transport.transport import Transport
@@ -159,7 +162,7 @@ def snapshot_keys(keys: Keys, task: str = "t") -> SnapshotKeys:
 
 def saying(keys: Keys, *ids: str, session: str = "s") -> Announcement:
     """Make the updates that go with a move."""
-    rows = [(row_id.encode(), b"row " + row_id.encode()) for row_id in ids]
+    rows = [(raw(row_id), b"row " + raw(row_id)) for row_id in ids]
     return Announcement(keys.updates(session), 100, HOUR, rows)
 
 
@@ -204,6 +207,28 @@ async def epoch_of(scripts: Scripts, lease: str) -> int:
     return int(await ask(scripts, "HGET", lease, "epoch") or 0)
 
 
+def queued_job(
+    keys: Keys, task: str = "t", *, runs: int = 0, since_ms: int | None = None, **changes: Any
+) -> QueuedJob:
+    """Make a job of a task, as the queue's scripts take it."""
+    job = QueuedJob(
+        channel=keys.queue("q").channel,
+        id=f"{keys.jobs_tag}/s/{task}:{runs}",
+        payload=b"payload",
+        life_ms=HOUR,
+        earlier_ms=0,
+        since_ms=since_ms,
+        at_ms=None,
+        key="",
+    )
+    return job._replace(**changes)
+
+
+def job_payload(keys: Keys, task: str = "t", *, runs: int = 0) -> str:
+    """Name the key of a job's payload."""
+    return f"arq:job:{queued_job(keys, task, runs=runs).id}"
+
+
 async def start(
     scripts: Scripts, keys: Keys, task: TaskKeys, *, owner: str = "one", lease_ms: int = HOUR
 ) -> Reply:
@@ -216,6 +241,7 @@ async def start(
         write=f"start {owner}",
         ttl_ms=HOUR,
         announcement=saying(keys, f"started-{owner}"),
+        steering=keys.steering("s"),
     )
 
 
@@ -297,6 +323,8 @@ async def open_pause(
     mark: bytes | None = None,
     entry: str = "pause:x#1",
     ttl_ms: int = HOUR,
+    before: int | None = None,
+    extra: Mapping[str, bytes] | None = None,
 ) -> Reply:
     """Open a pause under a token."""
     return await scripts.open_pause(
@@ -308,10 +336,12 @@ async def open_pause(
         note=b"open",
         owner=b"owner",
         about=b"about",
+        extra={name.encode(): value for name, value in (extra or {}).items()},
         token_ttl_ms=ttl_ms,
         keep_ms=HOUR,
         ttl_ms=HOUR,
         announcement=saying(keys, f"opened-{token}"),
+        before=before,
     )
 
 
@@ -348,8 +378,10 @@ async def decide(
     entry: str = "pause:x#1",
     overdue: bool = False,
     mark: bytes = b"",
+    voter: str | None = None,
+    approves: bool = True,
 ) -> Reply:
-    """Decide a pause."""
+    """Decide a pause, or vote on it."""
     return await scripts.decide_pause(
         task,
         {"status": b"PENDING"},
@@ -357,14 +389,59 @@ async def decide(
         pauses=keys.pauses("s"),
         entry=entry,
         claim=claim,
-        actor=f"by {claim}",
+        actor=f"by {claim}" if voter is None else voter,
         decision=answer.encode(),
-        note=f"{answer} by {claim}".encode(),
+        approves=approves,
+        vote=b"" if voter is None else codec.encode([voter, answer]),
+        note=f"{answer} by {claim}".encode() if voter is None else b'{"by":1}',
         keep_ms=HOUR,
         ttl_ms=HOUR,
-        announcement=saying(keys, f"resumed-{claim}", f"decided-{claim}"),
+        announcement=saying(keys, *(f"{what}-{claim}" for what in ("resumed", "decided", "voted"))),
         overdue=overdue,
         mark=mark,
+    )
+
+
+def seats(*actors: str, approvals: int = 1, rejections: int = 0) -> dict[str, bytes]:
+    """Name who decides a pause, for `open_pause`."""
+    counts = {"approvals": b"%d" % approvals, "rejections": b"%d" % rejections}
+    return counts | {f"seat:{actor}": b"open" for actor in actors}
+
+
+async def delegate(
+    scripts: Scripts, keys: Keys, pair: tuple[TaskKeys, str], actor: str, to: str, *, most: int = 99
+) -> Reply:
+    """Hand a seat of a pause on."""
+    task, token = pair
+    return await scripts.delegate_pause(
+        task,
+        token=token,
+        actor=actor,
+        to=to,
+        most=most,
+        announcement=saying(keys, f"delegated-{actor}-{to}"),
+    )
+
+
+async def escalate(
+    scripts: Scripts,
+    keys: Keys,
+    task: TaskKeys,
+    token: str,
+    *actors: str,
+    number: int = 0,
+    after_ms: int = 0,
+    replaces: bool = False,
+) -> Reply:
+    """Let a pause gain deciders."""
+    return await scripts.escalate_pause(
+        task,
+        token=token,
+        number=number,
+        after_ms=after_ms,
+        replaces=replaces,
+        announcement=saying(keys, f"escalated-{number}"),
+        actors=actors,
     )
 
 

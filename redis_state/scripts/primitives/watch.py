@@ -46,8 +46,16 @@ class WatchScripts(ScriptRunner):
         """OK when."""
 
     @script
-    def claim_due(self, watch: _Watch, *, limit: int, hold_ms: int) -> PendingReply:
-        """OK mark, then entry and when it was due, in turn."""
+    def claim_due(
+        self,
+        watch: _Watch,
+        *,
+        limit: int,
+        hold_ms: int,
+        about: str | None = None,
+        indexed: bool = False,
+    ) -> PendingReply:
+        """OK mark, then entry, when it was due and what the index ``about`` tasks says, in turn."""
 
     @script
     def settle_claim(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from redis_state.scripts.binding import script
 from redis_state.scripts.runner import PendingReply, ScriptRunner
@@ -29,7 +31,7 @@ class TaskScripts(ScriptRunner):
         fields: Mapping[str, bytes],
         *,
         steering: LogKeys,
-        updates: LogKeys,
+        announcement: Announcement,
         children: str,
         write: str,
         ttl_ms: int,
@@ -56,8 +58,9 @@ class TaskScripts(ScriptRunner):
         write: str,
         ttl_ms: int,
         announcement: Announcement,
+        steering: LogKeys,
     ) -> PendingReply:
-        """OK epoch fields | HELD left_ms | DENIED status | MISSING."""
+        """OK epoch fields recorded steered | HELD left_ms | DENIED status | MISSING."""
 
     @script
     def move_task(
@@ -92,6 +95,64 @@ class TaskScripts(ScriptRunner):
         """OK version | STALE version write | DENIED status | LOST epoch | MISSING."""
 
     @script
+    def retry_task(
+        self,
+        keys: TaskKeys,
+        fields: Mapping[str, bytes],
+        *,
+        children: str,
+        expected: Expected,
+        key: str,
+        write: str,
+        ttl_ms: int,
+        announcement: Announcement,
+        dropped: Sequence[str],
+    ) -> PendingReply:
+        """OK version | TAKEN version | STALE version write | DENIED status | MISSING."""
+
+    @script
+    def fork_task(
+        self,
+        keys: TaskKeys,
+        fields: Mapping[str, bytes],
+        *,
+        source: TaskKeys,
+        steering: LogKeys,
+        updates: LogKeys,
+        children: str,
+        write: str,
+        ttl_ms: int,
+        before: int,
+        order: int,
+        copied: Sequence[str],
+        made: Mapping[str, bytes],
+    ) -> PendingReply:
+        """OK version | STALE version | EXPIRED | MISSING."""
+
+    @script
+    def set_attributes(
+        self,
+        keys: TaskKeys,
+        *,
+        mark: bytes,
+        entry: str,
+        attributes: bytes,
+        write: str,
+        lane: LaneState = NO_LANE,
+    ) -> PendingReply:
+        """OK version entries | STALE entries | LOST epoch | REWOUND entries | MISSING."""
+
+    @script
+    def note_running(self, keys: TaskKeys, *, mark: bytes, steps: bytes) -> PendingReply:
+        """OK | LOST epoch | MISSING."""
+
+    @script
+    def begin_note_running(
+        self, keys: TaskKeys, *, mark: bytes, steps: bytes
+    ) -> asyncio.Future[Any]:
+        """Like `note_running`, without waiting for the reply."""
+
+    @script
     def open_pause(
         self,
         keys: TaskKeys,
@@ -103,13 +164,15 @@ class TaskScripts(ScriptRunner):
         note: bytes,
         owner: bytes,
         about: bytes,
+        extra: Mapping[bytes, bytes],
         token_ttl_ms: int,
         keep_ms: int,
         ttl_ms: int,
         announcement: Announcement,
+        before: int | None = None,
         lane: LaneState = NO_LANE,
     ) -> PendingReply:
-        """OK note left_ms entries | DENIED status | LOST epoch | REWOUND entries."""
+        """OK note left_ms entries | DENIED status | LOST epoch | REWOUND entries | EXPIRED."""
 
     @script
     def pause_task(
@@ -140,6 +203,8 @@ class TaskScripts(ScriptRunner):
         claim: str,
         actor: str,
         decision: bytes,
+        approves: bool,
+        vote: bytes,
         note: bytes,
         keep_ms: int,
         ttl_ms: int,
@@ -148,8 +213,37 @@ class TaskScripts(ScriptRunner):
         mark: bytes = b"",
     ) -> PendingReply:
         """OK status attempts | TAKEN by at decision | EXPIRED | HELD left_ms | MISSING |
-        DENIED status | LOST epoch. ``announcement``: of the task's move, else of the decision.
+        DENIED status | LOST epoch | COUNTED approved rejected | REFUSED seat.
+
+        ``announcement``: of the task's move, else of the decision, else of the vote.
         """
+
+    @script
+    def delegate_pause(
+        self,
+        keys: TaskKeys,
+        *,
+        token: str,
+        actor: str,
+        to: str,
+        most: int,
+        announcement: Announcement,
+    ) -> PendingReply:
+        """OK | TAKEN by at decision | EXPIRED | MISSING | DENIED status | REFUSED seat of_to."""
+
+    @script
+    def escalate_pause(
+        self,
+        keys: TaskKeys,
+        *,
+        token: str,
+        number: int,
+        after_ms: int,
+        replaces: bool,
+        announcement: Announcement,
+        actors: Sequence[str],
+    ) -> PendingReply:
+        """OK done | STALE done | HELD left_ms | DENIED state | MISSING."""
 
     # The life of a task
 

@@ -7,6 +7,12 @@ from dataclasses import dataclass
 from typing import Self
 
 from redis_state.models import TaskStatus
+from redis_state.serialization import codec
+
+
+def watch_entry(session_id: str, task_id: str) -> bytes:
+    """Return a task's entry for the watch list."""
+    return codec.encode(["task", session_id, task_id])
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,9 +20,11 @@ class TaskStatusView:
     """A task at one moment. ``left_ms`` is the rest of its owner's lease, 0 without one.
 
     ``ours`` distinguishes a worker's task from one that a host saved. One that is ``isolated`` is
-    not cancelled with its ``parent``. ``waits_for`` is the child whose end it waits for. ``order``
-    distinguishes a task from later ones of its id, ``parent_order`` its parent from later ones of
-    that id.
+    not cancelled with its ``parent``. ``waits_for`` is the child whose end it waits for;
+    ``waits_for_message`` is true while it waits for messages. ``order`` distinguishes a task from
+    later ones of its id, ``parent_order`` its parent from later ones of that id. ``write`` is that
+    of the version. ``retries`` counts how often it was reopened. It is due at ``due_ms``, and is
+    limited under ``key``.
     """
 
     session_id: str
@@ -33,8 +41,13 @@ class TaskStatusView:
     parent_order: int
     isolated: bool
     waits_for: str | None
+    due_ms: int = 0
+    key: str = ""
+    write: str = ""
+    retries: int = 0
     epoch: int = 0
     left_ms: int = 0
+    waits_for_message: bool = False
 
     @classmethod
     def of(
@@ -55,6 +68,9 @@ class TaskStatusView:
             return fields.get(name, b"").decode("utf-8", "surrogatepass") or None
 
         status = TaskStatus(fields["status"].decode())
+        # Of several ways to wait only the last one stands.
+        other = fields.get("waits_for") or fields.get("pause_token")
+        for_message = bool(fields.get("waits_box")) and not other
         return cls(
             session_id,
             task_id,
@@ -70,8 +86,13 @@ class TaskStatusView:
             parent_order=number("parent_order"),
             isolated=fields.get("isolate") == b"1",
             waits_for=text("waits_for") if status is TaskStatus.PAUSED else None,
+            due_ms=number("due"),
+            key=text("flow_key") or "",
+            write=text("write") or "",
+            retries=number("retries"),
             epoch=epoch,
             left_ms=left_ms,
+            waits_for_message=for_message and status is TaskStatus.PAUSED,
         )
 
     @property

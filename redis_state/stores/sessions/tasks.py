@@ -17,12 +17,13 @@ from pydantic import BaseModel
 from redis_state.errors import CorruptState, InvalidField
 from redis_state.models import TaskContextSnapshot, TaskState, TaskStatus, TaskType
 from redis_state.primitives.record import Place, Stored, new_write_id
+from redis_state.primitives.watchlist import WatchList
 from redis_state.scripts import TASK_FIELDS, Fence, ReplyCode, TaskKeys
 from redis_state.serialization import codec
 from redis_state.serialization.fields import choice, moment, validated
 from redis_state.serialization.rows import as_object
 from redis_state.stores.base import Base, ms
-from redis_state.stores.sessions.task_status import TaskStatusView
+from redis_state.stores.sessions.task_status import TaskStatusView, watch_entry
 from redis_state.transport.keys import LONGEST_REMEMBERED
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -32,7 +33,8 @@ _LISTED = ("order", *TASK_FIELDS)
 # What `look_task` returns the values of.
 _LOOKED = (
     *("status", "version", "order", "priority", "crashes", "queue"),
-    *("parent", "isolate", "waits_for", "parent_order", "attempts", "job"),
+    *("parent", "isolate", "waits_for", "parent_order", "attempts", "due", "flow_key"),
+    *("waits_box", "pause_token", "write", "retries", "job"),
 )
 _ACTIVE = TaskStatus.RUNNING.value
 _ENDED = frozenset(status.value for status in TaskStatus if status.is_terminal)
@@ -168,13 +170,19 @@ class TaskStore:
     async def clear(self, session_id: str, task_id: str) -> None:
         """Delete a task and its journal, and end its lease, in one step.
 
-        A worker that runs it can write no more, and none can start it.
+        A worker that runs it can write no more, and none can start it. A sweeper takes a worker's
+        task out of the index.
         """
+        keys = self.keys(session_id, task_id)
+        ours = await self._base.scripts.transport.commands.hexists(keys.task, "job")
         await self._base.scripts.clear_task(
-            self.keys(session_id, task_id),
+            keys,
             children=self._base.keys.children(session_id, task_id),
             lease_ms=self.ttl_ms(_ACTIVE),
         )
+        if ours:
+            watch = WatchList(self._base.scripts, self._base.keys)
+            await watch.put(watch_entry(session_id, task_id), delay_ms=0, sooner=True)
 
     def read(self, session_id: str, task_id: str, record: Stored) -> TaskState:
         """Build a task from its record. Errors: ValueError, KeyError and their like."""

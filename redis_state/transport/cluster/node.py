@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from redis_state.transport.batch import ASKING, Call, Redirect
 from redis_state.transport.cluster.slots import slot_of
-from redis_state.transport.confirming import Mark
+from redis_state.transport.confirming import PLACELESS, Mark
 from redis_state.transport.connections.address import Address, Endpoint
 from redis_state.transport.connections.locator import FixedServer
 from redis_state.transport.connections.protocol import RespProtocol
@@ -36,8 +36,8 @@ class Router(Protocol):
     def drained(self, node: NodeSender) -> None:
         """Release the slots that waited for the replies of a node."""
 
-    def has_slot(self, node: NodeSender, slot: int) -> bool:
-        """Return whether a node has a slot, and simply serves it."""
+    def slots_of(self, node: NodeSender) -> set[int]:
+        """Return the slots that a node has, and simply serves."""
         ...
 
     def in_trouble(self) -> None:
@@ -72,6 +72,8 @@ class NodeSender(Sender):
         self._sharing = self.shares
         self._is_lost = False
         self._mark_number = 0
+        # Where marks were refused since one was written.
+        self._refused_marks: set[int] = set()
         self.address: Address = address
         self.endpoint: Endpoint = (address.options["host"], address.options["port"])
 
@@ -164,13 +166,27 @@ class NodeSender(Sender):
             leading = (ASKING, (0,))
         elif another:
             self._router.in_trouble()
-            for number in range(self._mark_number + 1, self._mark_number + _MARKS):
-                if self._router.has_slot(self, slot_of(str(number))):
-                    self._mark_number = number
-                    tag = str(number).encode()
-                    break
+            found = self._number_elsewhere()
+            if found is None:
+                self._refused_marks.clear()
+                return PLACELESS
+            tag = found
+        else:
+            self._refused_marks.clear()
+        self._refused_marks.add(slot_of(tag))
         mark = packed_mark(prefix + b"{" + tag + b"}")
         return leading[0] + mark, (*leading[1], MARK)
+
+    def _number_elsewhere(self) -> bytes | None:
+        """Find a number in a slot of the node where no mark was refused; None without one."""
+        slots = self._router.slots_of(self) - self._refused_marks
+        if slots:
+            first = self._mark_number + 1
+            for self._mark_number in range(first, first + _MARKS):
+                tag = b"%d" % self._mark_number
+                if slot_of(tag) in slots:
+                    return tag
+        return None
 
     def _refused(self, call: Call, error: Refusal) -> None:
         if error.code in _REDIRECTED and call.slot >= 0:

@@ -170,9 +170,10 @@ class ClusterSender(CallSender):
             detour.release(put_back[detour.slot])
             self._advance(detour)
 
-    def has_slot(self, node: NodeSender, slot: int) -> bool:
-        """Return whether a node has a slot, and simply serves it."""
-        return self._owners[slot] is node and slot not in self._detours
+    def slots_of(self, node: NodeSender) -> set[int]:
+        """Return the slots that a node has, and simply serves."""
+        having = {slot for slot, owner in enumerate(self._owners) if owner is node}
+        return having - self._detours.keys()
 
     def in_trouble(self) -> None:
         """Read who has which slot, again and again until all calls have a node that answers."""

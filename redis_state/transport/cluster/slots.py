@@ -47,34 +47,6 @@ class SlotMap:
         return list(dict.fromkeys(owner for owner in self.owners if owner is not None))
 
 
-class SlotOwner:
-    """The primary that has the slot of a key, looked up before each connection."""
-
-    moves = False
-
-    def __init__(self, address: Address, key: str) -> None:
-        self._address = address
-        self._slot = slot_of(key)
-        self._known = address.endpoints
-
-    async def locate(self) -> Address:
-        """Return the address of the node that has the slot now. Errors: NoConnection."""
-        found = await read_slot_map(self._address, self._known)
-        self._known = tuple(dict.fromkeys((*found.nodes, *self._address.endpoints)))
-        owner = found.owners[self._slot]
-        if owner is None:
-            raise BackendUnavailable(str(self._address), "a slot of the cluster has no node")
-        return self._address.server(owner)
-
-    async def moved(self, address: Address) -> None:
-        """Wait for ever."""
-        del address
-        await asyncio.get_running_loop().create_future()
-
-    async def aclose(self) -> None:
-        """Do nothing: no connection is kept."""
-
-
 async def read_slot_map(address: Address, nodes: Collection[Endpoint]) -> SlotMap:
     """Ask nodes of a cluster, some at a time, until one knows who has which slot.
 

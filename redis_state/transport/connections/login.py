@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Awaitable, Callable
 from importlib import import_module
 from inspect import isawaitable, isclass
+from math import isnan
 from pathlib import Path
+from stat import S_ISREG
 from time import monotonic
 from typing import Any, Final
 
@@ -32,9 +35,15 @@ _RENEW_PART = 0.8
 _UNSAID_S = 60.0
 # How soon a change of a password's file is noticed.
 _FILE_S = 5.0
+# Of a password's file; a token is a few thousand.
+_FILE_BYTES = 1 << 20
 _AGAIN_S = 1.0
 _ANSWER_PART = 0.8
 _SOONEST_S = 0.02
+# What a loop's timer can hold.
+_LATEST_S = 86_400.0
+# How many calls of a provider may be under way that were given up.
+_MOST_STUCK = 8
 
 
 class LoginFailed(RedisConnectionError):
@@ -56,6 +65,8 @@ class Login:
         self._known: Credentials | None = None
         self._due_at = 0.0
         self._asking: asyncio.Task[Credentials] | None = None
+        # Calls of the provider that were given up, and have not ended yet.
+        self._stuck: set[asyncio.Task[Any]] = set()
         # Counts the changes.
         self.version: int = 0
 
@@ -86,7 +97,7 @@ class Login:
         ``accept`` raises BackendError if the server refuses them. The connection stays as it is.
         """
         while True:
-            await asyncio.sleep(max(_SOONEST_S, self._due_at - monotonic()))
+            await asyncio.sleep(min(max(_SOONEST_S, self._due_at - monotonic()), _LATEST_S))
             for _ in range(2):
                 try:
                     fresh = await self.current()
@@ -101,24 +112,41 @@ class Login:
                     # The provider may have been quicker than the server, or slower.
                     log.warning("the login stays as it is: %s", type(error).__name__)
                     self.reject(fresh)
+                except Exception as error:  # noqa: BLE001 - the next one may do
+                    log.warning("the login stays as it is: %s", type(error).__name__)
+                    self.reject(fresh)
+                    break
                 else:
                     used = fresh
                     break
             if monotonic() >= self._due_at:
                 await asyncio.sleep(_AGAIN_S)
 
+    def _forget(self, asked: asyncio.Task[Any]) -> None:
+        self._stuck.discard(asked)
+        if not asked.cancelled():
+            # It was given up: nobody is left to hear of it.
+            asked.exception()
+
     async def _ask(self) -> Credentials:
+        if len(self._stuck) >= _MOST_STUCK:
+            raise LoginFailed(f"{self._named} does not end")
+        # In a task of its own: one that does not end when it is cancelled holds nobody up.
+        asked = asyncio.create_task(_given_by(self._provider), name="redis_state provider")
         try:
-            async with asyncio.timeout(self._limit_s):
-                given = await _given_by(self._provider)
+            await asyncio.wait({asked}, timeout=self._limit_s)
+        finally:
+            if not asked.done():
+                asked.cancel()
+                self._stuck.add(asked)
+                asked.add_done_callback(self._forget)
+        if not asked.done():
+            raise LoginFailed(f"{self._named} gave no credentials within the deadline")
+        try:
+            given = asked.result()
         except LoginFailed:
             raise
-        except TimeoutError:
-            raise LoginFailed(f"{self._named} gave no credentials within the deadline") from None
         except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
-                raise
             # Of the provider's own: for a caller it would be its own end.
             raise LoginFailed(f"{self._named} failed: CancelledError") from None
         except Exception as error:  # noqa: BLE001 - its text may hold what is secret
@@ -140,6 +168,11 @@ def _check(given: Credentials, named: str) -> None:
     parts: list[Any] = [given.password, given.user]
     if not isinstance(parts[0], SecretStr) or not isinstance(parts[1], str | None):
         raise LoginFailed(f"{named} gave a user or a password of a wrong type", final=True)
+    valid_s: Any = given.valid_s
+    if valid_s is not None and (
+        not isinstance(valid_s, float | int) or isinstance(valid_s, bool) or isnan(valid_s)
+    ):
+        raise LoginFailed(f"{named} gave a valid_s that is no number of seconds", final=True)
     try:
         f"{given.user}{given.password.get_secret_value()}".encode()
     except UnicodeEncodeError:
@@ -177,22 +210,19 @@ def provider_in(connection: Any) -> LoginProvider | None:
     return provider if isinstance(provider, LoginProvider) else None
 
 
-async def connect_and_log_in(
-    connection: Any, connect: Callable[[], Awaitable[None]] | None = None
-) -> None:
+async def connect_and_log_in(connection: Any) -> None:
     """Connect; with what the provider gives now, if what it gave before is refused.
 
-    ``connect`` does it in place of the connection's own method. Errors: as redis-py has them.
+    Errors: as redis-py has them.
     """
-    open_it: Callable[[], Awaitable[None]] = connect or connection.connect
     try:
-        await open_it()
+        await connection.connect()
     except RedisError as error:
         provider = provider_in(connection)
         if provider is None or provider.used is None or not _is_refused(error):
             raise
         provider.login.reject(provider.used)
-        await open_it()
+        await connection.connect()
 
 
 def _is_refused(error: BaseException | None) -> bool:
@@ -210,7 +240,7 @@ class PasswordFile:
     async def __call__(self) -> Credentials:
         """Read the file. Errors: LoginFailed names it."""
         try:
-            text = await asyncio.to_thread(self._path.read_text, "utf-8")
+            text = await asyncio.to_thread(_read, self._path)
         except (OSError, ValueError) as error:
             what = f"the password file {self._path} cannot be read: {type(error).__name__}"
             raise LoginFailed(what) from None
@@ -218,6 +248,18 @@ class PasswordFile:
         if not password:
             raise LoginFailed(f"the password file {self._path} is empty")
         return Credentials(SecretStr(password), valid_s=_FILE_S / _RENEW_PART)
+
+
+def _read(path: Path) -> str:
+    """Read a file. Errors: OSError, ValueError; LoginFailed for what is none."""
+    # One that nobody writes to, as a FIFO, would keep the thread.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        if not S_ISREG(os.fstat(descriptor).st_mode):
+            raise LoginFailed(f"the password file {path} is no regular file")
+        return os.read(descriptor, _FILE_BYTES).decode()
+    finally:
+        os.close(descriptor)
 
 
 def provider_of(settings: Settings) -> tuple[Any, str] | None:

@@ -40,8 +40,8 @@ log: logging.Logger = logging.getLogger(__name__)
 
 # Takes the replies of one read together: they are counted before any of them is given away.
 Heard = Callable[[list[Any]], None]
-# Looks at a new connection before it is used.
-Check = Callable[[RedisConnection, str], Awaitable[None]]
+# Looks at a new connection before it is used; returns what its user wants to know of it.
+Check = Callable[[RedisConnection, str], Awaitable[bytes]]
 
 _BUFFER_BYTES = 1 << 16
 _TLS_TRY_S = 0.5
@@ -86,6 +86,8 @@ class RespProtocol(asyncio.BufferedProtocol):
         self.on_writable: Callable[[], None] | None = None
         # It ended because of what the server sent on it: the next one may meet the same.
         self.faulty: bool = False
+        # What the check of the connection returned.
+        self.checked: bytes = b""
         self._paused = False
 
     def renew_login(self, accept: Callable[[tuple[str, ...]], Awaitable[None]]) -> None:
@@ -187,13 +189,14 @@ async def open_protocol(
     """
     connection = address.connection(connect_timeout_s=timeout_s)
     failure: NoConnection
+    checked = b""
     began = monotonic()
     try:
         async with asyncio.timeout(timeout_s):
             await connect_and_log_in(connection)
             stated = await _greet(connection)
             if check is not None:
-                await check(connection, str(address))
+                checked = await check(connection, str(address))
         problem = server_problem(stated)
         if problem is not None:
             failure = BackendUnavailable(str(address), problem, final=True)
@@ -201,7 +204,9 @@ async def open_protocol(
             # It was the primary, or is about to be.
             failure = BackendUnavailable(str(address), "the server is a replica")
         else:
-            return _take_over(connection, hear)
+            protocol = _take_over(connection, hear)
+            protocol.checked = checked
+            return protocol
     except (RedisError, OSError, TimeoutError) as error:
         failure = connect_error(error, str(address), changing=address.login is not None)
         # redis-py 7 and later make such an error of the end of the time, too.

@@ -58,6 +58,8 @@ _NOT_NOW = {
     "NOREPLICAS": "too few replicas follow the server for it to take writes",
     "TRYAGAIN": "the keys of the call are being moved to another node",
 }
+# Refuses writes alone: what the server answers beside it counts.
+ONLY_WRITES = frozenset({"NOREPLICAS"})
 _UNAVAILABLE = ("BUSY",)
 _FULL = {
     "OOM": "out of memory, writes are refused",

@@ -1,19 +1,29 @@
-"""The clean-up of old tasks as a cron job of arq's workers."""
+"""Cron jobs, as arq has them: the clean-up of old tasks is one; and what runs them in a worker."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Protocol
 
 from arq.cron import CronJob, cron
 
-from redis_state.errors import ConfigError
+from redis_state.errors import BackendError, ConfigError
+from redis_state.primitives.lease import Leases, new_owner
+from redis_state.store import RedisStateStore
 from redis_state.worker.arq.job_format import CRON_PREFIX
 
 log: logging.Logger = logging.getLogger(__name__)
+
+
+# How long it is remembered that a worker has a moment of a cron job: clocks differ by less.
+_REMEMBERED_MS = 3_600_000
+# How long a cron job that sets no limit may take.
+_LONGEST_S = 3_600.0
+_AGAIN_S = 1.0
 
 
 class CleansUp(Protocol):
@@ -75,3 +85,65 @@ def copies(jobs: Sequence[CronJob]) -> list[CronJob]:
     if len({job.name for job in jobs}) < len(jobs):
         raise ConfigError("crons: one name is given twice")
     return [replace(job, next_run=None) for job in jobs]
+
+
+class CronRunner:
+    """Run cron jobs at their times: each time in one of the workers that have the job.
+
+    The moment that is due is claimed by a lease of its own. A worker that dies with it leaves it to
+    the next moment.
+    """
+
+    def __init__(self, store: RedisStateStore, jobs: Sequence[CronJob]) -> None:
+        self._jobs = copies(jobs)
+        self._store = store
+        self._leases = Leases(store.base.scripts, keep_ms=_REMEMBERED_MS)
+        self._running: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> None:
+        """Run what is due until cancelled."""
+        now = datetime.now().astimezone()
+        for job in self._jobs:
+            job.calculate_next(now)
+            if job.run_at_startup:
+                job.next_run = now
+        try:
+            while True:
+                self._begin_due()
+                due = min(job.next_run for job in self._jobs if job.next_run is not None)
+                wait_s = (due - datetime.now().astimezone()).total_seconds()
+                await asyncio.sleep(min(max(wait_s, 0.0), _AGAIN_S))
+        finally:
+            for task in self._running:
+                task.cancel()
+            await asyncio.gather(*self._running, return_exceptions=True)
+
+    def _begin_due(self) -> None:
+        now = datetime.now().astimezone()
+        for job in self._jobs:
+            moment = job.next_run
+            if moment is None or moment > now:
+                continue
+            task = asyncio.create_task(self._run(job, moment))
+            self._running.add(task)
+            task.add_done_callback(self._running.discard)
+            job.calculate_next(max(moment, now))
+
+    async def _run(self, job: CronJob, moment: datetime) -> None:
+        try:
+            if await self._is_ours(job, moment):
+                async with asyncio.timeout(job.timeout_s or _LONGEST_S):
+                    await job.coroutine({"job_id": job.name, "job_try": 1})
+        except Exception:
+            log.exception("the cron job %s failed", job.name)
+
+    async def _is_ours(self, job: CronJob, moment: datetime) -> bool:
+        if not job.unique:
+            return True
+        key = self._store.base.keys.cron(job.name, round(moment.timestamp() * 1000))
+        try:
+            held = await self._leases.acquire(key, duration_ms=_REMEMBERED_MS, owner=new_owner())
+        except BackendError as error:
+            log.warning("the cron job %s is left to the next time: %s", job.name, error)
+            return False
+        return held is not None

@@ -93,6 +93,11 @@ class WorkerMetrics(Collector):
             "Writes under an old epoch that the server refused.",
             {(): self.refused()},
         )
+        yield self._counter(
+            "scheduled_tasks",
+            "Tasks that this worker submitted for schedules.",
+            {(): stats.scheduled},
+        )
         yield self._histogram(
             "queue_wait_seconds",
             "Seconds from submitting or resuming to the start.",

@@ -85,6 +85,7 @@ class WorkerStats:
         self.draining: bool = False
         self.taken_over: int = 0
         self.lease_lost: int = 0
+        self.scheduled: int = 0
         self.started: Counter[str] = Counter()
         self.runs: dict[tuple[str, RunOutcome], Histogram] = {}
         self.waits: dict[str, Histogram] = {}

@@ -108,7 +108,7 @@ class Traced(AbstractContextManager["Traced"]):
 
     def _begin(self) -> None:
         api = _api()
-        if api is None:
+        if not is_active():
             return
         kinds = {
             "producer": api.SpanKind.PRODUCER,
@@ -131,6 +131,12 @@ class Traced(AbstractContextManager["Traced"]):
                 set_status_on_exception=False,
             )
         )
+
+
+def is_active() -> bool:
+    """Return whether a tracer is set: without one nobody would receive a span."""
+    api = _api()
+    return api is not None and not isinstance(api.get_tracer_provider(), api.ProxyTracerProvider)
 
 
 def submitting(handler: str, session_id: str, task_id: str, queue: str) -> Traced:

@@ -7,6 +7,11 @@
     PAUSED                   checked again at its deadline; overdue, resolved by its policy
     waits for a child        made ready to run if the child is terminal
     child of one cancelled   cancelled too
+    pause that escalates     gains the deciders that are due
+    not in the index as it is    corrected there
+
+What a worker claimed and never started is found among the claims of its queue, long before a task
+that waits is inspected again.
 
 Every worker sweeps. An entry is claimed for a short time, so that the work is shared and a sweeper
 that dies loses none of it. Each repair may be done twice: the record decides.
@@ -17,10 +22,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import partial
-from typing import Self
+from typing import Any, Self
 
 from redis_state.errors import BackendError
 from redis_state.models import TaskStatus
@@ -29,10 +35,13 @@ from redis_state.serialization import codec
 from redis_state.store import RedisStateStore
 from redis_state.stores.sessions.task_status import TaskStatusView
 from redis_state.transport.keys import WATCH_SHARDS
-from redis_state.worker.arq.job_format import Job
-from redis_state.worker.arq.queue import Queue, QueueState
 from redis_state.worker.observe.stats import WorkerStats
+from redis_state.worker.queue.job import Job
+from redis_state.worker.queue.queue import Queue, QueueState
+from redis_state.worker.recovery.index_repair import IndexRepair
 from redis_state.worker.tasks.children import WITH_PARENT, ChildTasks
+from redis_state.worker.tasks.deciders import escalate_pause, pause_of
+from redis_state.worker.tasks.messages import TaskMessages
 from redis_state.worker.tasks.pauses import expire_pauses
 from redis_state.worker.tasks.transitions import LOOK_LATEST_MS, MAX_CRASHES, TaskTransitions
 
@@ -42,7 +51,11 @@ _HOLD_MS = 1_500
 # However long the pause: a decision whose maker was stopped between the watch list and the record,
 # and died before the queue, is seen by then.
 _LONGEST_PAUSE_MS = 60_000
+# A task that waits for so long that nobody waits for it.
+_LONGEST_DELAY_MS = 3_600_000
 _TROUBLE_MS = 30_000
+# Until a terminal task is inspected again that the index did not have as it ended.
+_AGAIN_MS = 1_000
 # Between two rounds of which the first had all hands full.
 _NEXT_S = 0.05
 
@@ -55,7 +68,8 @@ class SweepReport:
     that never started them. ``taken_over`` ones were left by a dead worker. ``expired`` ones were
     paused beyond their deadline. ``failed`` ones had too many workers die with them. ``dropped``
     ones are terminal or deleted. ``woken`` ones waited for a child that is terminal.
-    ``parent_cancelled`` ones were unfinished when their parent was cancelled.
+    ``parent_cancelled`` ones were unfinished when their parent was cancelled. ``escalated`` counts
+    the escalations of pauses.
     """
 
     looked: int = 0
@@ -67,6 +81,7 @@ class SweepReport:
     dropped: int = 0
     woken: int = 0
     parent_cancelled: int = 0
+    escalated: int = 0
 
     def __iadd__(self, other: SweepReport) -> Self:
         for each in fields(self):
@@ -80,7 +95,8 @@ class Sweeper:
     ``lease_ms`` is that of the workers: what a dead one had picked or run is given to another
     within its length and two seconds. ``limit`` bounds a round: so many entries of each of 16
     shards. A task goes to the queue that it was submitted to; ``queue`` names that of a task which
-    does not say.
+    does not say. The claims of ``queues`` are inspected. With ``often``, each task that waits is
+    inspected as often as that: for workers whose claims are not listed, arq's own.
     """
 
     def __init__(
@@ -91,6 +107,8 @@ class Sweeper:
         lease_ms: int = 10_000,
         max_crashes: int = MAX_CRASHES,
         limit: int = 32,
+        queues: Sequence[str] | None = None,
+        often: bool = False,
     ) -> None:
         self.totals: SweepReport = SweepReport()
         self._store = store
@@ -100,10 +118,15 @@ class Sweeper:
         # Together with the time between two rounds these stay below a lease and two seconds.
         self._patience_ms = min(max(lease_ms // 4, 100), 2_500)
         self._waiting_ms = 2 * self._patience_ms
+        self._longest_ms = self._waiting_ms if often else _LONGEST_PAUSE_MS
+        # Up to when the claims of each queue have been inspected, by the server's clock.
+        self._inspected = dict.fromkeys([queue.name] if queues is None else queues, 0)
         self._watch = WatchList(store.base.scripts, store.base.keys)
         self._transitions = TaskTransitions(store)
         # Without the queue: what it wakes is queued with all else that waits.
         self._children = ChildTasks(store)
+        self._messages = TaskMessages(store)
+        self._index = IndexRepair(store)
 
     @property
     def pause_s(self) -> float:
@@ -122,43 +145,122 @@ class Sweeper:
         not settled then is due again soon.
         """
         report = SweepReport()
-        claims = await self._watch.claim_due(limit=self._limit, hold_ms=_HOLD_MS)
-        if claims:
-            try:
+        claims, listed = await asyncio.gather(
+            self._watch.claim_due(limit=self._limit, hold_ms=_HOLD_MS),
+            self._list_claimed(),
+        )
+        try:
+            if claims:
                 await self._sweep(claims, report)
-            finally:
-                self.totals += report
+            if isinstance(listed, BackendError):
+                raise listed
+            if listed:
+                await self._release(listed, report)
+        finally:
+            self.totals += report
         return report
+
+    async def _list_claimed(self) -> list[tuple[str, str]] | BackendError:
+        """List what was claimed long enough ago, from the queues that are served here.
+
+        An unreachable queue is an error for later: the watch list may be on another server.
+        """
+        listed: list[tuple[str, str]] = []
+        try:
+            found = await asyncio.gather(
+                *(
+                    self._queue.old_claims(queue, after=after, patience_ms=self._patience_ms)
+                    for queue, after in self._inspected.items()
+                )
+            )
+        except BackendError as error:
+            return error
+        for queue, (inspected, tasks) in zip(list(self._inspected), found, strict=True):
+            self._inspected[queue] = inspected
+            listed += tasks
+        return listed
+
+    async def _release(self, tasks: Sequence[tuple[str, str]], report: SweepReport) -> None:
+        """Queue what was claimed and not started. What fails here is found by the watch list."""
+        found = await asyncio.gather(*(self._store.tasks.look(*task) for task in tasks))
+        waiting = [
+            Job.of(task)
+            for task in found
+            if task is not None and task.ours and task.status is TaskStatus.PENDING
+        ]
+        for how in await self._queue.ensure_queued(waiting, patience_ms=self._patience_ms):
+            report.released += how is QueueState.RELEASED
+            report.requeued += how is QueueState.QUEUED
 
     async def _sweep(self, claims: Sequence[WatchClaim], report: SweepReport) -> None:
         report.looked += len(claims)
         waiting: list[tuple[WatchClaim, TaskStatusView]] = []
-        judge = partial(self._judge, waiting=waiting, report=report)
+        ended: list[tuple[WatchClaim, TaskStatusView]] = []
+        judge = partial(self._judge, waiting=waiting, ended=ended, report=report)
         # Before the queue is read, which may be on another, unreachable server.
         report.dropped += await self._watch.inspect(claims, judge, trouble_ms=_TROUBLE_MS)
         await self._watch.settle(await self._queue_up(waiting, report))
+        await self._free_permits(ended)
+
+    async def _free_permits(self, ended: Sequence[tuple[WatchClaim, TaskStatusView]]) -> None:
+        """End what is left of the claims of tasks that have ended: their workers may have died."""
+        by_queue: defaultdict[str | None, list[tuple[str, str]]] = defaultdict(list)
+        for _, task in ended:
+            by_queue[task.queue].append((task.session_id, task.task_id))
+        if by_queue:
+            before_ms = min(_claimed_ms(claim) for claim, _ in ended)
+            for queue, tasks in by_queue.items():
+                await self._queue.drop_claims(queue, tasks, before_ms=before_ms)
 
     async def _judge(
         self,
         claim: WatchClaim,
         *,
         waiting: list[tuple[WatchClaim, TaskStatusView]],
+        ended: list[tuple[WatchClaim, TaskStatusView]],
         report: SweepReport,
     ) -> int | Fate:
         try:
-            task = _task_of(claim.entry)
+            entry = codec.decode(claim.entry)
         except codec.DecodeError:
             log.warning("an entry of the watch list cannot be read")
             return Fate.OUT
+        task, pause_id = _task_of(entry), pause_of(entry)
+        if pause_id is not None:
+            made, verdict = await escalate_pause(self._store, pause_id)
+            report.escalated += made
+            return verdict
         if task is None:
             return Fate.LEFT
+        fate, status_view = await self._inspect(claim, task, waiting, report)
+        indexed = await self._index.settle(claim, task, status_view)
+        if fate is not Fate.OUT or status_view is None:
+            return fate
+        # Only an entry whose task is in the index as it ended is removed.
+        if claim.again and not indexed:
+            return _AGAIN_MS
+        if status_view.ours:
+            ended.append((claim, status_view))
+        return fate
+
+    async def _inspect(
+        self,
+        claim: WatchClaim,
+        task: tuple[str, str],
+        waiting: list[tuple[WatchClaim, TaskStatusView]],
+        report: SweepReport,
+    ) -> tuple[int | Fate, TaskStatusView | None]:
         status_view = await self._settle_family(task, report)
         if status_view is not None and status_view.ours and status_view.status is TaskStatus.PAUSED:
             for_child = status_view.waits_for is not None
-            left_ms = await expire_pauses(self._store, *task)
+            by_message = status_view.waits_for_message
+            expire = self._messages.expire if by_message else partial(expire_pauses, self._store)
+            left_ms = await expire(*task)
             status_view = await self._store.tasks.look(*task)
             if status_view is not None and status_view.status is TaskStatus.PAUSED:
-                return min(left_ms or _LONGEST_PAUSE_MS, _LONGEST_PAUSE_MS)
+                age_ms = _claimed_ms(claim) - status_view.order // 1000
+                longest_ms = max(_LONGEST_PAUSE_MS, min(age_ms // 2, _LONGEST_DELAY_MS))
+                return min(left_ms or longest_ms, longest_ms), status_view
             report.expired += not for_child
         elif (
             status_view is not None
@@ -170,12 +272,12 @@ class Sweeper:
             )
             status_view = await self._store.tasks.look(*task)
         if status_view is None or not status_view.ours or status_view.status.is_terminal:
-            return Fate.OUT
+            return Fate.OUT, status_view
         if status_view.status is TaskStatus.RUNNING and status_view.left_ms:
-            return min(status_view.left_ms + 1, LOOK_LATEST_MS)
+            return min(status_view.left_ms + 1, LOOK_LATEST_MS), status_view
         # The queue must have it.
         waiting.append((claim, status_view))
-        return Fate.LEFT
+        return Fate.LEFT, status_view
 
     async def _settle_family(
         self, task: tuple[str, str], report: SweepReport
@@ -207,22 +309,42 @@ class Sweeper:
             report.taken_over += how is QueueState.QUEUED and job.orphan
             report.requeued += how is QueueState.QUEUED and not job.orphan
         return [
-            (claim, self._patience_ms if how is QueueState.CLAIMED else self._waiting_ms)
-            for (claim, _), how in zip(waiting, mended, strict=True)
+            (claim, self._patience_ms if how is QueueState.CLAIMED else self._next_ms(claim, task))
+            for (claim, task), how in zip(waiting, mended, strict=True)
         ]
+
+    def _next_ms(self, claim: WatchClaim, task: TaskStatusView) -> int:
+        """Return when a task that waits is inspected again: the later, the longer it is there.
+
+        What a worker claims and does not start is seen among the claims. So this is only for a
+        job that the queue has lost, and a long queue costs little.
+        """
+        claimed_ms = _claimed_ms(claim)
+        if task.due_ms > claimed_ms:
+            return max(self._waiting_ms, min(task.due_ms - claimed_ms, _LONGEST_DELAY_MS))
+        age_ms = claimed_ms - task.order // 1000
+        return max(self._waiting_ms, min(age_ms // 2, self._longest_ms))
 
 
 async def sweep_regularly(
     store: RedisStateStore,
     *,
-    queue: str,
+    queues: Sequence[str],
     lease_s: float,
     max_crashes: int = MAX_CRASHES,
     stats: WorkerStats | None = None,
+    often: bool = False,
 ) -> None:
     """Sweep until cancelled. Any trouble with the servers is survived."""
-    jobs = Queue(store.settings, name=queue)
-    sweeper = Sweeper(store, jobs, lease_ms=round(lease_s * 1000), max_crashes=max_crashes)
+    jobs = Queue(store, name=queues[0])
+    sweeper = Sweeper(
+        store,
+        jobs,
+        lease_ms=round(lease_s * 1000),
+        max_crashes=max_crashes,
+        queues=queues,
+        often=often,
+    )
     failing = False
     try:
         while True:
@@ -244,9 +366,14 @@ async def sweep_regularly(
         await jobs.aclose()
 
 
-def _task_of(entry: bytes) -> tuple[str, str] | None:
-    """Read an entry as `watch_entry` wrote it; None for one of another kind."""
-    match codec.decode(entry):
+def _claimed_ms(claim: WatchClaim) -> int:
+    """Return when an entry was claimed, by the server's clock."""
+    return round(float(claim.mark)) - _HOLD_MS
+
+
+def _task_of(entry: Any) -> tuple[str, str] | None:
+    """Return the task of a decoded entry; None for one of another kind."""
+    match entry:
         case ["task", str(session_id), str(task_id)]:
             return session_id, task_id
         case _:

@@ -18,7 +18,8 @@ from typing import Any
 
 from redis_state.worker.tasks.journal import StepNote
 
-_CALLED = ("step:", "pause:", "child:")
+# What has an order. Attributes, updates and messages may be added anywhere.
+CALLS = ("step:", "pause:", "child:")
 
 
 class CallOrder:
@@ -74,7 +75,7 @@ def _numbered(journal: Mapping[str, Any]) -> list[tuple[int, str]]:
         number = None
         if isinstance(note, StepNote):
             number = note.number
-        elif entry.startswith(_CALLED) and isinstance(note, dict):
+        elif entry.startswith(CALLS) and isinstance(note, dict):
             number = note.get("number")  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
         if isinstance(number, int):
             found.append((number, entry))

@@ -36,6 +36,7 @@ from redis_state.models import (
     TaskStatus,
     TaskType,
 )
+from redis_state.models.attributes import Attributes, check_attributes
 from redis_state.primitives.record import new_write_id
 from redis_state.primitives.watchlist import WatchList
 from redis_state.scripts import Reply, ReplyCode, TaskKeys, raw, topic_text
@@ -43,9 +44,9 @@ from redis_state.serialization import codec
 from redis_state.serialization.rows import as_object
 from redis_state.store import RedisStateStore
 from redis_state.stores.sessions.tasks import move_fields
-from redis_state.worker.arq.job_format import Job
-from redis_state.worker.arq.queue import Queue, put_now
 from redis_state.worker.observe import tracing as telemetry
+from redis_state.worker.queue.job import Job
+from redis_state.worker.queue.queue import Queue
 from redis_state.worker.tasks.journal import state_of
 from redis_state.worker.tasks.moves import (
     announcement,
@@ -85,6 +86,7 @@ class SpawnOptions(TypedDict, total=False):
     priority: int
     task_type: TaskType
     description: str | None
+    attributes: Attributes
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +100,7 @@ class SpawnRequest:
     priority: int
     task_type: TaskType
     description: str | None
+    attributes: Attributes
 
     @property
     def asks(self) -> str:
@@ -122,6 +125,7 @@ class SpawnRequest:
             priority=options.get("priority", started.state.priority),
             task_type=options.get("task_type", TaskType.BACKGROUND),
             description=options.get("description"),
+            attributes=check_attributes("attributes", options.get("attributes", {})),
         )
 
 
@@ -134,12 +138,18 @@ class ChildTasks:
     def __init__(self, store: RedisStateStore, queue: Queue | None = None) -> None:
         self._store = store
         self._scripts = store.base.scripts
-        self._queue = queue
+        self.queue: Queue | None = queue
         self._transitions = TaskTransitions(store)
         self._watch = WatchList(store.base.scripts, store.base.keys)
 
     async def spawn(
-        self, started: StartedRun, entry: str, requested: SpawnRequest, lane: Lane | None = None
+        self,
+        started: StartedRun,
+        entry: str,
+        requested: SpawnRequest,
+        lane: Lane | None = None,
+        *,
+        place: int = 0,
     ) -> ChildTask:
         """Write a child down, once per entry of the parent's journal, and queue it.
 
@@ -167,7 +177,7 @@ class ChildTasks:
             trace_id=trace_id,
             description=requested.description,
         )
-        queue = requested.queue or (self._queue.name if self._queue else None)
+        queue = requested.queue or (self.queue.name if self.queue else None)
         with telemetry.submitting(
             requested.handler, parent.session_id, child_id, queue or ""
         ) as span:
@@ -177,6 +187,7 @@ class ChildTasks:
                 task_input=requested.task_input,
                 queue=queue,
                 trace=span.carrier,
+                attributes=requested.attributes,
             )
             fields |= {
                 "parent": raw(parent.task_id),
@@ -187,12 +198,14 @@ class ChildTasks:
                     "task": child_id,
                     "asks": requested.asks,
                     "number": started.order.number(entry),
+                    "place": place,
                 }
             )
-            if await self._write(started, entry, state, fields, note, lane=lane):
+            if await self._write(
+                started, entry, state, fields, note, requested=requested, lane=lane
+            ):
                 await self._put(Job(parent.session_id, child_id, 0, requested.priority, queue))
-        place = entry.partition(":")[2]
-        return ChildTask(parent.session_id, child_id, parent.task_id, place)
+        return ChildTask(parent.session_id, child_id, parent.task_id, entry.partition(":")[2])
 
     async def join(self, started: StartedRun, child_id: str) -> dict[str, Any] | None:
         """Return the end of a terminal child; otherwise make the task wait for it, and return None.
@@ -210,12 +223,13 @@ class ChildTasks:
             if child.status.is_terminal:
                 return recorded_end(child)
             await self._transitions.inspect_soon(session_id, task_id)
+            write = new_write_id()
             reply = await self._scripts.join_task(
                 self._keys(session_id, task_id),
                 move_fields(TaskStatus.PAUSED) | {"crashes": b"0"} | started.meter.fields(),
                 child=self._keys(session_id, child_id),
                 mark=started.replay.mark,
-                write=new_write_id(),
+                write=write,
                 ttl_ms=self._store.tasks.ttl_ms(TaskStatus.PAUSED.value),
                 announcement=announcement(
                     self._store,
@@ -224,6 +238,8 @@ class ChildTasks:
                 ),
             )
             if reply.word is ReplyCode.OK:
+                version = int(reply.facts[0])
+                self._transitions.note_move(parent, TaskStatus.PAUSED, version=version, write=write)
                 return None
             if reply.word not in (ReplyCode.AGAIN, ReplyCode.MISSING):
                 raise_refused(reply, parent, run=started.replay, wanted="PAUSED")
@@ -255,18 +271,20 @@ class ChildTasks:
         state = await self._store.tasks.load(session_id, task_id)
         if state is None:
             return False
-        update = status_update(state, TaskStatus.PENDING, child=child_id)
+        update, write = status_update(state, TaskStatus.PENDING, child=child_id), new_write_id()
         reply = await self._scripts.wake_task(
             self._keys(session_id, task_id),
             move_fields(TaskStatus.PENDING),
             child=self._keys(session_id, child_id),
-            write=new_write_id(),
+            write=write,
             ttl_ms=self._store.tasks.ttl_ms(TaskStatus.PENDING.value),
             announcement=announcement(self._store, update),
         )
         if reply.word is not ReplyCode.OK:
             return False
-        await self._put(Job.of(status_view))
+        version = int(reply.facts[0])
+        self._transitions.note_move(state, TaskStatus.PENDING, version=version, write=write)
+        await self._put(Job.ready(status_view))
         return True
 
     async def parent_cancelled(self, session_id: str, parent: str, *, order: int) -> bool:
@@ -284,11 +302,16 @@ class ChildTasks:
     async def cancel_with(
         self, session_id: str, task_id: str, parent: str, *, reason: str, hard: bool = False
     ) -> None:
-        """Cancel a child whose parent was cancelled. The same event however often it is sent."""
+        """Cancel a child whose parent was cancelled. The same event however often it is sent.
+
+        A child that was reopened since gets another one.
+        """
+        child = await self._store.tasks.look(session_id, task_id)
+        reopened = [child.retries] if child is not None and child.retries else []
         event = SteeringEvent(
             session_id=session_id,
             task_id=task_id,
-            event_id=codec.fingerprint("cancelled with", session_id, parent, task_id),
+            event_id=codec.fingerprint("cancelled with", session_id, parent, task_id, *reopened),
             event_type=SteeringEventType.CANCEL,
             payload={"reason": reason, "hard": hard},
             source=f"task:{parent}",
@@ -380,6 +403,7 @@ class ChildTasks:
         fields: dict[str, bytes],
         note: bytes,
         *,
+        requested: SpawnRequest,
         lane: Lane | None,
     ) -> bool:
         """Write a child; return whether it was new."""
@@ -407,17 +431,23 @@ class ChildTasks:
         # One that an earlier run has spawned is on the list, or over.
         reply = await spawn(0) if entry in started.journal else None
         if reply is None or reply.word is ReplyCode.EXPIRED:
-            reply = await self._transitions.cover(state, spawn)
+            reply = await self._transitions.cover(
+                state,
+                spawn,
+                write=write,
+                handler=requested.handler,
+                attributes=requested.attributes,
+            )
         raise_refused(reply, parent, run=started.replay, wanted="spawning")
         started.replay.learn(reply, 1, entry, what=parent.task_id)
         return reply.word is ReplyCode.OK
 
     async def _put(self, job: Job) -> None:
         """Queue a task for which a sweeper stands in."""
-        if self._queue is None:
+        if self.queue is None:
             return
         try:
-            await put_now(self._queue, job, self._store.transport.commands.time())
+            await self.queue.put(job)
         except BackendError as error:
             log.warning("task %s is left to a sweeper: %s", job.task_id, error)
 

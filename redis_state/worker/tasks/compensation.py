@@ -358,6 +358,16 @@ def compensations_of(journal: Mapping[str, Any]) -> list[Compensation]:
     return [one for _, one in sorted(found, key=lambda numbered: numbered[0])]
 
 
+def is_undone(journal: Mapping[str, Any]) -> bool:
+    """Return whether a task has failed and all its compensations have ended."""
+    failing = _Failing.of(journal)
+    return failing is not None and all(
+        one.state != "registered"
+        for one in compensations_of(journal)
+        if failing.status is TaskStatus.FAILED or one.on_cancel
+    )
+
+
 def _name_of(undo: Callable[..., Any]) -> str:
     # A partial, say, has the name of what it calls.
     return getattr(undo, "__name__", "") or getattr(getattr(undo, "func", None), "__name__", "")

@@ -7,7 +7,7 @@ the handler. It holds no right: the secret that the tokens of pauses are made fr
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -117,15 +117,9 @@ async def _whole(journals: Journals, keys: Any, entry: str, note: Any) -> Any:
 def _written(note: Any) -> Any:
     if not isinstance(note, StepNote):
         return note
-    return {
-        "version": note.version,
-        "epoch": note.epoch,
-        "at_ms": note.at_ms,
-        "checkpoint": note.checkpoint,
-        "size": note.size,
-        "number": note.number,
-        "result": note.result,
-    }
+    kept = asdict(note)
+    del kept["chunks"], kept["sha256"]
+    return kept
 
 
 def _read(entry: str, note: Any) -> Any:

@@ -17,14 +17,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import aclosing, suppress
 from contextvars import ContextVar
 from functools import partial
 from typing import NoReturn
 
 from redis_state import limits
-from redis_state.errors import BackendError, CursorGap, LeaseLost
+from redis_state.errors import BackendError, CursorGap, InvalidField, LeaseLost
 from redis_state.models import SteeringEvent, SteeringEventType
 from redis_state.primitives.signal import Row
 from redis_state.store import RedisStateStore
@@ -35,9 +35,17 @@ from redis_state.worker.tasks.replay import Lane, Replay, SteeringRow
 log: logging.Logger = logging.getLogger(__name__)
 
 _AGAIN_S = 1.0
+# A run that ends before, without a checkpoint, need not subscribe.
+_FOLLOW_AFTER_S = 0.05
 
 # True in the asyncio task that runs compensations: what has ended the handler does not end it.
 UNDOING: ContextVar[bool] = ContextVar("redis_state_undoing", default=False)
+
+
+def refuse_in_undo(field: str) -> None:
+    """Refuse what waits in a compensation. Errors: InvalidField."""
+    if UNDOING.get():
+        raise InvalidField(field, "an undo cannot wait: its task ends after it")
 
 
 class TaskCancelled(BaseException):
@@ -64,6 +72,7 @@ class Inbox:
         replay: Replay,
         on_hard_cancel: Callable[[], None],
         on_priority: Callable[[int], None],
+        void: Iterable[str] = (),
     ) -> None:
         self._store = store
         self._replay = replay
@@ -73,7 +82,8 @@ class Inbox:
         self._after = after
         self._on_hard_cancel = on_hard_cancel
         self._on_priority = on_priority
-        self._received: set[str] = set()
+        # Events of before the task was reopened, which steer it no more, count as received.
+        self._received: set[str] = set(void)
         self._waiting: deque[SteeringEvent] = deque()
         # Taken by a call that was cancelled before it returned.
         self._returned: list[SteeringEvent] = []
@@ -85,6 +95,8 @@ class Inbox:
         self._over: BaseException | None = None
         # Deliveries that are being recorded, and what records one of them again.
         self._recording: dict[asyncio.Task[None], Callable[[], Awaitable[None]]] = {}
+        self._starting: asyncio.TimerHandle | None = None
+        self._follower: asyncio.Task[None] | None = None
         # Returns the lane of the caller that takes events.
         self.lane: Callable[[], Lane] = partial(replay.named, "")
         # Called at each checkpoint, with the steps and updates that are about to begin.
@@ -125,6 +137,7 @@ class Inbox:
         Recorded when it returns. In a replay it returns at once what it returned before. Errors:
         TaskCancelled.
         """
+        self._follow_now()
         lane = self.lane()
         if timeout_s is not None and not lane.is_due and lane.passes():
             return []
@@ -178,6 +191,8 @@ class Inbox:
             if rehearsal is not None:
                 rehearsal.move()
             return
+        if self._follower is None:
+            self._follow_now()
         self.raise_if_over()
         await self._open.wait()
         if self._recording:
@@ -191,6 +206,7 @@ class Inbox:
         """Wait until the run has ended, and raise the reason. Errors: TaskCancelled, LeaseLost."""
         if self._replay.rehearsal is not None:
             await self._replay.rehearsal.end("inbox")
+        self._follow_now()
         while True:
             self.raise_if_over()
             self._arrived.clear()
@@ -221,6 +237,23 @@ class Inbox:
             self._after = page.cursor
             if page.at_end:
                 return
+
+    def begin_following(self) -> None:
+        """Receive what arrives from now on: after a moment, or from the first checkpoint on."""
+        self._starting = asyncio.get_running_loop().call_later(_FOLLOW_AFTER_S, self._follow_now)
+
+    async def end_following(self) -> None:
+        """Receive nothing more."""
+        if self._starting is not None:
+            self._starting.cancel()
+        if self._follower is not None:
+            self._follower.cancel()
+            await asyncio.wait({self._follower})
+
+    def _follow_now(self) -> None:
+        if self._starting is not None and self._follower is None:
+            self._starting.cancel()
+            self._follower = asyncio.create_task(self.follow())
 
     async def follow(self) -> None:
         """Receive what arrives from now on, until cancelled."""

@@ -1,14 +1,16 @@
 """The journal of a task: the records of its runs, which later runs find instead of repeating work.
 
 A step's record is a row of JSON that the script makes: its version (1 for the task's first record),
-epoch, the server's time, whether it is a checkpoint, and its result. A result
-that is too large is kept in chunks beside its record, in the same hash. So it expires with the
-journal, and the journal with the task, whatever crashes.
+epoch, the server's time, whether it is a checkpoint, facts about it, and its result. The facts
+are the result's size, chunks and digest, the step's place in the handler, for how many ms it ran,
+and its attempts. A result that is too large is kept in chunks beside its record, in the same hash.
+So it expires with the journal, and the journal with the task, whatever crashes.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -24,7 +26,9 @@ INLINE_BYTES = CHUNK_BYTES
 
 _STEP = "step:"
 # What a handler asks for again in each run; other kinds of notes have rules of their own.
-_ASKED_FOR = (_STEP, "pause:", "child:")
+_CHILD = "child:"
+_ASKED_FOR = (_STEP, "pause:", _CHILD, "signal:", "request:")
+_JOIN = re.compile("[:/]join ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +36,8 @@ class StepNote:
     """A step's note. Its result is there, unless it stands in ``chunks`` of their own.
 
     ``number`` is that of the call, see `CallOrder`; None where the order of calls means nothing.
+    ``place`` counts what the handler did before, ``took_ms`` is how long the step ran with all its
+    ``attempts``; 0 where an earlier version of the library recorded it.
     """
 
     version: int
@@ -43,6 +49,9 @@ class StepNote:
     sha256: str = field(repr=False)
     result: Any = field(repr=False)
     number: int | None = None
+    place: int = 0
+    took_ms: int = 0
+    attempts: int = 0
 
 
 class Journals:
@@ -81,11 +90,13 @@ class Journals:
         checkpoint: bool = False,
         inline_bytes: int = INLINE_BYTES,
         number: int | None = None,
+        about: tuple[int, int, int] = (0, 0, 0),
     ) -> tuple[StepNote, Any]:
         """Record a step's result, once; return the recorded entry, and its result.
 
         A result of more than ``inline_bytes`` is written in chunks first, each under the lease; a
         crash in between leaves chunks that the next attempt overwrites and the task's end removes.
+        ``about`` is the step's place, for how many ms it ran, and its attempts.
         Errors: LeaseLost; JournalRewound; InvalidTransition if the task is gone; StoreFull.
         """
         data = codec.encode(result)
@@ -98,7 +109,7 @@ class Journals:
             entry=entry,
             checkpoint=checkpoint,
             chunks=chunks,
-            about=codec.encode([len(data), chunks, sha256, *_if_any(number)]),
+            about=codec.encode([len(data), chunks, sha256, number, *about]),
             result=b"null" if large else data,
             lane=state_of(lane),
         )
@@ -156,16 +167,31 @@ def part_name(entry: str, number: int) -> bytes:
 def read_step(data: bytes) -> StepNote:
     """Read a step's note. Errors: ValueError."""
     version, epoch, at_ms, checkpoint, about, result = unpack(data, 6)
-    # Later versions may append values, and earlier ones wrote no number.
-    size, chunks, sha256 = about[:3]
-    number = next(iter(about[3:]), None)
-    return StepNote(version, epoch, at_ms, checkpoint, size, chunks, sha256, result, number)
+    # Earlier versions wrote no more than the first three.
+    size, chunks, sha256, *more = about
+    number, place, took_ms, attempts = (more + [None, 0, 0, 0][len(more) :])[:4]
+    return StepNote(
+        *(version, epoch, at_ms, checkpoint, size, chunks, sha256, result),
+        *(number, place, took_ms, attempts),
+    )
 
 
 def steps_of(journal: Mapping[str, Any]) -> list[tuple[str, StepNote]]:
     """List the steps of a journal in the order of their records."""
     steps = [(entry, note) for entry, note in journal.items() if isinstance(note, StepNote)]
     return sorted(steps, key=lambda named: named[1].version)
+
+
+def joined_child(entry: str, journal: Mapping[str, Any]) -> str | None:
+    """Return the entry of the child whose end a step records; None for any other step.
+
+    Names may hold anything: what counts is that the journal has that child.
+    """
+    for found in _JOIN.finditer(entry):
+        child = _CHILD + entry[found.end() :].rpartition("#")[0].replace("##", "#")
+        if child in journal:
+            return child
+    return None
 
 
 def without_result(note: StepNote) -> StepNote:
@@ -185,10 +211,6 @@ def unvisited(recorded: Collection[str], requested: Collection[str]) -> list[str
         and entry not in requested
         and not any(outer in recorded for outer in _outer_steps(entry))
     )
-
-
-def _if_any(number: int | None) -> tuple[int, ...]:
-    return () if number is None else (number,)
 
 
 def _outer_steps(entry: str) -> Iterable[str]:

@@ -8,9 +8,11 @@ from typing import Any
 
 from redis_state.errors import InvalidTransition
 from redis_state.models import StateUpdate, TaskState, TaskStatus, UpdateType
+from redis_state.models.attributes import Attributes
 from redis_state.scripts import Announcement, Reply, ReplyCode, raw
 from redis_state.serialization import codec
 from redis_state.store import RedisStateStore
+from redis_state.stores.sessions.task_status import watch_entry as watch_entry  # noqa: PLC0414
 from redis_state.stores.sessions.tasks import microseconds, task_fields
 from redis_state.worker.tasks.replay import Replay
 
@@ -22,20 +24,21 @@ def new_fields(
     task_input: Any,
     queue: str | None,
     trace: Mapping[str, str] | None,
+    due_ms: int | None = None,
+    key: str = "",
+    attributes: Attributes | None = None,
 ) -> dict[str, bytes]:
     """Write a new task as its record's fields, with a secret of its own."""
     job = {"handler": handler, "input": task_input, "secret": secrets.token_urlsafe(32)}
     fields = task_fields(state) | ({"queue": raw(queue)} if queue else {})
+    fields |= {"due": b"%d" % due_ms} if due_ms else {}
+    fields |= {"flow_key": raw(key)} if key else {}
+    fields |= {"attributes": codec.canonical(attributes)} if attributes else {}
     return fields | {
         "job": codec.encode(job | ({"trace": trace} if trace else {})),
         "finished": b"0",
         "updated_at": str(microseconds(state.updated_at)).encode(),
     }
-
-
-def watch_entry(session_id: str, task_id: str) -> bytes:
-    """Return a task's entry for the watch list."""
-    return codec.encode(["task", session_id, task_id])
 
 
 def announcement(

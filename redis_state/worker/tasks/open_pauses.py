@@ -17,7 +17,9 @@ from redis_state.store import RedisStateStore
 from redis_state.transport.clock import ms_of
 from redis_state.transport.commands import Commands
 from redis_state.transport.keys import pause_id_of
+from redis_state.worker.tasks.ballots import Decider, Escalation, deciders_of, escalations_of
 from redis_state.worker.tasks.pause_model import token_of
+from redis_state.worker.tasks.pause_tokens import find_pause
 
 Fields: TypeAlias = dict[str, Any]
 
@@ -33,7 +35,10 @@ class OpenPause:
 
     ``pause_id`` names it for everybody and is what its CHECKPOINT update carries. It and ``token``
     are None for one that was not to be revealed. ``on_timeout`` is what happens at
-    ``expires_at``: ``"fail"``, ``"reject"``, or ``"resume"`` with ``default``.
+    ``expires_at``: ``"fail"``, ``"reject"``, or ``"resume"`` with ``default``. ``schema`` is the
+    form of an approval's value, a JSON schema. ``deciders`` are those who are named to decide it:
+    none if nobody is. It needs so many ``approvals``. So many ``rejections`` reject it, or those
+    that make the approvals impossible. Values of votes are not listed.
     """
 
     session_id: str
@@ -48,13 +53,35 @@ class OpenPause:
     default: Any = field(repr=False)
     token: str | None = field(repr=False)
     pause_id: str | None = None
+    schema: dict[str, Any] | None = field(default=None, repr=False)
+    approvals: int = 1
+    rejections: int | None = None
+    deciders: tuple[Decider, ...] = ()
+    escalations: tuple[Escalation, ...] = ()
+
+    def may_decide(self, actor: str) -> bool:
+        """Return whether an actor may decide it now: is named and has no vote, or none is."""
+        return not self.deciders or any(
+            each.name == actor and each.state == "open" for each in self.deciders
+        )
 
 
 async def list_open_pauses(
-    store: RedisStateStore, session_id: str | None = None, *, tag: str | None = None
+    store: RedisStateStore,
+    session_id: str | None = None,
+    *,
+    tag: str | None = None,
+    decider: str | None = None,
 ) -> list[OpenPause]:
     """List the open pauses of a session, or of all, the first opened first."""
-    return await _Reading(store, session_id).read(tag)
+    found = await _Reading(store, session_id).read(tag)
+    return [pause for pause in found if decider is None or pause.may_decide(decider)]
+
+
+async def read_open_pause(store: RedisStateStore, token: str) -> OpenPause | None:
+    """Return a pause by its token or its id; None if it is not open. Errors: TokenUnknown."""
+    found = await find_pause(store, token)
+    return await _Reading(store, found.session_id).one(found.key)
 
 
 async def ages_of_open_pauses(store: RedisStateStore, *, most: int) -> list[float]:
@@ -70,36 +97,43 @@ class _Reading:
 
     async def read(self, tag: str | None) -> list[OpenPause]:
         found: list[OpenPause] = []
-        async for _, token, task in self._open(-1, "payload", "job"):
+        async for _, token, task in self._open(-1, whole=True):
             pause = self._pause(token, task)
             found += [] if pause is None else [pause]
         wanted = [pause for pause in found if tag is None or tag in pause.tags]
         return sorted(wanted, key=lambda pause: (pause.opened_at, pause.task_id, pause.name))
 
+    async def one(self, key: str) -> OpenPause | None:
+        found = await self._open_of([key.encode()], whole=True)
+        return self._pause(*found[0][1:]) if found else None
+
     async def ages(self, most: int) -> list[float]:
         return [(now - int(token["opened"])) / 1000 async for now, token, _ in self._open(most - 1)]
 
     async def _open(
-        self, last: int, *more: str
+        self, last: int, *, whole: bool = False
     ) -> AsyncGenerator[tuple[int, Fields, Fields], None]:
         """Yield the time in ms, the token and the task of each open pause, up to the ``last``.
 
-        ``more`` fields, one of the token and one of the task, are read too.
+        ``whole`` tokens have all their fields, and their tasks the job.
         """
         members: list[bytes] = await self._commands.zrange(self._index, 0, last)
         for start in range(0, len(members), _SLICE):
-            for found in await self._open_of(members[start : start + _SLICE], more):
+            for found in await self._open_of(members[start : start + _SLICE], whole=whole):
                 yield found
 
     async def _open_of(
-        self, members: Sequence[bytes], more: Sequence[str]
+        self, members: Sequence[bytes], *, whole: bool
     ) -> list[tuple[int, Fields, Fields]]:
         now = ms_of(await self._commands.time())
-        names = (*_TOKEN_FIELDS, *more[:1])
-        requested = [self._commands.hmget(key, *names) for key in members]
-        tokens = [_fields(names, await answer) for answer in requested]
+        if whole:
+            requested = [self._commands.hgetall(key.decode()) for key in members]
+            tokens = [_whole(await answer) for answer in requested]
+        else:
+            requested = [self._commands.hmget(key, *_TOKEN_FIELDS) for key in members]
+            tokens = [_fields(_TOKEN_FIELDS, await answer) for answer in requested]
         owners = [token["task"] for token in tokens if token["task"]]
-        tasks = await self._tasks(owners, (*_TASK_FIELDS, *more[1:]))
+        tasks = await self._tasks(owners, (*_TASK_FIELDS, *(("job",) if whole else ())))
         found: list[tuple[int, Fields, Fields]] = []
         closed: list[bytes] = []
         for key, token in zip(members, tokens, strict=True):
@@ -128,6 +162,7 @@ class _Reading:
         def read() -> OpenPause:
             about = as_object(token["payload"])
             secret = as_object(task["job"])["secret"]
+            seats: dict[bytes, bytes] = token["seats"]
             decides = token_of(session_id, secret, entry) if about["revealed"] else None
             return OpenPause(
                 session_id=session_id,
@@ -142,6 +177,11 @@ class _Reading:
                 default=about["default"],
                 token=decides,
                 pause_id=decides and pause_id_of(decides),
+                schema=as_object(seats[b"schema"]) if b"schema" in seats else None,
+                approvals=int(seats.get(b"approvals", 1)),
+                rejections=int(seats.get(b"rejections", 0)) or None,
+                deciders=deciders_of(seats),
+                escalations=escalations_of(seats),
             )
 
         place = f"pause {entry} of task {task_id}"
@@ -150,6 +190,12 @@ class _Reading:
     @property
     def _commands(self) -> Commands:
         return self._store.transport.commands
+
+
+def _whole(flat: Sequence[bytes]) -> Fields:
+    """Read a token with all its fields, those of its seats among them."""
+    held = dict(zip(flat[::2], flat[1::2], strict=True))
+    return {name: held.get(name.encode()) for name in (*_TOKEN_FIELDS, "payload")} | {"seats": held}
 
 
 def _fields(names: Sequence[str], values: Sequence[Any]) -> Fields:

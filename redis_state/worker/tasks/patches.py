@@ -23,6 +23,8 @@ from redis_state.worker.tasks.inbox import Inbox
 from redis_state.worker.tasks.transitions import StartedRun
 
 PATCH = "patch:"
+# The entry that has the version of the handler's code, see `versions`.
+VERSION = "version"
 
 
 class Patches:

@@ -9,19 +9,28 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Literal, TypedDict, cast
+from typing import Any, Literal, cast
 
-from redis_state.errors import InvalidField, PauseTimeout
+from redis_state.errors import InvalidDecision, InvalidField, PauseTimeout
+from redis_state.models import StateUpdate, TaskState, UpdateType
 from redis_state.scripts import raw
 from redis_state.serialization import codec
 from redis_state.serialization.rows import as_object
 from redis_state.settings import Settings
 from redis_state.stores.base import ms
 from redis_state.transport.keys import escape, pause_id_of
+from redis_state.worker.tasks.ballots import (
+    Ballot,
+    BallotOptions,
+    Vote,
+    vote_from,
+    votes_of,
+)
+from redis_state.worker.tasks.forms import PauseForm
 from redis_state.worker.tasks.transitions import StartedRun
 
 OnTimeout = Literal["fail", "reject", "resume"]
@@ -34,13 +43,15 @@ BY_TIMEOUT = "timeout"
 class Decision:
     """How a pause was decided: whether approved, with which value, by whom.
 
-    ``timed_out``: nobody decided in time, and the pause's policy did.
+    ``timed_out``: nobody decided in time, and the pause's policy did. ``votes``: of a pause that
+    names who decides it, the first first. Then value and actor are those of the deciding vote.
     """
 
     approved: bool
     value: Any
     actor: str
     timed_out: bool = False
+    votes: tuple[Vote, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +67,7 @@ class Pause:
         return pause_id_of(self.token)
 
 
-class PauseOptions(TypedDict, total=False):
+class PauseOptions(BallotOptions, total=False):
     """What every pause may be given: see `TaskContext.open_pause`."""
 
     name: str | None
@@ -65,6 +76,7 @@ class PauseOptions(TypedDict, total=False):
     default: Any
     tags: Sequence[str]
     key: str | None
+    schema: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +91,8 @@ class PauseRequest:
     on_timeout: OnTimeout
     default: Any = field(repr=False)
     reveal: bool
+    form: PauseForm | None = None
+    ballot: Ballot | None = None
 
     @classmethod
     def read(
@@ -94,16 +108,43 @@ class PauseRequest:
             raise InvalidField("on_timeout", "needs fail, reject or resume")
         if "default" in options and on_timeout != "resume":
             raise InvalidField("default", "needs on_timeout='resume'")
+        form, default = _form(options), codec.plain(options.get("default"))
+        if form is not None and on_timeout == "resume":
+            _check_default(form, default)
+        timeout_ms = _timeout_ms(settings, options.get("timeout"))
         return cls(
             name=reason if name is None else name,
             reason=reason,
             payload=codec.plain(payload),
             tags=_tags(options.get("tags", ())),
-            timeout_ms=_timeout_ms(settings, options.get("timeout")),
+            timeout_ms=timeout_ms,
             on_timeout=on_timeout,
-            default=codec.plain(options.get("default")),
+            default=default,
             reveal=reveal,
+            form=form,
+            ballot=Ballot.read(options, timeout_ms=timeout_ms),
         )
+
+    def extra(self) -> dict[bytes, bytes]:
+        """Return what its token has beside what every pause's has."""
+        form = {} if self.form is None else {b"schema": codec.encode(self.form.schema)}
+        return form | ({} if self.ballot is None else self.ballot.fields())
+
+    def report(self) -> dict[str, Any]:
+        """Return what its update says beside what every pause's says."""
+        form = {} if self.form is None else {"schema": self.form.schema}
+        return form | ({} if self.ballot is None else self.ballot.report())
+
+
+def notice(state: TaskState, content: dict[str, Any]) -> StateUpdate:
+    """Make the update of a pause's decision, or of a part of it."""
+    return StateUpdate(
+        session_id=state.session_id,
+        task_id=state.task_id,
+        trace_id=state.trace_id,
+        update_type=UpdateType.NOTIFICATION,
+        content=content,
+    )
 
 
 def asks(reason: str, payload: Any) -> str:
@@ -125,6 +166,13 @@ def number_of(about: bytes | None) -> int | None:
         number = as_object(about or b"").get("number")
         return number if isinstance(number, int) else None
     return None
+
+
+def place_of(about: bytes | None) -> int:
+    """Return how far a pause's handler had come, by what its token says; 0 if it does not."""
+    with suppress(codec.DecodeError, ValueError, TypeError):
+        return int(as_object(about or b"").get("place", 0))
+    return 0
 
 
 def pause_token(started: StartedRun, entry: str) -> str:
@@ -150,12 +198,23 @@ def name_of(entry: str, about: bytes | None) -> str:
     return entry_name(entry)
 
 
-def decision_of(entry: str, note: dict[str, Any]) -> Decision:
-    """Read a decided pause's note. Errors: PauseTimeout if its policy is to fail."""
+def decision_of(entry: str, note: dict[str, Any], form: PauseForm | None = None) -> Decision:
+    """Read a decided pause's note, and an approval's value as its form says.
+
+    Errors: PauseTimeout if its policy is to fail; InvalidDecision if the value breaks a rule of the
+    form's type that no schema says.
+    """
     policy = note.get("timed_out")
     if policy == "fail":
         raise PauseTimeout(str(note.get("name", entry_name(entry))))
-    return Decision(bool(note["approved"]), note["value"], str(note["actor"]), policy is not None)
+
+    def typed(decided: Mapping[str, Any]) -> Any:
+        fits = form is not None and decided["approved"]
+        return form.typed(decided["value"]) if form and fits else decided["value"]
+
+    votes = tuple(vote_from(at_ms, vote, typed(vote)) for at_ms, vote in votes_of(note))
+    actor, late = str(note["actor"]), policy is not None
+    return Decision(bool(note["approved"]), typed(note), actor, late, votes)
 
 
 def decided_note(decision: dict[str, Any], *, actor: str) -> dict[str, Any]:
@@ -167,6 +226,20 @@ def policy_of(note: dict[str, Any]) -> dict[str, Any]:
     """Decide as a pause's policy says. One whose note is lost fails."""
     policy = note.get("on_timeout", "fail")
     return {"approved": policy == "resume", "value": note.get("default"), "timed_out": policy}
+
+
+def _form(options: PauseOptions) -> PauseForm | None:
+    given = options.get("schema")
+    return None if given is None else PauseForm.read(given)
+
+
+def _check_default(form: PauseForm, default: Any) -> None:
+    try:
+        form.check(default)
+    except InvalidDecision as error:
+        raise InvalidField(
+            "default", f"does not fit the schema: {error.path}: {error.rule}"
+        ) from None
 
 
 def _tags(tags: Sequence[str]) -> list[str]:

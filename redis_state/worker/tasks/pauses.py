@@ -8,6 +8,7 @@ on the same token. So an approval, a rejection and the deadline in one milliseco
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,7 @@ from redis_state.models import StateUpdate, TaskState, TaskStatus, UpdateType
 from redis_state.primitives.record import new_write_id
 from redis_state.primitives.token import new_claim, raise_unless_won
 from redis_state.scripts import Reply, ReplyCode, TaskKeys, raw
+from redis_state.scripts.runner import PendingReply
 from redis_state.serialization import codec
 from redis_state.serialization.rows import as_object
 from redis_state.store import RedisStateStore
@@ -24,7 +26,10 @@ from redis_state.stores.base import ms
 from redis_state.stores.sessions.tasks import move_fields
 from redis_state.transport.clock import ms_of
 from redis_state.transport.commands import Commands
-from redis_state.transport.keys import is_pause_id, pause_id_of
+from redis_state.transport.keys import pause_id_of
+from redis_state.worker.tasks.ballots import raise_unless_voted, vote_of
+from redis_state.worker.tasks.deciders import open_watched
+from redis_state.worker.tasks.forms import check_value, form_value
 from redis_state.worker.tasks.journal import state_of
 from redis_state.worker.tasks.moves import announcement, raise_refused, status_update
 from redis_state.worker.tasks.pause_model import (
@@ -35,21 +40,23 @@ from redis_state.worker.tasks.pause_model import (
     decided_note,
     entry_name,
     name_of,
+    notice,
     number_of,
     pause_token,
+    place_of,
     policy_of,
 )
+from redis_state.worker.tasks.pause_tokens import find_pause
 from redis_state.worker.tasks.replay import Lane
 from redis_state.worker.tasks.transitions import StartedRun, TaskTransitions
 
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """A pause that was decided: of which task, and how often that was started."""
+    """A pause that was decided, or voted on: of which task."""
 
     session_id: str
     task_id: str
-    runs: int
 
 
 class TaskPauses:
@@ -62,7 +69,13 @@ class TaskPauses:
         self._keep_ms = ms(store.settings.resolved_token_ttl)
 
     async def open(
-        self, started: StartedRun, entry: str, question: PauseRequest, lane: Lane | None = None
+        self,
+        started: StartedRun,
+        entry: str,
+        question: PauseRequest,
+        lane: Lane | None = None,
+        *,
+        place: int = 0,
     ) -> dict[str, Any]:
         """Open a pause, once per entry of the journal; return what the journal notes of it.
 
@@ -81,6 +94,7 @@ class TaskPauses:
             "default": question.default,
             "asks": asks(question.reason, question.payload),
             "number": started.order.number(entry),
+            "place": place,
         }
         about = {
             "name": question.name,
@@ -91,24 +105,32 @@ class TaskPauses:
             "default": question.default,
             "revealed": question.reveal,
             "number": note["number"],
+            "place": place,
         }
-        reply = await self._scripts.open_pause(
-            self._keys(state),
-            mark=started.replay.mark,
-            token=key,
-            pauses=self._store.base.keys.pauses(state.session_id),
-            entry=entry,
-            note=codec.encode(note),
-            owner=codec.encode([state.session_id, state.task_id, entry]),
-            about=codec.encode(about),
-            token_ttl_ms=question.timeout_ms,
-            keep_ms=self._keep_ms,
-            ttl_ms=self._store.tasks.ttl_ms(TaskStatus.RUNNING.value),
-            announcement=announcement(
-                self._store, _checkpoint(state, question, token), run=started.held.epoch
-            ),
-            lane=state_of(lane),
-        )
+        update = _checkpoint(state, question, token)
+
+        def write(before_ms: int | None = None) -> PendingReply:
+            return self._scripts.open_pause(
+                self._keys(state),
+                mark=started.replay.mark,
+                token=key,
+                pauses=self._store.base.keys.pauses(state.session_id),
+                entry=entry,
+                note=codec.encode(note),
+                owner=codec.encode([state.session_id, state.task_id, entry]),
+                about=codec.encode(about),
+                extra=question.extra(),
+                token_ttl_ms=question.timeout_ms,
+                keep_ms=self._keep_ms,
+                ttl_ms=self._store.tasks.ttl_ms(TaskStatus.RUNNING.value),
+                announcement=announcement(self._store, update, run=started.held.epoch),
+                before=before_ms,
+                lane=state_of(lane),
+            )
+
+        escalates = question.ballot is not None and question.ballot.escalate
+        pause_id = pause_id_of(token) if escalates else None
+        reply = await (write() if pause_id is None else open_watched(self._store, pause_id, write))
         raise_refused(reply, state, run=started.replay, wanted="PAUSED")
         started.replay.learn(reply, 2, entry, what=state.task_id)
         recorded, left_ms, _ = reply.facts
@@ -128,6 +150,7 @@ class TaskPauses:
         state = started.state
         key = self._token_key(pause_token(started, entry))
         await self._inspect_soon(state)
+        write = new_write_id()
         reply = await self._scripts.pause_task(
             self._keys(state),
             move_fields(TaskStatus.PAUSED)
@@ -136,17 +159,19 @@ class TaskPauses:
             mark=started.replay.mark,
             token=key,
             entry=entry,
-            write=new_write_id(),
+            write=write,
             ttl_ms=self._store.tasks.ttl_ms(TaskStatus.PAUSED.value),
             announcement=announcement(
                 self._store, status_update(state, TaskStatus.PAUSED), run=started.held.epoch
             ),
         )
         if reply.word is ReplyCode.TAKEN:
-            return decided_note(codec.decode(reply.facts[2]), actor=reply.text(0))
+            return await self._decided(state, entry, reply)
         if reply.word in (ReplyCode.EXPIRED, ReplyCode.MISSING):
             return await self._decide_overdue(started, entry, key)
         raise_refused(reply, state, run=started.replay, wanted="PAUSED")
+        version = int(reply.facts[0])
+        self._transitions.note_move(state, TaskStatus.PAUSED, version=version, write=write)
         return None
 
     async def decide(
@@ -158,49 +183,55 @@ class TaskPauses:
         actor: str,
         idempotency_key: str | None = None,
         task: tuple[str, str] | None = None,
+        before: Callable[[], Awaitable[object]] | None = None,
     ) -> Decided:
         """Decide a pause, once, and make its task PENDING if it waits for it, in one step.
 
         ``token`` is the token or the pause's id, which decides only revealed pauses. The same
         ``idempotency_key`` repeated with the same decision gets the same answer. ``task`` is the
-        session and the task to which the pause must belong. The watch list has the task before: a
-        crash afterwards leaves it PENDING, known and not queued.
+        session and the task to which the pause must belong. ``before`` is called once the value
+        has been checked. The watch list has the task before: a crash afterwards leaves it PENDING,
+        known and not queued.
 
-        Errors: TokenResolved for every later caller; TokenUnknown; InvalidTransition if the task is
-        terminal.
+        Errors: InvalidDecision if an approval's value does not fit the pause's form: nothing was
+        written; TokenResolved for every later caller; TokenUnknown; InvalidTransition if the task
+        is terminal.
         """
-        key = self._token_key(token)
-        owner, is_open, about = await self._commands.hmget(key, "task", "state", "payload")
-        if not owner:
-            raise TokenUnknown(expired=False)
-        session_id, task_id, entry = codec.decode(owner)
-        if task not in (None, (session_id, task_id)):
-            raise TokenUnknown(expired=False)
-        if is_pause_id(token) and not as_object(about or b"{}").get("revealed"):
-            raise TokenUnknown(expired=False)
-        state = await self._store.tasks.load(session_id, task_id)
+        found = await find_pause(self._store, token, task=task)
+        schema = found.schema()
+        value = codec.plain(value) if schema is None else form_value(value)
+        if schema is not None and approved and found.is_open:
+            check_value(schema, value)
+        if before is not None:
+            await before()
+        state = await self._store.tasks.load(found.session_id, found.task_id)
         if state is None:
             raise TokenUnknown(expired=True)
-        if is_open == b"open" and not state.status.is_terminal:
+        if found.is_open and not state.status.is_terminal:
             await self._inspect_soon(state)
         reply = await self._decide(
             state,
-            entry,
-            key,
-            {"approved": approved, "value": codec.plain(value)},
+            found.entry,
+            found.key,
+            {"approved": approved, "value": value},
             recorded={
-                "name": name_of(entry, about),
-                "asks": asks_of(about),
-                "number": number_of(about),
+                "name": name_of(found.entry, found.about),
+                "asks": asks_of(found.about),
+                "number": number_of(found.about),
+                "place": place_of(found.about),
             },
             actor=actor,
             claim=idempotency_key or new_claim(),
+            votes=found.votes,
         )
         if reply.word is ReplyCode.DENIED:
-            raise InvalidTransition(task_id, current=reply.text(0), wanted="PENDING")
-        runs = int(raise_unless_won(reply).facts[1])
-        await self._unlist(key)
-        return Decided(session_id, task_id, runs)
+            raise InvalidTransition(found.task_id, current=reply.text(0), wanted="PENDING")
+        if reply.word is ReplyCode.REFUSED:
+            raise_unless_voted(actor, reply.text(0))
+        if reply.word is not ReplyCode.COUNTED:
+            raise_unless_won(reply)
+            await self._unlist(found.key)
+        return Decided(found.session_id, found.task_id)
 
     async def expire(self, session_id: str, task_id: str) -> int | None:
         """See `expire_pauses`."""
@@ -236,12 +267,21 @@ class TaskPauses:
         mark = started.replay.mark
         reply = await self._time_out(state, entry, key, note, mark=mark)
         if reply.word is ReplyCode.TAKEN:
-            return decided_note(codec.decode(reply.facts[2]), actor=reply.text(0))
+            return await self._decided(state, entry, reply)
         if reply.word is ReplyCode.HELD:  # the server's clock was set back
             return await self.wait(started, entry)
         raise_refused(reply, state, run=started.replay, wanted="PAUSED")
         await self._unlist(key)
-        return decided_note(policy_of(note), actor=BY_TIMEOUT)
+        # With the votes that came in time; the script has added them.
+        recorded = await self._note(state, entry)
+        return recorded or decided_note(policy_of(note), actor=BY_TIMEOUT)
+
+    async def _decided(self, state: TaskState, entry: str, reply: Reply) -> dict[str, Any]:
+        """Return the note of a decision, with its votes; what its token has if that is lost."""
+        note = await self._note(state, entry)
+        if note.get("state") == "decided":
+            return note
+        return decided_note(codec.decode(reply.facts[2]), actor=reply.text(0))
 
     async def _time_out(
         self,
@@ -261,6 +301,7 @@ class TaskPauses:
                 "name": note.get("name", entry_name(entry)),
                 "asks": note.get("asks"),
                 "number": note.get("number"),
+                "place": note.get("place", 0),
             },
             actor=BY_TIMEOUT,
             claim=BY_TIMEOUT,
@@ -280,18 +321,15 @@ class TaskPauses:
         claim: str,
         overdue: bool = False,
         mark: bytes = b"",
+        votes: bool = False,
     ) -> Reply:
         content = {"pause": recorded["name"], "approved": decision["approved"], "actor": actor}
         if overdue:
             content["timed_out"] = True
-        decided = StateUpdate(
-            session_id=state.session_id,
-            task_id=state.task_id,
-            trace_id=state.trace_id,
-            update_type=UpdateType.NOTIFICATION,
-            content=content,
-        )
-        resumed = status_update(state, TaskStatus.PENDING, **content)
+        updates = [status_update(state, TaskStatus.PENDING, **content), notice(state, content)]
+        if votes:
+            voted = {"pause": recorded["name"], "voted": decision["approved"], "actor": actor}
+            updates.append(notice(state, voted))
         return await self._scripts.decide_pause(
             self._keys(state),
             move_fields(TaskStatus.PENDING),
@@ -302,10 +340,12 @@ class TaskPauses:
             actor=actor,
             # Alike for everything that is stored alike: a claim is bound to its decision.
             decision=codec.canonical(decision),
+            approves=bool(decision["approved"]),
+            vote=vote_of(actor, decision) if votes else b"",
             note=codec.encode(decided_note(decision, actor=actor) | recorded),
             keep_ms=self._keep_ms,
             ttl_ms=self._store.tasks.ttl_ms(TaskStatus.PENDING.value),
-            announcement=announcement(self._store, resumed, decided),
+            announcement=announcement(self._store, *updates),
             overdue=overdue,
             mark=mark,
         )
@@ -361,6 +401,7 @@ async def expire_pauses(store: RedisStateStore, session_id: str, task_id: str) -
 def _checkpoint(state: TaskState, question: PauseRequest, token: str) -> StateUpdate:
     content: dict[str, Any] = {"reason": question.reason, "payload": question.payload}
     content |= {"pause": question.name, "tags": question.tags}
+    content |= question.report()
     if question.reveal:
         content["pause_id"] = pause_id_of(token)
     return StateUpdate(

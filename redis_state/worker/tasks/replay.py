@@ -141,6 +141,11 @@ class Lane:
         """Whether it came further in earlier runs."""
         return self._mine.place < self._mine.reached
 
+    @property
+    def order(self) -> int:
+        """How far all lanes of the handler, or of its step, have come in this run."""
+        return self._all.place
+
     def restore(self, reached: int, emitted: Mapping[str, int]) -> None:
         """Set how far it came in earlier runs."""
         self._mine.reached = reached
@@ -180,6 +185,10 @@ class Lane:
     def failed(self, kind: str, content: str, number: int) -> None:
         """Record that an update may not have been published."""
         self._unsent[kind] = (content, number)
+
+    def refused(self, kind: str) -> None:
+        """Take an update back that the server refused for good: a replay is refused again."""
+        self._emitted[kind] -= 1
 
     @property
     def is_due(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from redis_state.errors import CorruptState
@@ -17,7 +17,8 @@ class StepSnapshot:
     """One recorded step: its place in the order of the task's records, and its origin.
 
     ``version`` counts from 1 without a gap. ``epoch`` is the run that made it, ``at`` the server's
-    time, ``size`` that of its result in bytes of JSON.
+    time, ``size`` that of its result in bytes of JSON. ``began_at`` is when its first attempt
+    began, None for a record of an earlier version of the library.
     """
 
     version: int
@@ -26,13 +27,15 @@ class StepSnapshot:
     epoch: int
     at: datetime
     size: int
+    began_at: datetime | None = None
+    attempts: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class FullSnapshot(StepSnapshot):
     """A snapshot and the step's result."""
 
-    result: Any = field(repr=False)
+    result: Any = field(default=None, repr=False)
 
 
 class Snapshots:
@@ -81,6 +84,10 @@ class Snapshots:
         )
 
 
-def _facts(entry: str, note: StepNote) -> tuple[int, str, bool, int, datetime, int]:
+def _facts(
+    entry: str, note: StepNote
+) -> tuple[int, str, bool, int, datetime, int, datetime | None, int]:
     at = datetime.fromtimestamp(note.at_ms / 1000, UTC)
-    return note.version, entry.partition(":")[2], note.checkpoint, note.epoch, at, note.size
+    began = at - timedelta(milliseconds=note.took_ms) if note.attempts else None
+    step = entry.partition(":")[2]
+    return note.version, step, note.checkpoint, note.epoch, at, note.size, began, note.attempts

@@ -19,6 +19,7 @@ from copy import copy
 from dataclasses import dataclass
 from functools import partial
 from inspect import isawaitable
+from time import monotonic
 from typing import Any, Literal, TypeVar
 
 from redis_state.errors import BackendError, HandlerChanged, InvalidField
@@ -26,6 +27,7 @@ from redis_state.models import UpdateType
 from redis_state.serialization import codec
 from redis_state.store import RedisStateStore
 from redis_state.worker.observe import tracing as telemetry
+from redis_state.worker.tasks.call_order import CALLS
 from redis_state.worker.tasks.emitter import Emitter
 from redis_state.worker.tasks.inbox import Inbox
 from redis_state.worker.tasks.journal import (
@@ -38,6 +40,7 @@ from redis_state.worker.tasks.journal import (
 from redis_state.worker.tasks.patches import Patches
 from redis_state.worker.tasks.replay import Lane
 from redis_state.worker.tasks.retries import Retried, RetryPolicy, try_by
+from redis_state.worker.tasks.running import RunningSteps, Shown, write_running
 from redis_state.worker.tasks.transitions import StartedRun
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -71,13 +74,15 @@ class NameScope:
     """Where names are counted. ``entry`` is that of the step whose work it is, if it is one."""
 
     def __init__(
-        self, path: str = "", *, name: str = "", entry: str = "", attempt: str = ""
+        self, path: str = "", *, name: str = "", entry: str = "", attempt: str = "", depth: int = 0
     ) -> None:
         self.name: str = name
         self.entry: str = entry
         # Where an attempt of a step's work counts its updates: the next one may publish others.
         self.attempt: str = attempt
         self.path: str = path
+        # Of so many steps, one in the other, it is the innermost.
+        self.depth: int = depth
         # The asyncio task in which it was begun.
         self.home: object = _caller()
         self._counts: Counter[str] = Counter()
@@ -133,6 +138,11 @@ class Steps:
         self._requested: set[str] = set()
         self._doing: dict[str, asyncio.Lock] = {}
         self._attempts: Counter[str] = Counter()
+        # The steps that run, until they are recorded.
+        self._working: Counter[str] = Counter()
+        # How far the handler had come when it asked for an entry.
+        self._places: dict[str, int] = {}
+        self._running = RunningSteps(self._show_running)
         self._root = self._scope = NameScope()
         self._patches = Patches(started, inbox)
         self._calling: dict[str, asyncio.Task[Any]] = {}
@@ -155,10 +165,16 @@ class Steps:
     def ask_keyed(self, entry: str, *, counted: bool = False) -> str:
         """Return an entry that is found without counting, and mark it as used."""
         self._requested.add(entry)
-        if _WORKING.get() is None:
+        if _WORKING.get() is None and entry.startswith(CALLS):
             self._started.order.begin(entry, own=self._root.home is _caller(), counted=counted)
-        self.lane(entry).advance()
+        lane = self.lane(entry)
+        lane.advance()
+        self._places[entry] = lane.order
         return entry
+
+    def place_of(self, entry: str) -> int:
+        """Return how far the handler had come when it used an entry."""
+        return self._places.get(entry, 0)
 
     def lane(self, first: Any = None, *, emits: bool = False) -> Lane:
         """Return the lane of the running asyncio task, which is about to do ``first``."""
@@ -193,7 +209,7 @@ class Steps:
         elif name is None:
             raise InvalidField("name", "is needed outside of a step's work")
         else:
-            entry = f"step:{self._here.peek('step', name)}"
+            entry = self.next_entry("step", name)
         state = self._started.state
         return effect_id(self._store.settings.namespace, state.session_id, state.task_id, entry)
 
@@ -210,7 +226,8 @@ class Steps:
         entry = self.ask("step", name)
         policy = work.policy if isinstance(work, Retried) else self._policy.retry
         once = partial(work, *arguments, **options)
-        return self._do(entry, name, once, policy, self.lane(), checkpoint=checkpoint)
+        doing = self._do(entry, name, once, policy, self.lane(), checkpoint=checkpoint)
+        return self._counted(entry, doing)
 
     async def do_keyed(
         self,
@@ -225,7 +242,7 @@ class Steps:
         policy = work.policy if isinstance(work, Retried) else self._policy.retry
         async with self._doing.setdefault(entry, asyncio.Lock()):
             once = partial(work, *arguments, **options)
-            return await self._do(entry, name, once, policy, self.lane())
+            return await self._counted(entry, self._do(entry, name, once, policy, self.lane()))
 
     def patched(self, name: str) -> bool:
         """Return whether this point is new to the task. See `TaskContext.patched`."""
@@ -254,6 +271,26 @@ class Steps:
         lane = self._started.replay.named(f"key:{key}")
         lane.once = True
         return lane
+
+    def next_entry(self, kind: str, name: str) -> str:
+        """Return the entry of the next use of a name, here."""
+        return f"{kind}:{self._here.peek(kind, name)}"
+
+    @property
+    def in_own_task(self) -> bool:
+        """Whether the caller is the asyncio task in which the handler began."""
+        return _caller() is self._root.home
+
+    @property
+    def others_work(self) -> bool:
+        """Whether a step runs, other than those in whose work the caller is."""
+        working = _WORKING.get()
+        return self._working.total() > (0 if working is None else working.depth)
+
+    @property
+    def in_work(self) -> bool:
+        """Whether the caller is the work of a step, which is done again until it is recorded."""
+        return _WORKING.get() is not None
 
     async def record(self, entry: str, value: bytes) -> None:
         """Record what this run has learned. Errors: LeaseLost, JournalRewound."""
@@ -341,6 +378,13 @@ class Steps:
         working = _WORKING.get()
         return self._scope if working is None or working is self._made_in else working
 
+    async def _counted(self, entry: str, doing: Coroutine[Any, Any, T]) -> T:
+        self._working[entry] += 1
+        try:
+            return await doing
+        finally:
+            self._working[entry] -= 1
+
     async def _do(
         self,
         entry: str,
@@ -379,7 +423,7 @@ class Steps:
             return await self._journals.result(self._keys, entry, note)
         await self.check_call(entry)
         await self.rehearsed(entry)
-        once = partial(self._once, entry, name, work)
+        once, began_s = partial(self._once, entry, name, work), monotonic()
         if policy is None or policy.attempts == 1:
             found = await once()
         else:
@@ -398,6 +442,11 @@ class Steps:
             checkpoint=checkpoint,
             inline_bytes=self._policy.inline_bytes,
             number=self._started.order.number(entry),
+            about=(
+                self._places.pop(entry, 0),
+                round((monotonic() - began_s) * 1000),
+                self._attempts[entry],
+            ),
         )
         self._recorded[entry] = without_result(note)
         return result
@@ -407,13 +456,18 @@ class Steps:
         path = entry.partition(":")[2]
         self._attempts[entry] += 1
         attempt = f"{entry}!{self._attempts[entry]}"
-        token = _WORKING.set(NameScope(f"{path}/", name=name, entry=entry, attempt=attempt))
+        outer = _WORKING.get()
+        depth = 1 if outer is None else outer.depth + 1
+        scope = NameScope(f"{path}/", name=name, entry=entry, attempt=attempt, depth=depth)
+        token = _WORKING.set(scope)
+        self._running.begin(entry, self._attempts[entry])
         try:
             with telemetry.stepping(name):
                 outcome = work()
                 return await outcome if isawaitable(outcome) else outcome
         finally:
             _WORKING.reset(token)
+            self._running.end(entry)
 
     async def _next_attempt(self, attempt: Awaitable[T]) -> T:
         """Wait for the next attempt. A checkpoint from its first moment to its last."""
@@ -437,6 +491,14 @@ class Steps:
         log.warning("%s of task %s: attempt %d of %d: %s", entry, task_id, number, most, kind)
         content = {"notice": "attempt_failed", "entry": entry, "attempt": number, "of": most}
         await self.report(f"{entry}!failed", content | {"error": kind})
+
+    def _show_running(self, steps: list[Shown]) -> None:
+        """Write down what runs now. The run does not depend on it."""
+        mark = self._started.held.fence.mark
+        sent = self._store.base.scripts.begin_note_running(
+            self._keys, mark=mark, steps=write_running(steps)
+        )
+        sent.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     async def report(self, lane: str, content: dict[str, Any]) -> None:
         """Publish a notification, in a lane of its own. The run does not depend on it."""

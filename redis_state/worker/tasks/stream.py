@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from redis_state.errors import CorruptState, InvalidField
 from redis_state.models import StateUpdate, TaskState, TaskStatus, UpdateType
+from redis_state.models.attributes import AttributeValue
 from redis_state.primitives.watchlist import WatchList, found_over
 from redis_state.serialization import codec
 from redis_state.serialization.rows import as_object
 from redis_state.store import RedisStateStore
 from redis_state.stores.sessions.session_log import Entry
 from redis_state.stores.sessions.task_status import TaskStatusView
+from redis_state.stores.task_index import attributes_of
 from redis_state.transport.keys import WATCH_SHARDS
 from redis_state.worker.tasks.children import recorded_end, result_of
+from redis_state.worker.tasks.links import TaskLink, link_of
 from redis_state.worker.tasks.moves import watch_entry
+from redis_state.worker.tasks.running import RunningStep, read_running
 
 Updates = AsyncGenerator[Entry[StateUpdate], None]
 
@@ -29,7 +33,8 @@ class TaskView:
 
     ``handler`` is None for one that a host has saved. ``worker`` is the last that ran it, ``queue``
     where it waits. One that is ``isolated`` is not cancelled with its ``parent``; ``waits_for``
-    names the child whose end a PAUSED task waits for.
+    names the child whose end a PAUSED task waits for. ``retries`` counts how often it was reopened.
+    ``running`` are the steps that run now and have done so for a second or more.
     """
 
     state: TaskState
@@ -41,6 +46,11 @@ class TaskView:
     parent: str | None
     isolated: bool
     waits_for: str | None
+    retries: int = 0
+    attributes: Mapping[str, AttributeValue] = field(default_factory=dict[str, AttributeValue])
+    rerun_of: TaskLink | None = None
+    forked_from: TaskLink | None = None
+    running: Sequence[RunningStep] = ()
 
 
 _LOOK_EVERY_S = 5.0
@@ -167,6 +177,11 @@ async def view_task(store: RedisStateStore, session_id: str, task_id: str) -> Ta
             parent=found.parent,
             isolated=found.isolated,
             waits_for=found.waits_for,
+            retries=found.retries,
+            attributes=attributes_of(record.fields),
+            rerun_of=link_of(record.fields, "rerun_of"),
+            forked_from=link_of(record.fields, "forked_from"),
+            running=read_running(record.fields),
         )
     except (ValueError, KeyError, TypeError) as error:
         key = store.base.keys.task(session_id, task_id)

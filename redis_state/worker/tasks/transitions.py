@@ -13,14 +13,13 @@ in `children`.
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from redis_state.errors import InvalidTransition, LeaseLost
+from redis_state.errors import BackendError, InvalidTransition, LeaseLost, LostRace
 from redis_state.models import (
     StateUpdate,
     TaskContextSnapshot,
@@ -29,15 +28,24 @@ from redis_state.models import (
     TaskType,
     UpdateType,
 )
+from redis_state.models.attributes import Attributes, AttributeValue
 from redis_state.primitives.lease import HeldLease, Leases, new_owner
 from redis_state.primitives.record import new_write_id, stored
 from redis_state.primitives.watchlist import WatchList
-from redis_state.scripts import Reply, ReplyCode, TaskKeys
+from redis_state.scripts import IndexedTask, Reply, ReplyCode, TaskKeys
 from redis_state.serialization import codec
 from redis_state.store import RedisStateStore
 from redis_state.stores.base import ms
 from redis_state.stores.sessions.task_status import TaskStatusView
 from redis_state.stores.sessions.tasks import move_fields
+from redis_state.stores.task_index import (
+    LETTERS,
+    TaskIndex,
+    attributes_of,
+    indexed_move,
+    indexed_new,
+    indexed_start,
+)
 from redis_state.worker.guards import BudgetMeter
 from redis_state.worker.observe.tracing import carried
 from redis_state.worker.recovery.dead_letters import note_dead
@@ -50,7 +58,7 @@ from redis_state.worker.tasks.moves import (
     status_update,
     watch_entry,
 )
-from redis_state.worker.tasks.replay import Replay
+from redis_state.worker.tasks.replay import Lane, Replay
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -71,8 +79,9 @@ _OUTCOMES = (TaskStatus.COMPLETE, TaskStatus.FAILED)
 class StartedRun:
     """A task that runs now: under which lease, as it stood, and what its journal holds.
 
-    ``secret`` is what the tokens of its pauses and the ids of its children are made from. One that
-    is ``isolated`` is not cancelled with its ``parent``.
+    ``steered`` says whether there is steering of it. ``secret`` is what the tokens of its pauses
+    and the ids of its children are made from. One that is ``isolated`` is not cancelled with its
+    ``parent``. ``void`` names the steering events of before it was reopened.
     """
 
     held: HeldLease
@@ -87,10 +96,13 @@ class StartedRun:
     secret: str = field(repr=False)
     replay: Replay = field(repr=False)
     order: CallOrder = field(repr=False)
+    steered: bool = True
     queue: str | None = None
     parent: str | None = None
     parent_order: int = 0
     isolated: bool = False
+    void: Sequence[str] = ()
+    attributes: dict[str, AttributeValue] = field(default_factory=dict[str, AttributeValue])
     meter: BudgetMeter = field(default_factory=BudgetMeter, repr=False)
 
 
@@ -109,6 +121,7 @@ class TaskTransitions:
         self._store = store
         self._scripts = store.base.scripts
         self._watch = WatchList(store.base.scripts, store.base.keys)
+        self._index = TaskIndex(store.base.scripts, store.base.keys)
 
     async def create(
         self,
@@ -118,51 +131,144 @@ class TaskTransitions:
         task_input: Any,
         queue: str | None = None,
         trace: Mapping[str, str] | None = None,
+        due_ms: int | None = None,
+        delay_ms: int = 0,
+        key: str = "",
+        attributes: Attributes | None = None,
+        links: Mapping[str, bytes] | None = None,
+        until_ms: int | None = None,
     ) -> bool:
-        """Write a new pending task down; return whether it was new. An existing one stays.
+        """Write a new pending task, and its update; return whether it was new. Another one stays.
 
-        ``queue`` is the one that it waits in each time it waits. ``trace`` is the context of the
-        span that its runs belong to.
-
+        ``queue`` is the one that it waits in each time it waits, limited under ``key``. It begins
+        at ``due_ms``, which is ``delay_ms`` from now. ``trace`` is the context of the span that its
+        runs belong to. ``attributes`` are what it is found by. ``links`` are further fields of its
+        record, which name the task that it was made from. After ``until_ms``, by the server's
+        clock, nothing is written. Errors: LostRace then.
         """
-        fields = new_fields(state, handler=handler, task_input=task_input, queue=queue, trace=trace)
+        fields = new_fields(
+            state,
+            handler=handler,
+            task_input=task_input,
+            queue=queue,
+            trace=trace,
+            due_ms=due_ms,
+            key=key,
+            attributes=attributes,
+        )
+        fields |= links or {}
         write = new_write_id()
+        update = status_update(state, state.status)
+        update.update_id = f"{state.task_id}:{write}"
+        announced = announcement(self._store, update)
 
         async def create(before_ms: int) -> Reply:
             return await self._scripts.create_task(
                 self._keys(state),
                 fields,
                 steering=self._store.steering.keys(state.session_id),
-                updates=self._store.updates.keys(state.session_id),
+                announcement=announced,
                 children=self._store.base.keys.children(state.session_id, state.task_id),
                 write=write,
-                ttl_ms=self._store.tasks.ttl_ms(state.status.value),
+                ttl_ms=self._store.tasks.ttl_ms(state.status.value) + delay_ms,
                 before=before_ms,
             )
 
-        reply = await self.cover(state, create)
-        if reply.word is not ReplyCode.OK:
-            return False
-        update = status_update(state, state.status)
-        update.update_id = f"{state.task_id}:{write}"
-        await self._store.save_update(update)
-        return True
+        reply = await self.cover(
+            state,
+            create,
+            write=write,
+            handler=handler,
+            attributes=attributes,
+            more_ms=delay_ms,
+            until_ms=until_ms,
+        )
+        if reply.word is ReplyCode.EXPIRED:
+            raise LostRace(f"the time in which task {state.task_id!r} was to be written is over")
+        return reply.word is ReplyCode.OK
 
-    async def cover(self, state: TaskState, write: Callable[[int], Awaitable[Reply]]) -> Reply:
-        """Put a new task on the watch list, then write it by a script that gets a deadline.
+    async def cover(
+        self,
+        state: TaskState,
+        create: Callable[[int], Awaitable[Reply]],
+        *,
+        write: str,
+        handler: str,
+        attributes: Attributes | None = None,
+        more_ms: int = 0,
+        until_ms: int | None = None,
+    ) -> Reply:
+        """Put a new task on the watch list and into the index, then write it by a script that gets
+        a deadline.
 
         A task that is not written before a sweeper may inspect its entry, and take it out, is not
         written at all: then the entry is put again. So no task is ever there without an entry,
-        however long this process was stopped in between.
+        however long this process was stopped in between. After ``until_ms`` that is EXPIRED.
         """
         entry, delay_ms = watch_entry(state.session_id, state.task_id), _LOOK_SOON_MS
+        new = indexed_new(
+            entry,
+            state,
+            write=write,
+            ttl_ms=self._store.tasks.ttl_ms(state.status.value) + more_ms,
+            handler=handler,
+            attributes=attributes or {},
+        )
+        known = over = False
+
+        async def put() -> int:
+            nonlocal known
+            due_ms, known = await self._index.announce(new, delay_ms=delay_ms)
+            return due_ms
+
+        async def in_time(due_ms: int) -> Reply:
+            nonlocal over
+            before_ms = due_ms - SKEW_MS
+            over = until_ms is not None and until_ms <= before_ms
+            return await create(until_ms if over and until_ms is not None else before_ms)
+
         while True:
-            reply = await self._watch.covering(
-                entry, lambda due_ms: write(due_ms - SKEW_MS), delay_ms=delay_ms
-            )
-            if reply.word is not ReplyCode.EXPIRED:
-                return reply
+            reply = await self._watch.covering(entry, in_time, delay_ms=delay_ms, put=put)
+            if over or reply.word is not ReplyCode.EXPIRED:
+                break
             delay_ms *= 2
+        if known and reply.word is ReplyCode.OK:
+            await self._replace_in_index(new)
+        return reply
+
+    def note_move(
+        self,
+        state: TaskState,
+        status: TaskStatus,
+        *,
+        version: int,
+        write: str,
+        inspect: bool = False,
+    ) -> None:
+        """Write a move into the index, without waiting for it.
+
+        With ``inspect`` a sweeper inspects the task soon: only sweepers remove its entry of the
+        watch list.
+        """
+        task = indexed_move(
+            watch_entry(state.session_id, state.task_id),
+            status,
+            version=version,
+            write=write,
+            ttl_ms=self._store.tasks.ttl_ms(status.value),
+        )
+        self._index.moved(task, delay_ms=_LOOK_SOON_MS if inspect else None)
+
+    def note_status(self, found: TaskStatusView) -> None:
+        """Write the status of a task that was read into the index, without waiting for it."""
+        task = indexed_move(
+            watch_entry(found.session_id, found.task_id),
+            found.status,
+            version=found.version,
+            write=found.write,
+            ttl_ms=self._store.tasks.ttl_ms(found.status.value),
+        )
+        self._index.moved(task)
 
     async def inspect_soon(self, session_id: str, task_id: str) -> None:
         """Make a sweeper inspect a task soon.
@@ -203,12 +309,13 @@ class TaskTransitions:
             ttl_ms=self._store.tasks.ttl_ms(TaskStatus.RUNNING.value),
             # The script writes the epoch that it gives.
             announcement=announcement(self._store, update, run=0),
+            steering=self._store.steering.keys(session_id),
         )
         if reply.word is ReplyCode.HELD:
             return NotStarted("held", left_ms=int(reply.facts[0]))
         if reply.word is not ReplyCode.OK:
             return NotStarted(reply.text(0) if reply.facts else "missing")
-        epoch, flat = reply.facts
+        epoch, flat, recorded, steered = reply.facts
         held = HeldLease(keys.lease, owner, int(epoch))
         crashes = _crashes(flat)
         if crashes > max_crashes:
@@ -216,10 +323,21 @@ class TaskTransitions:
             return NotStarted(reason)
         # The time to look is when this lease runs out; and an entry that was lost is there again.
         delay_ms = min(lease_ms, LOOK_LATEST_MS)
-        watching = self._watch.put(watch_entry(session_id, task_id), delay_ms=delay_ms)
-        reading = self._read_started(session_id, task_id, held, flat)
+        self._index.started(
+            indexed_start(
+                watch_entry(session_id, task_id),
+                flat,
+                ttl_ms=self._store.tasks.ttl_ms(TaskStatus.RUNNING.value),
+            ),
+            delay_ms=delay_ms,
+        )
+        journal: tuple[dict[str, Any], int] = ({}, 0)
         try:
-            _, started = await asyncio.gather(watching, reading)
+            if recorded:
+                journal = await Journals(self._scripts).read(keys)
+            started = self._read_started(
+                session_id, task_id, held, flat, journal, steered=bool(steered)
+            )
         except (ValueError, TypeError, KeyError) as error:
             # Nobody could run it: saying so is better than trying for ever.
             reason = f"the task cannot be read: {type(error).__name__}"
@@ -254,6 +372,7 @@ class TaskTransitions:
             release=True,
             parent=started.parent,
             ended=_end(status, result, error),
+            inspect=status.is_terminal,
         )
 
     async def cancel(
@@ -332,6 +451,29 @@ class TaskTransitions:
             if reply.word is ReplyCode.OK:
                 return found
 
+    async def set_attributes(
+        self, started: StartedRun, entry: str, attributes: Attributes, lane: Lane
+    ) -> None:
+        """Set all attributes of a running task, once per entry of its journal.
+
+        Errors: LeaseLost, JournalRewound, InvalidTransition.
+        """
+        state, write = started.state, new_write_id()
+        reply = await self._scripts.set_attributes(
+            self._keys(state),
+            mark=started.replay.mark,
+            entry=entry,
+            attributes=codec.canonical(attributes),
+            write=write,
+            lane=lane.state(),
+        )
+        raise_refused(reply, state, run=started.replay, wanted="attributes")
+        started.replay.learn(reply, 1, entry, what=state.task_id)
+        if reply.word is ReplyCode.OK:
+            started.attributes.clear()
+            started.attributes.update(attributes)
+            self._note_attributes(started, version=int(reply.facts[0]), write=write)
+
     async def set_priority(self, started: StartedRun, priority: int) -> None:
         """Change a running task's priority, for the next time it waits.
 
@@ -343,16 +485,22 @@ class TaskTransitions:
         )
         raise_refused(reply, started.state, run=started.replay, wanted="prioritized")
 
-    async def _read_started(
-        self, session_id: str, task_id: str, held: HeldLease, flat: list[Any]
+    def _read_started(
+        self,
+        session_id: str,
+        task_id: str,
+        held: HeldLease,
+        flat: list[Any],
+        written: tuple[dict[str, Any], int],
+        *,
+        steered: bool,
     ) -> StartedRun:
         record = stored(flat)
         if record is None:
             raise KeyError(task_id)
         job = codec.decode(record.fields["job"])
         found = TaskStatusView.of(session_id, task_id, record.fields)
-        journals = Journals(self._scripts)
-        journal, known = await journals.read(self._store.tasks.keys(session_id, task_id))
+        journal, known = written
         return StartedRun(
             held=held,
             state=self._store.tasks.read(session_id, task_id, record),
@@ -364,6 +512,7 @@ class TaskTransitions:
             secret=job["secret"],
             replay=Replay(held, journal, known=known),
             order=CallOrder(journal),
+            steered=steered,
             # Counted up by `start_task` when it takes over, and set back by a clean end of a run.
             taken_over=found.crashes > 0,
             trace=carried(job.get("trace")),
@@ -371,10 +520,13 @@ class TaskTransitions:
             parent=found.parent,
             parent_order=found.parent_order,
             isolated=found.isolated,
+            void=codec.decode(record.fields.get("void", b"[]")),
+            attributes=attributes_of(record.fields),
             meter=BudgetMeter(
                 spent_ms=int(record.fields.get("spent_ms", 0)),
                 updates=int(record.fields.get("spent_updates", 0)),
-                steps=len(steps_of(journal)),
+                # A task that was reopened has its budget anew.
+                steps=len(steps_of(journal)) - int(record.fields.get("steps_before", 0)),
             ),
         )
 
@@ -434,23 +586,45 @@ class TaskTransitions:
         from_states: Iterable[TaskStatus] = (TaskStatus.RUNNING,),
         parent: str | None = None,
         ended: Mapping[str, Any] | None = None,
+        inspect: bool = False,
     ) -> None:
         of_child = parent is not None and status.is_terminal
         update = status_update(state, status)
         update.content = content
+        write = new_write_id()
         reply = await self._scripts.move_task(
             self._keys(state),
             fields,
             mark=mark,
             from_states=[name.value for name in from_states],
             release=release,
-            write=new_write_id(),
+            write=write,
             ttl_ms=self._store.tasks.ttl_ms(status.value),
             announcement=announcement(self._store, update, run=run.epoch if run else None),
             parent=self._store.tasks.keys(state.session_id, parent) if parent else None,
             ended=codec.encode(ended) if of_child else b"",
         )
         raise_refused(reply, state, run=run, wanted=status.value)
+        self.note_move(state, status, version=reply.facts[0], write=write, inspect=inspect)
+
+    def _note_attributes(self, started: StartedRun, *, version: int, write: str) -> None:
+        new = indexed_new(
+            watch_entry(started.state.session_id, started.state.task_id),
+            started.state,
+            write=write,
+            ttl_ms=self._store.tasks.ttl_ms(TaskStatus.RUNNING.value),
+            handler=started.handler,
+            attributes=started.attributes,
+        )
+        letter = LETTERS[TaskStatus.RUNNING]
+        self._index.changed(replace(new, version=version, status=letter))
+
+    async def _replace_in_index(self, new: IndexedTask) -> None:
+        """List a new task in place of an earlier one of its id. What fails a sweeper repairs."""
+        with suppress(BackendError):
+            reply = await self._index.put(new)
+            if reply.word is ReplyCode.STALE:
+                await self._index.put(new, stamp=reply.text(1))
 
     def _keys(self, state: TaskState) -> TaskKeys:
         return self._store.tasks.keys(state.session_id, state.task_id)

@@ -118,6 +118,46 @@ async def test_a_pause_is_found_by_its_task(served: TaskClient, settings: Settin
     stated(await cli(settings, "reject", SESSION, task), 3, "no such open pause")
 
 
+async def test_a_form_is_shown_and_two_of_three_fill_it_in(
+    served: TaskClient, settings: Settings
+) -> None:
+    task = await served.submit("refund", session_id=SESSION)
+    token = await open_token(served.store, task)
+    (pause,) = (await cli(settings, "tasks", "--paused", "--json")).document
+    assert pause["schema"]["required"] == ["limit"]
+    assert (pause["approvals"], pause["rejections"]) == (2, None)
+    assert [one["state"] for one in pause["deciders"]] == ["open"] * 3
+    listed = await cli(settings, "tasks", "--paused", "--for", "ann", COLUMNS="40")
+    stated(listed, 0, "2 of ann: open, ben: open, cid: open")
+    assert "limit (required)" in listed.out
+    stated(await cli(settings, "tasks", "--paused", "--for", "eve"), 0, "No open pauses.")
+    stated(await cli(settings, "tasks", "--for", "eve"), 2, "--for needs --paused")
+    wrong = await cli(settings, "approve", token, "--actor", "ann", "--value", '{"limit": 77}')
+    stated(wrong, 2, "$.limit: maximum 9")
+    assert 'the form has limit (required): {"type": "integer", "maximum": 9}' in wrong.err
+    assert "77" not in wrong.out + wrong.err
+    stated(await cli(settings, "approve", token, "--actor", "ann"), 2, "$: type object")
+    value = ("--value", '{"limit": 3}')
+    ran = await cli(settings, "approve", token, "--actor", "ann", *value)
+    stated(
+        ran, 0, "approved, one vote (2 of ann: approved, ben: open, cid: open); the task is PAUSED"
+    )
+    stated(await cli(settings, "reject", token, "--actor", "ann"), 4, "a vote stands")
+    stated(await cli(settings, "approve", token, "--actor", "eve", *value), 4, "others are named")
+    ran = await cli(settings, "delegate", token, "--to", "dan", "--actor", "ben")
+    stated(ran, 0, "delegated to dan")
+    ran = await cli(settings, "delegate", SESSION, task, "--to", "dan", "--actor", "ben", "--json")
+    states = {one["name"]: (one["state"], one["delegated_to"]) for one in ran.document["deciders"]}
+    assert states["ben"] == ("delegated", "dan")
+    stated(await cli(settings, "delegate", token, "--to", "ann", "--actor", "cid"), 4, "has voted")
+    shown = await cli(settings, "show", SESSION, task)
+    stated(shown, 0, "decider       ben  delegated to dan")
+    ran = await end(await begin(settings, "approve", token, "--actor", "dan", *value))
+    stated(ran, 0, "approved; the task is")
+    assert await served.result(SESSION, task, timeout_s=60) == [{"limit": 3}, ["ann", "dan"]]
+    stated(await cli(settings, "delegate", token, "--to", "eve", "--actor", "cid"), 4, "dan")
+
+
 @pytest.mark.slow
 async def test_of_several_decisions_at_once_one_wins(
     served: TaskClient, settings: Settings

@@ -88,10 +88,19 @@ async def test_a_parent_adds_up_what_its_children_return_in_its_own_session(
     store: RedisStateStore,
 ) -> None:
     async def parent(ctx: TaskContext) -> list[Any]:
-        children = [await ctx.spawn("double", number, priority=number) for number in range(3)]
+        children = [await ctx.spawn("child", number, priority=number) for number in range(3)]
         return [await ctx.join(child) for child in children]
 
-    async with pool(store, {"parent": parent, "double": double}) as client:
+    async def child(ctx: TaskContext) -> int:
+        above = ctx.task.context_snapshot.spawned_from_task_id
+
+        async def waits() -> bool:
+            return "PAUSED" in await statuses(store, above)
+
+        await eventually(waits, "the parent waits, without a slot")
+        return await double(ctx)
+
+    async with pool(store, {"parent": parent, "child": child}) as client:
         task = await client.submit("parent", session_id=SESSION)
         assert await client.result(SESSION, task, timeout_s=60) == [0, 2, 4]
         children = await client.children(SESSION, task)

@@ -85,6 +85,7 @@ class Run:
             write=owner,
             ttl_ms=HOUR,
             announcement=saying(self.layout, owner),
+            steering=self.layout.steering("s"),
         )
         assert reply.word is ReplyCode.OK
         assert int(reply.facts[0]) > self.model.epoch

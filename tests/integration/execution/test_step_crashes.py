@@ -15,7 +15,8 @@ pytest.importorskip("arq", reason="needs the worker extra")
 
 from redis_state import RedisStateStore, Settings
 from redis_state.models import TaskStatus
-from redis_state.worker.arq.queue import Queue
+from redis_state.worker.queue.job import Job
+from redis_state.worker.queue.queue import Queue
 from tests.processes.workers.step_worker import LARGE, STEPS
 from tests.support.processes import children
 from tests.support.processes.pools import SESSION, client_of, queue_of
@@ -74,9 +75,7 @@ async def test_a_step_killed_anywhere_has_its_effect_once_and_is_done_again_only
             async with asyncio.timeout(60):
                 assert await one.wait() == -signal.SIGKILL
         assert (tmp_path / "killed").read_text() == f"{one.pid} {place} {entry}"
-        queue = Queue(settings, name=queue_of(settings))
-        await queue.put(SESSION, task, runs=1, priority=0)
-        await queue.aclose()
+        await Queue(store, name=queue_of(settings)).put(Job(SESSION, task, 1, 0))
         async with worker(settings, tmp_path, "two", place, entry):
             ended = await client.wait(SESSION, task, timeout_s=30)
         assert (ended.status, ended.error) == (TaskStatus.COMPLETE, None)

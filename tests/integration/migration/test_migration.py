@@ -12,7 +12,7 @@ import pytest
 from pydantic import SecretStr
 
 from redis_state import RedisStateStore, Settings
-from redis_state.errors import BackendUnavailable, ConfigError
+from redis_state.errors import BackendUnavailable, ConfigError, LostRace
 from redis_state.migration import Migration, PassProgress
 from redis_state.rights import Role, user_rule
 from redis_state.scripts import Scripts
@@ -269,6 +269,40 @@ async def test_to_a_cluster_and_back(source: Settings, target: Settings) -> None
                 assert (await migration.copy()).complete
                 assert (await migration.finish()).finished
         assert_alike(state(source), state(middle))
+    assert_alike(state(source), state(target))
+
+
+async def test_a_pass_while_slots_move_is_refused_at_its_end(
+    source: Settings, target: Settings
+) -> None:
+    """A key that moves to a node that was walked through is in no page."""
+    await fill(source, seed=6)
+    # More than are copied at once: the walk ends after the first was copied.
+    async with RedisStateStore(source) as store:
+        await asyncio.gather(*(store.save_memory_state(f"k{n}", {"n": n}) for n in range(600)))
+    async with running_cluster() as cluster:
+        moving = settings_of(cluster.url)
+        assert (await copy(source, moving)).complete
+        first, second = cluster.ports[:2]
+        # An empty one.
+        slot = await cluster.empty_slot(first)
+        async with Migration(moving, target) as migration:
+            await cluster.begin_move(slot, second)
+            with pytest.raises(LostRace, match="are being moved"):
+                await migration.copy()
+            await cluster.end_move(slot, second)
+
+            moved: list[PassProgress] = []
+
+            def move_once(done: PassProgress) -> None:
+                if not moved:
+                    moved.append(done)
+                    cluster.give_at_once(slot, second, first)
+
+            with pytest.raises(LostRace, match="are being moved"):
+                await migration.copy(listen=move_once)
+            assert (await migration.copy()).complete
+            assert (await migration.finish(delete_source=True)).finished
     assert_alike(state(source), state(target))
 
 

@@ -14,11 +14,12 @@ pytest.importorskip("arq", reason="needs the worker extra")
 from redis_state import RedisStateStore, Settings
 from redis_state.models import TaskStatus
 from redis_state.testing import eventually
+from redis_state.transport import subscriber as subscribing
 from redis_state.worker import TaskClient, TaskContext, WorkerInfo
-from redis_state.worker.arq import loop as arq_loop
-from redis_state.worker.arq.queue import Queue
-from redis_state.worker.arq.queue_server import connect, queue_settings
 from redis_state.worker.observe import registry as workers
+from redis_state.worker.queue import loop as queue_loop
+from redis_state.worker.queue.job import Job
+from redis_state.worker.queue.queue import Queue
 from tests.support.processes.pools import (
     SESSION,
     agent,
@@ -60,7 +61,7 @@ async def test_a_worker_whose_connections_all_died_takes_tasks_hears_a_cancel_an
         worker_process(through(settings, proxy), "one", grace_s=0.2) as process,
     ):
         task = await begin(client, store, "linger")
-        assert proxy.half_open() >= 3
+        assert proxy.half_open() >= 2
         await client.cancel(SESSION, task, hard=True)
         next_one = await client.submit("nap", 0, session_id=SESSION)
         async with spending() as spent:
@@ -70,7 +71,7 @@ async def test_a_worker_whose_connections_all_died_takes_tasks_hears_a_cancel_an
             await becomes(client, task, TaskStatus.CANCELLED, timeout_s=60)
         assert spent.s < 6
         assert proxy.swallowed
-        assert proxy.half_open() >= 3
+        assert proxy.half_open() >= 2
         async with spending() as spent:
             assert await stop(process) == 0
         assert spent.s < 10
@@ -114,23 +115,23 @@ async def test_a_job_is_queued_in_time_over_connections_that_have_died(
     store: RedisStateStore, proxy: Proxy
 ) -> None:
     own = through(store.settings, proxy, call_timeout_s=1.5)
-    queue = Queue(own, name=queue_of(own))
-    await asyncio.gather(*(queue.put(SESSION, f"t{n}", runs=0, priority=0) for n in range(3)))
-    assert proxy.half_open() == 3
-    async with spending() as spent:
-        await queue.put(SESSION, "late", runs=0, priority=0)
-    assert spent.s < 1.5
-    assert proxy.swallowed
-    assert len(await queued(store)) == 4
-    await queue.clear()
-    await queue.aclose()
+    async with RedisStateStore(own) as through_it:
+        queue = Queue(through_it, name=queue_of(own))
+        await asyncio.gather(*(queue.put(Job(SESSION, f"t{n}", 0, 0)) for n in range(3)))
+        assert proxy.half_open() == 1
+        async with spending() as spent:
+            await queue.put(Job(SESSION, "late", 0, 0))
+        assert spent.s < 1.5
+        assert proxy.swallowed
+        assert len(await queued(store)) == 4
+        await queue.clear()
 
 
 async def test_a_worker_is_still_woken_after_its_subscription_has_died(
     store: RedisStateStore, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(arq_loop, "_SILENT_S", 0.2)
-    monkeypatch.setattr(arq_loop, "_LISTEN_AGAIN_S", 0.05)
+    monkeypatch.setattr(subscribing, "_SILENT_S", 0.2)
+    monkeypatch.setattr(queue_loop, "_LISTEN_AGAIN_S", 0.05)
 
     async def answer(_: TaskContext) -> int:
         return 42
@@ -146,7 +147,7 @@ async def test_a_worker_is_still_woken_after_its_subscription_has_died(
 
         async def listening() -> bool:
             channel = f"{key_of_queue(store.settings)}:wake"
-            return await subscribers(store.transport, channel, sharded=False) == [1]
+            return await subscribers(store.transport, channel) == [1]
 
         await eventually(listening, "it listens")
         await answered()
@@ -154,22 +155,3 @@ async def test_a_worker_is_still_woken_after_its_subscription_has_died(
         await eventually(lambda: proxy.swallowed > 0, "a ping is lost")
         await eventually(listening, "it listens again")
         await answered()
-
-
-async def test_a_cancellation_of_what_talks_to_the_queue_is_never_lost(settings: Settings) -> None:
-    client = connect(queue_settings(settings), reply_timeout_s=5)
-    nothing = f"{key_of_queue(settings)}:none"
-
-    async def talk() -> None:
-        while True:
-            await client.get(nothing)
-
-    await client.get(nothing)
-    for turns in range(40):
-        talking = asyncio.create_task(talk())
-        for _ in range(turns):
-            await asyncio.sleep(0)
-        talking.cancel()
-        await asyncio.wait({talking}, timeout=60)
-        assert talking.cancelled()
-    await client.aclose(close_connection_pool=True)

@@ -15,8 +15,8 @@ from redis_state.models import TaskStatus
 from redis_state.primitives.lease import Leases
 from redis_state.testing import eventually
 from redis_state.worker import Handler, TaskContext
-from redis_state.worker.arq.job_format import JobPayload
 from redis_state.worker.observe.stats import WorkerStats
+from redis_state.worker.queue.job import JobPayload
 from redis_state.worker.run import RunConfig, run_task
 from redis_state.worker.tasks.children import ChildTasks
 from redis_state.worker.tasks.pauses import TaskPauses

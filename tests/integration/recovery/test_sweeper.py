@@ -20,15 +20,18 @@ from redis_state import RedisStateStore, Settings
 from redis_state.errors import BackendUnavailable, LeaseLost, TokenResolved
 from redis_state.models import TaskContextSnapshot, TaskState, TaskStatus, TaskType
 from redis_state.primitives.watchlist import WatchList
-from redis_state.scripts import Announcement
+from redis_state.scripts import Announcement, IndexedTask
+from redis_state.stores.task_index import TaskIndex
 from redis_state.testing import eventually
 from redis_state.worker import Handler, TaskClient, TaskContext
-from redis_state.worker.arq.queue import Queue
+from redis_state.worker.queue.queue import Queue
 from redis_state.worker.recovery.sweeper import Sweeper, SweepReport, sweep_regularly
 from redis_state.worker.tasks.moves import watch_entry
 from redis_state.worker.tasks.transitions import NotStarted, TaskTransitions
 from tests.support.crash_states import (
     MARK_MS,
+    claimed,
+    claims_of,
     close_queues,
     decide,
     decided,
@@ -176,7 +179,7 @@ async def test_a_job_of_an_earlier_epoch_is_good_enough(store: RedisStateStore) 
 
 async def test_a_task_is_queued_where_it_was_submitted(store: RedisStateStore) -> None:
     task = await submitted(store)
-    other = Queue(store.settings, name=f"other-{queue_of(store.settings)}")
+    other = Queue(store, name=f"other-{queue_of(store.settings)}")
     await make_due(store, watch_entry(SESSION, task))
     report = await Sweeper(store, other).run_once()
     assert report == SweepReport(looked=1, requeued=1)
@@ -207,7 +210,52 @@ async def test_what_is_queued_again_keeps_its_place_in_the_line(store: RedisStat
 # Jobs that were picked and never started
 
 
-async def test_what_a_worker_picked_and_never_started_is_given_to_another(
+async def test_what_a_worker_claimed_and_never_started_is_given_to_another(
+    store: RedisStateStore,
+) -> None:
+    task = await submitted(store)
+    await queued_as(store, task)
+    await claimed(store, task)
+    sweeper = sweeper_of(store)
+    reports: list[SweepReport] = []
+
+    async def released() -> bool:
+        # The worker that claimed it may be about to start it. Its entry is not due all the while.
+        reports.append(await sweeper.run_once())
+        return await queued(store) == [f"{SESSION}/{task}:0"]
+
+    await make_due(store, watch_entry(SESSION, task))
+    assert not await released()
+    in_ms = await entry_in_ms(store, watch_entry(SESSION, task))
+    assert in_ms is not None
+    assert in_ms <= 100
+    await forget_entry(store, watch_entry(SESSION, task))
+    await eventually(released, "its claim is old enough")
+    assert sum(report.released for report in reports) == 1
+    assert await send(store, "ZCARD", claims_of(store)) == 0
+    async with pool(store, {"answer": _answer}) as client:
+        assert (await client.wait(SESSION, task, timeout_s=60)).result == 42
+        assert await statuses(store, task) == ["PENDING", "RUNNING", "COMPLETE"]
+
+
+async def test_claims_of_tasks_that_run_or_have_ended_are_left_alone(
+    store: RedisStateStore,
+) -> None:
+    runs, ended = await submitted(store), await submitted(store)
+    for task in (runs, ended):
+        await queued_as(store, task)
+        await claimed(store, task)
+        run = await started(store, task)
+    await TaskTransitions(store).finish_run(run, TaskStatus.COMPLETE)
+    await clock_passes(store.base.scripts, await clock_ms(store.base.scripts) + 200)
+    sweeper = sweeper_of(store)
+    for _ in range(2):
+        assert await sweeper.run_once() == SweepReport()
+    assert await send(store, "ZCARD", claims_of(store)) == 2
+    assert await queued(store) == []
+
+
+async def test_what_arqs_own_worker_picked_and_never_started_is_given_to_another(
     store: RedisStateStore,
 ) -> None:
     task = await submitted(store)
@@ -215,25 +263,18 @@ async def test_what_a_worker_picked_and_never_started_is_given_to_another(
     await picked(store, task)
     mark = arq_key(store, "in-progress", task)
     sweeper = sweeper_of(store)
-    reports: list[SweepReport] = []
 
     async def released() -> bool:
-        # The worker that picked it may be about to start it: the mark stays at first, its life too.
-        reports.append(await sweeper.run_once())
+        # The mark stays at first, its life too.
+        await sweeper.run_once()
         return not await send(store, "EXISTS", mark)
 
     await make_due(store, watch_entry(SESSION, task))
     assert not await released()
     assert 0 < await send(store, "PTTL", mark) <= MARK_MS
-    in_ms = await entry_in_ms(store, watch_entry(SESSION, task))
-    assert in_ms is not None
-    assert in_ms <= 100
     await eventually(released, "it was seen twice")
-    assert sum(report.released for report in reports) == 1
+    assert sweeper.totals.released == 1
     assert await queued(store) == [f"{SESSION}/{task}:0"]
-    async with pool(store, {"answer": _answer}) as client:
-        assert (await client.wait(SESSION, task, timeout_s=60)).result == 42
-        assert await statuses(store, task) == ["PENDING", "RUNNING", "COMPLETE"]
 
 
 @pytest.mark.parametrize("change", ["picked anew", "another version"])
@@ -259,10 +300,10 @@ async def test_the_patience_begins_anew_with_each_pick_and_each_version(
 async def test_a_job_in_a_live_workers_hands_is_left_alone(store: RedisStateStore) -> None:
     task = await submitted(store)
     await queued_as(store, task)
-    await picked(store, task)
+    await claimed(store, task)
     await started(store, task)
     assert await sweep(store, task) == SweepReport(looked=1)
-    assert await send(store, "GET", arq_key(store, "in-progress", task)) == b"1"
+    assert await send(store, "ZCARD", claims_of(store)) == 1
 
 
 @pytest.mark.parametrize("lost", ["place", "payload"])
@@ -293,7 +334,7 @@ async def test_a_task_of_a_dead_worker_is_taken_over(store: RedisStateStore) -> 
     after = await seen(store, task)
     # What the dead one had picked would stand first in the queue, for minutes.
     assert after["queue"] == [f"{SESSION}/{task}:1"]
-    assert (after["payloads"], after["marks"]) == ([0, 1, 0, 0], [None] * 4)
+    assert after["payloads"] == [0, 1, 0, 0]
     assert await status_of(store, task) == "RUNNING"
     async with pool(store, {"answer": _answer}) as client:
         assert (await client.wait(SESSION, task, timeout_s=60)).result == 42
@@ -437,18 +478,18 @@ async def test_a_client_that_stalls_before_it_writes_its_task_watches_it_anew(
     store: RedisStateStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     swept: list[SweepReport] = []
-    put = WatchList.put
+    announce = TaskIndex.announce
 
-    async def stalled(self: WatchList, entry: bytes, *, delay_ms: int, sooner: bool = False) -> int:
-        due_ms = await put(self, entry, delay_ms=delay_ms if swept else 1, sooner=sooner)
+    async def stalled(self: TaskIndex, task: IndexedTask, *, delay_ms: int) -> tuple[int, bool]:
+        due_ms, known = await announce(self, task, delay_ms=delay_ms if swept else 1)
         if not swept:
             await clock_passes(store.base.scripts, due_ms)
             swept.append(await sweeper_of(store).run_once())
-            await make_due(store, entry)
+            await make_due(store, task.entry)
             swept.append(await sweeper_of(store).run_once())
-        return due_ms
+        return due_ms, known
 
-    monkeypatch.setattr(WatchList, "put", stalled)
+    monkeypatch.setattr(TaskIndex, "announce", stalled)
     task = await submitted(store)
     assert swept == [SweepReport(looked=1), SweepReport(looked=1, dropped=1)]
     assert await status_of(store, task) == "PENDING"
@@ -536,13 +577,17 @@ async def test_with_the_queue_away_the_rest_is_swept_and_nothing_is_lost(
     await TaskTransitions(store).inspect_soon(SESSION, gone)
     for name in (task, gone):
         await make_due(store, watch_entry(SESSION, name))
-    other = Queue(settings.model_copy(update={"queue_url": away}), name=queue_of(settings))
+    elsewhere = RedisStateStore(
+        settings.model_copy(update={"queue_url": away, "call_timeout_s": 0.2})
+    )
+    other = Queue(elsewhere, name=queue_of(settings))
     sweeper = Sweeper(store, other)
     with pytest.raises(BackendUnavailable):
         await sweeper.run_once()
     assert sweeper.totals == SweepReport(looked=2)
     await make_due(store, watch_entry(SESSION, gone))
-    await sweeper.run_once()
+    with pytest.raises(BackendUnavailable):
+        await sweeper.run_once()
     assert sweeper.totals == SweepReport(looked=3, dropped=1)
     assert await entry_in_ms(store, watch_entry(SESSION, gone)) is None
     in_ms = await entry_in_ms(store, watch_entry(SESSION, task))
@@ -559,7 +604,7 @@ async def test_sweeping_survives_the_servers_absence_and_says_so_once(
         short = {"call_timeout_s": 0.1, "connect_timeout_s": 0.1}
         through = settings.model_copy(update={"url": SecretStr(proxy.url), **short})
         async with RedisStateStore(through) as own:
-            sweep_on = sweep_regularly(own, queue=queue_of(settings), lease_s=0.4)
+            sweep_on = sweep_regularly(own, queues=[queue_of(settings)], lease_s=0.4)
             task = asyncio.create_task(sweep_on)
             first = await submitted(store)
             await make_due(store, watch_entry(SESSION, first))
@@ -772,6 +817,7 @@ async def test_a_crash_between_the_list_and_the_move_is_made_good(store: RedisSt
             write=f"{_}",
             ttl_ms=60_000,
             announcement=_silence(store),
+            steering=store.base.keys.steering(SESSION),
         )
         assert reply.word == "OK"
         await clock_passes(store.base.scripts, await clock_ms(store.base.scripts) + 1)
@@ -799,6 +845,6 @@ async def test_a_poisoned_task_ends_in_a_pool_that_lives_on(store: RedisStateSto
 
 
 def test_a_report_adds_up() -> None:
-    report = SweepReport(1, 2, 3, 4, 5, 6, 7, 8, 9)
-    report += SweepReport(1, 1, 1, 1, 1, 1, 1, 1, 1)
-    assert list(asdict(report).values()) == [2, 3, 4, 5, 6, 7, 8, 9, 10]
+    report = SweepReport(1, 2, 3, 4, 5, 6, 7, 8, 9, 10)
+    report += SweepReport(1, 1, 1, 1, 1, 1, 1, 1, 1, 1)
+    assert list(asdict(report).values()) == [2, 3, 4, 5, 6, 7, 8, 9, 10, 11]

@@ -16,7 +16,7 @@ from redis_state.transport.cluster.slots import slot_of
 from redis_state.transport.cluster.subscriber import ClusterSubscriber
 from redis_state.transport.keys import Keys
 from tests.support.samples import update as make_update
-from tests.support.servers.clusters import Cluster, running_cluster
+from tests.support.servers.clusters import Cluster, running_cluster, tag_in
 from tests.support.timing import LONG_S
 
 pytestmark = pytest.mark.server
@@ -135,6 +135,32 @@ async def test_a_node_that_has_lost_all_that_is_watched_is_left(cluster: Cluster
             await eventually(nobody, "nobody listens there")
         finally:
             await watchers.aclose()
+
+
+async def test_a_channel_is_left_at_the_moment_in_which_its_slot_has_left(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The news that the slot has another node looks like the answer."""
+    source, target = cluster.ports[:2]
+    leaving, staying, coming = (f"{{{tag_in([slot])}}}" for slot in (7, 8, 9))
+    async with RedisStateStore(settings_of(cluster)) as store:
+        await store.save_update(make_update("the map is known"))
+        subscriber = store.transport.subscriber
+        left, stays = subscriber.subscribe(leaving), subscriber.subscribe(staying)
+        assert [await left.next(), await stays.next()] == [None, None]
+        connections = subscriber.connections
+        # In the loop's own thread: what the node says meanwhile is read later.
+        cluster.give_at_once(7, source, target)
+        subscriber.unsubscribe(left)
+        comes = subscriber.subscribe(coming)
+        assert await comes.next() is None
+        for channel, follows in ((staying, stays), (coming, comes)):
+            assert await cluster.ask(source, "SPUBLISH", channel, "hello") == 1
+            assert await follows.next() == b"hello"
+        assert subscriber.connections == connections
+        for subscription in (stays, comes):
+            subscriber.unsubscribe(subscription)
+    assert "protocol" not in caplog.text
 
 
 async def test_an_append_is_published_to_no_other_primary(cluster: Cluster) -> None:

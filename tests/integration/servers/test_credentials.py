@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import os
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -32,6 +34,7 @@ from tests.support.servers.faults import (
 from tests.support.servers.load import load, tasks
 from tests.support.servers.sentinels import running_sentinels
 from tests.support.sizes import sizes
+from tests.support.timing import LONG_S
 
 USER = "agent"
 VALID_S = 0.3
@@ -349,6 +352,14 @@ async def no_text() -> Credentials:
     return Credentials(SecretStr("secret-text\udc80"))
 
 
+async def nan() -> Credentials:
+    return Credentials(SecretStr("secret-text"), valid_s=float("nan"))
+
+
+async def words() -> Credentials:
+    return Credentials(SecretStr("secret-text"), valid_s="60")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
 @pytest.mark.server
 @pytest.mark.parametrize(
     ("provider", "says"),
@@ -356,6 +367,8 @@ async def no_text() -> Credentials:
         (is_cancelled, "is_cancelled failed: CancelledError"),
         (no_secret, "no_secret gave a user or a password of a wrong type"),
         (no_text, "no_text gave a user or a password that is no text in UTF-8"),
+        (nan, "nan gave a valid_s that is no number of seconds"),
+        (words, "words gave a valid_s that is no number of seconds"),
         (nothing, "nothing gave str: Credentials are needed"),
         (fails, "fails failed: RuntimeError"),
         (hangs, "hangs gave no credentials within the deadline"),
@@ -366,11 +379,57 @@ async def test_a_provider_that_gives_none_is_named(
 ) -> None:
     caplog.set_level(logging.DEBUG)
     async with server() as (url, _):
-        settings = settings_of(url, provider, call_timeout_s=0.5, connect_timeout_s=0.2)
+        settings = settings_of(url, provider, call_timeout_s=4.0, connect_timeout_s=1.0)
         async with RedisStateStore(settings) as store:
             with pytest.raises(BackendUnavailable, match=says) as refused:
                 await store.save_update(make_update("u"))
         assert "secret-text" not in str(refused.value) + caplog.text + repr(settings)
+
+
+@pytest.mark.server
+async def test_a_provider_that_does_not_end_when_it_is_cancelled_holds_nobody_up() -> None:
+    async with server() as (url, vault):
+        released = asyncio.Event()
+
+        async def swallows() -> Credentials:
+            vault.given += 1
+            while vault.given == 1 and not released.is_set():
+                with contextlib.suppress(asyncio.CancelledError):
+                    await released.wait()
+            return await vault()
+
+        settings = settings_of(url, swallows, call_timeout_s=LONG_S, connect_timeout_s=0.5)
+        try:
+            async with RedisStateStore(settings) as store:
+                calls = [store.load_memory_state(f"k{number}") for number in range(5)]
+                # The first deadline to connect may pass before it is called again.
+                await asyncio.gather(*calls, return_exceptions=True)
+                await store.save_update(make_update("u"))
+                assert not released.is_set()
+        finally:
+            released.set()
+
+
+async def test_a_login_is_renewed_whatever_became_of_the_last_try() -> None:
+    vault = Vault(valid_s=0.05)
+    login = login_of(settings_of("redis://nowhere", vault))
+    assert login is not None
+    used = await login.current()
+    vault.made += 1
+    tries: list[Credentials] = []
+
+    async def accept(fresh: Credentials) -> None:
+        tries.append(fresh)
+        if len(tries) == 1:
+            raise RuntimeError("secret-text")
+
+    renewing = asyncio.create_task(login.renew(used, accept))
+    try:
+        await eventually(lambda: len(tries) == 2, "it tries again")
+        assert tries[1].password.get_secret_value() == vault.password
+    finally:
+        renewing.cancel()
+        await asyncio.wait({renewing})
 
 
 @pytest.mark.server
@@ -408,6 +467,18 @@ async def test_a_password_file_without_a_password_is_named(
         settings = make_settings(url, password_file=path, call_timeout_s=0.3)
         async with RedisStateStore(settings) as store:
             with pytest.raises(BackendUnavailable, match=says) as refused:
+                await store.save_update(make_update("u"))
+            assert str(path) in str(refused.value)
+
+
+@pytest.mark.server
+async def test_a_password_file_that_nobody_writes_to_is_no_file(tmp_path: Path) -> None:
+    path = tmp_path / "password"
+    os.mkfifo(path)
+    async with server() as (url, _):
+        settings = make_settings(url, password_file=path, call_timeout_s=0.3)
+        async with RedisStateStore(settings) as store:
+            with pytest.raises(BackendUnavailable, match="is no regular file") as refused:
                 await store.save_update(make_update("u"))
             assert str(path) in str(refused.value)
 

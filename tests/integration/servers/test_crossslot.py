@@ -37,7 +37,7 @@ def free_port() -> int:
                     return port
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def cluster_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder: Path = tmp_path_factory.mktemp("cluster")
     wanted = None if os.environ.get("REDIS_STATE_TEST_SERVER") == "embedded" else on_path()

@@ -29,9 +29,11 @@ from tests.support.scripts import (
     append,
     ask,
     fields,
+    job_payload,
     lives,
     make_task,
     ok,
+    queued_job,
     snapshot_keys,
     task_keys,
     trace_keys,
@@ -243,6 +245,25 @@ def _plain(*made: Any, call: tuple[Any, ...]) -> Case:
     )
 
 
+async def _queue(scripts: Scripts, keys: Keys, *tasks: str) -> None:
+    """Queue jobs, each due an hour after the one before."""
+    await ask(scripts, "DEL", keys.queue("q").queue)
+    for place, task in enumerate(tasks):
+        job = queued_job(keys, task, earlier_ms=(len(tasks) - place) * HOUR)
+        await scripts.queue_job(keys.queue("q"), payload=job_payload(keys, task), job=job)
+
+
+async def _claim(scripts: Scripts, keys: Keys) -> Reply:
+    """Claim one, and tell which: the times are others in each server's history."""
+    reply = await scripts.claim_jobs(keys.queue("q"), limit=1, life_ms=HOUR)
+    return Reply(reply.word, [name.rpartition(b"/")[2] for name in reply.facts[1:2]])
+
+
+async def _queued(scripts: Scripts, keys: Keys) -> list[bytes]:
+    names: list[bytes] = await ask(scripts, "ZRANGE", keys.queue("q").queue, 0, -1)
+    return [name.rpartition(b"/")[2] for name in names]
+
+
 CASES = {
     "delete_snapshots one": Case(
         _save_snapshots,
@@ -291,6 +312,18 @@ CASES = {
             keys.memory("m"), index=None, member=None, only_if_gone=False
         ),
         lambda scripts, keys: ask(scripts, "HGET", keys.memory("m"), "document"),
+    ),
+    "claim_jobs": Case(
+        lambda scripts, keys: _queue(scripts, keys, "a"),
+        _claim,
+        _queued,
+    ),
+    "move_job": Case(
+        lambda scripts, keys: _queue(scripts, keys, "a", "b"),
+        lambda scripts, keys: scripts.move_job(
+            keys.queue("q"), id=queued_job(keys, "b").id, earlier_ms=2 * HOUR
+        ),
+        _queued,
     ),
     "clear_log": Case(
         lambda scripts, keys: append(scripts, keys.updates("s"), "a", topic="t"),

@@ -51,7 +51,8 @@ async def test_snapshots_stand_in_the_order_of_their_notes_beyond_nine_and_acros
             assert full.result == {"n": number, "pad": "x" * 200 * number}
             assert full.size > 200 * number
             assert StepSnapshot(
-                full.version, full.step, full.checkpoint, full.epoch, full.at, full.size
+                full.version, full.step, full.checkpoint, full.epoch, full.at, full.size,
+                full.began_at, full.attempts,
             ) == found[number]  # fmt: skip
             assert "xxx" not in repr(full)
         last = await client.last_checkpoint(SESSION, TASK)

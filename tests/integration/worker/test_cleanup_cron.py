@@ -12,6 +12,7 @@ import pytest
 
 pytest.importorskip("arq", reason="needs the worker extra")
 
+from arq.connections import create_pool
 from arq.cron import CronJob, cron
 from arq.worker import Worker
 
@@ -20,7 +21,7 @@ from redis_state.integrations.embabel.task_state_manager import TaskCounts, Task
 from redis_state.models import TaskStatus
 from redis_state.testing import eventually
 from redis_state.worker import AgentWorker, TaskContext, cleanup_cron
-from redis_state.worker.arq.queue_server import connect, queue_settings
+from redis_state.worker.arq.settings import arq_server
 from tests.processes.a2a.keep_task_states import status
 from tests.support.processes.pools import (
     SESSION,
@@ -116,7 +117,7 @@ async def test_arqs_own_worker_can_clean_up(settings: Settings, tasks: TaskState
     needs_arqs_runner(settings.url.get_secret_value())
     worker = Worker(
         cron_jobs=[cleanup_cron(tasks, run_at_startup=True, **NOW)],
-        redis_settings=queue_settings(settings),
+        redis_settings=arq_server(settings),
         queue_name=queue_of(settings),
         handle_signals=False,
         poll_delay=0.01,
@@ -133,11 +134,12 @@ async def test_arqs_own_worker_can_clean_up(settings: Settings, tasks: TaskState
 async def test_a_worker_that_does_not_know_a_cron_job_goes_on(
     store: RedisStateStore, settings: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:
-    pool = connect(queue_settings(settings), reply_timeout_s=5)
-    await pool.enqueue_job("cron:other", _queue_name=key_of_queue(settings))
+    pool = await create_pool(arq_server(settings))
+    job = f"{store.base.keys.jobs_tag}/cron:other"
+    await pool.enqueue_job("cron:other", _queue_name=key_of_queue(settings), _job_id=job)
     await pool.aclose(close_connection_pool=True)
     async with serving(agent(settings, {"noop": noop})), client_of(store) as client:
-        await eventually(lambda: "'cron:other' not found" in caplog.text, "it was looked at")
+        await eventually(lambda: "a job that names no task" in caplog.text, "it was looked at")
         task = await client.submit("noop", None, session_id=SESSION)
         assert (await becomes(client, task, TaskStatus.COMPLETE)).result == "done"
 

@@ -13,7 +13,8 @@ pytest.importorskip("arq", reason="needs the worker extra")
 from redis_state import RedisStateStore, Settings
 from redis_state.errors import BackendUnavailable
 from redis_state.worker import TaskContext
-from redis_state.worker.arq.queue import Queue
+from redis_state.worker.queue.job import Job
+from redis_state.worker.queue.queue import Queue
 from tests.integration.transport.test_failover import Pair, a_pair
 from tests.support.processes.pools import SESSION, pool, queue_of
 from tests.support.timing import spending
@@ -49,25 +50,25 @@ async def test_a_pool_goes_on_after_a_failover_behind_one_name(pair: Pair) -> No
 
 async def test_a_job_that_a_replica_refuses_is_queued_at_the_new_primary(pair: Pair) -> None:
     settings = Settings(url=SecretStr(pair.proxy.url), namespace="failover")
-    queue = Queue(settings, name=queue_of(settings))
-    await queue.put(SESSION, "before", runs=0, priority=0)
-    await pair.switch()
-    async with spending() as spent:
-        await queue.put(SESSION, "after", runs=0, priority=0)
-        await queue.move(SESSION, "after", runs=0, before=0, after=1)
-    assert spent.s < 1
-    assert await pair.replica.send("ZCARD", queue_of(settings), repeatable=True) == 2
-    await queue.aclose()
+    async with RedisStateStore(settings) as store:
+        queue = Queue(store, name=queue_of(settings))
+        await queue.put(Job(SESSION, "before", 0, 0))
+        await pair.switch()
+        async with spending() as spent:
+            await queue.put(Job(SESSION, "after", 0, 0))
+            await queue.move(Job(SESSION, "after", 0, 1), before=0)
+        assert spent.s < 1
+        assert await pair.replica.send("ZCARD", queue.keys().queue, repeatable=True) == 2
 
 
 async def test_a_queue_whose_server_stays_a_replica_says_so_at_the_deadline(pair: Pair) -> None:
     url = SecretStr(pair.replica_url)
     settings = Settings(url=url, namespace="failover", call_timeout_s=0.4, connect_timeout_s=0.4)
-    queue = Queue(settings, name=queue_of(settings))
-    began = time.monotonic()
-    async with spending() as spent:
-        with pytest.raises(BackendUnavailable, match="is a replica"):
-            await queue.put(SESSION, "t", runs=0, priority=0)
-    assert time.monotonic() - began >= 0.8
-    assert spent.s < 2
-    await queue.aclose()
+    async with RedisStateStore(settings) as store:
+        queue = Queue(store, name=queue_of(settings))
+        began = time.monotonic()
+        async with spending() as spent:
+            with pytest.raises(BackendUnavailable, match="is a replica"):
+                await queue.put(Job(SESSION, "t", 0, 0))
+        assert time.monotonic() - began >= 0.4
+        assert spent.s < 2

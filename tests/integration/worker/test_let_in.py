@@ -18,7 +18,7 @@ from redis_state.transport.sender import Sender
 from redis_state.worker import TaskContext
 from redis_state.worker import worker as runner
 from tests.support.commands import begin, end
-from tests.support.processes.pools import SESSION, agent, client_of, pool, queue_of, serving
+from tests.support.processes.pools import SESSION, agent, client_of, key_of_queue, pool, serving
 from tests.support.servers.faults import Proxy, run_server, sender_to, short_directory
 
 pytestmark = pytest.mark.worker
@@ -26,8 +26,8 @@ pytestmark = pytest.mark.worker
 SECRET = "s3cret"
 # What a tenant needs: neither DBSIZE nor a key that it shares with others.
 RIGHTS = (
-    "~t:* ~queue-t ~queue-t:* ~arq:*:t/* resetchannels &t:* &queue-t:* "
-    "-@all +auth +hello +select +ping +eval +evalsha +time +info +publish +subscribe +unsubscribe "
+    "~t:* ~arq:*:{queues-t}/* resetchannels &t:* "
+    "-@all +auth +hello +select +ping +eval +evalsha +time +info "
     "+spublish +ssubscribe +sunsubscribe "
     "+@hash +@sortedset +@string +@list +@stream +@transaction +exists +pexpire +pexpireat +expire "
     "+pexpiretime +persist +pttl +del +unlink +type"
@@ -92,7 +92,7 @@ async def test_the_command_ends_with_status_5_if_it_was_never_let_in(
     assert f"redis-state: {own.proxy.url}: " in stated
     assert problem in stated
     # What it would have served was said before.
-    assert f"serves t:tasks at {own.proxy.url} with 10 slots; handlers: none" in stated
+    assert f"serves tasks at {own.proxy.url} with 10 slots; handlers: none" in stated
     assert SECRET not in stated
     assert "Traceback" not in stated
 
@@ -173,7 +173,7 @@ async def test_a_pool_works_with_the_rights_of_a_tenant_and_nothing_is_refused_t
         assert (await client.wait(SESSION, unknown, timeout_s=60)).result is None
 
         async def empty() -> bool:
-            left: int = await own.admin.send("ZCARD", queue_of(settings), repeatable=True)
+            left: int = await own.admin.send("ZCARD", key_of_queue(settings), repeatable=True)
             return not left
 
         await eventually(empty, "the jobs are taken off the queue")
@@ -183,7 +183,7 @@ async def test_a_pool_works_with_the_rights_of_a_tenant_and_nothing_is_refused_t
     assert await own.admin.send("EXISTS", "arq:abort", repeatable=True) == 0
 
 
-@pytest.mark.parametrize("right", ["-zrange", "-subscribe", "-set", "resetchannels", "resetkeys"])
+@pytest.mark.parametrize("right", ["-zrange", "-ssubscribe", "-set", "resetchannels", "resetkeys"])
 async def test_a_host_that_serves_by_itself_is_told_of_a_missing_right_at_once_or_goes_on(
     own: Own, right: str
 ) -> None:

@@ -22,11 +22,12 @@ from redis_state.models import TaskStatus
 from redis_state.scripts import Fence
 from redis_state.testing import eventually
 from redis_state.worker import TaskContext
-from redis_state.worker.arq.queue import Queue
 from redis_state.worker.observe import metrics
 from redis_state.worker.observe import tracing as telemetry
 from redis_state.worker.observe.metrics import WorkerMetrics, count_regularly, pauses_older_than
 from redis_state.worker.observe.stats import RunOutcome, WorkerStats
+from redis_state.worker.queue.job import Job
+from redis_state.worker.queue.queue import Queue
 from redis_state.worker.tasks.transitions import StartedRun, TaskTransitions
 from tests.support.processes import children
 from tests.support.processes.pools import (
@@ -169,9 +170,8 @@ async def test_a_task_taken_over_is_counted_by_both_sides(
             return of(await scrape(unused_tcp_port), "leases_lost_total") == 1
 
         await eventually(found_out, "the first run has found out")
-        queue = Queue(store.settings, name=queue_of(store.settings))
-        await queue.put(SESSION, task, runs=2, priority=0)
-        await queue.aclose()
+        queue = Queue(store, name=queue_of(store.settings))
+        await queue.put(Job(SESSION, task, 2, 0))
         assert (await client.wait(SESSION, task, timeout_s=60)).result == 3
         series = await scrape(unused_tcp_port)
         assert of(series, "takeovers_total") == 1

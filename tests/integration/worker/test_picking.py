@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from time import time
 from typing import Any
 
 import pytest
@@ -13,13 +12,10 @@ pytest.importorskip("arq")
 
 from redis_state import RedisStateStore, Settings
 from redis_state.errors import BackendUnavailable, OutcomeUnknown
-from redis_state.models import TaskStatus
+from redis_state.models import SteeringEventType, TaskStatus
 from redis_state.testing import eventually
 from redis_state.worker import AgentWorker, TaskClient, TaskContext
-from redis_state.worker.arq.job_format import is_anothers
-from redis_state.worker.arq.queue import default_queue
 from redis_state.worker.tasks.inbox import Inbox
-from redis_state.worker.tasks.journal import Journals
 from redis_state.worker.tasks.transitions import TaskTransitions
 from tests.support.processes.pools import (
     SESSION,
@@ -31,6 +27,7 @@ from tests.support.processes.pools import (
     queue_of,
     serving,
     statuses,
+    steered_before,
 )
 
 pytestmark = pytest.mark.worker
@@ -40,44 +37,6 @@ HOUR_MS = 3_600_000
 
 async def answer(_: TaskContext) -> int:
     return 42
-
-
-async def running_elsewhere(store: RedisStateStore, tasks: int) -> None:
-    """Put jobs into the queue as they stand while another worker runs them."""
-    send, queue = store.transport.sender.send, key_of_queue(store.settings)
-    for number in range(tasks):
-        mark = arq_key(store, "in-progress", f"running-{number}")
-        await send("SET", mark, "1", "PX", HOUR_MS, repeatable=True)
-        name = mark.removeprefix("arq:in-progress:")
-        await send("ZADD", queue, number + 1, name, repeatable=True)
-
-
-async def forget(store: RedisStateStore) -> None:
-    send, queue = store.transport.sender.send, key_of_queue(store.settings)
-    names: list[bytes] = await send("ZRANGE", queue, 0, -1, repeatable=True)
-    marks = [b"arq:in-progress:" + name for name in names]
-    await send("DEL", queue, *marks, repeatable=True)
-
-
-@pytest.mark.parametrize("running", [3, 100, 600])
-async def test_a_task_is_found_however_many_others_run(
-    store: RedisStateStore, running: int
-) -> None:
-    await running_elsewhere(store, running)
-    async with pool(store, {"answer": answer}, max_tasks=5) as client:
-        tasks = [await client.submit("answer", session_id=SESSION) for _ in range(8)]
-        for task in tasks:
-            assert (await client.wait(SESSION, task, timeout_s=60)).result == 42
-
-        async def all_taken_off() -> bool:
-            left: int = await store.transport.sender.send(
-                "ZCARD", key_of_queue(store.settings), repeatable=True
-            )
-            return left == running
-
-        # The queue hears of a task's end after its waiters do.
-        await eventually(all_taken_off, "the queue holds what runs elsewhere")
-    await forget(store)
 
 
 async def test_of_what_two_workers_pick_at_once_each_job_is_one_workers(
@@ -103,33 +62,6 @@ async def test_of_what_two_workers_pick_at_once_each_job_is_one_workers(
                 state = await client.wait(SESSION, task, timeout_s=60)
                 assert state.status is TaskStatus.COMPLETE
                 assert (await statuses(store, task)).count("RUNNING") == 1
-
-
-@pytest.mark.parametrize("own_server", [False, True])
-async def test_no_clock_but_the_servers_tells_when_a_task_may_start(
-    store: RedisStateStore, settings: Settings, monkeypatch: pytest.MonkeyPatch, *, own_server: bool
-) -> None:
-    def behind() -> int:
-        return round(time() * 1000) - HOUR_MS
-
-    monkeypatch.setattr("arq.worker.timestamp_ms", behind)
-    monkeypatch.setattr("redis_state.worker.arq.loop.time", lambda: behind() / 1000, raising=False)
-    ahead = time() + HOUR_MS / 1000
-    monkeypatch.setattr("redis_state.worker.arq.queue.time", lambda: ahead, raising=False)
-    attempts: list[int] = []
-
-    async def again(ctx: TaskContext) -> int:
-        attempts.append(ctx.attempt)
-        if ctx.attempt == 1:
-            # Put off for a moment, which arq reckons by this process's clock.
-            raise BackendUnavailable("redis://somewhere", "away")
-        return 42
-
-    own = settings.model_copy(update={"queue_url": settings.url if own_server else None})
-    async with RedisStateStore(own) as other, pool(other, {"again": again}) as client:
-        task = await client.submit("again", session_id=SESSION)
-        assert (await client.wait(SESSION, task, timeout_s=60)).result == 42
-    assert attempts == [1, 2]
 
 
 @asynccontextmanager
@@ -161,10 +93,10 @@ async def test_namespaces_that_name_no_queue_have_one_each(
                     assert state.status is TaskStatus.COMPLETE
         assert ran == ["one"] * 5 + ["other"] * 5
         names = [AgentWorker({}, settings=store.settings).queue_names for store in (one, other)]
-        assert names == [(default_queue(store.settings),) for store in (one, other)]
+        assert names == [("tasks",), ("tasks",)]
 
 
-async def test_in_a_queue_of_two_namespaces_each_takes_its_own(
+async def test_queues_of_one_name_in_two_namespaces_are_two(
     settings: Settings, beside: Callable[[str], Settings]
 ) -> None:
     queue = queue_of(settings)
@@ -185,24 +117,11 @@ async def test_in_a_queue_of_two_namespaces_each_takes_its_own(
         send = one.transport.sender.send
         assert await send("EXISTS", arq_key(one, "job", "t"), repeatable=True) == 1
 
-        async def taken_off() -> bool:
-            # A job leaves the queue after its task has ended.
-            left: int = await send("ZCARD", key_of_queue(settings), repeatable=True)
-            return left == 1
-
-        await eventually(taken_off, "only the other namespace's job is left", timeout_s=60)
+        assert await send("ZCARD", key_of_queue(settings), repeatable=True) == 1
         assert await statuses(one, "t") == ["PENDING"]
         async with serving(agent(settings, {"answer": answer})):
             assert (await client.wait(SESSION, "t", timeout_s=60)).result == 42
         assert await statuses(one, "t") == ["PENDING", "RUNNING", "COMPLETE"]
-
-
-def test_a_job_is_anothers_only_if_it_is_a_task_of_another_namespace() -> None:
-    assert is_anothers("staging/s/t:0", "prod")
-    assert not is_anothers("prod/s/t:0", "prod")
-    assert not is_anothers("cron:clean:1", "prod")
-    assert not is_anothers("s/t:0", "prod")
-    assert not is_anothers("garbage", "prod")
 
 
 # A server in trouble before the handler has begun
@@ -223,8 +142,9 @@ async def test_trouble_before_the_handler_begins_hands_the_task_back(
     monkeypatch.setattr(Inbox, "catch_up", failing)
     monkeypatch.setattr("redis_state.worker.run._AGAIN_S", 0.05)
     # A lease that nobody waits for, and more troubles than deaths that a task may have.
+    await steered_before(store, "t", SteeringEventType.USER_MESSAGE, text="hello")
     async with pool(store, {"answer": answer}, lease_s=600, max_crashes=1) as client:
-        task = await client.submit("answer", session_id=SESSION)
+        task = await client.submit("answer", session_id=SESSION, task_id="t")
         assert (await client.wait(SESSION, task, timeout_s=30)).result == 42
     assert failed == 5
     assert await statuses(store, task) == ["PENDING", *["RUNNING", "PENDING"] * 5, *_ENDED]
@@ -233,16 +153,17 @@ async def test_trouble_before_the_handler_begins_hands_the_task_back(
 async def test_a_start_that_nobody_was_told_of_is_found_again(
     store: RedisStateStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read, failed = Journals.read, 0
+    start, failed = TaskTransitions.start, 0
 
-    async def failing(self: Journals, *args: object) -> object:
+    async def failing(self: TaskTransitions, *args: Any, **options: Any) -> object:
         nonlocal failed
+        started = await start(self, *args, **options)
         if failed < 2:
             failed += 1
             raise BackendUnavailable("redis://somewhere", "away")
-        return await read(self, *args)  # type: ignore[arg-type]
+        return started
 
-    monkeypatch.setattr(Journals, "read", failing)
+    monkeypatch.setattr(TaskTransitions, "start", failing)
     monkeypatch.setattr("redis_state.worker.run._AGAIN_S", 0.05)
     async with pool(store, {"answer": answer}, lease_s=600) as client:
         task = await client.submit("answer", session_id=SESSION)

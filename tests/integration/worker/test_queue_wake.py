@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -14,13 +13,12 @@ pytest.importorskip("arq")
 from pydantic import SecretStr
 
 from redis_state import RedisStateStore, Settings
-from redis_state.errors import BackendUnavailable
+from redis_state.errors import CommandRefused
 from redis_state.models import TaskStatus
 from redis_state.testing import eventually
 from redis_state.worker import AgentWorker, TaskClient, TaskContext
-from redis_state.worker.arq.job_format import Job
-from redis_state.worker.arq.queue import Queue, QueueState, wake_channel
-from redis_state.worker.arq.queue_server import connect, queue_settings
+from redis_state.worker.queue.job import Job
+from redis_state.worker.queue.queue import Queue, QueueState
 from tests.support.processes.pools import (
     SESSION,
     agent,
@@ -49,8 +47,9 @@ def patient(settings: Settings, **options: Any) -> AgentWorker:
 
 
 async def listeners(store: RedisStateStore, *queues: str) -> list[int]:
-    keys = [key_of_queue(store.settings, queue) for queue in queues or (None,)]
-    return await subscribers(store.transport, *map(wake_channel, keys), sharded=False)
+    named = queues or (queue_of(store.settings),)
+    channels = [store.base.keys.queue(queue).channel for queue in named]
+    return await subscribers(store.transport, *channels)
 
 
 async def hears(store: RedisStateStore, *queues: str) -> None:
@@ -111,9 +110,8 @@ async def putting_as(store: RedisStateStore, *rules: str) -> AsyncGenerator[Queu
     await ask_each(store.transport, "ACL", "SETUSER", user, *rights)
     scheme, _, place = store.settings.url.get_secret_value().partition("://")
     url = SecretStr(f"{scheme}://{user}:secret@{place}")
-    queue = Queue(
-        store.settings.model_copy(update={"queue_url": url}), name=queue_of(store.settings)
-    )
+    narrow = RedisStateStore(store.settings.model_copy(update={"queue_url": url}))
+    queue = Queue(narrow, name=queue_of(store.settings))
     try:
         yield queue
     finally:
@@ -125,7 +123,7 @@ async def putting_as(store: RedisStateStore, *rules: str) -> AsyncGenerator[Queu
 @pytest.mark.role("any", why="it makes users")
 async def test_who_must_not_publish_still_puts(store: RedisStateStore) -> None:
     async with putting_as(store, "resetchannels") as queue:
-        await queue.put(SESSION, "task", runs=0, priority=0)
+        await queue.put(Job(SESSION, "task", 0, 0))
         assert await queue.ensure_queued([Job(SESSION, "other", 0, 0)]) == [QueueState.QUEUED]
         assert len(await queued(store)) == 2
 
@@ -133,9 +131,9 @@ async def test_who_must_not_publish_still_puts(store: RedisStateStore) -> None:
 @pytest.mark.role("any", why="it makes users")
 async def test_who_must_not_write_is_told(store: RedisStateStore) -> None:
     async with putting_as(store, "allchannels", "-zadd") as queue:
-        with pytest.raises(BackendUnavailable):
-            await queue.put(SESSION, "task", runs=0, priority=0)
-        with pytest.raises(BackendUnavailable):
+        with pytest.raises(CommandRefused):
+            await queue.put(Job(SESSION, "task", 0, 0))
+        with pytest.raises(CommandRefused):
             await queue.ensure_queued([Job(SESSION, "task", 0, 0)])
         assert await queued(store) == []
 
@@ -147,36 +145,24 @@ async def test_a_worker_that_nobody_wakes_asks_by_itself(store: RedisStateStore)
         await completes(client, await client.submit("work", session_id=SESSION))
         async with putting_as(store, "resetchannels") as queue:
             task_id = await client.submit("work", session_id=SESSION, queue="elsewhere")
-            await queue.put(SESSION, task_id, runs=0, priority=0)
+            await queue.put(Job(SESSION, task_id, 0, 0))
             await completes(client, task_id)
 
 
 async def test_a_job_that_is_put_again_wakes_and_one_that_is_there_does_not(
     store: RedisStateStore,
 ) -> None:
-    key = key_of_queue(store.settings)
-    queue = Queue(store.settings, name=queue_of(store.settings))
+    queue = Queue(store, name=queue_of(store.settings))
     job = Job(SESSION, "task", 0, 0)
-    # redis-py's are untyped.
-    client: Any = connect(queue_settings(store.settings), reply_timeout_s=60)
-    heard: int = 0
-
-    async def listen() -> None:
-        nonlocal heard
-        async with client.pubsub() as listening:
-            await listening.subscribe(wake_channel(key))
-            async for message in listening.listen():
-                heard += int(message["type"] == "message")
-
-    listening = asyncio.create_task(listen())
-    await hears(store)
+    listening = queue.listen(queue.name)
+    assert await listening.next() is None
     assert await queue.ensure_queued([job]) == [QueueState.QUEUED]
-    await eventually(lambda: heard == 1, "the queue was told of the job")
+    assert await listening.next() == b""
     assert await queue.ensure_queued([job]) == [QueueState.WAITS]
-    await queue.put_job(job)
-    await eventually(lambda: heard == 2, "the queue was told of the job put again")
-    listening.cancel()
-    await asyncio.wait({listening})
-    await client.aclose()
-    await queue.aclose()
-    await store.transport.sender.send("DEL", key, repeatable=True)
+    await queue.put(job)
+    await queue.clear()
+    await queue.put(job)
+    assert await listening.next() == b""
+    assert await listening.next(within_s=0.2) is None
+    await queue.clear()
+    store.transport.subscriber.unsubscribe(listening)

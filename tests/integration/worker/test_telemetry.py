@@ -37,7 +37,7 @@ from tests.support.processes.pools import (
 SECRET = "s3cret"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def exporter() -> InMemorySpanExporter:
     """Export to memory. A process has one provider, for ever."""
     exported = InMemorySpanExporter()

@@ -190,7 +190,7 @@ async def test_a_pause_frees_the_lease_and_is_told_with_its_token(
     assert reported[-2].content == requested | {"pause": "x", "tags": []}
     assert await status(store) == "PAUSED"
     decided = await TaskPauses(store).decide(token, approved=True, value={"n": 2}, actor="ann")
-    assert decided == Decided(SESSION, "t", runs=1)
+    assert decided == Decided(SESSION, "t")
     run = await started(life, "two")
     decision = decision_of("pause:x#1", run.journal["pause:x#1"])
     assert decision == Decision(approved=True, value={"n": 2}, actor="ann")

@@ -30,7 +30,7 @@ from redis_state.models import (
 from redis_state.testing import eventually
 from redis_state.worker import TaskCancelled, TaskClient, TaskContext, run
 from redis_state.worker.arq.job_format import serialize
-from redis_state.worker.arq.queue_server import queue_settings
+from redis_state.worker.arq.settings import arq_server
 from redis_state.worker.tasks.transitions import StartedRun, TaskTransitions
 from tests.support.processes.pools import (
     SESSION,
@@ -806,9 +806,9 @@ def test_no_repr_shows_a_password() -> None:
     url = SecretStr("redis://ann:s3cret@example.org:6379/1")
     settings = Settings(url=url, queue_url=url)
     worker = agent(settings, {})
-    shown = [queue_settings(settings), worker, vars(worker.arq_settings())]
+    shown = [arq_server(settings), worker, vars(worker.arq_settings())]
     assert "s3cret" not in repr(shown)
-    assert "example.org" in repr(queue_settings(settings))
+    assert "example.org" in repr(arq_server(settings))
 
 
 async def test_the_log_names_tasks_and_never_what_they_carry(

@@ -2,7 +2,18 @@ from __future__ import annotations
 
 from redis_state.scripts import LogLimits, Reply, ReplyCode, Scripts, TaskKeys
 from redis_state.transport.keys import Keys
-from tests.support.scripts import HOUR, ask, clock_ms, fields, lives, no, ok, task_keys
+from tests.support.scripts import (
+    HOUR,
+    ask,
+    clock_ms,
+    fields,
+    lives,
+    no,
+    ok,
+    rows_of,
+    saying,
+    task_keys,
+)
 
 
 async def create(
@@ -12,7 +23,7 @@ async def create(
         task,
         {"status": b"PENDING"},
         steering=keys.steering("s"),
-        updates=keys.updates("s"),
+        announcement=saying(keys, f"made-{write}"),
         children=keys.children("s", "t"),
         write=write,
         ttl_ms=HOUR,
@@ -27,6 +38,7 @@ async def test_a_task_is_created_once_and_its_creator_may_repeat_the_call(
     assert await create(scripts, keys, task, "one") == ok(1)
     assert await create(scripts, keys, task, "one") == ok(1)
     assert await create(scripts, keys, task, "two") == no(ReplyCode.STALE, 1)
+    assert await rows_of(scripts, keys.updates("s")) == [(1, "made-one")]
     assert all(0 < life <= HOUR for life in await lives(scripts, task.task, task.tasks))
 
 

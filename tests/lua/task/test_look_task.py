@@ -17,7 +17,8 @@ from tests.support.scripts import (
 
 # In the order of the script's reply.
 NAMES = (
-    "status version order priority crashes queue parent isolate waits_for parent_order attempts job"
+    "status version order priority crashes queue parent isolate waits_for parent_order attempts "
+    "due flow_key waits_box pause_token write retries job"
 )
 
 
@@ -35,6 +36,7 @@ async def test_a_task_is_seen_with_its_lease(scripts: Scripts, keys: Keys) -> No
     looked = await scripts.look_task(task)
     assert looked.facts[:2] == [0, 0]
     values = {"status": b"PENDING", "version": b"1", "order": order, "priority": b"0"}
+    values["write"] = (await fields(scripts, task.task))["write"]
     assert named(looked) == values
     await ask(scripts, "HSET", task.task, "priority", 3, "crashes", 2, "queue", "q", "job", "{}")
     await ask(scripts, "HSET", task.task, "parent", "p", "waits_for", "c", "parent_order", 7)
@@ -46,6 +48,7 @@ async def test_a_task_is_seen_with_its_lease(scripts: Scripts, keys: Keys) -> No
     values |= {"status": b"RUNNING", "version": b"2", "priority": b"3", "crashes": b"2"}
     values |= {"queue": b"q", "parent": b"p", "isolate": b"1", "waits_for": b"c"}
     values |= {"parent_order": b"7", "attempts": b"1", "job": b""}
+    values["write"] = (await fields(scripts, task.task))["write"]
     assert named(looked) == values
 
 

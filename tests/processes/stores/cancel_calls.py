@@ -11,7 +11,7 @@ from typing import Any
 from uuid import uuid4
 
 from redis_state import RedisStateStore
-from tests.chaos.trial import Event
+from tests.chaos.support.trial import Event
 
 _AT_ONCE = 200
 

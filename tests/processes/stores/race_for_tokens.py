@@ -12,8 +12,8 @@ from typing import Any
 from redis_state import RedisStateStore
 from redis_state.errors import BackendUnavailable, OutcomeUnknown
 from redis_state.primitives.token import new_claim
-from tests.chaos.gate import wait_at
-from tests.chaos.trial import Event, How
+from tests.chaos.support.gate import wait_at
+from tests.chaos.support.trial import Event, How
 
 _TOKENS_AT_ONCE = 16
 

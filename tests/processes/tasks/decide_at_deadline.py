@@ -15,8 +15,8 @@ from redis_state.errors import TokenResolved, TokenUnknown
 from redis_state.models import TaskState
 from redis_state.primitives.token import new_claim, raise_unless_won
 from redis_state.worker.tasks.pauses import TaskPauses, expire_pauses
-from tests.chaos.gate import wait_at
-from tests.chaos.trial import Event, How
+from tests.chaos.support.gate import wait_at
+from tests.chaos.support.trial import Event, How
 
 # Task, token, and its deadline in ms of the server's clock.
 Due = tuple[str, str, int]

@@ -57,6 +57,21 @@ async def ask(ctx: TaskContext) -> bool:
     return (await ctx.approval("Go on?", tags=["test"])).approved
 
 
+async def refund(ctx: TaskContext) -> list[Any]:
+    """Wait for two of three, who fill in a form."""
+    decision = await ctx.approval(
+        "How much?",
+        schema={
+            "type": "object",
+            "properties": {"limit": {"type": "integer", "maximum": 9}, "why": {"type": "string"}},
+            "required": ["limit"],
+        },
+        approvals=2,
+        of=("ann", "ben", "cid"),
+    )
+    return [decision.value, [vote.actor for vote in decision.votes]]
+
+
 async def fail(_: TaskContext) -> None:
     """Fail."""
     raise ValueError("no luck")
@@ -68,6 +83,7 @@ HANDLERS: dict[str, Handler] = {
     "tree": tree,
     "endless": endless,
     "ask": ask,
+    "refund": refund,
     "fail": fail,
 }
 

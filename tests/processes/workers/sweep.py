@@ -12,7 +12,7 @@ from pydantic import SecretStr
 
 from redis_state import RedisStateStore, Settings
 from redis_state.testing import eventually
-from redis_state.worker.arq.queue import Queue
+from redis_state.worker.queue.queue import Queue
 from redis_state.worker.recovery.sweeper import Sweeper
 
 
@@ -32,7 +32,7 @@ async def main(argument: dict[str, Any]) -> list[dict[str, int]]:
     """Run sweepers until none finds anything due."""
     settings = Settings(url=SecretStr(argument["url"]), namespace=argument["namespace"])
     async with RedisStateStore(settings) as store:
-        queue = Queue(settings, name=argument["queue"])
+        queue = Queue(store, name=argument["queue"])
         sweepers = [
             Sweeper(store, queue, limit=argument["limit"]) for _ in range(argument["sweepers"])
         ]

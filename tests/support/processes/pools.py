@@ -16,8 +16,8 @@ from redis_state.models import (
     TaskStatus,
 )
 from redis_state.testing import eventually
+from redis_state.transport.keys import Keys
 from redis_state.worker import AgentWorker, Handler, TaskClient
-from redis_state.worker.arq.queue_server import job_owner, queue_key
 
 SESSION = "s"
 
@@ -35,8 +35,8 @@ def queue_of(settings: Settings) -> str:
 
 
 def key_of_queue(settings: Settings, queue: str | None = None) -> str:
-    """Name the key of the test's own queue, or of another one. On a cluster it is not the name."""
-    return queue_key(settings, queue or queue_of(settings))
+    """Name the key of the test's own queue, or of another one."""
+    return Keys(settings.namespace).queue(queue or queue_of(settings)).queue
 
 
 @asynccontextmanager
@@ -144,12 +144,12 @@ async def queued(store: RedisStateStore) -> list[str]:
     found: list[bytes] = await sender.send(
         "ZRANGE", key_of_queue(store.settings), 0, -1, repeatable=True
     )
-    return [name.decode().removeprefix(f"{job_owner(store.settings)}/") for name in found]
+    return [name.decode().removeprefix(f"{store.base.keys.jobs_tag}/") for name in found]
 
 
 def job_of(store: RedisStateStore, task_id: str, epoch: int = 0) -> str:
     """Name the job of a task's run, as the queue has it."""
-    return f"{job_owner(store.settings)}/{SESSION}/{task_id}:{epoch}"
+    return f"{store.base.keys.jobs_tag}/{SESSION}/{task_id}:{epoch}"
 
 
 def arq_key(store: RedisStateStore, kind: str, task_id: str, epoch: int = 0) -> str:

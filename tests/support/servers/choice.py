@@ -21,23 +21,6 @@ from tests.support.processes import children
 CHOICES = ("docker", "path", "embedded", "cluster", "acl")
 # Who the suite is on a server with users: the rule of each test's namespace is this user's.
 SUITE_USER, _PASSWORD = "suite", "s3cret"
-# The queues of the tests that have names of their own.
-_QUEUES = (
-    "nobody-{}",
-    "two-queue-{}",
-    "queue-{}-second",
-    "queue-{}:none",
-    "{}-0",
-    "{}-1",
-    "{}-2",
-    "queue-{}",
-    "queue-{}-first",
-    "no-queue-{}",
-    "one-queue-{}",
-    "other-queue-{}",
-    "high-{}",
-    "low-{}",
-)
 
 
 @dataclass(frozen=True)
@@ -94,8 +77,7 @@ class Admin:
         """
         if not self.has_users:
             return
-        queues = [name.format(settings.namespace) for name in _QUEUES]
-        _, *words = user_rule(settings, role, user=SUITE_USER, queues=queues).words()
+        _, *words = user_rule(settings, role, user=SUITE_USER).words()
         if also:
             words = [word for word in words if word[0] in "~&"]
         else:

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import redis as blocking
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
@@ -207,6 +208,22 @@ class Cluster:
             source = await self.begin_move(slot, target)
             await self.move_keys(slot, source, target)
             await self.end_move(slot, target)
+
+    async def empty_slot(self, port: int) -> int:
+        """Find a slot of a node that has no keys."""
+        for first, last, holder, *_ in await self.ask(port, "CLUSTER", "SLOTS"):
+            if holder[1] == port:
+                for slot in range(first, last + 1):
+                    if await self.ask(port, "CLUSTER", "COUNTKEYSINSLOT", slot) == 0:
+                        return slot
+        raise AssertionError("no slot is empty")
+
+    def give_at_once(self, slot: int, source: int, target: int) -> None:
+        """Give an empty slot to another node without waiting for the loop of the caller."""
+        node = self.ids[target]
+        for port in (target, source):
+            with blocking.Redis(port=port) as client:
+                client.execute_command("CLUSTER", "SETSLOT", slot, "NODE", node)
 
     async def migrates_slots(self) -> bool:
         """Tell whether the nodes move slots by themselves (Valkey 9)."""

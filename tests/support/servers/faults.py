@@ -75,6 +75,11 @@ class Proxy:
         return port
 
     @property
+    def target_port(self) -> int | None:
+        """The port of the server behind it."""
+        return self._target.port
+
+    @property
     def url(self) -> str:
         """The address of the proxy, with the login of the server's."""
         login, at, _ = self._target.netloc.rpartition("@")

@@ -5,9 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import shutil
-from collections.abc import AsyncGenerator
+import time
+from collections.abc import AsyncGenerator, Callable, Generator
+from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
+
+from redis import Redis
 
 from redis_state.errors import BackendError
 from redis_state.testing import eventually
@@ -160,6 +164,30 @@ class Replicas:
         self._primary = 1 - self._primary
         await self._follow()
 
+    def go_back_and_return(self) -> None:
+        """Make the primary its replica's replica and again its primary. Nothing else happens.
+
+        It loses what the replica has not heard, and keeps its connections. What it writes then
+        has the places of what was lost, and is confirmed by the replica.
+        """
+        old, new = self._nodes[self._primary], self._nodes[1 - self._primary]
+        with _blocking(old.url) as first, _blocking(new.url) as second:
+            before = first.info("replication")
+            _poll(lambda: first.info("clients")["blocked_clients"] == 0, "nobody waits there")
+            second.execute_command("REPLICAOF", "NO", "ONE")
+            for replica, link in (
+                (first, self._links[1 - self._primary]),
+                (second, self._links[self._primary]),
+            ):
+                # Not over the link, which the loop keeps: it stands still.
+                replica.execute_command("REPLICAOF", "127.0.0.1", link.target_port)
+                _poll(partial(_is_up, replica), "up")
+                if replica is first:
+                    replica.execute_command("REPLICAOF", "NO", "ONE")
+            while first.info("replication")["master_repl_offset"] <= before["master_repl_offset"]:
+                first.set("beside", "x" * 1000, px=60_000)
+            assert first.wait(1, 10_000) == 1
+
     async def _follow(self) -> None:
         """Make the other node the primary's replica, and wait until it has what that has."""
         primary, replica = self._nodes[self._primary], self._nodes[1 - self._primary]
@@ -242,6 +270,23 @@ async def _shows(node: OwnServer, what: bytes) -> None:
             return what in info
 
         await eventually(shown, f"{what.decode()} at {node.url}", timeout_s=_ANSWERS_WITHIN_S)
+
+
+@contextlib.contextmanager
+def _blocking(url: str) -> Generator[Any]:
+    with Redis.from_url(url) as client:
+        yield client
+
+
+def _is_up(replica: Any) -> bool:
+    return bool(replica.info("replication")["master_link_status"] == "up")
+
+
+def _poll(condition: Callable[[], bool], described: str) -> None:
+    deadline = time.monotonic() + _ANSWERS_WITHIN_S
+    while not condition():
+        assert time.monotonic() < deadline, described
+        time.sleep(0.01)
 
 
 def _copy(source: Path, target: Path) -> None:

@@ -1,0 +1,1 @@
+"""Durable tasks beside other engines: what a task costs, how fast it goes on, what it leaves."""

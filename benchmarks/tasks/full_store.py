@@ -1,0 +1,173 @@
+"""The figures of an empty store beside those of one that is full of tasks."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import statistics
+import time
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+
+from benchmarks.driver import Contender
+from benchmarks.report import Row, row
+from benchmarks.runner import Run
+from benchmarks.server import BenchServer
+from benchmarks.tasks.peers.ours import NAMESPACE
+from benchmarks.tasks.planting import SESSION, TASK, Template, plant, sample
+from benchmarks.tasks.pool import reviewed
+from benchmarks.tasks.process import CALLERS
+from benchmarks.tasks.throughput import Drained, drain_once, ratio, start_engine
+from redis_state import RedisStateStore, Settings
+from redis_state.models import TaskStatus
+from redis_state.primitives.watchlist import WatchList
+from redis_state.settings import make_settings
+from redis_state.worker import AgentWorker, TaskClient
+from redis_state.worker.queue.queue import Queue
+from redis_state.worker.tasks.moves import watch_entry
+from redis_state.worker.tasks.open_pauses import list_open_pauses
+
+SIZE = "REDIS_STATE_BENCH_PLANTED"
+_QUICK, _FULL = 20_000, 1_000_000
+_BYTES_EACH = 12_000
+_AT_A_TIME = 5_000
+_DEADLINE_S = 20.0
+_QUEUED = "queue"
+# A sweeper inspects every unfinished task once in this time.
+_WATCHED_WITHIN_MS = 60_000
+
+
+def measure_full_store(run: Run) -> list[Row]:
+    """Measure no-op tasks and appends on two servers in turn, one of them full."""
+    paused = int(os.environ.get(SIZE, _QUICK if run.quick else _FULL))
+    paused = min(paused, _memory() // 2 // _BYTES_EACH)
+    queued = paused // 10
+    with ExitStack() as stack:
+        full = stack.enter_context(BenchServer())
+        began = time.monotonic()
+        asyncio.run(_fill(full, paused, queued))
+        took = time.monotonic() - began
+        run.tell(f"{paused:,} paused and {queued:,} queued tasks planted in {took:.0f} s")
+        found: dict[str, Drained] = {}
+        appends: dict[str, list[float]] = {}
+        ends: dict[str, tuple[Contender, Contender]] = {}
+        for name, server in (("empty", run.server), ("full", full)):
+            ends[name] = (
+                stack.enter_context(start_engine("ours", server.url)),
+                stack.enter_context(Contender("ours", server.url)),
+            )
+        for number in range(3):
+            run.tell(f"a full store, repeat {number + 1}")
+            for name, (engine, appending) in ends.items():
+                done = appending.measure("append", callers=CALLERS, seconds=run.seconds)
+                appends.setdefault(name, []).append(done.rate)
+                drained = found.setdefault(name, Drained())
+                drain_once(engine, "noop", drained, quick=run.quick)
+        size = full.memory()
+    there = f"{paused:,} paused, {queued:,} queued"
+    note = f"{size / 2**30:.1f} GiB"
+    costs = {name: each.cpu_ms for name, each in found.items()}
+    slower = {name: _inverse(each.rates) for name, each in found.items()}
+    submits = {name: _inverse(each.submits) for name, each in found.items()}
+    waits = {name: _inverse(rates) for name, rates in appends.items()}
+    return [
+        _row(f"no-op task, worker CPU; {there}", costs, "ms", note),
+        _row(f"no-op tasks, ms for each; {there}", slower, "ms"),
+        _row(f"submit, ms for each; {there}", submits, "ms"),
+        _row(f"append, ms for each; {there}", waits, "ms"),
+    ]
+
+
+def _row(measure: str, found: dict[str, list[float]], unit: str, note: str = "") -> Row:
+    shared = ratio(found["full"], found["empty"])
+    value = statistics.median(found["full"])
+    bar = (1.2, 1.05)
+    return row(
+        measure, value, unit, peer="an empty store", ratio=shared, bar=bar, most=True, note=note
+    )
+
+
+def _inverse(rates: list[float]) -> list[float]:
+    return [1000 / rate for rate in rates]
+
+
+async def _fill(server: BenchServer, paused: int, queued: int) -> None:
+    settings = make_settings(server.url, namespace=NAMESPACE, call_timeout_s=60)
+    waiting = await sample(server, partial(_pause, settings))
+    await asyncio.to_thread(server.flush)
+    ready = await sample(server, partial(_queue, settings))
+    await asyncio.to_thread(server.flush)
+    await asyncio.to_thread(plant, server, waiting, paused)
+    await asyncio.to_thread(plant, server, _after(ready), queued)
+    async with RedisStateStore(settings) as store:
+        await _check(store, paused, queued)
+        watch = WatchList(store.base.scripts, store.base.keys)
+        for prefix, count in (("plant", paused), (_QUEUED, queued)):
+            for first in range(0, count, _AT_A_TIME):
+                numbers = range(first, min(first + _AT_A_TIME, count))
+                await asyncio.gather(*(_watch(watch, prefix, number) for number in numbers))
+
+
+async def _check(store: RedisStateStore, paused: int, queued: int) -> None:
+    """Raise RuntimeError unless the last of those planted are as real ones are."""
+    names = (SESSION.format(paused - 1), TASK.format(paused - 1))
+    state, open_ones = await store.tasks.load(*names), await list_open_pauses(store, names[0])
+    backlog = await Queue(store).backlog()
+    if (
+        state is None
+        or state.status is not TaskStatus.PAUSED
+        or [each.task_id for each in open_ones] != [names[1]]
+        or backlog.waiting != queued
+    ):
+        raise RuntimeError(f"what was planted is not there: {backlog}")
+
+
+def _after(template: Template) -> Template:
+    """Name queued tasks otherwise than paused ones."""
+    other = _QUEUED.encode()
+    parts = tuple(part.replace(b"plant-", other + b"-") for part in template.parts)
+    names = tuple(name.replace(b"plant-", other + b"-") for name in template.names)
+    return Template(parts, names, template.lines)
+
+
+async def _watch(watch: WatchList, prefix: str, number: int) -> None:
+    names = [each.format(number).replace("plant", prefix) for each in (SESSION, TASK)]
+    entry = watch_entry(names[0], names[1])
+    await watch.put(entry, delay_ms=random.randrange(_WATCHED_WITHIN_MS))
+
+
+async def _queue(settings: Settings, session_id: str, task_id: str) -> None:
+    async with RedisStateStore(settings) as store, TaskClient(store) as client:
+        await client.submit("noop", {"i": 1}, session_id=session_id, task_id=task_id)
+
+
+async def _pause(settings: Settings, session_id: str, task_id: str) -> None:
+    worker = AgentWorker({"reviewed": reviewed}, settings)
+    serving = asyncio.create_task(worker.serve(handle_signals=False))
+    try:
+        async with (
+            RedisStateStore(settings) as store,
+            TaskClient(store) as client,
+            asyncio.timeout(_DEADLINE_S),
+        ):
+            await client.submit(
+                "reviewed", {"query": "q" * 188}, session_id=session_id, task_id=task_id
+            )
+            while True:
+                state = await client.get(session_id, task_id)
+                if state is not None and state.status is TaskStatus.PAUSED:
+                    return
+                await asyncio.sleep(0.02)
+    finally:
+        serving.cancel()
+        await asyncio.wait({serving})
+
+
+def _memory() -> int:
+    """Return how many bytes this machine can still give."""
+    for line in Path("/proc/meminfo").read_text("utf-8").splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    raise RuntimeError("this machine does not say how much memory it has")

@@ -1,0 +1,20 @@
+-- Move a job from its place to the claims, and into the reply.
+local function job_claim(keys, reply, now, id, place, key)
+  local task = string.match(id, '^(.*):%d+$') or id
+  -- Later than any claim before it, which its worker then no longer ends.
+  local claimed = math.max(now, 1 + tonumber(redis.call('ZSCORE', keys.claims, task) or 0))
+  redis.call('ZADD', keys.claims, string.format('%.0f', claimed), task)
+  if key then
+    redis.call('ZREM', keys.keyed, key .. '\0' .. place .. '\0' .. id)
+    redis.call('HDEL', keys.owners, id)
+    redis.call('HSET', keys.owners, 'held:' .. task, key)
+    redis.call('ZADD', keys.holders, 0, key .. '\0' .. task)
+    redis.call('ZADD', keys.turns, redis.call('HINCRBY', keys.flow, 'turn', 1), key)
+    -- Permits and settings live as long as claims may, and longer.
+    for _, each in ipairs({ keys.owners, keys.holders, keys.turns }) do redis.call('PEXPIRE', each, 691200000) end
+    redis.call('PEXPIRE', keys.flow, 34560000000)
+  else
+    redis.call('ZREM', keys.queue, id)
+  end
+  for _, each in ipairs({ id, place, string.format('%.0f', claimed) }) do reply[#reply + 1] = each end
+end

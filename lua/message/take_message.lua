@@ -1,0 +1,53 @@
+-- Give a run the oldest message of a box, once per entry of the journal, or record that none came in
+-- time. A repetition finds the entry.
+-- KEYS journal     hash: entry -> JSON, due:<entry> -> ms, asks:<box>, what send_message writes, lane:<name>
+--   -> JSON, entries
+-- KEYS lease       hash: epoch, claim
+-- KEYS task        hash: the journal lives as long as it
+-- ARGV mark        of the worker's lease
+-- ARGV entry       of the journal
+-- ARGV box         kind and name of the message
+-- ARGV timeout_ms  int: how long it is waited for, from the first call on
+-- ARGV lane.entry  entry of the journal, '' for none
+-- ARGV lane.state  JSON: where the lane stands then
+-- Returns
+--   {'OK', message, entries}  what the journal holds: JSON, null if none came; how many entries it has
+--   {'HELD', left_ms}     none is there; how long it is still waited for
+--   {'LOST', epoch}       another claim has the lease; nothing was written
+--   {'REWOUND', entries}  the server has fewer entries than the run knows; nothing was written
+--   {'MISSING'}           no such task
+-- @include now_ms
+-- @include journal_fence
+-- @include journal_count
+-- @include mail
+-- @lasting
+
+local lost = journal_fence(lease, mark, journal)
+if lost then return lost end
+local ends = redis.call('PEXPIRETIME', task)
+if ends < 0 then return { 'MISSING' } end
+local noted, entries = unpack(redis.call('HMGET', journal, entry, 'entries'))
+if noted then return { 'OK', noted, tonumber(entries or 0) } end
+local taken, sent = string.match(redis.call('HGET', journal, 'box:' .. box) or '0 0', '^(%d+) (%d+)$')
+local message, left_ms = 'null', 0
+if tonumber(taken) < tonumber(sent) then
+  taken = taken + 1
+  local place, count, bytes = string.format('mail:%d:', taken) .. box, mail_total(journal)
+  message = redis.call('HGET', journal, place) or 'null'
+  redis.call('HSET', journal, entry, message, 'mail', string.format('%d %d', count - 1, bytes - #message),
+    'box:' .. box, string.format('%d %d', taken, sent))
+  redis.call('HDEL', journal, place, taken == tonumber(sent) and 'box:' .. box or place)
+else
+  local now = now_ms()
+  redis.call('HSETNX', journal, 'due:' .. entry, string.format('%.0f', now + timeout_ms))
+  -- A clock that was set back prolongs nothing.
+  left_ms = math.min(tonumber(redis.call('HGET', journal, 'due:' .. entry)) - now, timeout_ms)
+  if left_ms <= 0 then redis.call('HSET', journal, entry, message) end
+end
+redis.call('HSET', journal, 'asks:' .. box, 1)
+if left_ms <= 0 then
+  entries = journal_count(journal, lane.entry, lane.state)
+  redis.call('HDEL', journal, 'due:' .. entry)
+end
+redis.call('PEXPIREAT', journal, ends)
+return left_ms > 0 and { 'HELD', left_ms } or { 'OK', message, entries }

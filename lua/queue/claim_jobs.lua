@@ -1,0 +1,50 @@
+-- Claim the first jobs that are due for one worker, once per call, within the queue's limits. They leave
+-- the queue, and are kept as claimed until the worker ends them or a sweeper finds that it never began.
+-- Jobs with and without a key take turns.
+-- KEYS keys.queue    zset: job id -> when it is due, in ms
+-- KEYS keys.claims   zset: task -> when its job was claimed, in ms
+-- KEYS keys.flow     hash: paused, limit, per_key, limit:<key>, key_rate, rate:<key>, turn
+-- KEYS keys.owners   hash: id -> its key and place, held:<task> -> key, later:<id> -> key
+-- KEYS keys.keyed    zset: key, place and id of each job that has a key, in order
+-- KEYS keys.turns    zset: key -> when it had its turn
+-- KEYS keys.holders  zset: key and task of each claim that has a key
+-- KEYS keys.waits    zset: key -> when its rate lets it start again, in ms
+-- KEYS keys.rates    zset: key -> when all of its rate is there again, in ms
+-- ARGV limit         int: jobs at most
+-- ARGV life_ms       int: how long a claim is remembered at least
+-- Returns
+--   {'OK', now, id, place, claimed, ...}  the server's time; each job, its place, when it was claimed
+-- @include now_ms
+-- @include claim_end
+-- @include flow_next
+-- @include flow_due
+-- @include job_claim
+-- @once
+
+local now, set = now_ms(), redis.call('HMGET', keys.flow, 'paused', 'limit')
+local reply = { 'OK', string.format('%.0f', now) }
+-- What was left by workers that died, and by tasks that are gone.
+local left = string.format('%.0f', now - life_ms)
+for _, task in ipairs(redis.call('ZRANGE', keys.claims, '-inf', left, 'BYSCORE', 'LIMIT', 0, 16)) do
+  claim_end(keys, task)
+end
+if set[2] then limit = math.min(limit, set[2] - redis.call('ZCARD', keys.claims)) end
+if set[1] == '1' or limit <= 0 then return reply end
+local due = flow_due(keys, limit, now, life_ms)
+local at, plain = 1, true
+for _ = 1, limit do
+  local member, key
+  if not plain or not due[at] then member, key = flow_next(keys, now) end
+  if member then
+    job_claim(keys, reply, now, string.match(member, '%z([^%z]+)$'), string.match(member, '%z([^%z]+)%z'), key)
+  elseif due[at] then
+    job_claim(keys, reply, now, due[at], due[at + 1])
+    at = at + 2
+  else
+    break
+  end
+  plain = not plain
+end
+if not reply[3] then return reply end
+lives(keys.claims, life_ms)
+return keep_reply(reply)

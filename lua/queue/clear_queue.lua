@@ -1,0 +1,15 @@
+-- Forget all jobs that wait in a queue, once per call. What is claimed stays, with its permits.
+-- KEYS keys.queue   zset: job id -> when it is due, in ms
+-- KEYS keys.keyed   zset: key, place and id of each job that has a key, in order
+-- KEYS keys.turns   zset: key -> when it had its turn
+-- KEYS keys.waits   zset: key -> when its rate lets it start again, in ms
+-- KEYS keys.owners  hash: id -> its key and place, held:<task> -> key, later:<id> -> key
+-- Returns
+--   {'OK', deleted}  how many of the lists there were
+-- @once
+-- @idempotent
+
+for _, name in ipairs(redis.call('HKEYS', keys.owners)) do
+  if string.sub(name, 1, 5) ~= 'held:' then redis.call('HDEL', keys.owners, name) end
+end
+return keep_reply({ 'OK', redis.call('DEL', keys.queue, keys.keyed, keys.turns, keys.waits) })

@@ -1,0 +1,38 @@
+-- End the claims of jobs, and put those off that are to run again: a job with a key, too, waits in the queue
+-- until then. A repetition finds the claims gone; what it puts off again is harmless, because the task's
+-- record decides.
+-- KEYS keys.queue    zset: job id -> when it is due, in ms
+-- KEYS keys.claims   zset: task -> when its job was claimed, in ms
+-- KEYS keys.flow     hash: limits of the queue, turn
+-- KEYS keys.owners   hash: held:<task> -> key, later:<id> -> key
+-- KEYS keys.keyed    zset: key, place and id of each job that has a key, in order
+-- KEYS keys.turns    zset: key -> when it had its turn
+-- KEYS keys.holders  zset: key and task of each claim that has a key
+-- KEYS payloads..    strings: the jobs in arq's format
+-- ARGV keys.channel  on which the queue's workers are woken
+-- ARGV life_ms       int: how long a job that is put off is kept at least
+-- ARGV jobs..        id, when it was claimed, and in how many ms it is due again, '' for never; in turn
+-- Returns
+--   {'OK', ended}  how many were still claimed by that claim
+-- Emits nothing but a sign of life on the channel
+-- @include now_ms
+-- @include lives
+-- @include claim_end
+
+local now, ended = now_ms(), 0
+for i, payload in ipairs(payloads) do
+  local id, claimed, again_ms = jobs[3 * i - 2], tonumber(jobs[3 * i - 1]), tonumber(jobs[3 * i])
+  local task = string.match(id, '^(.*):%d+$') or id
+  local key = redis.call('HGET', keys.owners, 'held:' .. task)
+  ended = ended + claim_end(keys, task, claimed)
+  if again_ms then
+    if key then redis.call('HSET', keys.owners, 'later:' .. id, key) end
+    redis.call('ZADD', keys.queue, 'NX', string.format('%.0f', now + again_ms), id)
+    lives(keys.queue, life_ms + again_ms)
+  elseif not redis.call('ZSCORE', keys.queue, id) then
+    redis.call('DEL', payload)
+  end
+end
+-- What a limit held back may begin in any worker.
+if ended > 0 and redis.call('EXISTS', keys.flow) == 1 then redis.pcall('SPUBLISH', keys.channel, '') end
+return { 'OK', ended }

@@ -1,0 +1,57 @@
+-- Ensure that the queue has the job of a task that waits. A job that was claimed is left alone at first:
+-- its worker may be about to begin. One that arq's own worker has picked is recorded, with the record's
+-- version, in arq's mark, whose value arq never reads: it is given to others if the same is found again.
+-- A repetition finds what was done.
+-- KEYS keys.queue       zset: job id -> when it is due, in ms
+-- KEYS keys.claims      zset: task -> when its job was claimed, in ms
+-- KEYS keys.flow        hash: limits of the queue, turn
+-- KEYS keys.owners      hash: id -> its key and place, held:<task> -> key, later:<id> -> key
+-- KEYS keys.keyed       zset: key, place and id of each job that has a key, in order
+-- KEYS keys.turns       zset: key -> when it had its turn
+-- KEYS keys.holders     zset: key and task of each claim that has a key
+-- KEYS payload          string: the job in arq's format
+-- KEYS picked           string: arq's own mark of a job that is picked
+-- KEYS earlier_payload  string: the job of the run before, which a task that was handed off may have kept
+-- ARGV job.channel      on which the queue's workers are woken
+-- ARGV job.id           the job's id
+-- ARGV job.payload      in arq's format
+-- ARGV job.life_ms      int: how long it is kept at least
+-- ARGV job.earlier_ms   int: what its priority is worth
+-- ARGV job.since_ms     int: since when the task waits; '' for now
+-- ARGV job.at_ms        int: when it is due; '' for now
+-- ARGV job.key          under which its task is limited, '' for none
+-- ARGV earlier          the id of that job
+-- ARGV orphan           flag: the task's last run is dead, so what was claimed for it will not begin
+-- ARGV version          of the task's record
+-- ARGV patience_ms      int: how long what is claimed is left alone
+-- Returns
+--   {'OK', state}  WAITS, CLAIMED, RELEASED or QUEUED
+-- Emits nothing but a sign of life on the channel
+-- @include now_ms
+-- @include claim_end
+-- @include job_put
+-- @each
+
+local now = now_ms()
+local task = string.match(job.id, '^(.*):%d+$') or job.id
+local function has(id, its_payload)
+  local placed = redis.call('ZSCORE', keys.queue, id) or redis.call('HEXISTS', keys.owners, id) == 1
+  return placed and redis.call('EXISTS', its_payload) == 1
+end
+local claimed = tonumber(redis.call('ZSCORE', keys.claims, task) or 0)
+local there = has(job.id, payload)
+local mark = there and redis.call('GET', picked)
+if there and not mark then return { 'OK', 'WAITS' } end
+if earlier ~= job.id and not orphan and has(earlier, earlier_payload) then return { 'OK', 'WAITS' } end
+if claimed > 0 and not orphan and now - claimed < patience_ms then return { 'OK', 'CLAIMED' } end
+if mark then
+  local seen = string.match(mark, '^' .. version .. ' (%d+)$')
+  if not seen then redis.call('SET', picked, version .. ' ' .. string.format('%.0f', now), 'XX', 'KEEPTTL') end
+  if not seen or now - seen < patience_ms then return { 'OK', 'CLAIMED' } end
+end
+redis.call('DEL', picked)
+claim_end(keys, task)
+-- It would only stand in arq's way.
+if earlier ~= job.id and redis.call('ZREM', keys.queue, earlier) == 1 then redis.call('DEL', earlier_payload) end
+job_put(keys, payload, job, now)
+return { 'OK', (mark or claimed > 0 and not orphan) and 'RELEASED' or 'QUEUED' }

@@ -1,0 +1,31 @@
+-- Set limits of a queue, and take away those that have no value. Keys that wait take their turn again. A
+-- repetition sets the same.
+-- KEYS keys.flow     hash: paused, limit, per_key, limit:<key>, key_rate, rate:<key>, turn
+-- KEYS keys.keyed    zset: key, place and id of each job that has a key, in order
+-- KEYS keys.turns    zset: key -> when it had its turn
+-- ARGV keys.channel  on which the queue's workers are woken
+-- ARGV settings..    names and values, in turn; '' takes one away
+-- Returns
+--   {'OK', settings}  all names and values, in turn
+-- Emits nothing but a sign of life on the channel
+-- @include flow_key
+
+for i = 1, #settings, 2 do
+  if settings[i + 1] == '' then
+    redis.call('HDEL', keys.flow, settings[i])
+  else
+    redis.call('HSET', keys.flow, settings[i], settings[i + 1])
+  end
+end
+redis.call('PEXPIRE', keys.flow, 34560000000)
+local from = '-'
+-- More keys than that have their turn once a job of theirs ends, or comes.
+for _ = 1, 10000 do
+  local member = redis.call('ZRANGEBYLEX', keys.keyed, from, '+', 'LIMIT', 0, 1)[1]
+  if not member then break end
+  local key = string.match(member, '^([^%z]+)')
+  flow_turn(keys, key)
+  from = '(' .. key .. '\1'
+end
+redis.pcall('SPUBLISH', keys.channel, '')
+return { 'OK', redis.call('HGETALL', keys.flow) }

@@ -1,0 +1,46 @@
+-- Write a new pending task down with a part of another task's journal, unless there is one of this id. What an
+-- earlier task of the same id recorded, received and spawned is not this one's. A repetition finds the task.
+-- KEYS task                hash: version, write, order and the fields given, inbox
+-- KEYS tasks               zset: task_id -> expiry in us
+-- KEYS journal             hash: entry -> JSON
+-- KEYS lease               hash: epoch; there if an earlier task of this id ran
+-- KEYS steering.ids        hash: ids of the session's steering
+-- KEYS updates.topic_rows  list: n of the task's updates; there if an earlier task of this id told any
+-- KEYS children            zset: what an earlier task of this id has spawned
+-- KEYS source.task         hash: order: the other task
+-- KEYS source.journal      hash: entry -> JSON: the other task's
+-- ARGV write               id of this call
+-- ARGV ttl_ms              int: milliseconds
+-- ARGV task_id             the task's id
+-- ARGV before              int: ms, by when it must be written
+-- ARGV order               of the other task
+-- ARGV copied..            entries that are copied
+-- ARGV made..              entries that are given, names and values in turn
+-- ARGV fields..            names and values, in turn
+-- Returns
+--   {'OK', version}     it is written
+--   {'STALE', version}  there is one; nothing was written
+--   {'EXPIRED'}         it is too late; nothing was written
+--   {'MISSING'}         the other task is gone, or a later one of its id is there; nothing was written
+-- @include now_ms
+-- @include log_head
+-- @include record_write
+
+local was = redis.call('HMGET', task, 'version', 'write')
+if was[1] and was[2] ~= write then return { 'STALE', tonumber(was[1]) } end
+if was[1] then return { 'OK', tonumber(was[1]) } end
+if redis.call('HGET', source.task, 'order') ~= order then return { 'MISSING' } end
+if now_ms() > before then return { 'EXPIRED' } end
+if redis.call('EXISTS', lease, updates.topic_rows) > 0 then
+  local told = log_head(redis.call('HGET', steering.ids, ''))
+  fields[#fields + 1] = 'inbox'
+  fields[#fields + 1] = string.format('%.0f-%.0f', told.last, told.last_ms)
+end
+redis.call('DEL', journal, children)
+for _, entry in ipairs(copied) do
+  local value = redis.call('HGET', source.journal, entry)
+  if value then redis.call('HSET', journal, entry, value) end
+end
+if #made > 0 then redis.call('HSET', journal, unpack(made)) end
+redis.call('PEXPIRE', journal, ttl_ms)
+return { 'OK', record_write(task, { key = tasks, member = task_id }, write, ttl_ms, fields) }

@@ -1,0 +1,95 @@
+"""The options that choose tasks, for the commands that find them and those that change them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from redis_state.errors import InvalidField
+from redis_state.models import TaskStatus
+
+if TYPE_CHECKING:
+    from redis_state.worker import TaskFilters
+
+_AGE = re.compile(r"(\d{1,6})([smhd])")
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+
+Statuses = Annotated[
+    list[TaskStatus] | None,
+    typer.Option("--status", case_sensitive=False, help="Only in this status; may be repeated."),
+]
+Handler = Annotated[str | None, typer.Option("--handler", help="Only tasks of this handler.")]
+Attribute = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--attribute",
+        "-a",
+        metavar="NAME=VALUE",
+        help="Only with this attribute; may be repeated. A number, true and false are that, all "
+        'else is text; NAME="5" is the text 5.',
+    ),
+]
+Since = Annotated[
+    str | None,
+    typer.Option(metavar="TIME", help="Only those made since: 30m, 2h, 7d, or an ISO time."),
+]
+Before = Annotated[
+    str | None, typer.Option("--until", metavar="TIME", help="Only those made before: likewise.")
+]
+
+
+def filters(
+    *,
+    session: str | None,
+    status: Sequence[TaskStatus] | None,
+    handler: str | None,
+    attribute: Sequence[str] | None,
+    since: str | None,
+    until: str | None,
+) -> TaskFilters:
+    """Read the options that choose tasks. Errors: InvalidField."""
+    return {
+        "session_id": session,
+        "status": status or None,
+        "handler": handler,
+        "attributes": read_attributes(attribute),
+        "created_after": _moment("--since", since),
+        "created_before": _moment("--until", until),
+    }
+
+
+def read_attributes(given: Sequence[str] | None) -> dict[str, Any]:
+    """Read attributes as they are written on a command line. Errors: InvalidField."""
+    attributes: dict[str, Any] = {}
+    for each in given or ():
+        name, sign, text = each.partition("=")
+        if not sign:
+            raise InvalidField("--attribute", "is of the form NAME=VALUE")
+        attributes[name] = _value(text)
+    return attributes
+
+
+def _value(text: str) -> Any:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return text
+    return value if isinstance(value, str | int) else text
+
+
+def _moment(option: str, text: str | None) -> datetime | None:
+    if text is None:
+        return None
+    age = _AGE.fullmatch(text)
+    if age is not None:
+        return datetime.now(UTC) - timedelta(**{_UNITS[age[2]]: int(age[1])})
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise InvalidField(option, "is an age such as 30m, 2h or 7d, or an ISO time") from None
+    return moment if moment.tzinfo else moment.astimezone()

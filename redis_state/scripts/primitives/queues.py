@@ -1,0 +1,115 @@
+"""Queues of jobs: put, claim, end, look after, all in one slot."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from redis_state.scripts.binding import script
+from redis_state.scripts.runner import PendingReply, ScriptRunner
+from redis_state.transport.keys import QueueKeys
+from redis_state.transport.wire.resp import Argument
+
+
+class QueuedJob(NamedTuple):
+    """A job as a queue's scripts take it."""
+
+    channel: str
+    id: str
+    payload: bytes
+    life_ms: int
+    earlier_ms: int
+    since_ms: int | None
+    at_ms: int | None
+    key: str
+
+
+class EndedJob(NamedTuple):
+    """A job that was claimed and is done; in ``again_ms`` it is due again, unless that is None."""
+
+    payload: str
+    id: bytes
+    claimed: bytes
+    again_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class EndedJobs:
+    """Jobs of one queue that are done."""
+
+    each: Sequence[EndedJob]
+
+    @property
+    def payloads(self) -> list[str]:
+        """Return the keys of their payloads."""
+        return [job.payload for job in self.each]
+
+    @property
+    def jobs(self) -> list[Argument]:
+        """Return their ids, claims, and in how many ms they are due again."""
+        written: list[Argument] = []
+        for job in self.each:
+            again: Argument = b"" if job.again_ms is None else job.again_ms
+            written += (job.id, job.claimed, again)
+        return written
+
+
+class QueueScripts(ScriptRunner):
+    """Queues of jobs: put, claim, end, look after."""
+
+    @script
+    def queue_job(self, keys: QueueKeys, *, payload: str, job: QueuedJob) -> PendingReply:
+        """OK new."""
+
+    @script
+    def claim_jobs(self, keys: QueueKeys, *, limit: int, life_ms: int) -> PendingReply:
+        """OK now, then id, place and claimed, in turn."""
+
+    @script
+    def end_jobs(self, keys: QueueKeys, ended: EndedJobs, *, life_ms: int) -> PendingReply:
+        """OK ended."""
+
+    @script
+    def ensure_job(
+        self,
+        keys: QueueKeys,
+        *,
+        payload: str,
+        picked: str,
+        earlier_payload: str,
+        job: QueuedJob,
+        earlier: str,
+        orphan: bool,
+        version: str,
+        patience_ms: int,
+    ) -> PendingReply:
+        """OK state: WAITS, CLAIMED, RELEASED or QUEUED."""
+
+    @script
+    def list_claims(self, claims: str, *, after: int, patience_ms: int, limit: int) -> PendingReply:
+        """OK now, then task and claimed, in turn."""
+
+    @script
+    def move_job(self, keys: QueueKeys, *, id: str, earlier_ms: int) -> PendingReply:  # noqa: A002
+        """OK moved."""
+
+    @script
+    def clear_queue(self, keys: QueueKeys) -> PendingReply:
+        """OK deleted."""
+
+    @script
+    def look_queue(self, keys: QueueKeys) -> PendingReply:
+        """OK waiting later claimed oldest_ms settings."""
+
+    @script
+    def drop_claims(self, keys: QueueKeys, *, before_ms: int, tasks: Sequence[str]) -> PendingReply:
+        """OK ended."""
+
+    @script
+    def set_flow(self, keys: QueueKeys, settings: Mapping[str, bytes]) -> PendingReply:
+        """OK settings."""
+
+    @script
+    def take_rate(self, rates: str, *, name: str, rate: str, cost: int) -> PendingReply:
+        """OK wait_ms."""

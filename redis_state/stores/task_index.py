@@ -1,0 +1,201 @@
+"""The index of tasks: by status, session, handler and attributes, over all sessions.
+
+A task's record is in its session's slot, so no script can write it and an index over all sessions.
+The index has the shards and the slots of the watch list instead. What is known of a task is written
+by the calls that write its entry of the watch list. Other moves are followed by a call at once. So
+the index may lag behind the record. It does not stay behind: a sweeper corrects it whenever it
+inspects a task, and before it removes the entry of a terminal one. Entry and index are in one slot,
+so no rollback of the server separates them.
+
+What is known of a task carries its record's version and write. An older version never replaces a
+newer one. A record whose history went back gives versions again: a correction names what it
+replaces instead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from redis_state.models import TaskState, TaskStatus
+from redis_state.models.attributes import Attributes
+from redis_state.primitives.record import Stored
+from redis_state.scripts import IndexedTask, Reply, ReplyCode, Scripts, raw
+from redis_state.serialization import codec
+from redis_state.serialization.rows import as_object
+from redis_state.stores.sessions.tasks import microseconds
+from redis_state.transport.keys import WATCH_SHARDS, Keys, TaskIndexKeys
+
+LETTERS: dict[TaskStatus, str] = {
+    TaskStatus.PENDING: "p",
+    TaskStatus.RUNNING: "r",
+    TaskStatus.PAUSED: "w",
+    TaskStatus.COMPLETE: "c",
+    TaskStatus.FAILED: "f",
+    TaskStatus.CANCELLED: "x",
+}
+# What stands for a write id: with the version, enough to tell two histories apart.
+_WRITE = 8
+# Of the times by which tasks are listed: 7 bytes, and no more than a double holds.
+LATEST_US = 2**53 - 1
+
+
+class TaskIndex:
+    """Write the index of tasks. ``entry`` is a task's entry of the watch list."""
+
+    def __init__(self, scripts: Scripts, keys: Keys) -> None:
+        self._scripts = scripts
+        self._keys = keys
+
+    def keys(self, entry: bytes) -> TaskIndexKeys:
+        """Return the keys of a task's shard."""
+        return self._keys.task_index(zlib.crc32(entry) % WATCH_SHARDS)
+
+    async def announce(self, task: IndexedTask, *, delay_ms: int) -> tuple[int, bool]:
+        """List a task that is about to be written, and have it inspected after ``delay_ms``.
+
+        One step. Return when that is, in ms, and whether the index knew another task of the id:
+        then call `put` once the task is written.
+        """
+        reply = await self._scripts.index_task(
+            self.keys(task.entry), task, rule="new", delay_ms=delay_ms, stands="given"
+        )
+        return int(reply.facts[0]), reply.word is ReplyCode.STALE
+
+    async def put(self, task: IndexedTask, *, stamp: str | None = None) -> Reply:
+        """Write what is known of a task, unless it is older than what the index knows.
+
+        With a ``stamp`` write it only if that is what the index knows, and then in any case.
+        """
+        return await self._scripts.index_task(
+            self.keys(task.entry), task, rule="whole" if stamp is None else f"is {stamp}"
+        )
+
+    def started(self, task: IndexedTask, *, delay_ms: int) -> None:
+        """Write that a task runs, and have it inspected after ``delay_ms`` or later. One step.
+
+        Without waiting for it: a sweeper comes by the task's entry anyhow.
+        """
+        _forget(
+            self._scripts.begin_index_task(
+                self.keys(task.entry), task, rule="move", delay_ms=delay_ms, stands="later"
+            )
+        )
+
+    def moved(self, task: IndexedTask, *, delay_ms: int | None = None) -> None:
+        """Write a task's new status, right behind the move, without waiting for it.
+
+        With ``delay_ms`` it is inspected by then. What fails here is repaired by a sweeper.
+        """
+        _forget(
+            self._scripts.begin_index_task(
+                self.keys(task.entry), task, rule="move", delay_ms=delay_ms, stands="given"
+            )
+        )
+
+    def changed(self, task: IndexedTask) -> None:
+        """Write all that is known of a task, without waiting for it."""
+        _forget(self._scripts.begin_index_task(self.keys(task.entry), task, rule="whole"))
+
+    def correct(self, task: IndexedTask, *, stamp: str) -> None:
+        """Write all that is known of a task if the index knows ``stamp``; do not wait for it."""
+        _forget(self._scripts.begin_index_task(self.keys(task.entry), task, rule=f"is {stamp}"))
+
+    def drop(self, entry: bytes, *, stamp: str) -> None:
+        """Take a task out if the index knows ``stamp`` of it, without waiting for it."""
+        _forget(self._scripts.begin_unindex_task(self.keys(entry), entry=entry, stamp=stamp))
+
+    async def remove(self, entry: bytes, *, stamp: str) -> None:
+        """Take a task out if the index knows ``stamp`` of it."""
+        await self._scripts.unindex_task(self.keys(entry), entry=entry, stamp=stamp)
+
+
+def indexed_move(
+    entry: bytes, status: TaskStatus, *, version: int, write: str, ttl_ms: int
+) -> IndexedTask:
+    """Describe a move of a task for the index."""
+    return IndexedTask(entry, LETTERS[status], version, write[:_WRITE], ttl_ms)
+
+
+def indexed_start(entry: bytes, flat: Sequence[Any], *, ttl_ms: int) -> IndexedTask:
+    """Describe the start of a task for the index, from its record's names and values in turn."""
+    fields = dict(zip(flat[::2], flat[1::2], strict=True))
+    return indexed_move(
+        entry,
+        TaskStatus.RUNNING,
+        version=int(fields.get(b"version", 0)),
+        write=fields.get(b"write", b"").decode("utf-8", "surrogatepass"),
+        ttl_ms=ttl_ms,
+    )
+
+
+def indexed_new(
+    entry: bytes,
+    state: TaskState,
+    *,
+    write: str,
+    ttl_ms: int,
+    handler: str,
+    attributes: Attributes,
+) -> IndexedTask:
+    """Describe a task that is about to be written for the index."""
+    return replace(
+        indexed_move(entry, state.status, version=1, write=write, ttl_ms=ttl_ms),
+        created=_created_us(state.created_at),
+        session=state.session_id,
+        task=state.task_id,
+        handler=handler,
+        attributes=attribute_lists(attributes),
+    )
+
+
+def indexed_record(
+    entry: bytes, session_id: str, task_id: str, record: Stored, *, ttl_ms: int
+) -> IndexedTask:
+    """Describe a task for the index by its record. Errors: ValueError, KeyError, TypeError."""
+    fields = record.fields
+    status = TaskStatus(fields["status"].decode())
+    created = datetime.fromisoformat(as_object(fields["document"])["created_at"])
+    return replace(
+        indexed_move(
+            entry, status, version=int(record.version), write=record.version.write, ttl_ms=ttl_ms
+        ),
+        created=_created_us(created),
+        session=session_id,
+        task=task_id,
+        handler=str(as_object(fields["job"])["handler"]),
+        attributes=attribute_lists(attributes_of(fields)),
+    )
+
+
+def stamp_of(status: TaskStatus, version: int, write: str) -> str:
+    """Return what the index knows of a task at this version, as text."""
+    return f"{version:d} {write[:_WRITE]} {LETTERS[status]}"
+
+
+def attributes_of(fields: Mapping[str, bytes]) -> dict[str, Any]:
+    """Read the attributes in a task's record. Errors: ValueError."""
+    return as_object(fields.get("attributes") or b"{}")
+
+
+def attribute_lists(attributes: Attributes) -> tuple[bytes, ...]:
+    """Write attributes as the index lists them."""
+    return tuple(attribute_list(name, value) for name, value in sorted(attributes.items()))
+
+
+def attribute_list(name: str, value: Any) -> bytes:
+    """Write one attribute as the index lists it."""
+    return raw(f"{name}=") + codec.canonical(value)
+
+
+def _created_us(moment: datetime) -> int:
+    return min(max(microseconds(moment), 0), LATEST_US)
+
+
+def _forget(sent: asyncio.Future[Any]) -> None:
+    """Take note of an outcome that nobody waits for, so that asyncio does not report it."""
+    sent.add_done_callback(lambda done: done.cancelled() or done.exception())

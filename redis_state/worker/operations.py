@@ -1,0 +1,285 @@
+"""Find tasks over all sessions, and operate them: retry, rerun, fork, one or all that match."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any, Unpack
+
+from redis_state import limits
+from redis_state.errors import InvalidField, InvalidTransition
+from redis_state.models import TaskState, TaskStatus
+from redis_state.models.attributes import Attributes, check_attributes
+from redis_state.serialization import codec
+from redis_state.store import RedisStateStore
+from redis_state.worker.queue.job import Job
+from redis_state.worker.queue.queue import Queue
+from redis_state.worker.tasks.bulk import APPLIES, BulkAction, BulkReport, Progress, do_to_all
+from redis_state.worker.tasks.copies import Copies, Source
+from redis_state.worker.tasks.finding import (
+    FoundPage,
+    TaskFilter,
+    TaskFilters,
+    TaskSummary,
+    find_tasks,
+)
+from redis_state.worker.tasks.reopen import Reopening
+from redis_state.worker.tasks.session_list import SessionTaskPage, count_tasks, list_sessions
+
+
+class TaskOperations:
+    """What a client does with tasks that are there already, of all sessions."""
+
+    def __init__(self, store: RedisStateStore, *, queue: str | None = None) -> None:
+        self.store: RedisStateStore = store
+        self._queue = Queue(store, name=queue)
+        self._reopening = Reopening(store, self._queue)
+        self._copies = Copies(store)
+
+    async def cancel(
+        self, session_id: str, task_id: str, *, reason: str | None = None, hard: bool = False
+    ) -> bool:
+        """Cancel a task. See `TaskClient.cancel`."""
+        raise NotImplementedError
+
+    async def find(
+        self,
+        *,
+        newest_first: bool = True,
+        limit: int = 100,
+        after: str | None = None,
+        **filters: Unpack[TaskFilters],
+    ) -> FoundPage:
+        """Find tasks of all sessions that match every filter, in the order of their creation.
+
+        The filters are ``status`` (one or several), ``handler``, ``session_id``, ``attributes``,
+        ``created_after`` and ``created_before``.
+
+        A page costs the page, however many tasks there are. ``after`` is the cursor of the page
+        before, with the same filters: a task that did not change is neither skipped nor repeated.
+        Each task is returned as its record stands. A page of several filters may be short, or
+        empty, and still have a cursor.
+
+        A change is found within moments; after a crash at the wrong moment, once a sweeper has
+        inspected the task. Tasks are found that workers run, also terminal ones for as long as they
+        are kept. ``created_after`` is included, ``created_before`` is not; both are compared with
+        the clock of the client that submitted.
+
+        Errors: InvalidField, also for a cursor that is none, or of other filters.
+        """
+        wanted = TaskFilter.read(**filters)
+        return await find_tasks(
+            self.store, wanted, newest_first=newest_first, limit=limit, after=after
+        )
+
+    async def sessions(self, *, limit: int = 100, after: str | None = None) -> SessionTaskPage:
+        """List the sessions that have tasks, by their ids, with the number of tasks by status.
+
+        Errors: InvalidField, also for a cursor that is none.
+        """
+        return await list_sessions(self.store, limit=limit, after=after)
+
+    async def count(
+        self,
+        *,
+        handler: str | None = None,
+        session_id: str | None = None,
+        attributes: Attributes | None = None,
+    ) -> dict[TaskStatus, int]:
+        """Count tasks by status: all, or those of one handler, one session or one attribute.
+
+        It costs the same however many there are. Errors: InvalidField for several filters.
+        """
+        return await count_tasks(
+            self.store, handler=handler, session_id=session_id, attributes=attributes
+        )
+
+    async def retry(self, session_id: str, task_id: str, *, key: str | None = None) -> TaskState:
+        """Reopen a task that is FAILED or CANCELLED, also a dead letter, and queue it.
+
+        It keeps its journal: recorded steps are not repeated. Its crashes and what it has used of
+        its budgets are set back. A child's end that failed the task is left out of
+        the journal, and the child is reopened too; so are the children that were cancelled with the
+        task. A pause that timed out and failed the task is opened again. An earlier cancel or PAUSE
+        does not hold any more. Watchers see the task PENDING, with ``retry`` and the number.
+
+        One caller wins, the others get InvalidTransition. A call that is repeated with the same
+        ``key`` does nothing and gets the task.
+
+        Errors: TaskUnknown; InvalidTransition in any other status; RetryRefused for a task that a
+        host saved, that has a status of its protocol's own, or whose parent was cancelled;
+        BackendUnavailable, also if it is reopened and the queue is unreachable. Then a sweeper
+        queues it.
+        """
+        return await self._reopening.retry(session_id, task_id, key=key)
+
+    async def rerun(
+        self,
+        session_id: str,
+        task_id: str,
+        *,
+        new_task_id: str | None = None,
+        new_session_id: str | None = None,
+        attributes: Attributes | None = None,
+        queue: str | None = None,
+    ) -> str:
+        """Submit a new task with the input and the handler of another, whatever its status.
+
+        Return its id. It names the other as `TaskView.rerun_of`, and has its attributes, unless
+        others are given. The same ``new_task_id`` is the same task, as in `submit`.
+
+        Errors: TaskUnknown; RetryRefused for a task without a handler; those of `submit`.
+        """
+        source = await self._copies.source(session_id, task_id)
+        return await self._copy(
+            source,
+            new_task_id,
+            new_session_id or session_id,
+            queue,
+            lambda state, queue: self._copies.rerun(
+                source, state, attributes=_given(source, attributes), queue=queue
+            ),
+        )
+
+    async def fork(
+        self,
+        session_id: str,
+        task_id: str,
+        *,
+        before: str | None = None,
+        new_task_id: str | None = None,
+        attributes: Attributes | None = None,
+        queue: str | None = None,
+    ) -> str:
+        """Submit a new task that begins with another one's journal, up to an entry of it.
+
+        ``before`` names the entry, which the fork does again: a step, a pause or a child, by its
+        name if there is one of it, else with its number, as `snapshots` has it. Without it all that
+        is recorded is kept. Return the new task's id. It is in the same session, and names the
+        other as `TaskView.forked_from`.
+
+        Errors: TaskUnknown; InvalidField for a name of nothing that is recorded, or of several;
+        RetryRefused for a task without a handler; those of `submit`.
+        """
+        source = await self._copies.source(session_id, task_id)
+        return await self._copy(
+            source,
+            new_task_id,
+            session_id,
+            queue,
+            lambda state, queue: self._copies.fork(
+                source, state, before=before, attributes=_given(source, attributes), queue=queue
+            ),
+        )
+
+    async def bulk(
+        self,
+        action: BulkAction | str,
+        *,
+        dry_run: bool = False,
+        limit: int = 10_000,
+        concurrency: int = 16,
+        key: str | None = None,
+        before: str | None = None,
+        reason: str | None = None,
+        progress: Progress | None = None,
+        **filters: Unpack[TaskFilters],
+    ) -> BulkReport:
+        """Retry, rerun, fork or cancel all tasks that match filters of `find`, the oldest first.
+
+        Without a status all apply that the action can change; others are never touched. With
+        ``dry_run`` nothing is changed. ``limit`` bounds how many. ``progress`` is called with each
+        outcome. With a ``key`` a repeated call retries no task twice, and reruns and forks none
+        twice. ``before`` is that of forks, ``reason`` that of cancels.
+
+        Errors: InvalidField; BackendError if the tasks cannot be listed. What goes wrong with one
+        task is its outcome.
+        """
+        try:
+            action = BulkAction(action)
+        except ValueError:
+            raise InvalidField("action", f"one of {', '.join(BulkAction)} is needed") from None
+        wanted = TaskFilter.read(**filters)
+        statuses = tuple(status for status in wanted.statuses if status in APPLIES[action])
+        if not statuses:
+            able = ", ".join(status.value for status in APPLIES[action])
+            raise InvalidField("status", f"{action.value} applies to {able}")
+        return await do_to_all(
+            self.store,
+            replace(wanted, statuses=statuses),
+            partial(self._act, action, key=key, before=before, reason=reason),
+            dry_run=dry_run,
+            limit=limits.count("limit", limit),
+            concurrency=limits.count("concurrency", concurrency),
+            progress=progress,
+        )
+
+    async def _act(
+        self,
+        action: BulkAction,
+        task: TaskSummary,
+        *,
+        key: str | None,
+        before: str | None,
+        reason: str | None,
+    ) -> str | None:
+        session_id, task_id = task.session_id, task.task_id
+        named = None
+        if key is not None:
+            named = codec.fingerprint("bulk", action.value, key, session_id, task_id)
+        match action:
+            case BulkAction.RETRY:
+                await self.retry(session_id, task_id, key=named)
+            case BulkAction.CANCEL:
+                if not await self.cancel(session_id, task_id, reason=reason):
+                    raise InvalidTransition(task_id, current="terminal", wanted="CANCELLED")
+            case BulkAction.RERUN:
+                return await self.rerun(session_id, task_id, new_task_id=named)
+            case BulkAction.FORK:
+                return await self.fork(session_id, task_id, before=before, new_task_id=named)
+        return None
+
+    async def _copy(
+        self,
+        source: Source,
+        task_id: str | None,
+        session_id: str,
+        queue: str | None,
+        create: Callable[[TaskState, str], Awaitable[bool]],
+    ) -> str:
+        """Write a task that is made from another, and queue it; return its id."""
+        state = source.copy(task_id=task_id, session_id=session_id)
+        check_id("new_session_id", state.session_id)
+        check_id("new_task_id", state.task_id)
+        if task_id and await self._still_there(state.session_id, state.task_id):
+            return state.task_id
+        queue = queue or source.queue or self._queue.name
+        if await create(state, queue):
+            names = (state.session_id, state.task_id)
+            await self._queue.put(Job(*names, 0, state.priority, queue, key=source.key))
+        else:
+            await self._still_there(state.session_id, state.task_id)
+        return state.task_id
+
+    async def _still_there(self, session_id: str, task_id: str) -> bool:
+        """Return whether a task exists; queue it if it waits and the queue lost it.
+
+        It is put into the queue that it was submitted to.
+        """
+        status_view = await self.store.tasks.look(session_id, task_id)
+        if status_view is not None and not status_view.ours:
+            raise InvalidField("task_id", "a host has saved a task of this id, with no handler")
+        if status_view is not None and status_view.status is TaskStatus.PENDING:
+            await self._queue.ensure_queued([Job.of(status_view)])
+        return status_view is not None
+
+
+def _given(source: Source, attributes: Attributes | None) -> Attributes:
+    return check_attributes("attributes", source.attributes if attributes is None else attributes)
+
+
+def check_id(field: str, value: Any) -> None:
+    """Errors: InvalidField for what is no text."""
+    if not isinstance(value, str):
+        raise InvalidField(field, f"text is needed, not {type(value).__name__}")

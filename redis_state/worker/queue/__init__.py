@@ -1,0 +1,1 @@
+"""The queue: which tasks wait for a worker, and which a worker has claimed."""

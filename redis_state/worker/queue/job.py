@@ -1,0 +1,129 @@
+"""A job: the queue's message that asks a worker to run a task."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+from redis_state.models import TaskStatus
+from redis_state.stores.sessions.task_status import TaskStatusView
+from redis_state.transport.keys import escape, unescape
+from redis_state.worker.observe.tracing import carried
+
+# What is kept of an id that is too long: it does not say which.
+_HASHED = "%~"
+
+
+class RunAgain(Exception):
+    """A run ended without an end of its task: its job is due again after ``defer_s``."""
+
+    def __init__(self, *, defer_s: float) -> None:
+        super().__init__(f"again in {defer_s:g} s")
+        self.defer_s = defer_s
+
+
+@dataclass(frozen=True, slots=True)
+class JobPayload:
+    """What a job says: which task, after how many runs it was queued.
+
+    ``trace`` is the context of the span that queued it. ``place_age_s`` is how long ago its place
+    in the queue was due, if that says how long it waited; its priority counts.
+    """
+
+    session_id: str
+    task_id: str
+    runs: int = 0
+    trace: Mapping[str, str] = field(default_factory=dict[str, str])
+    place_age_s: float | None = None
+
+    @classmethod
+    def read(cls, stated: Any) -> JobPayload | None:
+        """Read a job's argument; None if it names no task."""
+        if not isinstance(stated, dict):
+            return None
+        parts = cast("dict[str, Any]", stated)
+        session_id, task_id = parts.get("session_id"), parts.get("task_id")
+        if not isinstance(session_id, str) or not isinstance(task_id, str):
+            return None
+        runs = parts.get("runs")
+        count = runs if type(runs) is int else 0
+        return cls(session_id, task_id, count, carried(parts.get("trace")))
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """The facts of the record about a task that is ready to run.
+
+    ``version`` is the record's version, ``since_ms`` when the task was created, if it is queued
+    again. ``orphan`` is true if its last run is dead. ``at_ms`` is when it is due, by the server's
+    clock. ``key`` is what its task is limited under. ``trace`` is the context of the span that
+    queues it.
+    """
+
+    session_id: str
+    task_id: str
+    runs: int
+    priority: int
+    queue: str | None = None
+    version: int = 0
+    orphan: bool = False
+    since_ms: int | None = None
+    at_ms: int | None = None
+    trace: Mapping[str, str] = field(default_factory=dict[str, str])
+    key: str = ""
+
+    @classmethod
+    def of(cls, task: TaskStatusView) -> Job:
+        """Make the job of a task that waits to be run. It keeps its place in the line."""
+        return cls(
+            task.session_id,
+            task.task_id,
+            task.attempts,
+            task.priority,
+            queue=task.queue,
+            version=task.version,
+            orphan=task.status is TaskStatus.RUNNING,
+            since_ms=task.order // 1000,
+            at_ms=task.due_ms or None,
+            key=task.key,
+        )
+
+    @classmethod
+    def ready(cls, task: TaskStatusView) -> Job:
+        """Make the job of a task that has just become ready to run."""
+        return replace(cls.of(task), since_ms=None)
+
+    def stated(self) -> dict[str, Any]:
+        """Write what its payload says."""
+        stated = {"session_id": self.session_id, "task_id": self.task_id, "runs": self.runs}
+        return stated | ({"trace": self.trace} if self.trace else {})
+
+    def claim_under(self, tag: str) -> str:
+        """Return its task as claims name it."""
+        return self.id_under(tag).rpartition(":")[0]
+
+    def id_under(self, tag: str) -> str:
+        """Return its id in a queue. Each run of a task has one of its own."""
+        session = escape("session_id", self.session_id)
+        return f"{tag}/{session}/{escape('task_id', self.task_id)}:{self.runs}"
+
+
+def task_of(job_id: bytes) -> JobPayload | None:
+    """Read which task an id names. None if it names none, or one whose id it only has the hash of.
+
+    Errors: ValueError for what no job is called.
+    """
+    claim, colon, runs = job_id.decode().rpartition(":")
+    if not colon:
+        raise ValueError("no run")
+    names = names_of(claim)
+    return None if names is None else JobPayload(*names, runs=int(runs))
+
+
+def names_of(claim: str) -> tuple[str, str] | None:
+    """Read which task a claim names: session and task. As `task_of`. Errors: ValueError."""
+    _, session, task = claim.split("/")
+    if session.startswith(_HASHED) or task.startswith(_HASHED):
+        return None
+    return unescape(session), unescape(task)

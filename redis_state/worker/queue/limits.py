@@ -1,0 +1,147 @@
+"""Limits of queues, shared by all processes: how many tasks run, of one key, and at which rate."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from datetime import timedelta
+from enum import Enum
+from typing import Any, Literal
+
+from redis_state import limits
+from redis_state.errors import InvalidField
+from redis_state.transport.keys import escape, unescape
+
+# A key of this kind has one task at a time, whatever is set.
+_IN_TURN = "1:"
+_OTHER = "k:"
+_LONGEST_PERIOD = timedelta(days=7)
+
+
+class _Keep(Enum):
+    KEEP = "keep"
+
+
+Keep = Literal[_Keep.KEEP]
+KEEP: Keep = _Keep.KEEP
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """So many in any period of this length: all at once, or spread. Errors: InvalidField."""
+
+    limit: int
+    per: timedelta
+
+    def __post_init__(self) -> None:
+        """Refuse what no rate can be."""
+        limits.count("limit", self.limit)
+        is_period = isinstance(self.per, timedelta)  # pyright: ignore[reportUnnecessaryIsInstance]
+        if not is_period or not timedelta(milliseconds=1) <= self.per <= _LONGEST_PERIOD:
+            raise InvalidField("per", "needs a timedelta from a millisecond to seven days")
+
+    @property
+    def written(self) -> str:
+        """Write it as the queue's scripts read it."""
+        return f"{self.limit} {math.ceil(self.per / timedelta(milliseconds=1))}"
+
+    @classmethod
+    def read(cls, written: str) -> Rate:
+        """Read it as `written` wrote it. Errors: ValueError."""
+        limit, period_ms = written.split(" ")
+        return cls(int(limit), timedelta(milliseconds=int(period_ms)))
+
+
+@dataclass(frozen=True, slots=True)
+class KeyLimits:
+    """What holds for one key in place of the queue's own ``per_key`` and ``rate``."""
+
+    running: int | None = None
+    rate: Rate | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class QueueInfo:
+    """A queue as it stands: what waits in it, what runs, and its limits.
+
+    ``waiting`` tasks are due, ``later`` ones are put off. ``running`` ones are workers'.
+    ``oldest_s`` is how long the first without a key has been due. ``limit`` is the most that run,
+    ``per_key`` the most of one key, ``rate`` how often tasks of one key may start.
+    """
+
+    name: str
+    waiting: int
+    later: int
+    running: int
+    oldest_s: float
+    paused: bool = False
+    limit: int | None = None
+    per_key: int | None = None
+    rate: Rate | None = None
+    keys: dict[str, KeyLimits] = field(default_factory=dict[str, KeyLimits])
+
+
+def flow_key(key: str | None, *, in_turn: str | None = None) -> str:
+    """Write the key under which a task is limited; "" for none.
+
+    ``in_turn`` is the session whose tasks run one at a time. Errors: InvalidField.
+    """
+    if key is not None and in_turn is not None:
+        raise InvalidField("key", "cannot be given with in_turn, which is a key by itself")
+    if in_turn is not None:
+        return _IN_TURN + escape("session_id", in_turn)
+    return "" if key is None else named_key(key)
+
+
+def named_key(key: str) -> str:
+    """Write a key of the users' own. Errors: InvalidField."""
+    if key == "":
+        raise InvalidField("key", "needs text")
+    return _OTHER + escape("key", key)
+
+
+def settings_of(
+    *,
+    running: int | Keep | None,
+    per_key: int | Keep | None,
+    rate: Rate | Keep | None,
+    names: tuple[str, str, str] = ("limit", "per_key", "key_rate"),
+) -> dict[str, bytes]:
+    """Write limits as the settings of a queue: empty for one that is taken away."""
+    written: dict[str, bytes] = {}
+    for label, name, value in zip(
+        ("running", "per_key", "rate"), names, (running, per_key, rate), strict=True
+    ):
+        if value is KEEP:
+            continue
+        if value is None:
+            written[name] = b""
+        elif label == "rate":
+            if not isinstance(value, Rate):
+                raise InvalidField("rate", "needs a Rate")
+            written[name] = value.written.encode()
+        else:
+            written[name] = str(limits.count(label, value)).encode()
+    return written
+
+
+def read_limits(flat: list[bytes]) -> dict[str, Any]:
+    """Read a queue's settings as the fields of `QueueInfo`."""
+    found = {
+        name.decode(): value.decode() for name, value in zip(flat[::2], flat[1::2], strict=True)
+    }
+    keys: dict[str, dict[str, Any]] = {}
+    for name, value in found.items():
+        kind, colon, key = name.partition(":")
+        if colon and kind in ("limit", "rate") and key.startswith(_OTHER):
+            its = keys.setdefault(unescape(key.removeprefix(_OTHER)), {})
+            its["running" if kind == "limit" else "rate"] = (
+                int(value) if kind == "limit" else Rate.read(value)
+            )
+    return {
+        "paused": found.get("paused") == "1",
+        "limit": int(found["limit"]) if "limit" in found else None,
+        "per_key": int(found["per_key"]) if "per_key" in found else None,
+        "rate": Rate.read(found["key_rate"]) if "key_rate" in found else None,
+        "keys": {key: KeyLimits(**its) for key, its in sorted(keys.items())},
+    }

@@ -1,0 +1,180 @@
+"""The loop of a worker: claim jobs from its queues, run them, and end their claims.
+
+The queues of a process are served by one loop, the preferred first: so they share one number of
+slots without a lock. A round is begun at once when a job is put or ends, and each ``poll_s``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict, deque
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from redis_state.errors import BackendError, NoConnection
+from redis_state.transport.subscriber import Subscription
+from redis_state.worker.observe.stats import Polls
+from redis_state.worker.queue.job import JobPayload, RunAgain
+from redis_state.worker.queue.queue import ClaimedJob, Queue
+
+log: logging.Logger = logging.getLogger(__name__)
+
+_LISTEN_AGAIN_S = 1.0
+_END_AGAIN_S = 1.0
+# How long jobs that are being claimed, or whose claims are being ended, may hold up a stop. The
+# sweeper finds what is left.
+_SETTLE_S = 2.0
+# How many jobs one call claims or ends.
+_PAGE = 128
+
+
+class QueueLoop:
+    """Serve queues with one number of slots. ``served`` names each, with its most at a time."""
+
+    def __init__(
+        self,
+        queue: Queue,
+        served: Sequence[tuple[str, int]],
+        *,
+        slots: int,
+        poll_s: float,
+        run: Callable[[ClaimedJob, JobPayload], Awaitable[None]],
+        polls: Polls,
+    ) -> None:
+        self._queue = queue
+        self._served = served
+        self._slots = slots
+        self._poll_s = poll_s
+        self._run = run
+        self._polls = polls
+        self._woken = asyncio.Event()
+        self._picking = True
+        self._claiming: asyncio.Task[int] | None = None
+        self._running: dict[str, set[asyncio.Task[Any] | None]] = {
+            name: set() for name, _ in served
+        }
+        self._ended: deque[tuple[ClaimedJob, int | None]] = deque()
+        self._ending: asyncio.Task[None] | None = None
+
+    async def poll(self) -> None:
+        """Claim and begin jobs until cancelled. Errors: BackendError."""
+        while True:
+            self._woken.clear()
+            for name, most in self._served:
+                await self._claim_from(name, most)
+            self._polls.now()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._poll_s):
+                    await self._woken.wait()
+
+    async def listen(self) -> None:
+        """Wake up when a job is put, through lost connections, until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for name, _ in self._served:
+                group.create_task(self._listen_to(name))
+
+    def stop_picking(self) -> None:
+        """Claim no more jobs."""
+        self._picking = False
+
+    async def settle(self) -> None:
+        """Wait until no job is about to begin. What takes too long for that is given up."""
+        claiming = self._claiming
+        if claiming is not None and not claiming.done():
+            await asyncio.wait({claiming}, timeout=_SETTLE_S)
+            claiming.cancel()
+            await asyncio.wait({claiming})
+
+    def unfinished(self) -> set[asyncio.Task[Any]]:
+        """Return the jobs of all queues that still run."""
+        return {task for tasks in self._running.values() for task in tasks if task is not None}
+
+    async def hand_off(self) -> None:
+        """End what still runs, and give up its jobs."""
+        self.stop_picking()
+        await self.settle()
+        ending = self.unfinished()
+        for task in ending:
+            task.cancel()
+        await asyncio.gather(*ending, return_exceptions=True)
+        if self._ending is not None:
+            await asyncio.wait({self._ending}, timeout=_SETTLE_S)
+            self._ending.cancel()
+
+    async def _claim_from(self, name: str, most: int) -> None:
+        while self._picking:
+            all_running = sum(map(len, self._running.values()))
+            limit = min(most - len(self._running[name]), self._slots - all_running, _PAGE)
+            if limit <= 0:
+                return
+            # Not interrupted: what is claimed and not begun would wait for a sweeper.
+            self._claiming = asyncio.create_task(self._claim(name, limit))
+            if await asyncio.shield(self._claiming) < limit:
+                return
+
+    async def _claim(self, name: str, limit: int) -> int:
+        claimed = await self._queue.claim(name, limit=limit)
+        for job in claimed:
+            if job.task is None:
+                log.warning("a job that names no task is dropped")
+                self._end(job, None)
+            elif self._picking:
+                self._running[name].add(asyncio.create_task(self._run_job(job, job.task)))
+            else:
+                self._end(job, 0)
+        return len(claimed)
+
+    async def _run_job(self, job: ClaimedJob, task: JobPayload) -> None:
+        again_ms: int | None = None
+        log.debug("task %s: a run is begun", task.task_id)
+        try:
+            await self._run(job, task)
+        except RunAgain as again:
+            again_ms = round(again.defer_s * 1000)
+        except asyncio.CancelledError:
+            again_ms = 0
+            raise
+        except Exception:
+            # A task that exists is on the watch list, and is queued again from there.
+            log.exception("a job is dropped")
+        finally:
+            # Here, because the next round begins before a callback of the task.
+            self._running[job.queue].discard(asyncio.current_task())
+            self._end(job, again_ms)
+
+    def _end(self, job: ClaimedJob, again_ms: int | None) -> None:
+        self._ended.append((job, again_ms))
+        if self._ending is None or self._ending.done():
+            self._ending = asyncio.create_task(self._end_claims())
+        self._woken.set()
+
+    async def _end_claims(self) -> None:
+        """End all claims that are to be ended, those of one turn of the loop together."""
+        await asyncio.sleep(0)
+        while self._ended:
+            grouped: defaultdict[str, list[tuple[ClaimedJob, int | None]]] = defaultdict(list)
+            for _ in range(min(len(self._ended), _PAGE)):
+                ended = self._ended.popleft()
+                grouped[ended[0].queue].append(ended)
+            for name, jobs in grouped.items():
+                try:
+                    await self._queue.end(name, jobs)
+                except BackendError as error:
+                    log.warning("claims of jobs are not ended, trying again: %s", error)
+                    self._ended.extend(jobs)
+                    await asyncio.sleep(_END_AGAIN_S)
+
+    async def _listen_to(self, name: str) -> None:
+        subscription: Subscription | None = None
+        while True:
+            try:
+                subscription = subscription or self._queue.listen(name)
+                # Once subscribed too: jobs put before it are not announced again.
+                await subscription.next()
+                self._woken.set()
+            except (BackendError, NoConnection) as error:
+                log.info("nobody can wake this worker, it looks by itself: %s", error)
+                subscription = None
+                await asyncio.sleep(_LISTEN_AGAIN_S)

@@ -1,0 +1,303 @@
+"""The queue carries a task's name from the client to a worker, and nothing else.
+
+The task's record is the truth. A lost, doubled or late job is harmless: one script decides by the
+record whether a task starts. A sweeper puts a lost job again, when the record shows a waiting task.
+
+What a worker claims leaves the queue, and is kept as claimed until the worker ends it. A worker
+that dies between its claim and the start of the task leaves the claim, which the sweeper finds.
+Jobs are in arq's format (see `worker.arq`): its own runner takes them too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from enum import StrEnum
+
+from redis_state.errors import CommandRefused, ConfigError
+from redis_state.scripts import EndedJob, EndedJobs, QueuedJob, Scripts
+from redis_state.settings import Settings
+from redis_state.store import RedisStateStore
+from redis_state.stores.base import ms
+from redis_state.transport.connections.address import Address
+from redis_state.transport.keys import Keys, QueueKeys
+from redis_state.transport.subscriber import Subscription
+from redis_state.transport.transport import Transport
+from redis_state.worker.arq.job_format import payload_key, payload_of, picked_key, stated_in
+from redis_state.worker.queue.job import Job, JobPayload, names_of, task_of
+
+DEFAULT_QUEUE = "tasks"
+
+# One point of priority is worth as much as having been queued a minute earlier.
+_SENIORITY_MS = 60_000
+_HIGHEST_PRIORITY = 100_000
+# A claim is remembered for so long; no run of a task is longer.
+_CLAIM_LIFE_MS = timedelta(days=7) // timedelta(milliseconds=1)
+# The mark of a job whose place is older than its wait.
+_OLDER = b".5"
+
+
+class QueueState(StrEnum):
+    """What the queue had of a job, and what was done."""
+
+    WAITS = "WAITS"  # it is there for any worker
+    CLAIMED = "CLAIMED"  # a worker has claimed it and may be about to start it
+    RELEASED = "RELEASED"  # who claimed it never started it: it is there for any worker again
+    QUEUED = "QUEUED"  # it was not there, and is now
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimedJob:
+    """A job that this process has claimed, and when. Its ``task`` is None if it names none."""
+
+    id: bytes
+    queue: str
+    claimed: bytes
+    task: JobPayload | None
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """How many jobs wait in a queue, how many workers have claimed, how long the first is due."""
+
+    waiting: int
+    claimed: int
+    oldest_s: float
+
+
+class Queue:
+    """The queues of a store's namespace. ``name`` is where a job goes that names none.
+
+    Without ``queue_url`` the calls of queue and store share a connection, and their order.
+    Errors: ConfigError for an address that no worker could share.
+    """
+
+    def __init__(self, store: RedisStateStore, *, name: str | None = None) -> None:
+        check_shared(store.settings)
+        self.name: str = DEFAULT_QUEUE if name is None else name
+        self._life_ms = ms(store.settings.active_task_ttl)
+        elsewhere = queue_server(store.settings)
+        self._own = None if elsewhere is None else Transport(elsewhere)
+        self._scripts = store.base.scripts if self._own is None else Scripts(self._own)
+        database = int(self.transport.address.options.get("db") or 0)
+        self._keys = Keys(store.settings.namespace, database)
+
+    @property
+    def scripts(self) -> Scripts:
+        """The scripts, run on the queue's server."""
+        return self._scripts
+
+    @property
+    def rates_key(self) -> str:
+        """The key of the namespace's rates."""
+        return self._keys.rates()
+
+    @property
+    def transport(self) -> Transport:
+        """The way to the queue's server."""
+        return self._scripts.transport
+
+    def keys(self, queue: str | None = None) -> QueueKeys:
+        """Return the keys of a queue."""
+        return self._keys.queue(queue or self.name)
+
+    async def put(self, job: Job) -> None:
+        """Queue a task's run where it belongs, once. Errors: BackendUnavailable."""
+        written = self._written(job)
+        payload = payload_key(written.id)
+        await self._scripts.queue_job(self.keys(job.queue), payload=payload, job=written)
+
+    async def ensure_queued(
+        self, jobs: Sequence[Job], *, patience_ms: int = 2_000
+    ) -> list[QueueState]:
+        """Ensure that the queue has these jobs, all of tasks that wait to be run.
+
+        All of them travel together. Safe to repeat, also concurrently: a job is there once. What a
+        worker claimed less than ``patience_ms`` ago is left alone: the worker may be about to start
+        it. One that was merely slow then finds the task held, or starts it first. Errors:
+        BackendUnavailable.
+        """
+        found = await asyncio.gather(*(self._ensure(job, patience_ms) for job in jobs))
+        return list(found)
+
+    async def move(self, job: Job, *, before: int) -> None:
+        """Move a job that waits from one priority to its own. Errors: BackendUnavailable."""
+        earlier_ms = _seniority_ms(job.priority) - _seniority_ms(before)
+        name = job.id_under(self._keys.jobs_tag)
+        await self._scripts.move_job(self.keys(job.queue), id=name, earlier_ms=earlier_ms)
+
+    async def backlog(self, queue: str | None = None) -> Backlog:
+        """Return what waits and what is claimed. A priority counts as having waited longer.
+
+        Errors: BackendUnavailable.
+        """
+        waiting, _, claimed, oldest_ms, _ = (await self._scripts.look_queue(self.keys(queue))).facts
+        return Backlog(waiting, claimed, int(oldest_ms) / 1000)
+
+    async def drop_claims(
+        self, queue: str | None, tasks: Sequence[tuple[str, str]], *, before_ms: int
+    ) -> None:
+        """End what is left of the claims of tasks that had ended at that time."""
+        names = [Job(*task, 0, 0).claim_under(self._keys.jobs_tag) for task in tasks]
+        await self._scripts.drop_claims(self.keys(queue), before_ms=before_ms, tasks=names)
+
+    async def clear(self) -> None:
+        """Forget everything queued. The tasks stay as they are. Errors: BackendUnavailable."""
+        await self._scripts.clear_queue(self.keys())
+
+    async def claim(self, queue: str, *, limit: int) -> list[ClaimedJob]:
+        """Claim the first jobs that are due, at most so many. Errors: BackendUnavailable.
+
+        A call whose reply was lost gets the same jobs when it is repeated. If it fails, what it
+        claimed is found by a sweeper.
+        """
+        reply = await self._scripts.claim_jobs(
+            self.keys(queue), limit=limit, life_ms=_CLAIM_LIFE_MS
+        )
+        now, *rest = reply.facts
+        claimed = zip(rest[::3], rest[1::3], rest[2::3], strict=True)
+        return [
+            await self._claimed(queue, job_id, mark, _age_s(place, now))
+            for job_id, place, mark in claimed
+        ]
+
+    async def old_claims(
+        self, queue: str, *, after: int, patience_ms: int, limit: int = 256
+    ) -> tuple[int, list[tuple[str, str]]]:
+        """List the tasks whose jobs were claimed longer than ``patience_ms`` ago, the oldest first.
+
+        Return also the time up to which they are listed, for ``after`` of the next call. A server
+        whose clock was set back begins again. Errors: BackendUnavailable.
+        """
+        reply = await self._scripts.list_claims(
+            self.keys(queue).claims, after=after, patience_ms=patience_ms, limit=limit
+        )
+        now, *listed = reply.facts
+        if not listed:
+            return min(after, int(now)), []
+        named: list[tuple[str, str]] = []
+        for claim in listed[::2]:
+            # One whose id is hashed is found by the watch list, later.
+            with suppress(ValueError):
+                named += filter(None, [names_of(claim.decode())])
+        return int(listed[-1]), named
+
+    async def payload(self, job: ClaimedJob) -> JobPayload | None:
+        """Read what a claimed job says itself. Errors: BackendUnavailable, CommandRefused."""
+        payload = await self.transport.commands.get(_payload_of(job))
+        return JobPayload.read(stated_in(payload))
+
+    async def end(self, queue: str, jobs: Sequence[tuple[ClaimedJob, int | None]]) -> None:
+        """End claims. A job with a number is due again in so many ms.
+
+        Errors: BackendUnavailable.
+        """
+        ended = [
+            EndedJob(_payload_of(job), job.id, job.claimed, again_ms) for job, again_ms in jobs
+        ]
+        await self._scripts.end_jobs(self.keys(queue), EndedJobs(ended), life_ms=self._life_ms)
+
+    def listen(self, queue: str) -> Subscription:
+        """Follow the channel on which a queue's workers are woken."""
+        return self.transport.subscriber.subscribe(self.keys(queue).channel)
+
+    async def aclose(self) -> None:
+        """Disconnect this loop from a server of the queue's own. Safe to repeat."""
+        if self._own is not None:
+            await self._own.aclose()
+
+    async def _claimed(
+        self, queue: str, job_id: bytes, claimed: bytes, place_age_s: float | None
+    ) -> ClaimedJob:
+        nameless = ClaimedJob(job_id, queue, claimed, None)
+        try:
+            task = task_of(job_id)
+        except ValueError:
+            return nameless
+        if task is None:
+            try:
+                task = await self.payload(nameless)
+            except CommandRefused:
+                task = None
+        if task is None:
+            return nameless
+        named = JobPayload(task.session_id, task.task_id, task.runs, place_age_s=place_age_s)
+        return ClaimedJob(job_id, queue, claimed, named)
+
+    async def _ensure(self, job: Job, patience_ms: int) -> QueueState:
+        written = self._written(job)
+        earlier = replace(job, runs=max(0, job.runs - 1)).id_under(self._keys.jobs_tag)
+        reply = await self._scripts.ensure_job(
+            self.keys(job.queue),
+            payload=payload_key(written.id),
+            picked=picked_key(written.id),
+            earlier_payload=payload_key(earlier),
+            job=written,
+            earlier=earlier,
+            orphan=job.orphan,
+            version=str(job.version),
+            patience_ms=patience_ms,
+        )
+        return QueueState(reply.text(0))
+
+    def _written(self, job: Job) -> QueuedJob:
+        return QueuedJob(
+            channel=self.keys(job.queue).channel,
+            id=job.id_under(self._keys.jobs_tag),
+            payload=payload_of(job.stated()),
+            life_ms=self._life_ms,
+            earlier_ms=_seniority_ms(job.priority),
+            since_ms=job.since_ms,
+            at_ms=job.at_ms,
+            key=job.key,
+        )
+
+
+def check_shared(settings: Settings) -> None:
+    """Errors: ConfigError for an address that no worker could share."""
+    address = _address(settings)
+    if address.scheme == "embedded" and address.directory is None:
+        raise ConfigError(
+            "embedded:// is a server of one store's own, and a pool shares its server: "
+            "name a directory, embedded:///path/to/directory, or a redis:// server"
+        )
+
+
+def queue_server(settings: Settings) -> Settings | None:
+    """Return the settings of the queue's own server; None if it is the store's.
+
+    A password in its address goes before credentials that change. Errors: ConfigError.
+    """
+    if settings.queue_url is None:
+        return None
+    changes: dict[str, object] = {"url": settings.queue_url, "queue_url": None, "guarantee": "fast"}
+    address = _address(settings)
+    if "password" in address.options or address.scheme == "embedded":
+        changes |= {"credentials": None, "password_file": None}
+    return settings.model_copy(update=changes)
+
+
+def _address(settings: Settings) -> Address:
+    return Address.parse((settings.queue_url or settings.url).get_secret_value())
+
+
+def _seniority_ms(priority: int) -> int:
+    return min(max(0, priority), _HIGHEST_PRIORITY) * _SENIORITY_MS
+
+
+def waited_s(job: JobPayload, *, priority: int) -> float | None:
+    """Return how long a task of this priority waited for its run, if that is known."""
+    if job.place_age_s is None:
+        return None
+    return max(0.0, job.place_age_s - _seniority_ms(priority) / 1000)
+
+
+def _payload_of(job: ClaimedJob) -> str:
+    return payload_key(job.id.decode("utf-8", "replace"))
+
+
+def _age_s(place: bytes, now: bytes) -> float | None:
+    return None if place.endswith(_OLDER) else (int(now) - float(place)) / 1000

@@ -1,0 +1,43 @@
+"""Compare the index of tasks with a task's record when a sweeper inspects it, and correct it."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from redis_state.primitives.watchlist import WatchClaim
+from redis_state.store import RedisStateStore
+from redis_state.stores.sessions.task_status import TaskStatusView
+from redis_state.stores.task_index import TaskIndex, indexed_record, stamp_of
+
+
+class IndexRepair:
+    """Make the index of tasks say what the records say."""
+
+    def __init__(self, store: RedisStateStore) -> None:
+        self._store = store
+        self._index = TaskIndex(store.base.scripts, store.base.keys)
+
+    async def settle(
+        self, claim: WatchClaim, task: tuple[str, str], found: TaskStatusView | None
+    ) -> bool:
+        """Correct what the index says of a task; return whether it was right.
+
+        A claim read the index before the record was read. If both changed since, the next
+        inspection finds it.
+        """
+        if found is None or not found.ours:
+            if claim.stamp:
+                await self._index.remove(claim.entry, stamp=claim.stamp)
+            return True
+        if claim.stamp == stamp_of(found.status, found.version, found.write):
+            return True
+        record = await self._store.tasks.load_fields(*task)
+        if record is None:
+            return False
+        # Of a record that nobody can read there is nothing to list.
+        with suppress(ValueError, KeyError, TypeError):
+            ttl_ms = self._store.tasks.ttl_ms(found.status.value)
+            entry = indexed_record(claim.entry, *task, record, ttl_ms=ttl_ms)
+            await self._index.put(entry, stamp=claim.stamp)
+            return False
+        return True

@@ -1,0 +1,1 @@
+"""Schedules: tasks that are submitted at their times, each occurrence once."""

@@ -1,0 +1,347 @@
+"""What a client does with schedules: save, list, pause, resume, trigger, backfill, delete."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from functools import partial
+from itertools import islice
+from typing import Any, Literal, TypeVar
+
+from redis_state import limits
+from redis_state.errors import (
+    CorruptState,
+    InvalidField,
+    LostRace,
+    ScheduleUnknown,
+    VersionConflict,
+)
+from redis_state.models import TaskStatus
+from redis_state.models.tasks import new_id
+from redis_state.serialization import codec
+from redis_state.store import RedisStateStore
+from redis_state.stores.optimistic import retry_on_conflict
+from redis_state.stores.schedules import (
+    PlannedTask,
+    PlannedTasks,
+    ScheduleStore,
+    StoredSchedule,
+    outbox_field,
+    triggers_field,
+    without,
+)
+from redis_state.transport.clock import ms_of
+from redis_state.worker.queue.queue import Queue
+from redis_state.worker.schedules.model import Schedule, check_id, check_moment
+from redis_state.worker.schedules.submit import HOLD_MS, Submitter
+from redis_state.worker.schedules.triggers import from_ms, to_ms
+
+T = TypeVar("T")
+
+_LONGEST_KEY = 200
+_AT_ONCE = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Occurrence:
+    """A moment of a schedule, and its task.
+
+    ``at`` is None for a task that `Schedules.trigger` submitted. ``state`` says what a backfill did
+    or found: ``submitted``; ``exists``, so nothing was done; ``missing``, in a dry run.
+    """
+
+    at: datetime | None
+    session_id: str
+    task_id: str
+    state: Literal["submitted", "exists", "missing"] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleView:
+    """A schedule as it stands.
+
+    ``next_at`` is the next occurrence. It is in the past while no worker has looked, and None when
+    the schedule is paused or has ended. ``last`` is the newest occurrence that was submitted, and
+    ``last_status`` its task's status, None if it has expired or was not read. ``skipped_at`` is
+    the newest occurrence that was left out, ``skipped_why`` is ``missed`` or ``running``.
+    ``fired`` counts the occurrences that were submitted. ``revision`` changes with the definition.
+    """
+
+    schedule: Schedule
+    paused: bool
+    next_at: datetime | None
+    last: Occurrence | None
+    last_status: TaskStatus | None
+    skipped_at: datetime | None
+    skipped_why: str | None
+    fired: int
+    revision: str
+    created_at: datetime
+
+
+class Schedules:
+    """The schedules of a namespace. Part of a `TaskClient`, as ``client.schedules``.
+
+    Every change is one atomic step, safe while the schedule fires: an occurrence that was decided
+    on before is submitted as it was then. Workers follow within a second.
+    """
+
+    def __init__(self, store: RedisStateStore, queue: Queue) -> None:
+        self._store = store
+        self._queue = queue
+        self._stored = ScheduleStore(store.base)
+        self._submitter = Submitter(store, queue)
+
+    async def save(
+        self, schedule: Schedule, *, paused: bool | None = None, expected: str | None = None
+    ) -> ScheduleView:
+        """Create a schedule, or change the one of its id; return it as it stands.
+
+        The same schedule again changes nothing, so a deployment may save its schedules at each
+        start. A new schedule, and one with other times, counts from now: earlier occurrences are
+        not due. ``paused`` pauses or resumes it; None leaves that as it is. ``expected`` is the
+        revision that it must have. Errors: VersionConflict, with the revision that it has;
+        ScheduleUnknown if one is expected and there is none.
+        """
+        wanted = schedule.with_queue(self._queue.name)
+        definition = codec.encode(wanted.document())
+
+        async def attempt() -> str:
+            found = await self._stored.load(schedule.schedule_id)
+            if found is None:
+                await self._create(wanted, definition, paused=bool(paused), expected=expected)
+                return wanted.revision
+            was = _definition(found)
+            pause = found.paused if paused is None else paused
+            unchanged = definition == found.definition and pause == found.paused
+            if unchanged or expected not in (None, was.revision):
+                return was.revision
+            restart = wanted.timing() != was.timing() or (found.paused and not pause)
+            # What was decided on is submitted as it was.
+            outbox = tuple(
+                replace(one, job=was.job()) if one.job is None else one for one in found.outbox
+            )
+            fields = {"definition": definition, "paused": b"%d" % pause} | outbox_field(outbox)
+            await self._change(found, fields, restart=restart)
+            return was.revision
+
+        actual = await self._retry(attempt)
+        if expected not in (None, actual):
+            what = f"schedule {schedule.schedule_id!r}"
+            raise VersionConflict(what, expected=expected or "", actual=actual)
+        return await self.get(schedule.schedule_id)
+
+    async def get(self, schedule_id: str) -> ScheduleView:
+        """Return a schedule, with the status of its last task. Errors: ScheduleUnknown."""
+        found = await self._load(schedule_id)
+        status: TaskStatus | None = None
+        if found.last is not None:
+            task = await self._store.tasks.look(found.last.session_id, found.last.task_id)
+            status = None if task is None else task.status
+        return _view(found, status)
+
+    async def list(self) -> list[ScheduleView]:
+        """List all schedules in the order of their creation, without the status of their tasks.
+
+        A schedule that cannot be read is left out, and set aside as unreadable.
+        """
+        read = self._store.base.attempt
+        views = [
+            read("schedules", f"schedule {found.schedule_id}", b"", partial(_view, found, None))
+            for found in await self._stored.list()
+        ]
+        return [view for view in views if view is not None]
+
+    async def pause(self, schedule_id: str) -> ScheduleView:
+        """Pause a schedule: no occurrence is due until it is resumed. Errors: ScheduleUnknown."""
+        return await self._set_paused(schedule_id, paused=True)
+
+    async def resume(self, schedule_id: str) -> ScheduleView:
+        """Resume a schedule. Occurrences of the pause are not made up for: `backfill` does that.
+
+        Errors: ScheduleUnknown.
+        """
+        return await self._set_paused(schedule_id, paused=False)
+
+    async def delete(self, schedule_id: str) -> bool:
+        """Delete a schedule; return whether there was one. Its tasks stay."""
+        return await self._stored.delete(check_id(schedule_id))
+
+    async def trigger(self, schedule_id: str, *, idempotency_key: str | None = None) -> Occurrence:
+        """Submit a task of a schedule now, also of one that is paused; return it.
+
+        The same ``idempotency_key`` is the same task: the last 100 keys are remembered with their
+        sessions. If the caller dies once the schedule has the key, a worker submits the task.
+        Errors: ScheduleUnknown; InvalidField.
+        """
+        key = new_id() if idempotency_key is None else idempotency_key
+        if not _is_key(key):
+            problem = f"text of 1 to {_LONGEST_KEY} characters is needed"
+            raise InvalidField("idempotency_key", problem)
+        recorded = await self._retry(lambda: self._record_trigger(schedule_id, key))
+        task = recorded.task
+        if recorded.held_from_ms is not None:
+            held_from_ms = recorded.held_from_ms
+            await self._submitter.submit([task], recorded.job, held_from_ms=held_from_ms)
+            # If that fails, a worker finds the task in the outbox, and then that it is there.
+            with suppress(LostRace):
+                await self._retry(lambda: self._submitted(schedule_id, task))
+        return Occurrence(None, task.session_id, task.task_id)
+
+    async def backfill(
+        self,
+        schedule_id: str,
+        since: datetime,
+        until: datetime,
+        *,
+        dry_run: bool = False,
+        limit: int = 1_000,
+    ) -> Sequence[Occurrence]:
+        """Submit the occurrences from ``since`` on and before ``until``, the oldest first.
+
+        One that has its task still is left alone, however it ended. So a call that was interrupted
+        may be repeated. Moments that are to come do not count. ``overlap`` does not apply.
+        ``dry_run`` only returns what would be done.
+
+        Errors: ScheduleUnknown; InvalidField, also if there are more than ``limit`` occurrences.
+        """
+        since_ms = to_ms(check_moment("since", since))
+        until_ms = to_ms(check_moment("until", until))
+        limits.count("limit", limit)
+        definition = _definition(await self._load(schedule_id))
+        until_ms = min(until_ms, await self._now_ms() + 1)
+        moments = definition.trigger.between(since_ms - 1, until_ms - 1)
+        due = list(islice(moments, limit + 1))
+        if len(due) > limit:
+            raise InvalidField("until", f"there are more than {limit} occurrences: raise limit")
+        done: list[Occurrence] = []
+        for first in range(0, len(due), _AT_ONCE):
+            done += await self._backfill(definition, due[first : first + _AT_ONCE], dry_run=dry_run)
+        return done
+
+    async def _backfill(
+        self, definition: Schedule, due: Sequence[int], *, dry_run: bool
+    ) -> Sequence[Occurrence]:
+        tasks = [PlannedTask(definition.session_of(at), definition.task_of(at), at) for at in due]
+        there = await asyncio.gather(*map(self._submitter.is_there, tasks))
+        missing = [task for task, is_there in zip(tasks, there, strict=True) if not is_there]
+        if not dry_run:
+            await self._submitter.submit(missing, definition.job())
+        state: Literal["submitted", "missing"] = "missing" if dry_run else "submitted"
+        return [
+            Occurrence(from_ms(at), task.session_id, task.task_id, "exists" if known else state)
+            for at, task, known in zip(due, tasks, there, strict=True)
+        ]
+
+    async def _create(
+        self, schedule: Schedule, definition: bytes, *, paused: bool, expected: str | None
+    ) -> None:
+        if expected is not None:
+            raise ScheduleUnknown(schedule.schedule_id)
+        fields = {"definition": definition, "paused": b"%d" % paused} | outbox_field(())
+        await self._stored.save(schedule.schedule_id, fields, expected=0, look_ms=0, restart=True)
+
+    async def _change(
+        self, found: StoredSchedule, fields: Mapping[str, bytes], *, restart: bool
+    ) -> None:
+        await self._stored.save(
+            found.schedule_id, fields, expected=found.version, look_ms=0, restart=restart
+        )
+
+    async def _set_paused(self, schedule_id: str, *, paused: bool) -> ScheduleView:
+        async def attempt() -> None:
+            found = await self._load(schedule_id)
+            if found.paused != paused:
+                await self._change(found, {"paused": b"%d" % paused}, restart=not paused)
+
+        await self._retry(attempt)
+        return await self.get(schedule_id)
+
+    async def _record_trigger(self, schedule_id: str, key: str) -> _Triggered:
+        """Put a task into the schedule's outbox, where a worker finds it if this caller dies."""
+        found = await self._load(schedule_id)
+        definition = _definition(found)
+        task = found.triggers.get(key)
+        waiting = [one for one in found.outbox if task in one.tasks]
+        if task is not None and not waiting:
+            return _Triggered(task, {}, None)
+        fields: dict[str, bytes] = {}
+        job = definition.job()
+        if task is None:
+            session_id = definition.session_of(await self._now_ms())
+            task = PlannedTask(session_id, definition.triggered_task(key))
+            fields = outbox_field((*found.outbox, PlannedTasks((task,))))
+            fields |= triggers_field({**found.triggers, key: task})
+        elif waiting[0].job is not None:
+            job = dict(waiting[0].job)
+        _, now_ms = await self._stored.save(
+            schedule_id, fields, expected=found.version, look_ms=HOLD_MS, sooner=True
+        )
+        return _Triggered(task, job, now_ms)
+
+    async def _submitted(self, schedule_id: str, task: PlannedTask) -> None:
+        found = await self._stored.load(schedule_id)
+        if found is not None and any(task in one.tasks for one in found.outbox):
+            fields = outbox_field(without(found.outbox, task))
+            await self._stored.save(schedule_id, fields, expected=found.version)
+
+    async def _load(self, schedule_id: str) -> StoredSchedule:
+        found = await self._stored.load(check_id(schedule_id))
+        if found is None:
+            raise ScheduleUnknown(schedule_id)
+        return found
+
+    async def _now_ms(self) -> int:
+        return ms_of(await self._store.transport.commands.time())
+
+    async def _retry(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        return await retry_on_conflict(attempt, timeout_s=self._store.settings.call_timeout_s)
+
+
+@dataclass(frozen=True, slots=True)
+class _Triggered:
+    """A triggered task, what it is made of, and since when its caller may submit it: None if it
+    was submitted.
+    """
+
+    task: PlannedTask
+    job: Mapping[str, Any] = field(repr=False)
+    held_from_ms: int | None
+
+
+def _definition(found: StoredSchedule) -> Schedule:
+    """Read a schedule's definition. Errors: CorruptState."""
+    try:
+        return Schedule.read(found.definition)
+    except (ValueError, KeyError, TypeError) as error:
+        what = f"schedule {found.schedule_id!r}"
+        raise CorruptState(what, f"no definition: {type(error).__name__}") from None
+
+
+def _view(found: StoredSchedule, status: TaskStatus | None) -> ScheduleView:
+    schedule, last = Schedule.read(found.definition), found.last
+    next_ms = None if found.paused else schedule.trigger.next_after(found.after_ms)
+    at_ms = None if last is None else last.at_ms
+    return ScheduleView(
+        schedule=schedule,
+        paused=found.paused,
+        next_at=_moment(next_ms),
+        last=None if last is None else Occurrence(_moment(at_ms), last.session_id, last.task_id),
+        last_status=status,
+        skipped_at=_moment(found.skipped[0]) if found.skipped else None,
+        skipped_why=found.skipped[1] if found.skipped else None,
+        fired=found.fired,
+        revision=schedule.revision,
+        created_at=from_ms(found.order // 1000),
+    )
+
+
+def _is_key(key: object) -> bool:
+    return isinstance(key, str) and 0 < len(key) <= _LONGEST_KEY
+
+
+def _moment(at_ms: int | None) -> datetime | None:
+    return None if at_ms is None else from_ms(at_ms)

@@ -1,0 +1,84 @@
+"""Submit the tasks that a schedule's record says are to be submitted."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from redis_state.models import TaskContextSnapshot, TaskState, TaskStatus, TaskType
+from redis_state.store import RedisStateStore
+from redis_state.stores.schedules import PlannedTask
+from redis_state.worker.observe import tracing
+from redis_state.worker.queue.job import Job
+from redis_state.worker.queue.queue import Queue
+from redis_state.worker.tasks.transitions import SKEW_MS, TaskTransitions
+
+log: logging.Logger = logging.getLogger(__name__)
+
+# For so long the one that has decided on tasks, or found some undone, is alone in submitting them.
+HOLD_MS = 5_000
+
+
+class Submitter:
+    """Submit planned tasks. A repetition finds them by their ids."""
+
+    def __init__(self, store: RedisStateStore, queue: Queue) -> None:
+        self._store = store
+        self._queue = queue
+        self._transitions = TaskTransitions(store)
+
+    async def submit(
+        self,
+        tasks: Sequence[PlannedTask],
+        job: Mapping[str, Any],
+        *,
+        held_from_ms: int | None = None,
+    ) -> list[bool]:
+        """Submit tasks; return of each whether it was new.
+
+        A process submits under a claim within `HOLD_MS` of ``held_from_ms``, by the server's
+        clock. So a process that was stopped does not submit again what ended and expired since. A
+        task that is written and not queued is queued by a sweeper. Errors: LostRace when the time
+        has passed; BackendError.
+        """
+        until_ms = None if held_from_ms is None else held_from_ms + HOLD_MS - SKEW_MS
+        return await asyncio.gather(*(self._submit(task, job, until_ms) for task in tasks))
+
+    async def is_unfinished(self, task: PlannedTask) -> bool:
+        """Return whether a task is there and has not ended."""
+        found = await self._store.tasks.look(task.session_id, task.task_id)
+        return found is not None and not found.status.is_terminal
+
+    async def is_there(self, task: PlannedTask) -> bool:
+        """Return whether a task is there."""
+        return await self._store.tasks.look(task.session_id, task.task_id) is not None
+
+    async def _submit(
+        self, task: PlannedTask, job: Mapping[str, Any], until_ms: int | None
+    ) -> bool:
+        session_id, task_id = task.session_id, task.task_id
+        queue = job["queue"] or self._queue.name
+        state = TaskState(
+            task_id=task_id,
+            session_id=session_id,
+            status=TaskStatus.PENDING,
+            task_type=TaskType.BACKGROUND,
+            priority=job["priority"],
+            context_snapshot=TaskContextSnapshot(session_id=session_id, task_id=task_id),
+            description=job["description"],
+        )
+        with tracing.submitting(job["handler"], session_id, task_id, queue) as span:
+            new = await self._transitions.create(
+                state,
+                handler=job["handler"],
+                task_input=job["input"],
+                queue=queue,
+                trace=span.carrier,
+                until_ms=until_ms,
+            )
+            if new:
+                waiting = Job(session_id, task_id, 0, state.priority, queue, trace=span.carrier)
+                await self._queue.put(waiting)
+        return new

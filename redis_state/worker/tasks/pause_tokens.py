@@ -1,0 +1,64 @@
+"""Find a pause by what a caller presents: its token, or its public id."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from redis_state.errors import CorruptState, TokenUnknown
+from redis_state.serialization import codec
+from redis_state.serialization.rows import as_object
+from redis_state.store import RedisStateStore
+from redis_state.transport.keys import is_pause_id
+
+
+@dataclass(frozen=True, slots=True)
+class FoundPause:
+    """A pause as its token's hash has it: open, decided or overdue.
+
+    ``votes``: it names who decides it, and takes a vote of each.
+    """
+
+    key: str
+    session_id: str
+    task_id: str
+    entry: str
+    is_open: bool
+    votes: bool
+    about: bytes | None = field(repr=False)
+    form: bytes | None = field(repr=False)
+
+    def schema(self) -> dict[str, Any] | None:
+        """Return the JSON schema of its form. Errors: CorruptState: it is not read as none."""
+        if self.form is None:
+            return None
+        problem = "its form cannot be read"
+        try:
+            return as_object(self.form)
+        except codec.DecodeError as error:
+            problem = f"{problem}: {error.reason}"
+        raise CorruptState(self.key, problem)
+
+
+async def find_pause(
+    store: RedisStateStore, token: str, *, task: tuple[str, str] | None = None
+) -> FoundPause:
+    """Find a pause by its token; by its id only if it is revealed.
+
+    ``task`` is the session and the task to which it must belong. Errors: TokenUnknown.
+    """
+    key = store.base.keys.session_token(token)
+    if key is None:
+        raise TokenUnknown(expired=False)
+    owner, state, about, form, approvals = await store.transport.commands.hmget(
+        key, "task", "state", "payload", "schema", "approvals"
+    )
+    if not owner:
+        raise TokenUnknown(expired=False)
+    session_id, task_id, entry = codec.decode(owner)
+    if task not in (None, (session_id, task_id)):
+        raise TokenUnknown(expired=False)
+    if is_pause_id(token) and not as_object(about or b"{}").get("revealed"):
+        raise TokenUnknown(expired=False)
+    is_open, votes = state == b"open", approvals is not None
+    return FoundPause(key, session_id, task_id, entry, is_open, votes, about, form)

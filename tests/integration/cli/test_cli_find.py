@@ -1,0 +1,175 @@
+"""The commands that find tasks and begin them again, against a worker in a process of its own."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+pytest.importorskip("typer", reason="needs the cli extra")
+pytest.importorskip("arq", reason="needs the worker extra")
+
+from redis_state import RedisStateStore, Settings
+from redis_state.models import TaskStatus
+from redis_state.testing import eventually
+from redis_state.worker import TaskClient
+from tests.support.commands import begin, cli, end
+from tests.support.processes.pools import SESSION, becomes, client_of, queue_of
+from tests.support.processes.worker_processes import worker_process
+
+
+@pytest.fixture
+async def served(settings: Settings, store: RedisStateStore) -> AsyncIterator[TaskClient]:
+    """Give a client of a live pool."""
+    async with (
+        worker_process(settings, "w1", program="family_worker"),
+        client_of(store) as client,
+    ):
+        yield client
+
+
+async def ids(settings: Settings, *options: str) -> list[str]:
+    found = (await cli(settings, "find", "--json", *options)).document
+    return [one["task_id"] for one in found["tasks"]]
+
+
+async def test_a_task_is_submitted_found_and_run_again(
+    served: TaskClient, settings: Settings
+) -> None:
+    queue = ("--queue", queue_of(settings))
+    made = await end(
+        await begin(
+            settings,
+            "submit",
+            "square",
+            "7",
+            "-s",
+            SESSION,
+            "-a",
+            "tenant=acme",
+            "-a",
+            "n=5",
+            "--id",
+            "t",
+            "--wait",
+            *queue,
+        )
+    )
+    assert (made.status, made.out) == (0, "49\n")
+    again = await cli(settings, "submit", "square", "7", "-s", SESSION, "--id", "t", *queue)
+    assert again.out == "t\n"
+    failed = (await cli(settings, "submit", "fail", "-s", "o\x07dd", *queue)).out.strip()
+
+    async def ended() -> bool:
+        return await served.store.tasks.load("o\x07dd", failed) is not None and bool(
+            await ids(settings, "--status", "failed")
+        )
+
+    await eventually(ended, "the other one has failed")
+    assert await ids(settings) == [failed, "t"]
+    assert await ids(settings, "--oldest-first", "--limit", "1") == ["t"]
+    assert await ids(settings, "-a", "tenant=acme", "-a", "n=5", "--handler", "square") == ["t"]
+    assert await ids(settings, "-a", 'n="5"') == []
+    assert await ids(settings, "--session", SESSION, "--since", "2h") == ["t"]
+    assert await ids(settings, "--until", "2h") == []
+    assert await ids(settings, "--since", "2020-01-01") == [failed, "t"]
+    page = await cli(settings, "find", "--limit", "1")
+    assert failed in page.out
+    assert "\x07" not in page.out
+    cursor = page.out.rpartition("--after ")[2].strip()
+    assert await ids(settings, "--after", cursor) == ["t"]
+    counts = (await cli(settings, "find", "--count", "--json")).document
+    assert (counts["COMPLETE"], counts["FAILED"]) == (1, 1)
+    assert "COMPLETE" in (await cli(settings, "find", "--count", "--handler", "square")).out
+    listed = (await cli(settings, "sessions", "--json")).document["sessions"]
+    assert [one["session_id"] for one in listed] == ["o\x07dd", SESSION]
+    assert SESSION in (await cli(settings, "sessions")).out
+    document = (await cli(settings, "rerun", SESSION, "t", "--json")).document
+    assert await served.result(SESSION, document["task_id"]) == 49
+    shown = (await cli(settings, "show", SESSION, document["task_id"], "--json")).document
+    assert shown["rerun_of"] == {"session_id": SESSION, "task_id": "t"}
+    assert shown["attributes"] == {"tenant": "acme", "n": 5}
+
+
+async def test_one_task_is_reopened_or_forked_and_all_that_match_after_a_dry_run(
+    served: TaskClient, settings: Settings
+) -> None:
+    made = [await served.submit("fail", session_id=SESSION) for _ in range(3)]
+    for task in made:
+        await becomes(served, task, TaskStatus.FAILED)
+    done = await cli(settings, "retry", SESSION, made[0], "--key", "k")
+    assert (done.status, done.out.split(";")[0]) == (0, "reopened")
+    await _failed_again(served, made[0], 1)
+    dry = await cli(settings, "retry", "--status", "failed")
+    assert dry.out.count("would retry") == 3
+    assert "--yes" in dry.out
+    report = (
+        await end(await begin(settings, "retry", "--handler", "fail", "--yes", "--json"))
+    ).document
+    assert (report["dry_run"], report["counts"]["done"], report["more"]) == (False, 3, False)
+    for task, retries in zip(made, (2, 1, 1), strict=True):
+        await _failed_again(served, task, retries)
+    summed = await served.submit("total", [1, 2], session_id=SESSION)
+    await served.result(SESSION, summed)
+    shown = await cli(settings, "show", SESSION, summed)
+    assert "join square##1#1" in shown.out
+    assert " s" in shown.out
+    forked = await cli(settings, "fork", SESSION, summed, "--before", "join square#2")
+    assert await served.result(SESSION, forked.out.strip()) == 5
+    steps = (await cli(settings, "show", SESSION, forked.out.strip(), "--json")).document["steps"]
+    assert {step["attempts"] for step in steps} == {1}
+    refused = await cli(settings, "fork", "--handler", "square", "--before", "none", "--yes")
+    # Two children of the first one, one of the fork; and the sum.
+    assert (refused.status, refused.out.count("refused")) == (1, 4)
+
+
+async def _failed_again(client: TaskClient, task: str, retries: int) -> None:
+    async def found() -> bool:
+        view = await client.inspect(SESSION, task)
+        assert view is not None
+        return view.retries == retries and view.state.status is TaskStatus.FAILED
+
+    await eventually(found, f"{task} has failed again")
+
+
+@pytest.mark.parametrize(
+    ("status", "arguments"),
+    [
+        (3, ("retry", "s", "none")),
+        (3, ("rerun", "s", "none")),
+        (3, ("fork", "s", "none")),
+        (2, ("retry",)),
+        (2, ("retry", "s")),
+        (2, ("retry", "s", "t", "--yes")),
+        (2, ("retry", "s", "t", "--status", "FAILED")),
+        (2, ("retry", "--status", "COMPLETE")),
+        (2, ("find", "-a", "tenant")),
+        (2, ("find", "-a", "a b=c")),
+        (2, ("find", "--since", "yesterday")),
+        (2, ("find", "--after", "x")),
+        (2, ("find", "--count", "--status", "FAILED")),
+        (2, ("find", "--count", "--handler", "h", "-s", "s")),
+        (2, ("sessions", "--after", "x")),
+        (2, ("submit", "h", "{")),
+        (2, ("submit", "")),
+    ],
+)
+async def test_wrong_calls_have_a_status_and_a_reason(
+    settings: Settings, status: int, arguments: tuple[str, ...]
+) -> None:
+    ran = await cli(settings, *arguments)
+    assert ran.status == status, ran.err
+    assert "redis-state:" in ran.err
+    assert "Traceback" not in ran.err
+
+
+async def test_a_task_that_cannot_be_reopened_has_its_status(
+    store: RedisStateStore, settings: Settings
+) -> None:
+    async with client_of(store) as client:
+        task = await client.submit("h", session_id=SESSION)
+        for verb, status in (("retry", 4), ("rerun", 0)):
+            assert (await cli(settings, verb, SESSION, task)).status == status
+        for options in ((), ("--yes",)):
+            empty = await cli(settings, "retry", "--status", "FAILED", *options)
+            assert (empty.status, empty.out) == (0, "no task matches\n")

@@ -1,0 +1,126 @@
+"""Schedules and processes that die: at each round trip, and at any moment, with others beside."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+from collections import Counter
+from contextlib import AsyncExitStack
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+
+pytest.importorskip("arq", reason="needs the worker extra")
+
+from redis_state import RedisStateStore, Settings
+from redis_state.models import StateUpdate, TaskStatus, UpdateType
+from redis_state.testing import eventually
+from tests.support.processes.pools import SESSION, client_of
+from tests.support.processes.worker_processes import stop, worker_process
+from tests.support.schedules import hourly, look_now, running, settled_before
+from tests.support.servers.faults import run_processes
+from tests.support.servers.rollback import rolling_back
+
+pytestmark = pytest.mark.slow
+
+_PLACES = {
+    "look": {"claim_due", "HGETALL", "save_schedule", "watch_entry", "create_task", "queue_job"},
+    "trigger": {"HGETALL", "save_schedule", "watch_entry", "create_task", "queue_job"},
+}
+
+
+async def test_a_death_at_any_round_trip_loses_no_occurrence_and_doubles_none(
+    settings: Settings,
+) -> None:
+    argument: dict[str, Any] = {
+        "url": settings.url.get_secret_value(),
+        "namespace": settings.namespace,
+    }
+    edges = [argument | {"edge": edge} for edge in ("before", "after")]
+    for results in await run_processes("die_scheduling", edges, timeout_s=110):
+        for phase, places in _PLACES.items():
+            assert places <= {each["trip"] for each in results if each["phase"] == phase}
+        assert not [each for each in results if each["problems"]]
+
+
+def made_of(updates: list[StateUpdate]) -> Counter[str]:
+    return Counter(
+        update.task_id
+        for update in updates
+        if update.update_type is UpdateType.STATUS_CHANGE and update.content["status"] == "PENDING"
+    )
+
+
+async def test_a_pool_whose_processes_are_killed_submits_each_occurrence_once(
+    store: RedisStateStore, settings: Settings
+) -> None:
+    kills, occurrences, names = 8, 12, iter(range(10_000))
+    async with client_of(store) as client, AsyncExitStack() as stack:
+
+        async def begin() -> Any:
+            name, lease_s = f"w{next(names)}", 1.0
+            process = worker_process(settings, name, program="pool_worker", lease_s=lease_s)
+            return await stack.enter_async_context(process)
+
+        running = [await begin() for _ in range(3)]
+        await client.schedules.save(hourly(every=timedelta(seconds=1), missed="all"))
+
+        async def fired() -> int:
+            return (await client.schedules.get("s")).fired
+
+        for kill in range(1, kills + 1):
+            at_least = kill * occurrences // kills
+
+            async def goes_on(at_least: int = at_least) -> bool:
+                return await fired() >= at_least
+
+            await eventually(goes_on, "occurrences are submitted", timeout_s=60)
+            victim = running.pop(random.randrange(len(running)))
+            assert await stop(victim, signal.SIGKILL) == -signal.SIGKILL
+            running.append(await begin())
+        await client.schedules.pause("s")
+
+        async def all_over() -> bool:
+            tasks = await store.list_tasks(SESSION)
+            return len(tasks) == await fired() and all(t.status.is_terminal for t in tasks)
+
+        await eventually(all_over, "all tasks are over", timeout_s=100)
+        tasks = await store.list_tasks(SESSION)
+        assert {task.status for task in tasks} == {TaskStatus.COMPLETE}
+        last = (await client.schedules.get("s")).last
+        assert last is not None
+        assert last.at is not None
+        # Without a gap from the first to the last, each made once.
+        names_of = [
+            hourly().task_of(round(last.at.timestamp() * 1000) - 1000 * n)
+            for n in range(len(tasks))
+        ]
+        assert sorted(task.task_id for task in tasks) == sorted(names_of)
+        assert made_of(await store.list_updates(SESSION)) == Counter(names_of)
+
+
+async def test_a_server_that_forgets_a_look_gets_it_again() -> None:
+    async with (
+        rolling_back() as server,
+        RedisStateStore(Settings(url=SecretStr(server.url))) as store,
+        client_of(store) as client,
+        running(store) as runner,
+    ):
+        await client.schedules.save(hourly(missed="all"))
+        await settled_before(store, hours=3)
+        await server.mark()
+        for _ in range(2):
+            await runner.run_once()
+            before = sorted(task.task_id for task in await store.list_tasks(SESSION))
+            assert len(before) == 3
+            await server.go_back()
+            # Tasks and schedule are forgotten together.
+            assert await store.list_tasks(SESSION) == []
+            assert (await client.schedules.get("s")).fired == 0
+        await look_now(store)
+        await asyncio.gather(runner.run_once(), runner.run_once())
+        assert sorted(task.task_id for task in await store.list_tasks(SESSION)) == before
+        assert (await client.schedules.get("s")).fired == 3

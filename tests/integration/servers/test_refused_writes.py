@@ -1,0 +1,85 @@
+"""A server that refuses writes, and answers reads."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from redis_state import RedisStateStore
+from redis_state.errors import StoreFull
+from redis_state.settings import make_settings
+from redis_state.testing import eventually
+from tests.support.samples import update as make_update
+from tests.support.servers.faults import run_server, sender_to, short_directory
+from tests.support.timing import LONG_S
+
+
+@asynccontextmanager
+async def without_a_disk() -> AsyncGenerator[str]:
+    """Run a server that cannot save, and so takes no writes; it has k."""
+    with short_directory() as directory, run_server(directory, "--save", "3600 1") as url:
+        async with RedisStateStore(make_settings(url)) as before, sender_to(url) as admin:
+            await before.save_memory_state("k", {"n": 1})
+            # A folder stands where its file would.
+            (directory / "dump.rdb" / "x").mkdir(parents=True)
+            await admin.send("BGSAVE", repeatable=True)
+
+            async def refuses_writes() -> bool:
+                try:
+                    await before.save_memory_state("probe", {})
+                except StoreFull:
+                    return True
+                return False
+
+            await eventually(refuses_writes, "writes are refused")
+        yield url
+
+
+@pytest.mark.server
+async def test_reads_are_answered_while_a_server_has_too_few_replicas_for_writes() -> None:
+    with short_directory() as directory, run_server(directory) as url:
+        settings = make_settings(url, call_timeout_s=LONG_S)
+        async with RedisStateStore(settings) as store, sender_to(url) as admin:
+            await store.save_memory_state("k", {"n": 1})
+            await admin.send("CONFIG", "SET", "min-replicas-to-write", 1, repeatable=True)
+            # More than leave in one batch.
+            writes = [
+                asyncio.ensure_future(store.save_memory_state(f"w{number}", {"n": number}))
+                for number in range(40)
+            ]
+            behind = asyncio.ensure_future(store.load_memory_state("w0"))
+            for _ in range(20):
+                assert await store.load_memory_state("k") == {"n": 1}
+            assert not any(write.done() for write in writes)
+            # What is called behind a write, and about its key, comes after it.
+            assert not behind.done()
+            await admin.send("CONFIG", "SET", "min-replicas-to-write", 0, repeatable=True)
+            await asyncio.gather(*writes)
+            assert await behind == {"n": 0}
+
+
+@pytest.mark.server
+async def test_reads_do_not_wait_while_a_server_refuses_writes() -> None:
+    async with without_a_disk() as url:
+        replicated = make_settings(url, guarantee="replicated", call_timeout_s=LONG_S)
+        async with RedisStateStore(replicated) as store:
+            for _ in range(5):
+                written = asyncio.ensure_future(store.save_memory_state("w", {}))
+                assert await store.load_memory_state("k") == {"n": 1}
+                with pytest.raises(StoreFull, match="MISCONF"):
+                    await written
+
+
+@pytest.mark.server
+async def test_a_replicated_store_keeps_its_connection_to_a_server_that_refuses_writes() -> None:
+    async with without_a_disk() as url:
+        replicated = make_settings(url, guarantee="replicated", call_timeout_s=LONG_S)
+        async with RedisStateStore(replicated) as store:
+            for number in range(5):
+                # A script that neighbours share: whether they may is asked on each connection.
+                with pytest.raises(StoreFull, match="MISCONF"):
+                    await store.save_update(make_update(f"u{number}"))
+            assert store.transport.sender.connections == 1

@@ -1,0 +1,259 @@
+"""Limits of queues with real pools: exact in every process, changed while they hold, and fair."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections import Counter
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+pytest.importorskip("arq", reason="needs the worker extra")
+
+from redis_state import RedisStateStore, Settings
+from redis_state.errors import InvalidField
+from redis_state.models import TaskStatus
+from redis_state.testing import eventually
+from redis_state.worker import KeyLimits, Rate, TaskClient, TaskContext
+from tests.support.processes.pools import SESSION, becomes, client_of, pool, queue_of, statuses
+from tests.support.processes.worker_processes import stop, worker_process
+from tests.support.scripts import clock_ms
+
+pytestmark = pytest.mark.worker
+
+
+class Gate:
+    """Counts how many run, of each key, and lets them end when it is opened."""
+
+    def __init__(self) -> None:
+        self.running: Counter[str] = Counter()
+        self.most: Counter[str] = Counter()
+        self.begun: list[str] = []
+        self.opened = asyncio.Event()
+
+    async def __call__(self, ctx: TaskContext) -> None:
+        self.begun.append(ctx.input)
+        for name in (ctx.input, ""):
+            self.running[name] += 1
+            self.most[name] = max(self.most[name], self.running[name])
+        await self.opened.wait()
+        for name in (ctx.input, ""):
+            self.running[name] -= 1
+
+
+@pytest.fixture
+async def client(store: RedisStateStore) -> AsyncIterator[TaskClient]:
+    async with client_of(store) as opened:
+        yield opened
+
+
+async def test_a_queue_and_its_keys_have_no_more_running_than_is_set(
+    store: RedisStateStore, client: TaskClient
+) -> None:
+    gate, name = Gate(), queue_of(store.settings)
+    await client.queues.limit(name, running=5, per_key=2)
+    await client.queues.limit_key(name, "vip", running=3)
+    tasks = [
+        await client.submit("work", key, session_id=SESSION, key=key)
+        for key in ("acme", "vip", "other")
+        for _ in range(4)
+    ]
+    async with pool(store, {"work": gate}, name="one"), pool(store, {"work": gate}, name="two"):
+        await eventually(lambda: gate.running[""] == 5, "as many run as may")
+        assert (await client.queues.get(name)).waiting == 7
+        gate.opened.set()
+        for task in tasks:
+            await client.wait(SESSION, task, timeout_s=60)
+    assert gate.most[""] == 5
+    assert gate.most["acme"] == gate.most["other"] == 2
+    assert gate.most["vip"] <= 3
+
+
+async def test_limits_are_changed_while_they_hold_and_read_back(
+    store: RedisStateStore, client: TaskClient
+) -> None:
+    gate, name = Gate(), queue_of(store.settings)
+    await client.queues.limit(name, running=1, rate=Rate(100, timedelta(seconds=1)))
+    await client.queues.limit_key(name, "k k", running=7)
+    info = await client.queues.get(name)
+    assert (info.limit, info.per_key, info.rate) == (1, None, Rate(100, timedelta(seconds=1)))
+    assert info.keys == {"k k": KeyLimits(running=7)}
+    for _ in range(4):
+        await client.submit("work", "", session_id=SESSION)
+    async with pool(store, {"work": gate}):
+        await eventually(lambda: gate.running[""] >= 1, "one runs")
+        await client.queues.limit(name, running=3)
+        await eventually(lambda: len(gate.begun) == 3, "three run")
+        await client.queues.pause(name)
+        await client.queues.limit(name, running=None)
+        assert (await client.queues.get(name)).paused
+        gate.opened.set()
+        await eventually(lambda: not gate.running[""], "they end")
+        assert len(gate.begun) == 3
+        await client.queues.resume(name)
+        await eventually(lambda: len(gate.begun) == 4, "the last one begins")
+    assert name not in [info.name for info in await TaskClient(store).queues.list()]
+
+
+async def test_the_tasks_of_a_session_run_in_turn_and_other_sessions_beside_them(
+    store: RedisStateStore, client: TaskClient
+) -> None:
+    gate = Gate()
+    for session in ("a", "b"):
+        for _ in range(3):
+            await client.submit("work", session, session_id=session, in_turn=True)
+    async with pool(store, {"work": gate}):
+        await eventually(lambda: gate.running[""] == 2, "one of each runs")
+        gate.opened.set()
+        await eventually(lambda: len(gate.begun) == 6, "all have run")
+        await eventually(lambda: not gate.running[""], "all have ended")
+    assert (gate.most["a"], gate.most["b"]) == (1, 1)
+
+
+async def test_a_paused_task_holds_no_permit(store: RedisStateStore, client: TaskClient) -> None:
+    async def ask(ctx: TaskContext) -> str:
+        return (await ctx.approval("go on?")).actor
+
+    async def quick(_: TaskContext) -> str:
+        return "quick"
+
+    await client.queues.limit(queue_of(store.settings), running=1)
+    async with pool(store, {"ask": ask, "quick": quick}):
+        waits = await client.submit("ask", session_id=SESSION)
+        await becomes(client, waits, TaskStatus.PAUSED)
+        other = await client.submit("quick", session_id=SESSION)
+        assert await client.result(SESSION, other, timeout_s=60) == "quick"
+        (pause,) = await client.pauses(SESSION)
+        await client.approve(str(pause.pause_id), actor="ann")
+        assert await client.result(SESSION, waits, timeout_s=60) == "ann"
+
+
+async def test_a_killed_workers_permits_are_exact_and_come_back_with_its_leases(
+    store: RedisStateStore, settings: Settings, client: TaskClient
+) -> None:
+    await client.queues.limit(queue_of(settings), running=2, per_key=1)
+    async with worker_process(settings, "one", lease_s=1.0) as one:
+        tasks = [
+            await client.submit("linger", session_id=SESSION, key=key) for key in ("a", "a", "b")
+        ]
+
+        async def running() -> list[str]:
+            states = [(task, await client.get(SESSION, task)) for task in tasks]
+            return [task for task, state in states if state and state.status is TaskStatus.RUNNING]
+
+        async def two_run() -> bool:
+            return len(await running()) == 2
+
+        await eventually(two_run, "one task of each key runs")
+        assert await running() == [tasks[0], tasks[2]]
+        assert await stop(one, signal.SIGKILL) == -signal.SIGKILL
+    async with worker_process(settings, "two", lease_s=1.0):
+
+        async def taken_over() -> bool:
+            seen = [await statuses(store, task) for task in (tasks[0], tasks[2])]
+            return all(each.count("RUNNING") == 2 for each in seen)
+
+        await eventually(taken_over, "both run again", timeout_s=30)
+        # Its permits were not free before, nor are they two now.
+        assert await statuses(store, tasks[1]) == ["PENDING"]
+        assert (await client.queues.get(queue_of(settings))).running == 2
+        for task in tasks:
+            await client.cancel(SESSION, task, hard=True)
+        for task in tasks:
+            await client.wait(SESSION, task, timeout_s=60)
+
+    async def none_held() -> bool:
+        return not (await client.queues.get(queue_of(settings))).running
+
+    await eventually(none_held, "no permit is held")
+
+
+# Time
+
+
+async def test_a_task_begins_after_its_delay_and_not_before(
+    store: RedisStateStore, client: TaskClient
+) -> None:
+    async def now(_: TaskContext) -> int:
+        return await clock_ms(store.base.scripts)
+
+    async with pool(store, {"now": now}):
+        before = await clock_ms(store.base.scripts)
+        soon = timedelta(milliseconds=300)
+        tasks = [
+            await client.submit("now", session_id=SESSION, delay=soon),
+            await client.submit("now", session_id=SESSION, delay=soon, key="k"),
+            await client.submit("now", session_id=SESSION, at=datetime.now(UTC) - soon),
+            await client.submit("now", session_id=SESSION, delay=timedelta(hours=1)),
+        ]
+        began = [await client.result(SESSION, task, timeout_s=60) for task in tasks[:3]]
+        assert began[0] - before >= 300
+        assert began[1] - before >= 300
+        info = await client.queues.get(queue_of(store.settings))
+        assert (info.waiting, info.later) == (0, 1)
+        assert await client.cancel(SESSION, tasks[3])
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"delay": timedelta(seconds=-1)}, "delay"),
+        ({"delay": timedelta(days=9000)}, "delay"),
+        ({"delay": 5}, "delay"),
+        ({"at": datetime(2030, 1, 1)}, "at"),  # noqa: DTZ001 - that is the mistake
+        ({"at": datetime(9000, 1, 1, tzinfo=UTC)}, "at"),
+        ({"at": datetime.now(UTC), "delay": timedelta(1)}, "at"),
+        ({"key": ""}, "key"),
+        ({"key": 5}, "key"),
+        ({"key": "k", "in_turn": True}, "key"),
+    ],
+)
+async def test_what_no_task_can_wait_for_is_refused_by_name(
+    client: TaskClient, options: dict[str, Any], field: str
+) -> None:
+    with pytest.raises(InvalidField) as wrong:
+        await client.submit("now", session_id=SESSION, **options)
+    assert wrong.value.field == field
+
+
+async def test_a_sleep_frees_the_worker_and_is_slept_once(
+    store: RedisStateStore, client: TaskClient
+) -> None:
+    async def sleeps(ctx: TaskContext) -> int:
+        await ctx.sleep(timedelta(milliseconds=1))
+        await ctx.sleep(timedelta(seconds=1.1))
+        return ctx.attempt
+
+    async def quick(_: TaskContext) -> str:
+        return "quick"
+
+    async with pool(store, {"sleeps": sleeps, "quick": quick}, max_tasks=1, lease_s=0.4):
+        task = await client.submit("sleeps", session_id=SESSION)
+        await becomes(client, task, TaskStatus.PAUSED)
+        other = await client.submit("quick", session_id=SESSION)
+        assert await client.result(SESSION, other, timeout_s=60) == "quick"
+        assert await client.result(SESSION, task, timeout_s=60) == 2
+
+
+async def test_a_rate_is_shared_and_taken_once_also_by_a_later_run(
+    store: RedisStateStore, client: TaskClient
+) -> None:
+    taken: list[str] = []
+
+    async def call(ctx: TaskContext) -> int:
+        await ctx.take("model", Rate(2, timedelta(hours=1)))
+        taken.append(ctx.task.task_id)
+        await ctx.pause("wait", timeout=timedelta(milliseconds=50), on_timeout="resume")
+        return ctx.attempt
+
+    async with pool(store, {"call": call}, lease_s=0.4):
+        first, second = [await client.submit("call", session_id=SESSION) for _ in range(2)]
+        for task in (first, second):
+            assert await client.result(SESSION, task, timeout_s=60) == 2
+        third = await client.submit("call", session_id=SESSION)
+        await becomes(client, third, TaskStatus.PAUSED)
+        assert third not in taken
+        await client.cancel(SESSION, third)

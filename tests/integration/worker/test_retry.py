@@ -1,0 +1,479 @@
+"""Tasks that have ended are reopened with their journal, or made again; each has one new life."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+pytest.importorskip("arq", reason="needs the worker extra")
+
+from redis_state import RedisStateStore
+from redis_state.errors import (
+    InvalidField,
+    InvalidTransition,
+    RetryRefused,
+    TaskFailed,
+    TaskUnknown,
+)
+from redis_state.models import SteeringEventType, TaskStatus
+from redis_state.testing import eventually
+from redis_state.worker import Budget, TaskContext, guarded
+from redis_state.worker.queue.queue import Queue
+from redis_state.worker.tasks.bulk import BulkItem, BulkOutcome
+from redis_state.worker.tasks.transitions import TaskTransitions
+from tests.support.crash_states import orphaned, send, started, submitted, sweeper_of
+from tests.support.processes.pools import SESSION, becomes, client_of, pool, statuses, updates_of
+from tests.support.samples import task as make_task
+from tests.support.scripts import HOUR
+
+Handler = Callable[[TaskContext], Awaitable[Any]]
+
+
+class Bad(Exception):
+    """What fails a task, as long as it is to fail."""
+
+
+class Work:
+    """A handler of some steps, one of which fails until it is mended."""
+
+    def __init__(self, bad: str = "b") -> None:
+        self.bad = bad
+        self.done: Counter[str] = Counter()
+
+    def step(self, name: str) -> str:
+        self.done[name] += 1
+        if name == self.bad:
+            raise Bad(name)
+        return f"{name}{self.done[name]}"
+
+    async def __call__(self, ctx: TaskContext) -> list[str]:
+        await ctx.progress("begun")
+        return [await ctx.step(name, self.step, name) for name in ("a", "b", "c")]
+
+
+async def test_a_retry_goes_on_where_the_task_failed(store: RedisStateStore) -> None:
+    work = Work()
+    async with pool(store, {"h": work}) as client:
+        task = await client.submit("h", session_id=SESSION)
+        await becomes(client, task, TaskStatus.FAILED)
+        work.bad = ""
+        reopened = await client.retry(SESSION, task)
+        assert reopened.error is None
+        assert await client.result(SESSION, task) == ["a1", "b2", "c1"]
+        view = await client.inspect(SESSION, task)
+        assert view is not None
+        assert (view.retries, view.attempts, view.crashes) == (1, 2, 0)
+        (found,) = (await client.find(status="COMPLETE")).tasks
+        assert (found.task_id, found.retries) == (task, 1)
+        assert sum((await client.count()).values()) == 1
+    told = await updates_of(store, task)
+    assert [one.content for one in told if "retry" in str(one.content)] == [
+        {"status": "PENDING", "retry": 1, "was": "FAILED"}
+    ]
+    assert [one.content["message"] for one in told if one.update_type.value == "PROGRESS"] == [
+        "begun"
+    ]
+    assert await statuses(store, task) == [
+        *("PENDING", "RUNNING", "FAILED"),
+        *("PENDING", "RUNNING", "COMPLETE"),
+    ]
+
+
+async def test_one_of_many_retries_wins_and_a_key_makes_them_one(store: RedisStateStore) -> None:
+    async with client_of(store) as client:
+        task = await submitted(store)
+        await client.cancel(SESSION, task)
+        outcomes = await asyncio.gather(
+            *(client.retry(SESSION, task) for _ in range(8)), return_exceptions=True
+        )
+        refused = [each for each in outcomes if isinstance(each, InvalidTransition)]
+        assert len(refused) == 7
+        await client.cancel(SESSION, task)
+        states = await asyncio.gather(*(client.retry(SESSION, task, key="k") for _ in range(8)))
+        assert {state.status for state in states} == {TaskStatus.PENDING}
+        view = await client.inspect(SESSION, task)
+        assert view is not None
+        assert view.retries == 2
+        await client.cancel(SESSION, task)
+        assert (await client.retry(SESSION, task, key="k")).status is TaskStatus.CANCELLED
+        assert (await client.retry(SESSION, task, key="l")).status is TaskStatus.PENDING
+
+
+async def test_what_cannot_be_reopened_is_refused(store: RedisStateStore) -> None:
+    async def parent(ctx: TaskContext) -> None:
+        await ctx.spawn("child")
+        await ctx.pause()
+
+    async def child(ctx: TaskContext) -> None:
+        await ctx.pause()
+
+    handlers: dict[str, Handler] = {"parent": parent, "child": child, "h": Work("")}
+    async with pool(store, handlers) as client:
+        with pytest.raises(TaskUnknown):
+            await client.retry(SESSION, "none")
+        task = await client.submit("h", session_id=SESSION)
+        await client.result(SESSION, task)
+        with pytest.raises(InvalidTransition):
+            await client.retry(SESSION, task)
+        await store.save_task(make_task("of a host", status=TaskStatus.FAILED))
+        for refused in (client.retry, client.rerun, client.fork):
+            with pytest.raises(RetryRefused, match="host"):
+                await refused("session", "of a host")
+        await store.transitions.move(SESSION, await submitted(store), "CANCELLED")
+        family = await client.submit("parent", session_id=SESSION)
+        await becomes(client, family, TaskStatus.PAUSED)
+        (spawned,) = await client.children(SESSION, family)
+        await becomes(client, spawned.task_id, TaskStatus.PAUSED)
+        await client.cancel(SESSION, family)
+        await becomes(client, spawned.task_id, TaskStatus.CANCELLED)
+        with pytest.raises(RetryRefused, match="parent"):
+            await client.retry(SESSION, spawned.task_id)
+        for key in ("", "x" * 201, 7):
+            with pytest.raises(InvalidField, match="key"):
+                await client.retry(SESSION, family, key=key)  # type: ignore[arg-type]
+        # With the parent its children are reopened, at the pause where they were.
+        await client.retry(SESSION, family)
+        for name in (family, spawned.task_id):
+            await becomes(client, name, TaskStatus.PAUSED)
+            for pause in await client.pauses(SESSION):
+                if pause.task_id == name:
+                    assert pause.token is not None
+                    await client.approve(pause.token)
+            await becomes(client, name, TaskStatus.COMPLETE)
+
+
+async def test_a_task_of_a_protocol_is_not_reopened_but_made_again(store: RedisStateStore) -> None:
+    async with client_of(store) as client:
+        task = await submitted(store)
+        await client.cancel(SESSION, task)
+        key = store.tasks.keys(SESSION, task).task
+        await send(store, "HSET", key, "phase", "CANCELLED:0:rejected")
+        with pytest.raises(RetryRefused, match="protocol"):
+            await client.retry(SESSION, task)
+        again = await client.rerun(SESSION, task)
+        view = await client.inspect(SESSION, again)
+        assert view is not None
+        assert view.rerun_of is not None
+        assert view.rerun_of.task_id == task
+
+
+async def test_a_cancel_of_before_does_not_cancel_again_and_a_new_one_does(
+    store: RedisStateStore,
+) -> None:
+    async def wait(ctx: TaskContext) -> list[str]:
+        texts: list[str] = []
+        while "go" not in texts:
+            texts += [str(event.payload.get("text")) for event in await ctx.inbox.wait()]
+        return texts
+
+    async with pool(store, {"h": wait}) as client:
+        task = await client.submit("h", session_id=SESSION)
+        await becomes(client, task, TaskStatus.RUNNING)
+        text = {"text": "before"}
+        await client.steer(SESSION, task, SteeringEventType.PAUSE, {"reason": "stop"})
+        await client.cancel(SESSION, task)
+        await becomes(client, task, TaskStatus.CANCELLED)
+        await client.retry(SESSION, task)
+        await becomes(client, task, TaskStatus.RUNNING)
+        await client.steer(SESSION, task, SteeringEventType.USER_MESSAGE, text)
+        await client.steer(SESSION, task, SteeringEventType.USER_MESSAGE, {"text": "go"})
+        assert await client.result(SESSION, task) == ["before", "go"]
+        task = await client.submit("h", session_id=SESSION)
+        for _ in range(3):
+            await becomes(client, task, TaskStatus.RUNNING)
+            assert await client.cancel(SESSION, task)
+            await becomes(client, task, TaskStatus.CANCELLED)
+            await client.retry(SESSION, task)
+
+
+async def test_the_child_that_failed_a_task_runs_again_with_it(store: RedisStateStore) -> None:
+    work = Work()
+
+    async def parent(ctx: TaskContext) -> Any:
+        before = await ctx.step("before", work.step, "a")
+        branch = ctx.branch("x/join y")
+        good = await branch.join(await branch.spawn("good", name="a#b/join c"))
+        return [before, good, await branch.join(await branch.spawn("child", name="c#1"))]
+
+    async def good(_: TaskContext) -> str:
+        return work.step("good")
+
+    async def child(_: TaskContext) -> str:
+        return work.step("b")
+
+    handlers: dict[str, Handler] = {"parent": parent, "child": child, "good": good}
+    async with pool(store, handlers) as client:
+        task = await client.submit("parent", session_id=SESSION)
+        with pytest.raises(TaskFailed, match="Bad"):
+            await client.result(SESSION, task)
+        work.bad = ""
+        await client.retry(SESSION, task)
+        assert await client.result(SESSION, task) == ["a1", "good1", "b2"]
+        assert len(await client.children(SESSION, task)) == 2
+        kinds = await client.count()
+        assert kinds[TaskStatus.COMPLETE] == 3
+        # A fork takes over the children that were joined, and spawns no others in their place.
+        forked = await client.fork(SESSION, task)
+        assert await client.result(SESSION, forked) == ["a1", "good1", "b2"]
+        assert await client.children(SESSION, forked) == []
+
+
+async def test_a_pause_that_timed_out_is_opened_again(store: RedisStateStore) -> None:
+    async def ask(ctx: TaskContext) -> Any:
+        first = await ctx.pause("first", timeout=timedelta(hours=1))
+        return [first.value, (await ctx.pause("second", timeout=timedelta(seconds=0.2))).approved]
+
+    async with pool(store, {"h": ask}, lease_s=0.4) as client:
+        task = await client.submit("h", session_id=SESSION)
+        await becomes(client, task, TaskStatus.PAUSED)
+        (pause,) = await client.pauses(SESSION)
+        assert pause.token is not None
+        await client.approve(pause.token, "kept")
+        await becomes(client, task, TaskStatus.FAILED)
+        for _ in range(2):
+            await client.retry(SESSION, task)
+            state = await becomes(client, task, TaskStatus.FAILED)
+            assert str(state.error).startswith("PauseTimeout")
+    asked = [
+        one.content["pause"]
+        for one in await updates_of(store, task)
+        if "pause_id" in str(one.content)
+    ]
+    assert asked == ["first", "second", "second", "second"]
+
+
+async def test_budgets_crashes_and_lifetimes_begin_anew(store: RedisStateStore) -> None:
+    work = Work("")
+    handlers: dict[str, Handler] = {"h": guarded(Budget(steps=2))(work)}
+    async with pool(store, handlers) as client:
+        task = await client.submit("h", session_id=SESSION)
+        state = await becomes(client, task, TaskStatus.FAILED)
+        assert "budget" in str(state.error)
+        keys = store.tasks.keys(SESSION, task)
+        ended_ms = await send(store, "PTTL", keys.task)
+        await client.retry(SESSION, task)
+        assert await client.result(SESSION, task) == ["a1", "b1", "c1"]
+        assert ended_ms < 8 * 24 * HOUR
+    task = await orphaned(store)
+    async with client_of(store) as client:
+        await TaskTransitions(store).dead_letter(SESSION, task, died=4)
+        assert [dead.task_id for dead in await client.dead()] == [task]
+        await client.retry(SESSION, task)
+        assert await client.dead() == []
+        keys = store.tasks.keys(SESSION, task)
+        for key in (keys.task, keys.lease):
+            assert await send(store, "PTTL", key) > 30 * 24 * HOUR
+        run = await started(store, task)
+        assert not run.taken_over
+
+
+async def test_the_worker_of_before_writes_nothing_into_a_reopened_task(
+    store: RedisStateStore,
+) -> None:
+    async with client_of(store) as client:
+        task = await submitted(store)
+        zombie = await started(store, task)
+        await TaskTransitions(store).finish_run(zombie, TaskStatus.FAILED, error="no")
+        await client.retry(SESSION, task)
+        keys = store.tasks.keys(SESSION, task)
+        reply = await store.base.scripts.record_entry(
+            keys, mark=zombie.replay.mark, entry="step:late#1", value=b"1"
+        )
+        assert reply.word.value == "LOST"
+        assert (await started(store, task)).journal == {}
+
+
+async def test_a_client_that_dies_behind_the_retry_leaves_a_task_that_is_queued(
+    store: RedisStateStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def died(*_: Any) -> None:
+        raise asyncio.CancelledError
+
+    async with client_of(store) as client:
+        task = await submitted(store)
+        await client.cancel(SESSION, task)
+        await sweeper_of(store).run_once()
+        monkeypatch.setattr(Queue, "put", died)
+        with pytest.raises(asyncio.CancelledError):
+            await client.retry(SESSION, task)
+        monkeypatch.undo()
+    async with pool(store, {"answer": Work("")}, lease_s=0.4) as client:
+        await becomes(client, task, TaskStatus.COMPLETE)
+
+
+# Rerun and fork
+
+
+async def test_a_rerun_is_a_new_task_of_the_same_input(store: RedisStateStore) -> None:
+    async def echo(ctx: TaskContext) -> Any:
+        return ctx.input
+
+    async with pool(store, {"h": echo}) as client:
+        task = await client.submit(
+            "h", {"n": 1}, session_id=SESSION, attributes={"a": 1}, priority=3, description="d"
+        )
+        await client.result(SESSION, task)
+        again = await client.rerun(SESSION, task)
+        assert again != task
+        assert await client.result(SESSION, again) == {"n": 1}
+        view = await client.inspect(SESSION, again)
+        assert view is not None
+        assert view.rerun_of is not None
+        assert (view.rerun_of.session_id, view.rerun_of.task_id) == (SESSION, task)
+        assert (view.attributes, view.state.priority, view.state.description) == ({"a": 1}, 3, "d")
+        named = await client.rerun(SESSION, task, new_task_id="n", new_session_id="other")
+        assert await client.rerun(SESSION, task, new_task_id="n", new_session_id="other") == named
+        assert await client.result("other", "n") == {"n": 1}
+        found = (await client.find(attributes={"a": 1})).tasks
+        assert len(found) == 3
+        assert [one.rerun_of.task_id for one in found if one.rerun_of] == [task, task]
+
+
+async def test_a_fork_begins_with_the_journal_up_to_its_step(store: RedisStateStore) -> None:
+    work = Work("")
+    async with pool(store, {"h": work}) as client:
+        task = await client.submit("h", session_id=SESSION)
+        assert await client.result(SESSION, task) == ["a1", "b1", "c1"]
+        for before, result in (
+            ("c", ["a1", "b1", "c2"]),
+            ("step:b#1", ["a1", "b2", "c3"]),
+            ("a#1", ["a2", "b3", "c4"]),
+            (None, ["a1", "b1", "c1"]),
+        ):
+            forked = await client.fork(SESSION, task, before=before)
+            assert await client.result(SESSION, forked) == result
+            view = await client.inspect(SESSION, forked)
+            assert view is not None
+            assert view.forked_from is not None
+            assert view.forked_from.task_id == task
+            told = [one.update_type.value for one in await updates_of(store, forked)]
+            assert told.count("PROGRESS") == 1
+            steps = await client.snapshots(SESSION, forked)
+            assert [step.version for step in steps] == [1, 2, 3]
+        for before in ("d", "b#2", ""):
+            with pytest.raises(InvalidField, match="before"):
+                await client.fork(SESSION, task, before=before)
+
+
+async def test_a_fork_has_pauses_and_children_of_its_own(store: RedisStateStore) -> None:
+    work = Work("")
+
+    async def flow(ctx: TaskContext) -> Any:
+        one = await ctx.join(await ctx.spawn("child", name="one"))
+        first = await ctx.pause("first")
+        texts = [event.payload["text"] for event in await ctx.inbox.wait()]
+        charged = await ctx.step("charge", work.step, "a")
+        second = await ctx.pause("second")
+        two = await ctx.join(await ctx.spawn("child", name="two"))
+        return [one, first.value, texts, charged, second.value, two]
+
+    async def child(_: TaskContext) -> str:
+        return work.step("child")
+
+    async def decide(client: Any, task: str, value: str) -> str:
+        # It is paused while it waits for a child, too.
+        async def asked() -> str | None:
+            pauses = [each.token for each in await client.pauses(SESSION) if each.task_id == task]
+            state = await client.get(SESSION, task)
+            return pauses[0] if pauses and state.status is TaskStatus.PAUSED else None
+
+        token = await eventually(asked, f"{task} asks")
+        await client.approve(token, value)
+        return str(token)
+
+    async with pool(store, {"h": flow, "child": child}) as client:
+        task = await client.submit("h", session_id=SESSION)
+        await decide(client, task, "yes")
+        message = {"text": "now"}
+        await client.steer(SESSION, task, SteeringEventType.USER_MESSAGE, message)
+        token = await decide(client, task, "also")
+        first = await client.result(SESSION, task)
+        assert first == ["child1", "yes", ["now"], "a1", "also", "child2"]
+        forked = await client.fork(SESSION, task, before="charge")
+        assert await decide(client, forked, "other") != token
+        assert await client.result(SESSION, forked) == [
+            *("child1", "yes", ["now"], "a2", "other", "child3")
+        ]
+        forked = await client.fork(SESSION, task, before="two")
+        assert (await client.result(SESSION, forked))[3:] == ["a1", "also", "child4"]
+        forked = await client.fork(SESSION, task, before="first")
+        await decide(client, forked, "anew")
+        await client.steer(SESSION, forked, SteeringEventType.USER_MESSAGE, {"text": "later"})
+        await decide(client, forked, "last")
+        assert await client.result(SESSION, forked) == [
+            *("child1", "anew", ["later"], "a3", "last", "child5")
+        ]
+
+
+async def test_a_fork_takes_large_results_along(store: RedisStateStore) -> None:
+    async def flow(ctx: TaskContext) -> int:
+        large = await ctx.step("large", lambda: "x" * 3_000_000)
+        await ctx.step("end", lambda: 1)
+        return len(large)
+
+    async with pool(store, {"h": flow}) as client:
+        task = await client.submit("h", session_id=SESSION)
+        assert await client.result(SESSION, task) == 3_000_000
+        forked = await client.fork(SESSION, task, before="end")
+        assert await client.result(SESSION, forked) == 3_000_000
+        await store.clear_session(SESSION)
+        with pytest.raises(TaskUnknown):
+            await client.fork(SESSION, task)
+
+
+# All that match
+
+
+async def test_all_that_match_are_retried_each_with_its_outcome(store: RedisStateStore) -> None:
+    work = Work()
+    async with pool(store, {"h": work, "g": work}) as client:
+        made = [
+            await client.submit("hg"[number % 2], session_id=f"s{number}") for number in range(12)
+        ]
+        for number, task in enumerate(made):
+            await client.wait(f"s{number}", task)
+        work.bad = ""
+        seen: list[BulkItem] = []
+        dry = await client.bulk("retry", handler="h", dry_run=True, progress=seen.append)
+        assert dry.counts[BulkOutcome.WOULD] == len(seen) == 6
+        assert (await client.count())[TaskStatus.FAILED] == 12
+        await client.retry("s0", made[0])
+        part = await client.bulk("retry", handler="h", limit=3, key="once")
+        assert [len(part.items), part.more] == [3, True]
+        rest = await client.bulk("retry", handler="h", key="once")
+        assert rest.counts[BulkOutcome.DONE] == len(rest.items) == 2
+        for number, task in enumerate(made[::2]):
+            await client.result(f"s{2 * number}", task)
+        forks = await client.bulk("fork", handler="g", before="b", key="f")
+        assert {item.reason for item in forks.items} != {None}
+        assert forks.counts[BulkOutcome.REFUSED] == 6
+        again = await client.bulk("rerun", handler="g", key="f")
+        assert again.counts[BulkOutcome.DONE] == 6
+        for item in again.items:
+            assert item.new_task_id is not None
+            assert len(await client.result(item.session_id, item.new_task_id)) == 3
+        repeated = await client.bulk("rerun", handler="g", status="FAILED", key="f")
+        assert {item.new_task_id for item in repeated.items} == {
+            item.new_task_id for item in again.items
+        }
+        assert (await client.count(handler="g"))[TaskStatus.COMPLETE] == 6
+
+
+async def test_bad_bulk_calls_are_refused(store: RedisStateStore) -> None:
+    async with client_of(store) as client:
+        cases: list[tuple[str, str, dict[str, Any]]] = [
+            ("action", "delete", {}),
+            ("status", "retry", {"status": "COMPLETE"}),
+            ("limit", "retry", {"limit": 0}),
+            ("concurrency", "retry", {"concurrency": 0}),
+            ("colour", "retry", {"colour": "red"}),
+        ]
+        for field, action, filters in cases:
+            with pytest.raises(InvalidField) as refused:
+                await client.bulk(action, **filters)
+            assert refused.value.field == field

@@ -1,0 +1,243 @@
+"""Limits of a queue: running tasks, tasks of one key, turns, rates."""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+from typing import Any
+
+from redis_state.scripts import EndedJob, EndedJobs, Scripts
+from redis_state.transport.keys import Keys
+from tests.support.scripts import (
+    HOUR,
+    ask,
+    clock_ms,
+    clock_passes,
+    job_payload,
+    lives,
+    ok,
+    queued_job,
+)
+
+
+async def put(scripts: Scripts, keys: Keys, task: str, key: str = "", **changes: Any) -> None:
+    job = queued_job(keys, task, key=key, **changes)
+    await scripts.queue_job(keys.queue("q"), payload=job_payload(keys, task), job=job)
+
+
+async def claim(scripts: Scripts, keys: Keys, limit: int = 100) -> dict[str, bytes]:
+    """Claim jobs; give the claim of each task."""
+    reply = await scripts.claim_jobs(keys.queue("q"), limit=limit, life_ms=HOUR)
+    _, *rest = reply.facts
+    names = [name.decode().rpartition("/")[2].partition(":")[0] for name in rest[::3]]
+    return dict(zip(names, rest[2::3], strict=True))
+
+
+async def end(scripts: Scripts, keys: Keys, task: str, claimed: bytes, **again: int) -> None:
+    name = queued_job(keys, task).id.encode()
+    job = EndedJob(job_payload(keys, task), name, claimed, again.get("again_ms"))
+    await scripts.end_jobs(keys.queue("q"), EndedJobs([job]), life_ms=HOUR)
+
+
+async def limit(scripts: Scripts, keys: Keys, **settings: str) -> None:
+    named = {name.replace("_for_", ":"): value.encode() for name, value in settings.items()}
+    await scripts.set_flow(keys.queue("q"), named)
+
+
+async def test_no_more_run_than_the_queue_allows(scripts: Scripts, keys: Keys) -> None:
+    for number in range(5):
+        await put(scripts, keys, f"t{number}", "k" if number % 2 else "")
+    await limit(scripts, keys, limit="2")
+    first = await claim(scripts, keys)
+    assert len(first) == 2
+    assert await claim(scripts, keys) == {}
+    await end(scripts, keys, *first.popitem())
+    assert len(await claim(scripts, keys)) == 1
+    await limit(scripts, keys, limit="")
+    assert len(await claim(scripts, keys)) == 2
+
+
+async def test_a_paused_queue_gives_nothing(scripts: Scripts, keys: Keys) -> None:
+    await put(scripts, keys, "t")
+    await limit(scripts, keys, paused="1")
+    assert await claim(scripts, keys) == {}
+    await limit(scripts, keys, paused="")
+    assert list(await claim(scripts, keys)) == ["t"]
+
+
+async def test_keys_take_turns_and_none_has_more_than_its_limit(
+    scripts: Scripts, keys: Keys
+) -> None:
+    for key, many in (("a", 20), ("b", 2), ("c", 1)):
+        for number in range(many):
+            await put(scripts, keys, f"{key}{number}", key)
+    await limit(scripts, keys, per_key="2")
+    claimed = await claim(scripts, keys, 3)
+    assert list(claimed) == ["a0", "b0", "c0"]
+    claimed |= await claim(scripts, keys)
+    assert Counter(task[0] for task in claimed) == {"a": 2, "b": 2, "c": 1}
+    assert await claim(scripts, keys) == {}
+    await end(scripts, keys, "b0", claimed["b0"])
+    assert await claim(scripts, keys) == {}
+    await end(scripts, keys, "a0", claimed["a0"])
+    assert list(await claim(scripts, keys)) == ["a2"]
+    # One key may have more than the others, at once.
+    await limit(scripts, keys, limit_for_a="4")
+    assert list(await claim(scripts, keys)) == ["a3", "a4"]
+    await limit(scripts, keys, limit_for_a="", per_key="")
+    assert len(await claim(scripts, keys)) == 15
+
+
+async def test_jobs_with_and_without_a_key_take_turns(scripts: Scripts, keys: Keys) -> None:
+    for number in range(3):
+        await put(scripts, keys, f"p{number}")
+        await put(scripts, keys, f"k{number}", "k")
+    await clock_passes(scripts, await clock_ms(scripts))
+    assert [task[0] for task in await claim(scripts, keys, 4)] == ["p", "k", "p", "k"]
+
+
+async def test_a_session_in_turn_has_one_at_a_time(scripts: Scripts, keys: Keys) -> None:
+    for number in range(3):
+        await put(scripts, keys, f"t{number}", "1:s")
+    for number in range(3):
+        (claimed,) = (await claim(scripts, keys)).items()
+        assert claimed[0] == f"t{number}"
+        await end(scripts, keys, *claimed)
+
+
+async def test_a_key_is_put_off_and_keeps_its_limit(scripts: Scripts, keys: Keys) -> None:
+    await limit(scripts, keys, per_key="1")
+    now = await clock_ms(scripts)
+    await put(scripts, keys, "later", "k", at_ms=now + 30)
+    await put(scripts, keys, "now", "k")
+    ((task, claimed),) = (await claim(scripts, keys)).items()
+    assert task == "now"
+    await clock_passes(scripts, now + 30)
+    assert await claim(scripts, keys) == {}
+    # Put off at its end, it waits behind the other.
+    await end(scripts, keys, task, claimed, again_ms=0)
+    await clock_passes(scripts, await clock_ms(scripts))
+    ((task, claimed),) = (await claim(scripts, keys)).items()
+    assert task == "later"
+    await end(scripts, keys, task, claimed)
+    assert list(await claim(scripts, keys)) == ["now"]
+
+
+async def test_a_key_starts_as_often_as_its_rate_allows(scripts: Scripts, keys: Keys) -> None:
+    await limit(scripts, keys, key_rate=f"2 {HOUR}", rate_for_fast=f"3 {HOUR}")
+    for number in range(4):
+        await put(scripts, keys, f"a{number}", "a")
+        await put(scripts, keys, f"f{number}", "fast")
+    claimed = await claim(scripts, keys)
+    assert Counter(task[0] for task in claimed) == {"a": 2, "f": 3}
+    await limit(scripts, keys, key_rate="")
+    assert [task[0] for task in await claim(scripts, keys)] == ["a", "a"]
+
+
+async def test_a_rate_comes_back_with_time(scripts: Scripts, keys: Keys) -> None:
+    await limit(scripts, keys, key_rate="1 40")
+    await put(scripts, keys, "a", "k")
+    await put(scripts, keys, "b", "k")
+    assert list(await claim(scripts, keys)) == ["a"]
+    now = await clock_ms(scripts)
+    await clock_passes(scripts, now + 40)
+    assert list(await claim(scripts, keys)) == ["b"]
+
+
+async def test_a_rate_is_taken_by_whoever_comes_first_and_is_forgotten_when_it_is_full(
+    scripts: Scripts, keys: Keys
+) -> None:
+    async def take(cost: int = 1, rate: str = f"3 {HOUR}") -> int:
+        reply = await scripts.take_rate(keys.rates(), name="r", rate=rate, cost=cost)
+        return int(reply.facts[0])
+
+    assert [await take(), await take(2)] == [0, 0]
+    assert 0 < await take() <= HOUR // 3
+    assert HOUR // 3 < await take(2) <= 2 * HOUR // 3
+    assert await ask(scripts, "ZCARD", keys.rates()) == 1
+    assert all(life > 0 for life in await lives(scripts, keys.rates()))
+    await ask(scripts, "DEL", keys.rates())
+    assert await take(rate="1 10") == 0
+    await clock_passes(scripts, await clock_ms(scripts) + 20)
+    assert (await scripts.take_rate(keys.rates(), name="s", rate="1 10", cost=1)) == ok(0)
+    assert await ask(scripts, "ZCARD", keys.rates()) == 1
+
+
+async def test_the_permit_of_a_dead_worker_is_free_once_its_task_is_queued_again_or_has_ended(
+    scripts: Scripts, keys: Keys
+) -> None:
+    queue = keys.queue("q")
+    await limit(scripts, keys, per_key="1")
+    for task in ("a", "b"):
+        await put(scripts, keys, task, "k")
+    assert list(await claim(scripts, keys)) == ["a"]
+    job = queued_job(keys, "a", runs=1, key="k")
+    payloads = [job_payload(keys, "a", runs=runs) for runs in (1, 0)]
+    await scripts.ensure_job(
+        queue,
+        payload=payloads[0],
+        picked=f"arq:in-progress:{job.id}",
+        earlier_payload=payloads[1],
+        job=job,
+        earlier=queued_job(keys, "a").id,
+        orphan=True,
+        version="1",
+        patience_ms=HOUR,
+    )
+    assert list(await claim(scripts, keys)) == ["b"]
+    now = await clock_ms(scripts)
+    name = job.id.rpartition("/")[0] + "/b"
+    # A claim that was made after the inspection stays.
+    assert await scripts.drop_claims(queue, before_ms=now - HOUR, tasks=[name]) == ok(0)
+    assert await scripts.drop_claims(queue, before_ms=now, tasks=[name]) == ok(1)
+    assert await scripts.drop_claims(queue, before_ms=now, tasks=[name]) == ok(0)
+    assert list(await claim(scripts, keys)) == ["a"]
+
+
+async def test_a_job_with_a_key_is_moved_and_cleared(scripts: Scripts, keys: Keys) -> None:
+    queue = keys.queue("q")
+    for task in ("a", "b", "c"):
+        await put(scripts, keys, task, "k")
+        await clock_passes(scripts, await clock_ms(scripts))
+    assert await scripts.move_job(queue, id=queued_job(keys, "c").id, earlier_ms=HOUR) == ok(1)
+    assert list(await claim(scripts, keys, 1)) == ["c"]
+    await scripts.clear_queue(queue)
+    assert await claim(scripts, keys) == {}
+    await put(scripts, keys, "a", "k")
+    assert list(await claim(scripts, keys)) == ["a"]
+
+
+async def test_whatever_is_done_in_whatever_order_no_limit_is_passed_and_nothing_is_lost(
+    scripts: Scripts, keys: Keys
+) -> None:
+    random, held, waiting = Random(7), dict[str, bytes](), set[str]()
+    limits = {"limit": 6, "per_key": 2}
+    await limit(scripts, keys, limit="6", per_key="2")
+    for number in range(300):
+        match random.randrange(4):
+            case 0 | 1:
+                key = random.choice(["", "a", "b", "c", "1:s"])
+                task = f"{key.replace(':', '-')}.{number}"
+                await put(scripts, keys, task, key, earlier_ms=random.randrange(3))
+                waiting.add(task)
+            case 2 if held:
+                task = random.choice(sorted(held))
+                await end(scripts, keys, task, held.pop(task))
+            case _:
+                claimed = await claim(scripts, keys, random.randrange(1, 4))
+                assert not set(claimed) - waiting
+                waiting -= set(claimed)
+                held |= claimed
+        by_key = Counter(task.partition(".")[0] for task in held)
+        assert len(held) <= limits["limit"]
+        assert all(
+            count <= (1 if key == "1-s" else limits["per_key"])
+            for key, count in by_key.items()
+            if key
+        )
+    while waiting:
+        for task in list(held):
+            await end(scripts, keys, task, held.pop(task))
+        held = await claim(scripts, keys)
+        assert held
+        waiting -= set(held)

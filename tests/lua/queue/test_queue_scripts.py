@@ -1,0 +1,224 @@
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from redis_state.scripts import EndedJob, EndedJobs, Reply, Scripts
+from redis_state.transport.keys import Keys
+from tests.support.scripts import (
+    HOUR,
+    ask,
+    clock_ms,
+    clock_passes,
+    job_payload,
+    lives,
+    ok,
+    queued_job,
+)
+
+
+async def put(scripts: Scripts, keys: Keys, task: str, **changes: Any) -> Reply:
+    job = queued_job(keys, task, **changes)
+    return await scripts.queue_job(keys.queue("q"), payload=f"arq:job:{job.id}", job=job)
+
+
+async def claim(scripts: Scripts, keys: Keys, limit: int = 100) -> list[list[bytes]]:
+    """Claim jobs; give each with its place and its claim."""
+    reply = await scripts.claim_jobs(keys.queue("q"), limit=limit, life_ms=HOUR)
+    _, *rest = reply.facts
+    return [rest[at : at + 3] for at in range(0, len(rest), 3)]
+
+
+async def end(
+    scripts: Scripts, keys: Keys, task: str, claimed: bytes, again_ms: int | None = None
+) -> Reply:
+    name = queued_job(keys, task).id.encode()
+    job = EndedJob(job_payload(keys, task), name, claimed, again_ms)
+    return await scripts.end_jobs(keys.queue("q"), EndedJobs([job]), life_ms=HOUR)
+
+
+async def ensure(
+    scripts: Scripts,
+    keys: Keys,
+    *,
+    runs: int = 0,
+    orphan: bool = False,
+    version: str = "1",
+    patience_ms: int = HOUR,
+) -> str:
+    job = queued_job(keys, runs=runs)
+    earlier = queued_job(keys, runs=max(0, runs - 1)).id
+    reply = await scripts.ensure_job(
+        keys.queue("q"),
+        payload=f"arq:job:{job.id}",
+        picked=f"arq:in-progress:{job.id}",
+        earlier_payload=f"arq:job:{earlier}",
+        job=job,
+        earlier=earlier,
+        orphan=orphan,
+        version=version,
+        patience_ms=patience_ms,
+    )
+    return reply.text(0)
+
+
+async def waiting(scripts: Scripts, keys: Keys) -> list[str]:
+    found: list[bytes] = await ask(scripts, "ZRANGE", keys.queue("q").queue, 0, -1)
+    return [name.decode().removeprefix(f"{keys.jobs_tag}/s/") for name in found]
+
+
+async def test_a_job_is_queued_once_and_lives_for_a_while(scripts: Scripts, keys: Keys) -> None:
+    assert await put(scripts, keys, "t") == ok(1)
+    assert await put(scripts, keys, "t") == ok(0)
+    assert await waiting(scripts, keys) == ["t:0"]
+    left = await lives(scripts, keys.queue("q").queue, job_payload(keys))
+    assert all(0 < life <= HOUR for life in left)
+
+
+async def test_priority_and_age_decide_on_the_place(scripts: Scripts, keys: Keys) -> None:
+    now = await clock_ms(scripts)
+    await put(scripts, keys, "new")
+    await put(scripts, keys, "old", since_ms=now - 5_000)
+    await put(scripts, keys, "urgent", earlier_ms=60_000)
+    # A clock ahead is no reason to wait.
+    await put(scripts, keys, "ahead", since_ms=now + HOUR)
+    assert (await waiting(scripts, keys))[:2] == ["urgent:0", "old:0"]
+    await clock_passes(scripts, await clock_ms(scripts))
+    claimed = await claim(scripts, keys)
+    assert len(claimed) == 4
+    places = [place.decode() for _, place, _ in claimed]
+    assert [place.endswith(".5") for place in places] == [False, True, False, True]
+
+
+async def test_what_is_put_off_is_not_claimed_before(scripts: Scripts, keys: Keys) -> None:
+    now = await clock_ms(scripts)
+    # However urgent it is.
+    await put(scripts, keys, "later", at_ms=now + HOUR, earlier_ms=2 * HOUR)
+    await put(scripts, keys, "soon", at_ms=now + 20)
+    assert await claim(scripts, keys) == []
+    await clock_passes(scripts, now + 20)
+    assert [job[0].decode()[-6:] for job in await claim(scripts, keys)] == ["soon:0"]
+    (left,) = await lives(scripts, job_payload(keys, "later"))
+    assert left > HOUR
+    assert await scripts.look_queue(keys.queue("q")) == ok(0, 1, 1, b"0", [])
+
+
+async def test_each_job_is_claimed_once(scripts: Scripts, keys: Keys) -> None:
+    for number in range(50):
+        await put(scripts, keys, f"t{number}")
+    found = await asyncio.gather(*(claim(scripts, keys, 7) for _ in range(10)))
+    names = [job[0] for jobs in found for job in jobs]
+    assert (len(names), len(set(names))) == (50, 50)
+    assert await waiting(scripts, keys) == []
+    assert (await scripts.look_queue(keys.queue("q"))).facts[:3] == [0, 0, 50]
+    assert all(0 < life <= HOUR for life in await lives(scripts, keys.queue("q").claims))
+
+
+async def test_an_end_is_of_one_claim_and_leaves_a_later_one(scripts: Scripts, keys: Keys) -> None:
+    await put(scripts, keys, "t")
+    ((_, _, first),) = await claim(scripts, keys)
+    # The task waited again before the worker of its first run has ended that.
+    await put(scripts, keys, "t", runs=1)
+    ((_, _, second),) = await claim(scripts, keys)
+    assert int(second) > int(first)
+    assert await end(scripts, keys, "t", first) == ok(0)
+    assert await ask(scripts, "ZCARD", keys.queue("q").claims) == 1
+    assert await ask(scripts, "EXISTS", job_payload(keys)) == 0
+    assert await ask(scripts, "EXISTS", job_payload(keys, runs=1)) == 1
+    for ended in (1, 0):
+        assert await end(scripts, keys, "t", second) == ok(ended)
+
+
+async def test_a_job_can_be_put_off_at_its_end(scripts: Scripts, keys: Keys) -> None:
+    await put(scripts, keys, "t")
+    ((_, _, claimed),) = await claim(scripts, keys)
+    for ended in (1, 0):
+        assert await end(scripts, keys, "t", claimed, HOUR) == ok(ended)
+    assert await waiting(scripts, keys) == ["t:0"]
+    assert await claim(scripts, keys) == []
+    assert await ask(scripts, "EXISTS", job_payload(keys)) == 1
+
+
+async def test_the_states_of_a_job_that_must_be_there(scripts: Scripts, keys: Keys) -> None:
+    assert await ensure(scripts, keys) == "QUEUED"
+    assert await ensure(scripts, keys) == "WAITS"
+    await ask(scripts, "DEL", job_payload(keys))
+    assert await ensure(scripts, keys) == "QUEUED"
+    await claim(scripts, keys)
+    assert await ensure(scripts, keys) == "CLAIMED"
+    assert await ensure(scripts, keys, patience_ms=0) == "RELEASED"
+    assert await ensure(scripts, keys) == "WAITS"
+    assert await waiting(scripts, keys) == ["t:0"]
+
+
+async def test_what_a_dead_run_has_claimed_is_no_reason_to_wait(
+    scripts: Scripts, keys: Keys
+) -> None:
+    await put(scripts, keys, "t")
+    await claim(scripts, keys)
+    assert await ensure(scripts, keys, runs=1, orphan=True) == "QUEUED"
+    assert await waiting(scripts, keys) == ["t:1"]
+    assert await ask(scripts, "ZCARD", keys.queue("q").claims) == 0
+
+
+async def test_a_job_that_was_put_off_under_its_earlier_name_is_good_enough(
+    scripts: Scripts, keys: Keys
+) -> None:
+    await put(scripts, keys, "t")
+    assert await ensure(scripts, keys, runs=1) == "WAITS"
+    # Not for a task whose worker is dead: arq's own would take it for one in progress.
+    assert await ensure(scripts, keys, runs=1, orphan=True) == "QUEUED"
+    assert await waiting(scripts, keys) == ["t:1"]
+    assert await ask(scripts, "EXISTS", job_payload(keys)) == 0
+
+
+@pytest.mark.parametrize("change", ["picked again", "another version"])
+async def test_what_arqs_worker_picked_is_released_when_it_is_found_twice(
+    scripts: Scripts, keys: Keys, change: str
+) -> None:
+    await put(scripts, keys, "t")
+    picked = f"arq:in-progress:{queued_job(keys).id}"
+    await ask(scripts, "SET", picked, "1", "PX", HOUR)
+    assert await ensure(scripts, keys, patience_ms=0) == "CLAIMED"
+    assert await ask(scripts, "PTTL", picked) > 0
+    version = "1"
+    if change == "picked again":
+        await ask(scripts, "SET", picked, "1", "PX", HOUR)
+    else:
+        version = "2"
+    assert await ensure(scripts, keys, patience_ms=0, version=version) == "CLAIMED"
+    assert await ensure(scripts, keys, patience_ms=HOUR, version=version) == "CLAIMED"
+    assert await ensure(scripts, keys, patience_ms=0, version=version) == "RELEASED"
+    assert await ask(scripts, "EXISTS", picked) == 0
+    assert await ensure(scripts, keys) == "WAITS"
+
+
+async def test_claims_are_listed_once_they_are_old_enough(scripts: Scripts, keys: Keys) -> None:
+    claims = keys.queue("q").claims
+    for task in ("a", "b"):
+        await put(scripts, keys, task)
+        await clock_passes(scripts, await clock_ms(scripts))
+        await claim(scripts, keys)
+
+    async def listed(after: int, patience_ms: int) -> list[Any]:
+        reply = await scripts.list_claims(claims, after=after, patience_ms=patience_ms, limit=1)
+        return reply.facts[1:]
+
+    assert await listed(0, HOUR) == []
+    name, first = await listed(0, 0)
+    assert name.decode() == f"{keys.jobs_tag}/s/a"
+    name, second = await listed(int(first), 0)
+    assert name.decode() == f"{keys.jobs_tag}/s/b"
+    assert await listed(int(second), 0) == []
+
+
+async def test_a_job_is_moved_while_it_waits(scripts: Scripts, keys: Keys) -> None:
+    queue = keys.queue("q")
+    await put(scripts, keys, "a")
+    await clock_passes(scripts, await clock_ms(scripts))
+    await put(scripts, keys, "b")
+    assert await scripts.move_job(queue, id=queued_job(keys, "b").id, earlier_ms=HOUR) == ok(1)
+    assert await waiting(scripts, keys) == ["b:0", "a:0"]
+    assert await scripts.move_job(queue, id=queued_job(keys, "c").id, earlier_ms=1) == ok(0)

@@ -1,0 +1,160 @@
+"""What users import: exactly this, all of it documented."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import redis_state
+from redis_state import models, store
+from redis_state.errors import RedisStateError
+from tests.support.processes import children
+
+PUBLIC = [
+    "AgentWorker",
+    "AlreadyVoted",
+    "AuthenticationFailed",
+    "BackendError",
+    "BackendUnavailable",
+    "CallerError",
+    "CommandRefused",
+    "ConfigError",
+    "Conflict",
+    "CorruptState",
+    "CursorGap",
+    "DelegationRefused",
+    "HandlerChanged",
+    "InvalidDecision",
+    "InvalidField",
+    "InvalidMessage",
+    "InvalidTransition",
+    "JournalRewound",
+    "LeaseLost",
+    "LimitReached",
+    "LostRace",
+    "MemoryBudgetExceeded",
+    "MissingCapability",
+    "NoConnection",
+    "NoReceiver",
+    "NotADecider",
+    "NotFound",
+    "OutcomeUnknown",
+    "PauseTimeout",
+    "ReceiveTimeout",
+    "RedisStateError",
+    "RedisStateStore",
+    "RequestFailed",
+    "RequestRefused",
+    "RequestTimeout",
+    "RequestUnanswered",
+    "RetryRefused",
+    "ScheduleUnknown",
+    "SessionBusy",
+    "SessionConflict",
+    "SessionNotFound",
+    "Settings",
+    "StateUpdate",
+    "SteeringEvent",
+    "SteeringValidationError",
+    "StoreFull",
+    "TaskClient",
+    "TaskContext",
+    "TaskFailed",
+    "TaskNotCompleted",
+    "TaskState",
+    "TaskUnknown",
+    "TaskWasCancelled",
+    "TokenResolved",
+    "TokenUnknown",
+    "VersionConflict",
+    "__version__",
+]
+
+
+def test_the_package_exports_exactly_this() -> None:
+    assert redis_state.__all__ == PUBLIC
+    assert sorted(PUBLIC) == PUBLIC
+
+
+@pytest.mark.parametrize("module", [redis_state, models, store], ids=lambda m: m.__name__)
+def test_every_export_can_be_imported_and_is_documented(module: object) -> None:
+    names: list[str] = getattr(module, "__all__")  # noqa: B009 - not every module has it
+    for name in names:
+        exported = getattr(module, name)
+        if inspect.isclass(exported) or inspect.isfunction(exported):
+            assert inspect.getdoc(exported), name
+
+
+def test_every_error_is_exported_and_has_one_base() -> None:
+    errors = importlib.import_module("redis_state.errors")
+    defined = {
+        name
+        for name, value in vars(errors).items()
+        if inspect.isclass(value) and value.__module__ == errors.__name__
+    }
+    assert defined <= set(PUBLIC)
+    assert all(issubclass(getattr(errors, name), RedisStateError) for name in defined)
+    assert errors.__doc__ is not None
+    assert all(name in errors.__doc__ for name in defined), "the tree names every error"
+
+
+def test_who_wants_an_error_imports_neither_the_store_nor_the_records() -> None:
+    code = "import sys, redis_state.errors; print({'redis', 'pydantic'} & sys.modules.keys())"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [sys.executable, "-S", "-c", code]
+    done = children.run(command, env=environment, capture_output=True, check=True, text=True)
+    assert done.stdout == "set()\n"
+    assert {"RedisStateStore", "TaskClient"} <= set(dir(redis_state))
+    with pytest.raises(AttributeError, match="nothing_of_this_name"):
+        getattr(redis_state, "nothing_of_this_name")  # noqa: B009 - the types do not know it
+
+
+def test_an_error_says_what_to_do_by_its_branch() -> None:
+    branches = (
+        redis_state.CallerError,
+        redis_state.Conflict,
+        redis_state.NotFound,
+        redis_state.BackendError,
+    )
+    apart = {"CursorGap", "LostRace", "PauseTimeout", "RedisStateError"}
+    apart |= {"TaskFailed", "TaskNotCompleted", "TaskWasCancelled"}
+    apart |= {"InvalidMessage", "ReceiveTimeout", "RequestFailed", "RequestRefused"}
+    apart |= {"RequestTimeout", "RequestUnanswered", "NoReceiver"}
+    for name in PUBLIC:
+        error = getattr(redis_state, name)
+        if inspect.isclass(error) and issubclass(error, RedisStateError):
+            count = sum(issubclass(error, branch) for branch in branches)
+            assert count == (name not in apart), name
+
+
+def test_every_public_method_of_the_store_is_documented() -> None:
+    public = [name for name in vars(redis_state.RedisStateStore) if not name.startswith("_")]
+    undocumented = [
+        name for name in public if not inspect.getdoc(getattr(redis_state.RedisStateStore, name))
+    ]
+    assert undocumented == []
+    assert len(public) > 30
+
+
+def test_making_a_store_does_no_input_and_output() -> None:
+    shown = repr(redis_state.RedisStateStore.from_url("redis://nobody.invalid:1/0"))
+    assert shown == "<RedisStateStore redis://nobody.invalid:1/0 namespace=rs>"
+
+
+def test_the_version_is_the_projects() -> None:
+    project = Path(__file__).resolve().parents[3] / "pyproject.toml"
+    if not project.is_file():
+        pytest.skip("the tests do not stand in the checkout")
+    version = tomllib.loads(project.read_text(encoding="utf-8"))["project"]["version"]
+    assert redis_state.__version__ == version
+
+
+def test_the_package_is_typed() -> None:
+    assert redis_state.__file__ is not None
+    assert (Path(redis_state.__file__).parent / "py.typed").is_file()
