@@ -330,6 +330,14 @@ class TaskContext(ContextMessaging):
         """
         await self._steps.check_changed()
 
+    def unused(self) -> list[str]:
+        """List the entries of earlier runs that this run has not used."""
+        return self._steps.unused()
+
+    def unfinished(self) -> set[asyncio.Task[Any]]:
+        """Return the asyncio tasks of the handler that still run, without the one that asks."""
+        return self._steps.unfinished()
+
     def open_pause(
         self,
         reason: str = "await_input",

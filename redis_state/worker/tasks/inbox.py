@@ -198,6 +198,8 @@ class Inbox:
 
     async def until_over(self) -> NoReturn:
         """Wait until the run has ended, and raise the reason. Errors: TaskCancelled, LeaseLost."""
+        if self._replay.rehearsal is not None:
+            await self._replay.rehearsal.end("inbox")
         self._follow_now()
         while True:
             self.raise_if_over()

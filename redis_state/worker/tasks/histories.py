@@ -1,0 +1,132 @@
+"""The history of a task: what its runs recorded, in one piece that needs no server.
+
+It is what a replay needs: the input, the journal with the results of all steps, and the version of
+the handler. It holds no right: the secret that the tokens of pauses are made from is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from redis_state.errors import CorruptState, InvalidField
+from redis_state.models import TaskState
+from redis_state.serialization import codec
+from redis_state.serialization.rows import as_object
+from redis_state.store import RedisStateStore
+from redis_state.stores.sessions.task_status import TaskStatusView
+from redis_state.worker.tasks.journal import Journals, StepNote
+
+FORMAT = 1
+_STATES: TypeAdapter[TaskState] = TypeAdapter(TaskState)
+_PRIVATE = 0o600
+
+
+@dataclass(frozen=True, slots=True)
+class TaskHistory:
+    """A task, its input, and the journal of its runs, by entry."""
+
+    namespace: str
+    state: TaskState
+    handler: str
+    input: Any = field(repr=False)
+    attempts: int
+    journal: Mapping[str, Any] = field(repr=False)
+
+    def save(self, path: str | Path) -> None:
+        """Write it to a JSON file that only its owner may read: it holds inputs and results."""
+        target = Path(path)
+        target.touch(mode=_PRIVATE)
+        target.write_bytes(self.document())
+
+    def document(self) -> bytes:
+        """Write it as JSON."""
+        return codec.encode(
+            {
+                "format": FORMAT,
+                "namespace": self.namespace,
+                "handler": self.handler,
+                "attempts": self.attempts,
+                "task": _STATES.dump_python(self.state, mode="json"),
+                "input": self.input,
+                "journal": {entry: _written(note) for entry, note in self.journal.items()},
+            }
+        )
+
+
+def load_history(path: str | Path) -> TaskHistory:
+    """Read a file that `TaskHistory.save` or `redis-state history` wrote. Errors: InvalidField."""
+    try:
+        stated = as_object(Path(path).read_bytes())
+        if stated["format"] != FORMAT:
+            raise InvalidField("path", f"a history of format {stated['format']} is not known")
+        return TaskHistory(
+            namespace=str(stated["namespace"]),
+            state=_STATES.validate_python(stated["task"]),
+            handler=str(stated["handler"]),
+            input=stated["input"],
+            attempts=int(stated["attempts"]),
+            journal={entry: _read(entry, note) for entry, note in stated["journal"].items()},
+        )
+    except OSError as error:
+        raise InvalidField("path", f"cannot be read: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        if isinstance(error, InvalidField):
+            raise
+        raise InvalidField("path", "is no history of a task") from None
+
+
+async def read_history(store: RedisStateStore, session_id: str, task_id: str) -> TaskHistory | None:
+    """Read a task's history from the store; None if a host saved the task, or there is none.
+
+    A running task may be further when this returns. Errors: CorruptState.
+    """
+    record = await store.tasks.load_fields(session_id, task_id)
+    if record is None or "job" not in record.fields:
+        return None
+    keys = store.tasks.keys(session_id, task_id)
+    journals = Journals(store.base.scripts)
+    try:
+        job = as_object(record.fields["job"])
+        found = TaskStatusView.of(session_id, task_id, record.fields)
+        journal, _ = await journals.read(keys)
+        return TaskHistory(
+            namespace=store.settings.namespace,
+            state=store.tasks.read(session_id, task_id, record),
+            handler=job["handler"],
+            input=job["input"],
+            attempts=found.attempts,
+            journal={
+                entry: await _whole(journals, keys, entry, note) for entry, note in journal.items()
+            },
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorruptState(keys.task, f"cannot be read: {type(error).__name__}") from None
+
+
+async def _whole(journals: Journals, keys: Any, entry: str, note: Any) -> Any:
+    if not isinstance(note, StepNote) or not note.chunks:
+        return note
+    return replace(note, result=await journals.result(keys, entry, note), chunks=0, sha256="")
+
+
+def _written(note: Any) -> Any:
+    if not isinstance(note, StepNote):
+        return note
+    return {
+        "version": note.version,
+        "epoch": note.epoch,
+        "at_ms": note.at_ms,
+        "checkpoint": note.checkpoint,
+        "size": note.size,
+        "number": note.number,
+        "result": note.result,
+    }
+
+
+def _read(entry: str, note: Any) -> Any:
+    return StepNote(**note, chunks=0, sha256="") if entry.startswith("step:") else note
