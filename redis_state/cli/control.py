@@ -144,8 +144,9 @@ def approve(
     """Approve a pause; its task resumes. Each pause has one decision.
 
     A pause may have a form, which the value must fit, and may name who decides it: then this is the
-    vote of --actor. Status 2 if the value does not fit, 3 if there is no such pause, 4 if it is
-    already decided, if the actor may not vote, or if its task is terminal.
+    vote of --actor. Status 2 if the value does not
+    fit, 3 if there is no such pause. Status 4 if it is decided already, if the actor may not vote,
+    or if its task is terminal.
 
     Try: `redis-state tasks --paused`, then `redis-state approve TOKEN --value '{"limit": 3}'` or
     `redis-state approve SESSION TASK`.
@@ -184,8 +185,8 @@ def delegate(
 ) -> None:
     """Hand the vote of an actor on a pause to another actor.
 
-    Status 3 if there is no such pause. Status 4 if it is already decided, if the actor has no vote
-    to give away, or if the other one has or had one.
+    Status 3 if there is no such pause. Status 4 if it is already decided, or if the actor has no
+    vote to give away. Status 4 also if the other one has or had one.
 
     Try: `redis-state delegate PAUSE --actor ann --to dan`.
     """

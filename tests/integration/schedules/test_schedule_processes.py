@@ -27,8 +27,8 @@ from tests.support.servers.rollback import rolling_back
 pytestmark = pytest.mark.slow
 
 _PLACES = {
-    "look": {"claim_due", "HGETALL", "save_schedule", "watch_entry", "create_task", "queue_job"},
-    "trigger": {"HGETALL", "save_schedule", "watch_entry", "create_task", "queue_job"},
+    "look": {"claim_due", "HGETALL", "save_schedule", "index_task", "create_task", "queue_job"},
+    "trigger": {"HGETALL", "save_schedule", "index_task", "create_task", "queue_job"},
 }
 
 
