@@ -75,18 +75,19 @@ def test_every_command_that_is_shown_exists_with_its_options() -> None:
     app = import_module("redis_state.cli.commands").app
     session = import_module("redis_state.cli.session").session
     commands: dict[str, Any] = dict(typer.main.get_command(app).commands)
-    sessions: dict[str, Any] = typer.main.get_command(session).commands
+    groups: dict[str, Any] = {"session": typer.main.get_command(session).commands}
+    groups |= {name: each.commands for name, each in commands.items() if hasattr(each, "commands")}
 
     wrong: list[str] = []
     seen = 0
     for page, call in _calls():
         _, *words = shlex.split(call.replace("…", "X").replace("'", "").replace('"', ""))
-        if words[:1] == ["session"] and len(words) > 1:
-            known, words = sessions, words[1:]
+        if len(words) > 1 and words[0] in groups:
+            known, words = groups[words[0]], words[1:]
         else:
             known = commands
         name = words[0] if words else ""
-        if not name.islower() or name == "session":
+        if not name.islower() or (known is commands and name in groups):
             continue
         seen += 1
         command = known.get(name)

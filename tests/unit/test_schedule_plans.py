@@ -68,7 +68,7 @@ def test_nothing_is_due_before_its_time() -> None:
     ],
 )
 def test_what_was_missed_follows_the_policy(
-    missed: Missed, late_ms: int, due: list[float], left_out: float
+    missed: Missed, late_ms: int, due: list[float], left_out: int
 ) -> None:
     schedule = make(missed=missed, max_missed=3, grace=timedelta(seconds=20))
     decided = look(schedule, behind=60, late_ms=late_ms)
