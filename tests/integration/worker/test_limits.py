@@ -157,6 +157,11 @@ async def test_a_killed_workers_permits_are_exact_and_come_back_with_its_leases(
         await becomes(client, tasks[1], TaskStatus.RUNNING)
         await client.cancel(SESSION, tasks[1], hard=True)
         await client.wait(SESSION, tasks[1], timeout_s=60)
+
+        async def none_held() -> bool:
+            return not (await client.queues.get(queue_of(settings))).running
+
+        await eventually(none_held, "no permit is held")
     # The log has all moves in their order: the dead worker's permits were free with its leases,
     # and not before.
     keys, running_now = dict(zip(tasks, "aab", strict=True)), set[str]()
@@ -169,11 +174,6 @@ async def test_a_killed_workers_permits_are_exact_and_come_back_with_its_leases(
         assert len(running_now) <= 2
         assert max(Counter(keys[task] for task in running_now).values(), default=0) <= 1
     assert [(await statuses(store, task)).count("RUNNING") for task in tasks] == [2, 1, 2]
-
-    async def none_held() -> bool:
-        return not (await client.queues.get(queue_of(settings))).running
-
-    await eventually(none_held, "no permit is held")
 
 
 # Time
