@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from benchmarks import growth, guarantees, latencies, listening, memory, rates, reading
+from benchmarks import cluster, growth, guarantees, latencies, listening, memory, rates, reading
 from benchmarks.driver import ROOT, NotMeasured
 from benchmarks.report import Row, missed, missing, table, write
 from benchmarks.runner import Run
@@ -23,6 +23,7 @@ PARTS: dict[str, Callable[[Run], list[Row]]] = {
     "memory": memory.measure_memory,
     "growth": growth.measure_growth,
     "guarantees": guarantees.measure_guarantees,
+    "cluster": cluster.measure_cluster,
 }
 
 
