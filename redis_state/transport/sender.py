@@ -431,8 +431,9 @@ class Sender(CallSender):
 
     def _confirm_later(self, protocol: RespProtocol) -> None:
         if protocol is self._connection.protocol and self._confirming.outstanding:
-            self._confirm(self._confirming.request_again())
-            if not (self._inflight or self._confirming.outstanding):
+            more = self._confirming.request_again()
+            self._confirm(more)
+            if more is None and not self._inflight:
                 self._all_over()
 
     def _confirm(self, more: Mark | None) -> None:

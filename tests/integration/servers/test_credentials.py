@@ -441,8 +441,9 @@ async def test_a_login_of_the_queue_that_others_have_changed_meanwhile_is_notice
         vault.made += 1
         await vault.add()
         vault.made -= 1
-        queue = connect(queue_settings(settings_of(proxy.url, vault)), reply_timeout_s=LONG_S)
-        login = queue.connection_pool.connection_kwargs["credential_provider"].login
+        server_of_queue = queue_settings(settings_of(proxy.url, vault))
+        queue: Any = connect(server_of_queue, reply_timeout_s=LONG_S)
+        login: Login = queue.connection_pool.connection_kwargs["credential_provider"].login
         # The server's answer to the login takes a while. Meanwhile they end.
         proxy.dribble(1, 0.2)
         try:

@@ -7,8 +7,9 @@ import contextlib
 import shutil
 import time
 from collections.abc import AsyncGenerator, Callable, Generator
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from redis import Redis
 
@@ -180,7 +181,7 @@ class Replicas:
             ):
                 # Not over the link, which the loop keeps: it stands still.
                 replica.execute_command("REPLICAOF", "127.0.0.1", link.target_port)
-                _poll(lambda r=replica: r.info("replication")["master_link_status"] == "up", "up")
+                _poll(partial(_is_in_touch, replica), "the replica is in touch")
                 if replica is first:
                     replica.execute_command("REPLICAOF", "NO", "ONE")
             while first.info("replication")["master_repl_offset"] <= before["master_repl_offset"]:
@@ -273,8 +274,12 @@ async def _shows(node: OwnServer, what: bytes) -> None:
 
 @contextlib.contextmanager
 def _blocking(url: str) -> Generator[Any]:
-    with Redis.from_url(url) as client:
+    with cast("Any", Redis).from_url(url) as client:
         yield client
+
+
+def _is_in_touch(replica: Any) -> bool:
+    return bool(replica.info("replication")["master_link_status"] == "up")
 
 
 def _poll(condition: Callable[[], bool], described: str) -> None:
