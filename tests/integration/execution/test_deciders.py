@@ -22,9 +22,14 @@ from redis_state.errors import (
     TokenUnknown,
 )
 from redis_state.models import SteeringEventType, TaskStatus
+from redis_state.primitives.watchlist import Fate
+from redis_state.scripts import Reply, ReplyCode
+from redis_state.serialization import codec
 from redis_state.testing import eventually
+from redis_state.transport.keys import WATCH_SHARDS
 from redis_state.worker import Escalate, OpenPause, TaskClient, TaskContext
 from redis_state.worker.tasks.ballots import MAX_DECIDERS
+from redis_state.worker.tasks.deciders import escalate_pause, open_watched, pause_of
 from redis_state.worker.tasks.pause_model import PauseRequest
 from tests.support.processes.pools import SESSION, becomes, open_token, pool, updates_of
 from tests.support.scripts import clock_ms
@@ -428,3 +433,87 @@ async def test_nobody_without_a_name_is_delegated_to(store: RedisStateStore, nam
         for options in ({"to": name, "actor": "ann"}, {"to": "ann", "actor": name}):
             with pytest.raises(InvalidField):
                 await client.delegate("s.token", **options)
+
+
+async def test_a_sweeper_finds_what_is_due_of_a_pause(store: RedisStateStore) -> None:
+    async def ask(ctx: TaskContext) -> None:
+        rules = [Escalate(timedelta(milliseconds=1), ["lead"]), Escalate(HOUR, ["boss"])]
+        pauses = [
+            await ctx.open_pause(name, of=["ann"], escalate=rules[start:])
+            for name, start in (("both", 0), ("decided", 1), ("overdue", 1), ("over", 1))
+        ]
+        for pause in pauses:
+            await ctx.wait_for(pause)
+
+    async with pool(store, {"ask": ask}) as client:
+        task = await client.submit("ask", session_id=SESSION)
+        await becomes(client, task, TaskStatus.PAUSED)
+        ids = {pause.name: pause.pause_id or "" for pause in await client.pauses(SESSION)}
+
+        async def once() -> bool:
+            return (await escalate_pause(store, ids["both"]))[1] is not Fate.OUT
+
+        await eventually(once, "the first escalation is done, and the second is not due")
+        made, next_ms = await escalate_pause(store, ids["both"])
+        assert made == 0
+        assert isinstance(next_ms, int)
+        assert 0 < next_ms <= 3_600_001
+        await client.approve(ids["decided"], actor="ann")
+        key = store.base.keys.session_token(ids["overdue"])
+        assert key is not None
+        await store.transport.sender.send("HSET", key, "expires", 1, repeatable=True)
+        for name in ("decided", "overdue"):
+            assert await escalate_pause(store, ids[name]) == (0, Fate.OUT)
+        assert await client.cancel(SESSION, task)
+        assert await escalate_pause(store, ids["over"]) == (0, Fate.OUT)
+        task_key = store.base.keys.task(SESSION, task)
+        await store.transport.sender.send("DEL", task_key, repeatable=True)
+        for pause_id in (ids["over"], f"{SESSION}:{'0' * 40}"):
+            assert await escalate_pause(store, pause_id) == (0, Fate.OUT)
+        with pytest.raises(TokenUnknown) as gone:
+            await client.delegate(ids["over"], "dan", actor="ann")
+        assert gone.value.expired
+        assert await client.pause("no token") is None
+        assert await client.pause(f"{SESSION}.none") is None
+
+
+async def test_a_pause_that_comes_too_late_for_its_entry_gets_another_one(
+    store: RedisStateStore,
+) -> None:
+    pause_id, deadlines = f"{SESSION}:{'1' * 40}", list[int]()
+
+    async def write(before_ms: int) -> Reply:
+        deadlines.append(before_ms)
+        return Reply(ReplyCode.EXPIRED if len(deadlines) < 3 else ReplyCode.OK, [])
+
+    assert (await open_watched(store, pause_id, write)).word is ReplyCode.OK
+    assert deadlines == sorted(set(deadlines))
+    (entry,) = [entry for entry in await _watched_entries(store) if pause_of(entry)]
+    assert pause_of(entry) == pause_id
+    for other in (["pause", "no id"], ["pause", 5], ["task", "s", "t"], "pause", None):
+        assert pause_of(other) is None
+
+
+async def _watched_entries(store: RedisStateStore) -> list[Any]:
+    commands, keys = store.transport.commands, store.base.keys
+    found = [await commands.zrange(keys.watch(shard), 0, -1) for shard in range(WATCH_SHARDS)]
+    return [codec.decode(entry) for entries in found for entry in entries]
+
+
+async def test_of_an_approver_whose_name_is_no_text_nothing_is_taken(
+    store: RedisStateStore,
+) -> None:
+    async with pool(store, {"ask": two_of_three}) as client:
+        task, token = await opened(store, client)
+        with pytest.raises(InvalidField) as wrong:
+            await client.approve(token, {"limit": 1}, actor=5)  # type: ignore[arg-type]
+        assert wrong.value.field == "actor"
+        payload = {"resume_token": token, "value": {"limit": 4}}
+        for actor in ("ann", "ben"):
+            kind = SteeringEventType.APPROVE
+            await client.steer(SESSION, task, kind, payload, source=actor, event_id=actor)
+        ended = await client.wait(SESSION, task, timeout_s=60)
+        assert ended.result is not None
+        assert ended.result[:3] == [True, "limit 4", "ben"]
+        kept = await store.list_steering(SESSION, task_id=task)
+        assert ["value" in event.payload for event in kept] == [False, False]
