@@ -37,7 +37,20 @@ from tests.support.scripts import clock_ms
 SECRET = "s3cret"
 HOUR = timedelta(hours=1)
 THREE = ("ann", "ben", "cid")
-ODD = ["", " ", "a b", "ann:ben", "seat:ann", "ä\u2028", "a\nb", "%", "\ud800", "approved 5"]
+ODD = [
+    "",
+    " ",
+    "a b",
+    "ann:ben",
+    "seat:ann",
+    "ä\u2028",
+    "a\nb",
+    "%",
+    "\ud800",
+    "approved 5",
+    "n\0",
+    "n\0l",
+]
 
 
 class Refund(BaseModel):
@@ -176,7 +189,10 @@ async def test_votes_that_came_in_time_are_kept_when_the_deadline_decides(
             assert ended.result == [policy == "resume", True, ["ann"]]
 
 
-async def test_a_decision_during_the_run_that_waits_has_its_votes(store: RedisStateStore) -> None:
+@pytest.mark.parametrize("note", ["kept", "lost"])
+async def test_a_decision_during_the_run_that_waits_has_its_votes(
+    store: RedisStateStore, note: str
+) -> None:
     async def ask(ctx: TaskContext) -> list[Any]:
         pause = await ctx.open_pause("now", approvals=2, of=THREE)
 
@@ -184,6 +200,9 @@ async def test_a_decision_during_the_run_that_waits_has_its_votes(store: RedisSt
             return len(await notices(ctx.store, ctx.task.task_id)) == 2
 
         await eventually(decided, "it is decided")
+        if note == "lost":
+            journal = ctx.store.base.keys.journal(SESSION, ctx.task.task_id)
+            await ctx.store.base.scripts.hdel(journal, "pause:now#1")
         found = await ctx.wait_for(pause)
         return [found.actor, [vote.actor for vote in found.votes], ctx.attempt]
 
@@ -198,7 +217,8 @@ async def test_a_decision_during_the_run_that_waits_has_its_votes(store: RedisSt
         for actor in ("ben", "ann"):
             await client.approve(pause.token, actor=actor)
         ended = await client.wait(SESSION, task, timeout_s=60)
-        assert ended.result == ["ann", ["ben", "ann"], 1]
+        # What decides is the token. Votes are in the note alone.
+        assert ended.result == ["ann", ["ben", "ann"] if note == "kept" else [], 1]
 
 
 async def test_an_actor_hands_the_vote_on(store: RedisStateStore) -> None:
@@ -315,11 +335,14 @@ async def test_names_may_be_any_text(store: RedisStateStore) -> None:
 
     async with pool(store, {"ask": ask}) as client:
         task, token = await opened(store, client)
-        await client.delegate(token, "a b c", actor="a b")
-        voters = [name for name in names if name != "a b"] + ["a b c"]
+        await client.delegate(token, "n\0 c", actor="a b")
+        with pytest.raises(NotADecider) as handed:
+            await client.approve(token, actor="a b")
+        assert handed.value.delegated_to == "n\0 c"
+        voters = [name for name in names if name != "a b"] + ["n\0 c"]
         for actor in voters:
             assert (await shown(client, token)).may_decide(actor)
-            await client.approve(token, {actor: 1}, actor=actor)
+            await client.approve(token, {actor: 2**70, "nan": float("nan")}, actor=actor)
         assert (await client.wait(SESSION, task, timeout_s=60)).result == voters
 
 
