@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from benchmarks import growth, guarantees, latencies, listening, memory, rates, reading
+from benchmarks import cluster, growth, guarantees, latencies, listening, memory, rates, reading
 from benchmarks.driver import ROOT, NotMeasured
 from benchmarks.report import Row, missed, missing, notes, table, write
 from benchmarks.runner import Run
@@ -25,6 +25,7 @@ PARTS: dict[str, Callable[[Run], list[Row]]] = {
     "growth": growth.measure_growth,
     "guarantees": guarantees.measure_guarantees,
     "tasks": measure_tasks,
+    "cluster": cluster.measure_cluster,
 }
 
 

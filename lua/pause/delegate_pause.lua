@@ -35,6 +35,8 @@ if tonumber(held[3]) <= now then return { 'EXPIRED' } end
 if string.match(held[4] or '', '^delegated %d+ (.*)$') == to then return { 'OK' } end
 if held[4] ~= 'open' or held[5] then return { 'REFUSED', held[4] or '', held[5] or '' } end
 if redis.call('HLEN', token) >= most then return { 'REFUSED', 'open', 'full' } end
-redis.call('HSET', token, 'seat:' .. actor, string.format('delegated %.0f %s', now, to), 'seat:' .. to, 'open')
+-- Not by a format of its own: that ends a text at its first NUL.
+local handed_on = 'delegated ' .. string.format('%.0f', now) .. ' ' .. to
+redis.call('HSET', token, 'seat:' .. actor, handed_on, 'seat:' .. to, 'open')
 announce(announcement, task_id, now)
 return { 'OK' }

@@ -13,7 +13,8 @@
 -- ARGV limit         int: jobs at most
 -- ARGV life_ms       int: how long a claim is remembered at least
 -- Returns
---   {'OK', now, id, place, claimed, ...}  the server's time; each job, its place, when it was claimed
+--   {'OK', now, limited, id, place, claimed, ...}  the server's time; 1 if the queue has limits, or had keys;
+--     each job, its place, when it was claimed
 -- @include now_ms
 -- @include claim_end
 -- @include flow_next
@@ -22,7 +23,7 @@
 -- @once
 
 local now, set = now_ms(), redis.call('HMGET', keys.flow, 'paused', 'limit')
-local reply = { 'OK', string.format('%.0f', now) }
+local reply = { 'OK', string.format('%.0f', now), redis.call('EXISTS', keys.flow) }
 -- What was left by workers that died, and by tasks that are gone.
 local left = string.format('%.0f', now - life_ms)
 for _, task in ipairs(redis.call('ZRANGE', keys.claims, '-inf', left, 'BYSCORE', 'LIMIT', 0, 16)) do
@@ -45,6 +46,6 @@ for _ = 1, limit do
   end
   plain = not plain
 end
-if not reply[3] then return reply end
+if not reply[4] then return reply end
 lives(keys.claims, life_ms)
 return keep_reply(reply)

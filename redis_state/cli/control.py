@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -143,9 +142,9 @@ def approve(
 ) -> None:
     """Approve a pause; its task resumes. Each pause has one decision.
 
-    A pause may have a form, which the value must fit, and may name who decides it: then this is the
-    vote of --actor. Status 2 if the value does not fit, 3 if there is no such pause, 4 if it is
-    already decided, if the actor may not vote, or if its task is terminal.
+    A pause may have a form, which the value must fit. It may name who decides it: then this is the
+    vote of --actor. Status 2 if the value does not fit, 3 if there is no such pause. Status 4 if it
+    is already decided, the actor may not vote, or its task is terminal.
 
     Try: `redis-state tasks --paused`, then `redis-state approve TOKEN --value '{"limit": 3}'` or
     `redis-state approve SESSION TASK`.
@@ -184,8 +183,8 @@ def delegate(
 ) -> None:
     """Hand the vote of an actor on a pause to another actor.
 
-    Status 3 if there is no such pause. Status 4 if it is already decided, if the actor has no vote
-    to give away, or if the other one has or had one.
+    Status 3 if there is no such pause, 4 if it is already decided. Status 4 also if the actor has
+    no vote to hand on, or if the other one has or had a vote.
 
     Try: `redis-state delegate PAUSE --actor ann --to dan`.
     """
@@ -230,18 +229,14 @@ def _decide(
             except InvalidDecision:
                 await _show_form(client, token)
                 raise
-            # The decision stands, whatever became of the pause since.
-            with suppress(NotFound):
-                return state, await client.pause(token)
-            return state, None
+            return state, await client.pause(token)
 
     state, still_open = run(do())
-    if state is None:
-        return
     done = "approved" if approved else "rejected"
     if still_open is not None:
         done += f", one vote ({deciders_of(still_open)})"
-    _report(state, done, as_json=as_json)
+    if state is not None:
+        _report(state, done, as_json=as_json)
 
 
 async def _show_form(client: TaskClient, token: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import asdict
 from datetime import timedelta
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,7 +14,9 @@ from redis_state.cli.exit_codes import run
 from redis_state.cli.output import print_json, print_line, print_table
 from redis_state.cli.tasks import client_of
 from redis_state.errors import InvalidField
-from redis_state.worker.queue.limits import KEEP, Keep, QueueInfo, Rate
+
+if TYPE_CHECKING:
+    from redis_state.worker.queue.limits import QueueInfo, Rate
 
 queues = typer.Typer(
     name="queues",
@@ -97,14 +99,14 @@ def limit(
     """
 
     async def do() -> list[QueueInfo]:
-        most, most_of_key = _count("running", running), _count("per_key", per_key)
+        limits = _given(running=running, per_key=per_key, rate=rate)
         async with client_of(url) as client:
             if key is None:
-                await client.queues.limit(name, running=most, per_key=most_of_key, rate=_rate(rate))
-            elif most_of_key is not KEEP:
+                await client.queues.limit(name, **limits)
+            elif "per_key" in limits:
                 raise InvalidField("per_key", "is of the queue: with --key, give --running")
             else:
-                await client.queues.limit_key(name, key, running=most, rate=_rate(rate))
+                await client.queues.limit_key(name, key, **limits)
             return [await client.queues.get(name)]
 
     _report(run(do()), as_json=as_json)
@@ -113,20 +115,28 @@ def limit(
 app.add_typer(queues)
 
 
-def _count(field: str, text: str | None) -> int | Keep | None:
-    if text is None or text == "none":
-        return KEEP if text is None else None
+def _given(**options: str | None) -> dict[str, Any]:
+    """Read the limits that were given; None for one that is taken away. Errors: InvalidField."""
+    read = {"running": _count, "per_key": _count, "rate": _rate}
+    return {
+        name: None if text == "none" else read[name](name, text)
+        for name, text in options.items()
+        if text is not None
+    }
+
+
+def _count(field: str, text: str) -> int:
     if not text.isdecimal():
         raise InvalidField(field, "needs a number, or none")
     return int(text)
 
 
-def _rate(text: str | None) -> Rate | Keep | None:
-    if text is None or text == "none":
-        return KEEP if text is None else None
+def _rate(field: str, text: str) -> Rate:
+    from redis_state.worker.queue.limits import Rate  # noqa: PLC0415 - needs the extra
+
     match = _RATE.fullmatch(text)
     if match is None:
-        raise InvalidField("rate", "needs a number and a period, such as 10/s or 100/5m, or none")
+        raise InvalidField(field, "needs a number and a period, such as 10/s or 100/5m, or none")
     count, periods, unit = match.groups()
     return Rate(int(count), timedelta(seconds=int(periods or 1) * _SECONDS[unit]))
 
@@ -159,9 +169,9 @@ def _report(infos: list[QueueInfo], *, as_json: bool) -> None:
 
 
 def _shown(value: int | Rate | None) -> str:
-    if isinstance(value, Rate):
-        return f"{value.limit}/{value.per.total_seconds():g}s"
-    return "any" if value is None else str(value)
+    if value is None or isinstance(value, int):
+        return "any" if value is None else str(value)
+    return f"{value.limit}/{value.per.total_seconds():g}s"
 
 
 def _document(info: QueueInfo) -> dict[str, Any]:

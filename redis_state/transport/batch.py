@@ -205,6 +205,11 @@ def packed(batch: list[Call], loaded: set[str], *, sharing: bool) -> tuple[list[
             shares.extend([1] * len(calls))
             parts += [call.arguments for call in calls]
             continue
+        if len(calls) == 1:
+            # On a cluster nearly every call: neighbours seldom have a slot in common.
+            shares.append(1)
+            parts += (head_of(script, keys, arguments, loaded), calls[0].keys, calls[0].arguments)
+            continue
         share = max(1, COMMAND_ARGUMENTS // (keys + arguments)) if sharing else 1
         for first in range(0, len(calls), share):
             together = calls[first : first + share]

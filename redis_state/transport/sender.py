@@ -200,9 +200,9 @@ class Sender(CallSender):
         del key
         protocol = self._connection.protocol
         waiting = self._queue or self._inflight or self._again or self._holding
-        may_write = not (waiting or self._closed or self._confirming.needed)
+        busy = waiting or self._closed or self._confirming.needed or self._is_busy()
         at_once = False
-        if may_write and protocol is not None and protocol.writable():
+        if not busy and protocol is not None and protocol.writable():
             # Before all else: the server works while the call is recorded.
             at_once = True
             script, key_count, argument_count, _ = form
@@ -313,6 +313,10 @@ class Sender(CallSender):
         else:
             log.error("the sender failed; so do its calls", exc_info=error)
             self._fail_waiting(f"the sender failed: {type(error).__name__}")
+
+    def _is_busy(self) -> bool:
+        """Return whether a call waits for others, although nothing is in flight here."""
+        return False
 
     def _stay_awake(self) -> None:
         """Keep the loop awake for the reply, instead of sleeping until it comes."""
@@ -427,9 +431,9 @@ class Sender(CallSender):
 
     def _confirm_later(self, protocol: RespProtocol) -> None:
         if protocol is self._connection.protocol and self._confirming.outstanding:
-            self._confirm(self._confirming.request_again())
-            outstanding: int = len(self._inflight) + int(bool(self._confirming.outstanding))
-            if not outstanding:
+            more = self._confirming.request_again()
+            self._confirm(more)
+            if more is None and not self._inflight:
                 self._all_over()
 
     def _confirm(self, more: Mark | None) -> None:

@@ -195,8 +195,8 @@ class TaskClient(TaskOperations, ClientMessaging):
 
         APPROVE and REJECT with a ``resume_token`` resolve that pause of this task, see `resolve`.
         The value is the payload's ``value``, else its ``decision``. The stored event names the
-        token by its digest. CANCEL also cancels a waiting task, see `cancel`. PRIORITIZE moves a
-        queued task.
+        token by its digest, and has no ``value``. CANCEL also cancels a waiting task, see `cancel`.
+        PRIORITIZE moves a queued task.
 
         Errors: SteeringValidationError if the payload breaks the rules of its type; TaskUnknown;
         InvalidTransition if the task is terminal, unless it received this event before; those of
@@ -330,10 +330,7 @@ class TaskClient(TaskOperations, ClientMessaging):
         return await list_open_pauses(self.store, session_id, tag=tag, decider=decider)
 
     async def pause(self, token: str) -> OpenPause | None:
-        """Return the open pause of a token or a public id; None if it is not open any more.
-
-        Errors: TokenUnknown.
-        """
+        """Return the open pause of a token or a public id, or None."""
         return await read_open_pause(self.store, token)
 
     async def delegate(self, token: str, to: str, *, actor: str) -> None:
@@ -527,8 +524,9 @@ class TaskClient(TaskOperations, ClientMessaging):
 
 
 def _naming_token(event: SteeringEvent) -> SteeringEvent:
-    """Return a decision as it is stored: without the token, so its reader cannot use it."""
+    """Return a decision as it is stored: without its value, and without what decides."""
     token = event.payload["resume_token"]
     digest = token.rpartition(":")[2] if is_pause_id(token) else token_digest(token)
     payload = {**event.payload, "resume_token": digest}
+    payload.pop("value", None)
     return event.model_copy(update={"payload": payload})

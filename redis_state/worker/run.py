@@ -89,11 +89,23 @@ class RunConfig:
 
 
 async def run_task(
-    store: RedisStateStore, config: RunConfig, job: JobPayload, *, queue: str
+    store: RedisStateStore,
+    config: RunConfig,
+    job: JobPayload,
+    *,
+    queue: str,
+    is_permit: bool = False,
 ) -> None:
-    """Run a task if it is there to be run. Raises only RunAgain and CancelledError."""
+    """Run a task if it is there to be run. Raises only RunAgain and CancelledError.
+
+    With ``is_permit`` the job's claim is what lets the task run at all. A run whose lease had run
+    out lost its own, and may have renewed its lease since: the claim is kept for it.
+    """
     try:
         started = await _start(store, config, job)
+        while is_permit and isinstance(started, NotStarted) and started.reason == "held":
+            await asyncio.sleep(min(started.left_ms / 1000, _AGAIN_S))
+            started = await _start(store, config, job)
         if isinstance(started, StartedRun):
             await _counted(store, config, started, job, queue=queue)
         else:

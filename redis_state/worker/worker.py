@@ -251,7 +251,13 @@ class AgentWorker:
         async def run(job: ClaimedJob, payload: JobPayload) -> None:
             if tracing.is_active():
                 payload = await _with_trace(process.queue, job, payload)
-            await run_task(process.store, process.run_config, payload, queue=job.queue)
+            await run_task(
+                process.store,
+                process.run_config,
+                payload,
+                queue=job.queue,
+                is_permit=job.is_limited,
+            )
 
         limits = self.queue_limits
         return QueueLoop(

@@ -64,7 +64,7 @@ class QueueScripts(ScriptRunner):
 
     @script
     def claim_jobs(self, keys: QueueKeys, *, limit: int, life_ms: int) -> PendingReply:
-        """OK now, then id, place and claimed, in turn."""
+        """OK now limited, then id, place and claimed, in turn."""
 
     @script
     def end_jobs(self, keys: QueueKeys, ended: EndedJobs, *, life_ms: int) -> PendingReply:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Iterator
 from time import monotonic
@@ -23,6 +24,10 @@ _REDIRECTED = frozenset({"MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN"})
 # How many keys are tried for one in a slot of the node.
 _MARKS = 1 << 14
 
+# With so many calls in flight more are collected until the node has answered, but not for longer.
+DENSE = 4
+_LATEST_S = 0.004
+
 # A node that has calls and says nothing for so long may have been replaced.
 _SILENT_S = 0.5
 
@@ -38,6 +43,10 @@ class Router(Protocol):
 
     def slots_of(self, node: NodeSender) -> set[int]:
         """Return the slots that a node has, and simply serves."""
+        ...
+
+    def is_busy(self) -> bool:
+        """Return whether calls are in flight that make it worth to collect some for a write."""
         ...
 
     def in_trouble(self) -> None:
@@ -71,6 +80,8 @@ class NodeSender(Sender):
         self._redirected: list[Call] = []
         self._sharing = self.shares
         self._is_lost = False
+        # Set while what is queued waits for the node's answer, which may be far away.
+        self._late: asyncio.TimerHandle | None = None
         self._mark_number = 0
         # Where marks were refused since one was written.
         self._refused_marks: set[int] = set()
@@ -97,6 +108,11 @@ class NodeSender(Sender):
             self._queue = deque(call for call in self._queue if call.slot not in slots)
             self._note_idle()
         return taken
+
+    @property
+    def count_in_flight(self) -> int:
+        """How many calls have no reply yet."""
+        return len(self._inflight)
 
     def slots_in_flight(self) -> set[int]:
         """Return the slots of the calls that have no reply yet."""
@@ -150,6 +166,24 @@ class NodeSender(Sender):
         self._is_lost = True
         super().failed(error)
         self._give_back()
+
+    def _is_busy(self) -> bool:
+        return self._router.is_busy()
+
+    def _flush_soon(self) -> None:
+        """Write what is queued at the end of this turn, or with more once the node has answered.
+
+        Each write costs both sides as much as some calls do. Callers who follow their replies call
+        several nodes in turn, and each turn would be a write to each of them.
+        """
+        if len(self._inflight) < DENSE or len(self._queue) >= self._most or self._again:
+            super()._flush_soon()
+        elif self._late is None:
+            self._late = self._loop.call_later(_LATEST_S, self._flush_late)
+
+    def _flush_late(self) -> None:
+        self._late = None
+        self._flush()
 
     def _ask_sharing(self, key: str) -> None:
         """Do nothing: it is known."""

@@ -26,7 +26,7 @@ from redis_state.errors import BackendUnavailable, NoConnection, OutcomeUnknown
 from redis_state.transport.batch import Call, Form
 from redis_state.transport.calls import CallSender
 from redis_state.transport.cluster.detour import Detour
-from redis_state.transport.cluster.node import NodeSender
+from redis_state.transport.cluster.node import DENSE, NodeSender
 from redis_state.transport.cluster.slots import SLOTS, SlotMap, read_slot_map, slot_of
 from redis_state.transport.connections.address import Address, Endpoint
 from redis_state.transport.guarantee import Guarantee
@@ -174,6 +174,10 @@ class ClusterSender(CallSender):
         """Return the slots that a node has, and simply serves."""
         having = {slot for slot, owner in enumerate(self._owners) if owner is node}
         return having - self._detours.keys()
+
+    def is_busy(self) -> bool:
+        """Return whether calls are in flight that make it worth to collect some for a write."""
+        return sum(node.count_in_flight for node in self._nodes.values()) >= DENSE
 
     def in_trouble(self) -> None:
         """Read who has which slot, again and again until all calls have a node that answers."""

@@ -51,12 +51,16 @@ class QueueState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ClaimedJob:
-    """A job that this process has claimed, and when. Its ``task`` is None if it names none."""
+    """A job that this process has claimed, and when. Its ``task`` is None if it names none.
+
+    ``is_limited`` if its claim may be a permit.
+    """
 
     id: bytes
     queue: str
     claimed: bytes
     task: JobPayload | None
+    is_limited: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,10 +161,10 @@ class Queue:
         reply = await self._scripts.claim_jobs(
             self.keys(queue), limit=limit, life_ms=_CLAIM_LIFE_MS
         )
-        now, *rest = reply.facts
+        now, limited, *rest = reply.facts
         claimed = zip(rest[::3], rest[1::3], rest[2::3], strict=True)
         return [
-            await self._claimed(queue, job_id, mark, _age_s(place, now))
+            await self._claimed(queue, job_id, mark, _age_s(place, now), is_limited=limited == 1)
             for job_id, place, mark in claimed
         ]
 
@@ -210,7 +214,13 @@ class Queue:
             await self._own.aclose()
 
     async def _claimed(
-        self, queue: str, job_id: bytes, claimed: bytes, place_age_s: float | None
+        self,
+        queue: str,
+        job_id: bytes,
+        claimed: bytes,
+        place_age_s: float | None,
+        *,
+        is_limited: bool,
     ) -> ClaimedJob:
         nameless = ClaimedJob(job_id, queue, claimed, None)
         try:
@@ -225,7 +235,7 @@ class Queue:
         if task is None:
             return nameless
         named = JobPayload(task.session_id, task.task_id, task.runs, place_age_s=place_age_s)
-        return ClaimedJob(job_id, queue, claimed, named)
+        return ClaimedJob(job_id, queue, claimed, named, is_limited)
 
     async def _ensure(self, job: Job, patience_ms: int) -> QueueState:
         written = self._written(job)

@@ -154,7 +154,7 @@ class Schedule:
         return "".join(written)
 
     def task_of(self, at_ms: int) -> str:
-        """Return the id of an occurrence's task: the same in every process."""
+        """Return the id of an occurrence's task: every worker submits it under this id."""
         return f"{self.schedule_id}@{stamp(at_ms)}"
 
     def triggered_task(self, key: str) -> str:
@@ -243,7 +243,7 @@ def occurrence_of(task_id: str) -> datetime | None:
 
 
 def check_moment(name: str, moment: object) -> datetime:
-    """Check a moment. Errors: InvalidField without a time zone."""
+    """Check a moment. Errors: InvalidField without a time zone, which it needs."""
     if not isinstance(moment, datetime) or moment.utcoffset() is None:
         raise InvalidField(name, "a datetime with a time zone is needed")
     return moment

@@ -38,7 +38,7 @@ def plan(
     """Decide about the occurrences that are due. ``running``: the last one's task is unfinished.
 
     Occurrences up to ``after_ms`` are never due again, also while the clock that was set back
-    shows an earlier time. After a step of more than a day it begins again.
+    shows an earlier time. After a step back of more than a day it counts from the new time.
     """
     if paused:
         return LookPlan((), after_ms, LONGEST_LOOK_MS)

@@ -38,10 +38,10 @@ class Submitter:
     ) -> list[bool]:
         """Submit tasks; return of each whether it was new.
 
-        A process submits under a claim within `HOLD_MS` of ``held_from_ms``, by the server's
+        A caller that has a claim submits within `HOLD_MS` of ``held_from_ms``, by the server's
         clock. So a process that was stopped does not submit again what ended and expired since. A
-        task that is written and not queued is queued by a sweeper. Errors: LostRace when the time
-        has passed; BackendError.
+        task that is written and not queued is queued by a sweeper. Errors: LostRace after that;
+        BackendError.
         """
         until_ms = None if held_from_ms is None else held_from_ms + HOLD_MS - SKEW_MS
         return await asyncio.gather(*(self._submit(task, job, until_ms) for task in tasks))

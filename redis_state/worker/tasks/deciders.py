@@ -24,6 +24,7 @@ from redis_state.primitives.watchlist import Fate, WatchList
 from redis_state.scripts import Reply, ReplyCode
 from redis_state.serialization import codec
 from redis_state.store import RedisStateStore
+from redis_state.transport.keys import is_pause_id
 from redis_state.worker.tasks.ballots import (
     MAX_DECIDERS,
     name_of_actor,
@@ -32,7 +33,7 @@ from redis_state.worker.tasks.ballots import (
 )
 from redis_state.worker.tasks.moves import announcement
 from redis_state.worker.tasks.pause_model import name_of, notice
-from redis_state.worker.tasks.pause_tokens import find_pause
+from redis_state.worker.tasks.pause_tokens import find_pause, token_key
 from redis_state.worker.tasks.transitions import SKEW_MS
 
 _KIND = "pause"
@@ -108,7 +109,7 @@ async def open_watched(
 def pause_of(entry: Any) -> str | None:
     """Return the pause of a decoded entry of the watch list; None for one of another kind."""
     match entry:
-        case [kind, str(pause_id)] if kind == _KIND:
+        case [kind, str(pause_id)] if kind == _KIND and is_pause_id(pause_id):
             return pause_id
         case _:
             return None
@@ -120,10 +121,8 @@ async def escalate_pause(store: RedisStateStore, pause_id: str) -> tuple[int, in
     Return how many this call has done, and in how many ms the next is due, or that none is left.
     Errors: BackendError.
     """
-    key = store.base.keys.session_token(pause_id)
-    fields = ("task", "state", "payload", "opened", "escalate", "escalated")
-    if key is None:
-        return 0, Fate.OUT
+    key = token_key(store, pause_id)
+    fields = ("task", "state", "payload", "escalate", "escalated")
     found: list[Any] = await store.transport.commands.hmget(key, *fields)
     if found[0] is None or found[1] != b"open":
         return 0, Fate.OUT
@@ -133,8 +132,8 @@ async def escalate_pause(store: RedisStateStore, pause_id: str) -> tuple[int, in
         return 0, Fate.OUT
     name = name_of(entry, found[2])
     made = 0
-    for number, (after_ms, to, replaces) in enumerate(rules_of(found[4])):
-        if number < int(found[5] or 0):
+    for number, (after_ms, to, replaces) in enumerate(rules_of(found[3])):
+        if number < int(found[4] or 0):
             continue
         content = {"pause": name, "escalated": number + 1, "to": to, "replaces": replaces}
         reply = await store.base.scripts.escalate_pause(

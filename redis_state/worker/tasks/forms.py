@@ -65,13 +65,6 @@ class PauseForm:
         _check_schema(data)
         return cls(codec.decode(data))
 
-    def check(self, value: Any) -> None:
-        """Check a value that the handler itself gives. Errors: InvalidDecision."""
-        if self.adapter is None:
-            check_value(self.schema, value)
-        else:
-            self.typed(value)
-
     def typed(self, value: Any) -> Any:
         """Return an approval's value as the handler's type. Errors: InvalidDecision.
 

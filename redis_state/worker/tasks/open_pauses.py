@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
+from redis_state.errors import TokenUnknown
 from redis_state.serialization import codec
 from redis_state.serialization.rows import as_object
 from redis_state.store import RedisStateStore
@@ -79,8 +80,11 @@ async def list_open_pauses(
 
 
 async def read_open_pause(store: RedisStateStore, token: str) -> OpenPause | None:
-    """Return a pause by its token or its id; None if it is not open. Errors: TokenUnknown."""
-    found = await find_pause(store, token)
+    """Return a pause by its token or its id; None if it is not open."""
+    try:
+        found = await find_pause(store, token)
+    except TokenUnknown:
+        return None
     return await _Reading(store, found.session_id).one(found.key)
 
 

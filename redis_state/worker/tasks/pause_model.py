@@ -30,7 +30,7 @@ from redis_state.worker.tasks.ballots import (
     vote_from,
     votes_of,
 )
-from redis_state.worker.tasks.forms import PauseForm
+from redis_state.worker.tasks.forms import PauseForm, form_value
 from redis_state.worker.tasks.transitions import StartedRun
 
 OnTimeout = Literal["fail", "reject", "resume"]
@@ -108,7 +108,8 @@ class PauseRequest:
             raise InvalidField("on_timeout", "needs fail, reject or resume")
         if "default" in options and on_timeout != "resume":
             raise InvalidField("default", "needs on_timeout='resume'")
-        form, default = _form(options), codec.plain(options.get("default"))
+        form, given = _form(options), options.get("default")
+        default = codec.plain(given) if form is None else form_value(given)
         if form is not None and on_timeout == "resume":
             _check_default(form, default)
         timeout_ms = _timeout_ms(settings, options.get("timeout"))
@@ -235,7 +236,7 @@ def _form(options: PauseOptions) -> PauseForm | None:
 
 def _check_default(form: PauseForm, default: Any) -> None:
     try:
-        form.check(default)
+        form.typed(default)
     except InvalidDecision as error:
         raise InvalidField(
             "default", f"does not fit the schema: {error.path}: {error.rule}"

@@ -40,6 +40,14 @@ class FoundPause:
         raise CorruptState(self.key, problem)
 
 
+def token_key(store: RedisStateStore, token: str) -> str:
+    """Return the key of a token, or of a pause's id. Errors: TokenUnknown if it is neither."""
+    key = store.base.keys.session_token(token)
+    if key is None:
+        raise TokenUnknown(expired=False)
+    return key
+
+
 async def find_pause(
     store: RedisStateStore, token: str, *, task: tuple[str, str] | None = None
 ) -> FoundPause:
@@ -47,9 +55,7 @@ async def find_pause(
 
     ``task`` is the session and the task to which it must belong. Errors: TokenUnknown.
     """
-    key = store.base.keys.session_token(token)
-    if key is None:
-        raise TokenUnknown(expired=False)
+    key = token_key(store, token)
     owner, state, about, form, approvals = await store.transport.commands.hmget(
         key, "task", "state", "payload", "schema", "approvals"
     )

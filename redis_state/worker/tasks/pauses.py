@@ -20,6 +20,7 @@ from redis_state.primitives.token import new_claim, raise_unless_won
 from redis_state.scripts import Reply, ReplyCode, TaskKeys, raw
 from redis_state.scripts.runner import PendingReply
 from redis_state.serialization import codec
+from redis_state.serialization.fields import text
 from redis_state.serialization.rows import as_object
 from redis_state.store import RedisStateStore
 from redis_state.stores.base import ms
@@ -46,7 +47,7 @@ from redis_state.worker.tasks.pause_model import (
     place_of,
     policy_of,
 )
-from redis_state.worker.tasks.pause_tokens import find_pause
+from redis_state.worker.tasks.pause_tokens import find_pause, token_key
 from redis_state.worker.tasks.replay import Lane
 from redis_state.worker.tasks.transitions import StartedRun, TaskTransitions
 
@@ -86,7 +87,7 @@ class TaskPauses:
         """
         state = started.state
         token = pause_token(started, entry)
-        key = self._token_key(token)
+        key = token_key(self._store, token)
         note = {
             "state": "open",
             "name": question.name,
@@ -148,7 +149,7 @@ class TaskPauses:
         InvalidTransition.
         """
         state = started.state
-        key = self._token_key(pause_token(started, entry))
+        key = token_key(self._store, pause_token(started, entry))
         await self._inspect_soon(state)
         write = new_write_id()
         reply = await self._scripts.pause_task(
@@ -197,6 +198,7 @@ class TaskPauses:
         written; TokenResolved for every later caller; TokenUnknown; InvalidTransition if the task
         is terminal.
         """
+        text("actor", actor)
         found = await find_pause(self._store, token, task=task)
         schema = found.schema()
         value = codec.plain(value) if schema is None else form_value(value)
@@ -371,12 +373,6 @@ class TaskPauses:
 
     def _keys(self, state: TaskState) -> TaskKeys:
         return self._store.tasks.keys(state.session_id, state.task_id)
-
-    def _token_key(self, token: str) -> str:
-        key = self._store.base.keys.session_token(token)
-        if key is None:
-            raise TokenUnknown(expired=False)
-        return key
 
     @property
     def _commands(self) -> Commands:

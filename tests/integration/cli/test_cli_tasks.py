@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import AsyncIterator
+from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -13,9 +15,10 @@ pytest.importorskip("typer", reason="needs the cli extra")
 pytest.importorskip("arq", reason="needs the worker extra")
 
 from redis_state import RedisStateStore, Settings
+from redis_state.cli.output import form_lines
 from redis_state.models import SteeringEventType, TaskStatus
 from redis_state.testing import eventually
-from redis_state.worker import TaskClient
+from redis_state.worker import OpenPause, TaskClient
 from redis_state.worker.recovery.dead_letters import note_dead
 from redis_state.worker.tasks.transitions import TaskTransitions
 from tests.support.commands import Ran, begin, cli, end
@@ -156,6 +159,16 @@ async def test_a_form_is_shown_and_two_of_three_fill_it_in(
     stated(ran, 0, "approved; the task is")
     assert await served.result(SESSION, task, timeout_s=60) == [{"limit": 3}, ["ann", "dan"]]
     stated(await cli(settings, "delegate", token, "--to", "eve", "--actor", "cid"), 4, "dan")
+
+
+def test_a_form_without_fields_is_shown_as_it_is() -> None:
+    now = datetime.now(UTC)
+    options: dict[str, Any] = {"payload": None, "tags": (), "on_timeout": "fail", "default": None}
+    pause = OpenPause("s", "t", "n", "r", opened_at=now, expires_at=now, token=None, **options)
+    assert form_lines(pause) == []
+    assert form_lines(replace(pause, schema={"type": "integer"})) == ['value: {"type": "integer"}']
+    named = replace(pause, schema={"properties": {"a\x1b": True}})
+    assert form_lines(named) == ["a\N{REPLACEMENT CHARACTER}: true"]
 
 
 @pytest.mark.slow

@@ -22,9 +22,14 @@ from redis_state.errors import (
     TokenUnknown,
 )
 from redis_state.models import SteeringEventType, TaskStatus
+from redis_state.primitives.watchlist import Fate
+from redis_state.scripts import Reply, ReplyCode
+from redis_state.serialization import codec
 from redis_state.testing import eventually
+from redis_state.transport.keys import WATCH_SHARDS
 from redis_state.worker import Escalate, OpenPause, TaskClient, TaskContext
 from redis_state.worker.tasks.ballots import MAX_DECIDERS
+from redis_state.worker.tasks.deciders import escalate_pause, open_watched, pause_of
 from redis_state.worker.tasks.pause_model import PauseRequest
 from tests.support.processes.pools import SESSION, becomes, open_token, pool, updates_of
 from tests.support.scripts import clock_ms
@@ -32,7 +37,20 @@ from tests.support.scripts import clock_ms
 SECRET = "s3cret"
 HOUR = timedelta(hours=1)
 THREE = ("ann", "ben", "cid")
-ODD = ["", " ", "a b", "ann:ben", "seat:ann", "ä\u2028", "a\nb", "%", "\ud800", "approved 5"]
+ODD = [
+    "",
+    " ",
+    "a b",
+    "ann:ben",
+    "seat:ann",
+    "ä\u2028",
+    "a\nb",
+    "%",
+    "\ud800",
+    "approved 5",
+    "n\0",
+    "n\0l",
+]
 
 
 class Refund(BaseModel):
@@ -171,7 +189,10 @@ async def test_votes_that_came_in_time_are_kept_when_the_deadline_decides(
             assert ended.result == [policy == "resume", True, ["ann"]]
 
 
-async def test_a_decision_during_the_run_that_waits_has_its_votes(store: RedisStateStore) -> None:
+@pytest.mark.parametrize("note", ["kept", "lost"])
+async def test_a_decision_during_the_run_that_waits_has_its_votes(
+    store: RedisStateStore, note: str
+) -> None:
     async def ask(ctx: TaskContext) -> list[Any]:
         pause = await ctx.open_pause("now", approvals=2, of=THREE)
 
@@ -179,6 +200,9 @@ async def test_a_decision_during_the_run_that_waits_has_its_votes(store: RedisSt
             return len(await notices(ctx.store, ctx.task.task_id)) == 2
 
         await eventually(decided, "it is decided")
+        if note == "lost":
+            journal = ctx.store.base.keys.journal(SESSION, ctx.task.task_id)
+            await ctx.store.base.scripts.hdel(journal, "pause:now#1")
         found = await ctx.wait_for(pause)
         return [found.actor, [vote.actor for vote in found.votes], ctx.attempt]
 
@@ -193,7 +217,8 @@ async def test_a_decision_during_the_run_that_waits_has_its_votes(store: RedisSt
         for actor in ("ben", "ann"):
             await client.approve(pause.token, actor=actor)
         ended = await client.wait(SESSION, task, timeout_s=60)
-        assert ended.result == ["ann", ["ben", "ann"], 1]
+        # What decides is the token. Votes are in the note alone.
+        assert ended.result == ["ann", ["ben", "ann"] if note == "kept" else [], 1]
 
 
 async def test_an_actor_hands_the_vote_on(store: RedisStateStore) -> None:
@@ -310,11 +335,14 @@ async def test_names_may_be_any_text(store: RedisStateStore) -> None:
 
     async with pool(store, {"ask": ask}) as client:
         task, token = await opened(store, client)
-        await client.delegate(token, "a b c", actor="a b")
-        voters = [name for name in names if name != "a b"] + ["a b c"]
+        await client.delegate(token, "n\0 c", actor="a b")
+        with pytest.raises(NotADecider) as handed:
+            await client.approve(token, actor="a b")
+        assert handed.value.delegated_to == "n\0 c"
+        voters = [name for name in names if name != "a b"] + ["n\0 c"]
         for actor in voters:
             assert (await shown(client, token)).may_decide(actor)
-            await client.approve(token, {actor: 1}, actor=actor)
+            await client.approve(token, {actor: 2**70, "nan": float("nan")}, actor=actor)
         assert (await client.wait(SESSION, task, timeout_s=60)).result == voters
 
 
@@ -428,3 +456,87 @@ async def test_nobody_without_a_name_is_delegated_to(store: RedisStateStore, nam
         for options in ({"to": name, "actor": "ann"}, {"to": "ann", "actor": name}):
             with pytest.raises(InvalidField):
                 await client.delegate("s.token", **options)
+
+
+async def test_a_sweeper_finds_what_is_due_of_a_pause(store: RedisStateStore) -> None:
+    async def ask(ctx: TaskContext) -> None:
+        rules = [Escalate(timedelta(milliseconds=1), ["lead"]), Escalate(HOUR, ["boss"])]
+        pauses = [
+            await ctx.open_pause(name, of=["ann"], escalate=rules[start:])
+            for name, start in (("both", 0), ("decided", 1), ("overdue", 1), ("over", 1))
+        ]
+        for pause in pauses:
+            await ctx.wait_for(pause)
+
+    async with pool(store, {"ask": ask}) as client:
+        task = await client.submit("ask", session_id=SESSION)
+        await becomes(client, task, TaskStatus.PAUSED)
+        ids = {pause.name: pause.pause_id or "" for pause in await client.pauses(SESSION)}
+
+        async def once() -> bool:
+            return (await escalate_pause(store, ids["both"]))[1] is not Fate.OUT
+
+        await eventually(once, "the first escalation is done, and the second is not due")
+        made, next_ms = await escalate_pause(store, ids["both"])
+        assert made == 0
+        assert isinstance(next_ms, int)
+        assert 0 < next_ms <= 3_600_001
+        await client.approve(ids["decided"], actor="ann")
+        key = store.base.keys.session_token(ids["overdue"])
+        assert key is not None
+        await store.transport.sender.send("HSET", key, "expires", 1, repeatable=True)
+        for name in ("decided", "overdue"):
+            assert await escalate_pause(store, ids[name]) == (0, Fate.OUT)
+        assert await client.cancel(SESSION, task)
+        assert await escalate_pause(store, ids["over"]) == (0, Fate.OUT)
+        task_key = store.base.keys.task(SESSION, task)
+        await store.transport.sender.send("DEL", task_key, repeatable=True)
+        for pause_id in (ids["over"], f"{SESSION}:{'0' * 40}"):
+            assert await escalate_pause(store, pause_id) == (0, Fate.OUT)
+        with pytest.raises(TokenUnknown) as gone:
+            await client.delegate(ids["over"], "dan", actor="ann")
+        assert gone.value.expired
+        assert await client.pause("no token") is None
+        assert await client.pause(f"{SESSION}.none") is None
+
+
+async def test_a_pause_that_comes_too_late_for_its_entry_gets_another_one(
+    store: RedisStateStore,
+) -> None:
+    pause_id, deadlines = f"{SESSION}:{'1' * 40}", list[int]()
+
+    async def write(before_ms: int) -> Reply:
+        deadlines.append(before_ms)
+        return Reply(ReplyCode.EXPIRED if len(deadlines) < 3 else ReplyCode.OK, [])
+
+    assert (await open_watched(store, pause_id, write)).word is ReplyCode.OK
+    assert deadlines == sorted(set(deadlines))
+    (entry,) = [entry for entry in await _watched_entries(store) if pause_of(entry)]
+    assert pause_of(entry) == pause_id
+    for other in (["pause", "no id"], ["pause", 5], ["task", "s", "t"], "pause", None):
+        assert pause_of(other) is None
+
+
+async def _watched_entries(store: RedisStateStore) -> list[Any]:
+    commands, keys = store.transport.commands, store.base.keys
+    found = [await commands.zrange(keys.watch(shard), 0, -1) for shard in range(WATCH_SHARDS)]
+    return [codec.decode(entry) for entries in found for entry in entries]
+
+
+async def test_of_an_approver_whose_name_is_no_text_nothing_is_taken(
+    store: RedisStateStore,
+) -> None:
+    async with pool(store, {"ask": two_of_three}) as client:
+        task, token = await opened(store, client)
+        with pytest.raises(InvalidField) as wrong:
+            await client.approve(token, {"limit": 1}, actor=5)  # type: ignore[arg-type]
+        assert wrong.value.field == "actor"
+        payload = {"resume_token": token, "value": {"limit": 4}}
+        for actor in ("ann", "ben"):
+            kind = SteeringEventType.APPROVE
+            await client.steer(SESSION, task, kind, payload, source=actor, event_id=actor)
+        ended = await client.wait(SESSION, task, timeout_s=60)
+        assert ended.result is not None
+        assert ended.result[:3] == [True, "limit 4", "ben"]
+        kept = await store.list_steering(SESSION, task_id=task)
+        assert ["value" in event.payload for event in kept] == [False, False]

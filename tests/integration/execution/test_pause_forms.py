@@ -282,7 +282,15 @@ def test_an_error_has_ten_rules_at_most() -> None:
     assert len(caught.value.errors) == 10
 
 
+def deep(levels: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {}
+    for _ in range(levels):
+        schema = {"items": schema}
+    return schema
+
+
 UNUSABLE: list[Any] = [
+    deep(200),
     "int",
     True,
     5,

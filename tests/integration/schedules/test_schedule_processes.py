@@ -18,17 +18,20 @@ pytest.importorskip("arq", reason="needs the worker extra")
 from redis_state import RedisStateStore, Settings
 from redis_state.models import StateUpdate, TaskStatus, UpdateType
 from redis_state.testing import eventually
+from redis_state.transport.cluster.slots import slot_of
 from tests.support.processes.pools import SESSION, client_of
 from tests.support.processes.worker_processes import stop, worker_process
 from tests.support.schedules import hourly, look_now, running, settled_before
-from tests.support.servers.faults import run_processes
+from tests.support.servers.clusters import running_cluster
+from tests.support.servers.faults import run_processes, sender_to
+from tests.support.servers.monitor import monitored
 from tests.support.servers.rollback import rolling_back
 
 pytestmark = pytest.mark.slow
 
 _PLACES = {
-    "look": {"claim_due", "HGETALL", "save_schedule", "watch_entry", "create_task", "queue_job"},
-    "trigger": {"HGETALL", "save_schedule", "watch_entry", "create_task", "queue_job"},
+    "look": {"claim_due", "HGETALL", "save_schedule", "index_task", "create_task", "queue_job"},
+    "trigger": {"HGETALL", "save_schedule", "index_task", "create_task", "queue_job"},
 }
 
 
@@ -112,6 +115,7 @@ async def test_a_server_that_forgets_a_look_gets_it_again() -> None:
         await client.schedules.save(hourly(missed="all"))
         await settled_before(store, hours=3)
         await server.mark()
+        before: list[str] = []
         for _ in range(2):
             await runner.run_once()
             before = sorted(task.task_id for task in await store.list_tasks(SESSION))
@@ -124,3 +128,59 @@ async def test_a_server_that_forgets_a_look_gets_it_again() -> None:
         await asyncio.gather(runner.run_once(), runner.run_once())
         assert sorted(task.task_id for task in await store.list_tasks(SESSION)) == before
         assert (await client.schedules.get("s")).fired == 3
+
+
+async def test_on_a_cluster_schedules_and_their_tasks_are_in_slots_of_their_own() -> None:
+    async with (
+        running_cluster() as cluster,
+        RedisStateStore(Settings(url=SecretStr(cluster.url), namespace="spread")) as store,
+        client_of(store) as client,
+        running(store) as runner,
+    ):
+        for n in range(6):
+            schedule = hourly(f"s{n}", session_id=f"{{schedule}}-{n}", missed="all")
+            await client.schedules.save(schedule)
+            await settled_before(store, f"s{n}", hours=2)
+        assert await runner.run_once() == 6
+        for n in range(6):
+            triggered = await client.schedules.trigger(f"s{n}", idempotency_key="k")
+            assert triggered.session_id == f"s{n}-{n}"
+            tasks = await store.list_tasks(triggered.session_id)
+            assert len(tasks) == 3
+        # A node takes over the slot of the schedules while they fire.
+        slot = slot_of(store.base.keys.schedules())
+        source = await cluster.owner(slot)
+        target = next(port for port in cluster.ports if port != source)
+        for n in range(6):
+            await settled_before(store, f"s{n}", hours=3)
+        await cluster.begin_move(slot, target)
+        looking = asyncio.create_task(runner.run_once())
+        await cluster.move_keys(slot, source, target)
+        await cluster.end_move(slot, target)
+        assert await looking == 6
+        for n in range(6):
+            assert len(await store.list_tasks(f"s{n}-{n}")) == 4
+        await client.schedules.delete("s0")
+        assert len(await client.schedules.list()) == 5
+
+
+async def test_thousands_that_are_not_due_cost_one_call_a_look(own_url: str) -> None:
+    async with (
+        sender_to(own_url) as admin,
+        RedisStateStore(Settings(url=SecretStr(own_url))) as store,
+        client_of(store) as client,
+        running(store) as runner,
+    ):
+        await asyncio.gather(*(client.schedules.save(hourly(f"s{n}")) for n in range(2_000)))
+        while await runner.run_once():
+            pass
+        await admin.send("PING", repeatable=True)
+        async with monitored(own_url.removeprefix("unix://"), admin) as requests:
+            assert await runner.run_once() == 0
+        # The last one is the monitor's own.
+        assert [request.name for request in requests[:-1]] == ["EVALSHA"]
+        assert [called[0] for called in requests[0].called] == [b"TIME", b"GET", b"ZRANGEBYSCORE"]
+        await settled_before(store, "s7")
+        async with monitored(own_url.removeprefix("unix://"), admin) as requests:
+            assert await runner.run_once() == 1
+        assert len(requests) < 12

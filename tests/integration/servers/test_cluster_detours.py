@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 from pydantic import SecretStr
@@ -12,6 +13,8 @@ from pydantic import SecretStr
 from redis_state import Settings
 from redis_state.errors import BackendUnavailable
 from redis_state.testing import eventually
+from redis_state.transport.batch import Call
+from redis_state.transport.cluster.node import DENSE
 from redis_state.transport.cluster.sender import ClusterSender
 from redis_state.transport.cluster.slots import SLOTS, read_slot_map, slot_of
 from redis_state.transport.connections.address import Address
@@ -227,3 +230,28 @@ async def test_closing_ends_every_call_of_a_slot_in_trouble_and_who_waits_for_th
         assert not sender.pending
         for call in (waiting, behind):
             assert isinstance(call.exception(), BackendUnavailable)
+
+
+async def test_calls_to_a_node_that_has_many_in_flight_leave_together(cluster: Cluster) -> None:
+    async with sender_of(cluster) as sender:
+        await sender.send("RPUSH", KEY, "0", repeatable=False)
+        owner = await cluster.owner(SLOT)
+        cluster.stop(owner)
+        try:
+            calls = [sender.send("RPUSH", KEY, "1", repeatable=False) for _ in range(DENSE)]
+            await asyncio.sleep(0)
+            before = sender.batches
+            # Each is called in a turn of its own, as callers do who follow their replies.
+            for _ in range(20):
+                calls.append(sender.send("RPUSH", KEY, "2", repeatable=False))
+                await asyncio.sleep(0)
+            # They do not wait for the node's answer, which may never come.
+            await eventually(lambda: all_sent(calls), "all are sent")
+            assert sender.batches - before < 10
+        finally:
+            cluster.resume(owner)
+        assert await asyncio.gather(*calls) == list(range(2, DENSE + 22))
+
+
+def all_sent(calls: list[asyncio.Future[Any]]) -> bool:
+    return all(isinstance(call, Call) and call.sent for call in calls)

@@ -256,7 +256,7 @@ async def _queue(scripts: Scripts, keys: Keys, *tasks: str) -> None:
 async def _claim(scripts: Scripts, keys: Keys) -> Reply:
     """Claim one, and tell which: the times are others in each server's history."""
     reply = await scripts.claim_jobs(keys.queue("q"), limit=1, life_ms=HOUR)
-    return Reply(reply.word, [name.rpartition(b"/")[2] for name in reply.facts[1:2]])
+    return Reply(reply.word, [name.rpartition(b"/")[2] for name in reply.facts[2:3]])
 
 
 async def _queued(scripts: Scripts, keys: Keys) -> list[bytes]:
@@ -317,6 +317,16 @@ CASES = {
         lambda scripts, keys: _queue(scripts, keys, "a"),
         _claim,
         _queued,
+    ),
+    "clear_queue": Case(
+        lambda scripts, keys: _queue(scripts, keys, "a"),
+        lambda scripts, keys: scripts.clear_queue(keys.queue("q")),
+        _queued,
+    ),
+    "take_rate": Case(
+        lambda scripts, keys: ask(scripts, "DEL", keys.rates()),
+        lambda scripts, keys: scripts.take_rate(keys.rates(), name="r", rate=f"1 {HOUR}", cost=1),
+        lambda scripts, keys: ask(scripts, "ZCARD", keys.rates()),
     ),
     "move_job": Case(
         lambda scripts, keys: _queue(scripts, keys, "a", "b"),

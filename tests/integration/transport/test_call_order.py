@@ -197,6 +197,8 @@ async def test_thousands_of_calls_behind_a_flush_are_sorted_out_in_no_time(
 def test_scripts_that_keep_their_reply_are_idempotent_or_known_not_to_be() -> None:
     keeping = {name for name, script in SCRIPTS.items() if script.once}
     idempotent = {name for name, script in SCRIPTS.items() if script.idempotent}
-    # An upload is used up, a schedule goes on to its next time, and a queue to its next jobs.
-    assert keeping - idempotent == {"commit_blob", "end_job", "claim_jobs", "move_job"}
+    # An upload is used up, a schedule, a queue and a rate go on to what is next.
+    assert keeping - idempotent == {
+        *("commit_blob", "end_job", "claim_jobs", "move_job", "take_rate")
+    }
     assert idempotent <= keeping

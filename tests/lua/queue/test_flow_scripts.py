@@ -28,7 +28,7 @@ async def put(scripts: Scripts, keys: Keys, task: str, key: str = "", **changes:
 async def claim(scripts: Scripts, keys: Keys, limit: int = 100) -> dict[str, bytes]:
     """Claim jobs; give the claim of each task."""
     reply = await scripts.claim_jobs(keys.queue("q"), limit=limit, life_ms=HOUR)
-    _, *rest = reply.facts
+    _, _, *rest = reply.facts
     names = [name.decode().rpartition("/")[2].partition(":")[0] for name in rest[::3]]
     return dict(zip(names, rest[2::3], strict=True))
 
@@ -171,6 +171,7 @@ async def test_the_permit_of_a_dead_worker_is_free_once_its_task_is_queued_again
     for task in ("a", "b"):
         await put(scripts, keys, task, "k")
     assert list(await claim(scripts, keys)) == ["a"]
+    await clock_passes(scripts, await clock_ms(scripts))
     job = queued_job(keys, "a", runs=1, key="k")
     payloads = [job_payload(keys, "a", runs=runs) for runs in (1, 0)]
     await scripts.ensure_job(

@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Iterable
 from contextlib import ExitStack, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import redis as blocking
 from redis.asyncio import Redis
@@ -222,7 +222,7 @@ class Cluster:
         """Give an empty slot to another node without waiting for the loop of the caller."""
         node = self.ids[target]
         for port in (target, source):
-            with blocking.Redis(port=port) as client:
+            with cast("Any", blocking).Redis(port=port) as client:
                 client.execute_command("CLUSTER", "SETSLOT", slot, "NODE", node)
 
     async def migrates_slots(self) -> bool:

@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Generator
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from redis import Redis
 
@@ -181,7 +181,7 @@ class Replicas:
             ):
                 # Not over the link, which the loop keeps: it stands still.
                 replica.execute_command("REPLICAOF", "127.0.0.1", link.target_port)
-                _poll(partial(_is_up, replica), "up")
+                _poll(partial(_is_in_touch, replica), "the replica is in touch")
                 if replica is first:
                     replica.execute_command("REPLICAOF", "NO", "ONE")
             while first.info("replication")["master_repl_offset"] <= before["master_repl_offset"]:
@@ -274,11 +274,11 @@ async def _shows(node: OwnServer, what: bytes) -> None:
 
 @contextlib.contextmanager
 def _blocking(url: str) -> Generator[Any]:
-    with Redis.from_url(url) as client:
+    with cast("Any", Redis).from_url(url) as client:
         yield client
 
 
-def _is_up(replica: Any) -> bool:
+def _is_in_touch(replica: Any) -> bool:
     return bool(replica.info("replication")["master_link_status"] == "up")
 
 
