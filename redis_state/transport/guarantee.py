@@ -179,7 +179,7 @@ class Guarantee:
             raise BackendUnavailable(address, "the server has not written its first file yet")
 
     async def _is_kept(self, connection: RedisConnection, address: str) -> bool | None:
-        """Return whether a server that writes its file anew keeps what comes meanwhile.
+        """Return whether a server that rewrites its file keeps what comes meanwhile.
 
         A replica that was just promoted may have an older file, of another history. WAITAOF knows.
         None if the server has not got it: then one that was never a replica is believed.
