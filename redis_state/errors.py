@@ -111,7 +111,8 @@ class InvalidDecision(CallerError, ValueError):
         broken = "; ".join(f"{path}: {rule}" for path, rule in errors)
         super().__init__(f"the value does not fit the form: {broken}")
         self.errors: list[tuple[str, str]] = list(errors)
-        self.path, self.rule = self.errors[0]
+        self.path: str = self.errors[0][0]
+        self.rule: str = self.errors[0][1]
 
 
 class SteeringValidationError(CallerError, ValueError):

@@ -26,7 +26,10 @@ for i, payload in ipairs(payloads) do
   local key = redis.call('HGET', keys.owners, 'held:' .. task)
   ended = ended + claim_end(keys, task, claimed)
   if again_ms then
-    if key then redis.call('HSET', keys.owners, 'later:' .. id, key) end
+    if key then
+      redis.call('HSET', keys.owners, 'later:' .. id, key)
+      lives(keys.owners, life_ms + again_ms)
+    end
     redis.call('ZADD', keys.queue, 'NX', string.format('%.0f', now + again_ms), id)
     lives(keys.queue, life_ms + again_ms)
   elseif not redis.call('ZSCORE', keys.queue, id) then

@@ -479,7 +479,7 @@ class TaskClient(TaskOperations, ClientMessaging):
         if at is not None and getattr(given, "tzinfo", None) is None:
             raise InvalidField("at", "needs a datetime with a time zone")
         now_ms = ms_of(await self.store.transport.commands.time())
-        due_ms = now_ms + ms(given) if at is None else round(given.timestamp() * 1000)
+        due_ms: int = now_ms + ms(given) if at is None else round(at.timestamp() * 1000)
         # A time that has passed is now; a negative delay is a mistake.
         if due_ms - now_ms > ms(LONGEST_DELAY) or (delay is not None and delay < timedelta(0)):
             raise InvalidField("at" if delay is None else "delay", "is below 0 or above ten years")

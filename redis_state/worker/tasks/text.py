@@ -50,7 +50,7 @@ class Texts:
         self.store = store
         self.started = started
         self.inbox = inbox
-        self.keys = store.tasks.keys(started.state.session_id, started.state.task_id)
+        self.keys: TaskKeys = store.tasks.keys(started.state.session_id, started.state.task_id)
         self._known: dict[str, tuple[str, int, bool]] = {
             entry: (str(note[0]), int(note[1]), bool(note[2]))
             for entry, note in started.journal.items()

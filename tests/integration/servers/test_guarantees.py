@@ -526,7 +526,7 @@ async def test_a_promoted_replica_with_an_older_file_is_waited_for(
 
 
 @pytest.mark.server
-async def test_a_server_that_writes_its_file_anew_is_not_waited_for() -> None:
+async def test_a_server_that_rewrites_its_file_is_not_waited_for() -> None:
     async with (
         server(*ALWAYS) as url,
         RedisStateStore(make_settings(url)) as store,
