@@ -27,7 +27,8 @@ def sweeper_of(store: RedisStateStore, **options: Any) -> Sweeper:
     """Make a sweeper on the test's queue. Its patience is 100 ms."""
     queue = Queue(store, name=queue_of(store.settings))
     _queues.append(queue)
-    return Sweeper(store, queue, **({"lease_ms": 400} | options))
+    chosen: dict[str, Any] = {"lease_ms": 400, **options}
+    return Sweeper(store, queue, **chosen)
 
 
 def claims_of(store: RedisStateStore) -> str:

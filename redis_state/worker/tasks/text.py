@@ -30,7 +30,7 @@ from typing import Any, Final, Self, cast
 from redis_state import limits
 from redis_state.errors import InvalidField, RedisStateError
 from redis_state.models import StateUpdate, UpdateType
-from redis_state.scripts import LaneState
+from redis_state.scripts import LaneState, TaskKeys
 from redis_state.serialization import codec
 from redis_state.store import RedisStateStore
 from redis_state.worker.tasks.inbox import Inbox

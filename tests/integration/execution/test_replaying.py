@@ -236,6 +236,7 @@ async def test_without_a_handler_a_task_does_not_go_on(store: RedisStateStore) -
     assert (report.verdict.value, report.why) == ("diverges", "there is no such handler")
 
 
+@pytest.mark.role("any", why="it lists the keys")
 async def test_a_replay_changes_nothing_in_the_store(store: RedisStateStore) -> None:
     async def handler(ctx: TaskContext) -> None:
         ctx.on_failure(print, name="undo")

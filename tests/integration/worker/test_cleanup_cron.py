@@ -131,6 +131,7 @@ async def test_arqs_own_worker_can_clean_up(settings: Settings, tasks: TaskState
     assert await tasks.count_tasks() == TaskCounts(1, 0)
 
 
+@pytest.mark.role("any", why="arq's own queue needs more")
 async def test_a_worker_that_does_not_know_a_cron_job_goes_on(
     store: RedisStateStore, settings: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:

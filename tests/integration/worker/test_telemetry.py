@@ -219,6 +219,7 @@ async def test_spans_that_break_are_logged_once_and_harm_no_task(
     provider.add_span_processor(_Broken(where))
     monkeypatch.setattr(telemetry, "_reported", set[str]())
     monkeypatch.setattr(trace, "get_tracer", provider.get_tracer)
+    monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
     async with pool(store, {"steps": steps}) as client:
         task = await client.submit("steps", session_id=SESSION)
         await client.approve(await open_token(store, task))

@@ -56,7 +56,7 @@ async def send(
     return await scripts.send_message(
         task_keys(keys),
         {"status": b"PENDING"},
-        live="live",
+        live=keys.updates("live").channel,
         covered=covered,
         box=box,
         message_id=message,
