@@ -18,7 +18,7 @@ from redis_state.errors import InvalidField
 if TYPE_CHECKING:
     from redis_state.worker.queue.limits import QueueInfo, Rate
 
-queues = typer.Typer(
+queues: typer.Typer = typer.Typer(
     name="queues",
     help="Show queues; pause, resume and limit them. Every change holds for all workers at once.",
     invoke_without_command=True,

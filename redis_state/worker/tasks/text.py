@@ -126,7 +126,7 @@ class TextWriter:
         self._swallows = swallows
         self._written: list[str] = []
         self._waiting: deque[str] = deque()
-        self._waiting_bytes = 0
+        self._waiting_bytes: int = 0
         self._part = 0
         self._generation = ""
         self._resets = False
