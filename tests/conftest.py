@@ -25,6 +25,7 @@ from tests.support.hosts import KINDS, Host, open_host
 from tests.support.processes import children, forkserver
 from tests.support.servers.choice import Admin, TestServer, describe, start_server
 from tests.support.servers.faults import run_server, short_directory
+from tests.support.servers.ports import free_port
 
 # `make fuzz` looks for what nobody has thought of. All other runs are the same for everybody: what
 # decides a test is in the checkout, not in the examples or the order that one run happens to draw.
@@ -150,6 +151,12 @@ def suite_server() -> Iterator[TestServer]:
         yield started
     finally:
         started.stop()
+
+
+@pytest.fixture(scope="session")
+def unused_tcp_port_factory() -> Callable[[], int]:
+    """Give ports that no outgoing connection takes, which those of pytest-asyncio may be."""
+    return free_port
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-pytest.importorskip("cronsim", reason="needs the worker extra")
+pytest.importorskip("arq", reason="needs the worker extra")
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
 import subprocess
 from collections.abc import AsyncIterator, Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -23,18 +21,7 @@ from tests.support.processes import children
 from tests.support.script_samples import CALLS
 from tests.support.scripts import append, ask, rows_of
 from tests.support.servers.choice import on_path, wheel_binary
-
-
-def free_port() -> int:
-    """Find a free port whose bus port, 10000 higher, is free too."""
-    while True:
-        with socket.socket() as found, socket.socket() as bus:
-            found.bind(("127.0.0.1", 0))
-            port: int = found.getsockname()[1]
-            if port < 55_000:
-                with suppress(OSError):
-                    bus.bind(("127.0.0.1", port + 10_000))
-                    return port
+from tests.support.servers.ports import free_port
 
 
 @pytest.fixture(scope="session")

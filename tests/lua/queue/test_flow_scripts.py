@@ -69,21 +69,22 @@ async def test_keys_take_turns_and_none_has_more_than_its_limit(
     scripts: Scripts, keys: Keys
 ) -> None:
     for key, many in (("a", 20), ("b", 2), ("c", 1)):
+        # Jobs of the same millisecond have the order of their names.
         for number in range(many):
-            await put(scripts, keys, f"{key}{number}", key)
+            await put(scripts, keys, f"{key}{number:02}", key)
     await limit(scripts, keys, per_key="2")
     claimed = await claim(scripts, keys, 3)
-    assert list(claimed) == ["a0", "b0", "c0"]
+    assert list(claimed) == ["a00", "b00", "c00"]
     claimed |= await claim(scripts, keys)
     assert Counter(task[0] for task in claimed) == {"a": 2, "b": 2, "c": 1}
     assert await claim(scripts, keys) == {}
-    await end(scripts, keys, "b0", claimed["b0"])
+    await end(scripts, keys, "b00", claimed["b00"])
     assert await claim(scripts, keys) == {}
-    await end(scripts, keys, "a0", claimed["a0"])
-    assert list(await claim(scripts, keys)) == ["a2"]
+    await end(scripts, keys, "a00", claimed["a00"])
+    assert list(await claim(scripts, keys)) == ["a02"]
     # One key may have more than the others, at once.
     await limit(scripts, keys, limit_for_a="4")
-    assert list(await claim(scripts, keys)) == ["a3", "a4"]
+    assert list(await claim(scripts, keys)) == ["a03", "a04"]
     await limit(scripts, keys, limit_for_a="", per_key="")
     assert len(await claim(scripts, keys)) == 15
 

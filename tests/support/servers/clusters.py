@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import socket
 import subprocess
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import ExitStack, asynccontextmanager, suppress
@@ -20,25 +19,11 @@ from redis_state.testing import eventually
 from redis_state.transport.cluster.slots import SLOTS, slot_of
 from tests.support.processes import children
 from tests.support.servers.faults import own_binary, short_directory
+from tests.support.servers.ports import free_port
 
 _PATIENCE_S = 60
 # With replicas a lost primary is to be replaced soon. Without, a busy machine must not seem lost.
 _NODE_TIMEOUT_MS, _PATIENT_TIMEOUT_MS = 2_000, 15_000
-
-
-def free_ports(count: int) -> list[int]:
-    """Find free ports whose bus ports, 10000 higher, are free too."""
-    with ExitStack() as bound:
-        found: list[int] = []
-        while len(found) < count:
-            here, bus = (bound.enter_context(socket.socket()) for _ in range(2))
-            here.bind(("127.0.0.1", 0))
-            port: int = here.getsockname()[1]
-            if port < 55_000:
-                with suppress(OSError):
-                    bus.bind(("127.0.0.1", port + 10_000))
-                    found.append(port)
-        return found
 
 
 class Cluster:
@@ -76,7 +61,7 @@ class Cluster:
 
     async def start(self) -> None:
         """Start all nodes; return when each knows each, and every slot has a node."""
-        self.ports = free_ports(self._wanted)
+        self.ports = [free_port() for _ in range(self._wanted)]
         for port in self.ports:
             self.start_node(port)
         for port in self.ports:
