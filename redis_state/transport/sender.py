@@ -573,7 +573,8 @@ class Sender(CallSender):
             call.fail(self._outcome(call, f"answered, but {self._confirming.reason}"))
         for call in self._inflight:
             if call.deadline <= now:
-                call.fail(self._outcome(call, "sent, not answered by the deadline"))
+                before = f"sent, the reply lost; then: {self._trouble}; " if call.lost else ""
+                call.fail(self._outcome(call, before + "sent, not answered by the deadline"))
         for call in (*self._again, *self._queue):
             if call.deadline <= now:
                 before = "sent, the reply lost; then: " if call.sent else ""
