@@ -407,11 +407,11 @@ class Keys:
         return f"{self.namespace}:v1:{{{scope}}}:token:{digest}"
 
     def pauses(self, session_id: str) -> str:
-        """zset: key of a token -> expiry in ms: a session's open pauses. Like the last."""
+        """zset: digest of a token -> expiry in ms: a session's open pauses. Like the last."""
         return self._key("session_id", session_id, "pauses")
 
     def open_pauses(self) -> str:
-        """zset: key of a token -> expiry in us: all open pauses. As long as the last."""
+        """zset: key of a token -> expiry in us: all open pauses. As long as their tokens."""
         return f"{self.namespace}:v1:{{pauses}}:open-pauses"
 
     def pause(self, token: str) -> str:
