@@ -29,6 +29,7 @@ from redis_state.scripts.stores.messages import MessageScripts
 from redis_state.scripts.stores.schedules import ScheduleScripts
 from redis_state.scripts.stores.snapshots import SnapshotKeys, SnapshotScripts
 from redis_state.scripts.stores.tasks import TaskScripts
+from redis_state.scripts.stores.turns import KnownTask, KnownTasks, TurnScripts
 from redis_state.scripts.values import (
     NO_LANE,
     Announcement,
@@ -63,6 +64,7 @@ class Scripts(
     ScheduleScripts,
     CopyScripts,
     IndexScripts,
+    TurnScripts,
 ):
     """The scripts, run through one transport."""
 
@@ -78,6 +80,8 @@ __all__ = [
     "Fence",
     "GroupKeys",
     "IndexedTask",
+    "KnownTask",
+    "KnownTasks",
     "LaneState",
     "LogLimits",
     "PatchKeys",

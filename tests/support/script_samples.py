@@ -10,6 +10,8 @@ from redis_state.scripts import (
     EndedJobs,
     Fence,
     IndexedTask,
+    KnownTask,
+    KnownTasks,
     LaneState,
     Reply,
     Scripts,
@@ -203,7 +205,39 @@ def _fork(scripts: Scripts, keys: Keys) -> Awaitable[Reply]:
     )
 
 
+def _create_in_turn(scripts: Scripts, keys: Keys) -> Awaitable[Reply]:
+    other = task_keys(keys, SESSION, "other")
+    known = KnownTask(other, keys.updates(SESSION).topic_rows("other"), b"u", b"[]")
+    return scripts.create_turn_task(
+        task_keys(keys, SESSION),
+        {"status": b"PENDING"},
+        steering=keys.steering(SESSION),
+        announcement=saying(keys, "made", session=SESSION),
+        children=keys.children(SESSION, "t"),
+        turn=keys.turn(SESSION),
+        line=KnownTasks([known]),
+        write="w",
+        ttl_ms=HOUR,
+        before=1,
+        policy="replace",
+        delay_ms=0,
+        earlier_ms=0,
+        life_ms=HOUR,
+        ended_ms=HOUR,
+        cancelled={"status": b"CANCELLED"},
+    )
+
+
 CALLS: dict[str, Call] = {
+    "create_turn_task": _create_in_turn,
+    "keep_turn": lambda scripts, keys: scripts.keep_turn(
+        task=keys.task(SESSION, "t"),
+        turn=keys.turn(SESSION),
+        task_id="\ud800",
+        place_ms=1,
+        life_ms=HOUR,
+    ),
+    "settle_turn": lambda scripts, keys: scripts.settle_turn(task=keys.task(SESSION, "t"), order=1),
     "retry_task": _retry,
     "fork_task": _fork,
     "set_attributes": lambda scripts, keys: scripts.set_attributes(

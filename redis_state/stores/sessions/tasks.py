@@ -184,6 +184,10 @@ class TaskStore:
             watch = WatchList(self._base.scripts, self._base.keys)
             await watch.put(watch_entry(session_id, task_id), delay_ms=0, sooner=True)
 
+    async def clear_turn(self, session_id: str) -> None:
+        """Delete the line of a session's tasks that run in turn. Its tasks are gone by then."""
+        await self._base.scripts.unlink(self._base.keys.turn(session_id))
+
     def read(self, session_id: str, task_id: str, record: Stored) -> TaskState:
         """Build a task from its record. Errors: ValueError, KeyError and their like."""
         fields = record.fields
