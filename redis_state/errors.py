@@ -14,7 +14,7 @@
     │   │   ├── VersionConflict        another write came first
     │   │   │   └── SessionConflict        the same, for an agent's session
     │   │   ├── SessionBusy            another caller executes the session
-    │   │   ├── TaskInProgress         a task of the session is unfinished, and a new one may not wait
+    │   │   ├── TaskInProgress         a task of the session is unfinished, and rejects another
     │   │   ├── LeaseLost              the epoch is no longer the current one
     │   │   ├── TokenResolved          the token is already resolved: by whom, when and how
     │   │   ├── AlreadyVoted           the actor has voted otherwise: when and which way

@@ -21,6 +21,7 @@ from redis_state.scripts.stores.a2a import A2AScripts
 from redis_state.scripts.stores.agents import AgentScripts
 from redis_state.scripts.stores.children import ChildrenScripts
 from redis_state.scripts.stores.contexts import ContextScripts, PatchKeys
+from redis_state.scripts.stores.gatherings import GatheringKeys, GatheringScripts
 from redis_state.scripts.stores.groups import GroupKeys, GroupScripts
 from redis_state.scripts.stores.index import IndexedTask, IndexScripts
 from redis_state.scripts.stores.jobs import JobScripts
@@ -65,6 +66,7 @@ class Scripts(
     CopyScripts,
     IndexScripts,
     TurnScripts,
+    GatheringScripts,
 ):
     """The scripts, run through one transport."""
 
@@ -78,6 +80,7 @@ __all__ = [
     "EndedJob",
     "EndedJobs",
     "Fence",
+    "GatheringKeys",
     "GroupKeys",
     "IndexedTask",
     "KnownTask",

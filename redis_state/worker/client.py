@@ -29,10 +29,11 @@ from redis_state.stores.base import ms
 from redis_state.stores.sessions.session_log import Entry
 from redis_state.transport.clock import ms_of
 from redis_state.transport.keys import is_pause_id, token_digest
+from redis_state.worker.client_gathering import ClientGathering
 from redis_state.worker.client_messaging import ClientMessaging
 from redis_state.worker.observe import tracing as telemetry
 from redis_state.worker.observe.registry import WorkerInfo, WorkerRegistry
-from redis_state.worker.operations import TaskOperations, check_id
+from redis_state.worker.operations import check_id
 from redis_state.worker.queue.control import Queues
 from redis_state.worker.queue.job import Job
 from redis_state.worker.queue.limits import flow_key
@@ -66,7 +67,7 @@ _LOOK_EVERY_S = 5.0
 LONGEST_DELAY = timedelta(days=3653)
 
 
-class TaskClient(TaskOperations, ClientMessaging):
+class TaskClient(ClientGathering, ClientMessaging):
     """Submit, steer, decide, cancel and watch tasks, from any process.
 
     ``queue`` is the queue of its tasks, else ``tasks``, as with workers. ``schedules`` are tasks

@@ -133,6 +133,17 @@ class Queue:
         name = job.id_under(self._keys.jobs_tag)
         await self._scripts.move_job(self.keys(job.queue), id=name, earlier_ms=earlier_ms)
 
+    async def defer(self, job: Job, *, sooner: bool) -> None:
+        """Move a job that waits for its time to another one: only sooner, or only later.
+
+        Errors: BackendUnavailable.
+        """
+        at_ms = job.at_ms or 0
+        if sooner:
+            at_ms -= seniority_ms(job.priority)
+        name = job.id_under(self._keys.jobs_tag)
+        await self._scripts.defer_job(self.keys(job.queue), id=name, at_ms=at_ms, sooner=sooner)
+
     async def backlog(self, queue: str | None = None) -> Backlog:
         """Return what waits and what is claimed. A priority counts as having waited longer.
 

@@ -27,6 +27,7 @@ from redis_state.store import RedisStateStore
 from redis_state.stores.sessions.task_status import IN_TURN
 from redis_state.stores.task_index import attributes_of
 from redis_state.worker.queue.limits import flow_key
+from redis_state.worker.tasks.inputs import read_input
 from redis_state.worker.tasks.journal import Journals, StepNote, joined_child, part_name, steps_of
 from redis_state.worker.tasks.links import write_link
 from redis_state.worker.tasks.moves import new_fields, status_update
@@ -100,7 +101,7 @@ class Copies:
                 state=self._store.tasks.read(session_id, task_id, record),
                 record=record,
                 handler=job["handler"],
-                task_input=job["input"],
+                task_input=read_input(record.fields, job),
                 queue=record.fields.get("queue", b"").decode("utf-8", "surrogatepass") or None,
                 attributes=attributes_of(record.fields),
             )

@@ -56,6 +56,7 @@ from redis_state.worker.guards import BudgetMeter
 from redis_state.worker.observe.tracing import carried
 from redis_state.worker.recovery.dead_letters import note_dead
 from redis_state.worker.tasks.call_order import CallOrder
+from redis_state.worker.tasks.inputs import read_input
 from redis_state.worker.tasks.journal import Journals, steps_of
 from redis_state.worker.tasks.moves import (
     announcement,
@@ -271,7 +272,7 @@ class TaskTransitions:
             delay_ms *= 2
         if known and reply.word is ReplyCode.OK:
             await self._replace_in_index(new)
-        if reply.word is ReplyCode.TAKEN:
+        if reply.word in (ReplyCode.TAKEN, ReplyCode.HELD, ReplyCode.AGAIN):
             # It was not written. A sweeper takes its entry out.
             self._index.drop(entry, stamp=new.stamp)
         return reply
@@ -545,7 +546,7 @@ class TaskTransitions:
             held=held,
             state=self._store.tasks.read(session_id, task_id, record),
             handler=job["handler"],
-            input=job["input"],
+            input=read_input(record.fields, job),
             attempts=found.attempts,
             inbox=record.fields.get("inbox", b"").decode() or None,
             journal=journal,
