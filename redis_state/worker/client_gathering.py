@@ -154,7 +154,7 @@ class ClientGathering(TaskOperations):
                 await self._queue.put(job)
 
     async def _set_due(self, gathered: Gathered) -> None:
-        """Have the queue give the task when it is due; queue it if the queue has lost it."""
+        """Move the job to when the task is due; queue it if the queue has lost it."""
         moves = gathered.full or gathered.kind is Gathers.DEBOUNCE
         if gathered.due_ms and not moves:
             return

@@ -163,8 +163,6 @@ def batched(
     after_ms = _wait_ms("after", after)
     if limits.count("most", most) > MOST_ITEMS:
         raise InvalidField("most", f"is above {MOST_ITEMS}")
-    if item_id is not None and not (isinstance(item_id, str) and 0 < len(item_id) <= _LONGEST_ID):
-        raise InvalidField("item_id", f"text of 1 to {_LONGEST_ID} signs is needed")
     return Gathered(
         store,
         Gathers.BATCH,
@@ -172,7 +170,7 @@ def batched(
         _handler(handler),
         _key(key),
         _item("item", item),
-        item_id or new_id(),
+        new_id() if item_id is None else _item_id(item_id),
         after_ms,
         after_ms,
         most,
@@ -228,6 +226,12 @@ def _handler(value: Any) -> str:
 def _key(value: Any) -> str:
     if not isinstance(value, str):
         raise InvalidField("key", f"text is needed, not {type(value).__name__}")
+    return value
+
+
+def _item_id(value: Any) -> str:
+    if not isinstance(value, str) or not 0 < len(value) <= _LONGEST_ID:
+        raise InvalidField("item_id", f"text of 1 to {_LONGEST_ID} signs is needed")
     return value
 
 

@@ -57,8 +57,8 @@ async def client(store: RedisStateStore) -> AsyncIterator[TaskClient]:
 
 async def submit(client: TaskClient, name: str, policy: Any = None, **options: Any) -> str:
     handler = options.pop("handler", "work")
-    options = {"session_id": SESSION, "task_id": name, "in_turn": True} | options
-    return await client.submit(handler, name, on_busy=policy, **options)
+    chosen: dict[str, Any] = {"session_id": SESSION, "task_id": name, "in_turn": True} | options
+    return await client.submit(handler, name, on_busy=policy, **chosen)
 
 
 async def status(client: TaskClient, *names: str) -> list[str]:

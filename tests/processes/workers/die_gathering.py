@@ -78,9 +78,8 @@ class Case:
             if self.phase in _BURSTS:
                 problems += [] if given[-1:] == items[-1:] and len(given) <= 2 else [f"{given}"]
             else:
-                problems += (
-                    [] if functools.reduce(operator.iadd, given, []) == items else [f"{given}"]
-                )
+                every = [item for batch in given for item in batch]
+                problems += [] if every == items else [f"{given}"]
             return problems + [f"no lifetime: {key}" for key in await leaked_keys(self.settings)]
 
     async def _add(self, client: TaskClient, number: int) -> None:

@@ -73,7 +73,7 @@ class Case:
 
             async def found() -> tuple[str | None, ...]:
                 states = [await client.get(SESSION, name) for name in ("paused", "waiting", "new")]
-                return tuple(state and state.status.value for state in states)
+                return tuple(None if state is None else state.status.value for state in states)
 
             async def right() -> bool:
                 return await found() == wanted
