@@ -30,6 +30,7 @@ from redis_state.worker.tasks.snapshots import FullSnapshot, StepSnapshot
 from redis_state.worker.tasks.steps import StepPolicy
 from redis_state.worker.tasks.stream import TaskView
 from redis_state.worker.tasks.text import ShownText, TextReader, TextWriter
+from redis_state.worker.tasks.turns import OnBusy
 from redis_state.worker.tasks.values import PublishedValue
 from redis_state.worker.worker import AgentWorker
 
@@ -52,6 +53,7 @@ __all__ = [
     "Handler",
     "KeyLimits",
     "Occurrence",
+    "OnBusy",
     "OpenPause",
     "Pause",
     "PublishedValue",
