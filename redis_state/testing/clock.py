@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from redis_state.models import TaskStatus
-from redis_state.scripts import raw
 from redis_state.serialization import codec
 from redis_state.settings import Settings
 from redis_state.store import RedisStateStore
@@ -92,7 +91,7 @@ class Agenda:
         for server in await self._store.transport.each_primary():
             async for page in server.scan_all(f"{self._keys.namespace}:*"):
                 for key in page:
-                    name = key.decode()
+                    name = key.decode("utf-8", "surrogatepass")
                     if not name.startswith(workers):
                         yield name
 
@@ -101,8 +100,15 @@ class Agenda:
         thing = codec.decode(entry)
         if pause_of(thing) is not None:
             moment.at(inspected_ms, "an escalation")
-            return
-        _, session_id, task_id = thing
+        match thing:
+            case ["task", str(session_id), str(task_id)]:
+                await self._take_in_task(moment, session_id, task_id, inspected_ms)
+            case _:
+                pass
+
+    async def _take_in_task(
+        self, moment: Moment, session_id: str, task_id: str, inspected_ms: float
+    ) -> None:
         found = await self._store.tasks.look(session_id, task_id)
         if found is None or not found.ours or found.status.is_terminal:
             return
@@ -126,7 +132,7 @@ class Agenda:
         if child:
             return None
         if token:
-            until = await self._commands.hget(raw(token.decode()), "expires")
+            until = await self._commands.hget(token, "expires")
         return int(until) if until else None
 
     async def _read_queue(self, moment: Moment, name: str) -> None:

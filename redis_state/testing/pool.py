@@ -22,12 +22,12 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta
 from time import monotonic
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import stamina
 from pydantic import SecretStr
@@ -38,6 +38,7 @@ from redis_state.errors import InvalidField
 from redis_state.settings import Settings
 from redis_state.store import RedisStateStore
 from redis_state.stores.base import ms
+from redis_state.testing import leaked_keys
 from redis_state.testing.clock import Agenda, ClockSettings, Moment
 from redis_state.transport.movable_clock import TEST_CLOCK
 from redis_state.worker import AgentWorker, TaskClient
@@ -47,9 +48,9 @@ from redis_state.worker.recovery.sweeper import Sweeper
 from redis_state.worker.run import Handler
 from redis_state.worker.schedules.runner import ScheduleRunner
 
-__all__ = ["ClockSettings", "Pool"]
+__all__ = ["ClockSettings", "Pool", "open_pools"]
 
-# Half of what a test of a second or less has.
+# A worker's own would be added to each stop of the clock.
 _POLL_S = 0.005
 _SWEEP_S = 0.25
 _LOOK_S = 0.002
@@ -227,6 +228,34 @@ class Pool:
         for task in self._running:
             task.cancel()
         await asyncio.wait(self._running)
+
+
+class OpenPool(Protocol):
+    """Open a pool, until the end of the test."""
+
+    async def __call__(
+        self, worker: AgentWorker | Mapping[str, Handler], *, patience_s: float = 5.0
+    ) -> Pool:
+        """Open it. See `Pool`."""
+        ...
+
+
+@asynccontextmanager
+async def open_pools(url: str) -> AsyncGenerator[OpenPool]:
+    """Give what opens pools on a server, and check that no key of them would stay for ever."""
+    pools: list[Pool] = []
+    async with AsyncExitStack() as stack:
+
+        async def opened(
+            worker: AgentWorker | Mapping[str, Handler], *, patience_s: float = 5.0
+        ) -> Pool:
+            pool = await stack.enter_async_context(Pool(worker, url=url, patience_s=patience_s))
+            pools.append(pool)
+            return pool
+
+        yield opened
+    for pool in pools:
+        assert not await leaked_keys(pool.settings), "keys without a lifetime"
 
 
 def _clock_settings(given: Settings | None, url: str) -> ClockSettings:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -18,8 +17,8 @@ pytest.importorskip("arq", reason="needs the worker extra")
 from redis_state.embedded import server as embedded
 from redis_state.errors import ConfigError, InvalidField, ReceiveTimeout, TaskFailed
 from redis_state.models import TaskStatus
-from redis_state.testing import eventually, leaked_keys
-from redis_state.testing.pool import Pool
+from redis_state.testing import eventually
+from redis_state.testing.pool import OpenPool, Pool, open_pools
 from redis_state.worker import (
     AgentWorker,
     Escalate,
@@ -29,13 +28,12 @@ from redis_state.worker import (
     TaskContext,
     retried,
 )
-from redis_state.worker.run import Handler
+from redis_state.worker.heartbeat import Heartbeat
 from redis_state.worker.schedules.model import Overlap
 
 pytestmark = pytest.mark.worker
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
-OpenPool = Callable[..., Any]
 
 
 def _binaries() -> list[Any]:
@@ -55,19 +53,11 @@ def _binaries() -> list[Any]:
 async def open_pool(request: pytest.FixtureRequest) -> AsyncIterator[OpenPool]:
     """Give what opens pools on a server of each kind, and check what they leave."""
     server = await asyncio.to_thread(partial(embedded.start_embedded, None, binary=request.param))
-    async with AsyncExitStack() as stack:
-        stack.push_async_callback(asyncio.to_thread, server.stop)
-
-        async def opened(worker: AgentWorker | Mapping[str, Handler], **options: Any) -> Pool:
-            pool = Pool(worker, url=server.url, **options)
-            pool = await stack.enter_async_context(pool)
-            pools.append(pool)
-            return pool
-
-        pools: list[Pool] = []
-        yield opened
-        for pool in pools:
-            assert await leaked_keys(pool.settings) == []
+    try:
+        async with open_pools(server.url) as opened:
+            yield opened
+    finally:
+        await asyncio.to_thread(server.stop)
 
 
 class Noting:
@@ -102,6 +92,19 @@ async def test_a_sleep_of_days_ends_when_they_are_skipped_and_not_before(
     assert (await pool.client.get("s", task)).status is TaskStatus.PAUSED
     await pool.skip(HOUR)
     assert await pool.client.result("s", task) == "reminded ann"
+
+
+async def test_ids_and_names_may_be_odd(open_pool: OpenPool) -> None:
+    session, name = "a{b}:*?[c]\n\\' \ud800", "n{a}:*'\ud800"
+
+    async def work(ctx: TaskContext) -> str:
+        await ctx.sleep(DAY, name=name)
+        return "slept"
+
+    pool = await open_pool({"work": work})
+    task = await pool.client.submit("work", None, session_id=session, task_id=name, key="k:*{}")
+    await pool.skip(DAY)
+    assert await pool.client.result(session, task) == "slept"
 
 
 async def test_a_loop_of_sleeps_ends_in_one_skip_and_stops_at_each(open_pool: OpenPool) -> None:
@@ -354,8 +357,9 @@ async def test_what_is_kept_ages_with_the_clock(open_pool: OpenPool) -> None:
     assert await pool.result("t", long_task) == "done"
 
 
+@pytest.mark.parametrize("heartbeat", ["loop", "thread"])
 async def test_a_running_handler_keeps_its_lease_while_time_is_skipped(
-    open_pool: OpenPool,
+    open_pool: OpenPool, heartbeat: Heartbeat
 ) -> None:
     opened, begun = asyncio.Event(), list[str]()
 
@@ -369,7 +373,7 @@ async def test_a_running_handler_keeps_its_lease_while_time_is_skipped(
         return "slept"
 
     handlers = {"block": block, "nap": nap}
-    pool = await open_pool(AgentWorker(handlers, lease_s=5), patience_s=0.1)
+    pool = await open_pool(AgentWorker(handlers, lease_s=5, heartbeat=heartbeat), patience_s=0.1)
     # Another worker of the namespace, which sweeps by itself as one of another process does.
     other = asyncio.create_task(
         AgentWorker(handlers, pool.settings, lease_s=5).serve(handle_signals=False)
