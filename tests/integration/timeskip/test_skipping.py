@@ -89,7 +89,9 @@ async def test_a_sleep_of_days_ends_when_they_are_skipped_and_not_before(
     pool = await open_pool({"remind": remind})
     task = await pool.client.submit("remind", "ann", session_id="s")
     await pool.skip(timedelta(days=2, hours=23))
-    assert (await pool.client.get("s", task)).status is TaskStatus.PAUSED
+    state = await pool.client.get("s", task)
+    assert state is not None
+    assert state.status is TaskStatus.PAUSED
     await pool.skip(HOUR)
     assert await pool.client.result("s", task) == "reminded ann"
 
@@ -162,7 +164,7 @@ async def test_a_pause_ends_at_its_deadline_unless_it_was_decided(
     await pool.skip(timedelta(days=6))
     (pause,) = await pool.client.pauses()
     if approved:
-        await pool.client.approve(pause.pause_id, actor="ann")
+        await pool.client.approve(pause.pause_id or "", actor="ann")
     await pool.skip(timedelta(days=1, minutes=1))
     ended = await pool.client.result("s", task)
     assert ended == ("True by ann" if approved else "False by timeout")
