@@ -14,6 +14,7 @@ import pytest
 if TYPE_CHECKING:
     from redis_state import RedisStateStore
     from redis_state.embedded.server import EmbeddedServer
+    from redis_state.testing.pool import OpenPool
 
 _async_fixture: Callable[[Any], Any]
 try:
@@ -39,3 +40,12 @@ async def redis_state_store(redis_state_server: EmbeddedServer) -> AsyncGenerato
 
     async with open_store(redis_state_server.url) as store:
         yield store
+
+
+@_async_fixture
+async def redis_state_pool(redis_state_server: EmbeddedServer) -> AsyncGenerator[OpenPool]:
+    """Give what opens pools whose time the test skips, each with a namespace of its own."""
+    from redis_state.testing.pool import open_pools  # noqa: PLC0415 - see above
+
+    async with open_pools(redis_state_server.url) as open_pool:
+        yield open_pool

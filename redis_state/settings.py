@@ -141,6 +141,11 @@ class Settings(BaseSettings):
     kv_tombstone_ttl: _Lifetime = _DAY
     """How long the mark of a deleted key-value entry is kept."""
 
+    @property
+    def has_test_clock(self) -> bool:
+        """Whether tests move the namespace's clock on: only with `redis_state.testing`'s own."""
+        return False
+
     @field_validator("*", mode="before")
     @classmethod
     def _is_no_truth(cls, value: Any, info: ValidationInfo) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from redis_state.scripts.loader import SCRIPTS
 from redis_state.scripts.primitives.blobs import BlobScripts
+from redis_state.scripts.primitives.clocks import ClockScripts
 from redis_state.scripts.primitives.copies import CopyKeys, CopyScripts
 from redis_state.scripts.primitives.leases import LeaseScripts
 from redis_state.scripts.primitives.logs import LogScripts, TraceKeys
@@ -64,6 +65,7 @@ class Scripts(
     SnapshotScripts,
     ScheduleScripts,
     CopyScripts,
+    ClockScripts,
     IndexScripts,
     TurnScripts,
     GatheringScripts,

@@ -5,6 +5,18 @@ pytest finds the fixtures by itself where redis_state is installed, see `pytest_
     @pytest.mark.asyncio
     async def test_mine(redis_state_store): ...
 
+A worker and a client in the test, and time that the test skips, see `redis_state.testing.pool`::
+
+    async def remind(ctx: TaskContext) -> str:
+        await ctx.sleep(timedelta(days=3))
+        return f"reminded {ctx.input}"
+
+    async def test_ann_is_reminded() -> None:
+        async with Pool({"remind": remind}) as pool:
+            task = await pool.client.submit("remind", "ann", session_id="s")
+            await pool.skip(timedelta(days=3))
+            assert await pool.client.result("s", task) == "reminded ann"
+
 What a test's own processes use is here, and needs no pytest.
 """
 

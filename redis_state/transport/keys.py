@@ -612,6 +612,12 @@ class Keys:
         """
         return _watch_key(self.namespace, shard)
 
+    def test_clock(self) -> str:
+        """string: how far a test's clock is ahead of the server's, in ms. Only in namespaces of
+        tests. 400 days after a move.
+        """
+        return self._key("namespace", f"clock-{self.namespace}", "shift")
+
     def queue(self, queue: str) -> QueueKeys:
         """zset: job id -> when it is due, in ms; ``:claims`` zset: task -> when it was claimed, in
         ms; ``:flow`` hash: its limits, 400 days after a change or a job with a key; ``:keyed``,

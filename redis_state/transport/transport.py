@@ -19,7 +19,7 @@ from redis_state.transport.connections.locator import EmbeddedLocator, FixedServ
 from redis_state.transport.connections.login import login_of
 from redis_state.transport.connections.sentinel import Sentinels
 from redis_state.transport.guarantee import Guarantee
-from redis_state.transport.sender import Sender
+from redis_state.transport.movable_clock import sender_with_clock, shift_key_of
 from redis_state.transport.subscriber import Subscriber
 
 
@@ -51,6 +51,7 @@ class Transport:
     def __init__(self, settings: Settings) -> None:
         self.settings: Settings = settings
         self.address: Address = Address.parse(settings.url.get_secret_value())
+        self._sender = sender_with_clock(shift_key_of(settings, in_cluster=self.address.is_cluster))
         self._guarantee: Guarantee | None = Guarantee.of(settings)
         self._links: dict[asyncio.AbstractEventLoop, _Links] = {}
         self._lock = threading.Lock()
@@ -151,7 +152,7 @@ class Transport:
                 sentinels = Sentinels(address, connect_timeout_s=connect_s)
             locator = sentinels or self._locator(address)
             subscriber = Subscriber(locator, shown_as=shown_as, connect_timeout_s=connect_s)
-            sender = Sender(
+            sender = self._sender(
                 locator,
                 shown_as=shown_as,
                 call_timeout_s=call_s,

@@ -61,6 +61,8 @@ class WorkerConfig:
     guards: Sequence[Guard]
     crons: Sequence[CronJob] = ()
     schedules: bool = True
+    # Tests have a sweeper of their own, see `redis_state.testing.pool`.
+    sweeps: bool = True
 
     @property
     def heartbeat(self) -> Heartbeat:
@@ -136,7 +138,7 @@ class WorkerProcess:
 
     def _loops(self) -> dict[str, Loop]:
         """Return the background loops of a worker process. Each runs until it is cancelled."""
-        loops: dict[str, Loop] = {"sweeper": self._sweep}
+        loops: dict[str, Loop] = {"sweeper": self._sweep} if self._config.sweeps else {}
         if self._thread is None:
             loops["presence"] = self.worker_record.keep
         # arq's own runner has cron jobs of its own.

@@ -63,20 +63,22 @@ async def test_an_example_runs_as_it_stands(code: str, tmp_path: Path, *, fresh:
     assert "Warning" not in err.decode()
 
 
-def test_the_example_of_a_test_passes(tmp_path: Path) -> None:
+def test_the_examples_of_tests_pass(tmp_path: Path) -> None:
     pytest.importorskip("arq", reason="needs the worker extra")
     page = (ROOT / "docs" / "guides" / "testing.md").read_text(encoding="utf-8")
-    (code,) = re.findall(r"<!-- test: runs under pytest -->\n```python\n(.*?)```", page, re.DOTALL)
-    (tmp_path / "test_publish.py").write_text(code, encoding="utf-8")
+    found = re.findall(r"<!-- test: runs under pytest -->\n```python\n(.*?)```", page, re.DOTALL)
+    for number, code in enumerate(found):
+        (tmp_path / f"test_example_{number}.py").write_text(code, encoding="utf-8")
     ran = children.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_publish.py"],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
         capture_output=True,
         text=True,
         timeout=60,
         cwd=tmp_path,
         env={"PYTHONPATH": ":".join(filter(None, sys.path)), "PATH": "/usr/bin:/bin"},
     )
-    assert "1 passed" in ran.stdout, ran.stdout + ran.stderr
+    assert len(found) > 1
+    assert "3 passed" in ran.stdout, ran.stdout + ran.stderr
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)

@@ -656,6 +656,9 @@ CALLS: dict[str, Call] = {
     "take_rate": lambda scripts, keys: scripts.take_rate(
         keys.rates(), name="r", rate="1 1000", cost=1
     ),
+    "skip_time": lambda scripts, keys: scripts.skip_time(
+        keys.test_clock(), others=[f"{keys.test_clock()}:other"], until_ms=1
+    ),
     "watch_entry": lambda scripts, keys: scripts.watch_entry(
         keys.watch(0), entry=b"e", delay_ms=HOUR, stands="later"
     ),

@@ -33,6 +33,17 @@ async def ids(settings: Settings, *options: str) -> list[str]:
     return [one["task_id"] for one in found["tasks"]]
 
 
+async def test_a_task_of_a_busy_session_is_refused_and_replaced(settings: Settings) -> None:
+    busy = ("submit", "h", "-s", SESSION, "--queue", "nobodys")
+    assert (await cli(settings, *busy, "--in-turn", "--id", "a")).out == "a\n"
+    refused = await cli(settings, *busy, "--on-busy", "reject", "--id", "b")
+    assert (refused.status, refused.out) == (4, "")
+    assert "task 'a'" in refused.err
+    assert (await cli(settings, *busy, "--on-busy", "replace", "--id", "c")).out == "c\n"
+    assert await ids(settings, "--status", "cancelled") == ["a"]
+    assert (await cli(settings, *busy, "--on-busy", "wait")).status == 2
+
+
 async def test_a_task_is_submitted_found_and_run_again(
     served: TaskClient, settings: Settings
 ) -> None:

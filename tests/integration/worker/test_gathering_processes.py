@@ -48,6 +48,8 @@ async def test_items_of_processes_that_are_killed_are_in_one_batch_each(
             "name": f"p{number}",
             "items": _ITEMS,
             "most": _MOST,
+            # So short that starts close batches too, and not only their size.
+            "after_ms": 5,
         }
         for number in range(_PROCESSES)
     ]

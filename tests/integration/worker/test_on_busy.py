@@ -12,11 +12,11 @@ import pytest
 pytest.importorskip("arq", reason="needs the worker extra")
 
 from redis_state import RedisStateStore
-from redis_state.errors import InvalidField, TaskInProgress
+from redis_state.errors import InvalidField, LimitReached, TaskInProgress
 from redis_state.models import TaskStatus
 from redis_state.testing import eventually
 from redis_state.worker import OnBusy, TaskClient, TaskContext
-from tests.support.crash_states import sweeper_of
+from tests.support.crash_states import send, sweeper_of
 from tests.support.processes.pools import SESSION, becomes, client_of, pool, queue_of, updates_of
 
 pytestmark = pytest.mark.worker
@@ -226,6 +226,20 @@ async def test_ended_tasks_leave_the_line_and_a_lost_line_is_mended(
             return not await listed()
 
         await eventually(gone, "a sweeper takes them off")
+
+
+async def test_a_line_that_is_too_long_to_judge_is_refused(
+    store: RedisStateStore, client: TaskClient
+) -> None:
+    key = store.base.keys.turn(SESSION)
+    for number in range(1_001):
+        await send(store, "ZADD", key, number, f"t{number}")
+    await send(store, "PEXPIRE", key, 60_000)
+    for policy in ("reject", "interrupt", "replace"):
+        with pytest.raises(LimitReached) as full:
+            await submit(client, "a", policy)
+        assert full.value.limit == 1_000
+    assert await submit(client, "a") == "a"
 
 
 async def test_a_session_that_is_cleared_has_no_line(

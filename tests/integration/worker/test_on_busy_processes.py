@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from typing import Any
 
 import pytest
@@ -11,9 +12,11 @@ pytest.importorskip("arq", reason="needs the worker extra")
 import itertools
 
 from redis_state import RedisStateStore, Settings
-from redis_state.models import SteeringEventType, TaskStatus
+from redis_state.models import SteeringEventType, TaskStatus, UpdateType
+from redis_state.testing import eventually
 from redis_state.worker import OnBusy, TaskContext
 from tests.support.processes.pools import SESSION, becomes, client_of, pool, queue_of
+from tests.support.processes.worker_processes import has_begun, stop, worker_process
 from tests.support.servers.faults import run_processes
 
 pytestmark = pytest.mark.slow
@@ -124,6 +127,29 @@ async def test_all_that_wait_run_once_and_the_last_to_interrupt_runs_first(
         assert len({event.event_id for event in cancels}) == len(cancels) > 0
     else:
         assert (first.status, cancels) == (TaskStatus.PAUSED, [])
+
+
+async def test_an_interrupted_task_whose_worker_is_killed_does_not_run_again(
+    store: RedisStateStore, settings: Settings
+) -> None:
+    async with client_of(store) as client:
+        async with worker_process(settings, "one", lease_s=0.5) as one:
+            await client.submit("linger", session_id=SESSION, task_id="a", in_turn=True)
+            await eventually(lambda: has_begun(store, "a"), "it runs")
+            await client.submit("nap", 0, session_id=SESSION, task_id="b", on_busy="interrupt")
+            assert await stop(one, signal.SIGKILL) == -signal.SIGKILL
+        async with worker_process(settings, "two", lease_s=0.5):
+            ended = await client.wait(SESSION, "a", timeout_s=60)
+            assert await client.result(SESSION, "b", timeout_s=60) == "two"
+    assert (ended.status, ended.error) == (TaskStatus.CANCELLED, "interrupted by task 'b'")
+    # Until the dead worker's lease had run out, the new one did not begin.
+    moves = [
+        (update.task_id, update.content["status"])
+        for update in await store.list_updates(SESSION)
+        if update.update_type is UpdateType.STATUS_CHANGE
+    ]
+    assert moves.count(("b", "RUNNING")) == 1
+    assert moves.index(("a", "RUNNING")) < moves.index(("b", "RUNNING"))
 
 
 async def test_a_death_at_any_round_trip_leaves_what_the_policy_says(settings: Settings) -> None:

@@ -28,7 +28,7 @@ async def main(argument: dict[str, Any]) -> dict[str, str]:
                 session_id="s",
                 item_id=name,
                 most=argument["most"],
-                after=timedelta(seconds=1),
+                after=timedelta(milliseconds=argument["after_ms"]),
             )
             print(name, flush=True)  # noqa: T201
     return placed
