@@ -44,14 +44,14 @@ class Load:
         self.turns: dict[str, list[str]] = defaultdict(list)
         self.calls = 0
         self._trial = trial
-        self._client = client
+        self.client = client
         self._count = 0
 
     async def submit_for_ever(self) -> None:
         """Submit tasks, a round of each kind at a time."""
-        name = queue_of(self._client.store.settings)
+        name = queue_of(self.client.store.settings)
         while True:
-            if (await self._client.queues.get(name)).waiting < _WAITING:
+            if (await self.client.queues.get(name)).waiting < _WAITING:
                 await self.submit("work", (*_KEYS, *_TURNS, ""))
                 await self.submit("call", ("",))
             await asyncio.sleep(0.1)
@@ -66,7 +66,7 @@ class Load:
             # The id is given: the server may die before it replies, and the call is repeated.
             task = f"{handler}-{self._count}"
             with self._trial.history.doing("submit"):
-                await self._client.submit(
+                await self.client.submit(
                     handler, group, session_id=session, task_id=task, key=key, in_turn=in_turn
                 )
             self.tasks[session].append(task)
@@ -210,7 +210,7 @@ async def test_limits_hold_while_workers_and_server_are_killed(
 
 
 async def _under_faults(trial: Trial, load: Load, faults: Faults, crew: Crew, folder: Path) -> None:
-    client = load._client
+    client = load.client
     changes = Changes(client, folder)
     await changes.all_as_at_first()
     for _ in range(_WORKERS):
@@ -254,7 +254,7 @@ async def _all_ended(client: TaskClient, load: Load) -> bool:
 
 async def _use_all_permits(trial: Trial, load: Load, folder: Path) -> None:
     """Fill the queue's limit, then each group's: a permit that was lost would be missing."""
-    client, name = load._client, queue_of(load._client.store.settings)
+    client, name = load.client, queue_of(load.client.store.settings)
     before = len(recorded(folder, "runs"))
     for _ in range(4):
         await load.submit("hold", (*_KEYS, *_TURNS))
