@@ -58,8 +58,8 @@ def review(
     A limit lets six reviews run at a time, in all workers together. A schedule fires each second
     meanwhile. In the end the reviews are found by an attribute.
 
-    Status 0 only if every task ended as it should, every update was seen exactly once, the limit
-    held, and each occurrence of the schedule had one task.
+    Status 0 only if every task ended as it should and every update was seen exactly once. The
+    limit must have held, and each occurrence must have had one task.
 
     Try: `python -m examples.review --ask`, `python -m examples.review docs --workers 5 --pace 0.5`.
     """

@@ -47,8 +47,8 @@ def demo(
     A limit lets three orders run at a time, in all workers together. A schedule fires each second
     meanwhile. In the end the orders are found by an attribute.
 
-    Status 0 only if every agent ended as it should, every update was seen exactly once, the limit
-    held, and each occurrence of the schedule had one task.
+    Status 0 only if every agent ended as it should and every update was seen exactly once. The
+    limit must have held, and each occurrence must have had one task.
 
     Try: `redis-state demo --chaos`, `redis-state demo --workers 5 --pace 0.5`. Larger examples are
     in the folder `examples` of the project.

@@ -6,7 +6,7 @@ import asyncio
 import random
 import signal
 from collections import defaultdict
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -263,19 +263,19 @@ async def _use_all_permits(trial: Trial, load: Load, folder: Path) -> None:
         begun = [line for line in recorded(folder, "runs")[before:] if line[0] == "begin"]
         return sum(not groups or line[4] in groups for line in begun)
 
-    async def filled(what: str, wanted: Callable[[], bool]) -> None:
-        await eventually(wanted, what, timeout_s=60)
+    def all_run(group: str) -> bool:
+        return holding(group) >= _LIMITS[group]
 
-    await filled("as many run as the queue may", lambda: holding() >= _LIMITS[ALL])
+    at_once = _LIMITS[ALL]
+    await eventually(lambda: holding() >= at_once, "as many run as the queue may", timeout_s=60)
     alone = sum(_LIMITS[group] for group in (*_KEYS, *_TURNS))
     note(folder, "runs", "limit", ALL, alone)
     await client.queues.limit(name, running=None)
     for group in (*_KEYS, *_TURNS):
-        full = _LIMITS[group]
-        await filled(f"{full} of {group} run", lambda g=group, n=full: holding(g) >= n)
+        await eventually(partial(all_run, group), f"as many of {group} run as may", timeout_s=60)
     held = (await client.queues.get(name)).running
     trial.expect(held == alone, f"{held} permits are held, not {alone}")
-    trial.figures["used_again_at_once"] = [_LIMITS[ALL], alone]
+    trial.figures["used_again_at_once"] = [at_once, alone]
     (folder / "release").touch()
     await eventually(lambda: _all_ended(client, load), "they are over", timeout_s=60)
 

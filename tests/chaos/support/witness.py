@@ -123,7 +123,7 @@ class Witness:
             for group in (ALL, run.group):
                 running[group] += step
                 self.most[group] = max(self.most[group], running[group])
-                limit = limits.get(group)
-                if step > 0 and limit is not None and running[group] > limit:
-                    more = f"{running[group]} of {group} ran at a time, not {limit}"
+                most = limits.get(group)
+                if step > 0 and most is not None and running[group] > most:
+                    more = f"{running[group]} of {group} ran at a time, not {most}"
                     self.problems.append(f"{more} (line {place})")
