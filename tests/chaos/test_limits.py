@@ -32,7 +32,7 @@ _WORKERS = 5
 _LIMITS = {ALL: 8, "a": 2, "b": 2, "c": 2, "vip": 3, "t0": 1, "t1": 1}
 _KEYS = ("a", "b", "c", "vip")
 _TURNS = ("t0", "t1")
-_WAITING = 16
+_WAITING = 10
 _BLOCK = 300
 
 
@@ -256,7 +256,7 @@ async def _use_all_permits(trial: Trial, load: Load, folder: Path) -> None:
     """Fill the queue's limit, then each group's: a permit that was lost would be missing."""
     client, name = load.client, queue_of(load.client.store.settings)
     before = len(recorded(folder, "runs"))
-    for _ in range(4):
+    for _ in range(3):
         await load.submit("hold", (*_KEYS, *_TURNS))
 
     def holding(*groups: str) -> int:
@@ -311,7 +311,8 @@ def _judge_runs(trial: Trial, load: Load, folder: Path) -> None:
         "most_at_a_time": full,
     }
     trial.expect(witness.lost_alive or not trial.size.full, "no stopped worker went on")
-    trial.expect(witness.killed_while_running(), "no worker was killed while it ran a task")
+    met = witness.killed_while_running() or not trial.size.full
+    trial.expect(met, "no worker was killed while it ran a task")
     for group in (*_KEYS, *_TURNS):
         trial.expect(full[group] == _LIMITS[group], f"{group} was never used fully: {full[group]}")
 

@@ -145,7 +145,7 @@ async def test_schedules_fire_once_while_workers_are_killed(
         calls = Calls(trial, client, due)
         calling = asyncio.create_task(calls.call_for_ever(1.0 if trial.size.full else 0.3))
         for _ in range(kills):
-            await asyncio.sleep(chance.uniform(0.2, 0.7))
+            await asyncio.sleep(chance.uniform(0.2, 0.7 if trial.size.full else 0.4))
             name = chance.choice(crew.alive())
             assert crew.processes[name].returncode is None
             trial.faults += await crew.kill(name) == -signal.SIGKILL
