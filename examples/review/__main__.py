@@ -55,7 +55,11 @@ def review(
     redirected, the third is cancelled; no document is changed. With --chaos a worker is killed in
     the middle of its reviews, and the table shows who took over.
 
-    Status 0 only if every task ended as it should and every update was seen exactly once.
+    A limit lets six reviews run at a time, in all workers together. A schedule fires each second
+    meanwhile. In the end the reviews are found by an attribute.
+
+    Status 0 only if every task ended as it should and every update was seen exactly once. The
+    limit must have held, and each occurrence must have had one task.
 
     Try: `python -m examples.review --ask`, `python -m examples.review docs --workers 5 --pace 0.5`.
     """
@@ -101,6 +105,8 @@ def _report(outcome: Outcome, console: Console, *, as_json: bool) -> None:
         say(f"{len(outcome.moved)} of {resumed} paused in one process and resumed in another.")
         if outcome.killed:
             say(f"{len(outcome.taken_over)} taken over from the worker that was killed.")
+        for line in outcome.flow.lines():
+            say(line)
     else:
         say("Not as it should be:", "bold red")
         for problem in outcome.problems:

@@ -22,6 +22,7 @@ from examples.review.outcome import (
     takeover_problems,
 )
 from examples.review.tasks import ReviewJob
+from redis_state.demo.flow import KEY, KIND, Flow
 from redis_state.demo.pool import WorkerPool, on_server
 from redis_state.errors import ConfigError, RedisStateError
 from redis_state.models import SteeringEventType, UpdateType
@@ -32,6 +33,7 @@ from redis_state.worker import TaskClient
 T = TypeVar("T")
 
 _SESSION = "review"
+_LIMIT = 6
 _LIMIT_S = 170.0
 # The killed worker must be in the middle of a review.
 _CHAOS_PACE_S = 0.2
@@ -105,6 +107,7 @@ async def _run(options: Options, url: str, view: View) -> Outcome:
                 return await _Driver(options, store, client, pool, view).run()
         finally:
             with suppress(RedisStateError):
+                await Flow(client, queue, limit=_LIMIT).tidy()
                 await _tidy(store, client)
 
 
@@ -135,6 +138,7 @@ class _Driver:
         self._reviews = {
             review.task_id: review for review in assign_roles(list(options.documents), options.root)
         }
+        self._flow = Flow(client, pool.queue, limit=_LIMIT)
         self._seen: list[str] = []
         self._actions: set[asyncio.Task[None]] = set()
         self._problems: list[str] = []
@@ -146,6 +150,7 @@ class _Driver:
     async def run(self) -> Outcome:
         """Submit all, follow until all have ended, and compare."""
         started = time.perf_counter()
+        await self._flow.begin()
         for review in self._reviews.values():
             await self._submit(review)
         following: asyncio.Future[Any] = asyncio.create_task(self._follow())
@@ -187,6 +192,8 @@ class _Driver:
             session_id=_SESSION,
             task_id=review.task_id,
             description=f"review {review.name}",
+            key=KEY,
+            attributes=KIND,
         )
 
     async def _follow(self) -> None:
@@ -198,6 +205,8 @@ class _Driver:
                 review = self._reviews[update.task_id]
                 first_progress = not review.started and update.update_type is UpdateType.PROGRESS
                 review.observe(update)
+                if update.update_type is UpdateType.STATUS_CHANGE:
+                    self._flow.observe(review.task_id, review.status)
                 self._view.show(review)
                 if first_progress:
                     review.started = True
@@ -304,6 +313,8 @@ class _Driver:
             self._problems.append("no task was resumed by another process than paused it")
         if self._options.chaos:
             self._problems += takeover_problems(reviews, self._killed)
+        flow, wrong = await self._flow.finish({each.task_id: each.status for each in reviews})
+        self._problems += wrong
         return Outcome(
             reviews=reviews,
             updates_written=len(written),
@@ -311,6 +322,7 @@ class _Driver:
             moved=moved,
             problems=self._problems,
             output=self._options.output,
+            flow=flow,
             seconds=seconds,
             killed=self._killed,
         )

@@ -8,6 +8,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, cast
 
+from redis_state.demo.flow import FlowFacts
 from redis_state.models import StateUpdate, TaskStatus, UpdateType
 
 INFORMATION = "The person in charge sent this note while the review was running."
@@ -120,6 +121,7 @@ class Outcome:
     problems: list[str]
     output: Path
     seconds: float
+    flow: FlowFacts
     killed: str = ""
 
     @property
@@ -143,6 +145,7 @@ class Outcome:
             "resumed_elsewhere": self.moved,
             "killed": self.killed or None,
             "taken_over": [review.name for review in self.taken_over],
+            "flow": asdict(self.flow),
             "output": str(self.output),
             "documents": [_public(review) for review in self.reviews],
         }

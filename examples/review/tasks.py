@@ -26,6 +26,7 @@ from examples.review.engine import (
     report,
     reviewed_copy,
 )
+from redis_state.demo.flow import TICK, tick
 from redis_state.models import SteeringEventType
 from redis_state.worker import AgentWorker, TaskContext
 
@@ -190,6 +191,8 @@ def _replace(path: Path, content: str) -> None:
     Path(temporary).replace(path)
 
 
-worker: AgentWorker = AgentWorker({"review_document": review_document}, max_tasks=4, grace_s=2.0)
+worker: AgentWorker = AgentWorker(
+    {"review_document": review_document, TICK: tick}, max_tasks=4, grace_s=2.0
+)
 # Another worker reclaims its tasks a few seconds after its death.
 mortal: AgentWorker = replace(worker, lease_s=3.0)

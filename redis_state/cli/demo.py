@@ -44,7 +44,11 @@ def demo(
     first order is retired before the approval, so another process resumes it. With --chaos one
     more worker is killed (-9) in the middle of an order, and another worker takes over.
 
-    Status 0 only if every agent ended as it should and every update was seen exactly once.
+    A limit lets three orders run at a time, in all workers together. A schedule fires each second
+    meanwhile. In the end the orders are found by an attribute.
+
+    Status 0 only if every agent ended as it should and every update was seen exactly once. The
+    limit must have held, and each occurrence must have had one task.
 
     Try: `redis-state demo --chaos`, `redis-state demo --workers 5 --pace 0.5`. Larger examples are
     in the folder `examples` of the project.
@@ -70,6 +74,8 @@ def demo(
         if outcome.ok:
             text = f"{outcome.updates_seen} updates written, each seen once and in order"
             say(f"{text} ({outcome.seconds:.1f} s).", "green")
+            for line in outcome.flow.lines():
+                say(line)
         else:
             say("Not as it should be:", "bold red")
             for problem in outcome.problems:

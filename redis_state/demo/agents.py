@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import replace
 from typing import Any
 
+from redis_state.demo.flow import TICK, tick
 from redis_state.worker import AgentWorker, TaskContext
 
 PRICES = {"a kettle": 34, "two cups": 18, "green tea": 9, "a tray": 21}
@@ -34,6 +35,8 @@ async def _price(item: str, pace_s: float) -> int:
     return PRICES[item]
 
 
-worker: AgentWorker = AgentWorker({"prepare_order": prepare_order}, max_tasks=2, grace_s=2.0)
+worker: AgentWorker = AgentWorker(
+    {"prepare_order": prepare_order, TICK: tick}, max_tasks=2, grace_s=2.0
+)
 # Another worker reclaims its tasks a few seconds after its death.
 mortal: AgentWorker = replace(worker, lease_s=3.0)

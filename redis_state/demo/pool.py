@@ -111,6 +111,11 @@ class WorkerPool:
         self._death.cancel()
 
     @property
+    def queue(self) -> str:
+        """The queue that the workers serve."""
+        return self._queue
+
+    @property
     def names(self) -> list[str]:
         """The running workers, as they name themselves in their tasks' updates."""
         return list(self._processes)

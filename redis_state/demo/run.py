@@ -15,6 +15,7 @@ from typing import Any
 from pydantic import SecretStr
 
 from redis_state.demo.agents import TOTAL
+from redis_state.demo.flow import KEY, KIND, Flow, FlowFacts
 from redis_state.demo.pool import WorkerPool, on_server
 from redis_state.errors import RedisStateError
 from redis_state.models import StateUpdate, SteeringEventType, UpdateType
@@ -27,6 +28,8 @@ ORDERS = ("order-1", "order-2", "order-3", "order-4")
 STEERED, CANCELLED = ORDERS[:2]
 
 _SESSION = "orders"
+# Of four orders: one waits until another one pauses.
+_LIMIT = 3
 _LIMIT_S = 120.0
 # The killed worker must be in the middle of an order.
 _CHAOS_PACE_S = 0.4
@@ -89,6 +92,7 @@ class Outcome:
     retired: str
     killed: str
     seconds: float
+    flow: FlowFacts
     problems: list[str] = field(default_factory=list[str])
 
     @property
@@ -152,6 +156,7 @@ class _Driver:
         self._say = say
         self._chaos = chaos
         self._agents = {name: Agent(name) for name in ORDERS}
+        self._flow = Flow(client, pool.queue, limit=_LIMIT)
         self._seen: list[str] = []
         self._started: set[str] = set()
         self._retired = self._killed = ""
@@ -159,9 +164,15 @@ class _Driver:
     async def run(self, pace_s: float) -> Outcome:
         """Submit all orders, watch until all have ended, and compare."""
         start = time.perf_counter()
+        await self._flow.begin()
         for name in ORDERS:
             await self._client.submit(
-                "prepare_order", {"pace_s": pace_s}, session_id=_SESSION, task_id=name
+                "prepare_order",
+                {"pace_s": pace_s},
+                session_id=_SESSION,
+                task_id=name,
+                key=KEY,
+                attributes=KIND,
             )
         problems: list[str] = []
         watching = asyncio.ensure_future(self._watch())
@@ -187,15 +198,18 @@ class _Driver:
             agent.result = state.result if state else None
             problems += agent.problems()
         problems += worker_problems(agents, self._retired, self._killed, chaos=self._chaos)
+        flow, wrong = await self._flow.finish({agent.name: agent.status for agent in agents})
+        problems += wrong
         seconds = round(time.perf_counter() - start, 2)
         counts = len(written), len(self._seen)
-        return Outcome(agents, *counts, self._retired, self._killed, seconds, problems)
+        return Outcome(agents, *counts, self._retired, self._killed, seconds, flow, problems)
 
     async def tidy(self) -> None:
         """Leave nothing on a server that others use."""
         for name in ORDERS:
             if await self._client.get(_SESSION, name) is not None:
                 await self._client.cancel(_SESSION, name)
+        await self._flow.tidy()
         await self._client.drop_queue()
         await self._store.clear_session(_SESSION)
 
@@ -206,6 +220,8 @@ class _Driver:
                 agent = self._agents[update.task_id]
                 self._seen.append(update.update_id)
                 agent.observe(update)
+                if update.update_type is UpdateType.STATUS_CHANGE:
+                    self._flow.observe(agent.name, agent.status)
                 await self._act(agent, update)
                 if all(each.status in _OVER for each in self._agents.values()):
                     return

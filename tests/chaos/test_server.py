@@ -6,9 +6,7 @@ Or with what a power cut leaves of its file: what was synced.
 from __future__ import annotations
 
 import asyncio
-import os
 import random
-import subprocess
 import time
 from bisect import bisect_left
 from collections import Counter, defaultdict
@@ -26,12 +24,12 @@ from redis_state.testing import eventually, leaked_keys
 from redis_state.worker import TaskClient
 from tests.chaos.support.crew import Crew, Told, ends, statuses_of, trails, worst, wrong_move
 from tests.chaos.support.forgetting import MAY_FORGET_S, Acknowledged, Kill, lost
-from tests.chaos.support.power import Power, compiler, power
+from tests.chaos.support.power import compiler, power
+from tests.chaos.support.server import Server
 from tests.chaos.support.trial import Trial
-from tests.support.processes import children
 from tests.support.processes.pools import SESSION, client_of
 from tests.support.scripts import clock_ms
-from tests.support.servers.faults import own_binary, short_directory
+from tests.support.servers.faults import short_directory
 
 _WORKERS = 2
 _CALLERS = 4
@@ -40,58 +38,6 @@ _ROWS_PER_SESSION = 5_000
 _SUBMIT_EVERY_S = 0.1
 _AGAIN_S = 2.0
 _ALL_FROM = 0.1
-
-
-class Server:
-    """A server on a socket of its own, with an append-only file. To be killed and started anew."""
-
-    def __init__(self, directory: Path, appendfsync: str, power: Power | None = None) -> None:
-        self._directory = directory
-        self._power = power
-        # How many bytes were written and not synced when the power was cut.
-        self.unsynced = 0
-        self._appendfsync = appendfsync
-        self._socket = directory / "own.sock"
-        self._process: subprocess.Popen[bytes] | None = None
-
-    @property
-    def url(self) -> str:
-        """Its address, whether it runs or not."""
-        return f"unix://{self._socket}"
-
-    def start(self) -> None:
-        """Start it, without waiting until it answers."""
-        kept = ("--appendonly", "yes", "--appendfsync", self._appendfsync, "--save", "")
-        place = ("--port", "0", "--unixsocket", str(self._socket), "--dir", str(self._directory))
-        self._process = children.launch(
-            [own_binary(), *place, *kept],
-            stdout=subprocess.DEVNULL,
-            cwd=self._directory,
-            env=None if self._power is None else os.environ | self._power.environment,
-        )
-
-    def kill(self) -> int:
-        """Kill it with no chance to write anything, or cut its power; return its status."""
-        assert self._process is not None
-        self._process.kill()
-        status = self._process.wait()
-        if self._power is not None:
-            self.unsynced += self._power.cut(self._directory)
-        return status
-
-    async def answers(self) -> bool:
-        """Tell whether it serves: it has read back what it had written."""
-        try:
-            reader, writer = await asyncio.open_unix_connection(str(self._socket))
-        except OSError:
-            return False
-        try:
-            writer.write(b"PING\r\n")
-            return await reader.readline() == b"+PONG\r\n"
-        except OSError:
-            return False
-        finally:
-            writer.close()
 
 
 class Load:

@@ -84,6 +84,9 @@ async def test_every_claim_of_the_review_holds(folder: Path) -> None:
         moved += [document["name"]] if document["paused_by"] != document["resumed_by"] else []
     assert moved
     assert outcome["resumed_elsewhere"] == moved
+    assert outcome["flow"]["found"] == {"COMPLETE": 3, "CANCELLED": 1}
+    assert 1 <= outcome["flow"]["most_running"] <= outcome["flow"]["limit"]
+    assert outcome["flow"]["occurrences"]
     assert informed["findings"] >= 1
     assert INFORMATION in (folder / "demo-output" / informed["result"]["written"][0]).read_text(
         encoding="utf-8"
@@ -139,7 +142,8 @@ async def test_without_json_it_ends_with_a_table(folder: Path) -> None:
     assert "paused by" in ran.out
     assert re.search(r"README\.md +approved +pid \d+ +pid \d+ +\d+ +\d+", ran.out)
     assert "each seen once and in order" in ran.out
-    assert max(map(len, ran.out.splitlines()[-9:-2])) <= 80
+    assert "; the limit is 6." in ran.out
+    assert max(map(len, ran.out.splitlines()[-12:-2])) <= 80
 
 
 @pytest.mark.parametrize(

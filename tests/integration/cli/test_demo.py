@@ -15,6 +15,7 @@ for _needed in ("arq", "typer", "rich"):
     pytest.importorskip(_needed, reason="needs the worker and the cli extras")
 
 from redis_state import RedisStateStore, Settings  # noqa: E402
+from redis_state.demo.flow import FlowFacts, flow_problems  # noqa: E402
 from redis_state.demo.pool import WorkerPool  # noqa: E402
 from redis_state.demo.run import NOTE, ORDERS, Agent, update_problems, worker_problems  # noqa: E402
 from tests.support.demos import (  # noqa: E402
@@ -52,6 +53,10 @@ async def test_every_claim_of_the_demo_holds(tmp_path: Path) -> None:
     moved = [agent for agent in agents if agent["paused_by"] == outcome["retired"]]
     assert moved
     assert all(agent["resumed_by"] not in {"", outcome["retired"]} for agent in moved)
+    flow = outcome["flow"]
+    assert flow["found"] == {"COMPLETE": 3, "CANCELLED": 1}
+    assert 1 <= flow["most_running"] <= flow["limit"] == 3
+    assert len(flow["occurrences"]) == len(set(flow["occurrences"])) >= 1
     assert not os.listdir(tmp_path)  # noqa: PTH208 - blocks for no time
     assert len(ran.workers) >= 4
     await are_gone(ran.workers)
@@ -64,7 +69,10 @@ async def test_with_chaos_another_worker_takes_over_from_the_killed_one(tmp_path
     assert re.search(r"killing worker \S+ \(-9\) while it prepares order-\d", ran.out)
     assert re.search(r"order-\d +COMPLETE +\d+ .*pid \d+ +pid \d+", ran.out)
     assert "each seen once and in order" in ran.out
-    assert max(map(len, ran.out.splitlines()[-9:-2])) <= 80
+    assert "the limit is 3." in ran.out
+    assert "find by an attribute: 1 CANCELLED, 3 COMPLETE." in ran.out
+    assert re.search(r"A schedule fired each second: \d+ occurrences?, one task each", ran.out)
+    assert max(map(len, ran.out.splitlines()[-12:-2])) <= 80
 
 
 @pytest.mark.parametrize(
@@ -171,3 +179,15 @@ def test_an_order_that_stays_in_its_process_is_a_problem() -> None:
     assert wrong(stayed) == wrong() == ["no agent was resumed by another process than paused it"]
     lost = ["no agent was taken over from the worker that was killed"]
     assert wrong(moved, chaos=True) == wrong(moved, kept, chaos=True) == lost
+
+
+def test_a_limit_a_find_and_a_schedule_that_do_otherwise_are_problems() -> None:
+    def wrong(most: int, found: str, *occurrences: str) -> list[str]:
+        facts = FlowFacts(3, most, {found: 1}, list(occurrences))
+        return list(flow_problems(facts, {"order-1": found}, {"order-1": "COMPLETE"}))
+
+    assert wrong(3, "COMPLETE", "10:00:01", "10:00:02") == []
+    assert wrong(4, "COMPLETE", "10:00:01") == ["4 ran at a time, the limit is 3"]
+    assert wrong(3, "RUNNING", "10:00:01")[0].startswith("find returned")
+    assert wrong(3, "COMPLETE") == ["the schedule did not fire"]
+    assert wrong(3, "COMPLETE", "10:00:01", "10:00:01")[0].startswith("an occurrence")

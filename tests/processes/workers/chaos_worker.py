@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import os
 import sys
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -22,19 +21,10 @@ from redis_state.worker import AgentWorker, Handler, TaskContext
 from redis_state.worker.tasks.pause_model import PauseOptions, PauseRequest
 from redis_state.worker.tasks.pauses import TaskPauses
 from redis_state.worker.tasks.transitions import TaskTransitions
+from tests.chaos.support.notes import note
 from tests.support.runs import note_step
 
 STEPS = 3
-
-
-def note(folder: Path, file: str, *facts: object) -> None:
-    """Append a line, whole: one write of a file that is open for appending."""
-    line = json.dumps(facts) + "\n"
-    handle = os.open(folder / file, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    try:
-        os.write(handle, line.encode())
-    finally:
-        os.close(handle)
 
 
 def work(folder: Path, step_s: float) -> Handler:

@@ -1,0 +1,106 @@
+"""A worker process whose handlers write down when they run: for trials of limits and schedules.
+
+They write to a file of this machine, a line at a time. So its order is that of the things
+themselves, whatever becomes of the server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import sys
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from pydantic import SecretStr
+
+from redis_state import Settings
+from redis_state.worker import AgentWorker, Handler, Rate, TaskContext
+from tests.chaos.support.notes import note
+
+PARTS = 3
+RATE = Rate(10, timedelta(seconds=1))
+
+
+class Flow:
+    """The handlers, and where they write."""
+
+    def __init__(self, folder: Path, part_s: float) -> None:
+        self._folder = folder
+        self._part_s = part_s
+
+    def handlers(self) -> dict[str, Handler]:
+        """Name them."""
+        return {"work": self.work, "call": self.call, "hold": self.hold, "fire": self.fire}
+
+    async def work(self, ctx: TaskContext) -> None:
+        """Run for some time, under the group that the input names."""
+        with self._running(ctx, ctx.input):
+            await self._parts(ctx)
+
+    async def call(self, ctx: TaskContext) -> None:
+        """Take from the rate that all share, and run then."""
+        before_s = time.time()
+        await ctx.take("model", RATE)
+        note(self._folder, "taken", ctx.task.task_id, before_s, time.time())
+        with self._running(ctx, ctx.input):
+            await self._parts(ctx)
+
+    async def hold(self, ctx: TaskContext) -> None:
+        """Run until all may end."""
+        with self._running(ctx, ctx.input):
+            while not (self._folder / "release").exists():  # noqa: ASYNC110 - another process makes it
+                await asyncio.sleep(0.02)
+
+    async def fire(self, ctx: TaskContext) -> None:
+        """Be the task of a schedule's occurrence."""
+        await ctx.step("fire", note, self._folder, "fired", ctx.task.task_id, ctx.input)
+
+    async def _parts(self, ctx: TaskContext) -> None:
+        async def part() -> None:
+            await asyncio.sleep(self._part_s)
+            done.append(1)
+
+        for _ in range(PARTS):
+            done: list[int] = []
+            await ctx.step("part", part)
+            if done:
+                # Its record was written under the lease: it was this run's until now.
+                note(self._folder, "runs", "held", ctx.task.task_id, ctx.epoch)
+
+    @contextmanager
+    def _running(self, ctx: TaskContext, group: str) -> Generator[None]:
+        task, how = ctx.task.task_id, "left"
+        note(self._folder, "runs", "begin", task, ctx.epoch, ctx.worker, group)
+        try:
+            yield
+            how = "done"
+        finally:
+            note(self._folder, "runs", "end", task, ctx.epoch, how)
+
+
+def main(argument: dict[str, Any]) -> None:
+    """Serve until death."""
+    logging.basicConfig(level=logging.ERROR)
+    settings = Settings(url=SecretStr(argument["url"]), namespace=argument["namespace"])
+    flow = Flow(Path(argument["folder"]), argument.get("part_s", 0.05))
+    AgentWorker(
+        flow.handlers(),
+        settings=settings,
+        queue=argument["queue"],
+        lease_s=argument["lease_s"],
+        max_tasks=argument.get("max_tasks", 10),
+        # These workers die of what is done to them, not of their tasks.
+        max_crashes=1_000_000,
+        grace_s=0.2,
+        name=argument["name"],
+    ).run()
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))
