@@ -35,6 +35,7 @@ _LONG_WAIT_S = 600.0
 _OVERDUE_S = 60.0
 _MOST_ARGUMENTS = 6
 _SLOTS = "16384"
+_MOST_UNSERVED = 1_000
 _FAST = {"guarantee": "fast", "guarantee_replicas": None}
 
 
@@ -76,6 +77,7 @@ async def examine(settings: Settings) -> list[Finding]:
         for address, sender in await store.transport.each_server():
             found += await _Examination(settings, address, Diagnostics(sender)).all()
         found += [answer async for answer in _queue(store)]
+        found += [answer async for answer in _versions(store)]
         return [*found, *[answer async for answer in _schedules(store)]]
 
 
@@ -413,6 +415,24 @@ async def _queue(store: RedisStateStore) -> Found:
         yield Finding(queue.name, "queue", Verdict.FINDING, says, "the pool is too small", do)
     else:
         yield Finding(queue.name, "queue", Verdict.SOUND, says)
+
+
+async def _versions(store: RedisStateStore) -> Found:
+    """Ask whether tasks wait for a version of their handler that no worker serves."""
+    try:
+        from redis_state.worker.unserved import list_unserved  # noqa: PLC0415 - needs the extra
+    except ImportError:
+        return
+    place = str(store.transport.address)
+    try:
+        unserved = await list_unserved(store, _MOST_UNSERVED)
+    except BackendError as error:
+        yield Finding(place, "versions", Verdict.UNKNOWN, str(error))
+        return
+    for handler, version in sorted({(one.handler, one.version) for one in unserved}):
+        says = f"tasks wait for version {version!r} of handler {handler!r}"
+        means, do = "no worker serves it", "start a worker that has this version"
+        yield Finding(place, "versions", Verdict.FINDING, says, means, do)
 
 
 async def _schedules(store: RedisStateStore) -> Found:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
+from collections import Counter
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from datetime import datetime
@@ -37,7 +39,7 @@ from redis_state.errors import CallerError, NotFound
 from redis_state.models import StateUpdate, TaskState, TaskStatus
 
 if TYPE_CHECKING:
-    from redis_state.worker import OpenPause, TaskClient, TaskView
+    from redis_state.worker import OpenPause, TaskClient, TaskView, UnservedTask
 
 SessionId = Annotated[str, typer.Argument(metavar="SESSION", help="The task's session.")]
 TaskId = Annotated[str, typer.Argument(metavar="TASK", help="The task's id.")]
@@ -74,6 +76,9 @@ def tasks(
     paused: Annotated[
         bool, typer.Option("--paused", help="Open pauses, with the ids that decide them.")
     ] = False,
+    unserved: Annotated[
+        bool, typer.Option("--unserved", help="Those that wait for a version that no worker has.")
+    ] = False,
     decider: Annotated[
         str | None, typer.Option("--for", help="With --paused: what this actor may decide now.")
     ] = None,
@@ -88,13 +93,15 @@ def tasks(
     """
 
     async def look() -> tuple[Sequence[TaskState], Sequence[OpenPause]]:
-        if dead and paused:
-            raise CallerError("--dead and --paused: one of the two")
+        if dead + paused + unserved > 1:
+            raise CallerError("--dead, --paused and --unserved: one of them")
         if decider is not None and not paused:
             raise CallerError("--for needs --paused")
         async with client_of(url) as client:
             if paused:
                 return [], (await client.pauses(session, decider=decider))[:limit]
+            if unserved:
+                return await _unserved(client, session, limit), []
             return await _listed(client, session, dead=dead, status=status, limit=limit), []
 
     states, pauses = run(look())
@@ -239,31 +246,45 @@ def workers(
     With --here, status 3 if this host has none, and 1 if one of them takes no tasks.
     """
 
-    async def look() -> list[dict[str, Any]]:
+    async def look() -> tuple[list[dict[str, Any]], Sequence[UnservedTask]]:
         async with client_of(url) as client:
-            found = await client.workers()
+            found, unserved = await client.workers(), await client.unserved()
         host = socket.gethostname()
         found = [info for info in found if not here or info.host == host]
         if here and not found:
             raise NotFound(f"no worker on {host} has reported lately")
-        return [worker_document(info) for info in found]
+        return [worker_document(info) for info in found], unserved
 
-    infos = run(look())
+    infos, unserved = run(look())
     if as_json:
         print_json(infos)
     else:
         _print_workers(infos)
+        _print_unserved(unserved)
     if here and any(info["stalled"] for info in infos):
         raise typer.Exit(ExitCode.FAILED)
 
 
+def _print_unserved(unserved: Sequence[UnservedTask]) -> None:
+    counts = Counter((one.handler, one.version) for one in unserved)
+    for (handler, version), count in counts.items():
+        named = f"version {harmless(version)} of {harmless(handler)}"
+        print_line(f"No worker serves {named}: {count} waiting. See: tasks --unserved")
+
+
+def _versions(info: dict[str, Any]) -> str:
+    """Write the versions that a worker serves, by handler."""
+    return "; ".join(f"{name} {', '.join(known)}" for name, known in info["versions"].items())
+
+
 def _print_workers(infos: Sequence[dict[str, Any]]) -> None:
-    columns = ("worker", "pid", "queues", "running", "of", "heard of", "polled", "")
+    columns = ("worker", "pid", "queues", "versions", "running", "of", "heard of", "polled", "")
     rows = [
         (
             info["name"],
             info["pid"],
             ", ".join(info["queues"]),
+            _versions(info),
             info["running_count"],
             info["max_tasks"],
             f"{info['silent_s']:.0f} s ago",
@@ -294,6 +315,13 @@ def _print_parts(more: dict[str, Any], running: list[dict[str, Any]]) -> None:
             print_line(f"{'decider':12}  {harmless(each['name'])}  {each['state']}{harmless(to)}")
     for child in more["children"]:
         print_line(f"{'child':12}  {child['task_id']}  {child['status']}")
+
+
+async def _unserved(client: TaskClient, session: str | None, limit: int) -> list[TaskState]:
+    listed = await client.unserved(limit=limit)
+    listed = [one for one in listed if session in (None, one.session_id)]
+    loaded = await asyncio.gather(*(client.get(one.session_id, one.task_id) for one in listed))
+    return [one for one in loaded if one is not None]
 
 
 async def _listed(

@@ -31,6 +31,8 @@ from redis_state.worker.tasks.steps import StepPolicy
 from redis_state.worker.tasks.stream import TaskView
 from redis_state.worker.tasks.text import ShownText, TextReader, TextWriter
 from redis_state.worker.tasks.values import PublishedValue
+from redis_state.worker.unserved import UnservedTask
+from redis_state.worker.versions import versioned
 from redis_state.worker.worker import AgentWorker
 
 __all__ = [
@@ -82,6 +84,7 @@ __all__ = [
     "TaskView",
     "TextReader",
     "TextWriter",
+    "UnservedTask",
     "Vote",
     "WorkerInfo",
     "WorkerRegistry",
@@ -89,4 +92,5 @@ __all__ = [
     "guarded",
     "occurrence_of",
     "retried",
+    "versioned",
 ]

@@ -59,6 +59,7 @@ from redis_state.worker.tasks.stream import (
 )
 from redis_state.worker.tasks.transitions import TaskTransitions
 from redis_state.worker.tasks.values import Values
+from redis_state.worker.unserved import UnservedTask, list_unserved
 
 _DECISIONS = (SteeringEventType.APPROVE, SteeringEventType.REJECT)
 _LOOK_EVERY_S = 5.0
@@ -460,6 +461,13 @@ class TaskClient(TaskOperations, ClientMessaging):
     async def workers(self) -> list[WorkerInfo]:
         """List the live worker processes. See `WorkerRegistry`."""
         return await WorkerRegistry(self.store).list()
+
+    async def unserved(self, *, limit: int = 100) -> Sequence[UnservedTask]:
+        """List tasks that wait for a version of their handler which no live worker serves.
+
+        Workers that lack the version list them, within 15 seconds.
+        """
+        return await list_unserved(self.store, limits.count("limit", limit, least=0))
 
     async def dead(self, *, limit: int = 100) -> Sequence[TaskState]:
         """List dead letters of all sessions, the newest first: tasks that are FAILED because more

@@ -43,6 +43,8 @@ from redis_state.worker.tasks.transitions import (
     StartedRun,
     TaskTransitions,
 )
+from redis_state.worker.unserved import UnservedTasks
+from redis_state.worker.versions import choose
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -81,6 +83,7 @@ class RunConfig:
     max_crashes: int = MAX_CRASHES
     queue: Queue | None = None
     guards: Sequence[Guard] = ()
+    unserved: UnservedTasks = field(default_factory=UnservedTasks)
 
     @property
     def lease_ms(self) -> int:
@@ -102,11 +105,13 @@ async def run_task(
     out lost its own, and may have renewed its lease since: the claim is kept for it.
     """
     try:
+        await _put_off_unserved(store, config, job)
         started = await _start(store, config, job)
         while is_permit and isinstance(started, NotStarted) and started.reason == "held":
             await asyncio.sleep(min(started.left_ms / 1000, _AGAIN_S))
             started = await _start(store, config, job)
         if isinstance(started, StartedRun):
+            await _give_back_unserved(store, config, started, queue=queue)
             await _counted(store, config, started, job, queue=queue)
         else:
             # Its job is dropped. If the owner of the task dies, the sweeper queues the task.
@@ -145,6 +150,25 @@ async def _start(
             if clock() + _AGAIN_S > end:
                 raise
             await asyncio.sleep(_AGAIN_S)
+
+
+async def _put_off_unserved(store: RedisStateStore, config: RunConfig, job: JobPayload) -> None:
+    """Do not start a task whose version this worker is known to lack. Errors: RunAgain."""
+    defer_s = await config.unserved.defer_s(store, job.session_id, job.task_id)
+    if defer_s is not None:
+        raise RunAgain(defer_s=defer_s)
+
+
+async def _give_back_unserved(
+    store: RedisStateStore, config: RunConfig, started: StartedRun, *, queue: str
+) -> None:
+    """Give a task back whose version this worker lacks. Errors: RunAgain, if it does."""
+    version = choose(config.handlers, started).lacks
+    if version is not None:
+        log.info("task %s is left to a worker with version %s", started.state.task_id, version)
+        raise RunAgain(
+            defer_s=await config.unserved.give_back(store, started, version, queue=queue)
+        )
 
 
 async def _counted(
@@ -207,6 +231,7 @@ class _TaskRun:
             on_priority=self._set_priority,
             void=started.void,
         )
+        self._chosen = choose(config.handlers, started)
         self._inbox.guarding = self._guarding()
         self._compensations = Compensations(store, started, self._inbox)
         self._undoing: asyncio.Task[RunOutcome] | None = None
@@ -262,7 +287,7 @@ class _TaskRun:
 
     def _guarding(self) -> GuardChecks:
         started, state = self._started, self._started.state
-        own = guards_of(self._config.handlers.get(started.handler))
+        own = guards_of(self._chosen.code)
         about = Spent(state.session_id, state.task_id, started.handler, started.attempts, 0.0, 0, 0)
         return GuardChecks(started.meter, (*self._config.guards, *own), self._inbox, about)
 
@@ -311,7 +336,7 @@ class _TaskRun:
 
     async def _handle(self) -> Any:
         name = self._started.handler
-        handler = self._config.handlers.get(name)
+        handler = self._chosen.code
         if handler is None:
             self._inbox.raise_if_over()
             known = ", ".join(sorted(self._config.handlers)) or "none"
@@ -326,6 +351,8 @@ class _TaskRun:
             child_tasks=self._children,
             compensations=self._compensations,
         )
+        if self._chosen.is_new:
+            await context.note_version(self._chosen.version)
         try:
             context.begin(cast("asyncio.Task[Any]", asyncio.current_task()))
             outcome: Any = handler(context)
