@@ -35,7 +35,6 @@ _LONG_WAIT_S = 600.0
 _OVERDUE_S = 60.0
 _MOST_ARGUMENTS = 6
 _SLOTS = "16384"
-_MOST_UNSERVED = 1_000
 _FAST = {"guarantee": "fast", "guarantee_replicas": None}
 
 
@@ -420,19 +419,27 @@ async def _queue(store: RedisStateStore) -> Found:
 async def _versions(store: RedisStateStore) -> Found:
     """Ask whether tasks wait for a version of their handler that no worker serves."""
     try:
-        from redis_state.worker.unserved import list_unserved  # noqa: PLC0415 - needs the extra
+        from redis_state.worker.queue.queue import Queue  # noqa: PLC0415 - needs the extra
+        from redis_state.worker.unserved import list_unserved  # noqa: PLC0415 - as above
     except ImportError:
         return
-    place = str(store.transport.address)
     try:
-        unserved = await list_unserved(store, _MOST_UNSERVED)
-    except BackendError as error:
-        yield Finding(place, "versions", Verdict.UNKNOWN, str(error))
+        queue = Queue(store)
+    except ConfigError:  # a server of one store's own has no pool
         return
-    for handler, version in sorted({(one.handler, one.version) for one in unserved}):
-        says = f"tasks wait for version {version!r} of handler {handler!r}"
-        means, do = "no worker serves it", "start a worker that has this version"
-        yield Finding(place, "versions", Verdict.FINDING, says, means, do)
+    try:
+        unserved = await list_unserved(store, queue, limit=0)
+    except BackendError as error:
+        yield Finding(queue.name, "versions", Verdict.UNKNOWN, str(error))
+        return
+    finally:
+        await queue.aclose()
+    for one in unserved:
+        if not one.workers:
+            version = "" if one.version is None else f"version {one.version!r} of "
+            says = f"{one.waiting} tasks wait for {version}handler {one.handler!r}"
+            means, do = "no live worker of the queue has it", "start a worker that has it"
+            yield Finding(one.queue, "versions", Verdict.FINDING, says, means, do)
 
 
 async def _schedules(store: RedisStateStore) -> Found:

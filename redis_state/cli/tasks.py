@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections import Counter
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from datetime import datetime
@@ -39,7 +38,7 @@ from redis_state.errors import CallerError, NotFound
 from redis_state.models import StateUpdate, TaskState, TaskStatus
 
 if TYPE_CHECKING:
-    from redis_state.worker import OpenPause, TaskClient, TaskView, UnservedTask
+    from redis_state.worker import OpenPause, TaskClient, TaskView
 
 SessionId = Annotated[str, typer.Argument(metavar="SESSION", help="The task's session.")]
 TaskId = Annotated[str, typer.Argument(metavar="TASK", help="The task's id.")]
@@ -77,7 +76,7 @@ def tasks(
         bool, typer.Option("--paused", help="Open pauses, with the ids that decide them.")
     ] = False,
     unserved: Annotated[
-        bool, typer.Option("--unserved", help="Those that wait for a version that no worker has.")
+        bool, typer.Option("--unserved", help="Those that wait for workers with their version.")
     ] = False,
     decider: Annotated[
         str | None, typer.Option("--for", help="With --paused: what this actor may decide now.")
@@ -246,30 +245,22 @@ def workers(
     With --here, status 3 if this host has none, and 1 if one of them takes no tasks.
     """
 
-    async def look() -> tuple[list[dict[str, Any]], Sequence[UnservedTask]]:
+    async def look() -> list[dict[str, Any]]:
         async with client_of(url) as client:
-            found, unserved = await client.workers(), await client.unserved()
+            found = await client.workers()
         host = socket.gethostname()
         found = [info for info in found if not here or info.host == host]
         if here and not found:
             raise NotFound(f"no worker on {host} has reported lately")
-        return [worker_document(info) for info in found], unserved
+        return [worker_document(info) for info in found]
 
-    infos, unserved = run(look())
+    infos = run(look())
     if as_json:
         print_json(infos)
     else:
         _print_workers(infos)
-        _print_unserved(unserved)
     if here and any(info["stalled"] for info in infos):
         raise typer.Exit(ExitCode.FAILED)
-
-
-def _print_unserved(unserved: Sequence[UnservedTask]) -> None:
-    counts = Counter((one.handler, one.version) for one in unserved)
-    for (handler, version), count in counts.items():
-        named = f"version {harmless(version)} of {harmless(handler)}"
-        print_line(f"No worker serves {named}: {count} waiting. See: tasks --unserved")
 
 
 def _versions(info: dict[str, Any]) -> str:
@@ -318,10 +309,10 @@ def _print_parts(more: dict[str, Any], running: list[dict[str, Any]]) -> None:
 
 
 async def _unserved(client: TaskClient, session: str | None, limit: int) -> list[TaskState]:
-    listed = await client.unserved(limit=limit)
-    listed = [one for one in listed if session in (None, one.session_id)]
-    loaded = await asyncio.gather(*(client.get(one.session_id, one.task_id) for one in listed))
-    return [one for one in loaded if one is not None]
+    listed = [task for one in await client.unserved(limit=limit) for task in one.tasks]
+    wanted = [task for task in listed if session in (None, task[0])]
+    loaded = await asyncio.gather(*(client.get(*task) for task in wanted))
+    return [one for one in loaded if one is not None][:limit]
 
 
 async def _listed(

@@ -481,12 +481,6 @@ class Keys:
         shard = agent_shard(session_id)
         return f"{self.namespace}:v1:{{agents-{shard:02d}}}"
 
-    def unserved(self) -> str:
-        """zset: handler, version, session and task -> expiry in us: tasks that wait for a version
-        of their handler which no worker serves. As long as the last one.
-        """
-        return f"{self.namespace}:v1:{{unserved}}:unserved-tasks"
-
     def dead_tasks(self) -> str:
         """zset: session and task -> expiry in us: tasks given up because their workers kept dying.
         As long as the last one.

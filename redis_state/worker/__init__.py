@@ -31,7 +31,7 @@ from redis_state.worker.tasks.steps import StepPolicy
 from redis_state.worker.tasks.stream import TaskView
 from redis_state.worker.tasks.text import ShownText, TextReader, TextWriter
 from redis_state.worker.tasks.values import PublishedValue
-from redis_state.worker.unserved import UnservedTask
+from redis_state.worker.unserved import HandlerVersion, UnservedTasks
 from redis_state.worker.versions import versioned
 from redis_state.worker.worker import AgentWorker
 
@@ -52,6 +52,7 @@ __all__ = [
     "FullSnapshot",
     "Guard",
     "Handler",
+    "HandlerVersion",
     "KeyLimits",
     "Occurrence",
     "OpenPause",
@@ -84,7 +85,7 @@ __all__ = [
     "TaskView",
     "TextReader",
     "TextWriter",
-    "UnservedTask",
+    "UnservedTasks",
     "Vote",
     "WorkerInfo",
     "WorkerRegistry",

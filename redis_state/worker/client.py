@@ -59,7 +59,12 @@ from redis_state.worker.tasks.stream import (
 )
 from redis_state.worker.tasks.transitions import TaskTransitions
 from redis_state.worker.tasks.values import Values
-from redis_state.worker.unserved import UnservedTask, list_unserved
+from redis_state.worker.unserved import (
+    HandlerVersion,
+    UnservedTasks,
+    count_versions,
+    list_unserved,
+)
 
 _DECISIONS = (SteeringEventType.APPROVE, SteeringEventType.REJECT)
 _LOOK_EVERY_S = 5.0
@@ -462,12 +467,21 @@ class TaskClient(TaskOperations, ClientMessaging):
         """List the live worker processes. See `WorkerRegistry`."""
         return await WorkerRegistry(self.store).list()
 
-    async def unserved(self, *, limit: int = 100) -> Sequence[UnservedTask]:
-        """List tasks that wait for a version of their handler which no live worker serves.
+    async def unserved(self, *, limit: int = 100) -> Sequence[UnservedTasks]:
+        """List what waits for workers with a version of its handler, by queue and version.
 
-        Workers that lack the version list them, within 15 seconds.
+        A task is listed once a worker that lacks the version has come to it. At most ``limit``
+        tasks of each are named.
         """
-        return await list_unserved(self.store, limits.count("limit", limit, least=0))
+        most = limits.count("limit", limit, least=0)
+        return await list_unserved(self.store, self._queue, limit=most)
+
+    async def versions(self, *, handler: str | None = None) -> Sequence[HandlerVersion]:
+        """Count the unfinished tasks that need each version of a handler. It reads each of them.
+
+        A version without tasks may be removed from the workers.
+        """
+        return await count_versions(self.store, handler=handler)
 
     async def dead(self, *, limit: int = 100) -> Sequence[TaskState]:
         """List dead letters of all sessions, the newest first: tasks that are FAILED because more

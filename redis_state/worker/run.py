@@ -32,6 +32,7 @@ from redis_state.worker.observe import tracing as telemetry
 from redis_state.worker.observe.stats import RunOutcome as Ended
 from redis_state.worker.observe.stats import WorkerStats
 from redis_state.worker.queue.job import JobPayload, RunAgain
+from redis_state.worker.queue.parked import ParkedFor, lane_of
 from redis_state.worker.queue.queue import Queue, waited_s
 from redis_state.worker.tasks.children import WITH_PARENT, ChildTasks
 from redis_state.worker.tasks.compensation import AGAIN, Compensations
@@ -43,8 +44,7 @@ from redis_state.worker.tasks.transitions import (
     StartedRun,
     TaskTransitions,
 )
-from redis_state.worker.unserved import UnservedTasks
-from redis_state.worker.versions import choose
+from redis_state.worker.versions import choose, is_served_elsewhere
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -83,7 +83,6 @@ class RunConfig:
     max_crashes: int = MAX_CRASHES
     queue: Queue | None = None
     guards: Sequence[Guard] = ()
-    unserved: UnservedTasks = field(default_factory=UnservedTasks)
 
     @property
     def lease_ms(self) -> int:
@@ -105,14 +104,13 @@ async def run_task(
     out lost its own, and may have renewed its lease since: the claim is kept for it.
     """
     try:
-        await _put_off_unserved(store, config, job)
         started = await _start(store, config, job)
         while is_permit and isinstance(started, NotStarted) and started.reason == "held":
             await asyncio.sleep(min(started.left_ms / 1000, _AGAIN_S))
             started = await _start(store, config, job)
         if isinstance(started, StartedRun):
-            await _give_back_unserved(store, config, started, queue=queue)
-            await _counted(store, config, started, job, queue=queue)
+            if not await _leave_unserved(store, config, started, queue=queue):
+                await _counted(store, config, started, job, queue=queue)
         else:
             # Its job is dropped. If the owner of the task dies, the sweeper queues the task.
             log.info("task %s is not started: %s", job.task_id, started.reason)
@@ -152,23 +150,21 @@ async def _start(
             await asyncio.sleep(_AGAIN_S)
 
 
-async def _put_off_unserved(store: RedisStateStore, config: RunConfig, job: JobPayload) -> None:
-    """Do not start a task whose version this worker is known to lack. Errors: RunAgain."""
-    defer_s = await config.unserved.defer_s(store, job.session_id, job.task_id)
-    if defer_s is not None:
-        raise RunAgain(defer_s=defer_s)
-
-
-async def _give_back_unserved(
+async def _leave_unserved(
     store: RedisStateStore, config: RunConfig, started: StartedRun, *, queue: str
-) -> None:
-    """Give a task back whose version this worker lacks. Errors: RunAgain, if it does."""
-    version = choose(config.handlers, started).lacks
-    if version is not None:
-        log.info("task %s is left to a worker with version %s", started.state.task_id, version)
-        raise RunAgain(
-            defer_s=await config.unserved.give_back(store, started, version, queue=queue)
-        )
+) -> bool:
+    """Leave a task to others if this worker lacks its version; return whether it does.
+
+    Errors: ParkedFor, if it does and the task waits. A handler that
+    no live worker of the queue has fails the task: its name is wrong.
+    """
+    chosen = choose(config.handlers, started)
+    lacked = chosen.code is None and (
+        chosen.version is not None or await is_served_elsewhere(store, started.handler, queue)
+    )
+    if lacked:
+        await _shielded(_TaskRun(store, config, started).leave_to_others(chosen.version))
+    return lacked
 
 
 async def _counted(
@@ -268,6 +264,29 @@ class _TaskRun:
                 await _shielded(self._hand_over())
                 raise
             await _shielded(self._leave())
+
+    async def leave_to_others(self, version: str | None) -> None:
+        """Make the task PENDING for workers that have a version of its handler.
+
+        A crash before leaves it RUNNING under a lease that expires, one after it leaves a claim for
+        the sweeper. Errors: ParkedFor; none if another run has the task, or it is terminal.
+        """
+        handler = self._started.handler
+        log.info("task %s is left to workers with %r %s", self._task_id, handler, version or "")
+
+        async def give_back() -> None:
+            await self._transitions.give_back(self._started, version)
+
+        try:
+            await self._until_written(give_back, TaskStatus.PENDING)
+        except (LeaseLost, InvalidTransition) as moved:
+            log.info("task %s moved on meanwhile: %s", self._task_id, moved)
+            return
+        # A cancel of this moment was meant for the run.
+        await self._after_pause()
+        status_view = await self._store.tasks.look(self._started.state.session_id, self._task_id)
+        if status_view is not None and status_view.status is TaskStatus.PENDING:
+            raise ParkedFor(lane_of(handler, version), version=status_view.version)
 
     async def _prepare(self) -> None:
         """Read what the handler needs at its start. Errors: RunAgain for trouble with the server.
@@ -409,7 +428,18 @@ class _TaskRun:
             self._inbox.close(TaskCancelled("the run is over"))
 
     async def _write_end(self, status: TaskStatus, result: Any, error: str | None) -> None:
-        """End the run. While the server is away this is tried again, for the length of a lease.
+        """End the run."""
+
+        async def finish() -> None:
+            await self._transitions.finish_run(self._started, status, result=result, error=error)
+
+        await self._until_written(finish, status)
+
+    async def _until_written(
+        self, write: Callable[[], Awaitable[None]], status: TaskStatus
+    ) -> None:
+        """Write the run's end. While the server is away this is tried again, for the length of a
+        lease.
 
         Else all that was done would be done again, and this worker be taken for dead.
         """
@@ -417,9 +447,7 @@ class _TaskRun:
         end = clock() + self._config.lease_s
         while True:
             try:
-                await self._transitions.finish_run(
-                    self._started, status, result=result, error=error
-                )
+                await write()
             except NoConnection:
                 if clock() + _AGAIN_S > end:
                     raise

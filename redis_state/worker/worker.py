@@ -42,7 +42,7 @@ from redis_state.worker.queue.queue import DEFAULT_QUEUE, ClaimedJob, Queue
 from redis_state.worker.run import Handler, run_task
 from redis_state.worker.tasks.steps import StepPolicy
 from redis_state.worker.tasks.transitions import MAX_CRASHES
-from redis_state.worker.versions import versions_of
+from redis_state.worker.versions import lanes_of, versions_of
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -268,6 +268,7 @@ class AgentWorker:
             poll_s=self.poll_s,
             run=run,
             polls=process.polls,
+            lanes=lanes_of(self.handlers),
         )
 
     def _arq_options(self, queue: str) -> dict[str, Any]:

@@ -60,6 +60,9 @@ _AGAIN_MS = 1_000
 _NEXT_S = 0.05
 
 
+_Ended = tuple[WatchClaim, tuple[str, str], TaskStatusView | None]
+
+
 @dataclass(slots=True)
 class SweepReport:
     """The result of one sweep, in numbers of tasks.
@@ -195,20 +198,24 @@ class Sweeper:
     async def _sweep(self, claims: Sequence[WatchClaim], report: SweepReport) -> None:
         report.looked += len(claims)
         waiting: list[tuple[WatchClaim, TaskStatusView]] = []
-        ended: list[tuple[WatchClaim, TaskStatusView]] = []
+        ended: list[_Ended] = []
         judge = partial(self._judge, waiting=waiting, ended=ended, report=report)
         # Before the queue is read, which may be on another, unreachable server.
         report.dropped += await self._watch.inspect(claims, judge, trouble_ms=_TROUBLE_MS)
         await self._watch.settle(await self._queue_up(waiting, report))
         await self._free_permits(ended)
 
-    async def _free_permits(self, ended: Sequence[tuple[WatchClaim, TaskStatusView]]) -> None:
-        """End what is left of the claims of tasks that have ended: their workers may have died."""
+    async def _free_permits(self, ended: Sequence[_Ended]) -> None:
+        """End what is left of the claims of tasks that have ended: their workers may have died.
+
+        And what is parked of them. A task that is gone may have been in any queue.
+        """
         by_queue: defaultdict[str | None, list[tuple[str, str]]] = defaultdict(list)
-        for _, task in ended:
-            by_queue[task.queue].append((task.session_id, task.task_id))
+        for _, task, found in ended:
+            for queue in list(self._inspected) if found is None else [found.queue]:
+                by_queue[queue].append(task)
         if by_queue:
-            before_ms = min(_claimed_ms(claim) for claim, _ in ended)
+            before_ms = min(_claimed_ms(claim) for claim, *_ in ended)
             for queue, tasks in by_queue.items():
                 await self._queue.drop_claims(queue, tasks, before_ms=before_ms)
 
@@ -217,7 +224,7 @@ class Sweeper:
         claim: WatchClaim,
         *,
         waiting: list[tuple[WatchClaim, TaskStatusView]],
-        ended: list[tuple[WatchClaim, TaskStatusView]],
+        ended: list[_Ended],
         report: SweepReport,
     ) -> int | Fate:
         try:
@@ -234,13 +241,15 @@ class Sweeper:
             return Fate.LEFT
         fate, status_view = await self._inspect(claim, task, waiting, report)
         indexed = await self._index.settle(claim, task, status_view)
+        if fate is Fate.OUT and status_view is None:
+            ended.append((claim, task, None))
         if fate is not Fate.OUT or status_view is None:
             return fate
         # Only an entry whose task is in the index as it ended is removed.
         if claim.again and not indexed:
             return _AGAIN_MS
         if status_view.ours:
-            ended.append((claim, status_view))
+            ended.append((claim, task, status_view))
         return fate
 
     async def _inspect(

@@ -376,7 +376,7 @@ class TaskTransitions:
             inspect=status.is_terminal,
         )
 
-    async def give_back(self, started: StartedRun, version: str) -> None:
+    async def give_back(self, started: StartedRun, version: str | None) -> None:
         """Make a started task PENDING as if it had not been started, for a worker with its version.
 
         The start is not counted, and the deaths of earlier workers still are. Errors: LeaseLost;

@@ -256,7 +256,7 @@ async def _queue(scripts: Scripts, keys: Keys, *tasks: str) -> None:
 async def _claim(scripts: Scripts, keys: Keys) -> Reply:
     """Claim one, and tell which: the times are others in each server's history."""
     reply = await scripts.claim_jobs(keys.queue("q"), limit=1, life_ms=HOUR)
-    return Reply(reply.word, [name.rpartition(b"/")[2] for name in reply.facts[2:3]])
+    return Reply(reply.word, [name.rpartition(b"/")[2] for name in reply.facts[3:4]])
 
 
 async def _queued(scripts: Scripts, keys: Keys) -> list[bytes]:
