@@ -1,8 +1,8 @@
 """Jobs that wait for a worker with their handler's version: parked, where only such workers look.
 
 A worker that lacks a task's version parks its job: the claim ends, and the job keeps its place in a
-lane of its queue, which has the name of the handler and the version. No claim of the queue finds
-it. A parked job costs nothing until a worker that serves the lane claims from it.
+lane of its queue. The lane is named by handler and version. No claim of the queue finds the job. A
+parked job costs nothing until a worker that serves the lane claims from it.
 
 Each claim of a queue says when a job was last parked there. So a worker looks into its lanes once
 at its start, and again after that time has changed.
@@ -56,11 +56,11 @@ class ParkedJobs:
         self._more: set[str] = set()
 
     def has_news(self, queue: str) -> bool:
-        """Whether a job was parked in a queue since this worker last looked into its lanes."""
+        """Return whether a job was parked in a queue since the last look into its lanes."""
         return self._queue.parked_at(queue) != self._seen.get(queue, b"")
 
     def is_due(self, queue: str) -> bool:
-        """Whether there may be jobs in the lanes. Some may wait for limits of the queue."""
+        """Return whether there may be jobs in the lanes. Some may wait for limits of the queue."""
         return queue in self._more or self.has_news(queue)
 
     async def claim(self, queue: str, *, limit: int) -> list[ClaimedJob]:

@@ -213,7 +213,7 @@ class Queue:
         ]
 
     def parked_at(self, queue: str) -> bytes:
-        """Return when a job of a queue was last parked, as far as claims have told; else b""."""
+        """Return when a job of a queue was last parked, by the last claim; else b""."""
         return self._parked.get(queue, b"")
 
     def note_parked(self, queue: str, at: bytes) -> None:

@@ -43,6 +43,7 @@ async def approve(client: TaskClient, *tasks: str) -> None:
     """Approve the pauses of tasks."""
     for pause in await client.pauses():
         if pause.task_id in tasks:
+            assert pause.pause_id is not None
             await client.approve(pause.pause_id)
 
 

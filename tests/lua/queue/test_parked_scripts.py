@@ -13,18 +13,24 @@ ONE, TWO = "v:h/1;", "v:h/2;"
 
 
 async def park(
-    scripts: Scripts, keys: Keys, task: str, claimed: bytes, lane: str = ONE, **more: Any
+    scripts: Scripts,
+    keys: Keys,
+    task: str,
+    claimed: bytes,
+    *,
+    lane: str = ONE,
+    place: bytes = b"1000",
 ) -> int:
     """Park a claimed job; return whether it was claimed."""
-    options = {"place": b"1000", "version": 3} | more
     reply = await scripts.park_job(
         keys.queue("q"),
         payload=job_payload(keys, task),
         id=queued_job(keys, task).id.encode(),
         claimed=claimed,
         lane=lane,
+        place=place,
+        version=3,
         life_ms=HOUR,
-        **options,
     )
     return int(reply.facts[0])
 
@@ -148,7 +154,7 @@ async def test_keys_take_turns_and_one_at_its_limit_holds_up_no_other(
     for task in ("a1", "a2", "a3", "b1", "b2", "c1"):
         await parked(scripts, keys, task, f"k:{task[0]}")
     await limit(scripts, keys, **{"limit_for_k:a": "1"})
-    found = []
+    found: list[str] = []
     for _ in range(4):
         found += (await served(scripts, keys, most=1))[0]
     assert found == ["a1", "b1", "c1", "b2"]
