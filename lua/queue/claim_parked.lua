@@ -20,10 +20,10 @@
 -- @once
 
 local now, set = now_ms(), redis.call('HMGET', keys.flow, 'paused', 'limit', 'parked', 'passed')
-local reply = { 'OK', string.format('%.0f', now), set[3] or '', 1 }
-if set[2] then limit = math.min(limit, set[2] - redis.call('ZCARD', keys.claims)) end
-if set[1] == '1' or limit <= 0 then return reply end
-local more, passed = 0, set[4] or ''
+local reply = { 'OK', string.format('%.0f', now), set[3] or '', 0 }
+if set[2] then limit = math.max(0, math.min(limit, set[2] - redis.call('ZCARD', keys.claims))) end
+if set[1] == '1' then limit = 0 end
+local passed, looked = set[4] or '', 0
 local function take(lane, member)
   local id = string.match(member, '%z([^%z]+)$')
   local key = string.sub(lane, (string.find(lane, ';', 1, true)) + 1)
@@ -41,18 +41,20 @@ for _, lane in ipairs(lanes) do
   local first, last, got = '[' .. lane, '(' .. string.sub(lane, 1, -2) .. '<', false
   local from = string.sub(passed, 1, #lane) == lane and '(' .. passed .. '\1' or first
   local whole = from == first
-  for _ = 1, 1000 do
+  while looked < 1000 do
+    looked = looked + 1
     local member = redis.call('ZRANGEBYLEX', keys.keyed, from, last, 'LIMIT', 0, 1)[1]
     if member and limit == 0 then
-      more = 1
+      reply[4] = 1
       break
     elseif member then
       local its = string.match(member, '^([^%z]+)')
       if take(its, member) then
-        limit, got, passed = limit - 1, true, its
+        limit, got = limit - 1, true
       else
-        more = 1
+        reply[4] = 1
       end
+      passed = its
       from = '(' .. its .. '\1'
     elseif whole and not got then
       break
@@ -61,9 +63,11 @@ for _, lane in ipairs(lanes) do
     end
   end
 end
-reply[4] = more
+-- The next call continues there.
+if passed ~= (set[4] or '') then
+  redis.call('HSET', keys.flow, 'passed', passed)
+  redis.call('PEXPIRE', keys.flow, 34560000000)
+end
 if not reply[5] then return reply end
-redis.call('HSET', keys.flow, 'passed', passed)
-redis.call('PEXPIRE', keys.flow, 34560000000)
 if redis.call('PTTL', keys.claims) < life_ms then redis.call('PEXPIRE', keys.claims, life_ms) end
 return keep_reply(reply)

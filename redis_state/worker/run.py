@@ -109,8 +109,9 @@ async def run_task(
             await asyncio.sleep(min(started.left_ms / 1000, _AGAIN_S))
             started = await _start(store, config, job)
         if isinstance(started, StartedRun):
-            if not await _leave_unserved(store, config, started, queue=queue):
-                await _counted(store, config, started, job, queue=queue)
+            run = _TaskRun(store, config, started)
+            if not (run.lacks_code and await run.left_to_others(queue)):
+                await _counted(run, config, started, job, queue=queue)
         else:
             # Its job is dropped. If the owner of the task dies, the sweeper queues the task.
             log.info("task %s is not started: %s", job.task_id, started.reason)
@@ -150,25 +151,8 @@ async def _start(
             await asyncio.sleep(_AGAIN_S)
 
 
-async def _leave_unserved(
-    store: RedisStateStore, config: RunConfig, started: StartedRun, *, queue: str
-) -> bool:
-    """Leave a task to others if this worker lacks its version; return whether it does.
-
-    Errors: ParkedFor, if it does and the task waits. A handler that
-    no live worker of the queue has fails the task: its name is wrong.
-    """
-    chosen = choose(config.handlers, started)
-    lacked = chosen.code is None and (
-        chosen.version is not None or await is_served_elsewhere(store, started.handler, queue)
-    )
-    if lacked:
-        await _shielded(_TaskRun(store, config, started).leave_to_others(chosen.version))
-    return lacked
-
-
 async def _counted(
-    store: RedisStateStore,
+    run: _TaskRun,
     config: RunConfig,
     started: StartedRun,
     job: JobPayload,
@@ -176,7 +160,6 @@ async def _counted(
     queue: str,
 ) -> None:
     """Run a task that was started, with a span around it and in the worker's tally."""
-    run = _TaskRun(store, config, started)
     state = started.state
     entry = config.stats.begin(
         state.session_id,
@@ -265,7 +248,30 @@ class _TaskRun:
                 raise
             await _shielded(self._leave())
 
-    async def leave_to_others(self, version: str | None) -> None:
+    @property
+    def lacks_code(self) -> bool:
+        """Whether this worker lacks the task's handler, or its version."""
+        return self._chosen.code is None
+
+    async def left_to_others(self, queue: str) -> bool:
+        """Leave a task whose code this worker lacks to the workers that have it.
+
+        Return False if no live worker of the queue has the handler at all: then its name is wrong,
+        and the task fails. Errors: ParkedFor if it waits now; RunAgain for trouble with the server.
+        """
+        chosen = self._chosen
+        if chosen.version is None:
+            try:
+                if not await is_served_elsewhere(self._store, self._started.handler, queue):
+                    return False
+            except BackendError as error:
+                log.warning("task %s is handed back: %s", self._task_id, error)
+                await _shielded(self._hand_over())
+                raise RunAgain(defer_s=_AGAIN_S) from None
+        await _shielded(self._give_back(chosen.version))
+        return True
+
+    async def _give_back(self, version: str | None) -> None:
         """Make the task PENDING for workers that have a version of its handler.
 
         A crash before leaves it RUNNING under a lease that expires, one after it leaves a claim for

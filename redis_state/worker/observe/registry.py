@@ -2,8 +2,8 @@
 does.
 
 The record expires three intervals after its last renewal, so a killed worker soon disappears. A
-worker that stops removes its record. Leases decide who runs a task, never these records: they are
-for people.
+worker that stops removes its record. Leases decide who runs a task, never these records. They are
+for people, and say whether a handler that one worker lacks is a wrong name.
 """
 
 from __future__ import annotations

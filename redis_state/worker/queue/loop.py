@@ -199,13 +199,14 @@ class QueueLoop:
 
     async def _park(self, jobs: Sequence[tuple[ClaimedJob, ParkedFor]]) -> None:
         parking = (self._queue.park(job, again.lane, version=again.version) for job, again in jobs)
-        for ended, failure in zip(
-            jobs, await asyncio.gather(*parking, return_exceptions=True), strict=True
-        ):
-            if isinstance(failure, BackendError):
-                await self._end_later([ended], failure)
-            elif failure is not None:
+        outcomes = await asyncio.gather(*parking, return_exceptions=True)
+        failures = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
+        for failure in failures:
+            if not isinstance(failure, BackendError):
                 raise failure
+            # Those that are parked already find their claims ended.
+            await self._end_later(jobs, failure)
+            break
 
     async def _end_later(
         self, jobs: Sequence[tuple[ClaimedJob, int | ParkedFor | None]], error: BackendError

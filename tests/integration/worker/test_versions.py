@@ -13,10 +13,17 @@ import pytest
 pytest.importorskip("arq", reason="needs the worker extra")
 
 from redis_state import RedisStateStore
-from redis_state.models import TaskStatus
+from redis_state.models import SteeringEventType, TaskStatus
 from redis_state.testing import eventually
 from redis_state.worker import TaskClient, UnservedTasks
-from tests.support.processes.pools import SESSION, becomes, client_of, statuses, updates_of
+from tests.support.processes.pools import (
+    SESSION,
+    becomes,
+    client_of,
+    statuses,
+    steered_before,
+    updates_of,
+)
 from tests.support.processes.worker_processes import has_begun, listed, stop, worker_process
 
 pytestmark = pytest.mark.worker
@@ -186,6 +193,37 @@ async def test_a_task_that_waits_for_a_version_is_cancelled_and_deleted(
         await becomes(client, tasks[0], TaskStatus.CANCELLED)
         await parked(client, 1)
         await store.clear_session(SESSION)
+        await parked(client, 0)
+
+
+async def test_a_cancel_that_was_meant_for_the_run_is_not_lost_with_it(
+    store: RedisStateStore, client: TaskClient
+) -> None:
+    async with worker_process(store.settings, "old", **OLD) as old:
+        (task,) = await paused(client)
+        assert await stop(old) == 0
+    await approve(client, task)
+    # As a client leaves it that found the task running.
+    await steered_before(store, task, SteeringEventType.CANCEL, reason="enough")
+    async with worker_process(store.settings, "new", **NEW):
+        ended = await becomes(client, task, TaskStatus.CANCELLED)
+        assert ended.error == "enough"
+        assert await client.unserved() == []
+
+
+async def test_a_later_task_of_the_id_does_not_wait_for_the_version_of_the_first(
+    store: RedisStateStore, client: TaskClient
+) -> None:
+    async with worker_process(store.settings, "old", **OLD) as old:
+        (task,) = await paused(client, task_id="again", in_turn=True)
+        assert await stop(old) == 0
+    async with worker_process(store.settings, "new", **NEW):
+        await approve(client, task)
+        await parked(client, 1)
+        await store.clear_session(SESSION)
+        await paused(client, task_id="again", in_turn=True)
+        await approve(client, task)
+        assert await results(client, [task]) == [["2", "2"]]
         await parked(client, 0)
 
 
