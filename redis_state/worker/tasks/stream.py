@@ -165,11 +165,13 @@ async def put_back(store: RedisStateStore, session_id: str, task_id: str) -> Non
 
 async def view_task(store: RedisStateStore, session_id: str, task_id: str) -> TaskView | None:
     """See `TaskClient.inspect`. Errors: CorruptState for a record that no task can have."""
-    record = await store.tasks.load_fields(session_id, task_id)
+    journal = store.tasks.keys(session_id, task_id).journal
+    record, version = await asyncio.gather(
+        store.tasks.load_fields(session_id, task_id),
+        store.transport.commands.hget(journal, VERSION),
+    )
     if record is None:
         return None
-    journal = store.tasks.keys(session_id, task_id).journal
-    version: bytes | None = await store.transport.commands.hget(journal, VERSION)
     try:
         found = TaskStatusView.of(session_id, task_id, record.fields)
         return TaskView(
