@@ -14,6 +14,7 @@
     │   │   ├── VersionConflict        another write came first
     │   │   │   └── SessionConflict        the same, for an agent's session
     │   │   ├── SessionBusy            another caller executes the session
+    │   │   ├── TaskInProgress         a task of the session is unfinished, and rejects another
     │   │   ├── LeaseLost              the epoch is no longer the current one
     │   │   ├── TokenResolved          the token is already resolved: by whom, when and how
     │   │   ├── AlreadyVoted           the actor has voted otherwise: when and which way
@@ -207,6 +208,20 @@ class SessionBusy(Conflict):
     def __init__(self, session_id: str) -> None:
         super().__init__(f"session {session_id!r} is executed by another process")
         self.session_id = session_id
+
+
+class TaskInProgress(Conflict):
+    """A task of the session is unfinished, and ``on_busy="reject"`` refuses a new one.
+
+    Nothing was written. ``task_id`` is in the way, in this ``status``. Wait for it, cancel it, or
+    submit with another policy.
+    """
+
+    def __init__(self, session_id: str, task_id: str, *, status: str) -> None:
+        super().__init__(f"task {task_id!r} of session {session_id!r} is {status}")
+        self.session_id = session_id
+        self.task_id = task_id
+        self.status = status
 
 
 class LeaseLost(Conflict):

@@ -437,6 +437,7 @@ class RedisStateStore:
         # Leases first: a worker's update that comes after the rows are gone would stay.
         for task_id in await self.tasks.ids(session_id):
             await self.tasks.clear(session_id, task_id)
+        await self.tasks.clear_lines(session_id)
         await self.contexts.clear(session_id)
         await self.groups.clear(session_id)
         await self.updates.clear(session_id)

@@ -11,7 +11,7 @@
 -- KEYS token                    hash: state, payload, order, expires, claim, actor, at, decision, task, approvals,
 --   rejections, seat:<actor>, vote:<actor>, claim:<actor>
 -- KEYS journal                  hash: entry -> JSON
--- KEYS pauses                   zset: key of a token -> expiry in ms: the session's open pauses
+-- KEYS pauses                   zset: digest of a token -> expiry in ms: the session's open pauses
 -- ARGV announcement.channel     channel
 -- ARGV mark                     of the lease of a worker that decides on its own task, '' for anybody else
 -- ARGV overdue                  flag: decide only what nobody decided in time
@@ -92,7 +92,7 @@ if won then
   log_append(announcement, row_id, waits and announcement.row or announcement.other, now)
   redis.call('HSET', journal, entry, held[4] and pause_votes(token, note) or note)
   if redis.call('PTTL', journal) < ttl_ms then redis.call('PEXPIRE', journal, ttl_ms) end
-  redis.call('ZREM', pauses, token)
+  redis.call('ZREM', pauses, string.match(token, '[^:]*$'))
   if waits then
     status = 'PENDING'
     record_write(task, { key = tasks, member = task_id }, row_id, ttl_ms, fields)

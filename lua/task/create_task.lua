@@ -1,10 +1,10 @@
 -- Write a new pending task down, unless there is one of this id. What an earlier task of the same
 -- id recorded, received and spawned is not this one's. A repetition finds the task.
--- KEYS task                hash: version, write, order and the fields given, inbox
--- KEYS tasks               zset: task_id -> expiry in us
--- KEYS journal             hash: entry -> JSON
+-- KEYS keys.task           hash: version, write, order and the fields given, inbox
+-- KEYS keys.tasks          zset: task_id -> expiry in us
+-- KEYS keys.journal        hash: entry -> JSON
 -- KEYS steering.ids        hash: ids of the session's steering
--- KEYS lease               hash: epoch; there if an earlier task of this id ran
+-- KEYS keys.lease          hash: epoch; there if an earlier task of this id ran
 -- KEYS announcement.rows        stream of the session's updates
 -- KEYS announcement.ids         hash: its ids
 -- KEYS announcement.topic_rows  list: n of the task's updates; there if an earlier task of this id told any
@@ -25,21 +25,12 @@
 --   {'EXPIRED'}         it is too late; nothing was written
 -- Emits the update on channel
 -- @include now_ms
--- @include announce
--- @include log_head
--- @include record_write
+-- @include task_new
 
-local was = redis.call('HMGET', task, 'version', 'write')
-if was[1] and was[2] ~= write then return { 'STALE', tonumber(was[1]) } end
-if was[1] then return { 'OK', tonumber(was[1]) } end
+local known, mine = task_known(keys.task, write)
+if known and not mine then return { 'STALE', known } end
+if known then return { 'OK', known } end
+local now = now_ms()
 -- A sweeper that twice finds no task takes its entry out of the watch list.
-if before and now_ms() > before then return { 'EXPIRED' } end
--- Of the first task of an id, what was said of it before it was made counts too.
-if redis.call('EXISTS', lease, announcement.topic_rows) > 0 then
-  local told = log_head(redis.call('HGET', steering.ids, ''))
-  fields[#fields + 1] = 'inbox'
-  fields[#fields + 1] = string.format('%.0f-%.0f', told.last, told.last_ms)
-end
-redis.call('DEL', journal, children)
-announce(announcement, task_id, now_ms())
-return { 'OK', record_write(task, { key = tasks, member = task_id }, write, ttl_ms, fields) }
+if before and now > before then return { 'EXPIRED' } end
+return { 'OK', task_new(keys, children, steering, announcement, fields, write, ttl_ms, task_id, now) }

@@ -9,11 +9,13 @@
 -- KEYS children            zset: what an earlier task of this id has spawned
 -- KEYS source.task         hash: order: the other task
 -- KEYS source.journal      hash: entry -> JSON: the other task's
+-- KEYS turn                zset: task_id -> its place in the line, in ms; another key without one
 -- ARGV write               id of this call
 -- ARGV ttl_ms              int: milliseconds
 -- ARGV task_id             the task's id
 -- ARGV before              int: ms, by when it must be written
 -- ARGV order               of the other task
+-- ARGV in_turn             flag: its session's tasks run in turn
 -- ARGV copied..            entries that are copied
 -- ARGV made..              entries that are given, names and values in turn
 -- ARGV fields..            names and values, in turn
@@ -25,6 +27,7 @@
 -- @include now_ms
 -- @include log_head
 -- @include record_write
+-- @include turn_list
 
 local was = redis.call('HMGET', task, 'version', 'write')
 if was[1] and was[2] ~= write then return { 'STALE', tonumber(was[1]) } end
@@ -43,4 +46,5 @@ for _, entry in ipairs(copied) do
 end
 if #made > 0 then redis.call('HSET', journal, unpack(made)) end
 redis.call('PEXPIRE', journal, ttl_ms)
+if in_turn then turn_put(turn, task_id, now_ms(), 2 * ttl_ms) end
 return { 'OK', record_write(task, { key = tasks, member = task_id }, write, ttl_ms, fields) }

@@ -8,6 +8,7 @@
 -- KEYS announcement.topic_rows  list: the task's index in it
 -- KEYS journal                  hash: entry -> JSON; lives as long as the task
 -- KEYS children                 zset: task_id -> expiry in us: the tasks that it has spawned
+-- KEYS turn                     zset: task_id -> its place in the line, in ms; another key without one
 -- ARGV announcement.channel     channel
 -- ARGV expected                 version and, after a space, its write
 -- ARGV key                      of the caller, '' for none
@@ -18,6 +19,7 @@
 -- ARGV announcement.ttl_ms      int: of the updates
 -- ARGV announcement.row_id      update id
 -- ARGV announcement.row         the update that tells of it
+-- ARGV in_turn                  flag: its session's tasks run in turn
 -- ARGV dropped..                entries of the journal that the next run is to make anew
 -- ARGV fields..                 names and values, in turn
 -- Returns
@@ -31,6 +33,7 @@
 -- @include stale
 -- @include record_write
 -- @include announce
+-- @include turn_list
 
 local was = redis.call('HMGET', task, 'status', 'write', 'version', 'job', 'retried')
 if not was[4] then return { 'MISSING' } end
@@ -44,6 +47,7 @@ if #dropped > 0 then redis.call('HDEL', journal, unpack(dropped)) end
 redis.call('HINCRBY', task, 'retries', 1)
 redis.call('HSET', task, 'retried', key)
 local version = record_write(task, { key = tasks, member = task_id }, write, ttl_ms, fields)
+if in_turn then turn_put(turn, task_id, now_ms(), 2 * ttl_ms) end
 redis.call('PEXPIRE', journal, ttl_ms)
 redis.call('PEXPIRE', children, 2 * ttl_ms)
 if redis.call('HEXISTS', lease, 'epoch') == 1 then

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -41,6 +41,10 @@ After = Annotated[
 ]
 
 
+# As `OnBusy`, which is not imported here: it needs the worker's packages.
+Busy = Literal["enqueue", "reject", "interrupt", "replace"]
+
+
 @app.command()
 def submit(
     handler: Annotated[str, typer.Argument(metavar="HANDLER", help="The handler's name.")],
@@ -61,6 +65,13 @@ def submit(
         ),
     ] = None,
     queue: Annotated[str | None, typer.Option(help="The queue that it waits in.")] = None,
+    in_turn: Annotated[
+        bool, typer.Option("--in-turn", help="Tasks of the session that have it run one at a time.")
+    ] = False,
+    on_busy: Annotated[
+        Busy | None,
+        typer.Option("--on-busy", help="What happens if such a task is unfinished."),
+    ] = None,
     priority: Annotated[int, typer.Option(help="A higher one is more urgent.")] = 0,
     description: Annotated[str | None, typer.Option(help="What people read of it.")] = None,
     wait: Annotated[
@@ -88,6 +99,8 @@ def submit(
                 priority=priority,
                 description=description,
                 queue=queue,
+                in_turn=in_turn,
+                on_busy=on_busy,
                 attributes=read_attributes(attribute),
             )
             return made, await client.result(session, made) if wait else None

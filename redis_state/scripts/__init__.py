@@ -21,6 +21,7 @@ from redis_state.scripts.stores.a2a import A2AScripts
 from redis_state.scripts.stores.agents import AgentScripts
 from redis_state.scripts.stores.children import ChildrenScripts
 from redis_state.scripts.stores.contexts import ContextScripts, PatchKeys
+from redis_state.scripts.stores.gatherings import GatheringKeys, GatheringScripts
 from redis_state.scripts.stores.groups import GroupKeys, GroupScripts
 from redis_state.scripts.stores.index import IndexedTask, IndexScripts
 from redis_state.scripts.stores.jobs import JobScripts
@@ -29,6 +30,7 @@ from redis_state.scripts.stores.messages import MessageScripts
 from redis_state.scripts.stores.schedules import ScheduleScripts
 from redis_state.scripts.stores.snapshots import SnapshotKeys, SnapshotScripts
 from redis_state.scripts.stores.tasks import TaskScripts
+from redis_state.scripts.stores.turns import KnownTask, KnownTasks, TurnScripts
 from redis_state.scripts.values import (
     NO_LANE,
     Announcement,
@@ -63,6 +65,8 @@ class Scripts(
     ScheduleScripts,
     CopyScripts,
     IndexScripts,
+    TurnScripts,
+    GatheringScripts,
 ):
     """The scripts, run through one transport."""
 
@@ -76,8 +80,11 @@ __all__ = [
     "EndedJob",
     "EndedJobs",
     "Fence",
+    "GatheringKeys",
     "GroupKeys",
     "IndexedTask",
+    "KnownTask",
+    "KnownTasks",
     "LaneState",
     "LogLimits",
     "PatchKeys",

@@ -76,13 +76,13 @@ class TaskIndex:
         )
 
     def started(self, task: IndexedTask, *, delay_ms: int) -> None:
-        """Write that a task runs, and have it inspected after ``delay_ms`` or later. One step.
+        """Write that a task runs, and have it inspected after ``delay_ms``. One step.
 
         Without waiting for it: a sweeper comes by the task's entry anyhow.
         """
         _forget(
             self._scripts.begin_index_task(
-                self.keys(task.entry), task, rule="move", delay_ms=delay_ms, stands="later"
+                self.keys(task.entry), task, rule="move", delay_ms=delay_ms, stands="given"
             )
         )
 

@@ -359,8 +359,9 @@ class Keys:
     def task(self, session_id: str, task_id: str) -> str:
         """hash: version, write, order, status, document, priority, result, error, progress,
         updated_at, job, queue, attempts, crashes, parent, parent_order, isolate, spent_ms,
-        spent_updates, attributes, due, flow_key; pause_entry, pause_token, pause_write, waits_for,
-        waits_box, waits_until: one task.
+        spent_updates, attributes, due, flow_key; interrupts, gathers, items, item_bytes, latest,
+        item:<n>; pause_entry, pause_token, pause_write, waits_for, waits_box, waits_until: one
+        task.
         `active_task_ttl`, while paused after the pause's deadline; `finished_task_ttl` once
         terminal; up to an eighth longer after a host's save.
         """
@@ -369,6 +370,19 @@ class Keys:
     def tasks(self, session_id: str) -> str:
         """zset: task_id -> expiry in us: a session's tasks. As long as its longest-lived task."""
         return self._key("session_id", session_id, "tasks")
+
+    def turn(self, session_id: str) -> str:
+        """zset: task_id -> its place in the line in ms: the tasks of a session that run in turn and
+        may be unfinished. Twice `active_task_ttl` after the last of them was made or inspected.
+        """
+        return self._key("session_id", session_id, "turn")
+
+    def gathering(self, session_id: str) -> str:
+        """hash: name -> task_id: the tasks of a session whose input is open; name:item -> task_id:
+        the items that tasks have; ``:items`` zset: name:item -> until when in ms.
+        `active_task_ttl` after the last item, and the longest wait.
+        """
+        return self._key("session_id", session_id, "gathering")
 
     def children(self, session_id: str, task_id: str) -> str:
         """zset: task_id -> expiry in us: the tasks that a task has spawned. Twice
@@ -407,11 +421,11 @@ class Keys:
         return f"{self.namespace}:v1:{{{scope}}}:token:{digest}"
 
     def pauses(self, session_id: str) -> str:
-        """zset: key of a token -> expiry in ms: a session's open pauses. Like the last."""
+        """zset: digest of a token -> expiry in ms: a session's open pauses. Like the last."""
         return self._key("session_id", session_id, "pauses")
 
     def open_pauses(self) -> str:
-        """zset: key of a token -> expiry in us: all open pauses. As long as the last."""
+        """zset: key of a token -> expiry in us: all open pauses. As long as their tokens."""
         return f"{self.namespace}:v1:{{pauses}}:open-pauses"
 
     def pause(self, token: str) -> str:

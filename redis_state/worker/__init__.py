@@ -30,6 +30,7 @@ from redis_state.worker.tasks.snapshots import FullSnapshot, StepSnapshot
 from redis_state.worker.tasks.steps import StepPolicy
 from redis_state.worker.tasks.stream import TaskView
 from redis_state.worker.tasks.text import ShownText, TextReader, TextWriter
+from redis_state.worker.tasks.turns import OnBusy
 from redis_state.worker.tasks.values import PublishedValue
 from redis_state.worker.unserved import HandlerVersion, UnservedTasks
 from redis_state.worker.versions import versioned
@@ -55,6 +56,7 @@ __all__ = [
     "HandlerVersion",
     "KeyLimits",
     "Occurrence",
+    "OnBusy",
     "OpenPause",
     "Pause",
     "PublishedValue",

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from redis_state import limits
 from redis_state.errors import CursorGap, InvalidField, InvalidTransition, TaskUnknown
@@ -29,10 +29,11 @@ from redis_state.stores.base import ms
 from redis_state.stores.sessions.session_log import Entry
 from redis_state.transport.clock import ms_of
 from redis_state.transport.keys import is_pause_id, token_digest
+from redis_state.worker.client_gathering import ClientGathering
 from redis_state.worker.client_messaging import ClientMessaging
 from redis_state.worker.observe import tracing as telemetry
 from redis_state.worker.observe.registry import WorkerInfo, WorkerRegistry
-from redis_state.worker.operations import TaskOperations, check_id
+from redis_state.worker.operations import check_id
 from redis_state.worker.queue.control import Queues
 from redis_state.worker.queue.job import Job
 from redis_state.worker.queue.limits import flow_key
@@ -58,6 +59,7 @@ from redis_state.worker.tasks.stream import (
     watch_task,
 )
 from redis_state.worker.tasks.transitions import TaskTransitions
+from redis_state.worker.tasks.turns import InTurn, OnBusy, Turns
 from redis_state.worker.tasks.values import Values
 from redis_state.worker.unserved import (
     HandlerVersion,
@@ -71,7 +73,7 @@ _LOOK_EVERY_S = 5.0
 LONGEST_DELAY = timedelta(days=3653)
 
 
-class TaskClient(TaskOperations, ClientMessaging):
+class TaskClient(ClientGathering, ClientMessaging):
     """Submit, steer, decide, cancel and watch tasks, from any process.
 
     ``queue`` is the queue of its tasks, else ``tasks``, as with workers. ``schedules`` are tasks
@@ -115,6 +117,7 @@ class TaskClient(TaskOperations, ClientMessaging):
         at: datetime | None = None,
         key: str | None = None,
         in_turn: bool = False,
+        on_busy: OnBusy | Literal["enqueue", "reject", "interrupt", "replace"] | None = None,
         attributes: Attributes | None = None,
     ) -> str:
         """Submit a task for a handler; return the task's id.
@@ -125,12 +128,19 @@ class TaskClient(TaskOperations, ClientMessaging):
         of its session that have it run one at a time. ``attributes`` are small facts by which
         `find` finds it: up to 16 names with text, an int or a bool.
 
+        ``on_busy`` implies ``in_turn``, and says what happens if another such task of the session
+        is unfinished: it waits, runs or is paused. ``enqueue`` is the default: the new one waits
+        for its turn. ``reject`` raises TaskInProgress. ``interrupt`` cancels what has begun, and
+        the new one is next. ``replace`` cancels what has not begun, and the new one takes its
+        place. One step decides: of concurrent callers each finds what the one before it left.
+
         The call writes the watch list first, then the task, then the queue. After a crash in
         between, a sweeper queues the task within seconds.
 
         Errors: BackendUnavailable, also if the task is written and the queue is unreachable. Submit
         it again under its ``task_id``, or leave it to a sweeper. InvalidField for an id that is not
-        text, or the id of a task that a host saved.
+        text, or the id of a task that a host saved. TaskInProgress. LimitReached if more than 1,000
+        tasks of the session are unfinished, with a policy other than ``enqueue``.
         """
         named, task_id = bool(task_id), task_id or new_id()
         if not handler:
@@ -138,6 +148,11 @@ class TaskClient(TaskOperations, ClientMessaging):
         check_id("session_id", session_id)
         check_id("task_id", task_id)
         attributes = check_attributes("attributes", {} if attributes is None else attributes)
+        policy = OnBusy.read(on_busy)
+        if policy is OnBusy.INTERRUPT and (delay is not None or at is not None):
+            raise InvalidField("on_busy", "interrupt cannot be given with delay or at")
+        in_turn = in_turn or policy is not None
+        flow = flow_key(key, in_turn=session_id if in_turn else None)
         if named and await self._still_there(session_id, task_id):
             return task_id
         state = TaskState(
@@ -151,8 +166,11 @@ class TaskClient(TaskOperations, ClientMessaging):
             description=description,
         )
         queue = queue or self._queue.name
-        flow = flow_key(key, in_turn=session_id if in_turn else None)
         due_ms, delay_ms = await self._due(delay, at)
+        turn = None
+        if in_turn:
+            turn = InTurn(self.store, policy or OnBusy.ENQUEUE, priority, delay_ms)
+            await turn.check(session_id, task_id)
         with telemetry.submitting(handler, session_id, task_id, queue) as span:
             new = await self._transitions.create(
                 state,
@@ -164,9 +182,13 @@ class TaskClient(TaskOperations, ClientMessaging):
                 delay_ms=delay_ms,
                 key=flow,
                 attributes=attributes,
+                writer=turn,
             )
             if new:
                 job = Job(session_id, task_id, 0, priority, queue, at_ms=due_ms, key=flow)
+                if turn is not None:
+                    job = replace(job, since_ms=turn.came_ms)
+                    await self._interrupt(job, turn)
                 await self._queue.put(replace(job, trace=span.carrier))
             else:
                 await self._still_there(session_id, task_id)
@@ -488,6 +510,13 @@ class TaskClient(TaskOperations, ClientMessaging):
         workers than allowed died in a row while they ran them.
         """
         return await list_dead(self.store, limits.count("limit", limit, least=0))
+
+    async def _interrupt(self, job: Job, turn: InTurn) -> None:
+        """Cancel what a new task interrupts, before it is queued."""
+        if turn.interrupted:
+            view = await self.store.tasks.look(job.session_id, job.task_id)
+            if view is not None:
+                await Turns(self.store, self._queue).interrupt(view, turn.interrupted)
 
     async def _due(self, delay: timedelta | None, at: datetime | None) -> tuple[int | None, int]:
         """Return when a task begins, and in how many ms that is, by the server's clock."""

@@ -257,7 +257,9 @@ class TaskOperations:
         queue = queue or source.queue or self._queue.name
         if await create(state, queue):
             names = (state.session_id, state.task_id)
-            await self._queue.put(Job(*names, 0, state.priority, queue, key=source.key))
+            await self._queue.put(
+                Job(*names, 0, state.priority, queue, key=source.key_in(names[0]))
+            )
         else:
             await self._still_there(state.session_id, state.task_id)
         return state.task_id

@@ -9,7 +9,10 @@ from redis_state.scripts import (
     EndedJob,
     EndedJobs,
     Fence,
+    GatheringKeys,
     IndexedTask,
+    KnownTask,
+    KnownTasks,
     LaneState,
     Reply,
     Scripts,
@@ -203,7 +206,79 @@ def _fork(scripts: Scripts, keys: Keys) -> Awaitable[Reply]:
     )
 
 
+def _create_in_turn(scripts: Scripts, keys: Keys) -> Awaitable[Reply]:
+    other = task_keys(keys, SESSION, "other")
+    known = KnownTask(other, keys.updates(SESSION).topic_rows("other"), b"u", b"[]")
+    return scripts.create_turn_task(
+        task_keys(keys, SESSION),
+        {"status": b"PENDING"},
+        steering=keys.steering(SESSION),
+        announcement=saying(keys, "made", session=SESSION),
+        children=keys.children(SESSION, "t"),
+        turn=keys.turn(SESSION),
+        line=KnownTasks([known]),
+        write="w",
+        ttl_ms=HOUR,
+        before=1,
+        policy="replace",
+        delay_ms=0,
+        earlier_ms=0,
+        life_ms=HOUR,
+        ended_ms=HOUR,
+        cancelled={"status": b"CANCELLED"},
+    )
+
+
+def _open_gathering(scripts: Scripts, keys: Keys) -> Awaitable[Reply]:
+    return scripts.open_gathering(
+        task_keys(keys, SESSION),
+        {"status": b"PENDING"},
+        of=GatheringKeys(keys.gathering(SESSION)),
+        steering=keys.steering(SESSION),
+        announcement=saying(keys, "made", session=SESSION),
+        children=keys.children(SESSION, "t"),
+        write="w",
+        ttl_ms=HOUR,
+        before=1,
+        name="b",
+        closed="",
+        item_id="\ud800",
+        item=b"1",
+        after_ms=1,
+        latest_ms=1,
+        keep_ms=HOUR,
+        in_turn=True,
+        earlier_ms=0,
+        turn=keys.turn(SESSION),
+    )
+
+
 CALLS: dict[str, Call] = {
+    "open_gathering": _open_gathering,
+    "add_item": lambda scripts, keys: scripts.add_item(
+        GatheringKeys(keys.gathering(SESSION)),
+        task=keys.task(SESSION, "t"),
+        task_id="t",
+        name="b",
+        item_id="\ud800",
+        item=b"1",
+        most=2,
+        most_bytes=1,
+        after_ms=1,
+        keep_ms=HOUR,
+    ),
+    "defer_job": lambda scripts, keys: scripts.defer_job(
+        keys.queue("q"), id=queued_job(keys).id, at_ms=1, sooner=True
+    ),
+    "create_turn_task": _create_in_turn,
+    "keep_turn": lambda scripts, keys: scripts.keep_turn(
+        task=keys.task(SESSION, "t"),
+        turn=keys.turn(SESSION),
+        task_id="\ud800",
+        place_ms=1,
+        life_ms=HOUR,
+    ),
+    "settle_turn": lambda scripts, keys: scripts.settle_turn(task=keys.task(SESSION, "t"), order=1),
     "retry_task": _retry,
     "fork_task": _fork,
     "set_attributes": lambda scripts, keys: scripts.set_attributes(

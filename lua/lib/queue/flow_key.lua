@@ -7,4 +7,6 @@ end
 -- Let a key take its turn behind those that wait already, and wake a worker for it.
 local function flow_turn(keys, key)
   redis.call('ZADD', keys.turns, 'NX', redis.call('HGET', keys.flow, 'turn') or 0, key)
+  -- It may be the first, after all of them had their turn.
+  if redis.call('PTTL', keys.turns) < 0 then redis.call('PEXPIRE', keys.turns, 691200000) end
 end

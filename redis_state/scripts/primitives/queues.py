@@ -124,6 +124,17 @@ class QueueScripts(ScriptRunner):
         """OK deleted."""
 
     @script
+    def defer_job(
+        self,
+        keys: QueueKeys,
+        *,
+        id: str,  # noqa: A002
+        at_ms: int,
+        sooner: bool,
+    ) -> PendingReply:
+        """OK moved."""
+
+    @script
     def look_queue(self, keys: QueueKeys) -> PendingReply:
         """OK waiting later claimed oldest_ms settings."""
 

@@ -30,6 +30,11 @@ class IndexedTask:
     handler: str = ""
     attributes: Sequence[bytes] = ()
 
+    @property
+    def stamp(self) -> str:
+        """Return what distinguishes this state of the task from another, as the index has it."""
+        return f"{self.version} {self.write} {self.status}"
+
 
 class IndexScripts(ScriptRunner):
     """The index of tasks."""

@@ -107,6 +107,8 @@ class TaskScripts(ScriptRunner):
         ttl_ms: int,
         announcement: Announcement,
         dropped: Sequence[str],
+        turn: str | None = None,
+        in_turn: bool = False,
     ) -> PendingReply:
         """OK version | TAKEN version | STALE version write | DENIED status | MISSING."""
 
@@ -126,6 +128,8 @@ class TaskScripts(ScriptRunner):
         order: int,
         copied: Sequence[str],
         made: Mapping[str, bytes],
+        turn: str | None = None,
+        in_turn: bool = False,
     ) -> PendingReply:
         """OK version | STALE version | EXPIRED | MISSING."""
 

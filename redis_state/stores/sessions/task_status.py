@@ -9,6 +9,9 @@ from typing import Self
 from redis_state.models import TaskStatus
 from redis_state.serialization import codec
 
+# Tasks under a key of this kind run one at a time, whatever is set. Lua has it too.
+IN_TURN = "1:"
+
 
 def watch_entry(session_id: str, task_id: str) -> bytes:
     """Return a task's entry for the watch list."""
@@ -99,6 +102,11 @@ class TaskStatusView:
     def is_orphan(self) -> bool:
         """Whether it runs under a lease that has run out."""
         return self.status is TaskStatus.RUNNING and not self.left_ms
+
+    @property
+    def in_turn(self) -> bool:
+        """Whether it runs in turn with the other tasks of its session."""
+        return self.key.startswith(IN_TURN)
 
     @property
     def cancelled_with(self) -> str | None:

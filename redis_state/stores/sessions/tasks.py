@@ -18,7 +18,7 @@ from redis_state.errors import CorruptState, InvalidField
 from redis_state.models import TaskContextSnapshot, TaskState, TaskStatus, TaskType
 from redis_state.primitives.record import Place, Stored, new_write_id
 from redis_state.primitives.watchlist import WatchList
-from redis_state.scripts import TASK_FIELDS, Fence, ReplyCode, TaskKeys
+from redis_state.scripts import TASK_FIELDS, Fence, GatheringKeys, ReplyCode, TaskKeys
 from redis_state.serialization import codec
 from redis_state.serialization.fields import choice, moment, validated
 from redis_state.serialization.rows import as_object
@@ -183,6 +183,12 @@ class TaskStore:
         if ours:
             watch = WatchList(self._base.scripts, self._base.keys)
             await watch.put(watch_entry(session_id, task_id), delay_ms=0, sooner=True)
+
+    async def clear_lines(self, session_id: str) -> None:
+        """Delete which tasks run in turn, and which gather items. They are gone by then."""
+        gathering = GatheringKeys(self._base.keys.gathering(session_id))
+        for key in (self._base.keys.turn(session_id), *gathering, gathering.items):
+            await self._base.scripts.unlink(key)
 
     def read(self, session_id: str, task_id: str, record: Stored) -> TaskState:
         """Build a task from its record. Errors: ValueError, KeyError and their like."""

@@ -84,7 +84,7 @@ class Job:
             queue=task.queue,
             version=task.version,
             orphan=task.status is TaskStatus.RUNNING,
-            since_ms=task.order // 1000,
+            since_ms=_since_ms(task),
             at_ms=task.due_ms or None,
             key=task.key,
         )
@@ -93,6 +93,11 @@ class Job:
     def ready(cls, task: TaskStatusView) -> Job:
         """Make the job of a task that has just become ready to run."""
         return replace(cls.of(task), since_ms=None)
+
+    @classmethod
+    def before(cls, task: TaskStatusView, since_ms: int) -> Job:
+        """Make the job of a task that goes before one that counts as waiting since that time."""
+        return replace(cls.of(task), since_ms=since_ms - 1)
 
     def stated(self) -> dict[str, Any]:
         """Write what its payload says."""
@@ -107,6 +112,12 @@ class Job:
         """Return its id in a queue. Each run of a task has one of its own."""
         session = escape("session_id", self.session_id)
         return f"{tag}/{session}/{escape('task_id', self.task_id)}:{self.runs}"
+
+
+def _since_ms(task: TaskStatusView) -> int:
+    """Return since when a task counts as waiting: one that goes before others, since before."""
+    created_ms = task.order // 1000
+    return min(created_ms, task.due_ms) if task.in_turn and task.due_ms else created_ms
 
 
 def task_of(job_id: bytes) -> JobPayload | None:

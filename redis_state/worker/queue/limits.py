@@ -10,10 +10,9 @@ from typing import Any, Literal
 
 from redis_state import limits
 from redis_state.errors import InvalidField
+from redis_state.stores.sessions.task_status import IN_TURN
 from redis_state.transport.keys import escape, unescape
 
-# A key of this kind has one task at a time, whatever is set.
-_IN_TURN = "1:"
 _OTHER = "k:"
 _LONGEST_PERIOD = timedelta(days=7)
 
@@ -89,7 +88,7 @@ def flow_key(key: str | None, *, in_turn: str | None = None) -> str:
     if key is not None and in_turn is not None:
         raise InvalidField("key", "cannot be given with in_turn, which is a key by itself")
     if in_turn is not None:
-        return _IN_TURN + escape("session_id", in_turn)
+        return IN_TURN + escape("session_id", in_turn)
     return "" if key is None else named_key(key)
 
 

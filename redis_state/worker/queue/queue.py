@@ -131,9 +131,20 @@ class Queue:
 
     async def move(self, job: Job, *, before: int) -> None:
         """Move a job that waits from one priority to its own. Errors: BackendUnavailable."""
-        earlier_ms = _seniority_ms(job.priority) - _seniority_ms(before)
+        earlier_ms = seniority_ms(job.priority) - seniority_ms(before)
         name = job.id_under(self._keys.jobs_tag)
         await self._scripts.move_job(self.keys(job.queue), id=name, earlier_ms=earlier_ms)
+
+    async def defer(self, job: Job, *, sooner: bool) -> None:
+        """Move a job that waits for its time to another one: only sooner, or only later.
+
+        Errors: BackendUnavailable.
+        """
+        at_ms = job.at_ms or 0
+        if sooner:
+            at_ms -= seniority_ms(job.priority)
+        name = job.id_under(self._keys.jobs_tag)
+        await self._scripts.defer_job(self.keys(job.queue), id=name, at_ms=at_ms, sooner=sooner)
 
     async def backlog(self, queue: str | None = None) -> Backlog:
         """Return what waits and what is claimed. A priority counts as having waited longer.
@@ -324,7 +335,7 @@ class Queue:
             id=job.id_under(self._keys.jobs_tag),
             payload=payload_of(job.stated()),
             life_ms=self._life_ms,
-            earlier_ms=_seniority_ms(job.priority),
+            earlier_ms=seniority_ms(job.priority),
             since_ms=job.since_ms,
             at_ms=job.at_ms,
             key=job.key,
@@ -359,7 +370,8 @@ def _address(settings: Settings) -> Address:
     return Address.parse((settings.queue_url or settings.url).get_secret_value())
 
 
-def _seniority_ms(priority: int) -> int:
+def seniority_ms(priority: int) -> int:
+    """Return by how many ms a priority makes a job earlier."""
     return min(max(0, priority), _HIGHEST_PRIORITY) * _SENIORITY_MS
 
 
@@ -367,7 +379,7 @@ def waited_s(job: JobPayload, *, priority: int) -> float | None:
     """Return how long a task of this priority waited for its run, if that is known."""
     if job.place_age_s is None:
         return None
-    return max(0.0, job.place_age_s - _seniority_ms(priority) / 1000)
+    return max(0.0, job.place_age_s - seniority_ms(priority) / 1000)
 
 
 def _payload_of(job: ClaimedJob) -> str:

@@ -9,6 +9,7 @@
     child of one cancelled   cancelled too
     pause that escalates     gains the deciders that are due
     not in the index as it is    corrected there
+    runs in turn             kept in its session's line; interrupts what it has still to
 
 What a worker claimed and never started is found among the claims of its queue, long before a task
 that waits is inspected again.
@@ -44,6 +45,7 @@ from redis_state.worker.tasks.deciders import escalate_pause, pause_of
 from redis_state.worker.tasks.messages import TaskMessages
 from redis_state.worker.tasks.pauses import expire_pauses
 from redis_state.worker.tasks.transitions import LOOK_LATEST_MS, MAX_CRASHES, TaskTransitions
+from redis_state.worker.tasks.turns import Turns
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -130,6 +132,7 @@ class Sweeper:
         self._children = ChildTasks(store)
         self._messages = TaskMessages(store)
         self._index = IndexRepair(store)
+        self._turns = Turns(store, queue)
 
     @property
     def pause_s(self) -> float:
@@ -240,6 +243,8 @@ class Sweeper:
         if task is None:
             return Fate.LEFT
         fate, status_view = await self._inspect(claim, task, waiting, report)
+        if status_view is not None and status_view.ours and status_view.in_turn:
+            await self._turns.keep(status_view)
         indexed = await self._index.settle(claim, task, status_view)
         if fate is Fate.OUT and status_view is None:
             ended.append((claim, task, None))

@@ -24,12 +24,16 @@ from redis_state.scripts import Reply, ReplyCode
 from redis_state.serialization import codec
 from redis_state.serialization.rows import as_object
 from redis_state.store import RedisStateStore
+from redis_state.stores.sessions.task_status import IN_TURN
 from redis_state.stores.task_index import attributes_of
+from redis_state.worker.queue.limits import flow_key
+from redis_state.worker.tasks.inputs import read_input
 from redis_state.worker.tasks.journal import Journals, StepNote, joined_child, part_name, steps_of
 from redis_state.worker.tasks.links import write_link
 from redis_state.worker.tasks.moves import new_fields, status_update
 from redis_state.worker.tasks.patches import PATCH, VERSION
 from redis_state.worker.tasks.transitions import TaskTransitions
+from redis_state.worker.tasks.turns import InTurn
 
 _KINDS = ("step:", "pause:", "child:")
 
@@ -45,10 +49,10 @@ class Source:
     queue: str | None
     attributes: Attributes
 
-    @property
-    def key(self) -> str:
-        """What the task is limited under, and what is made from it too."""
-        return self.record.fields.get("flow_key", b"").decode("utf-8", "surrogatepass")
+    def key_in(self, session_id: str) -> str:
+        """Return what a task of a session is limited under that is made from it."""
+        key = self.record.fields.get("flow_key", b"").decode("utf-8", "surrogatepass")
+        return flow_key(None, in_turn=session_id) if key.startswith(IN_TURN) else key
 
     def copy(self, *, task_id: str | None = None, session_id: str | None = None) -> TaskState:
         """Describe the new task."""
@@ -97,7 +101,7 @@ class Copies:
                 state=self._store.tasks.read(session_id, task_id, record),
                 record=record,
                 handler=job["handler"],
-                task_input=job["input"],
+                task_input=read_input(record.fields, job),
                 queue=record.fields.get("queue", b"").decode("utf-8", "surrogatepass") or None,
                 attributes=attributes_of(record.fields),
             )
@@ -110,6 +114,7 @@ class Copies:
     ) -> bool:
         """Write a new task with the input of another; return whether it was new."""
         link = write_link(source.state.session_id, source.state.task_id)
+        key = source.key_in(state.session_id)
         return await self._transitions.create(
             state,
             handler=source.handler,
@@ -117,7 +122,10 @@ class Copies:
             queue=queue,
             attributes=attributes,
             links={"rerun_of": link},
-            key=source.key,
+            key=key,
+            writer=InTurn(self._store, priority=state.priority)
+            if key.startswith(IN_TURN)
+            else None,
         )
 
     async def fork(
@@ -141,6 +149,8 @@ class Copies:
             raise CorruptState(
                 keys.journal, f"a note cannot be read: {type(error).__name__}"
             ) from None
+        key = source.key_in(session_id)
+        in_turn = key.startswith(IN_TURN)
         fields = new_fields(
             state,
             handler=source.handler,
@@ -148,7 +158,7 @@ class Copies:
             queue=queue,
             trace=None,
             attributes=attributes,
-            key=source.key,
+            key=key,
         )
         fields |= {"forked_from": write_link(session_id, task_id, kept.before)}
         write = new_write_id()
@@ -167,6 +177,8 @@ class Copies:
                 order=source.record.order,
                 copied=kept.names,
                 made=kept.made,
+                turn=self._store.base.keys.turn(session_id) if in_turn else None,
+                in_turn=in_turn,
             )
 
         reply = await self._transitions.cover(

@@ -19,6 +19,7 @@ from redis_state.serialization import codec
 from redis_state.serialization.rows import as_object
 from redis_state.store import RedisStateStore
 from redis_state.stores.sessions.task_status import TaskStatusView
+from redis_state.worker.tasks.inputs import read_input
 from redis_state.worker.tasks.journal import Journals, StepNote
 
 FORMAT = 1
@@ -98,7 +99,7 @@ async def read_history(store: RedisStateStore, session_id: str, task_id: str) ->
             namespace=store.settings.namespace,
             state=store.tasks.read(session_id, task_id, record),
             handler=job["handler"],
-            input=job["input"],
+            input=read_input(record.fields, job),
             attempts=found.attempts,
             journal={
                 entry: await _whole(journals, keys, entry, note) for entry, note in journal.items()

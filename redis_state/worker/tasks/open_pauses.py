@@ -98,6 +98,8 @@ class _Reading:
         keys = store.base.keys
         self._store = store
         self._index = keys.open_pauses() if session_id is None else keys.pauses(session_id)
+        # A session's index has only the digests, the last part of each token's key.
+        self._prefix = "" if session_id is None else f"{self._index.removesuffix('pauses')}token:"
 
     async def read(self, tag: str | None) -> list[OpenPause]:
         found: list[OpenPause] = []
@@ -108,7 +110,7 @@ class _Reading:
         return sorted(wanted, key=lambda pause: (pause.opened_at, pause.task_id, pause.name))
 
     async def one(self, key: str) -> OpenPause | None:
-        found = await self._open_of([key.encode()], whole=True)
+        found = await self._open_of([key.removeprefix(self._prefix).encode()], whole=True)
         return self._pause(*found[0][1:]) if found else None
 
     async def ages(self, most: int) -> list[float]:
@@ -130,20 +132,21 @@ class _Reading:
         self, members: Sequence[bytes], *, whole: bool
     ) -> list[tuple[int, Fields, Fields]]:
         now = ms_of(await self._commands.time())
+        keys = [self._prefix + member.decode() for member in members]
         if whole:
-            requested = [self._commands.hgetall(key.decode()) for key in members]
+            requested = [self._commands.hgetall(key) for key in keys]
             tokens = [_whole(await answer) for answer in requested]
         else:
-            requested = [self._commands.hmget(key, *_TOKEN_FIELDS) for key in members]
+            requested = [self._commands.hmget(key, *_TOKEN_FIELDS) for key in keys]
             tokens = [_fields(_TOKEN_FIELDS, await answer) for answer in requested]
         owners = [token["task"] for token in tokens if token["task"]]
         tasks = await self._tasks(owners, (*_TASK_FIELDS, *(("job",) if whole else ())))
         found: list[tuple[int, Fields, Fields]] = []
         closed: list[bytes] = []
-        for key, token in zip(members, tokens, strict=True):
+        for member, token in zip(members, tokens, strict=True):
             task = tasks.get(_owner(token["task"])) if token["task"] else None
             if task is None or not _is_open(token, task):
-                closed.append(key)
+                closed.append(member)
             elif int(token["expires"]) > now:
                 found.append((now, token, task))
         if closed:

@@ -204,6 +204,8 @@ class Reopening:
             ttl_ms=ttl_ms,
             announcement=announcement(self._store, update),
             dropped=plan.dropped,
+            turn=self._store.base.keys.turn(view.session_id) if view.in_turn else None,
+            in_turn=view.in_turn,
         )
         if reply.word is ReplyCode.OK:
             version = int(reply.facts[0])

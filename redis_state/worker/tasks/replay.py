@@ -154,10 +154,11 @@ class Lane:
 
     def state(self) -> LaneState:
         """Write how far it has come. A replay that is not there yet takes nothing back."""
-        emitted = self._recorded | self._emitted
-        mine = max(self._mine.place, self._mine.reached)
-        value = [mine, emitted, list(astuple(self.about))]
-        return LaneState(_LANE + self.name, codec.encode(value))
+        # A plain dict, and no copy of what is frozen: this is written with each step.
+        emitted = dict(self._recorded | self._emitted) if self._emitted else dict(self._recorded)
+        mine, about = max(self._mine.place, self._mine.reached), self.about
+        identity = [about.branch, about.coroutine, about.first, about.shape]
+        return LaneState(_LANE + self.name, codec.encode([mine, emitted, identity]))
 
     def advance(self) -> None:
         """Count a used step, pause or child."""

@@ -19,7 +19,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from redis_state.errors import BackendError, InvalidTransition, LeaseLost, LostRace
+from redis_state.errors import (
+    BackendError,
+    InvalidTransition,
+    LeaseLost,
+    LostRace,
+    TaskInProgress,
+)
 from redis_state.models import (
     StateUpdate,
     TaskContextSnapshot,
@@ -32,7 +38,7 @@ from redis_state.models.attributes import Attributes, AttributeValue
 from redis_state.primitives.lease import HeldLease, Leases, new_owner
 from redis_state.primitives.record import new_write_id, stored
 from redis_state.primitives.watchlist import WatchList
-from redis_state.scripts import IndexedTask, Reply, ReplyCode, TaskKeys
+from redis_state.scripts import Announcement, IndexedTask, Reply, ReplyCode, TaskKeys
 from redis_state.serialization import codec
 from redis_state.store import RedisStateStore
 from redis_state.stores.base import ms
@@ -50,6 +56,7 @@ from redis_state.worker.guards import BudgetMeter
 from redis_state.worker.observe.tracing import carried
 from redis_state.worker.recovery.dead_letters import note_dead
 from redis_state.worker.tasks.call_order import CallOrder
+from redis_state.worker.tasks.inputs import read_input
 from redis_state.worker.tasks.journal import Journals, steps_of
 from redis_state.worker.tasks.moves import (
     announcement,
@@ -115,6 +122,22 @@ class NotStarted:
     left_ms: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class NewTask:
+    """A task that is about to be written, as the scripts that write one take it."""
+
+    session_id: str
+    keys: TaskKeys
+    fields: dict[str, bytes] = field(repr=False)
+    announcement: Announcement = field(repr=False)
+    write: str
+    ttl_ms: int
+
+
+# Writes a new task, by a deadline in ms of the server's clock.
+NewTaskWriter = Callable[[NewTask, int], Awaitable[Reply]]
+
+
 class TaskTransitions:
     """Move tasks."""
 
@@ -138,6 +161,7 @@ class TaskTransitions:
         attributes: Attributes | None = None,
         links: Mapping[str, bytes] | None = None,
         until_ms: int | None = None,
+        writer: NewTaskWriter | None = None,
     ) -> bool:
         """Write a new pending task, and its update; return whether it was new. Another one stays.
 
@@ -145,7 +169,8 @@ class TaskTransitions:
         at ``due_ms``, which is ``delay_ms`` from now. ``trace`` is the context of the span that its
         runs belong to. ``attributes`` are what it is found by. ``links`` are further fields of its
         record, which name the task that it was made from. After ``until_ms``, by the server's
-        clock, nothing is written. Errors: LostRace then.
+        clock, nothing is written. ``writer`` writes it together with something else. Errors:
+        LostRace if it is too late; TaskInProgress if that is what the writer found.
         """
         fields = new_fields(
             state,
@@ -161,19 +186,18 @@ class TaskTransitions:
         write = new_write_id()
         update = status_update(state, state.status)
         update.update_id = f"{state.task_id}:{write}"
-        announced = announcement(self._store, update)
+        new = NewTask(
+            state.session_id,
+            self._keys(state),
+            fields,
+            announcement(self._store, update),
+            write,
+            self._store.tasks.ttl_ms(state.status.value) + delay_ms,
+        )
+        write_new = writer or self._write_new
 
         async def create(before_ms: int) -> Reply:
-            return await self._scripts.create_task(
-                self._keys(state),
-                fields,
-                steering=self._store.steering.keys(state.session_id),
-                announcement=announced,
-                children=self._store.base.keys.children(state.session_id, state.task_id),
-                write=write,
-                ttl_ms=self._store.tasks.ttl_ms(state.status.value) + delay_ms,
-                before=before_ms,
-            )
+            return await write_new(new, before_ms)
 
         reply = await self.cover(
             state,
@@ -186,7 +210,21 @@ class TaskTransitions:
         )
         if reply.word is ReplyCode.EXPIRED:
             raise LostRace(f"the time in which task {state.task_id!r} was to be written is over")
+        if reply.word is ReplyCode.TAKEN:
+            raise TaskInProgress(state.session_id, reply.text(0), status=reply.text(1))
         return reply.word is ReplyCode.OK
+
+    async def _write_new(self, new: NewTask, before_ms: int) -> Reply:
+        return await self._scripts.create_task(
+            new.keys,
+            new.fields,
+            steering=self._store.steering.keys(new.session_id),
+            announcement=new.announcement,
+            children=self._store.base.keys.children(new.session_id, new.keys.task_id),
+            write=new.write,
+            ttl_ms=new.ttl_ms,
+            before=before_ms,
+        )
 
     async def cover(
         self,
@@ -235,6 +273,9 @@ class TaskTransitions:
             delay_ms *= 2
         if known and reply.word is ReplyCode.OK:
             await self._replace_in_index(new)
+        if reply.word in (ReplyCode.TAKEN, ReplyCode.HELD, ReplyCode.AGAIN):
+            # It was not written. A sweeper takes its entry out.
+            self._index.drop(entry, stamp=new.stamp)
         return reply
 
     def note_move(
@@ -527,7 +568,7 @@ class TaskTransitions:
             held=held,
             state=self._store.tasks.read(session_id, task_id, record),
             handler=job["handler"],
-            input=job["input"],
+            input=read_input(record.fields, job),
             attempts=found.attempts,
             inbox=record.fields.get("inbox", b"").decode() or None,
             journal=journal,

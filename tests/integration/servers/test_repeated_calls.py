@@ -18,7 +18,7 @@ from redis_state import RedisStateStore, Settings
 from redis_state.agents import SessionStore
 from redis_state.models.artifacts import ArtifactScope
 from redis_state.models.snapshots import Snapshot
-from redis_state.scripts import SCRIPTS, Reply, Scripts
+from redis_state.scripts import SCRIPTS, GatheringKeys, Reply, Scripts
 from redis_state.testing import eventually
 from redis_state.transport.keys import Keys, agent_shard, call_key
 from tests.support.a2a.rows import a2a_keys, create, drop
@@ -291,7 +291,33 @@ async def _queued(scripts: Scripts, keys: Keys) -> list[bytes]:
     return [name.rpartition(b"/")[2] for name in names]
 
 
+async def _open_batch(scripts: Scripts, keys: Keys) -> None:
+    task, gathering = task_keys(keys), keys.gathering("s")
+    await ask(scripts, "DEL", task.task, gathering, f"{gathering}:items")
+    values = ("status", "PENDING", "gathers", "b", "items", 0, "item_bytes", 0, "due", 1)
+    await ask(scripts, "HSET", task.task, *values, "latest", 1)
+    await ask(scripts, "HSET", gathering, "b", "t")
+    for key in (task.task, gathering):
+        await ask(scripts, "PEXPIRE", key, HOUR)
+
+
 CASES = {
+    "add_item": Case(
+        _open_batch,
+        lambda scripts, keys: scripts.add_item(
+            GatheringKeys(keys.gathering("s")),
+            task=task_keys(keys).task,
+            task_id="t",
+            name="b",
+            item_id="",
+            item=b"1",
+            most=9,
+            most_bytes=9,
+            after_ms=1,
+            keep_ms=HOUR,
+        ),
+        lambda scripts, keys: ask(scripts, "HGET", task_keys(keys).task, "items"),
+    ),
     "delete_snapshots one": Case(
         _save_snapshots,
         lambda scripts, keys: scripts.delete_snapshots(snapshot_keys(keys), version="0012"),

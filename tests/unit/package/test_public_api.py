@@ -66,6 +66,7 @@ PUBLIC = [
     "TaskClient",
     "TaskContext",
     "TaskFailed",
+    "TaskInProgress",
     "TaskNotCompleted",
     "TaskState",
     "TaskUnknown",

@@ -1,0 +1,245 @@
+"""Sessions whose tasks run in turn, and what becomes of those that are in a new one's way.
+
+    enqueue      the new task waits for its turn
+    reject       the new task is not written, if a task of the session is unfinished
+    interrupt    what has begun and is unfinished is cancelled; the new task is next
+    replace      what waits and has not begun is cancelled; the new task takes its place
+
+A list in the session's slot names the tasks that may be unfinished. It only names candidates:
+their records decide. So no move of a task writes it, and it cannot be wrong after a crash. A task
+is put on it in the step that writes the task. Sweepers take off what has ended.
+
+One script decides and writes the new task. What waits is cancelled in that step. What has begun is
+cancelled cooperatively, after it: the new task's record names it until that is done, and a sweeper
+does it for a client that died.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from redis_state.errors import InvalidField, LimitReached, TaskInProgress
+from redis_state.models import StateUpdate, SteeringEvent, SteeringEventType, TaskStatus, UpdateType
+from redis_state.scripts import Announcement, KnownTask, KnownTasks, Reply, ReplyCode, topic_text
+from redis_state.serialization import codec
+from redis_state.store import RedisStateStore
+from redis_state.stores.sessions.task_status import TaskStatusView
+from redis_state.stores.sessions.tasks import move_fields
+from redis_state.stores.task_index import TaskIndex, indexed_move
+from redis_state.worker.queue.job import Job
+from redis_state.worker.queue.queue import Queue, seniority_ms
+from redis_state.worker.tasks.children import ChildTasks
+from redis_state.worker.tasks.moves import announcement, watch_entry
+from redis_state.worker.tasks.transitions import NewTask
+
+# More unfinished tasks than these are no line that one call could judge.
+MOST_IN_LINE = 1_000
+_AT_ONCE = 64
+
+
+class OnBusy(StrEnum):
+    """What happens to a new task while a task of its session is unfinished."""
+
+    ENQUEUE = "enqueue"
+    REJECT = "reject"
+    INTERRUPT = "interrupt"
+    REPLACE = "replace"
+
+    @classmethod
+    def read(cls, given: Any) -> OnBusy | None:
+        """Read what a caller gave. Errors: InvalidField."""
+        if given is None:
+            return None
+        try:
+            return cls(given)
+        except ValueError:
+            raise InvalidField("on_busy", f"one of {', '.join(cls)} is needed") from None
+
+
+@dataclass(slots=True)
+class InTurn:
+    """A new task's place in its session's line; what was decided is known once it is written.
+
+    ``came_ms`` stands for when it came, if it goes before others. ``interrupted`` are the tasks to
+    be cancelled, each with its order.
+    """
+
+    store: RedisStateStore
+    policy: OnBusy = OnBusy.ENQUEUE
+    priority: int = 0
+    delay_ms: int = 0
+    came_ms: int | None = None
+    interrupted: Sequence[bytes] = field(default_factory=list[bytes])
+
+    async def check(self, session_id: str, task_id: str) -> None:
+        """Refuse early, before anything is written. Errors: TaskInProgress."""
+        if self.policy is not OnBusy.REJECT:
+            return
+        names = [name for name in await self._listed(session_id) if name != task_id]
+        for start in range(0, len(names), _AT_ONCE):
+            some = names[start : start + _AT_ONCE]
+            found = await asyncio.gather(*(self.store.tasks.look(session_id, one) for one in some))
+            for view in found:
+                if view is not None and view.in_turn and not view.status.is_terminal:
+                    raise TaskInProgress(session_id, view.task_id, status=view.status.value)
+
+    async def __call__(self, new: NewTask, before_ms: int) -> Reply:
+        """Write the task by the script that decides. Errors: LimitReached, TaskInProgress."""
+        base = self.store.base
+        session_id, task_id = new.session_id, new.keys.task_id
+        while True:
+            line = await self._line(session_id, task_id)
+            reply = await base.scripts.create_turn_task(
+                new.keys,
+                new.fields,
+                steering=self.store.steering.keys(session_id),
+                announcement=new.announcement,
+                children=base.keys.children(session_id, task_id),
+                turn=base.keys.turn(session_id),
+                line=KnownTasks(line),
+                write=new.write,
+                ttl_ms=new.ttl_ms,
+                before=before_ms,
+                policy=self.policy.value,
+                delay_ms=self.delay_ms,
+                earlier_ms=seniority_ms(self.priority),
+                life_ms=line_life_ms(self.store, self.delay_ms),
+                ended_ms=self.store.tasks.ttl_ms(TaskStatus.CANCELLED.value),
+                cancelled=_cancelled(task_id) if self.policy is OnBusy.REPLACE else {},
+            )
+            if reply.word is not ReplyCode.AGAIN:
+                break
+        if reply.word is ReplyCode.OK:
+            _, came_ms, self.interrupted, *cancelled = reply.facts
+            self.came_ms = int(came_ms) if came_ms and not self.delay_ms else None
+            self._note_cancelled(session_id, cancelled, new.write)
+        return reply
+
+    async def _line(self, session_id: str, task_id: str) -> list[KnownTask]:
+        """Read the tasks that may be in the way, with their updates if they are cancelled."""
+        if self.policy is OnBusy.ENQUEUE:
+            return []
+        names = [name for name in await self._listed(session_id) if name != task_id]
+        if len(names) > MOST_IN_LINE:
+            raise LimitReached(
+                "tasks of the session", limit=MOST_IN_LINE, code="session_line_is_full"
+            )
+        updates = self.store.updates.keys(session_id)
+        return [
+            KnownTask(
+                self.store.tasks.keys(session_id, name),
+                updates.topic_rows(name),
+                *self._cancelling(session_id, name, task_id),
+            )
+            for name in names
+        ]
+
+    async def _listed(self, session_id: str) -> list[str]:
+        key = self.store.base.keys.turn(session_id)
+        found = await self.store.transport.commands.zrange(key, 0, MOST_IN_LINE + 1)
+        return [topic_text(member) or "" for member in found]
+
+    def _cancelling(self, session_id: str, task_id: str, by: str) -> tuple[bytes, bytes]:
+        if self.policy is not OnBusy.REPLACE:
+            return b"", b""
+        update = StateUpdate(
+            session_id=session_id,
+            task_id=task_id,
+            update_type=UpdateType.STATUS_CHANGE,
+            content={"status": TaskStatus.CANCELLED.value, "reason": _replaced(by)},
+        )
+        told: Announcement = announcement(self.store, update)
+        return told.row_id, told.row
+
+    def _note_cancelled(self, session_id: str, cancelled: Sequence[Any], write: str) -> None:
+        """Write what was cancelled into the index. What fails here is repaired by a sweeper."""
+        index = TaskIndex(self.store.base.scripts, self.store.base.keys)
+        ttl_ms = self.store.tasks.ttl_ms(TaskStatus.CANCELLED.value)
+        for name, version in zip(cancelled[::2], cancelled[1::2], strict=True):
+            entry = watch_entry(session_id, topic_text(name) or "")
+            index.moved(
+                indexed_move(
+                    entry, TaskStatus.CANCELLED, version=int(version), write=write, ttl_ms=ttl_ms
+                )
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """What is to be done after the decision, by the client, else by a sweeper."""
+
+    store: RedisStateStore
+    queue: Queue
+
+    async def keep(self, view: TaskStatusView) -> None:
+        """Keep an unfinished task in its session's line, and interrupt what it has still to.
+
+        An ended one is taken off. Errors: BackendError.
+        """
+        keys = self.store.base.keys
+        reply = await self.store.base.scripts.keep_turn(
+            task=keys.task(view.session_id, view.task_id),
+            turn=keys.turn(view.session_id),
+            task_id=view.task_id,
+            place_ms=_place_ms(view),
+            life_ms=line_life_ms(self.store),
+        )
+        order, interrupted = reply.facts
+        if interrupted and int(order) == view.order:
+            await self.interrupt(view, interrupted)
+
+    async def interrupt(self, view: TaskStatusView, interrupted: Sequence[bytes]) -> None:
+        """Cancel what a new task interrupts, once: the same events however often.
+
+        What has something to undo, and waits, runs once more before the new task. Errors:
+        BackendError. Then a sweeper does it.
+        """
+        session_id, children = view.session_id, ChildTasks(self.store)
+        reason = f"interrupted by task {view.task_id!r}"
+        for name, order in zip(interrupted[::2], interrupted[1::2], strict=True):
+            task_id = topic_text(name) or ""
+            found = await self.store.tasks.look(session_id, task_id)
+            if found is None or found.order != int(order) or found.status.is_terminal:
+                continue
+            event = SteeringEvent(
+                session_id=session_id,
+                task_id=task_id,
+                event_id=codec.fingerprint("interrupted by", session_id, view.task_id, task_id),
+                event_type=SteeringEventType.CANCEL,
+                payload={"reason": reason, "hard": False},
+                source=f"task:{view.task_id}",
+            )
+            await self.store.save_steering(event)
+            await children.cancel_waiting(session_id, task_id, reason)
+            await self._undo_first(session_id, task_id, before=_place_ms(view))
+        await self.store.base.scripts.settle_turn(
+            task=self.store.base.keys.task(session_id, view.task_id), order=view.order
+        )
+
+    async def _undo_first(self, session_id: str, task_id: str, *, before: int) -> None:
+        """Queue a task that was made to run, to undo what it did, in front of the new one."""
+        found = await self.store.tasks.look(session_id, task_id)
+        if found is not None and found.status is TaskStatus.PENDING:
+            await self.queue.put(Job.before(found, before + seniority_ms(found.priority)))
+
+
+def line_life_ms(store: RedisStateStore, delay_ms: int = 0) -> int:
+    """Return how long a session's line is kept after its last task."""
+    return 2 * store.tasks.ttl_ms(TaskStatus.PENDING.value) + delay_ms
+
+
+def _place_ms(view: TaskStatusView) -> int:
+    """Return a task's place in the line, as the script that wrote it has chosen."""
+    return (Job.of(view).since_ms or 0) - seniority_ms(view.priority)
+
+
+def _replaced(by: str) -> str:
+    return f"replaced by task {by!r}"
+
+
+def _cancelled(by: str) -> Mapping[str, bytes]:
+    return move_fields(TaskStatus.CANCELLED, error=_replaced(by))

@@ -1,0 +1,281 @@
+"""What a new task of a busy session meets: it waits, is refused, interrupts or replaces."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+pytest.importorskip("arq", reason="needs the worker extra")
+
+from redis_state import RedisStateStore
+from redis_state.errors import InvalidField, TaskInProgress
+from redis_state.models import TaskStatus
+from redis_state.testing import eventually
+from redis_state.worker import OnBusy, TaskClient, TaskContext
+from tests.support.crash_states import sweeper_of
+from tests.support.processes.pools import SESSION, becomes, client_of, pool, queue_of, updates_of
+
+pytestmark = pytest.mark.worker
+
+
+class Work:
+    """Says what has begun, in order; each run lasts until it is let go or cancelled."""
+
+    def __init__(self) -> None:
+        self.begun: list[str] = []
+        self.undone: list[str] = []
+        self.let_go = asyncio.Event()
+
+    async def __call__(self, ctx: TaskContext) -> str:
+        self.begun.append(ctx.input)
+        ctx.on_failure(self.undo, ctx.input, on_cancel=True)
+        while not self.let_go.is_set():
+            await ctx.checkpoint()
+            await asyncio.sleep(0.01)
+        return f"done {ctx.input}"
+
+    async def ask(self, ctx: TaskContext) -> str:
+        self.begun.append(ctx.input)
+        ctx.on_failure(self.undo, ctx.input, on_cancel=True)
+        await ctx.approval("go on?")
+        return f"done {ctx.input}"
+
+    async def undo(self, name: str) -> None:
+        self.undone.append(name)
+        self.begun.append(f"undo {name}")
+
+
+@pytest.fixture
+async def client(store: RedisStateStore) -> AsyncIterator[TaskClient]:
+    async with client_of(store) as opened:
+        yield opened
+
+
+async def submit(client: TaskClient, name: str, policy: Any = None, **options: Any) -> str:
+    handler = options.pop("handler", "work")
+    chosen: dict[str, Any] = {"session_id": SESSION, "task_id": name, "in_turn": True} | options
+    return await client.submit(handler, name, on_busy=policy, **chosen)
+
+
+async def status(client: TaskClient, *names: str) -> list[str]:
+    found = [await client.get(SESSION, name) for name in names]
+    return [state.status.value if state else "none" for state in found]
+
+
+async def test_a_task_in_the_way_is_named_and_nothing_is_written(
+    store: RedisStateStore, client: TaskClient
+) -> None:
+    work = Work()
+    async with pool(store, {"work": work}):
+        await submit(client, "a")
+        await becomes(client, "a", TaskStatus.RUNNING)
+        await submit(client, "b")
+        with pytest.raises(TaskInProgress) as refused:
+            await submit(client, "c", "reject")
+        assert (refused.value.task_id, refused.value.status) == ("a", "RUNNING")
+        assert await status(client, "a", "b", "c") == ["RUNNING", "PENDING", "none"]
+        assert await updates_of(store, "c") == []
+        assert (await client.count())[TaskStatus.PENDING] == 1
+        # The same task is no other.
+        assert await submit(client, "a", "reject") == "a"
+        work.let_go.set()
+        await client.wait(SESSION, "b", timeout_s=60)
+        assert await submit(client, "c", "reject") == "c"
+        await client.wait(SESSION, "c", timeout_s=60)
+    assert work.begun == ["a", "b", "c"]
+
+
+async def test_a_paused_task_and_one_of_later_are_in_the_way(
+    store: RedisStateStore, client: TaskClient
+) -> None:
+    work = Work()
+    async with pool(store, {"ask": work.ask}):
+        await submit(client, "a", handler="ask")
+        await becomes(client, "a", TaskStatus.PAUSED)
+        with pytest.raises(TaskInProgress) as refused:
+            await submit(client, "b", OnBusy.REJECT)
+        assert refused.value.status == "PAUSED"
+        await client.cancel(SESSION, "a")
+        await client.wait(SESSION, "a", timeout_s=60)
+        await submit(client, "later", "reject", delay=timedelta(hours=1))
+        with pytest.raises(TaskInProgress):
+            await submit(client, "b", "reject")
+        # Tasks of the session that do not run in turn are not in the way of each other.
+        await client.submit("ask", "free", session_id=SESSION, task_id="free")
+        await client.submit("ask", "other", session_id="other", on_busy="reject")
+
+
+async def test_an_interrupt_stops_what_runs_and_goes_first(
+    store: RedisStateStore, client: TaskClient
+) -> None:
+    work = Work()
+    async with pool(store, {"work": work}, max_tasks=4):
+        await submit(client, "a")
+        await becomes(client, "a", TaskStatus.RUNNING)
+        await submit(client, "b", priority=3)
+        await submit(client, "c", "interrupt")
+        ended = await client.wait(SESSION, "a", timeout_s=60)
+        assert ended.status is TaskStatus.CANCELLED
+        assert ended.error == "interrupted by task 'c'; undone: undo#1"
+        await becomes(client, "c", TaskStatus.RUNNING)
+        assert await status(client, "b") == ["PENDING"]
+        assert await submit(client, "c", "interrupt") == "c"
+        work.let_go.set()
+        await client.wait(SESSION, "b", timeout_s=60)
+    assert work.begun == ["a", "undo a", "c", "b"]
+    assert await status(client, "c", "b") == ["COMPLETE", "COMPLETE"]
+
+
+async def test_an_interrupt_undoes_a_paused_task_before_the_new_one_begins(
+    store: RedisStateStore, client: TaskClient
+) -> None:
+    work = Work()
+    work.let_go.set()
+    async with pool(store, {"work": work, "ask": work.ask}, max_tasks=4):
+        await submit(client, "a", handler="ask")
+        await becomes(client, "a", TaskStatus.PAUSED)
+        await submit(client, "b", "interrupt")
+        for name in ("a", "b"):
+            await client.wait(SESSION, name, timeout_s=60)
+    assert work.undone == ["a"]
+    assert work.begun.index("undo a") < work.begun.index("b")
+    assert await status(client, "a", "b") == ["CANCELLED", "COMPLETE"]
+
+
+async def test_a_replacement_takes_the_place_of_what_waits_and_lets_what_runs_be(
+    store: RedisStateStore, client: TaskClient
+) -> None:
+    work = Work()
+    async with pool(store, {"work": work}, max_tasks=4):
+        await submit(client, "a")
+        await becomes(client, "a", TaskStatus.RUNNING)
+        await submit(client, "b")
+        await submit(client, "c", priority=2)
+        await submit(client, "d", "replace")
+        assert await status(client, "a", "b", "c", "d") == [
+            *("RUNNING", "CANCELLED", "CANCELLED", "PENDING")
+        ]
+        gone = await client.wait(SESSION, "b", timeout_s=60)
+        assert gone.error == "replaced by task 'd'"
+        told = [update.content for update in await updates_of(store, "b")]
+        assert told[-1] == {"status": "CANCELLED", "reason": "replaced by task 'd'"}
+        work.let_go.set()
+        await client.wait(SESSION, "d", timeout_s=60)
+        assert [task.task_id for task in (await client.find(status="CANCELLED")).tasks] == [
+            *("c", "b")
+        ]
+    assert work.begun == ["a", "d"]
+
+
+async def test_retries_reruns_and_forks_stand_in_the_line(
+    store: RedisStateStore, client: TaskClient
+) -> None:
+    async def fails(_: TaskContext) -> None:
+        raise ValueError
+
+    async with pool(store, {"work": fails}):
+        await submit(client, "a")
+        await client.wait(SESSION, "a", timeout_s=60)
+    await client.retry(SESSION, "a")
+    with pytest.raises(TaskInProgress) as refused:
+        await submit(client, "b", "reject")
+    assert refused.value.task_id == "a"
+    await client.cancel(SESSION, "a")
+    again = await client.rerun(SESSION, "a", new_task_id="again")
+    with pytest.raises(TaskInProgress):
+        await submit(client, "b", "reject")
+    await client.cancel(SESSION, again)
+    await client.fork(SESSION, "a", new_task_id="forked")
+    with pytest.raises(TaskInProgress):
+        await submit(client, "b", "reject")
+    # In another session it runs in turn with that one's.
+    await client.rerun(SESSION, "a", new_task_id="there", new_session_id="there")
+    with pytest.raises(TaskInProgress):
+        await submit(client, "b", "reject", session_id="there")
+    view = await store.tasks.look("there", "there")
+    assert view is not None
+    assert view.key == "1:there"
+
+
+async def test_ended_tasks_leave_the_line_and_a_lost_line_is_mended(
+    store: RedisStateStore, client: TaskClient
+) -> None:
+    work, key = Work(), store.base.keys.turn(SESSION)
+    commands = store.transport.commands
+    async with pool(store, {"work": work}):
+        await submit(client, "a")
+        await submit(client, "b")
+        await store.base.scripts.unlink(key)
+
+        async def listed() -> list[bytes]:
+            return sorted(await commands.zrange(key, 0, -1))
+
+        async def mended() -> bool:
+            return await listed() == [b"a", b"b"]
+
+        await eventually(mended, "a sweeper lists them again")
+        work.let_go.set()
+        for name in ("a", "b"):
+            await client.wait(SESSION, name, timeout_s=60)
+
+        async def gone() -> bool:
+            return not await listed()
+
+        await eventually(gone, "a sweeper takes them off")
+
+
+async def test_a_session_that_is_cleared_has_no_line(
+    store: RedisStateStore, client: TaskClient
+) -> None:
+    await submit(client, "a")
+    await store.clear_session(SESSION)
+    assert await submit(client, "b", "reject") == "b"
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"on_busy": "wait"}, "on_busy"),
+        ({"on_busy": 1}, "on_busy"),
+        ({"on_busy": "reject", "key": "k"}, "key"),
+        ({"on_busy": "interrupt", "delay": timedelta(seconds=1)}, "on_busy"),
+    ],
+)
+async def test_what_makes_no_sense_is_refused_by_name(
+    client: TaskClient, options: dict[str, Any], field: str
+) -> None:
+    with pytest.raises(InvalidField) as wrong:
+        await client.submit("work", session_id=SESSION, **options)
+    assert wrong.value.field == field
+
+
+@pytest.mark.parametrize("policy", list(OnBusy))
+async def test_odd_ids_and_values(
+    store: RedisStateStore, client: TaskClient, policy: OnBusy
+) -> None:
+    session, names = "s}\0 \ud800é", ["", "\ud800", "a\0b", "x" * 500]
+    in_the_way: list[str] = []
+    for name in names:
+        try:
+            await client.submit("work", session_id=session, task_id=name or "-", on_busy=policy)
+        except TaskInProgress as busy:
+            in_the_way.append(busy.task_id)
+    assert in_the_way == (["-"] * 3 if policy is OnBusy.REJECT else [])
+    states = [await client.get(session, name or "-") for name in names]
+    ended = [state.status.value if state else "none" for state in states]
+    waits, gone = "PENDING", "CANCELLED"
+    assert (
+        ended
+        == {
+            OnBusy.ENQUEUE: [waits] * 4,
+            OnBusy.INTERRUPT: [waits] * 4,
+            OnBusy.REJECT: [waits, "none", "none", "none"],
+            OnBusy.REPLACE: [gone, gone, gone, waits],
+        }[policy]
+    )
+    await sweeper_of(store).run_once()
+    assert queue_of(store.settings)

@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from redis_state.scripts import GatheringKeys, Reply, ReplyCode, Scripts
+from redis_state.transport.keys import Keys
+from tests.support.scripts import (
+    HOUR,
+    ask,
+    clock_ms,
+    fields,
+    job_payload,
+    lives,
+    no,
+    ok,
+    queued_job,
+    saying,
+    task_keys,
+)
+
+
+async def begin(scripts: Scripts, keys: Keys, task: str, **changes: Any) -> Reply:
+    given: dict[str, Any] = {
+        "write": f"w-{task}",
+        "before": 1 << 52,
+        "closed": "",
+        "item_id": "",
+        "item": b'"first"',
+        "after_ms": HOUR,
+        "latest_ms": 2 * HOUR,
+        "in_turn": False,
+    }
+    return await scripts.open_gathering(
+        task_keys(keys, "s", task),
+        {"status": b"PENDING"},
+        of=GatheringKeys(keys.gathering("s")),
+        steering=keys.steering("s"),
+        announcement=saying(keys, f"made-{task}-{changes.get('write')}", session="s"),
+        children=keys.children("s", task),
+        ttl_ms=HOUR,
+        name="b",
+        keep_ms=HOUR,
+        earlier_ms=0,
+        turn=keys.turn("s"),
+        **given | changes,
+    )
+
+
+async def add(scripts: Scripts, keys: Keys, task: str = "t", **changes: Any) -> Reply:
+    given: dict[str, Any] = {"item_id": "", "item": b"1", "most": 3, "most_bytes": 100}
+    return await scripts.add_item(
+        GatheringKeys(keys.gathering("s")),
+        task=task_keys(keys, "s", task).task,
+        task_id=task,
+        name="b",
+        after_ms=HOUR,
+        keep_ms=HOUR,
+        **given | changes,
+    )
+
+
+async def items_of(scripts: Scripts, keys: Keys, task: str = "t") -> list[bytes]:
+    found = await fields(scripts, task_keys(keys, "s", task).task)
+    return [found[f"item:{number}"] for number in range(1, int(found["items"]) + 1)]
+
+
+async def test_an_input_is_opened_once(scripts: Scripts, keys: Keys) -> None:
+    now = await clock_ms(scripts)
+    reply = await begin(scripts, keys, "t", item_id="i", in_turn=True)
+    assert (reply.word, reply.facts[0]) == (ReplyCode.OK, 1)
+    assert now + HOUR <= int(reply.facts[1]) <= await clock_ms(scripts) + HOUR
+    assert await begin(scripts, keys, "t", item_id="i") == reply
+    assert await begin(scripts, keys, "t", write="other") == no(ReplyCode.STALE, 1)
+    assert await begin(scripts, keys, "u", before=1) == no(ReplyCode.EXPIRED)
+    assert await begin(scripts, keys, "u", item_id="i") == no(ReplyCode.HELD, b"t")
+    assert await begin(scripts, keys, "u") == no(ReplyCode.AGAIN)
+    assert (await begin(scripts, keys, "u", closed="t")).word is ReplyCode.OK
+    assert await ask(scripts, "ZRANGE", keys.turn("s"), 0, -1) == [b"t"]
+    named = GatheringKeys(keys.gathering("s"))
+    known = await lives(scripts, named.gathering, named.items, keys.turn("s"))
+    assert all(0 < life <= 2 * HOUR for life in known)
+
+
+async def test_items_are_added_in_order_until_it_is_full(scripts: Scripts, keys: Keys) -> None:
+    opened = await begin(scripts, keys, "t")
+    assert await add(scripts, keys, item=b"2", item_id="two") == ok(opened.facts[1], 0)
+    assert await add(scripts, keys, item=b"2", item_id="two") == no(ReplyCode.HELD, b"t")
+    reply = await add(scripts, keys, item=b"3")
+    assert reply.facts[1] == 1
+    assert int(reply.facts[0]) <= await clock_ms(scripts)
+    full = await add(scripts, keys, item=b"4")
+    assert (full.word, full.facts) == (ReplyCode.FULL, [reply.facts[0]])
+    assert await items_of(scripts, keys) == [b'"first"', b"2", b"3"]
+
+
+async def test_it_is_full_of_bytes_too(scripts: Scripts, keys: Keys) -> None:
+    await begin(scripts, keys, "t")
+    assert (await add(scripts, keys, item=b"x" * 94)).word is ReplyCode.FULL
+    assert await items_of(scripts, keys) == [b'"first"']
+
+
+async def test_only_the_last_is_kept_and_puts_the_task_off_until_the_latest(
+    scripts: Scripts, keys: Keys
+) -> None:
+    opened = await begin(scripts, keys, "t", after_ms=HOUR // 2, latest_ms=HOUR)
+    latest = int(opened.facts[1]) + HOUR // 2
+    assert await add(scripts, keys, item=b"2", most=None) == ok(b"%d" % latest, 0)
+    assert await add(scripts, keys, item=b"3", most=None) == ok(b"%d" % latest, 0)
+    assert await items_of(scripts, keys) == [b"3"]
+
+
+async def test_a_task_that_has_begun_or_is_another_takes_nothing(
+    scripts: Scripts, keys: Keys
+) -> None:
+    assert await add(scripts, keys) == no(ReplyCode.AGAIN)
+    await begin(scripts, keys, "t")
+    assert await add(scripts, keys, "u") == no(ReplyCode.AGAIN)
+    task = task_keys(keys, "s", "t").task
+    for changed, back in (
+        (("status", "RUNNING"), ("status", "PENDING")),
+        (("attempts", 1), ("attempts", 0)),
+        (("gathers", "other"), ("gathers", "b")),
+    ):
+        await ask(scripts, "HSET", task, *changed)
+        assert await add(scripts, keys) == no(ReplyCode.STALE)
+        await ask(scripts, "HSET", task, *back)
+    assert (await add(scripts, keys)).word is ReplyCode.OK
+    await ask(scripts, "DEL", task)
+    assert await add(scripts, keys) == no(ReplyCode.STALE)
+
+
+async def test_at_once_each_item_has_a_place_of_its_own(scripts: Scripts, keys: Keys) -> None:
+    await begin(scripts, keys, "t")
+    given = [b"%d" % number for number in range(20)]
+    await asyncio.gather(*(add(scripts, keys, item=item, most=21) for item in given))
+    assert sorted(await items_of(scripts, keys)) == sorted([b'"first"', *given])
+
+
+async def test_a_job_is_moved_only_sooner_or_only_later(scripts: Scripts, keys: Keys) -> None:
+    now, queue = await clock_ms(scripts), keys.queue("q")
+    job = queued_job(keys, "t", at_ms=now + HOUR)
+    assert await scripts.defer_job(queue, id=job.id, at_ms=1, sooner=True) == ok(0)
+    await scripts.queue_job(queue, payload=job_payload(keys, "t"), job=job)
+    for at_ms, sooner, moved in (
+        (now, False, 0),
+        (now + 2 * HOUR, False, 1),
+        (now + 2 * HOUR, False, 0),
+        (now + 3 * HOUR, True, 0),
+        (now, True, 1),
+    ):
+        assert await scripts.defer_job(queue, id=job.id, at_ms=at_ms, sooner=sooner) == ok(moved)
+    claimed = await scripts.claim_jobs(queue, limit=1, life_ms=HOUR)
+    assert claimed.facts[2] == job.id.encode()
