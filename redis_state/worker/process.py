@@ -176,6 +176,7 @@ class WorkerProcess:
             stats=self.stats,
             # arq's own runner does not list its claims.
             often=self.stats.polls is None,
+            claiming=self.queue,
         )
 
     def _metrics(self) -> dict[str, Loop]:

@@ -2,7 +2,7 @@
 
 A worker that lacks a task's version parks its job: the claim ends, and the job keeps its place in a
 lane of its queue. The lane is named by handler and version. No claim of the queue finds the job. A
-parked job costs nothing until a worker that serves the lane claims from it.
+parked job is not touched until a worker that serves the lane claims from it.
 
 Each claim of a queue says when a job was last parked there. So a worker looks into its lanes once
 at its start, and again after that time has changed.
@@ -68,7 +68,6 @@ class ParkedJobs:
         # So that no lane is always the first.
         random.shuffle(self._lanes)
         claimed, parked, more = await self._queue.claim_parked(queue, self._lanes, limit=limit)
-        self._queue.note_parked(queue, parked)
         self._seen[queue] = parked
         (self._more.add if more else self._more.discard)(queue)
         return claimed

@@ -190,6 +190,7 @@ class Queue:
             self.keys(queue), limit=limit, life_ms=_CLAIM_LIFE_MS, lanes=lanes
         )
         now, parked, more, *rest = reply.facts
+        self.note_parked(queue, parked)
         return await self._claimed(queue, now, rest, is_limited=True), parked, more == 1
 
     async def park(self, job: ClaimedJob, lane: str, *, version: int) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from redis_state.scripts import Scripts
 from redis_state.transport.keys import Keys
 from tests.lua.queue.test_flow_scripts import claim, end, limit, put
-from tests.support.scripts import HOUR, ask, job_payload, lives, ok, queued_job
+from tests.support.scripts import HOUR, ask, clock_passes, job_payload, lives, ok, queued_job
 
 ONE, TWO = "v:h/1;", "v:h/2;"
 
@@ -166,6 +166,7 @@ async def test_a_claim_that_has_ended_parks_nothing(scripts: Scripts, keys: Keys
     claimed = (await claim(scripts, keys))["t"]
     assert await park(scripts, keys, "t", claimed) == 1
     assert await park(scripts, keys, "t", claimed) == 0
+    await clock_passes(scripts, int(claimed))
     found, _ = await served(scripts, keys)
     # The repetition of an earlier call does not end the claim of the worker that has it now.
     assert await park(scripts, keys, "t", claimed) == 0

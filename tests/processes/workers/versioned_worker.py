@@ -25,8 +25,9 @@ def ask(version: str) -> Callable[[TaskContext], Awaitable[list[str]]]:
     async def handler(ctx: TaskContext) -> list[str]:
         began = await ctx.step("began", lambda: version)
         await ctx.approval("Go on?")
+        hangs = ctx.input == "hang" and mark_once(str(ctx.attributes["mark"]))
         await ctx.progress("approved")
-        if ctx.input == "hang" and mark_once(str(ctx.attributes["mark"])):
+        if hangs:
             await asyncio.Event().wait()
         return [began, version]
 
