@@ -76,6 +76,7 @@ async def examine(settings: Settings) -> list[Finding]:
         for address, sender in await store.transport.each_server():
             found += await _Examination(settings, address, Diagnostics(sender)).all()
         found += [answer async for answer in _queue(store)]
+        found += [answer async for answer in _versions(store)]
         return [*found, *[answer async for answer in _schedules(store)]]
 
 
@@ -413,6 +414,32 @@ async def _queue(store: RedisStateStore) -> Found:
         yield Finding(queue.name, "queue", Verdict.FINDING, says, "the pool is too small", do)
     else:
         yield Finding(queue.name, "queue", Verdict.SOUND, says)
+
+
+async def _versions(store: RedisStateStore) -> Found:
+    """Ask whether tasks wait for a version of their handler that no worker serves."""
+    try:
+        from redis_state.worker.queue.queue import Queue  # noqa: PLC0415 - needs the extra
+        from redis_state.worker.unserved import list_unserved  # noqa: PLC0415 - as above
+    except ImportError:
+        return
+    try:
+        queue = Queue(store)
+    except ConfigError:  # a server of one store's own has no pool
+        return
+    try:
+        unserved = await list_unserved(store, queue, limit=0)
+    except BackendError as error:
+        yield Finding(queue.name, "versions", Verdict.UNKNOWN, str(error))
+        return
+    finally:
+        await queue.aclose()
+    for one in unserved:
+        if not one.workers:
+            version = "" if one.version is None else f"version {one.version!r} of "
+            says = f"{one.waiting} tasks wait for {version}handler {one.handler!r}"
+            means, do = "no live worker of the queue has it", "start a worker that has it"
+            yield Finding(one.queue, "versions", Verdict.FINDING, says, means, do)
 
 
 async def _schedules(store: RedisStateStore) -> Found:

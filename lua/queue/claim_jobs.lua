@@ -3,7 +3,7 @@
 -- Jobs with and without a key take turns.
 -- KEYS keys.queue    zset: job id -> when it is due, in ms
 -- KEYS keys.claims   zset: task -> when its job was claimed, in ms
--- KEYS keys.flow     hash: paused, limit, per_key, limit:<key>, key_rate, rate:<key>, turn
+-- KEYS keys.flow     hash: paused, limit, parked, per_key, limit:<key>, key_rate, rate:<key>, turn
 -- KEYS keys.owners   hash: id -> its key and place, held:<task> -> key, later:<id> -> key
 -- KEYS keys.keyed    zset: key, place and id of each job that has a key, in order
 -- KEYS keys.turns    zset: key -> when it had its turn
@@ -13,8 +13,8 @@
 -- ARGV limit         int: jobs at most
 -- ARGV life_ms       int: how long a claim is remembered at least
 -- Returns
---   {'OK', now, limited, id, place, claimed, ...}  the server's time; 1 if the queue has limits, or had keys;
---     each job, its place, when it was claimed
+--   {'OK', now, limited, parked, id, place, claimed, ...}  the server's time; 1 if the queue has limits, or had
+--     keys; when a job was last kept for workers with its version; each job, its place, when it was claimed
 -- @include now_ms
 -- @include claim_end
 -- @include flow_next
@@ -22,8 +22,8 @@
 -- @include job_claim
 -- @once
 
-local now, set = now_ms(), redis.call('HMGET', keys.flow, 'paused', 'limit')
-local reply = { 'OK', string.format('%.0f', now), redis.call('EXISTS', keys.flow) }
+local now, set = now_ms(), redis.call('HMGET', keys.flow, 'paused', 'limit', 'parked')
+local reply = { 'OK', string.format('%.0f', now), redis.call('EXISTS', keys.flow), set[3] or '' }
 -- What was left by workers that died, and by tasks that are gone.
 local left = string.format('%.0f', now - life_ms)
 for _, task in ipairs(redis.call('ZRANGE', keys.claims, '-inf', left, 'BYSCORE', 'LIMIT', 0, 16)) do
@@ -46,6 +46,6 @@ for _ = 1, limit do
   end
   plain = not plain
 end
-if not reply[4] then return reply end
+if not reply[5] then return reply end
 lives(keys.claims, life_ms)
 return keep_reply(reply)

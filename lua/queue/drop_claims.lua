@@ -1,8 +1,9 @@
--- End the claims of tasks that have ended, should their workers have died before they did. A claim that was
--- made since the tasks were inspected stays, and so does all at a repetition.
+-- End the claims of tasks that have ended, should their workers have died before they did; and take their jobs
+-- away that wait for a worker with their version. A claim that was made since the tasks were inspected stays, and
+-- so does all at a repetition.
 -- KEYS keys.claims   zset: task -> when its job was claimed, in ms
--- KEYS keys.flow     hash: limits of the queue, turn
--- KEYS keys.owners   hash: held:<task> -> key
+-- KEYS keys.flow     hash: limits of the queue, turn, parked
+-- KEYS keys.owners   hash: id -> lane, key and place, held:<task> -> key, parked:<task> -> id and version
 -- KEYS keys.keyed    zset: key, place and id of each job that has a key, in order
 -- KEYS keys.turns    zset: key -> when it had its turn
 -- KEYS keys.holders  zset: key and task of each claim that has a key
@@ -11,9 +12,11 @@
 -- Returns
 --   {'OK', ended}  how many claims there were
 -- @include claim_end
+-- @include job_unpark
 
-local ended = 0
+local ended, parked = 0, redis.call('HEXISTS', keys.flow, 'parked') == 1
 for _, task in ipairs(tasks) do
+  if parked then job_unpark(keys, task) end
   local claimed = tonumber(redis.call('ZSCORE', keys.claims, task) or 0)
   if claimed > 0 and claimed <= before_ms then ended = ended + claim_end(keys, task, claimed) end
 end

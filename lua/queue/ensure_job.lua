@@ -5,7 +5,8 @@
 -- KEYS keys.queue       zset: job id -> when it is due, in ms
 -- KEYS keys.claims      zset: task -> when its job was claimed, in ms
 -- KEYS keys.flow        hash: limits of the queue, turn
--- KEYS keys.owners      hash: id -> its key and place, held:<task> -> key, later:<id> -> key
+-- KEYS keys.owners      hash: id -> its key and place, held:<task> -> key, later:<id> -> key,
+--   parked:<task> -> id and version
 -- KEYS keys.keyed       zset: key, place and id of each job that has a key, in order
 -- KEYS keys.turns       zset: key -> when it had its turn
 -- KEYS keys.holders     zset: key and task of each claim that has a key
@@ -35,7 +36,14 @@
 local now = now_ms()
 local task = string.match(job.id, '^(.*):%d+$') or job.id
 local function has(id, its_payload)
-  local placed = redis.call('ZSCORE', keys.queue, id) or redis.call('HEXISTS', keys.owners, id) == 1
+  local placed = redis.call('ZSCORE', keys.queue, id) or redis.call('HGET', keys.owners, id)
+  -- It was kept for workers with a version: of a task that has changed since nobody knows which.
+  if placed and string.sub(placed, 1, 2) == 'v:' and redis.call('HGET', keys.owners, 'parked:' .. task)
+    ~= id .. ' ' .. version then
+    redis.call('HDEL', keys.owners, id, 'parked:' .. task)
+    redis.call('ZREM', keys.keyed, placed .. '\0' .. id)
+    placed = nil
+  end
   return placed and redis.call('EXISTS', its_payload) == 1
 end
 local claimed = tonumber(redis.call('ZSCORE', keys.claims, task) or 0)

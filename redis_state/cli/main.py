@@ -16,7 +16,7 @@ _EXTRAS = {
 # They add their commands to `commands.app` when they are imported.
 MODULES = (
     *("demo", "tasks", "control", "messages", "queues", "schedules", "finding", "operate"),
-    *("replay", "server", "migrate"),
+    *("replay", "server", "migrate", "versions"),
 )
 
 

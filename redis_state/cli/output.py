@@ -85,6 +85,7 @@ def view_document(view: TaskView) -> dict[str, Any]:
     """Write a task with what its workers know of it as JSON."""
     return task_document(view.state) | {
         "handler": view.handler,
+        "version": view.version,
         "worker": view.worker,
         "queue": view.queue,
         "attempts": view.attempts,
@@ -223,6 +224,7 @@ def worker_document(info: WorkerInfo) -> dict[str, Any]:
         "version": info.version,
         "queues": list(info.queues),
         "handlers": list(info.handlers),
+        "versions": {name: list(known) for name, known in info.versions.items()},
         "max_tasks": info.max_tasks,
         "heartbeat": info.heartbeat,
         "draining": info.draining,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,11 +12,12 @@ import typer
 
 from redis_state.cli.commands import AsJson, Url, app
 from redis_state.cli.exit_codes import run
-from redis_state.cli.output import print_json, print_line, print_table
+from redis_state.cli.output import harmless, print_json, print_line, print_table
 from redis_state.cli.tasks import client_of
 from redis_state.errors import InvalidField
 
 if TYPE_CHECKING:
+    from redis_state.worker import UnservedTasks
     from redis_state.worker.queue.limits import QueueInfo, Rate
 
 queues: typer.Typer = typer.Typer(
@@ -37,15 +39,19 @@ def show(
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the queues that workers serve: what waits, since when, what runs, and the limits."""
+    """List the queues that workers serve: what waits, since when, what runs, and the limits.
+
+    Also what waits for workers with a version of its handler, and who has it.
+    """
     if context.invoked_subcommand is not None:
         return
 
-    async def look() -> list[QueueInfo]:
+    async def look() -> tuple[list[QueueInfo], list[UnservedTasks]]:
         async with client_of(url) as client:
-            return list(await client.queues.list())
+            return list(await client.queues.list()), list(await client.unserved(limit=0))
 
-    _report(run(look()), as_json=as_json)
+    infos, unserved = run(look())
+    _report(infos, unserved, as_json=as_json)
 
 
 @queues.command()
@@ -141,9 +147,11 @@ def _rate(field: str, text: str) -> Rate:
     return Rate(int(count), timedelta(seconds=int(periods or 1) * _SECONDS[unit]))
 
 
-def _report(infos: list[QueueInfo], *, as_json: bool) -> None:
+def _report(
+    infos: list[QueueInfo], unserved: Sequence[UnservedTasks] = (), *, as_json: bool
+) -> None:
     if as_json:
-        print_json([_document(info) for info in infos])
+        print_json([_document(info, unserved) for info in infos])
         return
     columns = ("queue", "waiting", "later", "running", "oldest", "limit", "per key", "rate", "")
     rows = [
@@ -166,6 +174,13 @@ def _report(infos: list[QueueInfo], *, as_json: bool) -> None:
             print_line(
                 f"{info.name}: key {key}: running {_shown(its.running)}, rate {_shown(its.rate)}"
             )
+    for one in unserved:
+        version = "" if one.version is None else f"version {harmless(one.version)} of "
+        has = ", ".join(one.workers) or "no worker"
+        print_line(
+            f"{one.queue}: {one.waiting} waiting for {version}{harmless(one.handler)}, "
+            f"which {has} has"
+        )
 
 
 def _shown(value: int | Rate | None) -> str:
@@ -174,8 +189,12 @@ def _shown(value: int | Rate | None) -> str:
     return f"{value.limit}/{value.per.total_seconds():g}s"
 
 
-def _document(info: QueueInfo) -> dict[str, Any]:
+def _document(info: QueueInfo, unserved: Sequence[UnservedTasks]) -> dict[str, Any]:
     document = asdict(info)
+    named = ("handler", "version", "waiting", "workers")
+    document["unserved"] = [
+        {name: getattr(one, name) for name in named} for one in unserved if one.queue == info.name
+    ]
     document["rate"] = _rate_document(info.rate)
     document["keys"] = {
         key: {"running": its.running, "rate": _rate_document(its.rate)}

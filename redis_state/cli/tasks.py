@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, asynccontextmanager
@@ -74,6 +75,9 @@ def tasks(
     paused: Annotated[
         bool, typer.Option("--paused", help="Open pauses, with the ids that decide them.")
     ] = False,
+    unserved: Annotated[
+        bool, typer.Option("--unserved", help="Those that wait for workers with their version.")
+    ] = False,
     decider: Annotated[
         str | None, typer.Option("--for", help="With --paused: what this actor may decide now.")
     ] = None,
@@ -88,13 +92,15 @@ def tasks(
     """
 
     async def look() -> tuple[Sequence[TaskState], Sequence[OpenPause]]:
-        if dead and paused:
-            raise CallerError("--dead and --paused: one of the two")
+        if dead + paused + unserved > 1:
+            raise CallerError("--dead, --paused and --unserved: one of them")
         if decider is not None and not paused:
             raise CallerError("--for needs --paused")
         async with client_of(url) as client:
             if paused:
                 return [], (await client.pauses(session, decider=decider))[:limit]
+            if unserved:
+                return await _unserved(client, session, limit), []
             return await _listed(client, session, dead=dead, status=status, limit=limit), []
 
     states, pauses = run(look())
@@ -257,13 +263,19 @@ def workers(
         raise typer.Exit(ExitCode.FAILED)
 
 
+def _versions(info: dict[str, Any]) -> str:
+    """Write the versions that a worker serves, by handler."""
+    return "; ".join(f"{name} {', '.join(known)}" for name, known in info["versions"].items())
+
+
 def _print_workers(infos: Sequence[dict[str, Any]]) -> None:
-    columns = ("worker", "pid", "queues", "running", "of", "heard of", "polled", "")
+    columns = ("worker", "pid", "queues", "versions", "running", "of", "heard of", "polled", "")
     rows = [
         (
             info["name"],
             info["pid"],
             ", ".join(info["queues"]),
+            _versions(info),
             info["running_count"],
             info["max_tasks"],
             f"{info['silent_s']:.0f} s ago",
@@ -294,6 +306,13 @@ def _print_parts(more: dict[str, Any], running: list[dict[str, Any]]) -> None:
             print_line(f"{'decider':12}  {harmless(each['name'])}  {each['state']}{harmless(to)}")
     for child in more["children"]:
         print_line(f"{'child':12}  {child['task_id']}  {child['status']}")
+
+
+async def _unserved(client: TaskClient, session: str | None, limit: int) -> list[TaskState]:
+    listed = [task for one in await client.unserved(limit=limit) for task in one.tasks]
+    wanted = [task for task in listed if session in (None, task[0])]
+    loaded = await asyncio.gather(*(client.get(*task) for task in wanted))
+    return [one for one in loaded if one is not None][:limit]
 
 
 async def _listed(

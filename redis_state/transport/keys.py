@@ -622,7 +622,8 @@ class Keys:
         """zset: job id -> when it is due, in ms; ``:claims`` zset: task -> when it was claimed, in
         ms; ``:flow`` hash: its limits, 400 days after a change or a job with a key; ``:keyed``,
         ``:turns``, ``:holders``, ``:waits``, ``:rates`` zsets and ``:owners`` hash: jobs with a
-        key; ``:wake`` channel; ``arq:job:<id>`` string: the job in arq's format.
+        key, and those parked for a version; ``:wake`` channel; ``arq:job:<id>`` string: the job in
+        arq's format.
         `active_task_ttl` after a job is due; permits 8 days after a claim.
         """
         name = self._key("namespace", f"queues-{self.namespace}", f"queue:{escape('queue', queue)}")

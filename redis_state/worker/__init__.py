@@ -32,6 +32,8 @@ from redis_state.worker.tasks.stream import TaskView
 from redis_state.worker.tasks.text import ShownText, TextReader, TextWriter
 from redis_state.worker.tasks.turns import OnBusy
 from redis_state.worker.tasks.values import PublishedValue
+from redis_state.worker.unserved import HandlerVersion, UnservedTasks
+from redis_state.worker.versions import versioned
 from redis_state.worker.worker import AgentWorker
 
 __all__ = [
@@ -51,6 +53,7 @@ __all__ = [
     "FullSnapshot",
     "Guard",
     "Handler",
+    "HandlerVersion",
     "KeyLimits",
     "Occurrence",
     "OnBusy",
@@ -84,6 +87,7 @@ __all__ = [
     "TaskView",
     "TextReader",
     "TextWriter",
+    "UnservedTasks",
     "Vote",
     "WorkerInfo",
     "WorkerRegistry",
@@ -91,4 +95,5 @@ __all__ = [
     "guarded",
     "occurrence_of",
     "retried",
+    "versioned",
 ]

@@ -61,6 +61,12 @@ from redis_state.worker.tasks.stream import (
 from redis_state.worker.tasks.transitions import TaskTransitions
 from redis_state.worker.tasks.turns import InTurn, OnBusy, Turns
 from redis_state.worker.tasks.values import Values
+from redis_state.worker.unserved import (
+    HandlerVersion,
+    UnservedTasks,
+    count_versions,
+    list_unserved,
+)
 
 _DECISIONS = (SteeringEventType.APPROVE, SteeringEventType.REJECT)
 _LOOK_EVERY_S = 5.0
@@ -482,6 +488,22 @@ class TaskClient(ClientGathering, ClientMessaging):
     async def workers(self) -> list[WorkerInfo]:
         """List the live worker processes. See `WorkerRegistry`."""
         return await WorkerRegistry(self.store).list()
+
+    async def unserved(self, *, limit: int = 100) -> Sequence[UnservedTasks]:
+        """List what waits for workers with a version of its handler, by queue and version.
+
+        A task is listed once a worker that lacks the version has come to it. At most ``limit``
+        tasks of each are named.
+        """
+        most = limits.count("limit", limit, least=0)
+        return await list_unserved(self.store, self._queue, limit=most)
+
+    async def versions(self, *, handler: str | None = None) -> Sequence[HandlerVersion]:
+        """Count the unfinished tasks that need each version of a handler. It reads each of them.
+
+        A version without tasks may be removed from the workers.
+        """
+        return await count_versions(self.store, handler=handler)
 
     async def dead(self, *, limit: int = 100) -> Sequence[TaskState]:
         """List dead letters of all sessions, the newest first: tasks that are FAILED because more

@@ -31,6 +31,7 @@ from redis_state.worker.tasks.compensation import Compensations
 from redis_state.worker.tasks.emitter import Emitter
 from redis_state.worker.tasks.forms import PauseForm
 from redis_state.worker.tasks.inbox import Inbox, refuse_in_undo
+from redis_state.worker.tasks.patches import VERSION
 from redis_state.worker.tasks.pause_model import (
     Decision,
     Pause,
@@ -304,6 +305,10 @@ class TaskContext(ContextMessaging):
         Errors: InvalidField, also for a name that two asyncio tasks use.
         """
         self._compensations.register(self._steps, undo, arguments, name=name, on_cancel=on_cancel)
+
+    async def note_version(self, version: str | None) -> None:
+        """Record the version of the handler's code, before it begins. Called by the worker."""
+        await self._steps.record(VERSION, codec.encode(version))
 
     def begin(self, handling: asyncio.Task[Any]) -> None:
         """Begin the run in this asyncio task. Called by the worker before the handler.

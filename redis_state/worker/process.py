@@ -26,11 +26,13 @@ from redis_state.worker.guards import Guard
 from redis_state.worker.heartbeat import Heartbeat, HeartbeatThread
 from redis_state.worker.observe.registry import WorkerIdentity, WorkerRecord
 from redis_state.worker.observe.stats import Polls, WorkerStats, stale_writes_refused
+from redis_state.worker.queue.parked import queue_parked
 from redis_state.worker.queue.queue import Queue
 from redis_state.worker.recovery.sweeper import sweep_regularly
 from redis_state.worker.run import Handler, RunConfig
 from redis_state.worker.schedules.runner import run_schedules
 from redis_state.worker.tasks.steps import StepPolicy
+from redis_state.worker.versions import lanes_of
 
 if TYPE_CHECKING:
     from redis_state.worker.observe.metrics import Served
@@ -146,6 +148,13 @@ class WorkerProcess:
             loops["cron"] = CronRunner(self.store, self._config.crons).run
         if self._config.schedules:
             loops["schedules"] = partial(run_schedules, self.store, self.queue, stats=self.stats)
+        if self.stats.polls is None:
+            loops["parked"] = partial(
+                queue_parked,
+                self.queue,
+                self.queue.name,
+                lanes_of(self._config.handlers),
+            )
         loops |= self._metrics()
         return loops
 
@@ -169,6 +178,7 @@ class WorkerProcess:
             stats=self.stats,
             # arq's own runner does not list its claims.
             often=self.stats.polls is None,
+            claiming=self.queue,
         )
 
     def _metrics(self) -> dict[str, Loop]:

@@ -32,6 +32,7 @@ from redis_state.worker.observe import tracing as telemetry
 from redis_state.worker.observe.stats import RunOutcome as Ended
 from redis_state.worker.observe.stats import WorkerStats
 from redis_state.worker.queue.job import JobPayload, RunAgain
+from redis_state.worker.queue.parked import ParkedFor, lane_of
 from redis_state.worker.queue.queue import Queue, waited_s
 from redis_state.worker.tasks.children import WITH_PARENT, ChildTasks
 from redis_state.worker.tasks.compensation import AGAIN, Compensations
@@ -43,6 +44,7 @@ from redis_state.worker.tasks.transitions import (
     StartedRun,
     TaskTransitions,
 )
+from redis_state.worker.versions import choose, is_served_elsewhere
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -107,7 +109,9 @@ async def run_task(
             await asyncio.sleep(min(started.left_ms / 1000, _AGAIN_S))
             started = await _start(store, config, job)
         if isinstance(started, StartedRun):
-            await _counted(store, config, started, job, queue=queue)
+            run = _TaskRun(store, config, started)
+            if not (run.lacks_code and await run.left_to_others(queue)):
+                await _counted(run, config, started, job, queue=queue)
         else:
             # Its job is dropped. If the owner of the task dies, the sweeper queues the task.
             log.info("task %s is not started: %s", job.task_id, started.reason)
@@ -148,7 +152,7 @@ async def _start(
 
 
 async def _counted(
-    store: RedisStateStore,
+    run: _TaskRun,
     config: RunConfig,
     started: StartedRun,
     job: JobPayload,
@@ -156,7 +160,6 @@ async def _counted(
     queue: str,
 ) -> None:
     """Run a task that was started, with a span around it and in the worker's tally."""
-    run = _TaskRun(store, config, started)
     state = started.state
     entry = config.stats.begin(
         state.session_id,
@@ -207,6 +210,7 @@ class _TaskRun:
             on_priority=self._set_priority,
             void=started.void,
         )
+        self._chosen = choose(config.handlers, started)
         self._inbox.guarding = self._guarding()
         self._compensations = Compensations(store, started, self._inbox)
         self._undoing: asyncio.Task[RunOutcome] | None = None
@@ -244,6 +248,52 @@ class _TaskRun:
                 raise
             await _shielded(self._leave())
 
+    @property
+    def lacks_code(self) -> bool:
+        """Whether this worker lacks the task's handler, or its version."""
+        return self._chosen.code is None
+
+    async def left_to_others(self, queue: str) -> bool:
+        """Leave a task whose code this worker lacks to the workers that have it.
+
+        Return False if no live worker of the queue has the handler at all: then its name is wrong,
+        and the task fails. Errors: ParkedFor if it waits now; RunAgain for trouble with the server.
+        """
+        chosen = self._chosen
+        if chosen.version is None:
+            try:
+                if not await is_served_elsewhere(self._store, self._started.handler, queue):
+                    return False
+            except BackendError as error:
+                log.warning("task %s is handed back: %s", self._task_id, error)
+                await _shielded(self._hand_over())
+                raise RunAgain(defer_s=_AGAIN_S) from None
+        await _shielded(self._give_back(chosen.version))
+        return True
+
+    async def _give_back(self, version: str | None) -> None:
+        """Make the task PENDING for workers that have a version of its handler.
+
+        A crash before leaves it RUNNING under a lease that expires, one after it leaves a claim for
+        the sweeper. Errors: ParkedFor; none if another run has the task, or it is terminal.
+        """
+        handler = self._started.handler
+        log.info("task %s is left to workers with %r %s", self._task_id, handler, version or "")
+
+        async def give_back() -> None:
+            await self._transitions.give_back(self._started, version)
+
+        try:
+            await self._until_written(give_back, TaskStatus.PENDING)
+        except (LeaseLost, InvalidTransition) as moved:
+            log.info("task %s moved on meanwhile: %s", self._task_id, moved)
+            return
+        # A cancel of this moment was meant for the run.
+        await self._after_pause()
+        status_view = await self._store.tasks.look(self._started.state.session_id, self._task_id)
+        if status_view is not None and status_view.status is TaskStatus.PENDING:
+            raise ParkedFor(lane_of(handler, version), version=status_view.version)
+
     async def _prepare(self) -> None:
         """Read what the handler needs at its start. Errors: RunAgain for trouble with the server.
 
@@ -262,7 +312,7 @@ class _TaskRun:
 
     def _guarding(self) -> GuardChecks:
         started, state = self._started, self._started.state
-        own = guards_of(self._config.handlers.get(started.handler))
+        own = guards_of(self._chosen.code)
         about = Spent(state.session_id, state.task_id, started.handler, started.attempts, 0.0, 0, 0)
         return GuardChecks(started.meter, (*self._config.guards, *own), self._inbox, about)
 
@@ -311,7 +361,7 @@ class _TaskRun:
 
     async def _handle(self) -> Any:
         name = self._started.handler
-        handler = self._config.handlers.get(name)
+        handler = self._chosen.code
         if handler is None:
             self._inbox.raise_if_over()
             known = ", ".join(sorted(self._config.handlers)) or "none"
@@ -326,6 +376,8 @@ class _TaskRun:
             child_tasks=self._children,
             compensations=self._compensations,
         )
+        if self._chosen.is_new:
+            await context.note_version(self._chosen.version)
         try:
             context.begin(cast("asyncio.Task[Any]", asyncio.current_task()))
             outcome: Any = handler(context)
@@ -382,7 +434,18 @@ class _TaskRun:
             self._inbox.close(TaskCancelled("the run is over"))
 
     async def _write_end(self, status: TaskStatus, result: Any, error: str | None) -> None:
-        """End the run. While the server is away this is tried again, for the length of a lease.
+        """End the run."""
+
+        async def finish() -> None:
+            await self._transitions.finish_run(self._started, status, result=result, error=error)
+
+        await self._until_written(finish, status)
+
+    async def _until_written(
+        self, write: Callable[[], Awaitable[None]], status: TaskStatus
+    ) -> None:
+        """Write the run's end. While the server is away this is tried again, for the length of a
+        lease.
 
         Else all that was done would be done again, and this worker be taken for dead.
         """
@@ -390,9 +453,7 @@ class _TaskRun:
         end = clock() + self._config.lease_s
         while True:
             try:
-                await self._transitions.finish_run(
-                    self._started, status, result=result, error=error
-                )
+                await write()
             except NoConnection:
                 if clock() + _AGAIN_S > end:
                     raise

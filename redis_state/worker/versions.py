@@ -4,7 +4,7 @@
 
 A new task begins with the default, and its journal keeps that as an entry of its own. Every later
 run takes the same version. A task that began before there were versions takes the one that is named
-for it. A worker that lacks a task's version gives the task back, see `unserved`.
+for it. A worker that lacks a task's version leaves it to others: see `queue.parked`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from redis_state.errors import InvalidField
+from redis_state.store import RedisStateStore
+from redis_state.worker.observe.registry import WorkerRegistry
+from redis_state.worker.queue.parked import lane_of
 from redis_state.worker.tasks.patches import VERSION
 from redis_state.worker.tasks.transitions import StartedRun
 
@@ -110,3 +113,21 @@ def versions_of(handlers: Mapping[str, Any]) -> dict[str, list[str]]:
         for name, handler in handlers.items()
         if isinstance(handler, VersionedHandler)
     }
+
+
+def lanes_of(handlers: Mapping[str, Any]) -> list[str]:
+    """List the lanes that a worker with these handlers serves, see `ParkedJobs`."""
+    lanes = [lane_of(name, None) for name in handlers]
+    return lanes + [
+        lane_of(name, version)
+        for name, versions in versions_of(handlers).items()
+        for version in versions
+    ]
+
+
+async def is_served_elsewhere(store: RedisStateStore, handler: str, queue: str) -> bool:
+    """Return whether a live worker of a queue has a handler. Errors: BackendError."""
+    return any(
+        handler in info.handlers and queue in info.queues and not info.draining
+        for info in await WorkerRegistry(store).list()
+    )

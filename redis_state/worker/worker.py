@@ -42,6 +42,7 @@ from redis_state.worker.queue.queue import DEFAULT_QUEUE, ClaimedJob, Queue
 from redis_state.worker.run import Handler, run_task
 from redis_state.worker.tasks.steps import StepPolicy
 from redis_state.worker.tasks.transitions import MAX_CRASHES
+from redis_state.worker.versions import lanes_of, versions_of
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -267,6 +268,7 @@ class AgentWorker:
             poll_s=self.poll_s,
             run=run,
             polls=process.polls,
+            lanes=lanes_of(self.handlers),
         )
 
     def _arq_options(self, queue: str) -> dict[str, Any]:
@@ -346,6 +348,7 @@ class AgentWorker:
                 name=self.name or process_name(),
                 queues=self.queue_names,
                 handlers=sorted(self.handlers),
+                versions=versions_of(self.handlers),
                 max_tasks=self.max_tasks,
                 heartbeat=self.heartbeat,
             ),

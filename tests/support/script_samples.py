@@ -625,6 +625,22 @@ CALLS: dict[str, Call] = {
         keys.queue("q"), payload=job_payload(keys), job=queued_job(keys)
     ),
     "claim_jobs": lambda scripts, keys: scripts.claim_jobs(keys.queue("q"), limit=1, life_ms=HOUR),
+    "claim_parked": lambda scripts, keys: scripts.claim_parked(
+        keys.queue("q"), limit=1, life_ms=HOUR, lanes=["v:h/1;"]
+    ),
+    "park_job": lambda scripts, keys: scripts.park_job(
+        keys.queue("q"),
+        payload=job_payload(keys),
+        id=queued_job(keys).id.encode(),
+        claimed=b"1",
+        place=b"1",
+        lane="v:h/1;",
+        version=1,
+        life_ms=HOUR,
+    ),
+    "look_parked": lambda scripts, keys: scripts.look_parked(
+        keys.queue("q").keyed, lanes=1, limit=1
+    ),
     "end_jobs": lambda scripts, keys: scripts.end_jobs(
         keys.queue("q"),
         EndedJobs([EndedJob(job_payload(keys), queued_job(keys).id.encode(), b"1", None)]),

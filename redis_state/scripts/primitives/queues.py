@@ -64,7 +64,32 @@ class QueueScripts(ScriptRunner):
 
     @script
     def claim_jobs(self, keys: QueueKeys, *, limit: int, life_ms: int) -> PendingReply:
-        """OK now limited, then id, place and claimed, in turn."""
+        """OK now limited parked, then id, place and claimed, in turn."""
+
+    @script
+    def claim_parked(
+        self, keys: QueueKeys, *, limit: int, life_ms: int, lanes: Sequence[str]
+    ) -> PendingReply:
+        """OK now parked more, then id, place and claimed, in turn."""
+
+    @script
+    def park_job(
+        self,
+        keys: QueueKeys,
+        *,
+        payload: str,
+        id: bytes,  # noqa: A002
+        claimed: bytes,
+        place: bytes,
+        lane: str,
+        version: int,
+        life_ms: int,
+    ) -> PendingReply:
+        """OK parked."""
+
+    @script
+    def look_parked(self, keyed: str, *, lanes: int, limit: int) -> PendingReply:
+        """OK, then lane, count and members, in turn."""
 
     @script
     def end_jobs(self, keys: QueueKeys, ended: EndedJobs, *, life_ms: int) -> PendingReply:

@@ -2,8 +2,8 @@
 does.
 
 The record expires three intervals after its last renewal, so a killed worker soon disappears. A
-worker that stops removes its record. Leases decide who runs a task, never these records: they are
-for people.
+worker that stops removes its record. Leases decide who runs a task, never these records. They are
+for people, and say whether a handler that one worker lacks is a wrong name.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import secrets
 import socket
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from redis_state import __version__
@@ -46,7 +46,7 @@ class WorkerInfo:
     number. ``counters`` count since its start: started, completed, failed, cancelled, paused,
     handed_over, dropped, unwritten, taken_over, lease_lost, stale_writes_refused. ``last_poll_ms``
     is when it last polled its queues, ``unpolled_s`` the time since then. Both are None under arq's
-    own command, which does not report it.
+    own command, which does not report it. ``versions`` are those of the handlers that have some.
     """
 
     name: str
@@ -67,6 +67,7 @@ class WorkerInfo:
     silent_s: float
     last_poll_ms: int | None = None
     unpolled_s: float | None = None
+    versions: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
 
     @property
     def stalled(self) -> bool:
@@ -83,6 +84,7 @@ class WorkerIdentity:
     handlers: Sequence[str]
     max_tasks: int
     heartbeat: str
+    versions: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
 
 
 class WorkerRecord:
@@ -144,6 +146,7 @@ class WorkerRecord:
                 "version": __version__,
                 "queues": list(about.queues),
                 "handlers": list(about.handlers),
+                "versions": {name: list(known) for name, known in about.versions.items()},
                 "max_tasks": about.max_tasks,
                 "heartbeat": about.heartbeat,
                 "draining": stats.draining,
@@ -205,6 +208,7 @@ def _read(record: Stored, *, until_us: float, now_ms: int) -> WorkerInfo:
         version=stated["version"],
         queues=tuple(stated["queues"]),
         handlers=tuple(stated["handlers"]),
+        versions=stated.get("versions", {}),
         max_tasks=stated["max_tasks"],
         heartbeat=stated["heartbeat"],
         draining=stated["draining"],

@@ -17,6 +17,7 @@ from redis_state.errors import BackendError, NoConnection
 from redis_state.transport.subscriber import Subscription
 from redis_state.worker.observe.stats import Polls
 from redis_state.worker.queue.job import JobPayload, RunAgain
+from redis_state.worker.queue.parked import ParkedFor, ParkedJobs
 from redis_state.worker.queue.queue import ClaimedJob, Queue
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -31,7 +32,10 @@ _PAGE = 128
 
 
 class QueueLoop:
-    """Serve queues with one number of slots. ``served`` names each, with its most at a time."""
+    """Serve queues with one number of slots. ``served`` names each, with its most at a time.
+
+    ``lanes`` are the handlers and versions whose parked jobs it claims too.
+    """
 
     def __init__(
         self,
@@ -42,6 +46,7 @@ class QueueLoop:
         poll_s: float,
         run: Callable[[ClaimedJob, JobPayload], Awaitable[None]],
         polls: Polls,
+        lanes: Sequence[str] = (),
     ) -> None:
         self._queue = queue
         self._served = served
@@ -49,13 +54,15 @@ class QueueLoop:
         self._poll_s = poll_s
         self._run = run
         self._polls = polls
+        self._parked = ParkedJobs(queue, lanes)
+        self._parked_first = False
         self._woken = asyncio.Event()
         self._picking = True
         self._claiming: asyncio.Task[int] | None = None
         self._running: dict[str, set[asyncio.Task[Any] | None]] = {
             name: set() for name, _ in served
         }
-        self._ended: deque[tuple[ClaimedJob, int | None]] = deque()
+        self._ended: deque[tuple[ClaimedJob, int | ParkedFor | None]] = deque()
         self._ending: asyncio.Task[None] | None = None
 
     async def poll(self) -> None:
@@ -115,7 +122,26 @@ class QueueLoop:
                 return
 
     async def _claim(self, name: str, limit: int) -> int:
-        claimed = await self._queue.claim(name, limit=limit)
+        parked = await self._claim_parked(name, limit) if self._parked.is_due(name) else 0
+        if parked == limit:
+            return limit
+        claimed = await self._queue.claim(name, limit=limit - parked)
+        self._begin(name, claimed)
+        if self._parked.has_news(name):
+            self._woken.set()
+        return parked + len(claimed)
+
+    async def _claim_parked(self, name: str, limit: int) -> int:
+        """Claim parked jobs for half of the slots: neither they nor the queued ones starve."""
+        self._parked_first = not self._parked_first
+        share = (limit + self._parked_first) // 2
+        claimed = await self._parked.claim(name, limit=share) if share else []
+        self._begin(name, claimed)
+        if len(claimed) == share:
+            self._woken.set()
+        return len(claimed)
+
+    def _begin(self, name: str, claimed: Sequence[ClaimedJob]) -> None:
         for job in claimed:
             if job.task is None:
                 log.warning("a job that names no task is dropped")
@@ -124,13 +150,14 @@ class QueueLoop:
                 self._running[name].add(asyncio.create_task(self._run_job(job, job.task)))
             else:
                 self._end(job, 0)
-        return len(claimed)
 
     async def _run_job(self, job: ClaimedJob, task: JobPayload) -> None:
-        again_ms: int | None = None
+        again_ms: int | ParkedFor | None = None
         log.debug("task %s: a run is begun", task.task_id)
         try:
             await self._run(job, task)
+        except ParkedFor as parked:
+            again_ms = parked
         except RunAgain as again:
             again_ms = round(again.defer_s * 1000)
         except asyncio.CancelledError:
@@ -144,7 +171,7 @@ class QueueLoop:
             self._running[job.queue].discard(asyncio.current_task())
             self._end(job, again_ms)
 
-    def _end(self, job: ClaimedJob, again_ms: int | None) -> None:
+    def _end(self, job: ClaimedJob, again_ms: int | ParkedFor | None) -> None:
         self._ended.append((job, again_ms))
         if self._ending is None or self._ending.done():
             self._ending = asyncio.create_task(self._end_claims())
@@ -155,16 +182,38 @@ class QueueLoop:
         await asyncio.sleep(0)
         while self._ended:
             grouped: defaultdict[str, list[tuple[ClaimedJob, int | None]]] = defaultdict(list)
+            parked: list[tuple[ClaimedJob, ParkedFor]] = []
             for _ in range(min(len(self._ended), _PAGE)):
-                ended = self._ended.popleft()
-                grouped[ended[0].queue].append(ended)
+                job, again = self._ended.popleft()
+                if isinstance(again, ParkedFor):
+                    parked.append((job, again))
+                else:
+                    grouped[job.queue].append((job, again))
             for name, jobs in grouped.items():
                 try:
                     await self._queue.end(name, jobs)
                 except BackendError as error:
-                    log.warning("claims of jobs are not ended, trying again: %s", error)
-                    self._ended.extend(jobs)
-                    await asyncio.sleep(_END_AGAIN_S)
+                    await self._end_later(jobs, error)
+            if parked:
+                await self._park(parked)
+
+    async def _park(self, jobs: Sequence[tuple[ClaimedJob, ParkedFor]]) -> None:
+        parking = (self._queue.park(job, again.lane, version=again.version) for job, again in jobs)
+        outcomes = await asyncio.gather(*parking, return_exceptions=True)
+        failures = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
+        for failure in failures:
+            if not isinstance(failure, BackendError):
+                raise failure
+            # Those that are parked already find their claims ended.
+            await self._end_later(jobs, failure)
+            break
+
+    async def _end_later(
+        self, jobs: Sequence[tuple[ClaimedJob, int | ParkedFor | None]], error: BackendError
+    ) -> None:
+        log.warning("claims of jobs are not ended, trying again: %s", error)
+        self._ended.extend(jobs)
+        await asyncio.sleep(_END_AGAIN_S)
 
     async def _listen_to(self, name: str) -> None:
         subscription: Subscription | None = None

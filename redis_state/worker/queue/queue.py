@@ -53,7 +53,7 @@ class QueueState(StrEnum):
 class ClaimedJob:
     """A job that this process has claimed, and when. Its ``task`` is None if it names none.
 
-    ``is_limited`` if its claim may be a permit.
+    ``is_limited`` if its claim may be a permit. ``place`` is where it was in the queue.
     """
 
     id: bytes
@@ -61,6 +61,7 @@ class ClaimedJob:
     claimed: bytes
     task: JobPayload | None
     is_limited: bool = False
+    place: bytes = b"0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +89,7 @@ class Queue:
         self._scripts = store.base.scripts if self._own is None else Scripts(self._own)
         database = int(self.transport.address.options.get("db") or 0)
         self._keys = Keys(store.settings.namespace, database)
+        self._parked: dict[str, bytes] = {}
 
     @property
     def scripts(self) -> Scripts:
@@ -172,12 +174,63 @@ class Queue:
         reply = await self._scripts.claim_jobs(
             self.keys(queue), limit=limit, life_ms=_CLAIM_LIFE_MS
         )
-        now, limited, *rest = reply.facts
-        claimed = zip(rest[::3], rest[1::3], rest[2::3], strict=True)
+        now, limited, parked, *rest = reply.facts
+        self.note_parked(queue, parked)
+        return await self._claimed(queue, now, rest, is_limited=limited == 1)
+
+    async def claim_parked(
+        self, queue: str, lanes: Sequence[str], *, limit: int
+    ) -> tuple[list[ClaimedJob], bytes, bool]:
+        """Claim jobs that wait for a worker with their version, as `claim`. See `parked`.
+
+        Return also up to when what was parked is known, and whether there may be more of these
+        lanes. Errors: BackendUnavailable.
+        """
+        reply = await self._scripts.claim_parked(
+            self.keys(queue), limit=limit, life_ms=_CLAIM_LIFE_MS, lanes=lanes
+        )
+        now, parked, more, *rest = reply.facts
+        self.note_parked(queue, parked)
+        return await self._claimed(queue, now, rest, is_limited=True), parked, more == 1
+
+    async def park(self, job: ClaimedJob, lane: str, *, version: int) -> None:
+        """End a claim, and keep its job for a worker that serves a lane.
+
+        ``version`` is that of the task's record: if the record changes, a sweeper queues the job.
+        Errors: BackendUnavailable.
+        """
+        await self._scripts.park_job(
+            self.keys(job.queue),
+            payload=_payload_of(job),
+            id=job.id,
+            claimed=job.claimed,
+            place=job.place,
+            lane=lane,
+            version=version,
+            life_ms=self._life_ms,
+        )
+
+    async def parked(
+        self, queue: str, *, lanes: int, limit: int
+    ) -> list[tuple[str, int, list[bytes]]]:
+        """List lanes of a queue that have jobs, how many, and the first of them.
+
+        Errors: BackendUnavailable.
+        """
+        keyed = self.keys(queue).keyed
+        flat = (await self._scripts.look_parked(keyed, lanes=lanes, limit=limit)).facts
         return [
-            await self._claimed(queue, job_id, mark, _age_s(place, now), is_limited=limited == 1)
-            for job_id, place, mark in claimed
+            (lane.decode(), count, members)
+            for lane, count, members in zip(flat[::3], flat[1::3], flat[2::3], strict=True)
         ]
+
+    def parked_at(self, queue: str) -> bytes:
+        """Return when a job of a queue was last parked, by the last claim; else b""."""
+        return self._parked.get(queue, b"")
+
+    def note_parked(self, queue: str, at: bytes) -> None:
+        """Remember when a job of a queue was last parked."""
+        self._parked[queue] = at
 
     async def old_claims(
         self, queue: str, *, after: int, patience_ms: int, limit: int = 256
@@ -227,15 +280,26 @@ class Queue:
     async def _claimed(
         self,
         queue: str,
-        job_id: bytes,
-        claimed: bytes,
-        place_age_s: float | None,
+        now: bytes,
+        flat: Sequence[bytes],
         *,
         is_limited: bool,
+    ) -> list[ClaimedJob]:
+        claimed = zip(flat[::3], flat[1::3], flat[2::3], strict=True)
+        return [
+            await self._named(
+                ClaimedJob(job_id, queue, mark, None, place=place),
+                _age_s(place, now),
+                is_limited=is_limited,
+            )
+            for job_id, place, mark in claimed
+        ]
+
+    async def _named(
+        self, nameless: ClaimedJob, place_age_s: float | None, *, is_limited: bool
     ) -> ClaimedJob:
-        nameless = ClaimedJob(job_id, queue, claimed, None)
         try:
-            task = task_of(job_id)
+            task = task_of(nameless.id)
         except ValueError:
             return nameless
         if task is None:
@@ -246,7 +310,9 @@ class Queue:
         if task is None:
             return nameless
         named = JobPayload(task.session_id, task.task_id, task.runs, place_age_s=place_age_s)
-        return ClaimedJob(job_id, queue, claimed, named, is_limited)
+        return ClaimedJob(
+            nameless.id, nameless.queue, nameless.claimed, named, is_limited, nameless.place
+        )
 
     async def _ensure(self, job: Job, patience_ms: int) -> QueueState:
         written = self._written(job)

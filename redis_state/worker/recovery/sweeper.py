@@ -25,6 +25,7 @@ import logging
 import random
 from collections import defaultdict
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from functools import partial
 from typing import Any, Self
@@ -60,6 +61,9 @@ _TROUBLE_MS = 30_000
 _AGAIN_MS = 1_000
 # Between two rounds of which the first had all hands full.
 _NEXT_S = 0.05
+
+
+_Ended = tuple[WatchClaim, tuple[str, str], TaskStatusView]
 
 
 @dataclass(slots=True)
@@ -98,7 +102,8 @@ class Sweeper:
     within its length and two seconds. ``limit`` bounds a round: so many entries of each of 16
     shards. A task goes to the queue that it was submitted to; ``queue`` names that of a task which
     does not say. The claims of ``queues`` are inspected. With ``often``, each task that waits is
-    inspected as often as that: for workers whose claims are not listed, arq's own.
+    inspected as often as that: for workers whose claims are not listed, arq's own. ``claiming`` is
+    the queue of the process's claims, which knows where jobs were parked.
     """
 
     def __init__(
@@ -111,6 +116,7 @@ class Sweeper:
         limit: int = 32,
         queues: Sequence[str] | None = None,
         often: bool = False,
+        claiming: Queue | None = None,
     ) -> None:
         self.totals: SweepReport = SweepReport()
         self._store = store
@@ -130,6 +136,7 @@ class Sweeper:
         self._messages = TaskMessages(store)
         self._index = IndexRepair(store)
         self._turns = Turns(store, queue)
+        self._claiming = claiming
 
     @property
     def pause_s(self) -> float:
@@ -198,29 +205,40 @@ class Sweeper:
     async def _sweep(self, claims: Sequence[WatchClaim], report: SweepReport) -> None:
         report.looked += len(claims)
         waiting: list[tuple[WatchClaim, TaskStatusView]] = []
-        ended: list[tuple[WatchClaim, TaskStatusView]] = []
+        ended: list[_Ended] = []
         judge = partial(self._judge, waiting=waiting, ended=ended, report=report)
         # Before the queue is read, which may be on another, unreachable server.
         report.dropped += await self._watch.inspect(claims, judge, trouble_ms=_TROUBLE_MS)
         await self._watch.settle(await self._queue_up(waiting, report))
         await self._free_permits(ended)
 
-    async def _free_permits(self, ended: Sequence[tuple[WatchClaim, TaskStatusView]]) -> None:
-        """End what is left of the claims of tasks that have ended: their workers may have died."""
+    async def _free_permits(self, ended: Sequence[_Ended]) -> None:
+        """End what is left of the claims of tasks that have ended: their workers may have died.
+
+        And what is parked of them.
+        """
         by_queue: defaultdict[str | None, list[tuple[str, str]]] = defaultdict(list)
-        for _, task in ended:
-            by_queue[task.queue].append((task.session_id, task.task_id))
+        for _, task, found in ended:
+            by_queue[found.queue].append(task)
         if by_queue:
-            before_ms = min(_claimed_ms(claim) for claim, _ in ended)
+            before_ms = min(_claimed_ms(claim) for claim, *_ in ended)
             for queue, tasks in by_queue.items():
                 await self._queue.drop_claims(queue, tasks, before_ms=before_ms)
+
+    async def _drop_gone(self, claim: WatchClaim, task: tuple[str, str]) -> None:
+        """Drop what is parked of a task that is gone, in the queues where something was parked."""
+        if self._claiming is None:
+            return
+        with suppress(BackendError):
+            for queue in filter(self._claiming.parked_at, self._inspected):
+                await self._queue.drop_claims(queue, [task], before_ms=_claimed_ms(claim))
 
     async def _judge(
         self,
         claim: WatchClaim,
         *,
         waiting: list[tuple[WatchClaim, TaskStatusView]],
-        ended: list[tuple[WatchClaim, TaskStatusView]],
+        ended: list[_Ended],
         report: SweepReport,
     ) -> int | Fate:
         try:
@@ -239,13 +257,15 @@ class Sweeper:
         if status_view is not None and status_view.ours and status_view.in_turn:
             await self._turns.keep(status_view)
         indexed = await self._index.settle(claim, task, status_view)
+        if fate is Fate.OUT and status_view is None and claim.again:
+            await self._drop_gone(claim, task)
         if fate is not Fate.OUT or status_view is None:
             return fate
         # Only an entry whose task is in the index as it ended is removed.
         if claim.again and not indexed:
             return _AGAIN_MS
         if status_view.ours:
-            ended.append((claim, status_view))
+            ended.append((claim, task, status_view))
         return fate
 
     async def _inspect(
@@ -339,6 +359,7 @@ async def sweep_regularly(
     max_crashes: int = MAX_CRASHES,
     stats: WorkerStats | None = None,
     often: bool = False,
+    claiming: Queue | None = None,
 ) -> None:
     """Sweep until cancelled. Any trouble with the servers is survived."""
     jobs = Queue(store, name=queues[0])
@@ -349,6 +370,7 @@ async def sweep_regularly(
         max_crashes=max_crashes,
         queues=queues,
         often=often,
+        claiming=claiming,
     )
     failing = False
     try:

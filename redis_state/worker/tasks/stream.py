@@ -22,6 +22,7 @@ from redis_state.transport.keys import WATCH_SHARDS
 from redis_state.worker.tasks.children import recorded_end, result_of
 from redis_state.worker.tasks.links import TaskLink, link_of
 from redis_state.worker.tasks.moves import watch_entry
+from redis_state.worker.tasks.patches import VERSION
 from redis_state.worker.tasks.running import RunningStep, read_running
 
 Updates = AsyncGenerator[Entry[StateUpdate], None]
@@ -34,7 +35,8 @@ class TaskView:
     ``handler`` is None for one that a host has saved. ``worker`` is the last that ran it, ``queue``
     where it waits. One that is ``isolated`` is not cancelled with its ``parent``; ``waits_for``
     names the child whose end a PAUSED task waits for. ``retries`` counts how often it was reopened.
-    ``running`` are the steps that run now and have done so for a second or more.
+    ``running`` are the steps that run now and have done so for a second or more. ``version`` is
+    that of the handler's code, if it has some.
     """
 
     state: TaskState
@@ -51,6 +53,7 @@ class TaskView:
     rerun_of: TaskLink | None = None
     forked_from: TaskLink | None = None
     running: Sequence[RunningStep] = ()
+    version: str | None = None
 
 
 _LOOK_EVERY_S = 5.0
@@ -162,7 +165,11 @@ async def put_back(store: RedisStateStore, session_id: str, task_id: str) -> Non
 
 async def view_task(store: RedisStateStore, session_id: str, task_id: str) -> TaskView | None:
     """See `TaskClient.inspect`. Errors: CorruptState for a record that no task can have."""
-    record = await store.tasks.load_fields(session_id, task_id)
+    journal = store.tasks.keys(session_id, task_id).journal
+    record, version = await asyncio.gather(
+        store.tasks.load_fields(session_id, task_id),
+        store.transport.commands.hget(journal, VERSION),
+    )
     if record is None:
         return None
     try:
@@ -182,6 +189,7 @@ async def view_task(store: RedisStateStore, session_id: str, task_id: str) -> Ta
             rerun_of=link_of(record.fields, "rerun_of"),
             forked_from=link_of(record.fields, "forked_from"),
             running=read_running(record.fields),
+            version=None if version is None else codec.decode(version),
         )
     except (ValueError, KeyError, TypeError) as error:
         key = store.base.keys.task(session_id, task_id)

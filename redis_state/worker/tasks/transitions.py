@@ -108,6 +108,7 @@ class StartedRun:
     parent: str | None = None
     parent_order: int = 0
     isolated: bool = False
+    crashes: int = 0
     void: Sequence[str] = ()
     attributes: dict[str, AttributeValue] = field(default_factory=dict[str, AttributeValue])
     meter: BudgetMeter = field(default_factory=BudgetMeter, repr=False)
@@ -416,6 +417,27 @@ class TaskTransitions:
             inspect=status.is_terminal,
         )
 
+    async def give_back(self, started: StartedRun, version: str | None) -> None:
+        """Make a started task PENDING as if it had not been started, for a worker with its version.
+
+        The start is not counted, and the deaths of earlier workers still are. Errors: LeaseLost;
+        InvalidTransition.
+        """
+        content = {"status": TaskStatus.PENDING.value, "waits_for_version": version}
+        fields = move_fields(TaskStatus.PENDING) | {
+            "attempts": b"%d" % (started.attempts - 1),
+            "crashes": b"%d" % started.crashes,
+        }
+        await self._move(
+            started.state,
+            TaskStatus.PENDING,
+            fields,
+            content,
+            mark=started.held.fence.mark,
+            run=started.replay,
+            release=True,
+        )
+
     async def cancel(
         self, state: TaskState, reason: str | None, *, parent: str | None = None
     ) -> bool:
@@ -556,6 +578,7 @@ class TaskTransitions:
             steered=steered,
             # Counted up by `start_task` when it takes over, and set back by a clean end of a run.
             taken_over=found.crashes > 0,
+            crashes=found.crashes,
             trace=carried(job.get("trace")),
             queue=found.queue,
             parent=found.parent,

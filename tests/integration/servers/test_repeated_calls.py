@@ -256,7 +256,34 @@ async def _queue(scripts: Scripts, keys: Keys, *tasks: str) -> None:
 async def _claim(scripts: Scripts, keys: Keys) -> Reply:
     """Claim one, and tell which: the times are others in each server's history."""
     reply = await scripts.claim_jobs(keys.queue("q"), limit=1, life_ms=HOUR)
-    return Reply(reply.word, [name.rpartition(b"/")[2] for name in reply.facts[2:3]])
+    return Reply(reply.word, [name.rpartition(b"/")[2] for name in reply.facts[3:4]])
+
+
+async def _park(scripts: Scripts, keys: Keys) -> None:
+    """Park one, and leave no other, in the queue or claimed."""
+    await ask(scripts, "DEL", *(keys.queue("q")[:2]))
+    await _queue(scripts, keys, "a")
+    reply = await scripts.claim_jobs(keys.queue("q"), limit=1, life_ms=HOUR)
+    *_, name, place, claimed = reply.facts
+    await scripts.park_job(
+        keys.queue("q"),
+        payload=job_payload(keys, "a"),
+        id=name,
+        claimed=claimed,
+        place=place,
+        lane="v:h/1;",
+        version=1,
+        life_ms=HOUR,
+    )
+
+
+async def _claim_parked(scripts: Scripts, keys: Keys) -> Reply:
+    reply = await scripts.claim_parked(keys.queue("q"), limit=1, life_ms=HOUR, lanes=["v:h/1;"])
+    return Reply(reply.word, [name.rpartition(b"/")[2] for name in reply.facts[3:4]])
+
+
+async def _parked(scripts: Scripts, keys: Keys) -> Any:
+    return (await scripts.look_parked(keys.queue("q").keyed, lanes=1, limit=0)).facts
 
 
 async def _queued(scripts: Scripts, keys: Keys) -> list[bytes]:
@@ -344,6 +371,7 @@ CASES = {
         _claim,
         _queued,
     ),
+    "claim_parked": Case(_park, _claim_parked, _parked),
     "clear_queue": Case(
         lambda scripts, keys: _queue(scripts, keys, "a"),
         lambda scripts, keys: scripts.clear_queue(keys.queue("q")),

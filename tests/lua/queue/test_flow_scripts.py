@@ -28,7 +28,7 @@ async def put(scripts: Scripts, keys: Keys, task: str, key: str = "", **changes:
 async def claim(scripts: Scripts, keys: Keys, limit: int = 100) -> dict[str, bytes]:
     """Claim jobs; give the claim of each task."""
     reply = await scripts.claim_jobs(keys.queue("q"), limit=limit, life_ms=HOUR)
-    _, _, *rest = reply.facts
+    _, _, _, *rest = reply.facts
     names = [name.decode().rpartition("/")[2].partition(":")[0] for name in rest[::3]]
     return dict(zip(names, rest[2::3], strict=True))
 

@@ -27,7 +27,7 @@ async def put(scripts: Scripts, keys: Keys, task: str, **changes: Any) -> Reply:
 async def claim(scripts: Scripts, keys: Keys, limit: int = 100) -> list[list[bytes]]:
     """Claim jobs; give each with its place and its claim."""
     reply = await scripts.claim_jobs(keys.queue("q"), limit=limit, life_ms=HOUR)
-    _, _, *rest = reply.facts
+    _, _, _, *rest = reply.facts
     return [rest[at : at + 3] for at in range(0, len(rest), 3)]
 
 

@@ -1,0 +1,10 @@
+-- Take a task's job away from those that wait for a worker with their version.
+local function job_unpark(keys, task)
+  local id = string.match(redis.call('HGET', keys.owners, 'parked:' .. task) or '', '^(.+) %d+$')
+  if not id then return end
+  local owner = redis.call('HGET', keys.owners, id) or ''
+  redis.call('HDEL', keys.owners, 'parked:' .. task)
+  if string.sub(owner, 1, 2) ~= 'v:' then return end
+  redis.call('HDEL', keys.owners, id)
+  redis.call('ZREM', keys.keyed, owner .. '\0' .. id)
+end

@@ -1,0 +1,50 @@
+-- End the claim of a job whose worker lacks its task's version, and keep the job for a worker that has it: in its
+-- place, but where only those find it. Its permit is free, and what it took of its key's rate is there again.
+-- Nothing happens if the claim has ended: so a repetition does nothing.
+-- KEYS keys.claims   zset: task -> when its job was claimed, in ms
+-- KEYS keys.flow     hash: limits of the queue, turn, parked: when a job was last kept for others
+-- KEYS keys.owners   hash: id -> lane, key and place, held:<task> -> key, parked:<task> -> id and version
+-- KEYS keys.keyed    zset: lane, key, place and id of each job that is kept for others, in order
+-- KEYS keys.turns    zset: key -> when it had its turn
+-- KEYS keys.holders  zset: key and task of each claim that has a key
+-- KEYS keys.rates    zset: key -> when all of its rate is there again, in ms
+-- KEYS payload       string: the job in arq's format
+-- ARGV keys.channel  on which the queue's workers are woken
+-- ARGV id            the job's id
+-- ARGV claimed       when it was claimed
+-- ARGV place         of the job in the queue: when it was due, in ms
+-- ARGV lane          handler and version, between v: and a semicolon
+-- ARGV version       int: of the task's record. Only this one waits for the lane
+-- ARGV life_ms       int: how long the job is kept at least
+-- Returns
+--   {'OK', parked}  1 if it was claimed
+-- Emits nothing but a sign of life on the channel
+-- @include now_ms
+-- @include lives
+-- @include claim_end
+-- @include job_unpark
+
+local task = string.match(id, '^(.*):%d+$') or id
+local key = redis.call('HGET', keys.owners, 'held:' .. task) or ''
+if claim_end(keys, task, tonumber(claimed)) == 0 then return { 'OK', 0 } end
+if key ~= '' then
+  local set = redis.call('HMGET', keys.flow, 'rate:' .. key, 'key_rate')
+  local n, period_ms = string.match(set[1] or set[2] or '', '^(%d+) (%d+)$')
+  local taken = n and redis.call('ZSCORE', keys.rates, key)
+  if taken then redis.call('ZADD', keys.rates, string.format('%.3f', taken - period_ms / n), key) end
+end
+-- What an earlier task of the name left.
+job_unpark(keys, task)
+local owner = lane .. key .. '\0' .. string.format('%016.1f', tonumber(place))
+if redis.call('HSETNX', keys.owners, id, owner) == 1 then
+  redis.call('HSET', keys.owners, 'parked:' .. task, id .. string.format(' %.0f', version))
+  redis.call('ZADD', keys.keyed, 0, owner .. '\0' .. id)
+  for _, each in ipairs({ keys.owners, keys.keyed }) do lives(each, life_ms) end
+  if redis.call('EXISTS', payload) == 1 then lives(payload, life_ms) end
+end
+-- Another value each time, also when the clock or the history goes back.
+local last = tonumber(redis.call('HGET', keys.flow, 'parked') or 0)
+redis.call('HSET', keys.flow, 'parked', string.format('%.0f', math.max(now_ms(), last + 1)))
+redis.call('PEXPIRE', keys.flow, 34560000000)
+redis.pcall('SPUBLISH', keys.channel, '')
+return { 'OK', 1 }

@@ -1,0 +1,152 @@
+"""Who needs which version of a handler: parked tasks, and all that are unfinished.
+
+Reading only, for people. A worker record may be seconds old: see `WorkerRegistry`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from redis_state.models import TaskStatus
+from redis_state.serialization import codec
+from redis_state.store import RedisStateStore
+from redis_state.worker.observe.registry import WorkerInfo, WorkerRegistry
+from redis_state.worker.queue.job import task_of
+from redis_state.worker.queue.parked import read_lane
+from redis_state.worker.queue.queue import DEFAULT_QUEUE, Queue
+from redis_state.worker.tasks.finding import LARGEST_PAGE, TaskFilter, find_tasks
+from redis_state.worker.tasks.patches import VERSION
+
+_MOST_LANES = 1_000
+_UNFINISHED = (TaskStatus.PENDING, TaskStatus.RUNNING, TaskStatus.PAUSED)
+
+
+@dataclass(frozen=True, slots=True)
+class UnservedTasks:
+    """Tasks of a queue that wait for workers with a version of their handler.
+
+    ``version`` is None for tasks that have begun under none: their handler was missing. ``waiting``
+    is their number, ``tasks`` are session and task of the first. ``workers`` are the live ones
+    which have the version: the tasks wait for their slots, or for a limit.
+    """
+
+    queue: str
+    handler: str
+    version: str | None
+    waiting: int
+    tasks: tuple[tuple[str, str], ...]
+    workers: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HandlerVersion:
+    """How many unfinished tasks need a version of a handler, and the live workers that have it.
+
+    ``version`` is None for tasks that have not begun, or have begun without versions.
+    """
+
+    handler: str
+    version: str | None
+    tasks: int
+    workers: tuple[str, ...]
+
+
+async def list_unserved(store: RedisStateStore, queue: Queue, *, limit: int) -> list[UnservedTasks]:
+    """List what is parked in the queues that live workers serve, in the default one and this one.
+
+    At most ``limit`` tasks of each are named. Errors: BackendUnavailable.
+    """
+    workers = await WorkerRegistry(store).list()
+    served = {name for info in workers for name in info.queues}
+    names = sorted(served | {DEFAULT_QUEUE, queue.name})
+    found = await asyncio.gather(
+        *(queue.parked(name, lanes=_MOST_LANES, limit=limit) for name in names)
+    )
+    return [
+        UnservedTasks(
+            name,
+            *read_lane(lane),
+            waiting,
+            _tasks(members),
+            _serving(*read_lane(lane), workers, name),
+        )
+        for name, lanes in zip(names, found, strict=True)
+        for lane, waiting, members in lanes
+    ]
+
+
+async def count_versions(
+    store: RedisStateStore, *, handler: str | None = None
+) -> list[HandlerVersion]:
+    """Count the unfinished tasks by handler and version. It reads each of them.
+
+    Errors: BackendUnavailable.
+    """
+    counted: Counter[tuple[str, str | None]] = Counter()
+    workers, cursor = await WorkerRegistry(store).list(), None
+    for info in workers:
+        for name, versions in info.versions.items():
+            if handler in (None, name):
+                counted.update(dict.fromkeys(((name, version) for version in versions), 0))
+    while True:
+        page = await find_tasks(
+            store,
+            TaskFilter.read(status=_UNFINISHED, handler=handler),
+            newest_first=False,
+            limit=LARGEST_PAGE,
+            after=cursor,
+        )
+        counted.update(
+            zip(
+                (task.handler for task in page.tasks),
+                await _versions(store, [(task.session_id, task.task_id) for task in page.tasks]),
+                strict=True,
+            )
+        )
+        cursor = page.cursor
+        if cursor is None:
+            break
+    return [
+        HandlerVersion(name, version, tasks, _serving(name, version, workers))
+        for (name, version), tasks in sorted(
+            counted.items(), key=lambda item: (item[0][0], item[0][1] or "")
+        )
+    ]
+
+
+async def _versions(store: RedisStateStore, tasks: Sequence[tuple[str, str]]) -> list[str | None]:
+    commands = store.transport.commands
+    found: list[bytes | None] = await asyncio.gather(
+        *(commands.hget(store.tasks.keys(*task).journal, VERSION) for task in tasks)
+    )
+    return [None if version is None else codec.decode(version) for version in found]
+
+
+def _serving(
+    handler: str, version: str | None, workers: Sequence[WorkerInfo], queue: str | None = None
+) -> tuple[str, ...]:
+    return tuple(
+        info.name
+        for info in workers
+        if not info.draining
+        and queue in (None, *info.queues)
+        and (handler in info.handlers if version is None else version in _of(info, handler))
+    )
+
+
+def _of(info: WorkerInfo, handler: str) -> Sequence[str]:
+    return info.versions.get(handler, ())
+
+
+def _tasks(members: Sequence[bytes]) -> tuple[tuple[str, str], ...]:
+    """Read the tasks of parked jobs. One whose ids are too long for a job's is left out."""
+    named: list[tuple[str, str]] = []
+    for member in members:
+        with suppress(ValueError):
+            job = task_of(member.rpartition(b"\0")[2])
+            named += [] if job is None else [(job.session_id, job.task_id)]
+    return tuple(named)
