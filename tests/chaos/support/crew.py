@@ -32,7 +32,16 @@ _MOVES = {
 class Crew:
     """Worker processes by name. Those that are left are killed in the end."""
 
-    def __init__(self, settings: Settings, folder: Path, *, lease_s: float, **options: Any) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        folder: Path,
+        *,
+        lease_s: float,
+        program: str = "chaos_worker",
+        **options: Any,
+    ) -> None:
+        self._program = program
         self.processes: dict[str, children.Process] = {}
         self._argument = {
             "url": settings.url.get_secret_value(),
@@ -56,7 +65,7 @@ class Crew:
         self._started += 1
         name = f"w{self._started}"
         argument = self._argument | {"name": name}
-        self.processes[name] = await start_process("chaos_worker", argument)
+        self.processes[name] = await start_process(self._program, argument)
         return name
 
     async def kill(self, name: str) -> int:
