@@ -114,6 +114,27 @@ async def test_a_job_whose_name_is_of_another_slot_holds_up_no_other_jobs_end(
             await eventually(all_ended, "nothing waits and nothing is claimed")
 
 
+async def test_a_replicated_call_that_is_sent_on_leaves_nothing_that_stops_the_move() -> None:
+    slot, here, made = slot_of("{moving}"), "{moving}here", "{moving}made"
+    async with running_cluster(replicas=1) as cluster:
+        transport = Transport(settings_of(cluster, guarantee="replicated", call_timeout_s=LONG_S))
+        send = transport.sender.send
+        await send("RPUSH", here, 1, repeatable=False)
+        source = await cluster.owner(slot)
+        target = next(port for port in await cluster.primaries() if port != source)
+        # The mark of that call, which lives for a second.
+        await cluster.ask(source, "SET", "spread:mark:{moving}", "", "PX", 60_000)
+        await cluster.begin_move(slot, target)
+        # The node that has the slot has not got this key.
+        await send("RPUSH", made, 1, repeatable=False)
+        await cluster.move_keys(slot, source, target)
+        await cluster.end_move(slot, target)
+        await send("RPUSH", here, 2, repeatable=False)
+        for key, rows in ((here, [b"1", b"2"]), (made, [b"1"])):
+            assert await send("LRANGE", key, 0, -1, repeatable=True) == rows
+        await transport.aclose()
+
+
 @pytest.mark.parametrize("slots", sizes(200, 2000))
 async def test_slots_that_the_nodes_move_by_themselves_keep_every_write_and_its_order(
     cluster: Cluster, slots: int

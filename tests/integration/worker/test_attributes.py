@@ -38,7 +38,12 @@ async def test_a_handler_sets_attributes_once_and_a_replay_does_not_turn_them_ba
         given: dict[str, Any] = {"given": True, "kept": "\ud800"}
         task = await client.submit("h", session_id=SESSION, attributes=given)
         await becomes(client, task, TaskStatus.PAUSED)
-        (found,) = (await client.find(attributes={"phase": "second"}, status="PAUSED")).tasks
+
+        async def listed() -> Any:
+            return (await client.find(attributes={"phase": "second"}, status="PAUSED")).tasks
+
+        # The index follows the task.
+        (found,) = await eventually(listed, "it is found as paused")
         assert found.attributes == {"phase": "second", "n": 1, "kept": "\ud800"}
         (pause,) = await client.pauses(SESSION)
         assert pause.token is not None
