@@ -7,6 +7,7 @@ PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
 JOBS ?= auto
 EXAMPLE ?= review
 SIZE ?= 1
+MINUTES ?= 30
 EXAMPLES ?= 1000
 ACL_TESTS ?= tests/lua tests/integration
 BIN := .venv/bin
@@ -20,7 +21,7 @@ export UV_SYSTEM_CERTS = 1
 # A suite starts hundreds of processes: each would compile the package again.
 export PYTHONDONTWRITEBYTECODE =
 export ASAP_PYTHON
-.PHONY: help demo test test-full fuzz chaos check types mypy pyright coverage wheel test-wheel test-redis8 \
+.PHONY: help demo test test-full fuzz chaos soak check types mypy pyright coverage wheel test-wheel test-redis8 \
 	test-redis-server test-acl test-cluster test-matrix test-asap test-a2a bench bench-quick compose-check docs lock clean
 
 help: ## show this list
@@ -37,6 +38,9 @@ fuzz: .venv/.dev ## look for new examples: random seeds, full size, 1,000 exampl
 chaos: .venv/.dev ## kill, stop and cut off everything; writes chaos-report.json (SIZE=0.1 for a tenth)
 	@REDIS_STATE_CHAOS_SIZE=$(SIZE) REDIS_STATE_CHAOS_REPORT=chaos-report.json \
 		$(BIN)/python -m pytest -q -n 0 -p no:randomly tests/chaos $(PYTEST_ARGS)
+soak: .venv/.dev ## a pool on a cluster while slots move and primaries are killed; writes soak-report.json (MINUTES=30)
+	@REDIS_STATE_TEST_SERVER=embedded REDIS_STATE_SOAK_MINUTES=$(MINUTES) REDIS_STATE_CHAOS_REPORT=soak-report.json \
+		$(BIN)/python -m pytest -q -n 0 -p no:randomly tests/chaos/test_soak.py $(PYTEST_ARGS)
 check: .venv/.dev ## lint, formatting, types and the headers of the Lua scripts
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check

@@ -15,24 +15,17 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-import pytest
 from pydantic import SecretStr
 
-from redis_state import RedisStateStore, Settings
+from redis_state import Settings
 from redis_state.errors import BackendUnavailable, OutcomeUnknown
 from redis_state.transport.calls import CallSender
-from redis_state.transport.cluster.slots import SLOTS, slot_of
+from redis_state.transport.cluster.slots import slot_of
 from redis_state.transport.transport import Transport
 from tests.chaos.support.trial import How, Trial
 from tests.support.servers.clusters import Cluster, running_cluster
-from tests.support.servers.load import load, tasks
 
 _SEED = 31
-_SOAK_S = 1800
-_SOAK_FROM = 0.05
-_SOAK_WRITERS = 24
-_SOAK_PAUSE_S = 0.05
-_SOAK_CALL_S = 60.0
 _SESSIONS = 40
 _SLOTS = 8
 _CALL_S = 10.0
@@ -251,52 +244,4 @@ async def test_slots_move_while_calls_are_in_flight(trial: Trial) -> None:
         session.check(trial)
     trial.faults = faults.fired.total()
     trial.figures = dict(faults.fired)
-    trial.conclude()
-
-
-@pytest.mark.timeout(_SOAK_S * 2)
-async def test_primaries_are_killed_while_slots_move(trial: Trial) -> None:
-    if trial.size.factor < _SOAK_FROM:
-        pytest.skip("make chaos: the suite's tests of the cluster kill and move once each")
-    seconds = trial.size.of(_SOAK_S)
-    trial.parameters = {"seconds": seconds, "writers": _SOAK_WRITERS}
-    chance = random.Random(_SEED)
-    fired: Counter[str] = Counter()
-    until = time.monotonic() + seconds
-    async with running_cluster(replicas=1) as cluster:
-        atomic = await cluster.migrates_slots()
-        settings = Settings(
-            url=SecretStr(cluster.url),
-            call_timeout_s=_SOAK_CALL_S,
-            guarantee="replicated",
-            max_updates_per_session=0,
-        )
-        async with RedisStateStore(settings) as store, tasks(store) as run_a_task:
-            writers = load(store, writers=_SOAK_WRITERS, watching=False)
-            writers.pause_s = _SOAK_PAUSE_S
-            async with writers.running():
-                while time.monotonic() < until:
-                    before = writers.count()
-                    began = time.monotonic()
-                    target = chance.choice(await cluster.primaries())
-                    if atomic and chance.random() < 0.5:
-                        first = chance.randrange(SLOTS - 100)
-                        await cluster.migrate(first, first + 99, target)
-                        fired["migrated by the nodes"] += 1
-                    else:
-                        await cluster.move(chance.sample(range(SLOTS), 20), target)
-                        fired["moved slot by slot"] += 1
-                    if chance.random() < 0.3:
-                        lost = chance.choice(await cluster.primaries())
-                        cluster.kill(lost)
-                        await cluster.failed_over(lost)
-                        cluster.start_node(lost)
-                        await cluster.settled()
-                        fired["killed"] += 1
-                    await writers.more()
-                    await run_a_task()
-                    trial.history.note("round", "ok", began)
-                    trial.expect(writers.count() > before, "nothing was written")
-            trial.figures = dict(fired) | {"acknowledged": writers.count()}
-    trial.faults = fired.total()
     trial.conclude()

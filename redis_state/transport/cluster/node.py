@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections import deque
 from collections.abc import Iterator
 from time import monotonic
@@ -196,8 +197,12 @@ class NodeSender(Sender):
         prefix = f"{self._confirming.namespace}:mark:".encode()
         tag = call.names()[0].partition(b"{")[2].partition(b"}")[0]
         leading: tuple[bytes, tuple[int, ...]] = (b"", ())
+        name = b""
         if call.redirect is not None:
             leading = (ASKING, (0,))
+            # A name of its own: the node that is losing the slot may have the usual mark, and a key
+            # that both nodes have would stop the move.
+            name = b":" + secrets.token_hex(8).encode()
         elif another:
             self._router.in_trouble()
             found = self._number_elsewhere()
@@ -208,7 +213,7 @@ class NodeSender(Sender):
         else:
             self._refused_marks.clear()
         self._refused_marks.add(slot_of(tag))
-        mark = packed_mark(prefix + b"{" + tag + b"}")
+        mark = packed_mark(prefix + b"{" + tag + b"}" + name)
         return leading[0] + mark, (*leading[1], MARK)
 
     def _number_elsewhere(self) -> bytes | None:

@@ -22,6 +22,7 @@ from redis_state.scripts import EndedJob, EndedJobs, QueuedJob, Scripts
 from redis_state.settings import Settings
 from redis_state.store import RedisStateStore
 from redis_state.stores.base import ms
+from redis_state.transport.cluster.slots import slot_of
 from redis_state.transport.connections.address import Address
 from redis_state.transport.keys import Keys, QueueKeys
 from redis_state.transport.subscriber import Subscription
@@ -263,10 +264,12 @@ class Queue:
 
         Errors: BackendUnavailable.
         """
+        keys = self.keys(queue)
         ended = [
-            EndedJob(_payload_of(job), job.id, job.claimed, again_ms) for job, again_ms in jobs
+            EndedJob(self._payload_beside(keys, job), job.id, job.claimed, again_ms)
+            for job, again_ms in jobs
         ]
-        await self._scripts.end_jobs(self.keys(queue), EndedJobs(ended), life_ms=self._life_ms)
+        await self._scripts.end_jobs(keys, EndedJobs(ended), life_ms=self._life_ms)
 
     def listen(self, queue: str) -> Subscription:
         """Follow the channel on which a queue's workers are woken."""
@@ -313,6 +316,16 @@ class Queue:
         return ClaimedJob(
             nameless.id, nameless.queue, nameless.claimed, named, is_limited, nameless.place
         )
+
+    def _payload_beside(self, keys: QueueKeys, job: ClaimedJob) -> str:
+        """Return the key of a job's payload; a key without a value if that is in another slot.
+
+        Only a job that no client of ours has put has such a name. Its payload expires by itself.
+        """
+        payload = _payload_of(job)
+        if self.transport.address.is_cluster and slot_of(payload) != slot_of(keys.queue):
+            return payload_key(f"{self._keys.jobs_tag}/")
+        return payload
 
     async def _ensure(self, job: Job, patience_ms: int) -> QueueState:
         written = self._written(job)

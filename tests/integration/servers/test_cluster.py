@@ -12,6 +12,7 @@ from pydantic import SecretStr
 
 from redis_state import RedisStateStore, Settings
 from redis_state.errors import BackendUnavailable, CommandRefused
+from redis_state.testing import eventually
 from redis_state.transport.cluster.sender import ClusterSender
 from redis_state.transport.cluster.slots import SLOTS, slot_of
 from redis_state.transport.keys import Keys
@@ -85,12 +86,53 @@ async def test_slots_that_move_under_load_keep_every_write_and_its_order(
         slots = slots_of(writers.sessions)
         spread = {await cluster.owner(slot) for slot in slots}
         assert len(spread) > 1
-        queue = slot_of("{spread}")
+        queue = slot_of(Keys("spread").queue("any").queue)
         target = await cluster.owner(slots[0])
         await cluster.move([*slots, queue, *range(0, SLOTS, SLOTS // others)], target)
         assert {await cluster.owner(slot) for slot in slots} == {target}
         await writers.more()
         await run_a_task()
+
+
+async def test_a_job_whose_name_is_of_another_slot_holds_up_no_other_jobs_end(
+    cluster: Cluster,
+) -> None:
+    pytest.importorskip("arq", reason="needs the worker extra")
+    from tests.support.processes.pools import key_of_queue  # noqa: PLC0415 - needs the extra
+
+    settings = settings_of(cluster)
+    async with RedisStateStore(settings) as store:
+        send, queue = store.transport.sender.send, key_of_queue(settings)
+        for name in (b"\xff\xfe", "session/task:0", "{other}/session/task:0"):
+            await send("ZADD", queue, 1, name, repeatable=True)
+        async with tasks(store) as run_a_task:
+            await run_a_task()
+
+            async def all_ended() -> bool:
+                return not await send("EXISTS", queue, f"{queue}:claims", repeatable=True)
+
+            await eventually(all_ended, "nothing waits and nothing is claimed")
+
+
+async def test_a_replicated_call_that_is_sent_on_leaves_nothing_that_stops_the_move() -> None:
+    slot, here, made = slot_of("{moving}"), "{moving}here", "{moving}made"
+    async with running_cluster(replicas=1) as cluster:
+        transport = Transport(settings_of(cluster, guarantee="replicated", call_timeout_s=LONG_S))
+        send = transport.sender.send
+        await send("RPUSH", here, 1, repeatable=False)
+        source = await cluster.owner(slot)
+        target = next(port for port in await cluster.primaries() if port != source)
+        # The mark of that call, which lives for a second.
+        await cluster.ask(source, "SET", "spread:mark:{moving}", "", "PX", 60_000)
+        await cluster.begin_move(slot, target)
+        # The node that has the slot has not got this key.
+        await send("RPUSH", made, 1, repeatable=False)
+        await cluster.move_keys(slot, source, target)
+        await cluster.end_move(slot, target)
+        await send("RPUSH", here, 2, repeatable=False)
+        for key, rows in ((here, [b"1", b"2"]), (made, [b"1"])):
+            assert await send("LRANGE", key, 0, -1, repeatable=True) == rows
+        await transport.aclose()
 
 
 @pytest.mark.parametrize("slots", sizes(200, 2000))

@@ -135,6 +135,7 @@ async def test_arqs_own_worker_can_clean_up(settings: Settings, tasks: TaskState
 async def test_a_worker_that_does_not_know_a_cron_job_goes_on(
     store: RedisStateStore, settings: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:
+    needs_arqs_runner(settings.url.get_secret_value())
     pool = await create_pool(arq_server(settings))
     job = f"{store.base.keys.jobs_tag}/cron:other"
     await pool.enqueue_job("cron:other", _queue_name=key_of_queue(settings), _job_id=job)

@@ -13,9 +13,19 @@ from redis_state.transport.wire.resp import Argument
 from tests.support.servers.choice import SUITE_USER
 from tests.support.servers.faults import sender_to
 
+# These are about a server and not about a key.
+_OF_SERVERS = frozenset({"ACL", "CLIENT", "CONFIG", "INFO", "PUBSUB", "SCRIPT", "TIME"})
+
 
 async def ask_beside(transport: Transport, *command: Argument) -> Any:
-    """Send a command that the library itself never sends, to one server."""
+    """Send a command that the library itself never sends: to the server that has its key.
+
+    One that is about no key goes to each server; the first one's reply is returned.
+    """
+    if command[0] in _OF_SERVERS:
+        return (await ask_each(transport, *command))[0]
+    if isinstance(transport.sender, ClusterSender):
+        return await transport.sender.send(*command, repeatable=True)
     async with _senders(transport) as (sender, *_):
         return await sender.send(*command, repeatable=True)
 
