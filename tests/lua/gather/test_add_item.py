@@ -151,4 +151,4 @@ async def test_a_job_is_moved_only_sooner_or_only_later(scripts: Scripts, keys: 
     ):
         assert await scripts.defer_job(queue, id=job.id, at_ms=at_ms, sooner=sooner) == ok(moved)
     claimed = await scripts.claim_jobs(queue, limit=1, life_ms=HOUR)
-    assert claimed.facts[2] == job.id.encode()
+    assert claimed.facts[3] == job.id.encode()
