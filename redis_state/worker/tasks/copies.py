@@ -22,7 +22,6 @@ from redis_state.models.tasks import new_id, utc_now
 from redis_state.primitives.record import Stored, new_write_id
 from redis_state.scripts import Reply, ReplyCode
 from redis_state.serialization import codec
-from redis_state.serialization.rows import as_object
 from redis_state.store import RedisStateStore
 from redis_state.stores.task_index import attributes_of
 from redis_state.worker.tasks.journal import Journals, StepNote, joined_child, part_name, steps_of
@@ -78,7 +77,7 @@ class Copies:
 
     def __init__(self, store: RedisStateStore) -> None:
         self._store = store
-        self._journals = Journals(store.base.scripts)
+        self._journals = Journals(store.base)
         self._transitions = TaskTransitions(store)
 
     async def source(self, session_id: str, task_id: str) -> Source:
@@ -92,7 +91,12 @@ class Copies:
         if "job" not in record.fields:
             raise RetryRefused(task_id, "a host has saved it, with no handler")
         try:
-            job = as_object(record.fields["job"])
+            payloads = self._store.base.payloads
+            # What cannot be read of the input is copied as it stands; a context cannot be.
+            payloads.need_all(
+                record.fields["document"], of=f"task {task_id!r}", field="context_snapshot"
+            )
+            job = payloads.as_object(record.fields["job"])
             return Source(
                 state=self._store.tasks.read(session_id, task_id, record),
                 record=record,
@@ -142,6 +146,7 @@ class Copies:
                 keys.journal, f"a note cannot be read: {type(error).__name__}"
             ) from None
         fields = new_fields(
+            self._store.base.payloads,
             state,
             handler=source.handler,
             task_input=source.task_input,
