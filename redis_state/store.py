@@ -38,9 +38,7 @@ from redis_state.models.version import Version
 from redis_state.primitives.record import Records
 from redis_state.scripts import Fence, Scripts
 from redis_state.serialization import codec
-from redis_state.serialization.claims import ClaimStore, open_claims
-from redis_state.serialization.encryption import make_cipher
-from redis_state.serialization.payloads import PayloadCodec, Payloads
+from redis_state.serialization.payload_settings import make_payloads
 from redis_state.settings import Settings, make_settings
 from redis_state.stores.artifacts import ArtifactStore
 from redis_state.stores.base import Base, Unreadable
@@ -121,14 +119,7 @@ class RedisStateStore:
         *,
         types: HostTypes | None = None,
         artifact_retention: ArtifactRetentionConfig | None = None,
-        payload_codec: PayloadCodec | None = None,
-        claims: ClaimStore | None = None,
     ) -> None:
-        """Make a store of settings.
-
-        ``payload_codec`` seals the payloads of tasks instead of `payload_keys`, which then only
-        read. ``claims`` is the store of large payloads, instead of `claim_check_url`.
-        """
         self.settings: Settings = settings or Settings()
         types = types or HostTypes()
         self.transport: Transport = Transport(self.settings)
@@ -143,7 +134,7 @@ class RedisStateStore:
             keys,
             scripts,
             Records(scripts),
-            _payloads(self.settings, payload_codec, claims),
+            make_payloads(self.settings),
         )
         self.events: EventStore = EventStore(self.base, types.stored_event)
         self.bindings: BindingStore = BindingStore(self.base, types.remote_binding)
@@ -556,18 +547,6 @@ class RedisStateStore:
                 await self.pauses.save_unsaved()
                 await self.drain()
         await self.transport.aclose(drain_s=0)
-
-
-def _payloads(settings: Settings, own: PayloadCodec | None, claims: ClaimStore | None) -> Payloads:
-    url = settings.claim_check_url
-    return Payloads(
-        cipher=make_cipher(settings.payload_keys, setting="payload_keys"),
-        own=own,
-        max_bytes=settings.max_payload_bytes,
-        claims=open_claims(url) if claims is None and url is not None else claims,
-        claim_bytes=settings.claim_check_bytes,
-        place=settings.namespace,
-    )
 
 
 _CLOSE_S = 5.0

@@ -116,10 +116,10 @@ class FolderClaims:
         return path
 
     def _write(self, path: Path, data: bytes) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        path.parent.mkdir(parents=True, exist_ok=True)
         coming = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
         try:
-            with coming.open("xb") as file:
+            with open(coming, "xb", opener=_private) as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
@@ -217,6 +217,10 @@ def _read(path: Path) -> bytes | None:
         return path.read_bytes()
     except FileNotFoundError:
         return None
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def _sync(folder: Path) -> None:

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, Protocol, Self, TypeAlias, cast
 
-from redis_state.errors import ConfigError, PayloadTooLarge, PayloadUnreadable
+from redis_state.errors import PayloadTooLarge, PayloadUnreadable
 from redis_state.serialization import codec
 from redis_state.serialization.claims import ClaimStore, Elsewhere
 from redis_state.serialization.encryption import Cipher
@@ -124,8 +124,6 @@ class Payloads:
         claim_bytes: int | None = None,
         place: str = "",
     ) -> None:
-        if claim_bytes is not None and claims is None:
-            raise ConfigError("claim_check_bytes: needs claim_check_url, or a store of claims")
         self._cipher = cipher
         self._own = own
         self._max_bytes = max_bytes
@@ -352,7 +350,8 @@ def _restored(value: Any, left: Mapping[str, bytes]) -> Any:
     if isinstance(value, str):
         return Sealed(left[value]) if value in left else value
     if isinstance(value, list):
-        return [_restored(item, left) for item in value]
+        items: list[Any] = value
+        return [_restored(item, left) for item in items]
     if isinstance(value, dict):
         found = cast("dict[str, Any]", value)
         return {name: _restored(item, left) for name, item in found.items()}

@@ -110,6 +110,10 @@ def _status_of(model: StateUpdate) -> str | None:
 
 def _whole(content: Any) -> Any:
     """Put a change of status together with what was sealed of it, unless that cannot be read."""
-    found = cast("dict[str, Any]", content) if isinstance(content, dict) else {}
+    if not isinstance(content, dict):
+        return content
+    found = cast("dict[str, Any]", content)
     rest = found.get(_SEALED)
-    return {"status": found["status"], **rest} if isinstance(rest, dict) else content
+    if not isinstance(rest, dict):
+        return found
+    return {"status": found["status"], **cast("dict[str, Any]", rest)}
