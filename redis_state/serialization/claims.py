@@ -224,7 +224,7 @@ def _private(path: str, flags: int) -> int:
 
 
 def _sync(folder: Path) -> None:
-    """Have the folder's list of names on the disk."""
+    """Write the folder's list of names to the disk."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -173,7 +173,7 @@ class Payloads:
         return parts.mark(codec.encode(written))
 
     def lane(self, values: Sequence[Any]) -> bytes:
-        """Write where a lane stands; its last value may tell what it did first."""
+        """Write where a lane stands; its last value is made of what it did first."""
         if self.seals and any(values[-1]):
             return self.list_of(values, -1, field="lane")
         return codec.encode(values)
@@ -349,9 +349,8 @@ def _restored(value: Any, left: Mapping[str, bytes]) -> Any:
     """Return a tree with `Sealed` in the place of the parts that are left."""
     if isinstance(value, str):
         return Sealed(left[value]) if value in left else value
-    if isinstance(value, list):
-        items: list[Any] = value
-        return [_restored(item, left) for item in items]
+    if codec.kind_of(value) is list:
+        return [_restored(item, left) for item in value]
     if isinstance(value, dict):
         found = cast("dict[str, Any]", value)
         return {name: _restored(item, left) for name, item in found.items()}

@@ -158,7 +158,8 @@ async def _start(
 async def _check_readable(store: RedisStateStore, job: JobPayload) -> None:
     """Leave a task as it is whose input this process cannot read, if it has met such a one.
 
-    So a worker without keys starts one task in vain, and then none. Errors: PayloadUnreadable.
+    So a worker without keys starts one task that it gives back, and then none. Errors:
+    PayloadUnreadable.
     """
     payloads = store.base.payloads
     if payloads.met_unreadable:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 from cryptography.fernet import Fernet
 from pydantic import SecretStr
@@ -52,7 +52,8 @@ async def dump(store: RedisStateStore) -> dict[str, bytes]:
 
 def _flat(value: Any) -> bytes:
     if isinstance(value, list | tuple):
-        return b" ".join(_flat(item) for item in value)
+        return b" ".join(_flat(item) for item in cast("list[Any]", value))
     if isinstance(value, dict):
-        return b" ".join(_flat(item) for pair in value.items() for item in pair)
+        pairs = cast("dict[Any, Any]", value).items()
+        return b" ".join(_flat(item) for pair in pairs for item in pair)
     return value if isinstance(value, bytes) else str(value).encode()

@@ -130,7 +130,8 @@ async def test_a_missing_or_damaged_object_fails_the_task_and_says_which(
 async def test_a_store_of_claims_that_is_away_delays_a_task_and_fails_none(
     settings: Settings, folder: Path
 ) -> None:
-    claims, done = Breaking(folder), []
+    claims = Breaking(folder)
+    done: list[int] = []
 
     async def handler(ctx: TaskContext) -> str:
         if not done:
