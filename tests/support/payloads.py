@@ -54,6 +54,6 @@ def _flat(value: Any) -> bytes:
     if isinstance(value, list | tuple):
         return b" ".join(_flat(item) for item in cast("list[Any]", value))
     if isinstance(value, dict):
-        pairs = cast("dict[Any, Any]", value).items()
+        pairs = cast("Any", value).items()
         return b" ".join(_flat(item) for pair in pairs for item in pair)
     return value if isinstance(value, bytes) else str(value).encode()
