@@ -34,6 +34,10 @@ from redis_state.errors import (
     NotFound,
     OutcomeUnknown,
     PauseTimeout,
+    PayloadLost,
+    PayloadStoreUnavailable,
+    PayloadTooLarge,
+    PayloadUnreadable,
     ReceiveTimeout,
     RedisStateError,
     RequestFailed,
@@ -59,6 +63,8 @@ from redis_state.errors import (
 
 if TYPE_CHECKING:
     from redis_state.models import StateUpdate, SteeringEvent, TaskState
+    from redis_state.serialization.claims import ClaimStore, FolderClaims, ObjectClaims
+    from redis_state.serialization.payloads import PayloadCodec, Sealed
     from redis_state.settings import Settings
     from redis_state.store import RedisStateStore
     from redis_state.worker import AgentWorker, TaskClient, TaskContext
@@ -72,12 +78,14 @@ __all__ = [
     "BackendError",
     "BackendUnavailable",
     "CallerError",
+    "ClaimStore",
     "CommandRefused",
     "ConfigError",
     "Conflict",
     "CorruptState",
     "CursorGap",
     "DelegationRefused",
+    "FolderClaims",
     "HandlerChanged",
     "InvalidDecision",
     "InvalidField",
@@ -93,8 +101,14 @@ __all__ = [
     "NoReceiver",
     "NotADecider",
     "NotFound",
+    "ObjectClaims",
     "OutcomeUnknown",
     "PauseTimeout",
+    "PayloadCodec",
+    "PayloadLost",
+    "PayloadStoreUnavailable",
+    "PayloadTooLarge",
+    "PayloadUnreadable",
     "ReceiveTimeout",
     "RedisStateError",
     "RedisStateStore",
@@ -104,6 +118,7 @@ __all__ = [
     "RequestUnanswered",
     "RetryRefused",
     "ScheduleUnknown",
+    "Sealed",
     "SessionBusy",
     "SessionConflict",
     "SessionNotFound",
@@ -130,7 +145,12 @@ __all__ = [
 # Imported at their first use: the records need pydantic, the store redis-py, the worker its extra.
 _LATER = {
     "AgentWorker": "redis_state.worker",
+    "ClaimStore": "redis_state.serialization.claims",
+    "FolderClaims": "redis_state.serialization.claims",
+    "ObjectClaims": "redis_state.serialization.claims",
+    "PayloadCodec": "redis_state.serialization.payloads",
     "RedisStateStore": "redis_state.store",
+    "Sealed": "redis_state.serialization.payloads",
     "Settings": "redis_state.settings",
     "StateUpdate": "redis_state.models",
     "SteeringEvent": "redis_state.models",

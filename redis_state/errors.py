@@ -4,6 +4,7 @@
     ├── CallerError            the call was wrong; nothing was sent
     │   ├── ConfigError            a setting or an address cannot be used
     │   ├── InvalidField           an argument of a wrong type or shape, named
+    │   │   └── PayloadTooLarge        a payload is larger than may be stored
     │   ├── InvalidDecision        a pause's value does not fit the pause's form
     │   ├── SteeringValidationError    a steering payload breaks the rules of its type
     │   ├── MissingCapability      a store lacks methods that a feature needs
@@ -48,7 +49,10 @@
         ├── StoreFull              the server refuses writes: no memory or disk; reads work
         ├── JournalRewound         the server lost entries of a task's journal
         ├── CommandRefused         the server refused the command for another reason
+        ├── PayloadUnreadable      a payload is encrypted, and this process lacks the key
+        ├── PayloadStoreUnavailable    the store of large payloads cannot be used now
         └── CorruptState           the stored data is damaged
+            └── PayloadLost            a large payload is gone from its store, or damaged there
 
 Four branches say what to do: correct the call, read the state again, accept that there is none, or
 try again later. The others are not about a call: a reader's position, a task's end, a pause's end,
@@ -98,6 +102,18 @@ class InvalidField(CallerError, ValueError):
         super().__init__(f"{field}{' ' if problem.startswith('must ') else ': '}{problem}")
         self.field = field
         self.problem = problem
+
+
+class PayloadTooLarge(InvalidField):
+    """A payload is larger than `max_payload_bytes`. Nothing was written.
+
+    ``size`` is that of its JSON, in bytes, before it is encrypted.
+    """
+
+    def __init__(self, field: str, *, size: int, limit: int) -> None:
+        super().__init__(field, f"has {size} bytes as JSON, and may have {limit}")
+        self.size = size
+        self.limit = limit
 
 
 class InvalidDecision(CallerError, ValueError):
@@ -515,3 +531,36 @@ class CorruptState(BackendError):
         super().__init__(f"{key}: {problem}")
         self.key = key
         self.problem = problem
+
+
+class PayloadUnreadable(BackendError):
+    """A payload cannot be read in this process, which lacks the key of its codec.
+
+    ``of`` says whose it is, ``field`` which one. Nothing was changed: another process may have the
+    key. Give this one `payload_keys`, or its codec.
+    """
+
+    def __init__(self, of: str, field: str, problem: str) -> None:
+        super().__init__(f"{field} of {of} cannot be read: {problem}")
+        self.of = of
+        self.field = field
+
+
+class PayloadStoreUnavailable(BackendError):
+    """The store of large payloads cannot be used now. Nothing was written to the server."""
+
+    def __init__(self, action: str, problem: str) -> None:
+        super().__init__(f"the store of large payloads: cannot {action} an object: {problem}")
+
+
+class PayloadLost(CorruptState):
+    """A large payload is gone from its store, or is not what was written there.
+
+    ``of`` says whose it is, ``field`` which one, ``object_key`` where it should be.
+    """
+
+    def __init__(self, of: str, field: str, object_key: str, problem: str) -> None:
+        super().__init__(f"{field} of {of}", f"its object {object_key} {problem}")
+        self.of = of
+        self.field = field
+        self.object_key = object_key

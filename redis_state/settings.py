@@ -154,6 +154,28 @@ class Settings(BaseSettings):
             raise ValueError("a truth value is no setting")
         return value
 
+    payload_keys: SecretStr | None = None
+    """Fernet keys that encrypt the payloads of tasks, separated by commas.
+
+    The first key encrypts. All of them decrypt. See the guide to payloads.
+    """
+    payload_codec: Annotated[Any, Field(repr=False)] = None
+    """A codec of your own that seals payloads: a `PayloadCodec`, or `package.module:name` of one.
+
+    `payload_keys` then only read.
+    """
+    max_payload_bytes: Annotated[int, Field(ge=1, le=512 * 1024 * 1024)] = 32 * 1024 * 1024
+    """The size of a payload at most: an input, a result, a step's result, an update. Of JSON."""
+    claim_check_bytes: Annotated[int, Field(ge=0)] | None = None
+    """Above this size, inputs and results stand in the store of claims. None: none do."""
+    claim_check_url: str | None = None
+    """The store of claims: `file:///folder`, `s3://bucket/prefix`, `gs://` or `az://`.
+
+    The login of a bucket comes from its usual variables of the environment.
+    It is read also if nothing is written there: leave it while tasks may have objects there.
+    """
+    claim_check_store: Annotated[Any, Field(repr=False)] = None
+    """A store of claims of your own: a `ClaimStore`, or `package.module:name` of one."""
     oauth_token_keys: SecretStr | None = None
     """Fernet keys that encrypt OAuth tokens, separated by commas.
 

@@ -38,6 +38,7 @@ from redis_state.models.version import Version
 from redis_state.primitives.record import Records
 from redis_state.scripts import Fence, Scripts
 from redis_state.serialization import codec
+from redis_state.serialization.payload_settings import make_payloads
 from redis_state.settings import Settings, make_settings
 from redis_state.stores.artifacts import ArtifactStore
 from redis_state.stores.base import Base, Unreadable
@@ -128,7 +129,13 @@ class RedisStateStore:
             keys = Keys(self.settings.namespace, database)
         except InvalidField as error:
             raise ConfigError(str(error)) from None
-        self.base: Base = Base(self.settings, keys, scripts, Records(scripts))
+        self.base: Base = Base(
+            self.settings,
+            keys,
+            scripts,
+            Records(scripts),
+            make_payloads(self.settings),
+        )
         self.events: EventStore = EventStore(self.base, types.stored_event)
         self.bindings: BindingStore = BindingStore(self.base, types.remote_binding)
         self.pauses: PauseStore = PauseStore(self.base, consumer=process_name())

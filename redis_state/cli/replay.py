@@ -16,7 +16,13 @@ from redis_state.cli.commands import AsJson, Url, app
 from redis_state.cli.exit_codes import ExitCode, or_exit, run
 from redis_state.cli.output import harmless, print_json, print_line, print_table
 from redis_state.cli.tasks import SessionId, TaskId, client_of
-from redis_state.errors import CallerError, CorruptState, NotFound
+from redis_state.errors import (
+    CallerError,
+    CorruptState,
+    NotFound,
+    PayloadStoreUnavailable,
+    PayloadUnreadable,
+)
 from redis_state.models import TaskStatus
 
 if TYPE_CHECKING:
@@ -209,7 +215,7 @@ async def _replay_all(
         async with turn:
             try:
                 found = await read()
-            except CorruptState as error:
+            except (CorruptState, PayloadUnreadable, PayloadStoreUnavailable) as error:
                 print(f"redis-state: not replayed: {error}", file=sys.stderr)
                 found = None
             if found is not None:

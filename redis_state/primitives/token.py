@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
+from collections.abc import Callable
 from typing import Any
 
 from redis_state.errors import TokenResolved, TokenUnknown
@@ -58,19 +59,19 @@ class Tokens:
         return reply.word is ReplyCode.OK and bool(reply.facts[0])
 
 
-def raise_unless_won(reply: Reply) -> Reply:
+def raise_unless_won(reply: Reply, decode: Callable[[bytes], Any] = codec.decode) -> Reply:
     """Return the winner's reply; raise the error of every other caller."""
     if reply.word is ReplyCode.TAKEN:
-        raise resolved(reply)
+        raise resolved(reply, decode)
     if reply.word in (ReplyCode.EXPIRED, ReplyCode.MISSING):
         raise TokenUnknown(expired=reply.word is ReplyCode.EXPIRED)
     return reply
 
 
-def resolved(reply: Reply) -> TokenResolved:
+def resolved(reply: Reply, decode: Callable[[bytes], Any] = codec.decode) -> TokenResolved:
     """Read by whom, when and how a token was used."""
     return TokenResolved(
-        actor=reply.text(0), at_ms=int(reply.facts[1]), decision=codec.decode(reply.facts[2])
+        actor=reply.text(0), at_ms=int(reply.facts[1]), decision=decode(reply.facts[2])
     )
 
 

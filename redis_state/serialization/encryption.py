@@ -33,7 +33,7 @@ class Cipher:
             return None
 
 
-def make_cipher(keys: SecretStr | None) -> Cipher | None:
+def make_cipher(keys: SecretStr | None, *, setting: str) -> Cipher | None:
     """Make a cipher of Fernet keys, separated by commas; None without any.
 
     Errors: ConfigError for a key of another form, or without the ``crypto`` extra. It never
@@ -45,7 +45,7 @@ def make_cipher(keys: SecretStr | None) -> Cipher | None:
     try:
         return Cipher(listed)
     except ImportError:
-        raise ConfigError("sealing needs cryptography: install redis_state[crypto]") from None
+        raise ConfigError(f"{setting}: needs cryptography: install redis_state[crypto]") from None
     except ValueError:
         problem = "each key must be 32 bytes in URL-safe base64, as Fernet.generate_key() makes it"
-    raise ConfigError(f"oauth_token_keys: {problem}")
+    raise ConfigError(f"{setting}: {problem}")

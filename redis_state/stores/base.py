@@ -15,6 +15,7 @@ from redis_state.primitives.record import Records, Stored, picked, stored
 from redis_state.primitives.signal import Row
 from redis_state.scripts import Scripts
 from redis_state.serialization import codec
+from redis_state.serialization.payloads import Payloads
 from redis_state.settings import Settings
 from redis_state.transport.keys import Keys
 
@@ -55,6 +56,7 @@ class Base:
     keys: Keys
     scripts: Scripts
     records: Records
+    payloads: Payloads = field(default_factory=Payloads)
     counters: Counters = field(default_factory=Counters)
     background: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
     noticed: set[tuple[str, str, int]] = field(default_factory=set[tuple[str, str, int]])

@@ -25,7 +25,7 @@ class OAuthTokenStore:
 
     def __init__(self, base: Base) -> None:
         self._base = base
-        self._cipher = make_cipher(base.settings.oauth_token_keys)
+        self._cipher = make_cipher(base.settings.oauth_token_keys, setting="oauth_token_keys")
 
     async def store(
         self, user_id: str, provider: str, token: str, expires_at: float | None

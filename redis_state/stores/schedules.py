@@ -15,10 +15,12 @@ from redis_state.primitives.record import Place, Stored, new_write_id
 from redis_state.primitives.watchlist import WatchList
 from redis_state.scripts import ReplyCode, raw
 from redis_state.serialization import codec
+from redis_state.serialization.payloads import Parts, Payloads
 from redis_state.stores.base import Base, ms
 from redis_state.transport.keys import ScheduleKeys
 
 MOST_TRIGGERS = 100
+_PAYLOADS = ("input", "description")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,14 +114,14 @@ class ScheduleStore:
             "schedules",
             f"schedule {schedule_id}",
             self._base.fetch(self._base.keys.schedule(schedule_id)),
-            lambda record: _read(schedule_id, record),
+            lambda record: self._read(schedule_id, record),
         )
 
     async def list(self) -> list[StoredSchedule]:
         """Return all schedules in the order of their first save."""
         keys = self._base.keys
         return await self._base.list_ordered(
-            "schedules", "schedule", keys.schedules(), key_of=keys.schedule, read=_read
+            "schedules", "schedule", keys.schedules(), key_of=keys.schedule, read=self._read
         )
 
     async def delete(self, schedule_id: str) -> bool:
@@ -130,6 +132,9 @@ class ScheduleStore:
         keys = self._keys(schedule_id)
         place = Place(keys.schedules, schedule_id)
         return await self._base.records.delete(keys.schedule, place=place)
+
+    def _read(self, schedule_id: str, record: Stored) -> StoredSchedule:
+        return _read(self._base.payloads, schedule_id, record)
 
     def _keys(self, schedule_id: str) -> ScheduleKeys:
         keys = self._base.keys
@@ -146,10 +151,21 @@ def id_of(entry: bytes) -> str:
     return entry.decode("utf-8", "surrogatepass")
 
 
-def outbox_field(outbox: tuple[PlannedTasks, ...]) -> dict[str, bytes]:
+def outbox_field(payloads: Payloads, outbox: tuple[PlannedTasks, ...]) -> dict[str, bytes]:
     """Write the tasks that are to be submitted."""
-    written = [{"job": one.job, "tasks": [_flat(task) for task in one.tasks]} for one in outbox]
-    return {"outbox": codec.encode(written)}
+    parts = payloads.parts()
+    written = [
+        {"job": sealed_job(parts, one.job), "tasks": [_flat(task) for task in one.tasks]}
+        for one in outbox
+    ]
+    return {"outbox": parts.mark(codec.encode(written))}
+
+
+def sealed_job(parts: Parts, job: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """Return what tasks are made of, with its payloads as they stand in a document."""
+    if job is None:
+        return None
+    return {**job, **{name: parts(job[name], field=name) for name in _PAYLOADS if name in job}}
 
 
 def without(outbox: tuple[PlannedTasks, ...], task: PlannedTask) -> tuple[PlannedTasks, ...]:
@@ -173,9 +189,9 @@ def _flat(task: PlannedTask) -> list[Any]:
     return [task.session_id, task.task_id, task.at_ms]
 
 
-def _read(schedule_id: str, record: Stored) -> StoredSchedule:
+def _read(payloads: Payloads, schedule_id: str, record: Stored) -> StoredSchedule:
     fields = record.fields
-    outbox = codec.decode(fields.get("outbox", b"[]"))
+    outbox = payloads.decode(fields.get("outbox", b"[]"))
     last, skipped = codec.decode(fields.get("last", b"null")), fields.get("skipped")
     triggers = codec.decode(fields.get("triggers", b"[]"))
     return StoredSchedule(

@@ -59,7 +59,7 @@ class SnapshotStore:
             version=name,
             snapshot_id=escape("id", snapshot.id),
             checkpoint=bool(snapshot.checkpoint),
-            row=pack(row),
+            row=self._base.payloads.seal(pack(row)),
             ttl_ms=ms(self._base.settings.snapshots_ttl),
         )
 
@@ -133,6 +133,8 @@ class SnapshotStore:
             return None
         name, row = reply.facts
         version = version_number(name.decode())
+        of = f"task {task_id!r}"
+        row = self._base.payloads.open(row, of=of, field=f"snapshot {version}")
 
         def read() -> Snapshot:
             data, snapshot_id, checkpoint, created_at = unpack_exact(row, 4)

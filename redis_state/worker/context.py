@@ -499,7 +499,8 @@ class TaskContext(ContextMessaging):
         if learned in self._started.journal or entry in self._decided_before or self._rehearses:
             return
         self._decided_before.add(entry)
-        await self._steps.record(learned, codec.encode(self._pauses[entry]))
+        note, payloads = self._pauses[entry], self.store.base.payloads
+        await self._steps.record(learned, payloads.write(note))
 
     async def _set_attributes(
         self, entry: str, changes: Mapping[str, AttributeValue], gone: AbstractSet[str]

@@ -21,6 +21,8 @@ from redis_state.errors import (
     JournalRewound,
     LeaseLost,
     NoConnection,
+    PayloadStoreUnavailable,
+    PayloadUnreadable,
 )
 from redis_state.models import TaskStatus
 from redis_state.primitives.lease import Leases, new_owner
@@ -61,6 +63,8 @@ _ENDED = {
 # How long a handler that was cancelled may take to clean up.
 _CLEAN_UP_S = 5.0
 _AGAIN_S = 1.0
+# A task that this process cannot read is another worker's, if one has the key.
+_UNREADABLE_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +121,9 @@ async def run_task(
             log.info("task %s is not started: %s", job.task_id, started.reason)
     except RunAgain:
         raise
+    except PayloadUnreadable as error:
+        log.warning("task %s is left to another worker: %s", job.task_id, error)
+        raise RunAgain(defer_s=_UNREADABLE_S) from None
     except BackendError as error:
         log.warning("task %s is tried again: %s", job.task_id, error)
         raise RunAgain(defer_s=_AGAIN_S) from None
@@ -137,6 +144,7 @@ async def _start(
     end = clock() + config.lease_s
     while True:
         try:
+            await _check_readable(store, job)
             return await TaskTransitions(store).start(
                 job.session_id,
                 job.task_id,
@@ -149,6 +157,20 @@ async def _start(
             if clock() + _AGAIN_S > end:
                 raise
             await asyncio.sleep(_AGAIN_S)
+
+
+async def _check_readable(store: RedisStateStore, job: JobPayload) -> None:
+    """Leave a task as it is whose input this process cannot read, if it has met such a one.
+
+    So a worker without keys starts one task that it gives back, and then none. Errors:
+    PayloadUnreadable.
+    """
+    payloads = store.base.payloads
+    if payloads.met_unreadable:
+        key = store.base.keys.task(job.session_id, job.task_id)
+        found = await store.transport.commands.hmget(key, "job", "document", "progress")
+        for name, value in zip(("input", "context_snapshot", "progress"), found, strict=True):
+            payloads.need_all(value, of=f"task {job.task_id!r}", field=name)
 
 
 async def _counted(
@@ -198,6 +220,7 @@ class _TaskRun:
         self._config = config
         self._started = started
         self._task_id = started.state.task_id
+        self._payloads = store.base.payloads
         self._transitions = TaskTransitions(store)
         self._children = ChildTasks(store, config.queue)
         self._inbox = Inbox(
@@ -383,6 +406,8 @@ class _TaskRun:
             outcome: Any = handler(context)
             outcome = await outcome if isawaitable(outcome) else outcome
             await context.check_changed()
+            if outcome is not None:
+                outcome = await self._payloads.put("result", outcome)
         except (SystemExit, KeyboardInterrupt) as error:
             # asyncio would end the whole worker for it.
             raise _Exited(f"{type(error).__name__}: {codec.text_of(error)}") from error
@@ -535,8 +560,17 @@ class _TaskRun:
                 return TaskStatus.PENDING, None, None
             case _Exited():
                 return TaskStatus.FAILED, None, str(error)
+            case PayloadUnreadable() | PayloadStoreUnavailable():
+                log.warning("task %s is handed back: %s", self._task_id, error)
+                return TaskStatus.PENDING, None, None
             case _:
-                log.warning("the handler of task %s failed", self._task_id, exc_info=error)
+                told = self._payloads.told(error)
+                log.warning(
+                    "the handler of task %s failed: %s",
+                    self._task_id,
+                    type(error).__name__,
+                    exc_info=told,
+                )
                 return TaskStatus.FAILED, None, f"{type(error).__name__}: {codec.text_of(error)}"
 
     async def _after_pause(self) -> None:
@@ -583,10 +617,16 @@ class _Exited(Exception):
     """A handler requested the end of the process. It gets the end of its run."""
 
 
+_ENDS_OF_RUNS: tuple[type[BaseException], ...] = (
+    *(TaskPaused, TaskCancelled, NoConnection, JournalRewound, TaskHandedBack),
+    *(PayloadUnreadable, PayloadStoreUnavailable),
+)
+
+
 def _cause(error: BaseException) -> BaseException:
     """Search a group: tasks of the handler itself may have been paused or cancelled."""
     leaves = list(_leaves(error))
-    for kind in (TaskPaused, TaskCancelled, NoConnection, JournalRewound, TaskHandedBack):
+    for kind in _ENDS_OF_RUNS:
         for leaf in leaves:
             if isinstance(leaf, kind):
                 return leaf

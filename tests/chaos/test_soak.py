@@ -25,9 +25,9 @@ from redis_state.testing import eventually
 from redis_state.transport.cluster.slots import SLOTS, slot_of
 from redis_state.worker import TaskClient
 from tests.chaos.support.crew import Crew, recorded
+from tests.chaos.support.notes import note
 from tests.chaos.support.soak import SOAK_LEASE_S, Soak, soak_settings
 from tests.chaos.support.trial import Trial
-from tests.processes.workers.chaos_worker import note
 from tests.support.processes.pools import queue_of
 from tests.support.servers.clusters import Cluster, running_cluster
 

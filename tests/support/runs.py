@@ -35,7 +35,7 @@ async def make(store: RedisStateStore, task_id: str = TASK) -> None:
 async def note_step(store: RedisStateStore, started: StartedRun, entry: str, result: Any) -> Any:
     """Note a step's result below the context, which is polite; return what the journal holds."""
     keys = store.tasks.keys(started.state.session_id, started.state.task_id)
-    journals = Journals(store.base.scripts)
+    journals = Journals(store.base)
     return (await journals.note(keys, entry, result, run=started.replay))[1]
 
 

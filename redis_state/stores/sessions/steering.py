@@ -16,10 +16,12 @@ from redis_state.serialization.fields import (
     text,
     validated,
 )
-from redis_state.serialization.rows import pack, unpack
+from redis_state.serialization.payloads import Sealed
 from redis_state.stores.base import Base, ms
 from redis_state.stores.sessions.session_log import SessionLog, full_id, long_id
 from redis_state.transport.keys import LogKeys, entry_id, entry_id_in
+
+_PAYLOAD = 2
 
 
 class SteeringStore(SessionLog[SteeringEvent]):
@@ -82,11 +84,12 @@ class SteeringStore(SessionLog[SteeringEvent]):
             instant("created_at", event.created_at),
             *long_id(row_id, event.event_id),
         ]
-        return row_id, pack(values)
+        return row_id, self._base.payloads.row(values, _PAYLOAD, field="payload")
 
     def read(self, session_id: str, row: Row) -> SteeringEvent:
         """Read an event."""
-        trace_id, kind, payload, source, created_at, *carried = unpack(row.data, 5, more=1)
+        values = self._base.payloads.unpack(row.data, 5, more=1)
+        trace_id, kind, payload, source, created_at, *carried = values
         event: SteeringEvent = validated(
             self._type,
             {
@@ -94,7 +97,8 @@ class SteeringStore(SessionLog[SteeringEvent]):
                 "task_id": row.topic or "",
                 "event_id": full_id(row, carried),
                 "event_type": kind,
-                "payload": payload,
+                # One that cannot be read here is no mapping.
+                "payload": {"sealed": payload} if type(payload) is Sealed else payload,
                 "trace_id": trace_id,
                 "source": source,
                 "created_at": read_instant(created_at),

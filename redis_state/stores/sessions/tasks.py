@@ -8,20 +8,21 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache, partial
 from typing import Any, cast
 
 from pydantic import BaseModel
 
-from redis_state.errors import CorruptState, InvalidField
+from redis_state.errors import CorruptState, InvalidField, PayloadUnreadable
 from redis_state.models import TaskContextSnapshot, TaskState, TaskStatus, TaskType
 from redis_state.primitives.record import Place, Stored, new_write_id
 from redis_state.primitives.watchlist import WatchList
 from redis_state.scripts import TASK_FIELDS, Fence, GatheringKeys, ReplyCode, TaskKeys
 from redis_state.serialization import codec
 from redis_state.serialization.fields import choice, moment, validated
-from redis_state.serialization.rows import as_object
+from redis_state.serialization.payloads import Parts, Payloads, Sealed
 from redis_state.stores.base import Base, ms
 from redis_state.stores.sessions.task_status import TaskStatusView, watch_entry
 from redis_state.transport.keys import LONGEST_REMEMBERED
@@ -36,6 +37,9 @@ _LOOKED = (
     *("parent", "isolate", "waits_for", "parent_order", "attempts", "due", "flow_key"),
     *("waits_box", "pause_token", "write", "retries", "job"),
 )
+# What is said in a task's context, beside ids and times.
+_CONTENT = ("spawn_reason", "query", "llm_context", "tool_context", "memory", "artifacts")
+_SEALED = "sealed"
 _ACTIVE = TaskStatus.RUNNING.value
 _ENDED = frozenset(status.value for status in TaskStatus if status.is_terminal)
 _ENDED_BYTES = frozenset(status.encode() for status in _ENDED)
@@ -92,7 +96,7 @@ class TaskStore:
         The last save wins; clocks of callers do not matter. An older view of a terminal task does
         not reopen it. Under a ``fence`` the owner's save wins. Errors: LeaseLost after a takeover.
         """
-        values = _values(state)
+        values = _values(self._base.payloads, state)
         finished = values[0] in _ENDED_BYTES
         if fence is not None:
             await self._save_fenced(state, values, fence, finished=finished)
@@ -125,10 +129,23 @@ class TaskStore:
         )
 
     async def load(self, session_id: str, task_id: str) -> TaskState | None:
-        """Return one task, or None."""
+        """Return one task, or None. What this process cannot read of it is `Sealed`.
+
+        Errors: PayloadLost, PayloadStoreUnavailable for a result in the store of claims.
+        """
         flat = self._base.fetch(self.keys(session_id, task_id).task, TASK_FIELDS)
         read = partial(self.read, session_id, task_id)
-        return await self._base.read_record(session_id, f"task {task_id}", flat, read, TASK_FIELDS)
+        found = await self._base.read_record(session_id, f"task {task_id}", flat, read, TASK_FIELDS)
+        return found if found is None else await self.whole(found)
+
+    async def whole(self, state: TaskState) -> TaskState:
+        """Return a task with its result, should that stand in the store of claims."""
+        result: Any = state.result
+        if type(result) is Sealed and result.is_elsewhere:
+            of = f"task {state.task_id!r}"
+            with suppress(PayloadUnreadable):
+                state.result = await self._base.payloads.fetch(result, of=of, field="result")
+        return state
 
     async def load_fields(self, session_id: str, task_id: str) -> Stored | None:
         """Return one task as its record, a worker's own fields included."""
@@ -154,7 +171,7 @@ class TaskStore:
     async def list(self, session_id: str) -> list[TaskState]:
         """Return a session's tasks in the order of their first save."""
         keys = self._base.keys
-        return await self._base.list_ordered(
+        found = await self._base.list_ordered(
             session_id,
             "task",
             keys.tasks(session_id),
@@ -162,6 +179,7 @@ class TaskStore:
             read=partial(self.read, session_id),
             names=_LISTED,
         )
+        return [await self.whole(state) for state in found]
 
     async def ids(self, session_id: str) -> Sequence[str]:
         """Return a session's tasks."""
@@ -192,9 +210,12 @@ class TaskStore:
 
     def read(self, session_id: str, task_id: str, record: Stored) -> TaskState:
         """Build a task from its record. Errors: ValueError, KeyError and their like."""
-        fields = record.fields
-        document = as_object(fields["document"])
+        fields, decode = record.fields, self._base.payloads.decode
+        document = self._base.payloads.as_object(fields["document"])
         snapshot: dict[str, Any] = document["context_snapshot"]
+        if _SEALED in document:
+            content = document[_SEALED]
+            snapshot |= {} if isinstance(content, str) else content
         if "spawned_at" in snapshot:
             # Pydantic itself does not read the offsets in seconds that old time zones have.
             snapshot["spawned_at"] = datetime.fromisoformat(snapshot["spawned_at"])
@@ -206,46 +227,63 @@ class TaskStore:
             priority=int(fields["priority"]),
             context_snapshot=validated(self._snapshot_type, snapshot),
             trace_id=document["trace_id"],
-            result=codec.decode(fields["result"]),
-            error=codec.decode(fields["error"]),
+            result=decode(fields["result"]),
+            error=decode(fields["error"]),
             description=document["description"],
-            progress=codec.decode(fields["progress"]),
+            progress=decode(fields["progress"]),
             created_at=datetime.fromisoformat(document["created_at"]),
             updated_at=datetime.fromisoformat(fields["updated"].decode()),
         )
         return state
 
 
-def task_fields(state: TaskState) -> dict[str, bytes]:
+def task_fields(payloads: Payloads, state: TaskState) -> dict[str, bytes]:
     """Write a task as its record's fields."""
-    return dict(zip(TASK_FIELDS, _values(state), strict=True))
+    return dict(zip(TASK_FIELDS, _values(payloads, state), strict=True))
 
 
-def _values(state: TaskState) -> tuple[bytes, ...]:
+def _values(payloads: Payloads, state: TaskState) -> tuple[bytes, ...]:
     """Write a task as the values of `TASK_FIELDS`."""
     snapshot: Any = state.context_snapshot
     if not isinstance(snapshot, BaseModel):  # a dataclass lets anything in
         raise InvalidField("context_snapshot", "a TaskContextSnapshot is needed")
-    document = {
+    parts = payloads.parts()
+    document: dict[str, Any] = {
         "task_type": choice("task_type", state.task_type, TaskType),
         "context_snapshot": codec.fields_of(snapshot),
         "trace_id": state.trace_id,
-        "description": state.description,
+        "description": parts(state.description, field="description"),
         "created_at": moment("created_at", state.created_at),
     }
+    if payloads.seals:
+        _seal_content(document, parts)
     return (
         choice("status", state.status, TaskStatus).encode(),
         _priority(state.priority),
-        codec.encode(document),
-        codec.encode(state.result),
-        codec.encode(state.error),
-        codec.encode(state.progress),
+        parts.mark(codec.encode(document)),
+        payloads.write(state.result, field="result"),
+        payloads.write(state.error, field="error"),
+        payloads.write(state.progress, field="progress"),
         moment("updated_at", state.updated_at).encode(),
     )
 
 
-def move_fields(status: TaskStatus, **changes: Any) -> dict[str, bytes]:
+def _seal_content(document: dict[str, Any], parts: Parts) -> None:
+    """Seal what a task's context says; ids and times of it stay clear."""
+    snapshot: dict[str, Any] = document["context_snapshot"]
+    content = {name: snapshot[name] for name in _CONTENT if snapshot.get(name)}
+    if content:
+        document["context_snapshot"] = {
+            name: value for name, value in snapshot.items() if name not in content
+        }
+        document[_SEALED] = parts(content, field="context_snapshot")
+
+
+def move_fields(
+    status: TaskStatus, payloads: Payloads | None = None, **changes: Any
+) -> dict[str, bytes]:
     """Write the fields that change when a task moves, on this process's clock for display."""
+    write = codec.encode if payloads is None else payloads.write
     now = datetime.now(UTC)
     fields = {
         "status": status.value.encode(),
@@ -253,7 +291,7 @@ def move_fields(status: TaskStatus, **changes: Any) -> dict[str, bytes]:
         "updated": now.isoformat().encode(),
         "updated_at": str(microseconds(now)).encode(),
     }
-    return fields | {name: codec.encode(value) for name, value in changes.items()}
+    return fields | {name: write(value) for name, value in changes.items()}
 
 
 def microseconds(moment: datetime) -> int:

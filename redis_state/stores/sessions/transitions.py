@@ -48,7 +48,7 @@ class Transitions:
         unknown = sorted(set(changes) - _CHANGES)
         if unknown:
             raise InvalidField(unknown[0], f"a move changes {', '.join(sorted(_CHANGES))}")
-        fields = move_fields(phase.status, **changes)
+        fields = move_fields(phase.status, self._base.payloads, **changes)
         del fields["status"]  # the script writes it, with the phase
         keys = self._tasks.keys(session_id, task_id)
         reply = await self._base.scripts.transition_task(
@@ -63,7 +63,8 @@ class Transitions:
             announcement=self._announce(session_id, task_id, phase),
         )
         if reply.word is ReplyCode.OK:
-            return self._read(session_id, task_id, stored(reply.facts[0]))
+            moved = self._read(session_id, task_id, stored(reply.facts[0]))
+            return await self._tasks.whole(moved)
         raise _refusal(reply, task_id, words, phase, fence)
 
     async def phase(self, session_id: str, task_id: str) -> TaskPhase | None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
-from redis_state.models import StateUpdate, UpdateType
+from redis_state.models import StateUpdate, TaskStatus, UpdateType
 from redis_state.primitives.log import Bounds
 from redis_state.primitives.signal import Row
 from redis_state.serialization.fields import (
@@ -15,13 +15,17 @@ from redis_state.serialization.fields import (
     read_instant,
     validated,
 )
-from redis_state.serialization.rows import pack, unpack
+from redis_state.serialization.rows import pack
 from redis_state.stores.base import Base, ms
 from redis_state.stores.sessions.session_log import SessionLog, full_id, long_id, reported_by
 from redis_state.transport.keys import LogKeys, entry_id
 
 # How many values each row has; then maybe its long id, then maybe its run.
 _PLAIN = 6
+_CONTENT = 2
+_SEALED = "sealed"
+_STATUS_CHANGE = UpdateType.STATUS_CHANGE.value
+_STATUSES = frozenset(status.value for status in TaskStatus)
 
 
 class UpdateStore(SessionLog[StateUpdate]):
@@ -57,12 +61,25 @@ class UpdateStore(SessionLog[StateUpdate]):
             instant("created_at", model.created_at),
             *long_id(row_id, model.update_id),
         ]
-        return row_id, pack(values if run is None else reported_by(values, run, size=_PLAIN))
+        row = values if run is None else reported_by(values, run, size=_PLAIN)
+        payloads = self._base.payloads
+        status = _status_of(model) if payloads.seals else None
+        if status is None:
+            return row_id, payloads.row(row, _CONTENT, field="content")
+        told = cast("dict[str, Any]", model.content)
+        rest = {name: value for name, value in told.items() if name != "status"}
+        parts, named = payloads.parts(), list(row)
+        named[_CONTENT] = {"status": status}
+        if rest:
+            named[_CONTENT][_SEALED] = parts(rest, field="content")
+        return row_id, parts.mark(pack(named))
 
     def read(self, session_id: str, row: Row) -> StateUpdate:
         """Read an update."""
-        values = unpack(row.data, _PLAIN, more=1)
+        values = self._base.payloads.unpack(row.data, _PLAIN, more=1)
         trace_id, kind, content, step_index, total_steps, created_at, *carried = values
+        if b"\r" in row.data and kind == _STATUS_CHANGE:
+            content = _whole(content)
         update: StateUpdate = validated(
             self._type,
             {
@@ -78,3 +95,25 @@ class UpdateStore(SessionLog[StateUpdate]):
             },
         )
         return update
+
+
+def _status_of(model: StateUpdate) -> str | None:
+    """Return the status of a change of status: it stays clear, for who waits without the key."""
+    if model.update_type != UpdateType.STATUS_CHANGE:
+        return None
+    match model.content:
+        case {"status": str(status)} if status in _STATUSES:
+            return status
+        case _:
+            return None
+
+
+def _whole(content: Any) -> Any:
+    """Put a change of status together with what was sealed of it, unless that cannot be read."""
+    if not isinstance(content, dict):
+        return content
+    found = cast("dict[str, Any]", content)
+    rest = found.get(_SEALED)
+    if not isinstance(rest, dict):
+        return found
+    return {"status": found["status"], **cast("dict[str, Any]", rest)}

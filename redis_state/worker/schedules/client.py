@@ -107,16 +107,19 @@ class Schedules:
         ScheduleUnknown if one is expected and there is none.
         """
         wanted = schedule.with_queue(self._queue.name)
-        definition = codec.encode(wanted.document())
+        payloads, document = self._store.base.payloads, wanted.document()
+        definition = payloads.document(document, "input", "description")
 
         async def attempt() -> str:
             found = await self._stored.load(schedule.schedule_id)
             if found is None:
                 await self._create(wanted, definition, paused=bool(paused), expected=expected)
                 return wanted.revision
-            was = _definition(found)
+            was = self._definition(found)
             pause = found.paused if paused is None else paused
-            unchanged = definition == found.definition and pause == found.paused
+            # Not as they are stored: a sealed definition is another text each time.
+            unchanged = codec.encode(document) == codec.encode(was.document())
+            unchanged = unchanged and pause == found.paused
             if unchanged or expected not in (None, was.revision):
                 return was.revision
             restart = wanted.timing() != was.timing() or (found.paused and not pause)
@@ -124,7 +127,8 @@ class Schedules:
             outbox = tuple(
                 replace(one, job=was.job()) if one.job is None else one for one in found.outbox
             )
-            fields = {"definition": definition, "paused": b"%d" % pause} | outbox_field(outbox)
+            fields = {"definition": definition, "paused": b"%d" % pause}
+            fields |= outbox_field(payloads, outbox)
             await self._change(found, fields, restart=restart)
             return was.revision
 
@@ -141,7 +145,7 @@ class Schedules:
         if found.last is not None:
             task = await self._store.tasks.look(found.last.session_id, found.last.task_id)
             status = None if task is None else task.status
-        return _view(found, status)
+        return self._view(status, found)
 
     async def list(self) -> list[ScheduleView]:
         """List all schedules in the order of their creation, without the status of their tasks.
@@ -150,7 +154,9 @@ class Schedules:
         """
         read = self._store.base.attempt
         views = [
-            read("schedules", f"schedule {found.schedule_id}", b"", partial(_view, found, None))
+            read(
+                "schedules", f"schedule {found.schedule_id}", b"", partial(self._view, None, found)
+            )
             for found in await self._stored.list()
         ]
         return [view for view in views if view is not None]
@@ -211,7 +217,7 @@ class Schedules:
         since_ms = to_ms(check_moment("since", since))
         until_ms = to_ms(check_moment("until", until))
         limits.count("limit", limit)
-        definition = _definition(await self._load(schedule_id))
+        definition = self._definition(await self._load(schedule_id))
         until_ms = min(until_ms, await self._now_ms() + 1)
         moments = definition.trigger.between(since_ms - 1, until_ms - 1)
         due = list(islice(moments, limit + 1))
@@ -241,7 +247,8 @@ class Schedules:
     ) -> None:
         if expected is not None:
             raise ScheduleUnknown(schedule.schedule_id)
-        fields = {"definition": definition, "paused": b"%d" % paused} | outbox_field(())
+        fields = {"definition": definition, "paused": b"%d" % paused}
+        fields |= outbox_field(self._store.base.payloads, ())
         await self._stored.save(schedule.schedule_id, fields, expected=0, look_ms=0, restart=True)
 
     async def _change(
@@ -263,7 +270,7 @@ class Schedules:
     async def _record_trigger(self, schedule_id: str, key: str) -> _Triggered:
         """Put a task into the schedule's outbox, where a worker finds it if this caller dies."""
         found = await self._load(schedule_id)
-        definition = _definition(found)
+        definition = self._definition(found)
         task = found.triggers.get(key)
         waiting = [one for one in found.outbox if task in one.tasks]
         if task is not None and not waiting:
@@ -273,7 +280,8 @@ class Schedules:
         if task is None:
             session_id = definition.session_of(await self._now_ms())
             task = PlannedTask(session_id, definition.triggered_task(key))
-            fields = outbox_field((*found.outbox, PlannedTasks((task,))))
+            outbox = (*found.outbox, PlannedTasks((task,)))
+            fields = outbox_field(self._store.base.payloads, outbox)
             fields |= triggers_field({**found.triggers, key: task})
         elif waiting[0].job is not None:
             job = dict(waiting[0].job)
@@ -285,8 +293,22 @@ class Schedules:
     async def _submitted(self, schedule_id: str, task: PlannedTask) -> None:
         found = await self._stored.load(schedule_id)
         if found is not None and any(task in one.tasks for one in found.outbox):
-            fields = outbox_field(without(found.outbox, task))
+            fields = outbox_field(self._store.base.payloads, without(found.outbox, task))
             await self._stored.save(schedule_id, fields, expected=found.version)
+
+    def _read(self, found: StoredSchedule) -> Schedule:
+        return Schedule.read(found.definition, decode=self._store.base.payloads.as_object)
+
+    def _view(self, status: TaskStatus | None, found: StoredSchedule) -> ScheduleView:
+        return _view(self._read(found), found, status)
+
+    def _definition(self, found: StoredSchedule) -> Schedule:
+        """Read a schedule's definition. Errors: CorruptState."""
+        try:
+            return self._read(found)
+        except (ValueError, KeyError, TypeError) as error:
+            what = f"schedule {found.schedule_id!r}"
+            raise CorruptState(what, f"no definition: {type(error).__name__}") from None
 
     async def _load(self, schedule_id: str) -> StoredSchedule:
         found = await self._stored.load(check_id(schedule_id))
@@ -312,17 +334,8 @@ class _Triggered:
     held_from_ms: int | None
 
 
-def _definition(found: StoredSchedule) -> Schedule:
-    """Read a schedule's definition. Errors: CorruptState."""
-    try:
-        return Schedule.read(found.definition)
-    except (ValueError, KeyError, TypeError) as error:
-        what = f"schedule {found.schedule_id!r}"
-        raise CorruptState(what, f"no definition: {type(error).__name__}") from None
-
-
-def _view(found: StoredSchedule, status: TaskStatus | None) -> ScheduleView:
-    schedule, last = Schedule.read(found.definition), found.last
+def _view(schedule: Schedule, found: StoredSchedule, status: TaskStatus | None) -> ScheduleView:
+    last = found.last
     next_ms = None if found.paused else schedule.trigger.next_after(found.after_ms)
     at_ms = None if last is None else last.at_ms
     return ScheduleView(

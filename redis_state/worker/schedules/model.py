@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from string import Formatter
@@ -199,9 +200,9 @@ class Schedule:
         }
 
     @classmethod
-    def read(cls, data: bytes) -> Self:
+    def read(cls, data: bytes, *, decode: Callable[[bytes], dict[str, Any]] = as_object) -> Self:
         """Read what `document` wrote. Errors: ValueError, KeyError, TypeError."""
-        stored = as_object(data)
+        stored = decode(data)
         moments: dict[str, Any] = {
             name: None if stored[f"{name}_ms"] is None else from_ms(stored[f"{name}_ms"])
             for name in ("anchor", "start", "end")

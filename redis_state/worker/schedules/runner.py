@@ -53,6 +53,7 @@ class ScheduleRunner:
 
     def __init__(self, store: RedisStateStore, queue: Queue) -> None:
         self.submitted: int = 0
+        self._payloads = store.base.payloads
         self._schedules = ScheduleStore(store.base)
         self._submitter = Submitter(store, queue)
 
@@ -84,7 +85,7 @@ class ScheduleRunner:
         found = await self._schedules.load(schedule_id)
         if found is None:
             return Fate.OUT
-        definition = Schedule.read(found.definition)
+        definition = Schedule.read(found.definition, decode=self._payloads.as_object)
         if found.outbox:
             await self._submit(found, definition, now_ms)
             found = await self._empty_outbox(found)
@@ -98,7 +99,11 @@ class ScheduleRunner:
         if decided.occurrences:
             found = await self._decide(found, definition, decided)
             await self._submit(found, definition, now_ms)
-        fields = outbox_field(()) | {"after": b"%d" % decided.after_ms} | _skipped(decided)
+        fields = (
+            outbox_field(self._payloads, ())
+            | {"after": b"%d" % decided.after_ms}
+            | _skipped(decided)
+        )
         await self._schedules.save(
             schedule_id, fields, expected=found.version, look_ms=decided.look_ms
         )
@@ -117,7 +122,11 @@ class ScheduleRunner:
             for at_ms in decided.occurrences
         )
         outbox, fired = (PlannedTasks(tasks),), found.fired + len(tasks)
-        fields = outbox_field(outbox) | planned_field("last", tasks[-1]) | _skipped(decided)
+        fields = (
+            outbox_field(self._payloads, outbox)
+            | planned_field("last", tasks[-1])
+            | _skipped(decided)
+        )
         fields |= {"after": b"%d" % decided.after_ms, "fired": b"%d" % fired}
         version, _ = await self._schedules.save(found.schedule_id, fields, expected=found.version)
         return replace(found, version=version, outbox=outbox)
@@ -130,7 +139,7 @@ class ScheduleRunner:
 
     async def _empty_outbox(self, found: StoredSchedule) -> StoredSchedule:
         version, _ = await self._schedules.save(
-            found.schedule_id, outbox_field(()), expected=found.version
+            found.schedule_id, outbox_field(self._payloads, ()), expected=found.version
         )
         return replace(found, version=version, outbox=())
 

@@ -15,6 +15,7 @@ from typing import Any, Literal, TypedDict, cast
 from redis_state.errors import AlreadyVoted, InvalidField, NotADecider
 from redis_state.scripts import raw
 from redis_state.serialization import codec
+from redis_state.serialization.payloads import Payloads
 from redis_state.stores.base import ms
 
 MAX_DECIDERS = 100
@@ -154,9 +155,9 @@ def name_of_actor(field: str, given: Any) -> str:
     return given
 
 
-def vote_of(actor: str, decision: Mapping[str, Any]) -> bytes:
+def vote_of(payloads: Payloads, actor: str, decision: Mapping[str, Any]) -> bytes:
     """Write a vote: alike for everything that is stored alike."""
-    return codec.canonical({"actor": actor, **decision})
+    return payloads.document({"actor": actor, **decision}, "value", write=codec.canonical)
 
 
 def votes_of(note: Mapping[str, Any]) -> list[tuple[int, dict[str, Any]]]:

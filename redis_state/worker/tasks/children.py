@@ -41,7 +41,6 @@ from redis_state.primitives.record import new_write_id
 from redis_state.primitives.watchlist import WatchList
 from redis_state.scripts import Reply, ReplyCode, TaskKeys, raw, topic_text
 from redis_state.serialization import codec
-from redis_state.serialization.rows import as_object
 from redis_state.store import RedisStateStore
 from redis_state.stores.sessions.tasks import move_fields
 from redis_state.worker.observe import tracing as telemetry
@@ -181,10 +180,14 @@ class ChildTasks:
         with telemetry.submitting(
             requested.handler, parent.session_id, child_id, queue or ""
         ) as span:
+            payloads, task_input = self._store.base.payloads, requested.task_input
+            if entry not in started.journal:
+                task_input = await payloads.put("task_input", task_input)
             fields = new_fields(
+                payloads,
                 state,
                 handler=requested.handler,
-                task_input=requested.task_input,
+                task_input=task_input,
                 queue=queue,
                 trace=span.carrier,
                 attributes=requested.attributes,
@@ -193,13 +196,14 @@ class ChildTasks:
                 "parent": raw(parent.task_id),
                 "isolate": b"1" if requested.isolate else b"0",
             }
-            note = codec.encode(
+            note = payloads.document(
                 {
                     "task": child_id,
                     "asks": requested.asks,
                     "number": started.order.number(entry),
                     "place": place,
-                }
+                },
+                "asks",
             )
             if await self._write(
                 started, entry, state, fields, note, requested=requested, lane=lane
@@ -221,6 +225,7 @@ class ChildTasks:
             if child is None:
                 return await self._end_recorded(session_id, task_id, child_id)
             if child.status.is_terminal:
+                self._store.base.payloads.need_end(child)
                 return recorded_end(child)
             await self._transitions.inspect_soon(session_id, task_id)
             write = new_write_id()
@@ -458,7 +463,11 @@ class ChildTasks:
         )
         if found is None:
             raise TaskFailed(session_id, child_id, "nothing is kept of it any more")
-        return as_object(found)
+        payloads, of = self._store.base.payloads, f"task {child_id!r}"
+        end = payloads.as_object(found)
+        for name in ("result", "error"):
+            end[name] = await payloads.fetch(end[name], of=of, field=name)
+        return end
 
     def _keys(self, session_id: str, task_id: str) -> TaskKeys:
         return self._store.tasks.keys(session_id, task_id)

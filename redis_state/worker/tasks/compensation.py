@@ -36,6 +36,7 @@ from redis_state.errors import (
 )
 from redis_state.models import TaskStatus
 from redis_state.serialization import codec
+from redis_state.serialization.payloads import Payloads
 from redis_state.store import RedisStateStore
 from redis_state.worker.tasks.children import ON_CANCEL
 from redis_state.worker.tasks.inbox import UNDOING, Inbox, TaskCancelled
@@ -99,17 +100,18 @@ class _Failing:
         errors = {entry: (str(kind), str(text)) for entry, (kind, text) in note["errors"].items()}
         return cls(TaskStatus(note["status"]), note["error"], errors)
 
-    def document(self) -> bytes:
+    def document(self, payloads: Payloads) -> bytes:
         errors = {entry: list(failed) for entry, failed in self.errors.items()}
         value = {"status": self.status.value, "error": self.error, "errors": errors}
-        return codec.encode(value)
+        return payloads.document(value, "error", "errors")
 
 
 class Compensations:
     """The compensations of one run's task."""
 
     def __init__(self, store: RedisStateStore, started: StartedRun, inbox: Inbox) -> None:
-        self._journals = Journals(store.base.scripts)
+        self._payloads = store.base.payloads
+        self._journals = Journals(store.base)
         self._keys = store.tasks.keys(started.state.session_id, started.state.task_id)
         self._started = started
         self._inbox = inbox
@@ -227,7 +229,7 @@ class Compensations:
             status, _, text = outcome
             self._failing = _Failing(status, text, dict(self._failed_steps), recorded=False)
         if not self._failing.recorded:
-            value, run = self._failing.document(), self._started.replay
+            value, run = self._failing.document(self._payloads), self._started.replay
             await self._journals.record(self._keys, FAILING, value, run=run)
             self._failing = replace(self._failing, recorded=True)
         return self._failing
@@ -281,7 +283,8 @@ class Compensations:
         except BaseException as error:
             if isinstance(error, GeneratorExit):
                 raise
-            log.warning("%s of task %s failed", place, self._keys.task_id, exc_info=error)
+            told = self._payloads.told(error)
+            log.warning("%s of task %s failed", place, self._keys.task_id, exc_info=told)
             return type(error).__name__
         return None
 
@@ -338,7 +341,7 @@ async def read_compensations(
     """List a task's compensations in the order of their registration. Errors: CorruptState."""
     keys = store.tasks.keys(session_id, task_id)
     try:
-        journal, _ = await Journals(store.base.scripts).read(keys)
+        journal, _ = await Journals(store.base).read(keys)
         return compensations_of(journal)
     except (ValueError, KeyError, TypeError) as error:
         raise CorruptState(keys.journal, f"a note cannot be read: {error}") from None

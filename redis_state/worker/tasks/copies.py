@@ -22,7 +22,6 @@ from redis_state.models.tasks import new_id, utc_now
 from redis_state.primitives.record import Stored, new_write_id
 from redis_state.scripts import Reply, ReplyCode
 from redis_state.serialization import codec
-from redis_state.serialization.rows import as_object
 from redis_state.store import RedisStateStore
 from redis_state.stores.sessions.task_status import IN_TURN
 from redis_state.stores.task_index import attributes_of
@@ -82,7 +81,7 @@ class Copies:
 
     def __init__(self, store: RedisStateStore) -> None:
         self._store = store
-        self._journals = Journals(store.base.scripts)
+        self._journals = Journals(store.base)
         self._transitions = TaskTransitions(store)
 
     async def source(self, session_id: str, task_id: str) -> Source:
@@ -96,12 +95,16 @@ class Copies:
         if "job" not in record.fields:
             raise RetryRefused(task_id, "a host has saved it, with no handler")
         try:
-            job = as_object(record.fields["job"])
+            payloads = self._store.base.payloads
+            # What cannot be read of the input is copied as it stands; a context cannot be.
+            of = f"task {task_id!r}"
+            payloads.need_all(record.fields["document"], of=of, field="context_snapshot")
+            job = payloads.as_object(record.fields["job"])
             return Source(
                 state=self._store.tasks.read(session_id, task_id, record),
                 record=record,
                 handler=job["handler"],
-                task_input=read_input(record.fields, job),
+                task_input=read_input(payloads, record.fields, job, of=of),
                 queue=record.fields.get("queue", b"").decode("utf-8", "surrogatepass") or None,
                 attributes=attributes_of(record.fields),
             )
@@ -152,6 +155,7 @@ class Copies:
         key = source.key_in(session_id)
         in_turn = key.startswith(IN_TURN)
         fields = new_fields(
+            self._store.base.payloads,
             state,
             handler=source.handler,
             task_input=source.task_input,

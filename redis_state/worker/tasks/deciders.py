@@ -82,7 +82,7 @@ async def delegate_vote(
             raise_unless_voted(actor, reply.text(0))
         seat = reply.text(1).partition(" ")[0]
         raise DelegationRefused(actor, to, reason=_SEATED.get(seat, "has voted on this pause"))
-    raise_unless_won(reply)
+    raise_unless_won(reply, store.base.payloads.decode)
 
 
 async def open_watched(

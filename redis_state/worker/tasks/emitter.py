@@ -36,7 +36,9 @@ class Emitter:
         the lane and its number among those of its kind, and not from its content: a replay may
         write a time or a random id into it. Errors: LeaseLost, JournalRewound.
         """
-        fingerprint = codec.fingerprint(codec.canonical(content).decode("utf-8", "replace"))
+        written = codec.canonical(content)
+        self._store.base.payloads.check_size("content", len(written))
+        fingerprint = codec.fingerprint(written.decode("utf-8", "replace"))
         repeated = lane.repeats(kind.value)
         number = lane.emit(kind.value, fingerprint)
         if repeated or self._started.replay.rehearsal is not None:

@@ -20,8 +20,7 @@ from redis_state.models import TaskStatus
 from redis_state.models.attributes import Attributes, AttributeValue, check_attributes
 from redis_state.primitives.record import Stored, picked
 from redis_state.scripts import raw
-from redis_state.serialization import codec
-from redis_state.serialization.rows import as_object
+from redis_state.serialization.payloads import Payloads
 from redis_state.store import RedisStateStore
 from redis_state.stores.sessions.tasks import microseconds
 from redis_state.stores.task_index import (
@@ -334,7 +333,8 @@ class Verified:
             handler = listed.handler
             if stamp != listed.stamp:
                 handler = await self._correct(listed)
-            return _found_task(session_id, task_id, status, handler, record)
+            payloads = self._store.base.payloads
+            return _found_task(session_id, task_id, status, handler, record, payloads=payloads)
         except (ValueError, KeyError, TypeError, CorruptState):
             return None
 
@@ -356,10 +356,16 @@ class Verified:
 
 
 def _found_task(
-    session_id: str, task_id: str, status: TaskStatus, handler: str, record: Stored
+    session_id: str,
+    task_id: str,
+    status: TaskStatus,
+    handler: str,
+    record: Stored,
+    *,
+    payloads: Payloads,
 ) -> TaskSummary:
     fields = record.fields
-    document = as_object(fields["document"])
+    document = payloads.as_object(fields["document"])
 
     def number(name: str) -> int:
         return int(fields.get(name) or 0)
@@ -376,7 +382,7 @@ def _found_task(
         created_at=datetime.fromisoformat(document["created_at"]),
         updated_at=datetime.fromisoformat(fields["updated"].decode()),
         description=document["description"],
-        error=codec.decode(fields["error"]),
+        error=payloads.decode(fields["error"]),
         priority=number("priority"),
         queue=text("queue"),
         worker=text("worker"),

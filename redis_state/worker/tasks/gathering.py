@@ -169,7 +169,7 @@ def batched(
         session_id,
         _handler(handler),
         _key(key),
-        _item("item", item),
+        _item(store, "item", item),
         new_id() if item_id is None else _item_id(item_id),
         after_ms,
         after_ms,
@@ -202,7 +202,7 @@ def debounced(
         session_id,
         _handler(handler),
         _key(key),
-        _item("task_input", task_input),
+        _item(store, "task_input", task_input),
         "",
         wait_ms,
         latest_ms,
@@ -235,8 +235,8 @@ def _item_id(value: Any) -> str:
     return value
 
 
-def _item(name: str, value: Any) -> bytes:
-    written = codec.encode(value)
+def _item(store: RedisStateStore, name: str, value: Any) -> bytes:
+    written = store.base.payloads.write(value, field=name)
     if len(written) > MOST_ITEM_BYTES:
         raise InvalidField(name, f"has {len(written)} bytes, {MOST_ITEM_BYTES} are allowed")
     return written

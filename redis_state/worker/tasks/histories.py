@@ -16,6 +16,7 @@ from pydantic import TypeAdapter
 from redis_state.errors import CorruptState, InvalidField
 from redis_state.models import TaskState
 from redis_state.serialization import codec
+from redis_state.serialization.payloads import Sealed
 from redis_state.serialization.rows import as_object
 from redis_state.store import RedisStateStore
 from redis_state.stores.sessions.task_status import TaskStatusView
@@ -84,22 +85,25 @@ def load_history(path: str | Path) -> TaskHistory:
 async def read_history(store: RedisStateStore, session_id: str, task_id: str) -> TaskHistory | None:
     """Read a task's history from the store; None if a host saved the task, or there is none.
 
-    A running task may be further when this returns. Errors: CorruptState.
+    A running task may be further when this returns. Errors: CorruptState; PayloadUnreadable.
     """
     record = await store.tasks.load_fields(session_id, task_id)
     if record is None or "job" not in record.fields:
         return None
     keys = store.tasks.keys(session_id, task_id)
-    journals = Journals(store.base.scripts)
+    journals = Journals(store.base)
     try:
-        job = as_object(record.fields["job"])
+        payloads, of = store.base.payloads, f"task {task_id!r}"
+        job = payloads.as_object(record.fields["job"])
         found = TaskStatusView.of(session_id, task_id, record.fields)
-        journal, _ = await journals.read(keys)
+        journal, _ = await journals.read(keys, whole=True)
         return TaskHistory(
             namespace=store.settings.namespace,
-            state=store.tasks.read(session_id, task_id, record),
+            state=await store.tasks.whole(store.tasks.read(session_id, task_id, record)),
             handler=job["handler"],
-            input=read_input(record.fields, job),
+            input=await payloads.fetch(
+                read_input(payloads, record.fields, job, of=of), of=of, field="input"
+            ),
             attempts=found.attempts,
             journal={
                 entry: await _whole(journals, keys, entry, note) for entry, note in journal.items()
@@ -110,7 +114,7 @@ async def read_history(store: RedisStateStore, session_id: str, task_id: str) ->
 
 
 async def _whole(journals: Journals, keys: Any, entry: str, note: Any) -> Any:
-    if not isinstance(note, StepNote) or not note.chunks:
+    if not isinstance(note, StepNote) or not (note.chunks or type(note.result) is Sealed):
         return note
     return replace(note, result=await journals.result(keys, entry, note), chunks=0, sha256="")
 

@@ -312,7 +312,7 @@ class Inbox:
 
     async def _record(self, entry: str, value: bytes, lane: Lane | None) -> None:
         keys = self._store.tasks.keys(self._session_id, self._task_id)
-        journals = Journals(self._store.base.scripts)
+        journals = Journals(self._store.base)
         await journals.record(keys, entry, value, run=self._replay, lane=lane)
 
     async def _recorded(self) -> None:

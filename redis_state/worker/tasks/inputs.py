@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any
 
-from redis_state.serialization import codec
+from redis_state.serialization.payloads import Payloads
 
 
 class Gathers(StrEnum):
@@ -16,10 +16,17 @@ class Gathers(StrEnum):
     DEBOUNCE = "d"
 
 
-def read_input(fields: Mapping[str, bytes], job: Mapping[str, Any]) -> Any:
-    """Return a task's input. Errors: ValueError, KeyError and their like."""
+def read_input(
+    payloads: Payloads, fields: Mapping[str, bytes], job: Mapping[str, Any], *, of: str
+) -> Any:
+    """Return a task's input; one that was given whole may be `Sealed`.
+
+    Errors: PayloadUnreadable for a gathered one, of the task that ``of`` names; ValueError,
+    KeyError and their like.
+    """
     kind = fields.get("gathers", b"")[:1].decode()
     if not kind:
         return job["input"]
-    items = [codec.decode(fields[f"item:{n}"]) for n in range(1, int(fields["items"]) + 1)]
+    stored = (fields[f"item:{n}"] for n in range(1, int(fields["items"]) + 1))
+    items = [payloads.need(payloads.decode(item), of=of, field="input") for item in stored]
     return items if Gathers(kind) is Gathers.BATCH else items[-1]

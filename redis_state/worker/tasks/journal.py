@@ -17,9 +17,10 @@ from typing import Any
 
 from redis_state.errors import CorruptState
 from redis_state.primitives.blob import CHUNK_BYTES, read_chunks
-from redis_state.scripts import NO_LANE, LaneState, ReplyCode, Scripts, TaskKeys, raw
+from redis_state.scripts import NO_LANE, LaneState, ReplyCode, TaskKeys, raw
 from redis_state.serialization import codec
-from redis_state.serialization.rows import unpack
+from redis_state.serialization.payloads import Payloads, Sealed
+from redis_state.stores.base import Base
 from redis_state.worker.tasks.replay import Lane, Replay
 
 INLINE_BYTES = CHUNK_BYTES
@@ -57,18 +58,24 @@ class StepNote:
 class Journals:
     """Read and write the journals of tasks."""
 
-    def __init__(self, scripts: Scripts) -> None:
-        self._scripts = scripts
+    def __init__(self, base: Base) -> None:
+        self._scripts = base.scripts
+        self._payloads = base.payloads
 
-    async def read(self, keys: TaskKeys) -> tuple[dict[str, Any], int]:
+    async def read(self, keys: TaskKeys, *, whole: bool = False) -> tuple[dict[str, Any], int]:
         """Return the entries by name, steps as `StepNote`, and how many runs have written.
 
-        Large results are left where they are, see `result`. Errors: ValueError if an entry is not
-        what was written.
+        Large results are left where they are, see `result`. Parts that cannot be read here are
+        `Sealed`. Errors: ValueError if an entry is not what was written; PayloadUnreadable for such
+        a part if the ``whole`` is wanted.
         """
         flat, count = (await self._scripts.read_journal(keys)).facts
-        named = zip(flat[::2], flat[1::2], strict=True)
-        return {entry: _read_note(entry, note) for entry, note in _texts(named)}, int(count)
+        named, payloads = list(_texts(zip(flat[::2], flat[1::2], strict=True))), self._payloads
+        found = {entry: _read_note(payloads, entry, note) for entry, note in named}
+        if whole and payloads.met_unreadable:
+            for entry, note in named:
+                payloads.need_all(note, of=f"task {keys.task_id!r}", field=entry)
+        return found, int(count)
 
     async def record(
         self, keys: TaskKeys, entry: str, value: bytes, *, run: Replay, lane: Lane | None = None
@@ -97,9 +104,11 @@ class Journals:
         A result of more than ``inline_bytes`` is written in chunks first, each under the lease; a
         crash in between leaves chunks that the next attempt overwrites and the task's end removes.
         ``about`` is the step's place, for how many ms it ran, and its attempts.
-        Errors: LeaseLost; JournalRewound; InvalidTransition if the task is gone; StoreFull.
+        Errors: LeaseLost; JournalRewound; InvalidTransition if the task is gone; StoreFull;
+        PayloadTooLarge; PayloadStoreUnavailable.
         """
-        data = codec.encode(result)
+        plain = codec.encode(result)
+        data = await self._payloads.put_written(f"result of {entry}", plain)
         large = len(data) > inline_bytes
         chunks = await self._keep(keys, entry, data, run) if large else 0
         sha256 = hashlib.sha256(data).hexdigest() if large else ""
@@ -114,9 +123,10 @@ class Journals:
             lane=state_of(lane),
         )
         run.learn(reply, 1, entry, what=keys.task_id)
-        recorded = read_step(reply.facts[0])
-        if large and recorded.sha256 == sha256:
-            return recorded, codec.decode(data)
+        recorded = read_step(self._payloads, reply.facts[0])
+        own = type(recorded.result) is Sealed and recorded.result.data == data
+        if own or (large and recorded.sha256 == sha256):
+            return recorded, codec.decode(plain)
         return recorded, await self.result(keys, entry, recorded)
 
     async def result(self, keys: TaskKeys, entry: str, note: StepNote) -> Any:
@@ -124,8 +134,9 @@ class Journals:
 
         Errors: CorruptState if its chunks are not what was written.
         """
+        of, field = f"task {keys.task_id!r}", f"result of {entry}"
         if not note.chunks:
-            return note.result
+            return await self._payloads.fetch(note.result, of=of, field=field)
         gone = CorruptState(keys.journal, f"a chunk of {entry!r} is gone")
         names = (part_name(entry, number) for number in range(note.chunks))
         chunks = read_chunks(self._scripts.transport.commands, keys.journal, names, missing=gone)
@@ -136,7 +147,8 @@ class Journals:
             raise CorruptState(
                 keys.journal, f"the digest of {entry!r} differs from what was recorded"
             )
-        return codec.decode(data)
+        found = self._payloads.decode(data)
+        return await self._payloads.fetch(found, of=of, field=field)
 
     async def _keep(self, keys: TaskKeys, entry: str, data: bytes, run: Replay) -> int:
         starts = range(0, len(data), CHUNK_BYTES)
@@ -164,9 +176,9 @@ def part_name(entry: str, number: int) -> bytes:
     return raw(f"part:{number}:{entry}")
 
 
-def read_step(data: bytes) -> StepNote:
+def read_step(payloads: Payloads, data: bytes) -> StepNote:
     """Read a step's note. Errors: ValueError."""
-    version, epoch, at_ms, checkpoint, about, result = unpack(data, 6)
+    version, epoch, at_ms, checkpoint, about, result = payloads.unpack(data, 6)
     # Earlier versions wrote no more than the first three.
     size, chunks, sha256, *more = about
     number, place, took_ms, attempts = (more + [None, 0, 0, 0][len(more) :])[:4]
@@ -223,5 +235,5 @@ def _texts(named: Iterable[tuple[bytes, bytes]]) -> Iterable[tuple[str, bytes]]:
     return ((entry.decode("utf-8", "surrogatepass"), note) for entry, note in named)
 
 
-def _read_note(entry: str, note: bytes) -> Any:
-    return read_step(note) if entry.startswith(_STEP) else codec.decode(note)
+def _read_note(payloads: Payloads, entry: str, note: bytes) -> Any:
+    return read_step(payloads, note) if entry.startswith(_STEP) else payloads.decode(note)

@@ -28,7 +28,6 @@ from redis_state.primitives.record import new_write_id
 from redis_state.primitives.signal import listening
 from redis_state.scripts import LaneState, ReplyCode, raw
 from redis_state.serialization import codec
-from redis_state.serialization.rows import pack
 from redis_state.settings import Settings
 from redis_state.store import RedisStateStore
 from redis_state.stores.base import ms
@@ -140,7 +139,7 @@ class Mailbox:
         if entry in self._replied or self._started.replay.rehearsal is not None:
             return
         state, run = self._started.state, self._started.held.epoch
-        value = codec.decode(write_payload("value", value))
+        payloads, value = self._store.base.payloads, codec.decode(write_payload("value", value))
         update = StateUpdate(
             session_id=state.session_id,
             task_id=state.task_id,
@@ -153,7 +152,7 @@ class Mailbox:
             self._keys,
             announcement(self._store, update, run=run),
             mark=self._started.replay.mark,
-            lane=LaneState(entry, pack([answered, value])),
+            lane=LaneState(entry, payloads.row([answered, value], 1, field="value")),
         )
         what = f"task {state.task_id!r}"
         self._started.replay.learn(reply, 0, entry, what=what)
@@ -196,7 +195,9 @@ class Mailbox:
         if reply.word is ReplyCode.HELD:
             return None, int(reply.facts[0])
         self._started.replay.learn(reply, 1, wanted.entry, what=self._started.state.task_id)
-        return codec.decode(reply.facts[0]), 0
+        payloads, of = self._store.base.payloads, f"task {self._keys.task_id!r}"
+        payloads.need_all(reply.facts[0], of=of, field=wanted.entry)
+        return payloads.decode(reply.facts[0]), 0
 
     async def _pause(self, left_ms: int) -> bool:
         """Pause the task until a message of a box comes for which this run waits.

@@ -36,7 +36,6 @@ from redis_state.models.tasks import new_id
 from redis_state.primitives.record import new_write_id
 from redis_state.scripts import Reply, ReplyCode, TaskKeys, raw
 from redis_state.serialization import codec
-from redis_state.serialization.rows import unpack
 from redis_state.store import RedisStateStore, process_name
 from redis_state.stores.sessions.tasks import move_fields
 from redis_state.transport.keys import live_channel
@@ -93,7 +92,8 @@ class TaskMessages:
         Errors: TaskUnknown; InvalidTransition if the task is terminal; LimitReached.
         """
         message_id = new_id() if message_id is None else check_name("idempotency_key", message_id)
-        parts = (codec.encode(message_id), codec.encode(sender or process_name()), payload)
+        sealed = self._store.base.payloads.seal(payload)
+        parts = (codec.encode(message_id), codec.encode(sender or process_name()), sealed)
         send = partial(self._send, to, message_id, b",".join(parts) + b"]")
         reply = await send(covered=False)
         woken = reply.word is ReplyCode.HELD
@@ -200,8 +200,10 @@ class TaskMessages:
         found: bytes | None = await self._store.transport.commands.hget(journal, entry)
         if found is None:
             return None
-        answered, value = unpack(found, 2)
-        return bool(answered), value
+        payloads = self._store.base.payloads
+        answered, value = payloads.unpack(found, 2)
+        of, field = f"task {to.task_id!r}", f"reply to {to.name}"
+        return bool(answered), payloads.need(value, of=of, field=field)
 
     async def _no_reply(self, to: Box, message_id: str) -> Exception:
         state = await self._store.tasks.load(to.session_id, to.task_id)

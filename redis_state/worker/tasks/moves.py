@@ -11,6 +11,7 @@ from redis_state.models import StateUpdate, TaskState, TaskStatus, UpdateType
 from redis_state.models.attributes import Attributes
 from redis_state.scripts import Announcement, Reply, ReplyCode, raw
 from redis_state.serialization import codec
+from redis_state.serialization.payloads import Payloads
 from redis_state.store import RedisStateStore
 from redis_state.stores.sessions.task_status import watch_entry as watch_entry  # noqa: PLC0414
 from redis_state.stores.sessions.tasks import microseconds, task_fields
@@ -18,6 +19,7 @@ from redis_state.worker.tasks.replay import Replay
 
 
 def new_fields(
+    payloads: Payloads,
     state: TaskState,
     *,
     handler: str,
@@ -30,12 +32,12 @@ def new_fields(
 ) -> dict[str, bytes]:
     """Write a new task as its record's fields, with a secret of its own."""
     job = {"handler": handler, "input": task_input, "secret": secrets.token_urlsafe(32)}
-    fields = task_fields(state) | ({"queue": raw(queue)} if queue else {})
+    fields = task_fields(payloads, state) | ({"queue": raw(queue)} if queue else {})
     fields |= {"due": b"%d" % due_ms} if due_ms else {}
     fields |= {"flow_key": raw(key)} if key else {}
     fields |= {"attributes": codec.canonical(attributes)} if attributes else {}
     return fields | {
-        "job": codec.encode(job | ({"trace": trace} if trace else {})),
+        "job": payloads.document(job | ({"trace": trace} if trace else {}), "input"),
         "finished": b"0",
         "updated_at": str(microseconds(state.updated_at)).encode(),
     }

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 from redis_state.errors import TokenUnknown
 from redis_state.serialization import codec
+from redis_state.serialization.payloads import Sealed
 from redis_state.serialization.rows import as_object
 from redis_state.store import RedisStateStore
 from redis_state.transport.clock import ms_of
@@ -167,7 +168,8 @@ class _Reading:
         session_id, task_id, entry = codec.decode(token["task"])
 
         def read() -> OpenPause:
-            about = as_object(token["payload"])
+            payloads = self._store.base.payloads
+            about = payloads.as_object(token["payload"])
             secret = as_object(task["job"])["secret"]
             seats: dict[bytes, bytes] = token["seats"]
             decides = token_of(session_id, secret, entry) if about["revealed"] else None
@@ -184,7 +186,7 @@ class _Reading:
                 default=about["default"],
                 token=decides,
                 pause_id=decides and pause_id_of(decides),
-                schema=as_object(seats[b"schema"]) if b"schema" in seats else None,
+                schema=_schema(payloads.decode(seats[b"schema"])) if b"schema" in seats else None,
                 approvals=int(seats.get(b"approvals", 1)),
                 rejections=int(seats.get(b"rejections", 0)) or None,
                 deciders=deciders_of(seats),
@@ -212,6 +214,11 @@ def _fields(names: Sequence[str], values: Sequence[Any]) -> Fields:
 def _owner(owner: bytes) -> tuple[str, str]:
     session_id, task_id, _ = codec.decode(owner)
     return session_id, task_id
+
+
+def _schema(form: Any) -> dict[str, Any]:
+    """Return a form; one that cannot be read here is an object of its own."""
+    return {"sealed": form} if type(form) is Sealed else form
 
 
 def _is_open(token: Fields, task: Fields) -> bool:

@@ -19,6 +19,7 @@ from redis_state.errors import InvalidDecision, InvalidField, PauseTimeout
 from redis_state.models import StateUpdate, TaskState, UpdateType
 from redis_state.scripts import raw
 from redis_state.serialization import codec
+from redis_state.serialization.payloads import Payloads, Sealed
 from redis_state.serialization.rows import as_object
 from redis_state.settings import Settings
 from redis_state.stores.base import ms
@@ -126,9 +127,9 @@ class PauseRequest:
             ballot=Ballot.read(options, timeout_ms=timeout_ms),
         )
 
-    def extra(self) -> dict[bytes, bytes]:
+    def token_fields(self, payloads: Payloads) -> dict[bytes, bytes]:
         """Return what its token has beside what every pause's has."""
-        form = {} if self.form is None else {b"schema": codec.encode(self.form.schema)}
+        form = {} if self.form is None else {b"schema": payloads.write(self.form.schema)}
         return form | ({} if self.ballot is None else self.ballot.fields())
 
     def report(self) -> dict[str, Any]:
@@ -153,10 +154,12 @@ def asks(reason: str, payload: Any) -> str:
     return codec.fingerprint("asks", reason, payload)
 
 
-def asks_of(about: bytes | None) -> str | None:
+def asks_of(payloads: Payloads, about: bytes | None) -> str | None:
     """Return what a pause asks from what its token says; None if that cannot be read."""
     with suppress(codec.DecodeError, KeyError):
-        reported = as_object(about or b"")
+        reported = payloads.as_object(about or b"")
+        if any(type(reported[name]) is Sealed for name in ("reason", "payload")):
+            return None
         return asks(reported["reason"], reported["payload"])
     return None
 

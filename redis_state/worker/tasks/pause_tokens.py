@@ -7,6 +7,7 @@ from typing import Any
 
 from redis_state.errors import CorruptState, TokenUnknown
 from redis_state.serialization import codec
+from redis_state.serialization.payloads import Payloads
 from redis_state.serialization.rows import as_object
 from redis_state.store import RedisStateStore
 from redis_state.transport.keys import is_pause_id
@@ -28,13 +29,17 @@ class FoundPause:
     about: bytes | None = field(repr=False)
     form: bytes | None = field(repr=False)
 
-    def schema(self) -> dict[str, Any] | None:
-        """Return the JSON schema of its form. Errors: CorruptState: it is not read as none."""
+    def schema(self, payloads: Payloads) -> dict[str, Any] | None:
+        """Return the JSON schema of its form.
+
+        Errors: CorruptState: it is not read as none; PayloadUnreadable.
+        """
         if self.form is None:
             return None
+        payloads.need_all(self.form, of=f"task {self.task_id!r}", field=f"form of {self.entry}")
         problem = "its form cannot be read"
         try:
-            return as_object(self.form)
+            return payloads.as_object(self.form)
         except codec.DecodeError as error:
             problem = f"{problem}: {error.reason}"
         raise CorruptState(self.key, problem)

@@ -21,7 +21,7 @@ from redis_state.scripts import Reply, ReplyCode, TaskKeys, raw
 from redis_state.scripts.runner import PendingReply
 from redis_state.serialization import codec
 from redis_state.serialization.fields import text
-from redis_state.serialization.rows import as_object
+from redis_state.serialization.payloads import Payloads
 from redis_state.store import RedisStateStore
 from redis_state.stores.base import ms
 from redis_state.stores.sessions.tasks import move_fields
@@ -47,7 +47,7 @@ from redis_state.worker.tasks.pause_model import (
     place_of,
     policy_of,
 )
-from redis_state.worker.tasks.pause_tokens import find_pause, token_key
+from redis_state.worker.tasks.pause_tokens import FoundPause, find_pause, token_key
 from redis_state.worker.tasks.replay import Lane
 from redis_state.worker.tasks.transitions import StartedRun, TaskTransitions
 
@@ -85,7 +85,7 @@ class TaskPauses:
         wait: a crash in between has the task run again and come here again. Errors: LeaseLost,
         InvalidTransition.
         """
-        state = started.state
+        state, payloads = started.state, self._payloads
         token = pause_token(started, entry)
         key = token_key(self._store, token)
         note = {
@@ -117,10 +117,10 @@ class TaskPauses:
                 token=key,
                 pauses=self._store.base.keys.pauses(state.session_id),
                 entry=entry,
-                note=codec.encode(note),
+                note=payloads.document(note, "default", "asks"),
                 owner=codec.encode([state.session_id, state.task_id, entry]),
-                about=codec.encode(about),
-                extra=question.extra(),
+                about=payloads.document(about, "reason", "payload", "default"),
+                extra=question.token_fields(payloads),
                 token_ttl_ms=question.timeout_ms,
                 keep_ms=self._keep_ms,
                 ttl_ms=self._store.tasks.ttl_ms(TaskStatus.RUNNING.value),
@@ -138,7 +138,7 @@ class TaskPauses:
         if left_ms:
             index = self._store.base.keys.open_pauses()
             await self._scripts.note_member(index, member=key, ttl_ms=int(left_ms))
-        return as_object(recorded)
+        return payloads.as_object(recorded)
 
     async def wait(self, started: StartedRun, entry: str) -> dict[str, Any] | None:
         """Pause the task until an open pause is resolved, and return None; or return the decision.
@@ -200,7 +200,7 @@ class TaskPauses:
         """
         text("actor", actor)
         found = await find_pause(self._store, token, task=task)
-        schema = found.schema()
+        schema = found.schema(self._payloads)
         value = codec.plain(value) if schema is None else form_value(value)
         if schema is not None and approved and found.is_open:
             check_value(schema, value)
@@ -211,27 +211,32 @@ class TaskPauses:
             raise TokenUnknown(expired=True)
         if found.is_open and not state.status.is_terminal:
             await self._inspect_soon(state)
+        decision, claim = {"approved": approved, "value": value}, idempotency_key or new_claim()
         reply = await self._decide(
             state,
             found.entry,
             found.key,
-            {"approved": approved, "value": value},
+            decision,
             recorded={
                 "name": name_of(found.entry, found.about),
-                "asks": asks_of(found.about),
+                "asks": asks_of(self._payloads, found.about),
                 "number": number_of(found.about),
                 "place": place_of(found.about),
             },
             actor=actor,
-            claim=idempotency_key or new_claim(),
+            claim=claim,
             votes=found.votes,
         )
+        if reply.word in (ReplyCode.TAKEN, ReplyCode.REFUSED) and await self._is_repeated(
+            found, decision, actor=actor, claim=claim
+        ):
+            return Decided(found.session_id, found.task_id)
         if reply.word is ReplyCode.DENIED:
             raise InvalidTransition(found.task_id, current=reply.text(0), wanted="PENDING")
         if reply.word is ReplyCode.REFUSED:
             raise_unless_voted(actor, reply.text(0))
         if reply.word is not ReplyCode.COUNTED:
-            raise_unless_won(reply)
+            raise_unless_won(reply, self._payloads.decode)
             await self._unlist(found.key)
         return Decided(found.session_id, found.task_id)
 
@@ -283,7 +288,7 @@ class TaskPauses:
         note = await self._note(state, entry)
         if note.get("state") == "decided":
             return note
-        return decided_note(codec.decode(reply.facts[2]), actor=reply.text(0))
+        return decided_note(self._payloads.decode(reply.facts[2]), actor=reply.text(0))
 
     async def _time_out(
         self,
@@ -341,16 +346,40 @@ class TaskPauses:
             claim=claim,
             actor=actor,
             # Alike for everything that is stored alike: a claim is bound to its decision.
-            decision=codec.canonical(decision),
+            decision=self._payloads.document(decision, "value", write=codec.canonical),
             approves=bool(decision["approved"]),
-            vote=vote_of(actor, decision) if votes else b"",
-            note=codec.encode(decided_note(decision, actor=actor) | recorded),
+            vote=vote_of(self._payloads, actor, decision) if votes else b"",
+            note=self._payloads.document(
+                decided_note(decision, actor=actor) | recorded, "value", "asks"
+            ),
             keep_ms=self._keep_ms,
             ttl_ms=self._store.tasks.ttl_ms(TaskStatus.PENDING.value),
             announcement=announcement(self._store, *updates),
             overdue=overdue,
             mark=mark,
         )
+
+    async def _is_repeated(
+        self, found: FoundPause, decision: dict[str, Any], *, actor: str, claim: str
+    ) -> bool:
+        """Return whether a refused call is one that has won, sealed as another text.
+
+        The script compares what is stored. A sealed value is another text each time, so it is
+        compared here: what the token has does not change any more.
+        """
+        if not self._payloads.seals:
+            return False
+        names = ("claim", "decision")
+        if found.votes:
+            names = (f"claim:{actor}", f"vote:{actor}")
+        held = await self._commands.hmget(found.key, *names)
+        if held[1] is None or (held[0] != raw(claim) and not found.votes):
+            return False
+        with suppress(codec.DecodeError):
+            stored = self._payloads.as_object(held[1])
+            stored.pop("actor", None)
+            return codec.canonical(stored) == codec.canonical(decision)
+        return False
 
     async def _inspect_soon(self, state: TaskState) -> None:
         await self._transitions.inspect_soon(state.session_id, state.task_id)
@@ -368,11 +397,15 @@ class TaskPauses:
     async def _note(self, state: TaskState, entry: str) -> dict[str, Any]:
         recorded: bytes | None = await self._commands.hget(self._keys(state).journal, raw(entry))
         with suppress(codec.DecodeError):
-            return as_object(recorded or b"")
+            return self._payloads.as_object(recorded or b"")
         return {}
 
     def _keys(self, state: TaskState) -> TaskKeys:
         return self._store.tasks.keys(state.session_id, state.task_id)
+
+    @property
+    def _payloads(self) -> Payloads:
+        return self._store.base.payloads
 
     @property
     def _commands(self) -> Commands:

@@ -74,7 +74,7 @@ class Reopening:
     def __init__(self, store: RedisStateStore, queue: Queue) -> None:
         self._store = store
         self._queue = queue
-        self._journals = Journals(store.base.scripts)
+        self._journals = Journals(store.base)
         self._transitions = TaskTransitions(store)
         self._children = ChildTasks(store)
 

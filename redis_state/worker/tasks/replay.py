@@ -103,9 +103,11 @@ class Lane:
         all_lanes: Progress,
         *,
         progressed: Callable[[], None],
+        write: Callable[[Any], bytes] = codec.encode,
         own: bool = False,
     ) -> None:
         self.name = name
+        self._write = write
         self.about = about
         # Whether it has one update of a kind, however often that is emitted.
         self.once = False
@@ -158,7 +160,7 @@ class Lane:
         emitted = dict(self._recorded | self._emitted) if self._emitted else dict(self._recorded)
         mine, about = max(self._mine.place, self._mine.reached), self.about
         identity = [about.branch, about.coroutine, about.first, about.shape]
-        return LaneState(_LANE + self.name, codec.encode([mine, emitted, identity]))
+        return LaneState(_LANE + self.name, self._write([mine, emitted, identity]))
 
     def advance(self) -> None:
         """Count a used step, pause or child."""
@@ -241,8 +243,15 @@ class Replay:
     """
 
     def __init__(
-        self, held: HeldLease, journal: Mapping[str, Any] | None = None, *, known: int = 0
+        self,
+        held: HeldLease,
+        journal: Mapping[str, Any] | None = None,
+        *,
+        known: int = 0,
+        write: Callable[[Any], bytes] = codec.encode,
     ) -> None:
+        # Writes where a lane stands, which may tell what it did first.
+        self._write = write
         self.known: int = known
         self._known_at_start = known
         self._at_start = frozenset(journal or ())
@@ -365,7 +374,7 @@ class Replay:
 
     def _make(self, name: str, scope: str, about: LaneIdentity, *, own: bool = False) -> Lane:
         all_lanes = self._progress[scope]
-        return Lane(name, about, all_lanes, progressed=self._report, own=own)
+        return Lane(name, about, all_lanes, progressed=self._report, write=self._write, own=own)
 
     def _report(self) -> None:
         self.progressed()

@@ -43,7 +43,7 @@ class Snapshots:
 
     def __init__(self, store: RedisStateStore) -> None:
         self._store = store
-        self._journals = Journals(store.base.scripts)
+        self._journals = Journals(store.base)
 
     async def list(self, session_id: str, task_id: str) -> list[StepSnapshot]:
         """List a task's snapshots in order. Errors: CorruptState."""

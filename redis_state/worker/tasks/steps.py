@@ -131,7 +131,7 @@ class Steps:
         self._started = started
         self._inbox = inbox
         self._policy = policy
-        self._journals = Journals(store.base.scripts)
+        self._journals = Journals(store.base)
         self._emitter = Emitter(store, started)
         self._keys = store.tasks.keys(started.state.session_id, started.state.task_id)
         self._recorded = dict(started.journal)

@@ -79,6 +79,7 @@ async def result_once_over(
 ) -> Any:
     """See `TaskClient.result`."""
     state = await client.wait(session_id, task_id, timeout_s=timeout_s)
+    client.store.base.payloads.need_end(state)
     return result_of(session_id, task_id, recorded_end(state))
 
 
@@ -175,7 +176,7 @@ async def view_task(store: RedisStateStore, session_id: str, task_id: str) -> Ta
     try:
         found = TaskStatusView.of(session_id, task_id, record.fields)
         return TaskView(
-            state=store.tasks.read(session_id, task_id, record),
+            state=await store.tasks.whole(store.tasks.read(session_id, task_id, record)),
             handler=as_object(record.fields["job"])["handler"] if found.ours else None,
             worker=record.fields.get("worker", b"").decode("utf-8", "surrogatepass") or None,
             queue=found.queue,

@@ -24,6 +24,9 @@ from redis_state.errors import (
     InvalidTransition,
     LeaseLost,
     LostRace,
+    PayloadLost,
+    PayloadStoreUnavailable,
+    PayloadUnreadable,
     TaskInProgress,
 )
 from redis_state.models import (
@@ -40,6 +43,7 @@ from redis_state.primitives.record import new_write_id, stored
 from redis_state.primitives.watchlist import WatchList
 from redis_state.scripts import Announcement, IndexedTask, Reply, ReplyCode, TaskKeys
 from redis_state.serialization import codec
+from redis_state.serialization.payloads import Sealed
 from redis_state.store import RedisStateStore
 from redis_state.stores.base import ms
 from redis_state.stores.sessions.task_status import TaskStatusView
@@ -170,12 +174,15 @@ class TaskTransitions:
         runs belong to. ``attributes`` are what it is found by. ``links`` are further fields of its
         record, which name the task that it was made from. After ``until_ms``, by the server's
         clock, nothing is written. ``writer`` writes it together with something else. Errors:
-        LostRace if it is too late; TaskInProgress if that is what the writer found.
+        LostRace if it is too late; TaskInProgress if that is what the writer found;
+        PayloadTooLarge, PayloadStoreUnavailable.
         """
+        payloads = self._store.base.payloads
         fields = new_fields(
+            payloads,
             state,
             handler=handler,
-            task_input=task_input,
+            task_input=await payloads.put("input", task_input),
             queue=queue,
             trace=trace,
             due_ms=due_ms,
@@ -333,7 +340,8 @@ class TaskTransitions:
     ) -> StartedRun | NotStarted:
         """Take a task's lease and set it running; take it over if its holder's lease ran out.
 
-        One that more than ``max_crashes`` holders in a row left that way is failed instead.
+        One that more than ``max_crashes`` holders in a row left that way is failed instead. Errors:
+        PayloadUnreadable, PayloadStoreUnavailable: it is PENDING again.
         """
         keys = self._store.tasks.keys(session_id, task_id)
         update = StateUpdate(
@@ -376,10 +384,21 @@ class TaskTransitions:
         journal: tuple[dict[str, Any], int] = ({}, 0)
         try:
             if recorded:
-                journal = await Journals(self._scripts).read(keys)
+                journal = await Journals(self._store.base).read(keys, whole=True)
             started = self._read_started(
                 session_id, task_id, held, flat, journal, steered=bool(steered)
             )
+            if type(started.input) is Sealed:
+                payloads, of = self._store.base.payloads, f"task {task_id!r}"
+                task_input = await payloads.fetch(started.input, of=of, field="input")
+                started = replace(started, input=task_input)
+        except (PayloadUnreadable, PayloadStoreUnavailable):
+            # Another worker may have the key, or the store.
+            await self._give_back(session_id, task_id, held)
+            raise
+        except PayloadLost as lost:
+            await self._give_up(session_id, task_id, held, f"PayloadLost: {lost}")
+            return NotStarted(str(lost))
         except (ValueError, TypeError, KeyError) as error:
             # Nobody could run it: saying so is better than trying for ever.
             reason = f"the task cannot be read: {type(error).__name__}"
@@ -401,8 +420,10 @@ class TaskTransitions:
         Errors: LeaseLost if the task was taken over: the result is then dropped; JournalRewound for
         a result that depends on entries which the server has lost.
         """
+        payloads = self._store.base.payloads
+        error = payloads.bounded(error)
         content = {"status": status.value} | ({"error": error} if error else {})
-        fields = move_fields(status, result=result, error=error) | started.meter.fields()
+        fields = move_fields(status, payloads, result=result, error=error) | started.meter.fields()
         await self._move(
             started.state,
             status,
@@ -447,7 +468,7 @@ class TaskTransitions:
         Errors: InvalidTransition if it is terminal.
         """
         content = {"status": TaskStatus.CANCELLED.value, "reason": reason}
-        fields = move_fields(TaskStatus.CANCELLED, error=reason)
+        fields = move_fields(TaskStatus.CANCELLED, self._store.base.payloads, error=reason)
         try:
             await self._move(
                 state,
@@ -561,19 +582,24 @@ class TaskTransitions:
         record = stored(flat)
         if record is None:
             raise KeyError(task_id)
-        job = codec.decode(record.fields["job"])
+        payloads, of = self._store.base.payloads, f"task {task_id!r}"
+        job = payloads.as_object(record.fields["job"])
+        for name in ("document", "progress"):
+            payloads.need_all(record.fields.get(name), of=of, field=name)
         found = TaskStatusView.of(session_id, task_id, record.fields)
         journal, known = written
         return StartedRun(
             held=held,
             state=self._store.tasks.read(session_id, task_id, record),
             handler=job["handler"],
-            input=read_input(record.fields, job),
+            input=payloads.need(
+                read_input(payloads, record.fields, job, of=of), of=of, field="input"
+            ),
             attempts=found.attempts,
             inbox=record.fields.get("inbox", b"").decode() or None,
             journal=journal,
             secret=job["secret"],
-            replay=Replay(held, journal, known=known),
+            replay=Replay(held, journal, known=known, write=payloads.lane),
             order=CallOrder(journal),
             steered=steered,
             # Counted up by `start_task` when it takes over, and set back by a clean end of a run.
@@ -609,21 +635,15 @@ class TaskTransitions:
         self, session_id: str, task_id: str, held: HeldLease, reason: str, *, crashes: int = 0
     ) -> None:
         log.error("task %s is failed: %s", task_id, reason)
-        state = TaskState(
-            task_id=task_id,
-            session_id=session_id,
-            status=TaskStatus.RUNNING,
-            task_type=TaskType.BACKGROUND,
-            priority=0,
-            context_snapshot=TaskContextSnapshot(session_id=session_id, task_id=task_id),
-        )
+        state = _named(session_id, task_id)
         found = await self._store.tasks.look(session_id, task_id)
         parent = None if found is None else found.parent
         if parent is not None:
             # It may wait for this task's end.
             await self.inspect_soon(session_id, parent)
         content = {"status": TaskStatus.FAILED.value, "error": reason}
-        fields = move_fields(TaskStatus.FAILED, error=reason) | {"crashes": str(crashes).encode()}
+        fields = move_fields(TaskStatus.FAILED, self._store.base.payloads, error=reason)
+        fields |= {"crashes": b"%d" % crashes}
         with suppress(LeaseLost, InvalidTransition):
             await self._move(
                 state,
@@ -635,6 +655,20 @@ class TaskTransitions:
                 release=True,
                 parent=parent,
                 ended=_end(TaskStatus.FAILED, None, reason),
+            )
+
+    async def _give_back(self, session_id: str, task_id: str, held: HeldLease) -> None:
+        """Make a task PENDING that this process has started and cannot run."""
+        content = {"status": TaskStatus.PENDING.value, "reason": "its payloads cannot be read"}
+        with suppress(LeaseLost, InvalidTransition):
+            await self._move(
+                _named(session_id, task_id),
+                TaskStatus.PENDING,
+                move_fields(TaskStatus.PENDING),
+                content,
+                mark=held.fence.mark,
+                run=Replay(held),
+                release=True,
             )
 
     async def _move(
@@ -666,10 +700,13 @@ class TaskTransitions:
             ttl_ms=self._store.tasks.ttl_ms(status.value),
             announcement=announcement(self._store, update, run=run.epoch if run else None),
             parent=self._store.tasks.keys(state.session_id, parent) if parent else None,
-            ended=codec.encode(ended) if of_child else b"",
+            ended=self._ended(ended) if of_child and ended is not None else b"",
         )
         raise_refused(reply, state, run=run, wanted=status.value)
         self.note_move(state, status, version=reply.facts[0], write=write, inspect=inspect)
+
+    def _ended(self, ended: Mapping[str, Any]) -> bytes:
+        return self._store.base.payloads.document(ended, "result", "error")
 
     def _note_attributes(self, started: StartedRun, *, version: int, write: str) -> None:
         new = indexed_new(
@@ -697,6 +734,18 @@ class TaskTransitions:
 def _end(status: TaskStatus, result: Any, error: str | None) -> dict[str, Any]:
     """Write a task's end as its parent's journal keeps it."""
     return {"status": status.value, "result": result, "error": error}
+
+
+def _named(session_id: str, task_id: str) -> TaskState:
+    """Return a running task of which nothing is known but its name."""
+    return TaskState(
+        task_id=task_id,
+        session_id=session_id,
+        status=TaskStatus.RUNNING,
+        task_type=TaskType.BACKGROUND,
+        priority=0,
+        context_snapshot=TaskContextSnapshot(session_id=session_id, task_id=task_id),
+    )
 
 
 def _crashes(flat: list[Any]) -> int:

@@ -109,7 +109,7 @@ class InTurn:
                 earlier_ms=seniority_ms(self.priority),
                 life_ms=line_life_ms(self.store, self.delay_ms),
                 ended_ms=self.store.tasks.ttl_ms(TaskStatus.CANCELLED.value),
-                cancelled=_cancelled(task_id) if self.policy is OnBusy.REPLACE else {},
+                cancelled=_cancelled(self.store, task_id) if self.policy is OnBusy.REPLACE else {},
             )
             if reply.word is not ReplyCode.AGAIN:
                 break
@@ -241,5 +241,5 @@ def _replaced(by: str) -> str:
     return f"replaced by task {by!r}"
 
 
-def _cancelled(by: str) -> Mapping[str, bytes]:
-    return move_fields(TaskStatus.CANCELLED, error=_replaced(by))
+def _cancelled(store: RedisStateStore, by: str) -> Mapping[str, bytes]:
+    return move_fields(TaskStatus.CANCELLED, store.base.payloads, error=_replaced(by))

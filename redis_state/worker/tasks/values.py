@@ -20,7 +20,6 @@ from redis_state.errors import BackendError, CorruptState, CursorGap, LimitReach
 from redis_state.models import StateUpdate, UpdateType
 from redis_state.scripts import ReplyCode, TaskKeys, raw
 from redis_state.serialization import codec
-from redis_state.serialization.rows import unpack
 from redis_state.store import RedisStateStore
 from redis_state.worker.tasks.moves import announcement
 from redis_state.worker.tasks.payloads import check_name, read_payload, write_payload
@@ -84,7 +83,7 @@ class Values:
                 announcement(self._store, update, run=started.held.epoch),
                 mark=started.replay.mark,
                 entry=entry,
-                value=data,
+                value=self._store.base.payloads.seal(data),
                 most=MAX_VALUES,
                 lane=lane.state(),
             )
@@ -102,7 +101,7 @@ class Values:
         entry = raw(_VALUE + check_name("key", key))
         journal = self._keys(session_id, task_id).journal
         found: bytes | None = await self._store.transport.commands.hget(journal, entry)
-        return None if found is None else _read(journal, key, found)
+        return None if found is None else _read(self._store, journal, key, found)
 
     async def list(self, session_id: str, task_id: str) -> list[PublishedValue]:
         """List the values of a task by key. Errors: CorruptState."""
@@ -110,7 +109,12 @@ class Values:
         flat: list[bytes] = (await self._scripts.list_values(keys)).facts[0]
         named = zip(flat[::2], flat[1::2], strict=True)
         found = [
-            _read(keys.journal, entry.decode("utf-8", "surrogatepass")[len(_VALUE) :], value)
+            _read(
+                self._store,
+                keys.journal,
+                entry.decode("utf-8", "surrogatepass")[len(_VALUE) :],
+                value,
+            )
             for entry, value in named
         ]
         return sorted(found, key=lambda value: value.key)
@@ -134,7 +138,11 @@ class Values:
             found = await until_found(
                 self._store, session_id, task_id, find, told_by=told_by, wait_s=wait_s
             )
-        return default if found is None else read_payload(key, found.value, expected)
+        if found is None:
+            return default
+        of, field = f"task {task_id!r}", f"value {key!r}"
+        self._store.base.payloads.need(found.value, of=of, field=field)
+        return read_payload(key, found.value, expected)
 
     def _keys(self, session_id: str, task_id: str) -> TaskKeys:
         return self._store.tasks.keys(session_id, task_id)
@@ -191,9 +199,9 @@ def _has(content: Any, parts: Mapping[str, Any]) -> bool:
     return isinstance(content, dict) and parts.items() <= cast("dict[str, Any]", content).items()
 
 
-def _read(journal: str, key: str, row: bytes) -> PublishedValue:
+def _read(store: RedisStateStore, journal: str, key: str, row: bytes) -> PublishedValue:
     try:
-        at_ms, epoch, value = unpack(row, 3)
+        at_ms, epoch, value = store.base.payloads.unpack(row, 3)
     except ValueError as error:
         raise CorruptState(journal, "a value cannot be read") from error
     return PublishedValue(key, int(at_ms), int(epoch), value)

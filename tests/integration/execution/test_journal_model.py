@@ -15,7 +15,9 @@ from redis_state import Settings
 from redis_state.errors import LeaseLost
 from redis_state.primitives.blob import CHUNK_BYTES
 from redis_state.primitives.lease import HeldLease, new_owner
+from redis_state.primitives.record import Records
 from redis_state.scripts import ReplyCode, Scripts, TaskKeys
+from redis_state.stores.base import Base
 from redis_state.transport.keys import Keys
 from redis_state.worker.tasks.journal import Journals, steps_of
 from redis_state.worker.tasks.replay import Replay
@@ -116,7 +118,7 @@ class Run:
         self.happened.append("found" if was_there else "large" if note.chunks else "small")
 
     async def write(self, entry: str, result: str, run: Replay) -> tuple[Any, Any]:
-        journals = Journals(self.scripts)
+        journals = Journals(_base(self.scripts))
         return await journals.note(self.keys, entry, result, run=run, inline_bytes=INLINE)
 
     async def stale(self) -> None:
@@ -133,7 +135,7 @@ class Run:
             self.happened.append("again")
 
     async def compare(self) -> None:
-        journals = Journals(self.scripts)
+        journals = Journals(_base(self.scripts))
         journal, _ = await journals.read(self.keys)
         steps = steps_of(journal)
         found = {
@@ -174,3 +176,8 @@ def test_the_journal_keeps_what_a_plain_model_keeps_whatever_crashes(settings: S
         lambda scripts, steps: _play(scripts, keys, steps),
         wanted={"crash", "found", "large", "small", "stale", "again"},
     )
+
+
+def _base(scripts: Scripts) -> Base:
+    settings = scripts.transport.settings
+    return Base(settings, Keys(settings.namespace), scripts, Records(scripts))

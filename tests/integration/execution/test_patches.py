@@ -29,7 +29,7 @@ async def runs(store: RedisStateStore, *handlers: Handler) -> TaskState:
 
 
 async def answers(store: RedisStateStore) -> dict[str, Any]:
-    journal, _ = await Journals(store.base.scripts).read(store.tasks.keys(SESSION, TASK))
+    journal, _ = await Journals(store.base).read(store.tasks.keys(SESSION, TASK))
     return {name: note for name, note in journal.items() if name.startswith("patch:")}
 
 

@@ -318,7 +318,7 @@ async def test_a_damaged_result_is_told_and_the_work_is_not_done_again(
 async def test_a_crash_between_chunks_and_note_leaves_nothing_for_long(
     store: RedisStateStore,
 ) -> None:
-    journals = Journals(store.base.scripts)
+    journals = Journals(store.base)
     keys = store.tasks.keys(SESSION, TASK)
     await make(store)
     crashed = await take(store)

@@ -13,8 +13,8 @@ from typing import Any
 from uuid import uuid4
 
 from redis_state.worker import AgentWorker, RetryPolicy, TaskContext, retried
+from tests.chaos.support.notes import note
 from tests.chaos.support.soak import SOAK_LEASE_S, SOAK_STEPS, soak_settings
-from tests.processes.workers.chaos_worker import note
 
 _STEP_S = 0.05
 _AGAIN = RetryPolicy(
