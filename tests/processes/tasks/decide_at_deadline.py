@@ -74,7 +74,7 @@ class Decider:
             "pause:x#1",
             key,
             {"approved": self._role == "approve", "value": None},
-            recorded={"name": "x"},
+            recorded={"name": "x", "asks": None},
             actor=self._role,
             claim=new_claim(),
         )
