@@ -25,16 +25,16 @@ from redis_state.scripts import Reply, ReplyCode
 from redis_state.serialization import codec
 from redis_state.store import RedisStateStore
 from redis_state.transport.keys import is_pause_id
-from redis_state.worker.tasks.ballots import (
+from redis_state.worker.tasks.moves import announcement
+from redis_state.worker.tasks.transitions import SKEW_MS
+from redis_state.worker.tasks.waitpoints.ballots import (
     MAX_DECIDERS,
     name_of_actor,
     raise_unless_voted,
     rules_of,
 )
-from redis_state.worker.tasks.moves import announcement
-from redis_state.worker.tasks.pause_model import name_of, notice
-from redis_state.worker.tasks.pause_tokens import find_pause, token_key
-from redis_state.worker.tasks.transitions import SKEW_MS
+from redis_state.worker.tasks.waitpoints.pause_model import name_of, notice
+from redis_state.worker.tasks.waitpoints.pause_tokens import find_pause, token_key
 
 _KIND = "pause"
 _LOOK_SOON_MS = 2_000

@@ -9,7 +9,7 @@ from typing import Any
 
 from redis_state.errors import CorruptState
 from redis_state.store import RedisStateStore
-from redis_state.worker.tasks.journal import Journals, StepNote, steps_of
+from redis_state.worker.tasks.recorded.journal import Journals, StepNote, steps_of
 
 
 @dataclass(frozen=True, slots=True)

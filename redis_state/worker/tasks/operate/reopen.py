@@ -39,9 +39,9 @@ from redis_state.stores.sessions.tasks import move_fields
 from redis_state.worker.queue.job import Job
 from redis_state.worker.queue.queue import Queue
 from redis_state.worker.tasks.children import ChildTasks
-from redis_state.worker.tasks.compensation import is_undone
-from redis_state.worker.tasks.journal import Journals, joined_child, steps_of
+from redis_state.worker.tasks.execution.compensation import is_undone
 from redis_state.worker.tasks.moves import announcement, status_update
+from redis_state.worker.tasks.recorded.journal import Journals, joined_child, steps_of
 from redis_state.worker.tasks.transitions import TaskTransitions
 
 _REOPENED = (TaskStatus.FAILED, TaskStatus.CANCELLED)

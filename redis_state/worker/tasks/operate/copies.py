@@ -26,13 +26,19 @@ from redis_state.store import RedisStateStore
 from redis_state.stores.sessions.task_status import IN_TURN
 from redis_state.stores.task_index import attributes_of
 from redis_state.worker.queue.limits import flow_key
-from redis_state.worker.tasks.inputs import read_input
-from redis_state.worker.tasks.journal import Journals, StepNote, joined_child, part_name, steps_of
-from redis_state.worker.tasks.links import write_link
+from redis_state.worker.tasks.execution.patches import PATCH, VERSION
 from redis_state.worker.tasks.moves import new_fields, status_update
-from redis_state.worker.tasks.patches import PATCH, VERSION
+from redis_state.worker.tasks.recorded.inputs import read_input
+from redis_state.worker.tasks.recorded.journal import (
+    Journals,
+    StepNote,
+    joined_child,
+    part_name,
+    steps_of,
+)
 from redis_state.worker.tasks.transitions import TaskTransitions
 from redis_state.worker.tasks.turns import InTurn
+from redis_state.worker.tasks.views.links import write_link
 
 _KINDS = ("step:", "pause:", "child:")
 

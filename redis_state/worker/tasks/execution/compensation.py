@@ -39,10 +39,10 @@ from redis_state.serialization import codec
 from redis_state.serialization.payloads import Payloads
 from redis_state.store import RedisStateStore
 from redis_state.worker.tasks.children import ON_CANCEL
-from redis_state.worker.tasks.inbox import UNDOING, Inbox, TaskCancelled
-from redis_state.worker.tasks.journal import Journals
-from redis_state.worker.tasks.rehearsal import IDLE_S, Rehearsal, kind_of_error
-from redis_state.worker.tasks.steps import Steps
+from redis_state.worker.tasks.execution.inbox import UNDOING, Inbox, TaskCancelled
+from redis_state.worker.tasks.execution.steps import Steps
+from redis_state.worker.tasks.recorded.journal import Journals
+from redis_state.worker.tasks.recorded.rehearsal import IDLE_S, Rehearsal, kind_of_error
 from redis_state.worker.tasks.transitions import StartedRun
 
 log: logging.Logger = logging.getLogger(__name__)

@@ -33,9 +33,9 @@ from redis_state.stores.task_index import (
     stamp_of,
 )
 from redis_state.transport.keys import WATCH_SHARDS, TaskIndexKeys
-from redis_state.worker.tasks.cursors import read_cursor, write_cursor
-from redis_state.worker.tasks.links import TaskLink, link_of
 from redis_state.worker.tasks.moves import watch_entry
+from redis_state.worker.tasks.views.cursors import read_cursor, write_cursor
+from redis_state.worker.tasks.views.links import TaskLink, link_of
 
 LARGEST_PAGE = 1000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -29,8 +29,8 @@ from redis_state.models import SteeringEvent, SteeringEventType
 from redis_state.primitives.signal import Row
 from redis_state.store import RedisStateStore
 from redis_state.transport.keys import entry_id
-from redis_state.worker.tasks.journal import Journals
-from redis_state.worker.tasks.replay import Lane, Replay, SteeringRow
+from redis_state.worker.tasks.recorded.journal import Journals
+from redis_state.worker.tasks.recorded.replay import Lane, Replay, SteeringRow
 
 log: logging.Logger = logging.getLogger(__name__)
 

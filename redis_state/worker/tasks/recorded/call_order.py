@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from redis_state.worker.tasks.journal import StepNote
+from redis_state.worker.tasks.recorded.journal import StepNote
 
 # What has an order. Attributes, updates and messages may be added anywhere.
 CALLS = ("step:", "pause:", "child:")

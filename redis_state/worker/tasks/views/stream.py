@@ -20,10 +20,10 @@ from redis_state.stores.sessions.task_status import TaskStatusView
 from redis_state.stores.task_index import attributes_of
 from redis_state.transport.keys import WATCH_SHARDS
 from redis_state.worker.tasks.children import recorded_end, result_of
-from redis_state.worker.tasks.links import TaskLink, link_of
+from redis_state.worker.tasks.execution.patches import VERSION
+from redis_state.worker.tasks.execution.running import RunningStep, read_running
 from redis_state.worker.tasks.moves import watch_entry
-from redis_state.worker.tasks.patches import VERSION
-from redis_state.worker.tasks.running import RunningStep, read_running
+from redis_state.worker.tasks.views.links import TaskLink, link_of
 
 Updates = AsyncGenerator[Entry[StateUpdate], None]
 

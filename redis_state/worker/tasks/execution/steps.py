@@ -27,20 +27,20 @@ from redis_state.models import UpdateType
 from redis_state.serialization import codec
 from redis_state.store import RedisStateStore
 from redis_state.worker.observe import tracing as telemetry
-from redis_state.worker.tasks.call_order import CALLS
-from redis_state.worker.tasks.emitter import Emitter
-from redis_state.worker.tasks.inbox import Inbox
-from redis_state.worker.tasks.journal import (
+from redis_state.worker.tasks.execution.emitter import Emitter
+from redis_state.worker.tasks.execution.inbox import Inbox
+from redis_state.worker.tasks.execution.patches import Patches
+from redis_state.worker.tasks.execution.retries import Retried, RetryPolicy, try_by
+from redis_state.worker.tasks.execution.running import RunningSteps, Shown, write_running
+from redis_state.worker.tasks.recorded.call_order import CALLS
+from redis_state.worker.tasks.recorded.journal import (
     INLINE_BYTES,
     Journals,
     StepNote,
     unvisited,
     without_result,
 )
-from redis_state.worker.tasks.patches import Patches
-from redis_state.worker.tasks.replay import Lane
-from redis_state.worker.tasks.retries import Retried, RetryPolicy, try_by
-from redis_state.worker.tasks.running import RunningSteps, Shown, write_running
+from redis_state.worker.tasks.recorded.replay import Lane
 from redis_state.worker.tasks.transitions import StartedRun
 
 log: logging.Logger = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ from typing import TypeAlias
 from redis_state.errors import BackendError, CallerError, LostRace
 from redis_state.models import TaskStatus
 from redis_state.store import RedisStateStore
-from redis_state.worker.tasks.finding import TaskFilter, TaskSummary, find_tasks
+from redis_state.worker.tasks.views.finding import TaskFilter, TaskSummary, find_tasks
 
 _PAGE = 100
 

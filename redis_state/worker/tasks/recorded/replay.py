@@ -28,7 +28,7 @@ from redis_state.errors import InvalidTransition, JournalRewound, LeaseLost
 from redis_state.primitives.lease import HeldLease
 from redis_state.scripts import LaneState, Reply, ReplyCode, raw
 from redis_state.serialization import codec
-from redis_state.worker.tasks.rehearsal import Rehearsal
+from redis_state.worker.tasks.recorded.rehearsal import Rehearsal
 
 log: logging.Logger = logging.getLogger(__name__)
 

@@ -3,7 +3,7 @@
 A message stands in the mailbox of its task, which is part of the task's journal. So a later task of
 the id does not get it, and it lives as long as the task. A *box* is a kind and a name. Messages of
 a box are taken in the order in which they were sent, each once, by
-`redis_state.worker.tasks.mailbox`.
+`redis_state.worker.tasks.messaging.mailbox`.
 
     send     the message, and the move of a task that waits for one of its box, are one step
     take     the message and its record in the journal are one step, under the run's lease
@@ -41,10 +41,10 @@ from redis_state.stores.sessions.tasks import move_fields
 from redis_state.transport.keys import live_channel
 from redis_state.worker.queue.job import Job
 from redis_state.worker.queue.queue import Queue
+from redis_state.worker.tasks.messaging.payloads import check_name, read_payload
+from redis_state.worker.tasks.messaging.values import until_found
 from redis_state.worker.tasks.moves import announcement, status_update
-from redis_state.worker.tasks.payloads import check_name, read_payload
 from redis_state.worker.tasks.transitions import TaskTransitions
-from redis_state.worker.tasks.values import until_found
 
 log: logging.Logger = logging.getLogger(__name__)
 

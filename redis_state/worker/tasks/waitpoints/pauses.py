@@ -28,12 +28,14 @@ from redis_state.stores.sessions.tasks import move_fields
 from redis_state.transport.clock import ms_of
 from redis_state.transport.commands import Commands
 from redis_state.transport.keys import pause_id_of
-from redis_state.worker.tasks.ballots import raise_unless_voted, vote_of
-from redis_state.worker.tasks.deciders import open_watched
-from redis_state.worker.tasks.forms import check_value, form_value
-from redis_state.worker.tasks.journal import state_of
 from redis_state.worker.tasks.moves import announcement, raise_refused, status_update
-from redis_state.worker.tasks.pause_model import (
+from redis_state.worker.tasks.recorded.journal import state_of
+from redis_state.worker.tasks.recorded.replay import Lane
+from redis_state.worker.tasks.transitions import StartedRun, TaskTransitions
+from redis_state.worker.tasks.waitpoints.ballots import raise_unless_voted, vote_of
+from redis_state.worker.tasks.waitpoints.deciders import open_watched
+from redis_state.worker.tasks.waitpoints.forms import check_value, form_value
+from redis_state.worker.tasks.waitpoints.pause_model import (
     BY_TIMEOUT,
     PauseRequest,
     asks,
@@ -47,9 +49,7 @@ from redis_state.worker.tasks.pause_model import (
     place_of,
     policy_of,
 )
-from redis_state.worker.tasks.pause_tokens import FoundPause, find_pause, token_key
-from redis_state.worker.tasks.replay import Lane
-from redis_state.worker.tasks.transitions import StartedRun, TaskTransitions
+from redis_state.worker.tasks.waitpoints.pause_tokens import FoundPause, find_pause, token_key
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ from redis_state.models import StateUpdate, UpdateType
 from redis_state.scripts import LaneState, TaskKeys
 from redis_state.serialization import codec
 from redis_state.store import RedisStateStore
-from redis_state.worker.tasks.inbox import Inbox
+from redis_state.worker.tasks.execution.inbox import Inbox
 from redis_state.worker.tasks.moves import announcement
 from redis_state.worker.tasks.transitions import StartedRun
 

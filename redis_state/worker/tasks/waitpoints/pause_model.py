@@ -24,15 +24,15 @@ from redis_state.serialization.rows import as_object
 from redis_state.settings import Settings
 from redis_state.stores.base import ms
 from redis_state.transport.keys import escape, pause_id_of
-from redis_state.worker.tasks.ballots import (
+from redis_state.worker.tasks.transitions import StartedRun
+from redis_state.worker.tasks.waitpoints.ballots import (
     Ballot,
     BallotOptions,
     Vote,
     vote_from,
     votes_of,
 )
-from redis_state.worker.tasks.forms import PauseForm, form_value
-from redis_state.worker.tasks.transitions import StartedRun
+from redis_state.worker.tasks.waitpoints.forms import PauseForm, form_value
 
 OnTimeout = Literal["fail", "reject", "resume"]
 

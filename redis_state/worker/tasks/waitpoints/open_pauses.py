@@ -19,9 +19,14 @@ from redis_state.store import RedisStateStore
 from redis_state.transport.clock import ms_of
 from redis_state.transport.commands import Commands
 from redis_state.transport.keys import pause_id_of
-from redis_state.worker.tasks.ballots import Decider, Escalation, deciders_of, escalations_of
-from redis_state.worker.tasks.pause_model import token_of
-from redis_state.worker.tasks.pause_tokens import find_pause
+from redis_state.worker.tasks.waitpoints.ballots import (
+    Decider,
+    Escalation,
+    deciders_of,
+    escalations_of,
+)
+from redis_state.worker.tasks.waitpoints.pause_model import token_of
+from redis_state.worker.tasks.waitpoints.pause_tokens import find_pause
 
 Fields: TypeAlias = dict[str, Any]
 

@@ -21,11 +21,11 @@ from redis_state.models import StateUpdate, UpdateType
 from redis_state.scripts import ReplyCode, TaskKeys, raw
 from redis_state.serialization import codec
 from redis_state.store import RedisStateStore
+from redis_state.worker.tasks.messaging.payloads import check_name, read_payload, write_payload
 from redis_state.worker.tasks.moves import announcement
-from redis_state.worker.tasks.payloads import check_name, read_payload, write_payload
-from redis_state.worker.tasks.replay import Lane
-from redis_state.worker.tasks.stream import Updates, put_back
+from redis_state.worker.tasks.recorded.replay import Lane
 from redis_state.worker.tasks.transitions import StartedRun
+from redis_state.worker.tasks.views.stream import Updates, put_back
 
 R = TypeVar("R")
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from redis_state.errors import HandlerChanged
 from redis_state.serialization import codec
-from redis_state.worker.tasks.inbox import Inbox
+from redis_state.worker.tasks.execution.inbox import Inbox
 from redis_state.worker.tasks.transitions import StartedRun
 
 PATCH = "patch:"

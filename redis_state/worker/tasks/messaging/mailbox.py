@@ -33,12 +33,12 @@ from redis_state.store import RedisStateStore
 from redis_state.stores.base import ms
 from redis_state.stores.sessions.tasks import move_fields
 from redis_state.transport.subscriber import Subscription
-from redis_state.worker.tasks.inbox import Inbox
-from redis_state.worker.tasks.journal import state_of
-from redis_state.worker.tasks.messages import mail_channel, reply_entry
+from redis_state.worker.tasks.execution.inbox import Inbox
+from redis_state.worker.tasks.messaging.messages import mail_channel, reply_entry
+from redis_state.worker.tasks.messaging.payloads import write_payload
 from redis_state.worker.tasks.moves import announcement, raise_refused, status_update
-from redis_state.worker.tasks.payloads import write_payload
-from redis_state.worker.tasks.replay import Lane
+from redis_state.worker.tasks.recorded.journal import state_of
+from redis_state.worker.tasks.recorded.replay import Lane
 from redis_state.worker.tasks.transitions import StartedRun, TaskTransitions
 
 log: logging.Logger = logging.getLogger(__name__)
