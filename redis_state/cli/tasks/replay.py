@@ -15,7 +15,7 @@ import typer
 from redis_state.cli.commands import AsJson, Url, app
 from redis_state.cli.exit_codes import ExitCode, or_exit, run
 from redis_state.cli.output import harmless, print_json, print_line, print_table
-from redis_state.cli.tasks import SessionId, TaskId, client_of
+from redis_state.cli.tasks.reading import SessionId, TaskId, client_of
 from redis_state.errors import (
     CallerError,
     CorruptState,

@@ -19,7 +19,7 @@ from redis_state.cli.output import (
     print_line,
     task_document,
 )
-from redis_state.cli.tasks import SessionId, TaskId, client_of, found
+from redis_state.cli.tasks.reading import SessionId, TaskId, client_of, found
 from redis_state.errors import CallerError, Conflict, InvalidDecision, InvalidField, NotFound
 from redis_state.models import SteeringEventType, TaskState
 

@@ -9,9 +9,9 @@ import typer
 
 from redis_state.cli.commands import AsJson, Url, app
 from redis_state.cli.exit_codes import ExitCode, run
-from redis_state.cli.filters import Attribute, Before, Handler, Since, Statuses, filters
 from redis_state.cli.output import harmless, print_json, print_line, task_document
-from redis_state.cli.tasks import OfSession, client_of
+from redis_state.cli.tasks.filters import Attribute, Before, Handler, Since, Statuses, filters
+from redis_state.cli.tasks.reading import OfSession, client_of
 from redis_state.errors import CallerError
 from redis_state.models import TaskState, TaskStatus
 

@@ -26,7 +26,7 @@ from redis_state.agents import (
 from redis_state.agents.state.ids import is_session_id
 from redis_state.agents.storage.protection import is_sealed
 from redis_state.cli.exit_codes import ExitCode, or_exit, run
-from redis_state.cli.json_diff import differences
+from redis_state.cli.sessions.json_diff import differences
 from redis_state.errors import CallerError, CorruptState, SessionNotFound
 from redis_state.serialization import codec
 

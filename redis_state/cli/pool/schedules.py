@@ -13,7 +13,7 @@ from redis_state.cli.arguments import json_of
 from redis_state.cli.commands import AsJson, Url, app
 from redis_state.cli.exit_codes import run
 from redis_state.cli.output import age, harmless, print_json, print_line, print_table
-from redis_state.cli.tasks import client_of
+from redis_state.cli.tasks.reading import client_of
 from redis_state.errors import InvalidField, ScheduleUnknown
 
 if TYPE_CHECKING:

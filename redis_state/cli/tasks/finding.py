@@ -10,15 +10,6 @@ import typer
 from redis_state.cli.arguments import json_of
 from redis_state.cli.commands import AsJson, Url, app
 from redis_state.cli.exit_codes import run
-from redis_state.cli.filters import (
-    Attribute,
-    Before,
-    Handler,
-    Since,
-    Statuses,
-    filters,
-    read_attributes,
-)
 from redis_state.cli.output import (
     age,
     brief,
@@ -28,7 +19,16 @@ from redis_state.cli.output import (
     print_table,
     summary_document,
 )
-from redis_state.cli.tasks import OfSession, client_of
+from redis_state.cli.tasks.filters import (
+    Attribute,
+    Before,
+    Handler,
+    Since,
+    Statuses,
+    filters,
+    read_attributes,
+)
+from redis_state.cli.tasks.reading import OfSession, client_of
 from redis_state.errors import CallerError
 from redis_state.models import TaskStatus
 
