@@ -84,7 +84,7 @@ async def test_two_backfills_of_which_one_is_killed_submit_each_occurrence_once(
     assert Counter(task for task, _ in recorded(tmp_path, "fired")) == Counter(wanted)
     found = await trails(store)
     moves = {task: [told.status for told in trail] for task, trail in found.items()}
-    assert moves == dict.fromkeys(wanted, ["PENDING", "RUNNING", "COMPLETE"])
+    assert moves == {task: ["PENDING", "RUNNING", "COMPLETE"] for task in wanted}
 
 
 _KINDS: dict[str, dict[str, Any]] = {

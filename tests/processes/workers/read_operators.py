@@ -56,22 +56,25 @@ async def read(client: TaskClient, queue: str) -> dict[str, Any]:
     }
 
 
+def _model(still: Path) -> Any:
+    """Return what is to be read once all is still; None before."""
+    return json.loads(still.read_text(encoding="utf-8")) if still.exists() else None
+
+
 async def main(argument: dict[str, Any]) -> dict[str, Any]:
     """Read while tasks move; then wait for the model, and tell of the oldest's age."""
-    still = Path(argument["still"])
     options = {"namespace": argument["namespace"]}
     reads = most = 0
     async with (
         RedisStateStore.from_url(argument["url"], **options) as store,
         TaskClient(store, queue=argument["queue"]) as client,
     ):
-        while not still.exists():
+        while (model := _model(Path(argument["still"]))) is None:
             seen = await read(client, argument["queue"])
             assert all(many >= 0 for many in [*seen["queue"], *seen["counts"].values()]), seen
             reads, most = reads + 1, max(most, seen["found"])
             if reads == 1:
                 print("reads", flush=True)  # noqa: T201
-        model = json.loads(still.read_text(encoding="utf-8"))
         deadline = time.monotonic() + _DEADLINE_S
         while (seen := await read(client, argument["queue"])) != model:
             assert time.monotonic() < deadline, f"{seen} is not {model}"

@@ -1,4 +1,4 @@
-"""A caller that backfills a schedule or submits tasks for later, and may die before it queues one."""
+"""A caller that backfills a schedule or submits tasks for later, and may die on the way."""
 
 from __future__ import annotations
 
