@@ -74,6 +74,7 @@ class Calls:
 
     def __init__(self, trial: Trial, client: TaskClient, due: dict[str, Due]) -> None:
         self.triggered: set[str] = set()
+        self.over = asyncio.Event()
         self.edits = self.pauses = 0
         self._trial = trial
         self._client = client
@@ -95,13 +96,13 @@ class Calls:
             await self._client.schedules.save(_schedule("edited", self.edits + 1))
             self.edits += 1
 
-    async def pause(self, for_s: float) -> None:
+    async def pause(self, wait_s: float) -> None:
         """Pause a schedule, and resume it: the seconds between are left out."""
         due, schedules = self._due["paused"], self._client.schedules
         with self._trial.history.doing("pause"):
             await schedules.pause("paused")
         settled_ms = await self.settled_ms("paused")
-        await asyncio.sleep(for_s)
+        await self._wait(wait_s)
         before_ms = await clock_ms(self._client.store.base.scripts)
         with self._trial.history.doing("resume"):
             await schedules.resume("paused")
@@ -116,22 +117,26 @@ class Calls:
         assert found is not None
         return found.after_ms
 
-    async def call_for_ever(self, wait_s: float) -> None:
-        """Do all of it, one after the other."""
-        while True:
+    async def call_until_over(self, wait_s: float) -> None:
+        """Do all of it, one after the other. What has begun is ended: nothing is left paused."""
+        while not self.over.is_set():
             await self.trigger()
             await self.edit()
-            await asyncio.sleep(wait_s)
+            await self._wait(wait_s)
             await self.trigger()
             await self.pause(wait_s)
-            await asyncio.sleep(wait_s)
+            await self._wait(wait_s)
+
+    async def _wait(self, wait_s: float) -> None:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self.over.wait(), wait_s)
 
 
 async def test_schedules_fire_once_while_workers_are_killed(
     trial: Trial, store: RedisStateStore, settings: Settings, tmp_path: Path
 ) -> None:
     kills = trial.size.of(420, least=6)
-    lease_s = 1.0
+    lease_s, wait_s = (1.0, (0.2, 0.7)) if trial.size.full else (0.5, (0.1, 0.25))
     trial.parameters = {"kills": kills, "workers": _WORKERS, "lease_s": lease_s}
     chance = random.Random(11)
     async with (
@@ -143,18 +148,17 @@ async def test_schedules_fire_once_while_workers_are_killed(
         due = {name: Due(await _saved(client, name)) for name in _FIRING}
         await client.schedules.save(_schedule(_NOW))
         calls = Calls(trial, client, due)
-        calling = asyncio.create_task(calls.call_for_ever(1.0 if trial.size.full else 0.3))
-        for _ in range(kills):
-            await asyncio.sleep(chance.uniform(0.2, 0.7 if trial.size.full else 0.4))
-            name = chance.choice(crew.alive())
-            assert crew.processes[name].returncode is None
-            trial.faults += await crew.kill(name) == -signal.SIGKILL
-            await crew.start()
-        calling.cancel()
-        with suppress(asyncio.CancelledError):
+        calling = asyncio.create_task(calls.call_until_over(1.0 if trial.size.full else 0.15))
+        try:
+            for _ in range(kills):
+                await asyncio.sleep(chance.uniform(*wait_s))
+                name = chance.choice(crew.alive())
+                assert crew.processes[name].returncode is None
+                trial.faults += await crew.kill(name) == -signal.SIGKILL
+                await crew.start()
+        finally:
+            calls.over.set()
             await calling
-        # A call that was cancelled midway may have left its schedule paused.
-        await client.schedules.resume("paused")
         for name in _FIRING:
             await client.schedules.pause(name)
             due[name].until_ms = await calls.settled_ms(name)
@@ -183,6 +187,7 @@ async def _judge(
         trial.expect(not extra, f"not due: {sorted(extra)[:3]}")
         trial.duplicated += sum(times > 1 for times in made.values())
         trial.expect(set(made) <= set(fired), f"some of {name} did not run")
+        trial.expect(ids or name == "paused", f"{name} was never due")
         trial.figures[name] = len(made)
     made = await _made(client, _NOW)
     trial.lost += len(calls.triggered - set(made))
