@@ -41,10 +41,18 @@
 local lost = journal_fence(lease, mark, journal)
 if lost then return lost end
 local now = now_ms()
+local function list(expires, life_ms)
+  redis.call('ZREMRANGEBYSCORE', pauses, '-inf', string.format('%.0f', now))
+  -- By the last part of its key: a set of long names takes five times as much.
+  redis.call('ZADD', pauses, expires, string.match(token, '[^:]*$'))
+  if redis.call('PTTL', pauses) < life_ms then redis.call('PEXPIRE', pauses, life_ms) end
+end
 local noted, entries = unpack(redis.call('HMGET', journal, entry, 'entries'))
 if noted then
   local was = redis.call('HMGET', token, 'state', 'expires')
   local left_ms = was[1] == 'open' and tonumber(was[2]) - now or 0
+  -- Who read the list while the task was cancelled has taken it off.
+  if left_ms > 0 then list(was[2], left_ms) end
   return { 'OK', noted, math.max(left_ms, 0), tonumber(entries or 0) }
 end
 local found = redis.call('HMGET', task, 'status', 'order')
@@ -58,8 +66,5 @@ redis.call('PEXPIRE', token, token_ttl_ms + keep_ms)
 redis.call('HSET', journal, entry, note)
 entries = journal_count(journal, lane.entry, lane.state)
 redis.call('PEXPIRE', journal, ttl_ms)
-redis.call('ZREMRANGEBYSCORE', pauses, '-inf', string.format('%.0f', now))
--- By the last part of its key: a set of long names takes five times as much.
-redis.call('ZADD', pauses, expires, string.match(token, '[^:]*$'))
-if redis.call('PTTL', pauses) < token_ttl_ms then redis.call('PEXPIRE', pauses, token_ttl_ms) end
+list(expires, token_ttl_ms)
 return { 'OK', note, token_ttl_ms, entries }

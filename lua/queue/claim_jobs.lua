@@ -17,13 +17,14 @@
 --     keys; when a job was last kept for workers with its version; each job, its place, when it was claimed
 -- @include now_ms
 -- @include claim_end
+-- @include flow_is_set
 -- @include flow_next
 -- @include flow_due
 -- @include job_claim
 -- @once
 
 local now, set = now_ms(), redis.call('HMGET', keys.flow, 'paused', 'limit', 'parked')
-local reply = { 'OK', string.format('%.0f', now), redis.call('EXISTS', keys.flow), set[3] or '' }
+local reply = { 'OK', string.format('%.0f', now), flow_is_set(keys.flow) and 1 or 0, set[3] or '' }
 -- What was left by workers that died, and by tasks that are gone.
 local left = string.format('%.0f', now - life_ms)
 for _, task in ipairs(redis.call('ZRANGE', keys.claims, '-inf', left, 'BYSCORE', 'LIMIT', 0, 16)) do

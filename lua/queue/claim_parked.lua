@@ -12,18 +12,20 @@
 -- ARGV life_ms       int: how long a claim is remembered at least
 -- ARGV lanes..       handlers and versions that the worker has, as they are kept
 -- Returns
---   {'OK', now, parked, more, id, place, claimed, ...}  the server's time; when a job was last kept for others;
---     1 if more of these lanes are or may be there; each job, its place, when it was claimed
+--   {'OK', now, parked, more, id, place, claimed, ...}  the server's time; when a job was last kept for others, or
+--     claimed so; 1 if more of these lanes are or may be there; each job, its place, when it was claimed
 -- @include now_ms
 -- @include flow_may
 -- @include job_claim
+-- @include parked_note
 -- @once
 
 local now, set = now_ms(), redis.call('HMGET', keys.flow, 'paused', 'limit', 'parked', 'passed')
 local reply = { 'OK', string.format('%.0f', now), set[3] or '', 0 }
 if set[2] then limit = math.max(0, math.min(limit, set[2] - redis.call('ZCARD', keys.claims))) end
 if set[1] == '1' then limit = 0 end
-local passed, looked = set[4] or '', 0
+-- Each key that may not start costs time: the next call goes on behind the last one.
+local passed, looked, refused = set[4] or '', 0, 0
 local function take(lane, member)
   local id = string.match(member, '%z([^%z]+)$')
   local key = string.sub(lane, (string.find(lane, ';', 1, true)) + 1)
@@ -41,7 +43,11 @@ for _, lane in ipairs(lanes) do
   local first, last, got = '[' .. lane, '(' .. string.sub(lane, 1, -2) .. '<', false
   local from = string.sub(passed, 1, #lane) == lane and '(' .. passed .. '\1' or first
   local whole = from == first
-  while looked < 1000 do
+  while true do
+    if looked == 1000 or refused == 32 then
+      reply[4] = 1
+      break
+    end
     looked = looked + 1
     local member = redis.call('ZRANGEBYLEX', keys.keyed, from, last, 'LIMIT', 0, 1)[1]
     if member and limit == 0 then
@@ -52,7 +58,7 @@ for _, lane in ipairs(lanes) do
       if take(its, member) then
         limit, got = limit - 1, true
       else
-        reply[4] = 1
+        reply[4], refused = 1, refused + 1
       end
       passed = its
       from = '(' .. its .. '\1'
@@ -69,5 +75,6 @@ if passed ~= (set[4] or '') then
   redis.call('PEXPIRE', keys.flow, 34560000000)
 end
 if not reply[5] then return reply end
+reply[3] = parked_note(keys.flow, now)
 if redis.call('PTTL', keys.claims) < life_ms then redis.call('PEXPIRE', keys.claims, life_ms) end
 return keep_reply(reply)

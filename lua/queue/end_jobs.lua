@@ -18,6 +18,7 @@
 -- @include now_ms
 -- @include lives
 -- @include claim_end
+-- @include flow_is_set
 
 local now, ended = now_ms(), 0
 for i, payload in ipairs(payloads) do
@@ -37,5 +38,5 @@ for i, payload in ipairs(payloads) do
   end
 end
 -- What a limit held back may begin in any worker.
-if ended > 0 and redis.call('EXISTS', keys.flow) == 1 then redis.pcall('SPUBLISH', keys.channel, '') end
+if ended > 0 and flow_is_set(keys.flow) then redis.pcall('SPUBLISH', keys.channel, '') end
 return { 'OK', ended }

@@ -23,6 +23,7 @@
 -- @include lives
 -- @include claim_end
 -- @include job_unpark
+-- @include parked_note
 
 local task = string.match(id, '^(.*):%d+$') or id
 local key = redis.call('HGET', keys.owners, 'held:' .. task) or ''
@@ -42,9 +43,6 @@ if redis.call('HSETNX', keys.owners, id, owner) == 1 then
   for _, each in ipairs({ keys.owners, keys.keyed }) do lives(each, life_ms) end
   if redis.call('EXISTS', payload) == 1 then lives(payload, life_ms) end
 end
--- Another value each time, also when the clock or the history goes back.
-local last = tonumber(redis.call('HGET', keys.flow, 'parked') or 0)
-redis.call('HSET', keys.flow, 'parked', string.format('%.0f', math.max(now_ms(), last + 1)))
-redis.call('PEXPIRE', keys.flow, 34560000000)
+parked_note(keys.flow, now_ms())
 redis.pcall('SPUBLISH', keys.channel, '')
 return { 'OK', 1 }

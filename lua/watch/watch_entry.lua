@@ -1,10 +1,10 @@
 -- Record that a process must inspect a thing after a while. Of two times the later stands, or the one
--- given, or the one that was there.
+-- given, or the one that was there, or the sooner one.
 -- KEYS watch     zset: entry -> when, in ms
 -- KEYS clock     string: when the list was last written, in ms
 -- ARGV entry     what to look at
 -- ARGV delay_ms  int: from now
--- ARGV stands    later, given or first
+-- ARGV stands    later, given, first or sooner
 -- Returns
 --   {'OK', when}  in ms
 -- @include now_ms

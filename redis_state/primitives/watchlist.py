@@ -105,6 +105,12 @@ class WatchList:
             self._shard(entry), entry=entry, delay_ms=delay_ms, stands="first"
         )
 
+    async def bring_forward(self, entry: bytes, *, delay_ms: int) -> None:
+        """Put an entry, or make it due sooner; if it is due before, its time stands."""
+        await self._scripts.watch_entry(
+            self._shard(entry), entry=entry, delay_ms=delay_ms, stands="sooner"
+        )
+
     async def covering(
         self,
         entry: bytes,

@@ -18,6 +18,7 @@ import re
 import secrets
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta
 from importlib import import_module
 from pathlib import Path
@@ -54,7 +55,8 @@ class Elsewhere:
 
     def __init__(self, claims: ClaimStore, namespace: str) -> None:
         self._claims = claims
-        self._place = quote(namespace, safe="")
+        # A name of dots is no folder's.
+        self._place = quote(namespace, safe="").replace(".", "%2E")
 
     async def put(self, data: bytes) -> bytes:
         """Write an object; return what names it. Errors: PayloadStoreUnavailable."""
@@ -131,9 +133,11 @@ class FolderClaims:
     def _prune(self, before: date) -> int:
         count = 0
         for day in self._folder.glob("*/*"):
-            if day.is_dir() and _DAY.match(day.name) and date.fromisoformat(day.name) < before:
-                count += sum(1 for _ in day.iterdir())
-                shutil.rmtree(day)
+            if _DAY.match(day.name) and date.fromisoformat(day.name) < before:
+                # Another process may prune at the same time.
+                with suppress(FileNotFoundError):
+                    count += sum(1 for _ in day.iterdir())
+                shutil.rmtree(day, ignore_errors=True)
         return count
 
 

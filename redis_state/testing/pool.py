@@ -22,8 +22,8 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta
 from time import monotonic
@@ -107,7 +107,7 @@ class Pool:
                 url = server.url
             self.settings = _clock_settings(self._given.settings, url)
             # A wait between two attempts is one of the process, which no clock ends.
-            stack.enter_context(stamina.set_testing(True, attempts=1_000_000, cap=True))
+            stack.enter_context(_without_waits())
             self.store = await stack.enter_async_context(RedisStateStore(self.settings))
             self.client = await stack.enter_async_context(TaskClient(self.store))
             worker = self._worker()
@@ -256,6 +256,37 @@ async def open_pools(url: str) -> AsyncGenerator[OpenPool]:
         yield opened
     for pool in pools:
         assert not await leaked_keys(pool.settings), "keys without a lifetime"
+
+
+@contextmanager
+def _without_waits() -> Generator[None]:
+    """Let attempts follow each other at once, as long as any pool of this process is open."""
+    _UNWAITED.enter()
+    try:
+        yield
+    finally:
+        _UNWAITED.leave()
+
+
+class _Unwaited:
+    """Counts the open pools: the first and the last one change how the process waits."""
+
+    def __init__(self) -> None:
+        self._open = 0
+        self._testing = ExitStack()
+
+    def enter(self) -> None:
+        if self._open == 0:
+            self._testing.enter_context(stamina.set_testing(True, attempts=1_000_000, cap=True))
+        self._open += 1
+
+    def leave(self) -> None:
+        self._open -= 1
+        if self._open == 0:
+            self._testing.close()
+
+
+_UNWAITED = _Unwaited()
 
 
 def _clock_settings(given: Settings | None, url: str) -> ClockSettings:

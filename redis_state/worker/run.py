@@ -168,8 +168,10 @@ async def _check_readable(store: RedisStateStore, job: JobPayload) -> None:
     payloads = store.base.payloads
     if payloads.met_unreadable:
         key = store.base.keys.task(job.session_id, job.task_id)
-        found = await store.transport.commands.hmget(key, "job", "document", "progress")
-        for name, value in zip(("input", "context_snapshot", "progress"), found, strict=True):
+        fields = ("job", "item:1", "document", "progress")
+        found = await store.transport.commands.hmget(key, *fields)
+        names = ("input", "input", "context_snapshot", "progress")
+        for name, value in zip(names, found, strict=True):
             payloads.need_all(value, of=f"task {job.task_id!r}", field=name)
 
 

@@ -16,7 +16,7 @@ from redis_state.serialization import codec
 from redis_state.store import RedisStateStore
 from redis_state.worker.observe.registry import WorkerInfo, WorkerRegistry
 from redis_state.worker.queue.job import task_of
-from redis_state.worker.queue.parked import read_lane
+from redis_state.worker.queue.parked import lane_of, read_lane
 from redis_state.worker.queue.queue import DEFAULT_QUEUE, Queue
 from redis_state.worker.tasks.execution.patches import VERSION
 from redis_state.worker.tasks.views.finding import LARGEST_PAGE, TaskFilter, find_tasks
@@ -72,7 +72,7 @@ async def list_unserved(store: RedisStateStore, queue: Queue, *, limit: int) -> 
             *read_lane(lane),
             waiting,
             _tasks(members),
-            _serving(*read_lane(lane), workers, name),
+            _serving_lane(lane, workers, name),
         )
         for name, lanes in zip(names, found, strict=True)
         for lane, waiting, members in lanes
@@ -126,15 +126,27 @@ async def _versions(store: RedisStateStore, tasks: Sequence[tuple[str, str]]) ->
     return [None if version is None else codec.decode(version) for version in found]
 
 
-def _serving(
-    handler: str, version: str | None, workers: Sequence[WorkerInfo], queue: str | None = None
-) -> tuple[str, ...]:
+def _serving(handler: str, version: str | None, workers: Sequence[WorkerInfo]) -> tuple[str, ...]:
     return tuple(
         info.name
         for info in workers
         if not info.draining
-        and queue in (None, *info.queues)
         and (handler in info.handlers if version is None else version in _of(info, handler))
+    )
+
+
+def _serving_lane(lane: str, workers: Sequence[WorkerInfo], queue: str) -> tuple[str, ...]:
+    """List who serves a lane, by the lane itself: it may have only the digest of a long name."""
+    return tuple(
+        info.name
+        for info in workers
+        if not info.draining
+        and queue in info.queues
+        and any(
+            lane == lane_of(name, version)
+            for name in info.handlers
+            for version in (None, *_of(info, name))
+        )
     )
 
 

@@ -15,9 +15,12 @@ local function record_write(record, index, write, ttl_ms, fields, was)
   if index.key ~= '' then
     redis.call('ZADD', index.key, string.format('%.0f', now + ttl_ms * 1000), index.member)
     redis.call('ZREMRANGEBYSCORE', index.key, '-inf', string.format('(%.0f', now))
-    -- GT takes a key without a lifetime, as a new one is, for one that lives longest.
-    local longer = redis.call('PEXPIRE', index.key, ttl_ms, 'GT')
-    if longer == 0 and redis.call('PTTL', index.key) < 0 then redis.call('PEXPIRE', index.key, ttl_ms) end
+    -- GT takes a key without a lifetime, as a new one is, for one that lives longest. What is shorter may
+    -- have been the longest: then the index lives as long as the last of the others.
+    if redis.call('PEXPIRE', index.key, ttl_ms, 'GT') == 0 then
+      local last = redis.call('ZRANGE', index.key, -1, -1, 'WITHSCORES')[2]
+      redis.call('PEXPIRE', index.key, string.format('%.0f', math.max(ttl_ms, (last - now) / 1000)))
+    end
   end
   return version
 end

@@ -1,11 +1,12 @@
 -- Put an entry on a watch list and return when it is due. Of two times the later stands, or the one
--- `given`, or the one that was there `first`.
+-- `given`, or the one that was there `first`, or the one that is `sooner`.
 -- @include watch_clock
 -- @include watch_live
 local function watch_put(watch, clock, entry, when, stands, now)
   watch_clock(watch, clock, now)
   local was = tonumber(redis.call('ZSCORE', watch, entry) or 0)
   if stands == 'later' and was > when or stands == 'first' and was > 0 then return was end
+  if stands == 'sooner' and was > 0 and was < when then return was end
   redis.call('ZADD', watch, string.format('%.0f', when), entry)
   watch_live(watch)
   return when

@@ -41,7 +41,7 @@ class WatchScripts(ScriptRunner):
         *,
         entry: bytes,
         delay_ms: int,
-        stands: Literal["later", "given", "first"],
+        stands: Literal["later", "given", "first", "sooner"],
     ) -> PendingReply:
         """OK when."""
 

@@ -4,8 +4,10 @@ A worker that lacks a task's version parks its job: the claim ends, and the job 
 lane of its queue. The lane is named by handler and version. No claim of the queue finds the job. A
 parked job is not touched until a worker that serves the lane claims from it.
 
-Each claim of a queue says when a job was last parked there. So a worker looks into its lanes once
-at its start, and again after that time has changed.
+Each claim of a queue says when a job was last parked there, or claimed from a lane. So a worker
+looks into its lanes once at its start, and again after that has changed. A server whose history
+went back may say again what a worker has seen: so a worker whose queue has ever had a parked job
+looks now and then without a reason.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Sequence
+from time import monotonic
 
 from redis_state.transport.keys import escape, unescape
 from redis_state.worker.queue.job import RunAgain
@@ -21,6 +24,7 @@ from redis_state.worker.queue.queue import ClaimedJob, Queue
 # arq's own runner parks nothing: it tries again after so long, not all at the same moment.
 _AGAIN_S = (5.0, 15.0)
 _QUEUE_EVERY_S = 5.0
+_LOOK_ANYHOW_S = 20.0
 _PAGE = 128
 
 
@@ -54,6 +58,7 @@ class ParkedJobs:
         self._lanes = list(lanes)
         self._seen: dict[str, bytes] = {}
         self._more: set[str] = set()
+        self._look_at_s: dict[str, float] = {}
 
     def has_news(self, queue: str) -> bool:
         """Return whether a job was parked in a queue since the last look into its lanes."""
@@ -61,7 +66,9 @@ class ParkedJobs:
 
     def is_due(self, queue: str) -> bool:
         """Return whether there may be jobs in the lanes. Some may wait for limits of the queue."""
-        return queue in self._more or self.has_news(queue)
+        if queue in self._more or self.has_news(queue):
+            return True
+        return bool(self._seen.get(queue)) and monotonic() >= self._look_at_s[queue]
 
     async def claim(self, queue: str, *, limit: int) -> list[ClaimedJob]:
         """Claim jobs from the lanes. Errors: BackendUnavailable."""
@@ -69,6 +76,7 @@ class ParkedJobs:
         random.shuffle(self._lanes)
         claimed, parked, more = await self._queue.claim_parked(queue, self._lanes, limit=limit)
         self._seen[queue] = parked
+        self._look_at_s[queue] = monotonic() + _LOOK_ANYHOW_S * random.uniform(0.75, 1.25)
         (self._more.add if more else self._more.discard)(queue)
         return claimed
 

@@ -35,7 +35,7 @@ from redis_state.models import TaskStatus
 from redis_state.primitives.watchlist import Fate, WatchClaim, WatchList
 from redis_state.serialization import codec
 from redis_state.store import RedisStateStore
-from redis_state.stores.sessions.task_status import TaskStatusView
+from redis_state.stores.sessions.task_status import TaskStatusView, watch_entry
 from redis_state.transport.keys import WATCH_SHARDS
 from redis_state.worker.observe.stats import WorkerStats
 from redis_state.worker.queue.job import Job
@@ -191,8 +191,21 @@ class Sweeper:
         return listed
 
     async def _release(self, tasks: Sequence[tuple[str, str]], report: SweepReport) -> None:
-        """Queue what was claimed and not started. What fails here is found by the watch list."""
+        """Queue what was claimed and not started. What fails here is found by the watch list.
+
+        What runs is inspected when its lease runs out. Its start has sent that, but the worker may
+        have died before it did.
+        """
         found = await asyncio.gather(*(self._store.tasks.look(*task) for task in tasks))
+        running = (
+            self._watch.bring_forward(
+                watch_entry(task.session_id, task.task_id),
+                delay_ms=min(task.left_ms + 1, LOOK_LATEST_MS),
+            )
+            for task in found
+            if task is not None and task.ours and task.status is TaskStatus.RUNNING
+        )
+        await asyncio.gather(*running)
         waiting = [
             Job.of(task)
             for task in found

@@ -236,7 +236,8 @@ def _item_id(value: Any) -> str:
 
 
 def _item(store: RedisStateStore, name: str, value: Any) -> bytes:
-    written = store.base.payloads.write(value, field=name)
+    written = codec.encode(value)
     if len(written) > MOST_ITEM_BYTES:
         raise InvalidField(name, f"has {len(written)} bytes, {MOST_ITEM_BYTES} are allowed")
-    return written
+    store.base.payloads.check_size(name, len(written))
+    return store.base.payloads.seal(written)

@@ -255,6 +255,23 @@ async def test_claims_of_tasks_that_run_or_have_ended_are_left_alone(
     assert await queued(store) == []
 
 
+async def test_a_task_whose_worker_died_as_it_started_is_inspected_when_its_lease_runs_out(
+    store: RedisStateStore,
+) -> None:
+    task = await submitted(store)
+    await queued_as(store, task)
+    await claimed(store, task)
+    await started(store, task, lease_ms=3_000)
+    # As if the worker had died before it could say so; and the task had waited for long before.
+    entry = watch_entry(SESSION, task)
+    await WatchList(store.base.scripts, store.base.keys).put(entry, delay_ms=60_000, sooner=True)
+    await clock_passes(store.base.scripts, await clock_ms(store.base.scripts) + 200)
+    assert await sweeper_of(store).run_once() == SweepReport()
+    in_ms = await entry_in_ms(store, entry)
+    assert in_ms is not None
+    assert in_ms <= 3_000
+
+
 async def test_what_arqs_own_worker_picked_and_never_started_is_given_to_another(
     store: RedisStateStore,
 ) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
+import stamina
 
 pytest.importorskip("arq", reason="needs the worker extra")
 
@@ -454,3 +455,18 @@ async def test_time_starts_at_the_servers_and_only_this_namespace_moves(
     assert abs(await pool.now() - datetime.now(UTC)) < HOUR
     await pool.skip(DAY)
     assert await pool.now() - await other.now() > 23 * HOUR
+
+
+async def test_of_two_pools_the_last_one_open_lets_attempts_wait_again() -> None:
+    one, two = Pool({"h": nothing}), Pool({"h": nothing})
+    assert not stamina.is_testing()
+    await one.__aenter__()
+    await two.__aenter__()
+    await one.__aexit__()
+    assert stamina.is_testing()
+    await two.__aexit__()
+    assert not stamina.is_testing()
+
+
+async def nothing(_: TaskContext) -> None:
+    """Do nothing."""

@@ -64,6 +64,20 @@ async def test_a_task_that_does_not_run_opens_nothing(scripts: Scripts, keys: Ke
     assert list(await entries_of(scripts, task)) == ["pause:x#1"]
 
 
+async def test_one_that_is_open_still_is_listed_again(scripts: Scripts, keys: Keys) -> None:
+    task, token = task_keys(keys), token_key(keys)
+    await make_task(scripts, task, "PENDING")
+    await start(scripts, keys, task)
+    await open_pause(scripts, keys, task, token)
+    await ask(scripts, "DEL", keys.pauses("s"))
+    again = await open_pause(scripts, keys, task, token)
+    assert again.facts[1] > 0
+    assert await ask(scripts, "ZRANGE", keys.pauses("s"), 0, -1) == [
+        token.rpartition(":")[2].encode()
+    ]
+    assert all(0 < life <= HOUR for life in await lives(scripts, keys.pauses("s")))
+
+
 async def test_one_that_is_decided_or_overdue_has_no_time_left(
     scripts: Scripts, keys: Keys
 ) -> None:

@@ -213,3 +213,39 @@ async def test_what_is_parked_is_counted_by_lane_and_lives(scripts: Scripts, key
     assert len((await scripts.look_parked(keyed, lanes=1, limit=0)).facts) == 3
     q = keys.queue("q")
     assert min(await lives(scripts, keyed, q.owners, q.flow, job_payload(keys, "a"))) > 0
+
+
+async def test_a_claim_of_parked_jobs_leaves_another_mark_and_no_limit(
+    scripts: Scripts, keys: Keys
+) -> None:
+    async def told() -> tuple[int, bytes]:
+        limited, mark, *_ = (
+            await scripts.claim_jobs(keys.queue("q"), limit=1, life_ms=HOUR)
+        ).facts[1:]
+        return limited, mark
+
+    assert await told() == (0, b"")
+    await parked(scripts, keys, "t")
+    limited, mark = await told()
+    assert (limited, bool(mark)) == (0, True)
+    # A server whose history goes back to here says again what a worker had seen before it claimed.
+    reply = await scripts.claim_parked(keys.queue("q"), limit=9, life_ms=HOUR, lanes=[ONE])
+    assert len(reply.facts) == 6
+    assert await told() == (0, reply.facts[1])
+    assert reply.facts[1] != mark
+
+
+async def test_a_look_passes_a_few_keys_that_may_not_start_and_the_next_one_goes_on(
+    scripts: Scripts, keys: Keys
+) -> None:
+    await limit(scripts, keys, per_key="1")
+    busy = [f"k:{number:02d}" for number in range(40)]
+    for key in busy:
+        await parked(scripts, keys, f"p{key[2:]}", key)
+    await parked(scripts, keys, "free", "k:99")
+    for key in busy:
+        await put(scripts, keys, f"r{key[2:]}", key)
+        assert len(await claim(scripts, keys)) == 1
+    assert await served(scripts, keys) == ({}, 1)
+    found, more = await served(scripts, keys)
+    assert (list(found), more) == (["free"], 1)

@@ -146,8 +146,7 @@ class Proxy:
         assert task is not None
         self._tasks.add(task)
         self.accepted += 1
-        if self._refusing:
-            self.refused += 1
+        if self._refuses():
             writer.transport.abort()
             return
         try:
@@ -155,8 +154,7 @@ class Proxy:
         except (OSError, asyncio.CancelledError):
             writer.transport.abort()
             return
-        if self._refusing:  # since it came
-            self.refused += 1
+        if self._refuses():  # since it came
             writer.transport.abort()
             there[1].transport.abort()
             return
@@ -176,6 +174,10 @@ class Proxy:
             for end in (writer, there[1]):
                 with contextlib.suppress(Exception):
                     end.transport.abort()
+
+    def _refuses(self) -> bool:
+        self.refused += self._refusing
+        return self._refusing
 
     async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         if self._target.scheme == "unix":

@@ -1,0 +1,7 @@
+-- Whether a queue has limits, or had keys: what is noted of parked jobs is neither.
+local function flow_is_set(flow)
+  local fields = redis.call('HLEN', flow)
+  if fields == 0 then return false end
+  local noted = redis.call('HMGET', flow, 'parked', 'passed')
+  return fields > (noted[1] and 1 or 0) + (noted[2] and 1 or 0)
+end
