@@ -27,7 +27,7 @@ from redis_state.settings import make_settings
 from redis_state.worker import AgentWorker, TaskClient
 from redis_state.worker.queue.queue import Queue
 from redis_state.worker.tasks.moves import watch_entry
-from redis_state.worker.tasks.open_pauses import list_open_pauses
+from redis_state.worker.tasks.waitpoints.open_pauses import list_open_pauses
 
 SIZE = "REDIS_STATE_BENCH_PLANTED"
 _QUICK, _FULL = 20_000, 1_000_000

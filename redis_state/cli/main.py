@@ -15,8 +15,9 @@ _EXTRAS = {
 
 # They add their commands to `commands.app` when they are imported.
 MODULES = (
-    *("demo", "tasks", "control", "messages", "queues", "schedules", "finding", "operate"),
-    *("replay", "server", "migrate", "versions"),
+    *("demo", "tasks.reading", "tasks.control", "tasks.messages", "pool.queues", "pool.schedules"),
+    *("tasks.finding", "tasks.operate", "tasks.replay", "servers.server", "servers.migrate"),
+    "pool.versions",
 )
 
 
@@ -26,7 +27,7 @@ def main() -> None:
         for more in MODULES:
             import_module(f"redis_state.cli.{more}")
         from redis_state.cli.commands import app  # noqa: PLC0415
-        from redis_state.cli.session import session  # noqa: PLC0415
+        from redis_state.cli.sessions.session import session  # noqa: PLC0415
 
         app.add_typer(session)
         app()

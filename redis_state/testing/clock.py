@@ -14,7 +14,7 @@ from redis_state.store import RedisStateStore
 from redis_state.transport.clock import ms_of
 from redis_state.transport.keys import WATCH_SHARDS
 from redis_state.worker.queue.queue import Queue
-from redis_state.worker.tasks.deciders import pause_of
+from redis_state.worker.tasks.waitpoints.deciders import pause_of
 
 
 class ClockSettings(Settings):

@@ -13,25 +13,25 @@ from redis_state.worker.queue.limits import KeyLimits, QueueInfo, Rate
 from redis_state.worker.run import Handler
 from redis_state.worker.schedules.client import Occurrence, Schedules, ScheduleView
 from redis_state.worker.schedules.model import Schedule, occurrence_of
-from redis_state.worker.tasks.ballots import Decider, Escalate, Escalation, Vote
-from redis_state.worker.tasks.bulk import BulkAction, BulkItem, BulkOutcome, BulkReport
 from redis_state.worker.tasks.children import ChildTask
-from redis_state.worker.tasks.compensation import Compensation
-from redis_state.worker.tasks.finding import FoundPage, TaskFilters, TaskSummary
-from redis_state.worker.tasks.inbox import TaskCancelled
-from redis_state.worker.tasks.links import TaskLink
-from redis_state.worker.tasks.mailbox import TaskMessage
-from redis_state.worker.tasks.open_pauses import OpenPause
-from redis_state.worker.tasks.pause_model import Decision, Pause
-from redis_state.worker.tasks.retries import RetryPolicy, retried
-from redis_state.worker.tasks.running import RunningStep
-from redis_state.worker.tasks.session_list import SessionTaskPage, SessionTasks
-from redis_state.worker.tasks.snapshots import FullSnapshot, StepSnapshot
-from redis_state.worker.tasks.steps import StepPolicy
-from redis_state.worker.tasks.stream import TaskView
-from redis_state.worker.tasks.text import ShownText, TextReader, TextWriter
+from redis_state.worker.tasks.execution.compensation import Compensation
+from redis_state.worker.tasks.execution.inbox import TaskCancelled
+from redis_state.worker.tasks.execution.retries import RetryPolicy, retried
+from redis_state.worker.tasks.execution.running import RunningStep
+from redis_state.worker.tasks.execution.steps import StepPolicy
+from redis_state.worker.tasks.messaging.mailbox import TaskMessage
+from redis_state.worker.tasks.messaging.text import ShownText, TextReader, TextWriter
+from redis_state.worker.tasks.messaging.values import PublishedValue
+from redis_state.worker.tasks.operate.bulk import BulkAction, BulkItem, BulkOutcome, BulkReport
+from redis_state.worker.tasks.recorded.snapshots import FullSnapshot, StepSnapshot
 from redis_state.worker.tasks.turns import OnBusy
-from redis_state.worker.tasks.values import PublishedValue
+from redis_state.worker.tasks.views.finding import FoundPage, TaskFilters, TaskSummary
+from redis_state.worker.tasks.views.links import TaskLink
+from redis_state.worker.tasks.views.session_list import SessionTaskPage, SessionTasks
+from redis_state.worker.tasks.views.stream import TaskView
+from redis_state.worker.tasks.waitpoints.ballots import Decider, Escalate, Escalation, Vote
+from redis_state.worker.tasks.waitpoints.open_pauses import OpenPause
+from redis_state.worker.tasks.waitpoints.pause_model import Decision, Pause
 from redis_state.worker.unserved import HandlerVersion, UnservedTasks
 from redis_state.worker.versions import versioned
 from redis_state.worker.worker import AgentWorker

@@ -28,7 +28,7 @@ from redis_state.scripts import Fence
 from redis_state.store import RedisStateStore
 from redis_state.worker.context import TaskContext, TaskHandedBack
 from redis_state.worker.run import Handler
-from redis_state.worker.tasks.inbox import Inbox, TaskCancelled
+from redis_state.worker.tasks.execution.inbox import Inbox, TaskCancelled
 
 _WAIT_S = 1.0
 _AGAIN_S = 0.1

@@ -40,17 +40,13 @@ from redis_state.worker.queue.limits import flow_key
 from redis_state.worker.recovery.dead_letters import list_dead
 from redis_state.worker.schedules.client import Schedules
 from redis_state.worker.tasks.children import ChildTasks
-from redis_state.worker.tasks.compensation import Compensation, read_compensations
-from redis_state.worker.tasks.deciders import delegate_vote
-from redis_state.worker.tasks.messages import TaskMessages
-from redis_state.worker.tasks.open_pauses import (
-    OpenPause,
-    list_open_pauses,
-    read_open_pause,
-)
-from redis_state.worker.tasks.pauses import TaskPauses
-from redis_state.worker.tasks.snapshots import FullSnapshot, Snapshots, StepSnapshot
-from redis_state.worker.tasks.stream import (
+from redis_state.worker.tasks.execution.compensation import Compensation, read_compensations
+from redis_state.worker.tasks.messaging.messages import TaskMessages
+from redis_state.worker.tasks.messaging.values import Values
+from redis_state.worker.tasks.recorded.snapshots import FullSnapshot, Snapshots, StepSnapshot
+from redis_state.worker.tasks.transitions import TaskTransitions
+from redis_state.worker.tasks.turns import InTurn, OnBusy, Turns
+from redis_state.worker.tasks.views.stream import (
     TaskView,
     list_unfinished,
     put_back,
@@ -58,9 +54,13 @@ from redis_state.worker.tasks.stream import (
     view_task,
     watch_task,
 )
-from redis_state.worker.tasks.transitions import TaskTransitions
-from redis_state.worker.tasks.turns import InTurn, OnBusy, Turns
-from redis_state.worker.tasks.values import Values
+from redis_state.worker.tasks.waitpoints.deciders import delegate_vote
+from redis_state.worker.tasks.waitpoints.open_pauses import (
+    OpenPause,
+    list_open_pauses,
+    read_open_pause,
+)
+from redis_state.worker.tasks.waitpoints.pauses import TaskPauses
 from redis_state.worker.unserved import (
     HandlerVersion,
     UnservedTasks,

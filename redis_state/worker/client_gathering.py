@@ -13,7 +13,7 @@ from redis_state.worker.operations import TaskOperations, check_id
 from redis_state.worker.queue.job import Job
 from redis_state.worker.queue.limits import flow_key
 from redis_state.worker.tasks.gathering import Gathered, batched, debounced
-from redis_state.worker.tasks.inputs import Gathers
+from redis_state.worker.tasks.recorded.inputs import Gathers
 from redis_state.worker.tasks.transitions import TaskTransitions
 
 

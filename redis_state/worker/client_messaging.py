@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from redis_state.worker.tasks.messages import REQUEST_TIMEOUT_S, Box, TaskMessages
-from redis_state.worker.tasks.payloads import check_type, write_payload
-from redis_state.worker.tasks.values import PublishedValue, Values
+from redis_state.worker.tasks.messaging.messages import REQUEST_TIMEOUT_S, Box, TaskMessages
+from redis_state.worker.tasks.messaging.payloads import check_type, write_payload
+from redis_state.worker.tasks.messaging.values import PublishedValue, Values
 
 
 class ClientMessaging:

@@ -27,12 +27,14 @@ from redis_state.worker.tasks.children import (
     SpawnRequest,
     result_of,
 )
-from redis_state.worker.tasks.compensation import Compensations
-from redis_state.worker.tasks.emitter import Emitter
-from redis_state.worker.tasks.forms import PauseForm
-from redis_state.worker.tasks.inbox import Inbox, refuse_in_undo
-from redis_state.worker.tasks.patches import VERSION
-from redis_state.worker.tasks.pause_model import (
+from redis_state.worker.tasks.execution.compensation import Compensations
+from redis_state.worker.tasks.execution.emitter import Emitter
+from redis_state.worker.tasks.execution.inbox import Inbox, refuse_in_undo
+from redis_state.worker.tasks.execution.patches import VERSION
+from redis_state.worker.tasks.execution.steps import StepPolicy, Steps
+from redis_state.worker.tasks.transitions import StartedRun, TaskTransitions
+from redis_state.worker.tasks.waitpoints.forms import PauseForm
+from redis_state.worker.tasks.waitpoints.pause_model import (
     Decision,
     Pause,
     PauseOptions,
@@ -41,9 +43,7 @@ from redis_state.worker.tasks.pause_model import (
     decision_of,
     pause_token,
 )
-from redis_state.worker.tasks.pauses import TaskPauses
-from redis_state.worker.tasks.steps import StepPolicy, Steps
-from redis_state.worker.tasks.transitions import StartedRun, TaskTransitions
+from redis_state.worker.tasks.waitpoints.pauses import TaskPauses
 
 R = TypeVar("R")
 P = ParamSpec("P")

@@ -16,7 +16,7 @@ from inspect import isawaitable
 from typing import Generic, ParamSpec, Protocol, TypeVar
 
 from redis_state import limits
-from redis_state.worker.tasks.inbox import Inbox
+from redis_state.worker.tasks.execution.inbox import Inbox
 
 P = ParamSpec("P")
 R = TypeVar("R")

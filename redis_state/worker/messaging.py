@@ -18,14 +18,25 @@ from redis_state.models import UpdateType
 from redis_state.serialization import codec
 from redis_state.store import RedisStateStore
 from redis_state.worker.queue.queue import Queue
-from redis_state.worker.tasks.inbox import Inbox, refuse_in_undo
-from redis_state.worker.tasks.mailbox import HOLD_S, Mailbox, Receiving, TaskMessage
-from redis_state.worker.tasks.messages import REQUEST_TIMEOUT_S, Box, Kind, TaskMessages
-from redis_state.worker.tasks.payloads import check_name, check_type, read_payload, write_payload
-from redis_state.worker.tasks.steps import Steps
-from redis_state.worker.tasks.text import JOIN_BYTES, JOIN_MS, Texts, TextWriter, write_all
+from redis_state.worker.tasks.execution.inbox import Inbox, refuse_in_undo
+from redis_state.worker.tasks.execution.steps import Steps
+from redis_state.worker.tasks.messaging.mailbox import HOLD_S, Mailbox, Receiving, TaskMessage
+from redis_state.worker.tasks.messaging.messages import REQUEST_TIMEOUT_S, Box, Kind, TaskMessages
+from redis_state.worker.tasks.messaging.payloads import (
+    check_name,
+    check_type,
+    read_payload,
+    write_payload,
+)
+from redis_state.worker.tasks.messaging.text import (
+    JOIN_BYTES,
+    JOIN_MS,
+    Texts,
+    TextWriter,
+    write_all,
+)
+from redis_state.worker.tasks.messaging.values import Values
 from redis_state.worker.tasks.transitions import StartedRun
-from redis_state.worker.tasks.values import Values
 
 P = ParamSpec("P")
 

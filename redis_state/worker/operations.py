@@ -15,17 +15,23 @@ from redis_state.serialization import codec
 from redis_state.store import RedisStateStore
 from redis_state.worker.queue.job import Job
 from redis_state.worker.queue.queue import Queue
-from redis_state.worker.tasks.bulk import APPLIES, BulkAction, BulkReport, Progress, do_to_all
-from redis_state.worker.tasks.copies import Copies, Source
-from redis_state.worker.tasks.finding import (
+from redis_state.worker.tasks.operate.bulk import (
+    APPLIES,
+    BulkAction,
+    BulkReport,
+    Progress,
+    do_to_all,
+)
+from redis_state.worker.tasks.operate.copies import Copies, Source
+from redis_state.worker.tasks.operate.reopen import Reopening
+from redis_state.worker.tasks.views.finding import (
     FoundPage,
     TaskFilter,
     TaskFilters,
     TaskSummary,
     find_tasks,
 )
-from redis_state.worker.tasks.reopen import Reopening
-from redis_state.worker.tasks.session_list import SessionTaskPage, count_tasks, list_sessions
+from redis_state.worker.tasks.views.session_list import SessionTaskPage, count_tasks, list_sessions
 
 
 class TaskOperations:

@@ -31,7 +31,7 @@ from redis_state.worker.queue.queue import Queue
 from redis_state.worker.recovery.sweeper import sweep_regularly
 from redis_state.worker.run import Handler, RunConfig
 from redis_state.worker.schedules.runner import run_schedules
-from redis_state.worker.tasks.steps import StepPolicy
+from redis_state.worker.tasks.execution.steps import StepPolicy
 from redis_state.worker.versions import lanes_of
 
 if TYPE_CHECKING:

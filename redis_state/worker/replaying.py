@@ -25,12 +25,12 @@ from redis_state.serialization import codec
 from redis_state.settings import Settings
 from redis_state.store import RedisStateStore
 from redis_state.worker.context import TaskContext
-from redis_state.worker.tasks.call_order import CallOrder
+from redis_state.worker.tasks.execution.inbox import Inbox
+from redis_state.worker.tasks.execution.patches import answers_of
 from redis_state.worker.tasks.histories import TaskHistory
-from redis_state.worker.tasks.inbox import Inbox
-from redis_state.worker.tasks.patches import answers_of
-from redis_state.worker.tasks.rehearsal import Rehearsal
-from redis_state.worker.tasks.replay import Replay
+from redis_state.worker.tasks.recorded.call_order import CallOrder
+from redis_state.worker.tasks.recorded.rehearsal import Rehearsal
+from redis_state.worker.tasks.recorded.replay import Replay
 from redis_state.worker.tasks.transitions import StartedRun, TaskTransitions
 from redis_state.worker.versions import choose
 

@@ -37,9 +37,9 @@ from redis_state.worker.queue.job import JobPayload, RunAgain
 from redis_state.worker.queue.parked import ParkedFor, lane_of
 from redis_state.worker.queue.queue import Queue, waited_s
 from redis_state.worker.tasks.children import WITH_PARENT, ChildTasks
-from redis_state.worker.tasks.compensation import AGAIN, Compensations
-from redis_state.worker.tasks.inbox import Inbox, TaskCancelled
-from redis_state.worker.tasks.steps import StepPolicy
+from redis_state.worker.tasks.execution.compensation import AGAIN, Compensations
+from redis_state.worker.tasks.execution.inbox import Inbox, TaskCancelled
+from redis_state.worker.tasks.execution.steps import StepPolicy
 from redis_state.worker.tasks.transitions import (
     MAX_CRASHES,
     NotStarted,

@@ -40,7 +40,7 @@ from redis_state.worker.queue.job import JobPayload, RunAgain
 from redis_state.worker.queue.loop import QueueLoop
 from redis_state.worker.queue.queue import DEFAULT_QUEUE, ClaimedJob, Queue
 from redis_state.worker.run import Handler, run_task
-from redis_state.worker.tasks.steps import StepPolicy
+from redis_state.worker.tasks.execution.steps import StepPolicy
 from redis_state.worker.tasks.transitions import MAX_CRASHES
 from redis_state.worker.versions import lanes_of, versions_of
 

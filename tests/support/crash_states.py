@@ -13,9 +13,9 @@ from redis_state.worker.queue.job import Job
 from redis_state.worker.queue.queue import Queue
 from redis_state.worker.recovery.sweeper import Sweeper
 from redis_state.worker.tasks.moves import watch_entry
-from redis_state.worker.tasks.pause_model import PauseOptions, PauseRequest, pause_token
-from redis_state.worker.tasks.pauses import TaskPauses
 from redis_state.worker.tasks.transitions import StartedRun, TaskTransitions
+from redis_state.worker.tasks.waitpoints.pause_model import PauseOptions, PauseRequest, pause_token
+from redis_state.worker.tasks.waitpoints.pauses import TaskPauses
 from tests.support.processes.pools import SESSION, arq_key, queue_of, queued
 from tests.support.scripts import clock_ms, clock_passes
 

@@ -36,7 +36,7 @@ from redis_state.integrations.penguiflow.tasks import (
 )
 from redis_state.serialization import codec
 from redis_state.worker import Decision, Handler, TaskCancelled, TaskContext
-from redis_state.worker.tasks.pause_model import PauseOptions
+from redis_state.worker.tasks.waitpoints.pause_model import PauseOptions
 
 PlannerFactory = Callable[
     [PenguiflowStateStore, TaskContext], ReactPlanner | Awaitable[ReactPlanner]

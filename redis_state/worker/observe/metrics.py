@@ -27,7 +27,7 @@ from redis_state.errors import BackendError
 from redis_state.store import RedisStateStore
 from redis_state.worker.observe.stats import Histogram, WorkerStats
 from redis_state.worker.observe.tracing import dropped
-from redis_state.worker.tasks.open_pauses import ages_of_open_pauses
+from redis_state.worker.tasks.waitpoints.open_pauses import ages_of_open_pauses
 
 log: logging.Logger = logging.getLogger(__name__)
 

@@ -42,9 +42,7 @@ from redis_state.worker.queue.job import Job
 from redis_state.worker.queue.queue import Queue, QueueState
 from redis_state.worker.recovery.index_repair import IndexRepair
 from redis_state.worker.tasks.children import WITH_PARENT, ChildTasks
-from redis_state.worker.tasks.deciders import escalate_pause, pause_of
-from redis_state.worker.tasks.messages import TaskMessages
-from redis_state.worker.tasks.pauses import expire_pauses
+from redis_state.worker.tasks.messaging.messages import TaskMessages
 from redis_state.worker.tasks.transitions import (
     LOOK_LATEST_MS,
     MAX_CRASHES,
@@ -52,6 +50,8 @@ from redis_state.worker.tasks.transitions import (
     TaskTransitions,
 )
 from redis_state.worker.tasks.turns import Turns
+from redis_state.worker.tasks.waitpoints.deciders import escalate_pause, pause_of
+from redis_state.worker.tasks.waitpoints.pauses import expire_pauses
 
 log: logging.Logger = logging.getLogger(__name__)
 

@@ -1,1 +1,4 @@
-"""One task: its transitions, journal, steps, pauses, children, inbox and updates."""
+"""One task: its moves here, and in the folders what is around them.
+
+Imports go one way: `recorded`, then the moves of this folder, then `execution`, and the other four.
+"""

@@ -46,14 +46,14 @@ from redis_state.stores.sessions.tasks import move_fields
 from redis_state.worker.observe import tracing as telemetry
 from redis_state.worker.queue.job import Job
 from redis_state.worker.queue.queue import Queue
-from redis_state.worker.tasks.journal import state_of
 from redis_state.worker.tasks.moves import (
     announcement,
     new_fields,
     raise_refused,
     status_update,
 )
-from redis_state.worker.tasks.replay import Lane
+from redis_state.worker.tasks.recorded.journal import state_of
+from redis_state.worker.tasks.recorded.replay import Lane
 from redis_state.worker.tasks.transitions import StartedRun, TaskTransitions
 
 log: logging.Logger = logging.getLogger(__name__)

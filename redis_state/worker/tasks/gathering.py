@@ -26,7 +26,7 @@ from redis_state.serialization import codec
 from redis_state.store import RedisStateStore
 from redis_state.stores.base import ms
 from redis_state.worker.queue.queue import seniority_ms
-from redis_state.worker.tasks.inputs import Gathers
+from redis_state.worker.tasks.recorded.inputs import Gathers
 from redis_state.worker.tasks.transitions import NewTask
 
 MOST_ITEMS = 1_000

@@ -20,8 +20,8 @@ from redis_state.serialization.payloads import Sealed
 from redis_state.serialization.rows import as_object
 from redis_state.store import RedisStateStore
 from redis_state.stores.sessions.task_status import TaskStatusView
-from redis_state.worker.tasks.inputs import read_input
-from redis_state.worker.tasks.journal import Journals, StepNote
+from redis_state.worker.tasks.recorded.inputs import read_input
+from redis_state.worker.tasks.recorded.journal import Journals, StepNote
 
 FORMAT = 1
 _STATES: TypeAdapter[TaskState] = TypeAdapter(TaskState)

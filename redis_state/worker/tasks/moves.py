@@ -15,7 +15,7 @@ from redis_state.serialization.payloads import Payloads
 from redis_state.store import RedisStateStore
 from redis_state.stores.sessions.task_status import watch_entry as watch_entry  # noqa: PLC0414
 from redis_state.stores.sessions.tasks import microseconds, task_fields
-from redis_state.worker.tasks.replay import Replay
+from redis_state.worker.tasks.recorded.replay import Replay
 
 
 def new_fields(

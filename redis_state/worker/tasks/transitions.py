@@ -59,9 +59,6 @@ from redis_state.stores.task_index import (
 from redis_state.worker.guards import BudgetMeter
 from redis_state.worker.observe.tracing import carried
 from redis_state.worker.recovery.dead_letters import note_dead
-from redis_state.worker.tasks.call_order import CallOrder
-from redis_state.worker.tasks.inputs import read_input
-from redis_state.worker.tasks.journal import Journals, steps_of
 from redis_state.worker.tasks.moves import (
     announcement,
     new_fields,
@@ -69,7 +66,10 @@ from redis_state.worker.tasks.moves import (
     status_update,
     watch_entry,
 )
-from redis_state.worker.tasks.replay import Lane, Replay
+from redis_state.worker.tasks.recorded.call_order import CallOrder
+from redis_state.worker.tasks.recorded.inputs import read_input
+from redis_state.worker.tasks.recorded.journal import Journals, steps_of
+from redis_state.worker.tasks.recorded.replay import Lane, Replay
 
 log: logging.Logger = logging.getLogger(__name__)
 

@@ -12,8 +12,8 @@ pytest.importorskip("typer", reason="needs the cli extra")
 
 from redis_state import RedisStateStore, Settings
 from redis_state.agents import AgentDefinition, AgentSession, FrozenMap, LlmConfig, SessionStore
-from redis_state.cli.json_diff import differences
-from redis_state.cli.session import session as app
+from redis_state.cli.sessions.json_diff import differences
+from redis_state.cli.sessions.session import session as app
 from redis_state.errors import CorruptState
 from tests.support.agents import fresh, stepped
 from tests.support.commands import Ran, begin, end

@@ -69,7 +69,8 @@ async def test_tasks_are_listed_of_all_sessions_or_of_one(
         assert text in ran.out
     assert len((await cli(settings, "tasks", "--json", "--limit", "1")).document) == 1
     stated(await cli(settings, "tasks", "-s", "none"), 0, "No tasks.")
-    stated(await cli(settings, "tasks", "--dead", "--paused"), 2, "one of the two")
+    exclusive = await cli(settings, "tasks", "--dead", "--paused")
+    stated(exclusive, 2, "--dead, --paused and --unserved: one of them")
     await served.cancel("another", other, hard=True)
 
 

@@ -21,8 +21,8 @@ from redis_state.errors import CorruptState, InvalidField
 from redis_state.models import SteeringEventType, TaskStatus
 from redis_state.testing import eventually
 from redis_state.worker import TaskClient, TaskContext
-from redis_state.worker.tasks import stream as watching
 from redis_state.worker.tasks.transitions import TaskTransitions
+from redis_state.worker.tasks.views import stream as watching
 from tests.support.processes.pools import (
     SESSION,
     becomes,

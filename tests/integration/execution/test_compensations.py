@@ -25,7 +25,7 @@ from redis_state.worker import (
     guarded,
     retried,
 )
-from redis_state.worker.tasks.compensation import Compensation, read_compensations
+from redis_state.worker.tasks.execution.compensation import Compensation, read_compensations
 from tests.support.processes.pools import (
     SESSION,
     becomes,

@@ -28,9 +28,9 @@ from redis_state.serialization import codec
 from redis_state.testing import eventually
 from redis_state.transport.keys import WATCH_SHARDS
 from redis_state.worker import Escalate, OpenPause, TaskClient, TaskContext
-from redis_state.worker.tasks.ballots import MAX_DECIDERS
-from redis_state.worker.tasks.deciders import escalate_pause, open_watched, pause_of
-from redis_state.worker.tasks.pause_model import PauseRequest
+from redis_state.worker.tasks.waitpoints.ballots import MAX_DECIDERS
+from redis_state.worker.tasks.waitpoints.deciders import escalate_pause, open_watched, pause_of
+from redis_state.worker.tasks.waitpoints.pause_model import PauseRequest
 from tests.support.processes.pools import SESSION, becomes, open_token, pool, updates_of
 from tests.support.scripts import clock_ms
 

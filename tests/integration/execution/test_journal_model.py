@@ -19,8 +19,8 @@ from redis_state.primitives.record import Records
 from redis_state.scripts import ReplyCode, Scripts, TaskKeys
 from redis_state.stores.base import Base
 from redis_state.transport.keys import Keys
-from redis_state.worker.tasks.journal import Journals, steps_of
-from redis_state.worker.tasks.replay import Replay
+from redis_state.worker.tasks.recorded.journal import Journals, steps_of
+from redis_state.worker.tasks.recorded.replay import Replay
 from tests.support.scripts import HOUR, ask, explore, make_task, saying, task_keys
 
 ENTRIES = [f"step:{name}#1" for name in ("a", "b", "a/b")]

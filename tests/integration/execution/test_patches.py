@@ -12,7 +12,7 @@ pytest.importorskip("arq", reason="needs the worker extra")
 from redis_state import RedisStateStore
 from redis_state.models import TaskState, TaskStatus
 from redis_state.worker import Handler, StepPolicy, TaskContext
-from redis_state.worker.tasks.journal import Journals
+from redis_state.worker.tasks.recorded.journal import Journals
 from tests.support.processes.pools import SESSION, open_token, pool
 from tests.support.runs import TASK, begin_again, make, run_once
 

@@ -26,7 +26,12 @@ from redis_state.errors import (
 )
 from redis_state.models import SteeringEventType, TaskStatus
 from redis_state.worker import TaskClient, TaskContext
-from redis_state.worker.tasks.forms import MAX_SCHEMA_BYTES, PauseForm, check_value, form_value
+from redis_state.worker.tasks.waitpoints.forms import (
+    MAX_SCHEMA_BYTES,
+    PauseForm,
+    check_value,
+    form_value,
+)
 from tests.support.processes.pools import SESSION, becomes, open_token, pool, updates_of
 
 SECRET = "s3cret-value"

@@ -16,8 +16,8 @@ from redis_state.errors import InvalidField, PauseTimeout, TokenResolved, TokenU
 from redis_state.models import TaskContextSnapshot, TaskState, TaskStatus, TaskType
 from redis_state.testing import eventually
 from redis_state.worker import TaskContext
-from redis_state.worker.tasks.pause_model import OnTimeout, PauseRequest
-from redis_state.worker.tasks.pauses import TaskPauses, expire_pauses
+from redis_state.worker.tasks.waitpoints.pause_model import OnTimeout, PauseRequest
+from redis_state.worker.tasks.waitpoints.pauses import TaskPauses, expire_pauses
 from tests.support.processes.pools import (
     SESSION,
     becomes,

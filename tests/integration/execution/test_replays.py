@@ -23,7 +23,7 @@ from redis_state.testing import eventually
 from redis_state.transport.keys import pause_id_of
 from redis_state.worker import RetryPolicy, TaskClient, TaskContext, retried
 from redis_state.worker.context import TaskPaused
-from redis_state.worker.tasks.pause_model import token_of
+from redis_state.worker.tasks.waitpoints.pause_model import token_of
 from tests.support.processes.pools import SESSION, client_of
 from tests.support.runs import TASK, begin_again, make, run_once
 
@@ -320,7 +320,7 @@ async def test_a_wait_for_steering_is_not_waited_again(store: RedisStateStore) -
 async def test_a_handler_that_does_not_repeat_itself_is_steered_all_the_same(
     store: RedisStateStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("redis_state.worker.tasks.replay._PATIENCE_S", 0.05)
+    monkeypatch.setattr("redis_state.worker.tasks.recorded.replay._PATIENCE_S", 0.05)
 
     async def handler(ctx: TaskContext) -> str:
         if ctx.attempt == 1:

@@ -16,7 +16,7 @@ from redis_state.errors import InvalidField, InvalidTransition, LeaseLost
 from redis_state.models import TaskStatus
 from redis_state.primitives.blob import CHUNK_BYTES
 from redis_state.worker import StepPolicy, TaskContext
-from redis_state.worker.tasks.journal import Journals, StepNote, part_name
+from redis_state.worker.tasks.recorded.journal import Journals, StepNote, part_name
 from tests.support.processes.pools import SESSION
 from tests.support.runs import (
     TASK,

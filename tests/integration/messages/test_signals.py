@@ -27,8 +27,8 @@ from redis_state.models import TaskStatus
 from redis_state.testing import eventually
 from redis_state.worker import StepPolicy, TaskClient, TaskContext
 from redis_state.worker.recovery.sweeper import Sweeper
-from redis_state.worker.tasks.messages import MAX_WAITING, MAX_WAITING_BYTES
-from redis_state.worker.tasks.payloads import MAX_PAYLOAD_BYTES
+from redis_state.worker.tasks.messaging.messages import MAX_WAITING, MAX_WAITING_BYTES
+from redis_state.worker.tasks.messaging.payloads import MAX_PAYLOAD_BYTES
 from tests.support.processes.pools import SESSION, becomes, client_of, pool, queued, statuses
 from tests.support.runs import TASK, begin_again, make, run_once, run_to_the_end
 from tests.support.servers.rollback import rolling_back

@@ -15,8 +15,8 @@ from redis_state import InvalidField, InvalidMessage, LimitReached, RedisStateSt
 from redis_state.models import TaskStatus, UpdateType
 from redis_state.testing import eventually
 from redis_state.worker import TaskClient, TaskContext
-from redis_state.worker.tasks.payloads import MAX_PAYLOAD_BYTES
-from redis_state.worker.tasks.values import MAX_VALUES
+from redis_state.worker.tasks.messaging.payloads import MAX_PAYLOAD_BYTES
+from redis_state.worker.tasks.messaging.values import MAX_VALUES
 from tests.support.processes.pools import SESSION, client_of, pool, updates_of
 from tests.support.runs import TASK, begin_again, make, run_to_the_end
 from tests.support.servers.rollback import rolling_back

@@ -19,7 +19,7 @@ from redis_state.worker.observe.stats import WorkerStats
 from redis_state.worker.queue.job import JobPayload
 from redis_state.worker.run import RunConfig, run_task
 from redis_state.worker.tasks.children import ChildTasks
-from redis_state.worker.tasks.pauses import TaskPauses
+from redis_state.worker.tasks.waitpoints.pauses import TaskPauses
 from tests.support.processes.pools import SESSION, client_of
 from tests.support.runs import TASK, make, run_once
 

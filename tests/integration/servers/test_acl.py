@@ -91,7 +91,11 @@ async def do_all(settings: Settings) -> None:
         await store.health()
         for command in (
             *(("GETEX", "t:x"), ("ZRANGEBYLEX", "t:x", "-", "+"), ("ZREVRANGE", "t:x", 0, 1)),
-            ("ZREVRANGEBYSCORE", "t:x", "+inf", "-inf"),
+            *(
+                ("ZREVRANGEBYSCORE", "t:x", "+inf", "-inf"),
+                ("HSCAN", "t:x", 0),
+                ("ZSCAN", "t:x", 0),
+            ),
         ):
             await store.transport.sender.send(*command, repeatable=True)
         other = settings.url.get_secret_value() + "?db=1"
@@ -106,6 +110,10 @@ async def do_all(settings: Settings) -> None:
         await eventually(lambda: cleaner.calls > 0, "cron has run")
         async with aclosing(store.watch_updates(SESSION, task_id=task)) as rows:
             assert (await anext(rows)).value.task_id == task
+        log = store.updates.keys(SESSION).rows
+        about = await store.transport.sender.send("XINFO", "STREAM", log, repeatable=True)
+        last = dict(zip(about[::2], about[1::2], strict=True))[b"last-generated-id"]
+        await store.transport.sender.send("XSETID", log, last, repeatable=True)
 
 
 async def test_a_store_and_a_pool_work_as_their_user_and_are_refused_nothing(

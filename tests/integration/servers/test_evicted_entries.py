@@ -13,9 +13,9 @@ from redis_state.models import TaskStatus
 from redis_state.testing import eventually
 from redis_state.transport.keys import WATCH_SHARDS
 from redis_state.worker import client as client_module
-from redis_state.worker.tasks import stream as watching
 from redis_state.worker.tasks.moves import watch_entry
 from redis_state.worker.tasks.transitions import TaskTransitions
+from redis_state.worker.tasks.views import stream as watching
 from tests.support.crash_states import (
     close_queues,
     entry_in_ms,

@@ -197,8 +197,9 @@ async def test_thousands_of_calls_behind_a_flush_are_sorted_out_in_no_time(
 def test_scripts_that_keep_their_reply_are_idempotent_or_known_not_to_be() -> None:
     keeping = {name for name, script in SCRIPTS.items() if script.once}
     idempotent = {name for name, script in SCRIPTS.items() if script.idempotent}
-    # An upload is used up, a schedule, a queue and a rate go on to what is next.
+    # An upload is used up. A schedule, a queue, a rate and a batch go on to what is next.
     assert keeping - idempotent == {
-        *("commit_blob", "end_job", "claim_jobs", "move_job", "take_rate")
+        *("commit_blob", "end_job", "claim_jobs", "claim_parked", "move_job", "take_rate"),
+        "add_item",
     }
     assert idempotent <= keeping

@@ -15,8 +15,8 @@ from redis_state.errors import InvalidField
 from redis_state.models import TaskStatus
 from redis_state.testing import eventually
 from redis_state.worker import RetryPolicy, TaskContext, retried
-from redis_state.worker.tasks import running
-from redis_state.worker.tasks.stream import TaskView
+from redis_state.worker.tasks.execution import running
+from redis_state.worker.tasks.views.stream import TaskView
 from tests.support.processes.pools import SESSION, becomes, client_of, pool
 
 

@@ -20,9 +20,9 @@ from redis_state.stores.task_index import TaskIndex, indexed_move
 from redis_state.testing import eventually
 from redis_state.transport.keys import WATCH_SHARDS
 from redis_state.worker import TaskClient, TaskContext
-from redis_state.worker.tasks.finding import TaskSummary
 from redis_state.worker.tasks.moves import watch_entry
 from redis_state.worker.tasks.transitions import TaskTransitions
+from redis_state.worker.tasks.views.finding import TaskSummary
 from tests.support.crash_states import make_due, send, started, submitted, sweeper_of
 from tests.support.processes.pools import SESSION, becomes, client_of, pool
 from tests.support.scripts import HOUR

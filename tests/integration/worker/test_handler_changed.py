@@ -16,7 +16,7 @@ pytest.importorskip("arq", reason="needs the worker extra")
 from redis_state import HandlerChanged, RedisStateStore
 from redis_state.models import TaskState, TaskStatus, UpdateType
 from redis_state.worker import Handler, StepPolicy, TaskContext
-from redis_state.worker.tasks.journal import unvisited
+from redis_state.worker.tasks.recorded.journal import unvisited
 from tests.support.processes.pools import SESSION, open_token, pool, updates_of
 from tests.support.runs import TASK, begin_again, make, run_once
 

@@ -15,7 +15,7 @@ from redis_state.errors import BackendUnavailable, OutcomeUnknown
 from redis_state.models import SteeringEventType, TaskStatus
 from redis_state.testing import eventually
 from redis_state.worker import AgentWorker, TaskClient, TaskContext
-from redis_state.worker.tasks.inbox import Inbox
+from redis_state.worker.tasks.execution.inbox import Inbox
 from redis_state.worker.tasks.transitions import TaskTransitions
 from tests.support.processes.pools import (
     SESSION,

@@ -24,7 +24,7 @@ from redis_state.models import SteeringEventType, TaskStatus
 from redis_state.testing import eventually
 from redis_state.worker import Budget, TaskContext, guarded
 from redis_state.worker.queue.queue import Queue
-from redis_state.worker.tasks.bulk import BulkItem, BulkOutcome
+from redis_state.worker.tasks.operate.bulk import BulkItem, BulkOutcome
 from redis_state.worker.tasks.transitions import TaskTransitions
 from tests.support.crash_states import orphaned, send, started, submitted, sweeper_of
 from tests.support.processes.pools import SESSION, becomes, client_of, pool, statuses, updates_of

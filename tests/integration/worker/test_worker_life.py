@@ -16,13 +16,18 @@ from redis_state.errors import (
 )
 from redis_state.models import TaskContextSnapshot, TaskState, TaskStatus, TaskType
 from redis_state.transport.keys import pause_id_of
-from redis_state.worker.tasks.pause_model import Decision, PauseRequest, decision_of, pause_token
-from redis_state.worker.tasks.pauses import Decided, TaskPauses
 from redis_state.worker.tasks.transitions import (
     NotStarted,
     StartedRun,
     TaskTransitions,
 )
+from redis_state.worker.tasks.waitpoints.pause_model import (
+    Decision,
+    PauseRequest,
+    decision_of,
+    pause_token,
+)
+from redis_state.worker.tasks.waitpoints.pauses import Decided, TaskPauses
 from tests.support.processes.pools import SESSION, statuses, updates_of
 from tests.support.runs import note_step
 from tests.support.servers.faults import run_processes

@@ -14,7 +14,7 @@ from redis_state import RedisStateStore
 from redis_state.errors import TokenResolved, TokenUnknown
 from redis_state.models import TaskState
 from redis_state.primitives.token import new_claim, raise_unless_won
-from redis_state.worker.tasks.pauses import TaskPauses, expire_pauses
+from redis_state.worker.tasks.waitpoints.pauses import TaskPauses, expire_pauses
 from tests.chaos.support.gate import wait_at
 from tests.chaos.support.trial import Event, How
 
@@ -74,7 +74,7 @@ class Decider:
             "pause:x#1",
             key,
             {"approved": self._role == "approve", "value": None},
-            recorded={"name": "x"},
+            recorded={"name": "x", "asks": None},
             actor=self._role,
             claim=new_claim(),
         )

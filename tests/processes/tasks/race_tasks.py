@@ -9,8 +9,8 @@ from typing import Any
 
 from redis_state import RedisStateStore
 from redis_state.errors import TokenResolved
-from redis_state.worker.tasks.pauses import TaskPauses
 from redis_state.worker.tasks.transitions import StartedRun, TaskTransitions
+from redis_state.worker.tasks.waitpoints.pauses import TaskPauses
 
 
 async def main(argument: dict[str, Any]) -> dict[str, list[str]]:

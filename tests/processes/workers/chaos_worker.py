@@ -18,9 +18,9 @@ from redis_state import Settings
 from redis_state.errors import BackendUnavailable, LeaseLost
 from redis_state.models import StateUpdate, TaskStatus, UpdateType
 from redis_state.worker import AgentWorker, Handler, TaskContext
-from redis_state.worker.tasks.pause_model import PauseOptions, PauseRequest
-from redis_state.worker.tasks.pauses import TaskPauses
 from redis_state.worker.tasks.transitions import TaskTransitions
+from redis_state.worker.tasks.waitpoints.pause_model import PauseOptions, PauseRequest
+from redis_state.worker.tasks.waitpoints.pauses import TaskPauses
 from tests.chaos.support.notes import note
 from tests.support.runs import note_step
 

@@ -155,6 +155,11 @@ class Proxy:
         except (OSError, asyncio.CancelledError):
             writer.transport.abort()
             return
+        if self._refusing:  # since it came
+            self.refused += 1
+            writer.transport.abort()
+            there[1].transport.abort()
+            return
         self._open |= {writer, there[1]}
         self._ends[writer] = there[1]
         try:

@@ -12,8 +12,8 @@ for _needed in ("arq", "typer"):
 
 from typer.testing import CliRunner  # noqa: E402
 
-from redis_state.cli import tasks  # noqa: E402
 from redis_state.cli.commands import app  # noqa: E402
+from redis_state.cli.tasks import reading  # noqa: E402
 
 
 @pytest.mark.parametrize(("stalled", "status"), [(True, 1), (False, 0)])
@@ -24,6 +24,6 @@ def test_a_stalled_worker_fails_the_check(
         work.close()
         return [{"name": "one", "stalled": stalled}]
 
-    monkeypatch.setattr(tasks, "run", listed)
+    monkeypatch.setattr(reading, "run", listed)
     assert CliRunner().invoke(app, ["workers", "--json"]).exit_code == 0
     assert CliRunner().invoke(app, ["workers", "--here", "--json"]).exit_code == status

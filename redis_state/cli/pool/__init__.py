@@ -1,0 +1,1 @@
+"""The commands about what serves tasks: queues, schedules, versions of handlers."""

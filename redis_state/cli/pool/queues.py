@@ -1,0 +1,207 @@
+"""The commands about queues: what waits and runs, limits, pause and resume."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import timedelta
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from redis_state.cli.commands import AsJson, Url, app
+from redis_state.cli.exit_codes import run
+from redis_state.cli.output import harmless, print_json, print_line, print_table
+from redis_state.cli.tasks.reading import client_of
+from redis_state.errors import InvalidField
+
+if TYPE_CHECKING:
+    from redis_state.worker import UnservedTasks
+    from redis_state.worker.queue.limits import QueueInfo, Rate
+
+queues: typer.Typer = typer.Typer(
+    name="queues",
+    help="Show queues; pause, resume and limit them. Every change holds for all workers at once.",
+    invoke_without_command=True,
+    no_args_is_help=False,
+)
+
+Name = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue. The default one is tasks.")]
+
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+_RATE = re.compile(r"(\d{1,9})/(\d{0,6})(ms|s|m|h|d)")
+
+
+@queues.callback()
+def show(
+    context: typer.Context,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the queues that workers serve: what waits, since when, what runs, and the limits.
+
+    Also what waits for workers with a version of its handler, and who has it.
+    """
+    if context.invoked_subcommand is not None:
+        return
+
+    async def look() -> tuple[list[QueueInfo], list[UnservedTasks]]:
+        async with client_of(url) as client:
+            return list(await client.queues.list()), list(await client.unserved(limit=0))
+
+    infos, unserved = run(look())
+    _report(infos, unserved, as_json=as_json)
+
+
+@queues.command()
+def pause(name: Name, url: Url = None, as_json: AsJson = False) -> None:
+    """Begin no more tasks of a queue. What runs is not stopped."""
+
+    async def do() -> list[QueueInfo]:
+        async with client_of(url) as client:
+            await client.queues.pause(name)
+            return [await client.queues.get(name)]
+
+    _report(run(do()), as_json=as_json)
+
+
+@queues.command()
+def resume(name: Name, url: Url = None, as_json: AsJson = False) -> None:
+    """Begin tasks of a paused queue again."""
+
+    async def do() -> list[QueueInfo]:
+        async with client_of(url) as client:
+            await client.queues.resume(name)
+            return [await client.queues.get(name)]
+
+    _report(run(do()), as_json=as_json)
+
+
+@queues.command()
+def limit(
+    name: Name,
+    running: Annotated[
+        str | None,
+        typer.Option(help="The most tasks that run; with --key, of that key. none: any."),
+    ] = None,
+    per_key: Annotated[
+        str | None, typer.Option(help="The most tasks of each key that run. none: any.")
+    ] = None,
+    rate: Annotated[
+        str | None,
+        typer.Option(help="How often tasks of one key start: 10/s, 100/5m. none: any."),
+    ] = None,
+    key: Annotated[
+        str | None, typer.Option(help="Set what holds for this key in place of the queue's limits.")
+    ] = None,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Limit how many tasks of a queue, or of one key, run and start. What is not given stays.
+
+    Try: `redis-state queues limit tasks --running 50 --per-key 2`,
+    `redis-state queues limit tasks --key acme --running 10`
+    """
+
+    async def do() -> list[QueueInfo]:
+        limits = _given(running=running, per_key=per_key, rate=rate)
+        async with client_of(url) as client:
+            if key is None:
+                await client.queues.limit(name, **limits)
+            elif "per_key" in limits:
+                raise InvalidField("per_key", "is of the queue: with --key, give --running")
+            else:
+                await client.queues.limit_key(name, key, **limits)
+            return [await client.queues.get(name)]
+
+    _report(run(do()), as_json=as_json)
+
+
+app.add_typer(queues)
+
+
+def _given(**options: str | None) -> dict[str, Any]:
+    """Read the limits that were given; None for one that is taken away. Errors: InvalidField."""
+    read = {"running": _count, "per_key": _count, "rate": _rate}
+    return {
+        name: None if text == "none" else read[name](name, text)
+        for name, text in options.items()
+        if text is not None
+    }
+
+
+def _count(field: str, text: str) -> int:
+    if not text.isdecimal():
+        raise InvalidField(field, "needs a number, or none")
+    return int(text)
+
+
+def _rate(field: str, text: str) -> Rate:
+    from redis_state.worker.queue.limits import Rate  # noqa: PLC0415 - needs the extra
+
+    match = _RATE.fullmatch(text)
+    if match is None:
+        raise InvalidField(field, "needs a number and a period, such as 10/s or 100/5m, or none")
+    count, periods, unit = match.groups()
+    return Rate(int(count), timedelta(seconds=int(periods or 1) * _SECONDS[unit]))
+
+
+def _report(
+    infos: list[QueueInfo], unserved: Sequence[UnservedTasks] = (), *, as_json: bool
+) -> None:
+    if as_json:
+        print_json([_document(info, unserved) for info in infos])
+        return
+    columns = ("queue", "waiting", "later", "running", "oldest", "limit", "per key", "rate", "")
+    rows = [
+        (
+            info.name,
+            info.waiting,
+            info.later,
+            info.running,
+            f"{info.oldest_s:.0f} s",
+            _shown(info.limit),
+            _shown(info.per_key),
+            _shown(info.rate),
+            "paused" if info.paused else "",
+        )
+        for info in infos
+    ]
+    print_table(columns, rows, none="No queue.")
+    for info in infos:
+        for key, its in info.keys.items():
+            print_line(
+                f"{info.name}: key {key}: running {_shown(its.running)}, rate {_shown(its.rate)}"
+            )
+    for one in unserved:
+        version = "" if one.version is None else f"version {harmless(one.version)} of "
+        has = ", ".join(one.workers) or "no worker"
+        print_line(
+            f"{one.queue}: {one.waiting} waiting for {version}{harmless(one.handler)}, "
+            f"which {has} has"
+        )
+
+
+def _shown(value: int | Rate | None) -> str:
+    if value is None or isinstance(value, int):
+        return "any" if value is None else str(value)
+    return f"{value.limit}/{value.per.total_seconds():g}s"
+
+
+def _document(info: QueueInfo, unserved: Sequence[UnservedTasks]) -> dict[str, Any]:
+    document = asdict(info)
+    named = ("handler", "version", "waiting", "workers")
+    document["unserved"] = [
+        {name: getattr(one, name) for name in named} for one in unserved if one.queue == info.name
+    ]
+    document["rate"] = _rate_document(info.rate)
+    document["keys"] = {
+        key: {"running": its.running, "rate": _rate_document(its.rate)}
+        for key, its in info.keys.items()
+    }
+    return document
+
+
+def _rate_document(rate: Rate | None) -> dict[str, Any] | None:
+    return None if rate is None else {"limit": rate.limit, "per_s": rate.per.total_seconds()}

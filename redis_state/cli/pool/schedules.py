@@ -1,0 +1,338 @@
+"""``redis-state schedules``: list, create, pause, trigger and backfill schedules."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from redis_state.cli.arguments import json_of
+from redis_state.cli.commands import AsJson, Url, app
+from redis_state.cli.exit_codes import run
+from redis_state.cli.output import age, harmless, print_json, print_line, print_table
+from redis_state.cli.tasks.reading import client_of
+from redis_state.errors import InvalidField, ScheduleUnknown
+
+if TYPE_CHECKING:
+    from redis_state.worker import Occurrence, Schedules, ScheduleView
+
+T = TypeVar("T")
+
+# Workers look once a second.
+_SOON = timedelta(seconds=10)
+_UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+
+schedules: typer.Typer = typer.Typer(
+    name="schedules",
+    help="Tasks that are submitted at their times.\n\n"
+    "A schedule names a handler, a session and its times: a cron expression in a time zone, or an "
+    "interval. Any worker submits each occurrence, once. `create` also changes a schedule: the "
+    "same call again changes nothing.\n\n"
+    "Try: `redis-state schedules create nightly report 'nightly-{date}' --cron '0 2 * * *' "
+    "--timezone Europe/Berlin`, then `redis-state schedules list`.\n\n"
+    "Exit status: as for all of redis-state.",
+    no_args_is_help=True,
+)
+app.add_typer(schedules)
+
+Id = Annotated[str, typer.Argument(metavar="ID", help="The schedule's id.")]
+
+
+@schedules.command("list")
+def list_(url: Url = None, as_json: AsJson = False) -> None:
+    """List all schedules: when each is due, and what it submitted last.
+
+    Due in the past means that no worker looks at schedules.
+    """
+    found = _with(url, lambda known: known.list())
+    if as_json:
+        print_json([_document(view) for view in found])
+        return
+    columns = ("id", "handler", "when", "next", "last", "task", "fired")
+    print_table(columns, (_row(view) for view in found), none="no schedules")
+
+
+@schedules.command()
+def show(schedule_id: Id, url: Url = None, as_json: AsJson = False) -> None:
+    """Show a schedule, with the status of its last task. `--json` prints its input too.
+
+    Status 3 if there is no such schedule.
+    """
+    _print(_with(url, lambda known: known.get(schedule_id)), as_json=as_json, whole=True)
+
+
+@schedules.command()
+def create(
+    schedule_id: Id,
+    handler: Annotated[str, typer.Argument(metavar="HANDLER", help="Who runs its tasks.")],
+    session: Annotated[
+        str,
+        typer.Argument(
+            metavar="SESSION",
+            help="The session of its tasks. {date}, {time}, {at} and {schedule} name the "
+            "occurrence; other braces are doubled.",
+        ),
+    ],
+    cron: Annotated[
+        str | None,
+        typer.Option(help="Cron expression: '0 9 * * MON-FRI'. Six fields have seconds first."),
+    ] = None,
+    timezone: Annotated[str, typer.Option(help="IANA time zone of --cron and of {date}.")] = "UTC",
+    every: Annotated[
+        str | None, typer.Option(metavar="LENGTH", help="Interval: 90s, 15m, 6h or 1d.")
+    ] = None,
+    anchor: Annotated[
+        str | None, typer.Option(metavar="TIME", help="A moment that --every counts from.")
+    ] = None,
+    start: Annotated[
+        str | None, typer.Option(metavar="TIME", help="The first moment that counts.")
+    ] = None,
+    end: Annotated[
+        str | None, typer.Option(metavar="TIME", help="The first moment that does not any more.")
+    ] = None,
+    task_input: Annotated[
+        str | None, typer.Option("--input", metavar="JSON", help="The input of its tasks.")
+    ] = None,
+    queue: Annotated[str | None, typer.Option(help="The queue of its tasks.")] = None,
+    priority: Annotated[int, typer.Option(help="The priority of its tasks.")] = 0,
+    description: Annotated[str | None, typer.Option(help="The description of its tasks.")] = None,
+    missed: Annotated[
+        str,
+        typer.Option(help="Occurrences that no worker saw in time: skip, latest or all of them."),
+    ] = "skip",
+    max_missed: Annotated[int, typer.Option(help="The most that --missed all makes up for.")] = 100,
+    grace: Annotated[
+        str, typer.Option(metavar="LENGTH", help="How late is still in time.")
+    ] = "60s",
+    overlap: Annotated[
+        str, typer.Option(help="While the last task is unfinished: allow the next, or skip it.")
+    ] = "allow",
+    paused: Annotated[
+        bool | None,
+        typer.Option("--paused/--active", help="Pause or resume it. Default: leave that."),
+    ] = None,
+    expected: Annotated[
+        str | None,
+        typer.Option(metavar="REVISION", help="Change it only at this revision, as `show` has it."),
+    ] = None,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Create a schedule, or change the one with this ID.
+
+    Other times count from now on. Status 2 names what cannot be used, 4 if it is at another
+    revision than --expected.
+
+    Try: `redis-state schedules create poll fetch poller --every 15m --overlap skip`.
+    """
+
+    def save(known: Schedules) -> Awaitable[ScheduleView]:
+        from redis_state.worker import Schedule  # noqa: PLC0415 - needs the extra
+
+        wanted: dict[str, Any] = {"missed": missed, "overlap": overlap}
+        schedule = Schedule(
+            schedule_id=schedule_id,
+            handler=handler,
+            session_id=session,
+            cron=cron,
+            timezone=timezone,
+            every=None if every is None else _length("--every", every),
+            anchor=_moment_or_none("--anchor", anchor),
+            start=_moment_or_none("--start", start),
+            end=_moment_or_none("--end", end),
+            input=None if task_input is None else json_of("--input", task_input),
+            queue=queue,
+            priority=priority,
+            description=description,
+            max_missed=max_missed,
+            grace=_length("--grace", grace),
+            **wanted,
+        )
+        return known.save(schedule, paused=paused, expected=expected)
+
+    _print(_with(url, save), as_json=as_json)
+
+
+@schedules.command()
+def pause(schedule_id: Id, url: Url = None, as_json: AsJson = False) -> None:
+    """Pause a schedule: nothing is due until it is resumed. Status 3 if there is none."""
+    _print(_with(url, lambda known: known.pause(schedule_id)), as_json=as_json)
+
+
+@schedules.command()
+def resume(schedule_id: Id, url: Url = None, as_json: AsJson = False) -> None:
+    """Resume a schedule. `backfill` makes up for the pause. Status 3 if there is none."""
+    _print(_with(url, lambda known: known.resume(schedule_id)), as_json=as_json)
+
+
+@schedules.command()
+def trigger(
+    schedule_id: Id,
+    idempotency_key: Annotated[
+        str | None,
+        typer.Option(help="Name of this call. Repeating it under this name is the same task."),
+    ] = None,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Submit a task of a schedule now, also of a paused one. Status 3 if there is none.
+
+    Try: `redis-state schedules trigger nightly --idempotency-key ticket-7`, then
+    `redis-state tail SESSION TASK`.
+    """
+    task = _with(url, lambda known: known.trigger(schedule_id, idempotency_key=idempotency_key))
+    if as_json:
+        print_json(_occurrence(task))
+    else:
+        print_line(f"submitted {harmless(task.session_id)} {harmless(task.task_id)}")
+
+
+@schedules.command()
+def backfill(
+    schedule_id: Id,
+    since: Annotated[str, typer.Argument(metavar="FROM", help="The first moment.")],
+    until: Annotated[str, typer.Argument(metavar="TO", help="Where it ends, itself not included.")],
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only list what would be submitted.")
+    ] = False,
+    limit: Annotated[int, typer.Option(min=1, help="Refuse to submit more.")] = 1_000,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Submit the occurrences of a time that has passed. Those that have a task are left alone.
+
+    Times without an offset are UTC. Status 3 if there is no such schedule.
+
+    Try: `redis-state schedules backfill nightly 2026-11-01 2026-11-08 --dry-run`.
+    """
+
+    def fill(known: Schedules) -> Awaitable[Any]:
+        first, behind = _moment("FROM", since), _moment("TO", until)
+        return known.backfill(schedule_id, first, behind, dry_run=dry_run, limit=limit)
+
+    done = _with(url, fill)
+    if as_json:
+        print_json([_occurrence(each) for each in done])
+        return
+    rows = ((each.at, each.session_id, each.task_id, each.state) for each in done)
+    print_table(("at", "session", "task", "state"), rows, none="no occurrences")
+
+
+@schedules.command()
+def delete(schedule_id: Id, url: Url = None, as_json: AsJson = False) -> None:
+    """Delete a schedule. Its tasks stay. Status 3 if there is none."""
+
+    async def remove(known: Schedules) -> None:
+        if not await known.delete(schedule_id):
+            raise ScheduleUnknown(schedule_id)
+
+    _with(url, remove)
+    if as_json:
+        print_json({"schedule_id": schedule_id, "deleted": True})
+    else:
+        print_line("deleted")
+
+
+def _with(url: str | None, work: Callable[[Schedules], Awaitable[T]]) -> T:
+    async def do() -> T:
+        async with client_of(url) as client:
+            return await work(client.schedules)
+
+    return run(do())
+
+
+def _print(view: ScheduleView, *, as_json: bool, whole: bool = False) -> None:
+    document = _document(view, whole=whole)
+    if as_json:
+        print_json(document)
+        return
+    document.pop("input", None)
+    shown = {name: value for name, value in document.items() if value not in (None, "")}
+    if view.last is not None:
+        shown["last"] = f"{view.last.session_id} {view.last.task_id}"
+    print_table(("field", "value"), shown.items(), none="")
+
+
+def _document(view: ScheduleView, *, whole: bool = False) -> dict[str, Any]:
+    schedule = view.schedule
+    document: dict[str, Any] = {
+        "schedule_id": schedule.schedule_id,
+        "handler": schedule.handler,
+        "session_id": schedule.session_id,
+        "cron": schedule.cron,
+        "timezone": schedule.timezone,
+        "every_s": None if schedule.every is None else schedule.every.total_seconds(),
+        "anchor": _written(schedule.anchor),
+        "start": _written(schedule.start),
+        "end": _written(schedule.end),
+        "queue": schedule.queue,
+        "priority": schedule.priority,
+        "description": schedule.description,
+        "missed": schedule.missed,
+        "max_missed": schedule.max_missed,
+        "grace_s": schedule.grace.total_seconds(),
+        "overlap": schedule.overlap,
+        "paused": view.paused,
+        "next_at": _written(view.next_at),
+        "last": None if view.last is None else _occurrence(view.last),
+        "last_status": None if view.last_status is None else view.last_status.value,
+        "skipped_at": _written(view.skipped_at),
+        "skipped_why": view.skipped_why,
+        "fired": view.fired,
+        "revision": view.revision,
+        "created_at": _written(view.created_at),
+    }
+    return document | ({"input": schedule.input} if whole else {})
+
+
+def _occurrence(each: Occurrence) -> dict[str, Any]:
+    found = {"at": _written(each.at), "session_id": each.session_id, "task_id": each.task_id}
+    return found if each.state is None else found | {"state": each.state}
+
+
+def _row(view: ScheduleView) -> tuple[Any, ...]:
+    schedule, last = view.schedule, view.last
+    when = f"{schedule.cron} {schedule.timezone}" if schedule.cron else f"every {schedule.every}"
+    due = "paused" if view.paused else "ended" if view.next_at is None else _due(view.next_at)
+    return (
+        schedule.schedule_id,
+        schedule.handler,
+        when,
+        due,
+        f"{age(last.at)} ago" if last is not None and last.at is not None else "",
+        "" if last is None else f"{last.session_id} {last.task_id}",
+        view.fired,
+    )
+
+
+def _due(moment: datetime) -> str:
+    late = datetime.now(UTC) - moment
+    if late < timedelta(0):
+        return f"in {age(moment)}"
+    return "now" if late < _SOON else f"overdue for {age(moment)}"
+
+
+def _written(moment: datetime | None) -> str | None:
+    return None if moment is None else moment.isoformat()
+
+
+def _length(option: str, text: str) -> timedelta:
+    found = re.fullmatch(r"(\d{1,9})([smhd])", text)
+    if found is None:
+        raise InvalidField(option, "a length is needed, such as 90s, 15m, 6h or 1d")
+    return timedelta(seconds=int(found[1]) * _UNITS[found[2]])
+
+
+def _moment_or_none(option: str, text: str | None) -> datetime | None:
+    return None if text is None else _moment(option, text)
+
+
+def _moment(option: str, text: str) -> datetime:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise InvalidField(option, "a time is needed, such as 2026-11-24T09:00+01:00") from None
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)

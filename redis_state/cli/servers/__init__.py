@@ -1,0 +1,1 @@
+"""The commands about a server, and from one server to another."""

@@ -1,0 +1,261 @@
+"""The commands that hold changed code against stored journals: replay, history."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import sys
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+
+from redis_state.cli.commands import AsJson, Url, app
+from redis_state.cli.exit_codes import ExitCode, or_exit, run
+from redis_state.cli.output import harmless, print_json, print_line, print_table
+from redis_state.cli.tasks.reading import SessionId, TaskId, client_of
+from redis_state.errors import (
+    CallerError,
+    CorruptState,
+    NotFound,
+    PayloadStoreUnavailable,
+    PayloadUnreadable,
+)
+from redis_state.models import TaskStatus
+
+if TYPE_CHECKING:
+    from redis_state.worker import TaskClient
+    from redis_state.worker.replaying import ReplayReport
+    from redis_state.worker.tasks.histories import TaskHistory
+
+Names = Sequence[tuple[str, str]]
+Read = Callable[[], Any]
+
+_UNFINISHED = (TaskStatus.PENDING, TaskStatus.RUNNING, TaskStatus.PAUSED)
+
+
+@app.command()
+def replay(
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODULE:HANDLERS",
+            help="The new code: an AgentWorker, or a mapping of names to handlers.",
+        ),
+    ],
+    session: Annotated[
+        str | None, typer.Option("--session", "-s", help="Only tasks of this session.")
+    ] = None,
+    task: Annotated[
+        str | None, typer.Option("--task", help="Only this task of the session.")
+    ] = None,
+    handler: Annotated[str | None, typer.Option(help="Only tasks of this handler.")] = None,
+    status: Annotated[
+        list[TaskStatus] | None,
+        typer.Option(case_sensitive=False, help="Of a session: in this status; may be repeated."),
+    ] = None,
+    history: Annotated[
+        list[Path] | None,
+        typer.Option(help="A file of `redis-state history`, instead of the server's tasks."),
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, help="The most tasks to replay.")] = 1000,
+    at_once: Annotated[int, typer.Option(min=1, help="How many to replay at a time.")] = 8,
+    timeout: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0.01, help="The longest that one may take.")
+    ] = 10.0,
+    every: Annotated[bool, typer.Option("--every", help="List those that fit, too.")] = False,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Replay stored journals under new code, without effects: find tasks that cannot continue.
+
+    Steps return what is recorded. A replay ends where the journal does, or at the first call that
+    does not fit. Nothing is written or published. What handlers do outside of steps happens in this
+    process. Status 1 if a task could not continue, 3 if there is no such task.
+    """
+    handlers = or_exit(lambda: load_handlers(target))
+    if task is not None and session is None:
+        or_exit(lambda: _wrong("--task needs --session"))
+    if status and session is None:
+        or_exit(
+            lambda: _wrong("--status needs --session: without it, unfinished tasks are replayed")
+        )
+
+    async def find_out() -> list[ReplayReport]:
+        if history:
+            return await _replay_all(
+                handlers, [_of_file(path) for path in history], at_once, timeout
+            )
+        async with client_of(url) as client:
+            names = await _named(client, session, task, status or _UNFINISHED, limit)
+            reads = [_of_store(client, name, handler) for name in names]
+            return await _replay_all(handlers, reads, at_once, timeout)
+
+    reports = run(find_out())
+    counts = Counter(report.verdict.value for report in reports)
+    if as_json:
+        print_json(
+            {"replayed": len(reports), "fits": 0, "diverges": 0, "undecided": 0}
+            | counts
+            | {"tasks": [report.document() for report in reports]}
+        )
+    else:
+        _print(reports, counts, every=every)
+    if counts["diverges"]:
+        raise typer.Exit(ExitCode.FAILED)
+
+
+@app.command()
+def history(
+    session: SessionId,
+    task: TaskId,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write it to this file. Default: print.")
+    ] = None,
+    url: Url = None,
+) -> None:
+    """Export a task's history as JSON: its input and all that its runs recorded.
+
+    `redis-state replay --history FILE` and a unit test replay it without a server. It holds inputs
+    and results, and no token. Status 3 if there is no such task.
+    """
+
+    async def read() -> TaskHistory:
+        from redis_state.worker.tasks.histories import read_history  # noqa: PLC0415 - the extra
+
+        async with client_of(url) as client:
+            found = await read_history(client.store, session, task)
+        if found is None:
+            raise NotFound(f"session {harmless(session)!r} has no task {harmless(task)!r}")
+        return found
+
+    found = run(read())
+    if output is None:
+        print_line(found.document().decode("utf-8", "surrogatepass"))
+    else:
+        try:
+            found.save(output)
+        except OSError as error:
+            problem = f"{output}: {error.strerror}"
+            or_exit(lambda: _wrong(problem))
+
+
+def load_handlers(target: str) -> Mapping[str, Any]:
+    """Import the handlers that a command names. Errors: CallerError."""
+    from redis_state.worker import AgentWorker  # noqa: PLC0415 - needs the extra
+
+    module, colon, name = target.partition(":")
+    if not (module and colon and name):
+        raise CallerError(f"{target!r} is not of the form MODULE:HANDLERS")
+    sys.path.append(str(Path.cwd()))
+    try:
+        found: object = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise CallerError(f"{target!r} cannot be loaded: {error}") from error
+    if isinstance(found, AgentWorker):
+        return found.handlers
+    if isinstance(found, Mapping):
+        handlers = dict(cast("Mapping[str, Any]", found))
+        if all(map(callable, handlers.values())):
+            return handlers
+    raise CallerError(f"{target!r} is neither an AgentWorker nor a mapping of names to handlers")
+
+
+async def _named(
+    client: TaskClient,
+    session: str | None,
+    task: str | None,
+    statuses: Sequence[TaskStatus],
+    limit: int,
+) -> Names:
+    if session is not None and task is not None:
+        if await client.get(session, task) is None:
+            raise NotFound(f"session {harmless(session)!r} has no task {harmless(task)!r}")
+        return [(session, task)]
+    if session is not None:
+        found = [one for one in await client.store.list_tasks(session) if one.status in statuses]
+    else:
+        found = list(await client.unfinished(limit=limit + 1))
+    if len(found) > limit:
+        print(f"redis-state: only the first {limit} tasks are replayed", file=sys.stderr)
+    return [(one.session_id, one.task_id) for one in found[:limit]]
+
+
+def _of_store(client: TaskClient, name: tuple[str, str], handler: str | None) -> Read:
+    from redis_state.worker.tasks.histories import read_history  # noqa: PLC0415 - needs the extra
+
+    async def read() -> TaskHistory | None:
+        found = await read_history(client.store, *name)
+        return found if found is None or handler in (None, found.handler) else None
+
+    return read
+
+
+def _of_file(path: Path) -> Read:
+    from redis_state.worker.tasks.histories import load_history  # noqa: PLC0415 - needs the extra
+
+    async def read() -> TaskHistory:
+        return load_history(path)
+
+    return read
+
+
+async def _replay_all(
+    handlers: Mapping[str, Any], reads: Sequence[Read], at_once: int, timeout_s: float
+) -> list[ReplayReport]:
+    """Replay so many at a time, each read when its turn comes."""
+    from redis_state.worker.replaying import replay_history  # noqa: PLC0415 - needs the extra
+
+    turn, reports, done = asyncio.Semaphore(at_once), dict[int, Any](), Counter[str]()
+    shown = sys.stderr.isatty()
+
+    async def one(number: int, read: Read) -> None:
+        async with turn:
+            try:
+                found = await read()
+            except (CorruptState, PayloadUnreadable, PayloadStoreUnavailable) as error:
+                print(f"redis-state: not replayed: {error}", file=sys.stderr)
+                found = None
+            if found is not None:
+                reports[number] = await replay_history(handlers, found, timeout_s=timeout_s)
+            done["all"] += 1
+            if shown:
+                print(f"\rreplayed {done['all']} of {len(reads)}", end="", file=sys.stderr)
+
+    await asyncio.gather(*(one(number, read) for number, read in enumerate(reads)))
+    if shown:
+        print("\r\033[K", end="", file=sys.stderr)
+    return [reports[number] for number in sorted(reports)]
+
+
+def _print(reports: Sequence[ReplayReport], counts: Counter[str], *, every: bool) -> None:
+    shown = [report for report in reports if every or not report.fits]
+    if shown:
+        columns = ("session", "task", "handler", "version", "status", "verdict", "why")
+        rows = [
+            (
+                report.session_id,
+                report.task_id,
+                report.handler,
+                report.version,
+                report.status,
+                report.verdict.value,
+                f"{report.why}{_recorded(report)}",
+            )
+            for report in shown
+        ]
+        print_table(columns, rows, none="")
+    print_line(
+        f"{len(reports)} replayed: {counts['fits']} fit, {counts['diverges']} diverge, "
+        f"{counts['undecided']} undecided"
+    )
+
+
+def _recorded(report: ReplayReport) -> str:
+    return f": {', '.join(report.recorded)}" if report.recorded and not report.called else ""
+
+
+def _wrong(problem: str) -> None:
+    raise CallerError(problem)

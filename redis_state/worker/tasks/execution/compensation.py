@@ -1,0 +1,381 @@
+"""Compensations: what a failed handler has done is undone, in reverse, each once.
+
+    receipt = await ctx.step("charge", charge, key)
+    ctx.on_failure(refund, receipt)
+
+A handler registers compensations as it goes. Each registration is an entry of the journal, written
+before the handler's next checkpoint is passed. When the handler fails, four things happen in order:
+
+    1  the failure is recorded: from now on the task can only fail
+    2  each compensation runs, the last registered first, and its end is recorded
+    3  one that fails for good is recorded as such, and the others still run
+    4  the task becomes FAILED, with a report in its error
+
+A worker that dies, stops or runs out of time in between leaves the task for another run. That run
+has no functions to call, only names. So it rehearses the handler: the calls return what is
+recorded, the handler registers the same functions again, and stops where the journal ends.
+
+Nothing here happens at a pause, at a hand-off or after a lost lease: those end a run, not the task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from time import monotonic
+from typing import Any, Self
+
+from redis_state.errors import (
+    BackendError,
+    CorruptState,
+    InvalidField,
+    InvalidTransition,
+    LeaseLost,
+)
+from redis_state.models import TaskStatus
+from redis_state.serialization import codec
+from redis_state.serialization.payloads import Payloads
+from redis_state.store import RedisStateStore
+from redis_state.worker.tasks.children import ON_CANCEL
+from redis_state.worker.tasks.execution.inbox import UNDOING, Inbox, TaskCancelled
+from redis_state.worker.tasks.execution.steps import Steps
+from redis_state.worker.tasks.recorded.journal import Journals
+from redis_state.worker.tasks.recorded.rehearsal import IDLE_S, Rehearsal, kind_of_error
+from redis_state.worker.tasks.transitions import StartedRun
+
+log: logging.Logger = logging.getLogger(__name__)
+
+RunOutcome = tuple[TaskStatus, Any, str | None]
+
+REGISTERED = "undo:"
+UNDONE = "undone:"
+FAILING = "compensating"
+
+_CLEAN_UP_S = 5.0
+_LOOK_EVERY_S = 0.01
+_NAMED = 10
+_LONGEST_TEXT = 500
+_MOST_ERRORS = 100
+AGAIN: RunOutcome = (TaskStatus.PENDING, None, None)
+
+
+@dataclass(frozen=True, slots=True)
+class Compensation:
+    """One compensation of a task, as its journal has it.
+
+    ``name`` has its order among those of the name. ``state`` is ``registered``, ``undone`` or
+    ``failed``; ``error`` is the class of the last attempt's error.
+    """
+
+    name: str
+    state: str
+    error: str | None
+    on_cancel: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Undo:
+    work: Callable[..., Any]
+    arguments: tuple[Any, ...] = field(repr=False)
+    number: int
+    on_cancel: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Failing:
+    """The end of a task that can only fail: its status, its text, and the steps that failed."""
+
+    status: TaskStatus
+    error: str | None
+    errors: Mapping[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])
+    recorded: bool = True
+
+    @classmethod
+    def of(cls, journal: Mapping[str, Any]) -> Self | None:
+        note = journal.get(FAILING)
+        if note is None:
+            return None
+        errors = {entry: (str(kind), str(text)) for entry, (kind, text) in note["errors"].items()}
+        return cls(TaskStatus(note["status"]), note["error"], errors)
+
+    def document(self, payloads: Payloads) -> bytes:
+        errors = {entry: list(failed) for entry, failed in self.errors.items()}
+        value = {"status": self.status.value, "error": self.error, "errors": errors}
+        return payloads.document(value, "error", "errors")
+
+
+class Compensations:
+    """The compensations of one run's task."""
+
+    def __init__(self, store: RedisStateStore, started: StartedRun, inbox: Inbox) -> None:
+        self._payloads = store.base.payloads
+        self._journals = Journals(store.base)
+        self._keys = store.tasks.keys(started.state.session_id, started.state.task_id)
+        self._started = started
+        self._inbox = inbox
+        self._steps: Steps | None = None
+        self._failing = _Failing.of(started.journal)
+        # The first compensation that this run has begun.
+        self._first: str | None = None
+        self._cancels = ON_CANCEL in started.journal
+        self._registered: dict[str, _Undo] = {}
+        self._ended: dict[str, str | None] = {
+            entry.removeprefix(UNDONE): note["error"]
+            for entry, note in started.journal.items()
+            if entry.startswith(UNDONE)
+        }
+        self._known = {
+            entry.removeprefix(REGISTERED): note
+            for entry, note in started.journal.items()
+            if entry.startswith(REGISTERED)
+        }
+        self._failed_steps: dict[str, tuple[str, str]] = {}
+        self._watching: asyncio.Task[None] | None = None
+
+    def register(
+        self,
+        steps: Steps,
+        undo: Callable[..., Any],
+        arguments: tuple[Any, ...],
+        *,
+        name: str | None,
+        on_cancel: bool,
+    ) -> None:
+        """Register a compensation. See `TaskContext.on_failure`. Errors: InvalidField."""
+        if not callable(undo):
+            raise InvalidField("undo", "a callable is needed")
+        name = _name_of(undo) if name is None else name
+        if not name:
+            raise InvalidField("name", "is needed for an undo that has none itself")
+        place = steps.ask_undo(name)
+        known = self._known.get(place)
+        numbers = [note["number"] for note in self._known.values()]
+        number = known["number"] if known else max(numbers, default=0) + 1
+        self._registered[place] = _Undo(undo, arguments, number, on_cancel)
+        if known is None:
+            self._known[place] = note = {"number": number, "on_cancel": on_cancel}
+            self._inbox.record_soon(REGISTERED + place, codec.encode(note))
+            if on_cancel and not self._cancels:
+                self._cancels = True
+                self._inbox.record_soon(ON_CANCEL, b"true")
+
+    def step_failed(self, entry: str, error: Exception) -> None:
+        """Remember a step that failed: its handler may handle that, and a rehearsal must too."""
+        if (
+            not isinstance(error, BackendError | LeaseLost)
+            and len(self._failed_steps) < _MOST_ERRORS
+        ):
+            text = codec.text_of(error)[:_LONGEST_TEXT]
+            self._failed_steps[entry] = (kind_of_error(error), text)
+
+    def begin(self, steps: Steps, handling: asyncio.Task[Any]) -> bool:
+        """Begin a run; return whether it only rehearses, because the task can only fail.
+
+        The handler, which runs in ``handling``, is cancelled once it has registered everything.
+        """
+        self._steps = steps
+        if self._failing is None and self._inbox.cancelled and self._left(TaskStatus.CANCELLED):
+            reason = self._inbox.cancel_reason
+            self._failing = _Failing(TaskStatus.CANCELLED, reason, recorded=False)
+        if self._failing is None:
+            return False
+        rehearsal = self._started.replay.rehearsal = Rehearsal(self._failing.errors)
+        self._watching = asyncio.create_task(self._end_rehearsal(steps, rehearsal, handling))
+        return True
+
+    def needed(self, outcome: RunOutcome) -> bool:
+        """Return whether something is to be undone before a run's outcome is written."""
+        if outcome[0] is TaskStatus.PENDING:
+            return False
+        return self._failing is not None or bool(self._left(outcome[0]))
+
+    async def settle(self, outcome: RunOutcome, *, stuck: bool, ends_s: float) -> RunOutcome:
+        """Undo what the handler has done; return the task's end, or that it must run again.
+
+        ``stuck`` is a handler that does not stop. ``ends_s`` is when this run must end, on the
+        monotonic clock. Errors: LeaseLost.
+        """
+        UNDOING.set(True)
+        if self._watching is not None:
+            self._watching.cancel()
+        rehearsed = self._started.replay.rehearsal is not None
+        try:
+            failing = await self._fail(outcome)
+            if stuck:
+                return AGAIN
+            await self._stop_rest()
+            self._started.replay.rehearsal = None
+            left = self._left(failing.status)
+            try:
+                async with asyncio.timeout(max(0.0, ends_s - monotonic())):
+                    await self._undo_all(left, failing)
+            except TimeoutError:
+                # A compensation that had a whole run for itself does not get another one.
+                if rehearsed and self._first is not None and self._first not in self._ended:
+                    await self._end(self._first, "TimeoutError")
+                return AGAIN
+        except InvalidTransition:
+            return outcome  # the task is gone, which its end will find
+        except BackendError as error:
+            log.warning("task %s is handed back: %s", self._keys.task_id, error)
+            return AGAIN
+        return failing.status, None, self._report(failing)
+
+    async def _fail(self, outcome: RunOutcome) -> _Failing:
+        """Record that the task can only fail, and how."""
+        if self._failing is None:
+            status, _, text = outcome
+            self._failing = _Failing(status, text, dict(self._failed_steps), recorded=False)
+        if not self._failing.recorded:
+            value, run = self._failing.document(self._payloads), self._started.replay
+            await self._journals.record(self._keys, FAILING, value, run=run)
+            self._failing = replace(self._failing, recorded=True)
+        return self._failing
+
+    async def _stop_rest(self) -> None:
+        """End what still runs of the handler: its effects would come after their undoing."""
+        self._inbox.close(TaskCancelled("the run is over"))
+        rest: set[asyncio.Task[Any]] = set()
+        if self._steps is not None:
+            rest = self._steps.unfinished()
+        for task in rest:
+            task.cancel()
+        if rest:
+            _, stuck = await asyncio.wait(rest, timeout=_CLEAN_UP_S)
+            if stuck:
+                log.error("parts of the handler of task %s go on", self._keys.task_id)
+        # What they have registered by then counts.
+        await self._inbox.checkpoint()
+
+    async def _undo_all(self, left: list[str], failing: _Failing) -> None:
+        steps = self._steps
+        if steps is None:  # the run has ended before its handler began
+            return
+        content: dict[str, Any] = {"status": failing.status.value, "error": failing.error}
+        content["compensations"] = [place.removeprefix("#") for place in left]
+        await steps.report("compensating", {"notice": "compensating"} | content)
+        for place in left:
+            if place not in self._ended:
+                self._first = self._first or place
+                await self._end(place, await self._undo(steps, place))
+        undone, failed = self._ends(left)
+        await steps.report(
+            "compensated", {"notice": "compensated", "undone": undone, "failed": failed}
+        )
+
+    async def _undo(self, steps: Steps, place: str) -> str | None:
+        """Run one compensation; return the class of its error if it fails for good."""
+        undo = self._registered.get(place)
+        if undo is None:
+            log.error("%s of task %s is not registered any more", place, self._keys.task_id)
+            return "not registered again"
+        try:
+            await steps.undo(place, undo.work, undo.arguments)
+        except (BackendError, LeaseLost):
+            raise
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            return "CancelledError"
+        except BaseException as error:
+            if isinstance(error, GeneratorExit):
+                raise
+            told = self._payloads.told(error)
+            log.warning("%s of task %s failed", place, self._keys.task_id, exc_info=told)
+            return type(error).__name__
+        return None
+
+    async def _end(self, place: str, error: str | None) -> None:
+        note = codec.encode({"error": error})
+        run = self._started.replay
+        await self._journals.record(self._keys, UNDONE + place, note, run=run)
+        self._ended[place] = error
+
+    def _left(self, status: TaskStatus) -> list[str]:
+        """List what such an end undoes, the last registered first."""
+        chosen = [
+            (note["number"], place)
+            for place, note in self._known.items()
+            if status is TaskStatus.FAILED or (status is TaskStatus.CANCELLED and note["on_cancel"])
+        ]
+        return [place for _, place in sorted(chosen, reverse=True)]
+
+    def _ends(self, left: list[str]) -> tuple[list[str], dict[str, str]]:
+        """Return what was undone, and what was not, with the error."""
+        ended = {place.removeprefix("#"): self._ended[place] for place in left}
+        failed = {name: error for name, error in ended.items() if error is not None}
+        return [name for name in ended if name not in failed], failed
+
+    def _report(self, failing: _Failing) -> str:
+        undone, failed = self._ends(self._left(failing.status))
+        parts = [failing.error or "cancelled"]
+        parts += [f"undone: {_some(undone)}"] if undone else []
+        not_undone = [f"{name} ({error})" for name, error in failed.items()]
+        parts += [f"not undone: {_some(not_undone)}"] if failed else []
+        return "; ".join(parts)
+
+    def _is_complete(self, steps: Steps) -> bool:
+        return self._known.keys() <= self._registered.keys() and not steps.unused()
+
+    async def _end_rehearsal(
+        self, steps: Steps, rehearsal: Rehearsal, handling: asyncio.Task[Any]
+    ) -> None:
+        """End the handler once it has registered everything, or does no more."""
+        while not (rehearsal.waiting and self._is_complete(steps)):
+            rehearsal.moved.clear()
+            try:
+                async with asyncio.timeout(IDLE_S if rehearsal.waiting else None):
+                    await rehearsal.moved.wait()
+            except TimeoutError:
+                break
+            await asyncio.sleep(_LOOK_EVERY_S)
+        handling.cancel()
+
+
+async def read_compensations(
+    store: RedisStateStore, session_id: str, task_id: str
+) -> list[Compensation]:
+    """List a task's compensations in the order of their registration. Errors: CorruptState."""
+    keys = store.tasks.keys(session_id, task_id)
+    try:
+        journal, _ = await Journals(store.base).read(keys)
+        return compensations_of(journal)
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorruptState(keys.journal, f"a note cannot be read: {error}") from None
+
+
+def compensations_of(journal: Mapping[str, Any]) -> list[Compensation]:
+    """List the compensations of a journal in the order of their registration."""
+    found: list[tuple[int, Compensation]] = []
+    for entry, note in journal.items():
+        if entry.startswith(REGISTERED):
+            place = entry.removeprefix(REGISTERED)
+            end = journal.get(UNDONE + place)
+            error = end["error"] if end else None
+            state = "registered" if end is None else "undone" if error is None else "failed"
+            one = Compensation(place.removeprefix("#"), state, error, note["on_cancel"])
+            found.append((note["number"], one))
+    return [one for _, one in sorted(found, key=lambda numbered: numbered[0])]
+
+
+def is_undone(journal: Mapping[str, Any]) -> bool:
+    """Return whether a task has failed and all its compensations have ended."""
+    failing = _Failing.of(journal)
+    return failing is not None and all(
+        one.state != "registered"
+        for one in compensations_of(journal)
+        if failing.status is TaskStatus.FAILED or one.on_cancel
+    )
+
+
+def _name_of(undo: Callable[..., Any]) -> str:
+    # A partial, say, has the name of what it calls.
+    return getattr(undo, "__name__", "") or getattr(getattr(undo, "func", None), "__name__", "")
+
+
+def _some(names: list[str]) -> str:
+    more = len(names) - _NAMED
+    return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,1 @@
+"""What goes to a running task and comes from it: messages, published values, text of models."""

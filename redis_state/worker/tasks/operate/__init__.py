@@ -1,0 +1,1 @@
+"""What an operator does with ended tasks: retry, rerun, fork, one by one or in bulk."""

@@ -1,0 +1,124 @@
+"""Do one thing to all tasks that match: retry, rerun, fork or cancel them.
+
+What matches is found page by page, the oldest first, and no task that is made meanwhile. Each task
+has an outcome of its own. A task that cannot be changed does not end the whole.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import TypeAlias
+
+from redis_state.errors import BackendError, CallerError, LostRace
+from redis_state.models import TaskStatus
+from redis_state.store import RedisStateStore
+from redis_state.worker.tasks.views.finding import TaskFilter, TaskSummary, find_tasks
+
+_PAGE = 100
+
+
+class BulkAction(StrEnum):
+    """What is done to each task."""
+
+    RETRY = "retry"
+    RERUN = "rerun"
+    FORK = "fork"
+    CANCEL = "cancel"
+
+
+class BulkOutcome(StrEnum):
+    """What became of one task. ``WOULD`` is that of a dry run."""
+
+    WOULD = "would"
+    DONE = "done"
+    REFUSED = "refused"
+    FAILED = "failed"
+
+
+# What an action applies to, if the caller does not say. No action changes what is not among these.
+APPLIES: dict[BulkAction, tuple[TaskStatus, ...]] = {
+    BulkAction.RETRY: (TaskStatus.FAILED, TaskStatus.CANCELLED),
+    BulkAction.RERUN: tuple(TaskStatus),
+    BulkAction.FORK: tuple(TaskStatus),
+    BulkAction.CANCEL: (TaskStatus.PENDING, TaskStatus.RUNNING, TaskStatus.PAUSED),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class BulkItem:
+    """One task, and what became of it. ``new_task_id`` is what a rerun or a fork made."""
+
+    session_id: str
+    task_id: str
+    status: TaskStatus
+    outcome: BulkOutcome
+    new_task_id: str | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BulkReport:
+    """What became of all of them. ``more`` says that ``limit`` was reached and others match."""
+
+    items: Sequence[BulkItem]
+    more: bool
+    counts: dict[BulkOutcome, int] = field(default_factory=dict[BulkOutcome, int])
+
+
+# Does the action to one task; returns the id of what it made, or None.
+Act: TypeAlias = Callable[[TaskSummary], Awaitable[str | None]]
+Progress: TypeAlias = Callable[[BulkItem], object]
+
+
+async def do_to_all(
+    store: RedisStateStore,
+    wanted: TaskFilter,
+    act: Act,
+    *,
+    dry_run: bool,
+    limit: int,
+    concurrency: int,
+    progress: Progress | None,
+) -> BulkReport:
+    """See `TaskClient.bulk`."""
+    now = datetime.now(UTC)
+    before = wanted.created_before
+    before = (
+        now if before is None else min(before if before.tzinfo else before.replace(tzinfo=UTC), now)
+    )
+    wanted = replace(wanted, created_before=before)
+    items: list[BulkItem] = []
+    cursor: str | None = None
+    gate = asyncio.Semaphore(concurrency)
+    while True:
+        size = min(_PAGE, limit - len(items))
+        page = await find_tasks(store, wanted, newest_first=False, limit=size, after=cursor)
+        cursor = page.cursor
+        for item in asyncio.as_completed(
+            [_one(task, act, gate, dry_run=dry_run) for task in page.tasks]
+        ):
+            items.append(await item)
+            if progress is not None:
+                progress(items[-1])
+        if cursor is None or len(items) >= limit:
+            break
+    counts = {word: sum(item.outcome is word for item in items) for word in BulkOutcome}
+    return BulkReport(items, cursor is not None, counts)
+
+
+async def _one(task: TaskSummary, act: Act, gate: asyncio.Semaphore, *, dry_run: bool) -> BulkItem:
+    item = BulkItem(task.session_id, task.task_id, task.status, BulkOutcome.WOULD)
+    if dry_run:
+        return item
+    async with gate:
+        try:
+            made = await act(task)
+        except (LostRace, CallerError) as refused:
+            return replace(item, outcome=BulkOutcome.REFUSED, reason=str(refused))
+        except BackendError as error:
+            return replace(item, outcome=BulkOutcome.FAILED, reason=str(error))
+    return replace(item, outcome=BulkOutcome.DONE, new_task_id=made)

@@ -1,0 +1,303 @@
+"""Rerun and fork: new tasks that are made from others, and say so.
+
+A rerun has the input, the handler and the attributes of another task. A fork also has its journal
+up to an entry. It replays what is before, under its own id: its watchers see the updates of that
+part too, and its steps from there on have effect ids of their own.
+
+A fork takes over what belongs to the part before for certain: recorded steps, decided pauses,
+children whose end is recorded, steering that the handler's own asyncio task took. It opens its own
+pauses, whose tokens come from its own secret, and spawns its own children.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from redis_state.errors import CorruptState, InvalidField, RetryRefused, TaskUnknown
+from redis_state.models import TaskState, TaskStatus
+from redis_state.models.attributes import Attributes
+from redis_state.models.tasks import new_id, utc_now
+from redis_state.primitives.record import Stored, new_write_id
+from redis_state.scripts import Reply, ReplyCode
+from redis_state.serialization import codec
+from redis_state.store import RedisStateStore
+from redis_state.stores.sessions.task_status import IN_TURN
+from redis_state.stores.task_index import attributes_of
+from redis_state.worker.queue.limits import flow_key
+from redis_state.worker.tasks.execution.patches import PATCH, VERSION
+from redis_state.worker.tasks.moves import new_fields, status_update
+from redis_state.worker.tasks.recorded.inputs import read_input
+from redis_state.worker.tasks.recorded.journal import (
+    Journals,
+    StepNote,
+    joined_child,
+    part_name,
+    steps_of,
+)
+from redis_state.worker.tasks.transitions import TaskTransitions
+from redis_state.worker.tasks.turns import InTurn
+from redis_state.worker.tasks.views.links import write_link
+
+_KINDS = ("step:", "pause:", "child:")
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A task that another one is made from."""
+
+    state: TaskState
+    record: Stored
+    handler: str
+    task_input: Any
+    queue: str | None
+    attributes: Attributes
+
+    def key_in(self, session_id: str) -> str:
+        """Return what a task of a session is limited under that is made from it."""
+        key = self.record.fields.get("flow_key", b"").decode("utf-8", "surrogatepass")
+        return flow_key(None, in_turn=session_id) if key.startswith(IN_TURN) else key
+
+    def copy(self, *, task_id: str | None = None, session_id: str | None = None) -> TaskState:
+        """Describe the new task."""
+        task_id, session_id = task_id or new_id(), session_id or self.state.session_id
+        # One of its own, like a child's: two tasks with one trace would write one trajectory.
+        trace_id = self.state.trace_id and f"{self.state.trace_id}/{task_id}"
+        about = {"task_id": task_id, "session_id": session_id, "spawned_at": utc_now()}
+        about |= {"spawned_from_task_id": "foreground", "trace_id": trace_id}
+        now = utc_now()
+        return replace(
+            self.state,
+            task_id=task_id,
+            session_id=session_id,
+            trace_id=trace_id,
+            status=TaskStatus.PENDING,
+            context_snapshot=self.state.context_snapshot.model_copy(update=about),
+            result=None,
+            error=None,
+            progress=None,
+            created_at=now,
+            updated_at=now,
+        )
+
+
+class Copies:
+    """Make tasks from others."""
+
+    def __init__(self, store: RedisStateStore) -> None:
+        self._store = store
+        self._journals = Journals(store.base)
+        self._transitions = TaskTransitions(store)
+
+    async def source(self, session_id: str, task_id: str) -> Source:
+        """Read a task that another one is to be made from.
+
+        Errors: TaskUnknown; RetryRefused for one that has no handler; CorruptState.
+        """
+        record = await self._store.tasks.load_fields(session_id, task_id)
+        if record is None:
+            raise TaskUnknown(task_id)
+        if "job" not in record.fields:
+            raise RetryRefused(task_id, "a host has saved it, with no handler")
+        try:
+            payloads = self._store.base.payloads
+            # What cannot be read of the input is copied as it stands; a context cannot be.
+            of = f"task {task_id!r}"
+            payloads.need_all(record.fields["document"], of=of, field="context_snapshot")
+            job = payloads.as_object(record.fields["job"])
+            return Source(
+                state=self._store.tasks.read(session_id, task_id, record),
+                record=record,
+                handler=job["handler"],
+                task_input=read_input(payloads, record.fields, job, of=of),
+                queue=record.fields.get("queue", b"").decode("utf-8", "surrogatepass") or None,
+                attributes=attributes_of(record.fields),
+            )
+        except (ValueError, KeyError, TypeError) as error:
+            key = self._store.tasks.keys(session_id, task_id).task
+            raise CorruptState(key, f"not a task's record: {type(error).__name__}") from None
+
+    async def rerun(
+        self, source: Source, state: TaskState, *, attributes: Attributes, queue: str | None
+    ) -> bool:
+        """Write a new task with the input of another; return whether it was new."""
+        link = write_link(source.state.session_id, source.state.task_id)
+        key = source.key_in(state.session_id)
+        return await self._transitions.create(
+            state,
+            handler=source.handler,
+            task_input=source.task_input,
+            queue=queue,
+            attributes=attributes,
+            links={"rerun_of": link},
+            key=key,
+            writer=InTurn(self._store, priority=state.priority)
+            if key.startswith(IN_TURN)
+            else None,
+        )
+
+    async def fork(
+        self,
+        source: Source,
+        state: TaskState,
+        *,
+        before: str | None,
+        attributes: Attributes,
+        queue: str | None,
+    ) -> bool:
+        """Write a new task with a part of another's journal; return whether it was new."""
+        session_id, task_id = source.state.session_id, source.state.task_id
+        keys = self._store.tasks.keys(session_id, task_id)
+        try:
+            journal, _ = await self._journals.read(keys)
+            kept = KeptPart.of(journal, before)
+        except (ValueError, TypeError, KeyError) as error:
+            if isinstance(error, InvalidField):
+                raise
+            raise CorruptState(
+                keys.journal, f"a note cannot be read: {type(error).__name__}"
+            ) from None
+        key = source.key_in(session_id)
+        in_turn = key.startswith(IN_TURN)
+        fields = new_fields(
+            self._store.base.payloads,
+            state,
+            handler=source.handler,
+            task_input=source.task_input,
+            queue=queue,
+            trace=None,
+            attributes=attributes,
+            key=key,
+        )
+        fields |= {"forked_from": write_link(session_id, task_id, kept.before)}
+        write = new_write_id()
+
+        async def create(before_ms: int) -> Reply:
+            return await self._store.base.scripts.fork_task(
+                self._store.tasks.keys(session_id, state.task_id),
+                fields,
+                source=keys,
+                steering=self._store.steering.keys(session_id),
+                updates=self._store.updates.keys(session_id),
+                children=self._store.base.keys.children(session_id, state.task_id),
+                write=write,
+                ttl_ms=self._store.tasks.ttl_ms(state.status.value),
+                before=before_ms,
+                order=source.record.order,
+                copied=kept.names,
+                made=kept.made,
+                turn=self._store.base.keys.turn(session_id) if in_turn else None,
+                in_turn=in_turn,
+            )
+
+        reply = await self._transitions.cover(
+            state, create, write=write, handler=source.handler, attributes=attributes
+        )
+        if reply.word is ReplyCode.MISSING:
+            raise TaskUnknown(task_id)
+        if reply.word is not ReplyCode.OK:
+            return False
+        update = status_update(state, state.status, forked_from=task_id)
+        update.update_id = f"{state.task_id}:{write}"
+        await self._store.save_update(update)
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class KeptPart:
+    """The part of a journal that a fork begins with: entries as they are, and some of its own."""
+
+    before: str | None
+    names: Sequence[str]
+    made: Mapping[str, bytes]
+
+    @classmethod
+    def of(cls, journal: Mapping[str, Any], before: str | None) -> KeptPart:
+        """Choose what is before an entry; all without one. Errors: InvalidField."""
+        entry = None if before is None else _named(journal, before)
+        place, is_before = _bounds(journal, entry)
+        steps = [(name, note) for name, note in steps_of(journal) if is_before(name, note)]
+        joined = {joined_child(name, journal) for name, _ in steps}
+        others = [
+            name
+            for name, note in journal.items()
+            if (_is_decided(name, note) and _is_before(note, place))
+            or name in joined
+            # What the handler's code was, and was told of it.
+            or name == VERSION
+            or name.startswith(PATCH)
+            or (name.startswith("took:") and not note[0] and (place is None or note[1] < place))
+        ]
+        others += [f"decided:{name}" for name in others if f"decided:{name}" in journal]
+        parts = [
+            part_name(name, number).decode("utf-8", "surrogatepass")
+            for name, note in steps
+            for number in range(note.chunks)
+        ]
+        names = [*(name for name, _ in steps), *others, *parts]
+        reached = journal.get("lane:", [0])[0] if place is None else place - 1
+        made = {
+            "versions": b"%d" % max((note.version for _, note in steps), default=0),
+            "entries": b"%d" % (len(steps) + len(others)),
+            # A replay gets nothing new before it has come this far.
+            "lane:": codec.encode([max(int(reached), 0), {}, ["", "", "", ""]]),
+        }
+        return cls(entry, names, made)
+
+
+def _named(journal: Mapping[str, Any], before: str) -> str:
+    """Find the entry that is meant: itself, without its kind, or without its number.
+
+    Errors: InvalidField.
+    """
+    entries = [name for name in journal if name.startswith(_KINDS)]
+    for meant in (
+        [name for name in entries if name == before],
+        [name for name in entries if name.partition(":")[2] == before],
+        [name for name in entries if _name_of(name) == before],
+    ):
+        if len(meant) > 1:
+            some = ", ".join(meant[:5])
+            raise InvalidField("before", f"is the name of {len(meant)} entries: one of {some}")
+        if meant:
+            return meant[0]
+    raise InvalidField(
+        "before", "nothing of this name is recorded; without it, all that is recorded is kept"
+    )
+
+
+def _name_of(entry: str) -> str:
+    return entry.partition(":")[2].rpartition("#")[0].replace("##", "#")
+
+
+def _bounds(
+    journal: Mapping[str, Any], entry: str | None
+) -> tuple[int | None, Callable[[str, StepNote], bool]]:
+    """Return the place of an entry, None for no bound, and a test for steps that are before it."""
+    if entry is None:
+        return None, _any_step
+    found = journal[entry]
+    place = found.place if isinstance(found, StepNote) else int(found.get("place", 0))
+    if isinstance(found, StepNote):
+        path = entry.partition(":")[2]
+        outer = [name for name in journal if path.startswith(f"{name.partition(':')[2]}/")]
+        if any(name.startswith("step:") for name in outer):
+            raise InvalidField("before", f"is inside of {outer[0]!r}: fork before that one")
+        version, inner = found.version, f"{entry}/"
+        return place, lambda name, note: note.version < version and not name.startswith(inner)
+    if not place:
+        raise InvalidField("before", "was recorded by an earlier version: fork before a step")
+    return place, lambda _name, note: 0 < note.place < place
+
+
+def _any_step(_name: str, _note: StepNote) -> bool:
+    return True
+
+
+def _is_decided(name: str, note: Any) -> bool:
+    return name.startswith("pause:") and note.get("state") == "decided"
+
+
+def _is_before(note: Mapping[str, Any], place: int | None) -> bool:
+    return place is None or 0 < int(note.get("place", 0)) < place

@@ -1,0 +1,291 @@
+"""Retry: reopen a task that is FAILED or CANCELLED, with its journal.
+
+The next run replays what is recorded and continues where the last one ended. What ended the task is
+left out of the journal, if it is the last thing there: the end of a child that was not complete, a
+pause that nobody decided in time. So the child runs again too, and the pause is opened again. Steps
+that failed were never recorded.
+
+    the watch list first    a crash later leaves a task that a sweeper queues
+    then the task           one step: status, journal, counters, lease, lifetimes, the update
+    then its children       those that were cancelled with it, and those whose end was left out
+    then the index and the queue
+
+A crash between the task and its children leaves them as they were. The task then fails of the same
+child again, and can be retried again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from redis_state.errors import (
+    CorruptState,
+    CursorGap,
+    InvalidField,
+    InvalidTransition,
+    RetryRefused,
+    TaskUnknown,
+)
+from redis_state.models import SteeringEventType, TaskState, TaskStatus
+from redis_state.primitives.record import Stored, new_write_id
+from redis_state.scripts import Reply, ReplyCode
+from redis_state.serialization import codec
+from redis_state.store import RedisStateStore
+from redis_state.stores.sessions.task_status import TaskStatusView
+from redis_state.stores.sessions.tasks import move_fields
+from redis_state.worker.queue.job import Job
+from redis_state.worker.queue.queue import Queue
+from redis_state.worker.tasks.children import ChildTasks
+from redis_state.worker.tasks.execution.compensation import is_undone
+from redis_state.worker.tasks.moves import announcement, status_update
+from redis_state.worker.tasks.recorded.journal import Journals, joined_child, steps_of
+from redis_state.worker.tasks.transitions import TaskTransitions
+
+_REOPENED = (TaskStatus.FAILED, TaskStatus.CANCELLED)
+# What steered the run that is over, and not its handler.
+_STEERED_RUN = (SteeringEventType.CANCEL, SteeringEventType.PAUSE, SteeringEventType.RESUME)
+_LONGEST_KEY = 200
+_NOT_COMPLETE = (TaskStatus.FAILED.value, TaskStatus.CANCELLED.value)
+
+
+@dataclass(frozen=True, slots=True)
+class _RetryPlan:
+    """What reopening one task means."""
+
+    view: TaskStatusView
+    state: TaskState
+    record: Stored
+    dropped: Sequence[str]
+    steps: int
+    void: Sequence[str]
+    children: Sequence[_RetryPlan]
+
+    def all(self) -> list[_RetryPlan]:
+        """List it and what it brings, parents first."""
+        return [self, *(each for child in self.children for each in child.all())]
+
+
+class Reopening:
+    """Reopen tasks."""
+
+    def __init__(self, store: RedisStateStore, queue: Queue) -> None:
+        self._store = store
+        self._queue = queue
+        self._journals = Journals(store.base)
+        self._transitions = TaskTransitions(store)
+        self._children = ChildTasks(store)
+
+    async def retry(self, session_id: str, task_id: str, *, key: str | None) -> TaskState:
+        """See `TaskClient.retry`."""
+        _check_key(key)
+        while True:
+            plan = await self._plan(session_id, task_id, key=key)
+            if plan is None:
+                break
+            await asyncio.gather(
+                *(
+                    self._transitions.inspect_soon(session_id, each.view.task_id)
+                    for each in plan.all()
+                )
+            )
+            reply = await self._reopen(plan, key=key)
+            if reply.word is ReplyCode.DENIED:
+                raise InvalidTransition(task_id, current=reply.text(0), wanted="PENDING")
+            if reply.word is ReplyCode.MISSING:
+                raise TaskUnknown(task_id)
+            if reply.word is not ReplyCode.STALE:
+                others = plan.all()[1:]
+                await asyncio.gather(*(self._reopen(each, key=None) for each in others))
+                await self._queue_up([plan, *others])
+                break
+        state = await self._store.tasks.load(session_id, task_id)
+        if state is None:
+            raise TaskUnknown(task_id)
+        return state
+
+    async def _plan(self, session_id: str, task_id: str, *, key: str | None) -> _RetryPlan | None:
+        """Read what reopening a task means; None if a call with this key has reopened it."""
+        record = await self._store.tasks.load_fields(session_id, task_id)
+        if record is None:
+            raise TaskUnknown(task_id)
+        view = self._view(session_id, task_id, record)
+        if not view.ours:
+            raise RetryRefused(task_id, "a host has saved it, with no handler")
+        if _is_of_a_protocol(record.fields):
+            raise RetryRefused(task_id, "its protocol does not reopen what has ended")
+        if key is not None and record.fields.get("retried") == key.encode("utf-8", "surrogatepass"):
+            return None
+        if view.status not in _REOPENED:
+            raise InvalidTransition(task_id, current=view.status.value, wanted="PENDING")
+        parent = view.cancelled_with
+        if parent is not None and await self._children.parent_cancelled(
+            session_id, parent, order=view.parent_order
+        ):
+            raise RetryRefused(task_id, f"its parent {parent!r} was cancelled: retry that one")
+        return await self._plan_of(view, record)
+
+    async def _plan_of(self, view: TaskStatusView, record: Stored) -> _RetryPlan:
+        session_id, task_id = view.session_id, view.task_id
+        keys = self._store.tasks.keys(session_id, task_id)
+        try:
+            state = self._store.tasks.read(session_id, task_id, record)
+            journal, _ = await self._journals.read(keys)
+            if is_undone(journal):
+                raise RetryRefused(task_id, "what it did was undone: rerun it")
+            joins = _failed_joins(journal)
+            dropped = [*joins, *_overdue(journal, state.error or "", beyond=joins)]
+            steps = len(steps_of(journal)) - len(joins)
+            spawned = {entry: note["task"] for entry, note in journal.items() if _is_child(entry)}
+        except (ValueError, TypeError, KeyError) as error:
+            raise CorruptState(
+                keys.task, f"the task cannot be read: {type(error).__name__}"
+            ) from None
+        joined = {spawned[child] for child in joins.values() if child in spawned}
+        return _RetryPlan(
+            view=view,
+            state=state,
+            record=record,
+            dropped=dropped,
+            steps=steps,
+            void=await self._steering(session_id, task_id),
+            children=await self._plan_children(view, joined),
+        )
+
+    async def _plan_children(self, parent: TaskStatusView, joined: set[str]) -> list[_RetryPlan]:
+        """Plan those whose end is left out, and those that were cancelled with their parent."""
+        session_id = parent.session_id
+        plans: list[_RetryPlan] = []
+        for name in await self._children.children(session_id, parent.task_id):
+            record = await self._store.tasks.load_fields(session_id, name)
+            view = None if record is None else self._view(session_id, name, record)
+            if record is None or view is None or view.status not in _REOPENED:
+                continue
+            if (view.parent, view.parent_order) != (parent.task_id, parent.order):
+                continue
+            with_parent = parent.status is view.status is TaskStatus.CANCELLED and not view.isolated
+            if name in joined or with_parent:
+                plans.append(await self._plan_of(view, record))
+        return plans
+
+    async def _steering(self, session_id: str, task_id: str) -> list[str]:
+        """List the events that cancelled or paused the runs before."""
+        void: list[str] = []
+        cursor: str | None = None
+        while True:
+            try:
+                page = await self._store.read_steering(session_id, after=cursor, task_id=task_id)
+            except CursorGap as gap:
+                cursor = gap.resume_after
+                continue
+            void += [
+                entry.value.event_id
+                for entry in page.entries
+                if entry.value.event_type in _STEERED_RUN
+            ]
+            cursor = page.cursor
+            if page.at_end:
+                return void
+
+    async def _reopen(self, plan: _RetryPlan, *, key: str | None) -> Reply:
+        view, write = plan.view, new_write_id()
+        pending = TaskStatus.PENDING
+        update = status_update(plan.state, pending, retry=view.retries + 1, was=view.status.value)
+        ttl_ms = self._store.tasks.ttl_ms(pending.value)
+        reply = await self._store.base.scripts.retry_task(
+            self._store.tasks.keys(view.session_id, view.task_id),
+            move_fields(pending, result=None, error=None) | _anew(plan),
+            children=self._store.base.keys.children(view.session_id, view.task_id),
+            expected=plan.record.version,
+            key=key or "",
+            write=write,
+            ttl_ms=ttl_ms,
+            announcement=announcement(self._store, update),
+            dropped=plan.dropped,
+            turn=self._store.base.keys.turn(view.session_id) if view.in_turn else None,
+            in_turn=view.in_turn,
+        )
+        if reply.word is ReplyCode.OK:
+            version = int(reply.facts[0])
+            self._transitions.note_move(plan.state, pending, version=version, write=write)
+        return reply
+
+    async def _queue_up(self, plans: Sequence[_RetryPlan]) -> None:
+        for plan in plans:
+            view = await self._store.tasks.look(plan.view.session_id, plan.view.task_id)
+            if view is not None and view.status is TaskStatus.PENDING:
+                await self._queue.put(Job.ready(view))
+
+    def _view(self, session_id: str, task_id: str, record: Stored) -> TaskStatusView:
+        try:
+            return TaskStatusView.of(session_id, task_id, record.fields)
+        except (ValueError, KeyError) as error:
+            key = self._store.tasks.keys(session_id, task_id).task
+            raise CorruptState(key, "not a task's record") from error
+
+
+def _check_key(key: Any) -> None:
+    if key is not None and not (isinstance(key, str) and 0 < len(key) <= _LONGEST_KEY):
+        raise InvalidField("key", f"text of 1 to {_LONGEST_KEY} signs is needed")
+
+
+def _anew(plan: _RetryPlan) -> dict[str, bytes]:
+    """Write what a reopened task begins with: no crash, no wait, a budget of its own."""
+    return {
+        "crashes": b"0",
+        "waits_for": b"",
+        "pause_entry": b"",
+        "pause_token": b"",
+        "pause_write": b"",
+        "doing": b"",
+        "spent_ms": b"0",
+        "spent_updates": b"0",
+        "steps_before": b"%d" % plan.steps,
+        "void": codec.encode(plan.void),
+    }
+
+
+def _is_of_a_protocol(fields: Mapping[str, bytes]) -> bool:
+    """Return whether a task's phase has a word of its own: see `transition_task`."""
+    status, _, word = fields.get("phase", b"").rpartition(b":")
+    return bool(word) and word != status.partition(b":")[0]
+
+
+def _is_child(entry: str) -> bool:
+    return entry.startswith("child:")
+
+
+def _failed_joins(journal: Mapping[str, Any]) -> dict[str, str]:
+    """Find the ends of children that are the last steps of a journal and are not complete.
+
+    Each with the entry of its child.
+    """
+    found: dict[str, str] = {}
+    for entry, note in reversed(steps_of(journal)):
+        child = joined_child(entry, journal)
+        if child is None or not _is_failed_end(note.result):
+            break
+        found[entry] = child
+    return found
+
+
+def _is_failed_end(result: Any) -> bool:
+    match result:
+        case {"status": str(status)}:
+            return status in _NOT_COMPLETE
+        case _:
+            return False
+
+
+def _overdue(journal: Mapping[str, Any], error: str, *, beyond: Mapping[str, str]) -> list[str]:
+    """Find the pauses that timed out and failed the task, with what was learned of them."""
+    last = max((note.place for entry, note in steps_of(journal) if entry not in beyond), default=0)
+    found: list[str] = []
+    for entry, note in journal.items():
+        if not entry.startswith("pause:") or note.get("timed_out") != "fail":
+            continue
+        if error.startswith("PauseTimeout") or int(note.get("place", 0)) > last:
+            found += [entry, f"decided:{entry}"]
+    return found

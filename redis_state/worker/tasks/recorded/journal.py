@@ -1,0 +1,239 @@
+"""The journal of a task: the records of its runs, which later runs find instead of repeating work.
+
+A step's record is a row of JSON that the script makes: its version (1 for the task's first record),
+epoch, the server's time, whether it is a checkpoint, facts about it, and its result. The facts
+are the result's size, chunks and digest, the step's place in the handler, for how many ms it ran,
+and its attempts. A result that is too large is kept in chunks beside its record, in the same hash.
+So it expires with the journal, and the journal with the task, whatever crashes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from redis_state.errors import CorruptState
+from redis_state.primitives.blob import CHUNK_BYTES, read_chunks
+from redis_state.scripts import NO_LANE, LaneState, ReplyCode, TaskKeys, raw
+from redis_state.serialization import codec
+from redis_state.serialization.payloads import Payloads, Sealed
+from redis_state.stores.base import Base
+from redis_state.worker.tasks.recorded.replay import Lane, Replay
+
+INLINE_BYTES = CHUNK_BYTES
+
+_STEP = "step:"
+# What a handler asks for again in each run; other kinds of notes have rules of their own.
+_CHILD = "child:"
+_ASKED_FOR = (_STEP, "pause:", _CHILD, "signal:", "request:")
+_JOIN = re.compile("[:/]join ")
+
+
+@dataclass(frozen=True, slots=True)
+class StepNote:
+    """A step's note. Its result is there, unless it stands in ``chunks`` of their own.
+
+    ``number`` is that of the call, see `CallOrder`; None where the order of calls means nothing.
+    ``place`` counts what the handler did before, ``took_ms`` is how long the step ran with all its
+    ``attempts``; 0 where an earlier version of the library recorded it.
+    """
+
+    version: int
+    epoch: int
+    at_ms: int
+    checkpoint: bool
+    size: int
+    chunks: int
+    sha256: str = field(repr=False)
+    result: Any = field(repr=False)
+    number: int | None = None
+    place: int = 0
+    took_ms: int = 0
+    attempts: int = 0
+
+
+class Journals:
+    """Read and write the journals of tasks."""
+
+    def __init__(self, base: Base) -> None:
+        self._scripts = base.scripts
+        self._payloads = base.payloads
+
+    async def read(self, keys: TaskKeys, *, whole: bool = False) -> tuple[dict[str, Any], int]:
+        """Return the entries by name, steps as `StepNote`, and how many runs have written.
+
+        Large results are left where they are, see `result`. Parts that cannot be read here are
+        `Sealed`. Errors: ValueError if an entry is not what was written; PayloadUnreadable for such
+        a part if the ``whole`` is wanted.
+        """
+        flat, count = (await self._scripts.read_journal(keys)).facts
+        named, payloads = list(_texts(zip(flat[::2], flat[1::2], strict=True))), self._payloads
+        found = {entry: _read_note(payloads, entry, note) for entry, note in named}
+        if whole and payloads.met_unreadable:
+            for entry, note in named:
+                payloads.need_all(note, of=f"task {keys.task_id!r}", field=entry)
+        return found, int(count)
+
+    async def record(
+        self, keys: TaskKeys, entry: str, value: bytes, *, run: Replay, lane: Lane | None = None
+    ) -> None:
+        """Record an entry, once. Errors: LeaseLost, JournalRewound, InvalidTransition."""
+        reply = await self._scripts.record_entry(
+            keys, mark=run.mark, entry=entry, value=value, lane=state_of(lane)
+        )
+        run.learn(reply, 0, entry, what=keys.task_id)
+
+    async def note(
+        self,
+        keys: TaskKeys,
+        entry: str,
+        result: Any,
+        *,
+        run: Replay,
+        lane: Lane | None = None,
+        checkpoint: bool = False,
+        inline_bytes: int = INLINE_BYTES,
+        number: int | None = None,
+        about: tuple[int, int, int] = (0, 0, 0),
+    ) -> tuple[StepNote, Any]:
+        """Record a step's result, once; return the recorded entry, and its result.
+
+        A result of more than ``inline_bytes`` is written in chunks first, each under the lease; a
+        crash in between leaves chunks that the next attempt overwrites and the task's end removes.
+        ``about`` is the step's place, for how many ms it ran, and its attempts.
+        Errors: LeaseLost; JournalRewound; InvalidTransition if the task is gone; StoreFull;
+        PayloadTooLarge; PayloadStoreUnavailable.
+        """
+        plain = codec.encode(result)
+        data = await self._payloads.put_written(f"result of {entry}", plain)
+        large = len(data) > inline_bytes
+        chunks = await self._keep(keys, entry, data, run) if large else 0
+        sha256 = hashlib.sha256(data).hexdigest() if large else ""
+        reply = await self._scripts.note_step(
+            keys,
+            mark=run.mark,
+            entry=entry,
+            checkpoint=checkpoint,
+            chunks=chunks,
+            about=codec.encode([len(data), chunks, sha256, number, *about]),
+            result=b"null" if large else data,
+            lane=state_of(lane),
+        )
+        run.learn(reply, 1, entry, what=keys.task_id)
+        recorded = read_step(self._payloads, reply.facts[0])
+        own = type(recorded.result) is Sealed and recorded.result.data == data
+        if own or (large and recorded.sha256 == sha256):
+            return recorded, codec.decode(plain)
+        return recorded, await self.result(keys, entry, recorded)
+
+    async def result(self, keys: TaskKeys, entry: str, note: StepNote) -> Any:
+        """Return a recorded step's result, fetched if it is large.
+
+        Errors: CorruptState if its chunks are not what was written.
+        """
+        of, field = f"task {keys.task_id!r}", f"result of {entry}"
+        if not note.chunks:
+            return await self._payloads.fetch(note.result, of=of, field=field)
+        gone = CorruptState(keys.journal, f"a chunk of {entry!r} is gone")
+        names = (part_name(entry, number) for number in range(note.chunks))
+        chunks = read_chunks(self._scripts.transport.commands, keys.journal, names, missing=gone)
+        data = b"".join([chunk async for chunk in chunks])
+        if len(data) != note.size:
+            raise CorruptState(keys.journal, f"{entry!r} has not {note.size} but {len(data)} bytes")
+        if hashlib.sha256(data).hexdigest() != note.sha256:
+            raise CorruptState(
+                keys.journal, f"the digest of {entry!r} differs from what was recorded"
+            )
+        found = self._payloads.decode(data)
+        return await self._payloads.fetch(found, of=of, field=field)
+
+    async def _keep(self, keys: TaskKeys, entry: str, data: bytes, run: Replay) -> int:
+        starts = range(0, len(data), CHUNK_BYTES)
+        for number, start in enumerate(starts):
+            reply = await self._scripts.keep_part(
+                keys,
+                mark=run.mark,
+                entry=entry,
+                number=number,
+                data=data[start : start + CHUNK_BYTES],
+            )
+            if reply.word is ReplyCode.STALE:
+                break
+            run.raise_refused(reply, what=keys.task_id)
+        return len(starts)
+
+
+def state_of(lane: Lane | None) -> LaneState:
+    """Write where a lane stands, for the script that writes an entry."""
+    return NO_LANE if lane is None else lane.state()
+
+
+def part_name(entry: str, number: int) -> bytes:
+    """Return the journal entry of one chunk of a large result."""
+    return raw(f"part:{number}:{entry}")
+
+
+def read_step(payloads: Payloads, data: bytes) -> StepNote:
+    """Read a step's note. Errors: ValueError."""
+    version, epoch, at_ms, checkpoint, about, result = payloads.unpack(data, 6)
+    # Earlier versions wrote no more than the first three.
+    size, chunks, sha256, *more = about
+    number, place, took_ms, attempts = (more + [None, 0, 0, 0][len(more) :])[:4]
+    return StepNote(
+        *(version, epoch, at_ms, checkpoint, size, chunks, sha256, result),
+        *(number, place, took_ms, attempts),
+    )
+
+
+def steps_of(journal: Mapping[str, Any]) -> list[tuple[str, StepNote]]:
+    """List the steps of a journal in the order of their records."""
+    steps = [(entry, note) for entry, note in journal.items() if isinstance(note, StepNote)]
+    return sorted(steps, key=lambda named: named[1].version)
+
+
+def joined_child(entry: str, journal: Mapping[str, Any]) -> str | None:
+    """Return the entry of the child whose end a step records; None for any other step.
+
+    Names may hold anything: what counts is that the journal has that child.
+    """
+    for found in _JOIN.finditer(entry):
+        child = _CHILD + entry[found.end() :].rpartition("#")[0].replace("##", "#")
+        if child in journal:
+            return child
+    return None
+
+
+def without_result(note: StepNote) -> StepNote:
+    """Leave a large result out of what is kept in memory, the note alone."""
+    return replace(note, result=None) if note.chunks else note
+
+
+def unvisited(recorded: Collection[str], requested: Collection[str]) -> list[str]:
+    """List the entries that earlier runs recorded and this one did not use, but should have.
+
+    Entries inside of a recorded step are left out: the step's work does not run again.
+    """
+    return sorted(
+        entry
+        for entry in recorded
+        if entry.startswith(_ASKED_FOR)
+        and entry not in requested
+        and not any(outer in recorded for outer in _outer_steps(entry))
+    )
+
+
+def _outer_steps(entry: str) -> Iterable[str]:
+    path = entry.partition(":")[2]
+    places = [place for place, sign in enumerate(path) if sign == "/"]
+    return (_STEP + path[:place] for place in places)
+
+
+def _texts(named: Iterable[tuple[bytes, bytes]]) -> Iterable[tuple[str, bytes]]:
+    return ((entry.decode("utf-8", "surrogatepass"), note) for entry, note in named)
+
+
+def _read_note(payloads: Payloads, entry: str, note: bytes) -> Any:
+    return read_step(payloads, note) if entry.startswith(_STEP) else payloads.decode(note)

@@ -1,0 +1,440 @@
+"""The replay of a run: its journal, the updates it has emitted, and the steering it has received.
+
+A later run begins at the handler's start and passes everything that earlier runs have done. It may
+not publish an update twice. It may not receive steering earlier than they did: its updates would
+then contradict theirs. So the journal keeps two things for each *lane*: how many updates of a kind
+it has emitted, and how far it was when steering was delivered to it.
+
+A lane is one asyncio task of a handler. Events in one lane have an order, and events in two lanes
+have none. The handler's own task is the lane without a name. The work of a step has lanes of its
+own, because it is not repeated once the step is recorded. Other lanes are matched by three things:
+the `branch` that they use, their coroutine's name, and what they do first. Times and random ids are
+ignored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import astuple, dataclass
+from time import monotonic
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from redis_state.errors import InvalidTransition, JournalRewound, LeaseLost
+from redis_state.primitives.lease import HeldLease
+from redis_state.scripts import LaneState, Reply, ReplyCode, raw
+from redis_state.serialization import codec
+from redis_state.worker.tasks.recorded.rehearsal import Rehearsal
+
+log: logging.Logger = logging.getLogger(__name__)
+
+_LANE = "lane:"
+_DELIVERED = "took:"
+_BETWEEN = "|"
+# A handler that does not come by what it did before is given what waits for it after so long.
+_PATIENCE_S = 5.0
+# And one that never stands still for that long, after so many times that time.
+_PATIENCES = 6
+
+# Times, random ids, measurements: what a replay may write differently.
+_VOLATILE = re.compile(
+    r"\d{4}-\d\d-\d\d[T ][\d:.+Z-]*|\d+\.\d{3,}|(?=[a-f-]*\d)[0-9a-f-]{8,}"
+    r"|(?=[A-F-]*\d)[0-9A-F-]{8,}|\d\d?:\d\d(?::\d\d)?(?:\.\d+)?"
+)
+
+# A steering event as its log keeps it: its id and its row.
+SteeringRow = tuple[bytes, bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """Steering that a lane was given, and how many things it had done by then."""
+
+    place: int
+    rows: Sequence[SteeringRow]
+
+
+@dataclass(frozen=True, slots=True)
+class LaneIdentity:
+    """How a lane is found again: the branch and the coroutine that it runs, what it does first.
+
+    ``shape`` is what it does first without what differs in each run.
+    """
+
+    branch: str = ""
+    coroutine: str = ""
+    first: str = ""
+    shape: str = ""
+
+    @classmethod
+    def of(cls, branch: str, coroutine: str, first: Any) -> LaneIdentity:
+        """Describe a lane by its first deed, a value that JSON can hold."""
+        text = codec.canonical(first).decode("utf-8", "replace")
+        shape = _VOLATILE.sub("*", text)
+        return cls(branch, coroutine, codec.fingerprint(text), codec.fingerprint(shape))
+
+
+@dataclass(slots=True)
+class Progress:
+    """The number of things that a replay repeats, in this run and in earlier ones.
+
+    These are the used steps, pauses, children and updates.
+    """
+
+    place: int = 0
+    reached: int = 0
+
+
+class Lane:
+    """One asyncio task of a handler: how far it has come in this run, and in earlier ones.
+
+    ``all_lanes`` is the progress of all lanes of the handler, or of one step's work. The task in
+    which that was begun goes by it: whatever the others do, they do after it has begun them.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        about: LaneIdentity,
+        all_lanes: Progress,
+        *,
+        progressed: Callable[[], None],
+        write: Callable[[Any], bytes] = codec.encode,
+        own: bool = False,
+    ) -> None:
+        self.name = name
+        self._write = write
+        self.about = about
+        # Whether it has one update of a kind, however often that is emitted.
+        self.once = False
+        self.deliveries: deque[Delivery] = deque()
+        self._all = all_lanes
+        self._progressed = progressed
+        self._mine = Progress()
+        self._progress = all_lanes if own else self._mine
+        self._emitted: Counter[str] = Counter()
+        # Of earlier runs.
+        self._recorded: Counter[str] = Counter()
+        # What failed to be published, and the numbers that it would have had.
+        self._unsent: dict[str, tuple[str, int]] = {}
+        self._live = False
+        self._diverged = False
+        self._withheld_at = -1
+        self._withheld_since = 0.0
+        self._withheld_first = 0.0
+        self._passed_at = -1
+
+    @property
+    def place(self) -> int:
+        """How far it has come in this run."""
+        return self._progress.place
+
+    @property
+    def was_found(self) -> bool:
+        """Whether earlier runs had it."""
+        return self._mine.reached > 0
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether it came further in earlier runs."""
+        return self._mine.place < self._mine.reached
+
+    @property
+    def order(self) -> int:
+        """How far all lanes of the handler, or of its step, have come in this run."""
+        return self._all.place
+
+    def restore(self, reached: int, emitted: Mapping[str, int]) -> None:
+        """Set how far it came in earlier runs."""
+        self._mine.reached = reached
+        self._all.reached += reached
+        self._recorded = Counter(emitted)
+
+    def state(self) -> LaneState:
+        """Write how far it has come. A replay that is not there yet takes nothing back."""
+        # A plain dict, and no copy of what is frozen: this is written with each step.
+        emitted = dict(self._recorded | self._emitted) if self._emitted else dict(self._recorded)
+        mine, about = max(self._mine.place, self._mine.reached), self.about
+        identity = [about.branch, about.coroutine, about.first, about.shape]
+        return LaneState(_LANE + self.name, self._write([mine, emitted, identity]))
+
+    def advance(self) -> None:
+        """Count a used step, pause or child."""
+        self._mine.place += 1
+        self._all.place += 1
+        self._progressed()
+
+    def repeats(self, kind: str) -> bool:
+        """Return whether the next update of a kind is one that an earlier run has published."""
+        return (0 if self.once else self._emitted[kind]) < self._recorded[kind]
+
+    def emit(self, kind: str, content: str = "") -> int:
+        """Count an update; return its number among those of its kind.
+
+        ``content`` decides whether it is the one that failed just before: that one keeps its
+        number.
+        """
+        failed, number = self._unsent.pop(kind, ("", 0))
+        if number and failed == content:
+            return number
+        self.advance()
+        self._emitted[kind] = 1 if self.once else self._emitted[kind] + 1
+        return self._emitted[kind]
+
+    def failed(self, kind: str, content: str, number: int) -> None:
+        """Record that an update may not have been published."""
+        self._unsent[kind] = (content, number)
+
+    def refused(self, kind: str) -> None:
+        """Take an update back that the server refused for good: a replay is refused again."""
+        self._emitted[kind] -= 1
+
+    @property
+    def is_due(self) -> bool:
+        """Whether an earlier run was delivered something here."""
+        if not self.deliveries:
+            return False
+        return self._diverged or self.deliveries[0].place <= self.place
+
+    def due(self) -> Delivery | None:
+        """Return what an earlier run was delivered here, once."""
+        return self.deliveries.popleft() if self.is_due else None
+
+    def withholds(self) -> bool:
+        """Return whether what has arrived must wait: an earlier run came further without it."""
+        if self._live or self.place >= self._progress.reached:
+            return False
+        now = monotonic()
+        self._withheld_first = self._withheld_first or now
+        if self._withheld_at != self.place:
+            self._withheld_at, self._withheld_since = self.place, now
+        if (
+            now - self._withheld_since > _PATIENCE_S
+            or now - self._withheld_first > _PATIENCE_S * _PATIENCES
+        ):
+            log.warning("a handler does not repeat what an earlier run did: it is steered at once")
+            self._diverged = True
+            self.go_live()
+        return not self._live
+
+    def passes(self) -> bool:
+        """Return whether a wait ends at once, as it ended without an event before. Once here."""
+        # Actions of other asyncio tasks do not prove that this wait ended.
+        mine = self._mine
+        if self._live or self._passed_at == mine.place or mine.place >= mine.reached:
+            return False
+        self._passed_at = mine.place
+        return True
+
+    def go_live(self) -> None:
+        """Give it what arrives from now on, wherever it stands."""
+        self._live = True
+
+
+class Replay:
+    """What one run knows of its task's journal, and the lanes of its handler.
+
+    Writes carry ``mark``: the lease's epoch and claim, and how many entries of the journal the run
+    knows. A server that has fewer has lost some, and refuses.
+    """
+
+    def __init__(
+        self,
+        held: HeldLease,
+        journal: Mapping[str, Any] | None = None,
+        *,
+        known: int = 0,
+        write: Callable[[Any], bytes] = codec.encode,
+    ) -> None:
+        # Writes where a lane stands, which may tell what it did first.
+        self._write = write
+        self.known: int = known
+        self._known_at_start = known
+        self._at_start = frozenset(journal or ())
+        self._written: set[str] = set()
+        # Set when the server refused because its history went back.
+        self.rewound: JournalRewound | None = None
+        # Set in a run that only repeats what is recorded.
+        self.rehearsal: Rehearsal | None = None
+        self.delivered: set[bytes] = set()
+        # Called when the handler has done something: what was withheld may be due then.
+        self.progressed: Callable[[], None] = lambda: None
+        self._held = held
+        self._unclaimed: dict[str, Lane] = {}
+        self._alike: defaultdict[tuple[str, ...], deque[str]] = defaultdict(deque)
+        self._named: dict[str, Lane] = {}
+        self._by_task: dict[str, WeakKeyDictionary[asyncio.Task[Any], Lane]] = {}
+        self._numbers: Counter[str] = Counter()
+        self._progress: defaultdict[str, Progress] = defaultdict(Progress)
+        self._deliveries = 0
+        self._read(journal or {})
+
+    @property
+    def epoch(self) -> int:
+        """The run's own number."""
+        return self._held.epoch
+
+    @property
+    def mark(self) -> bytes:
+        """What a write of this run carries."""
+        return raw(f"{self._held.epoch} {self.known} {self._held.owner}")
+
+    def learn(self, reply: Reply, entries: int, entry: str, *, what: str) -> None:
+        """Remember an entry, and how many there are, which is the reply's fact of this index.
+
+        The server's number is not enough: calls in flight while its history goes back carry an
+        older mark, and fill the number up again where acknowledged entries are missing. Errors:
+        LeaseLost, JournalRewound, InvalidTransition, if the write was refused.
+        """
+        self.raise_refused(reply, what=what)
+        if reply.word is ReplyCode.OK:
+            if entry not in self._at_start:
+                self._written.add(entry)
+            acknowledged = self._known_at_start + len(self._written)
+            self.known = max(self.known, int(reply.facts[entries]), acknowledged)
+
+    def raise_refused(self, reply: Reply, *, what: str) -> None:
+        """Raise what a refusal means. Errors: LeaseLost, JournalRewound, InvalidTransition."""
+        if reply.word is ReplyCode.LOST:
+            raise LeaseLost(what, epoch=self._held.epoch, current=int(reply.facts[0]))
+        if reply.word is ReplyCode.REWOUND:
+            self.rewound = JournalRewound(what, known=self.known, found=int(reply.facts[0]))
+            raise self.rewound
+        if reply.word is ReplyCode.MISSING:
+            raise InvalidTransition(what, current="missing", wanted="recorded")
+
+    def lane(self, scope: str, *, own: bool, branch: str = "", first: Any = None) -> Lane:
+        """Return the lane of the running asyncio task, which is about to do ``first``.
+
+        ``scope`` is the step whose work it is in, if it is in one. ``own`` is true for the asyncio
+        task in which that work, or the handler, began.
+        """
+        task = None if own else _running_task()
+        if task is None:
+            return self.named(scope)
+        lanes = self._by_task.setdefault(scope, WeakKeyDictionary())
+        if task not in lanes:
+            coroutine = getattr(task.get_coro(), "__qualname__", "")
+            lanes[task] = self._claim(scope, LaneIdentity.of(branch, coroutine, first))
+        return lanes[task]
+
+    def named(self, name: str) -> Lane:
+        """Return the lane of this name."""
+        if name not in self._named:
+            known = self._unclaimed.pop(name, None)
+            self._named[name] = self._own(name) if known is None else known
+        return self._named[name]
+
+    def asyncio_tasks(self) -> set[asyncio.Task[Any]]:
+        """Return the other asyncio tasks of the handler that have called something."""
+        return {task for lanes in self._by_task.values() for task in lanes}
+
+    def is_behind(self, scope: str, *, own: bool, branch: str = "") -> bool:
+        """Return whether earlier runs came further than the running asyncio task.
+
+        Where it cannot be known which lane is the task's, all that may be count.
+        """
+        task = _running_task()
+        lanes: dict[asyncio.Task[Any], Lane] = dict(self._by_task.get(scope, {}))
+        lane = None if own or task is None else lanes.get(task)
+        if lane is not None and lane.was_found:
+            return lane.is_behind
+        if own or not branch:
+            progress = self._progress[scope]
+            return progress.place < progress.reached
+        known = [each for name, each in self._unclaimed.items() if _scope_of(name, each) == scope]
+        return any(
+            each.is_behind
+            for each in (*known, *lanes.values())
+            if each.about.branch.startswith(branch) or branch.startswith(each.about.branch or " ")
+        )
+
+    def delivering(self, lane: Lane, rows: Sequence[SteeringRow]) -> tuple[str, bytes]:
+        """Return name and value of the journal entry for steering that a lane receives now."""
+        self._deliveries += 1
+        written = [[row_id.decode("latin-1"), row.decode("latin-1")] for row_id, row in rows]
+        return f"{_DELIVERED}{self._deliveries}", codec.encode([lane.name, lane.place, written])
+
+    def _claim(self, scope: str, about: LaneIdentity) -> Lane:
+        for alike in _likenesses(scope, about):
+            names = self._alike[alike]
+            while names:
+                lane = self._unclaimed.pop(names.popleft(), None)
+                if lane is not None:
+                    return lane
+        self._numbers[scope] += 1
+        return self._make(f"{scope}{_BETWEEN}{self._numbers[scope]}", scope, about)
+
+    def _own(self, scope: str) -> Lane:
+        return self._make(scope, scope, LaneIdentity(), own=True)
+
+    def _make(self, name: str, scope: str, about: LaneIdentity, *, own: bool = False) -> Lane:
+        all_lanes = self._progress[scope]
+        return Lane(name, about, all_lanes, progressed=self._report, write=self._write, own=own)
+
+    def _report(self) -> None:
+        self.progressed()
+
+    def _read(self, journal: Mapping[str, Any]) -> None:
+        lanes = {
+            _number(entry.removeprefix(_LANE), value[2]): value
+            for entry, value in journal.items()
+            if _is(entry, _LANE)
+        }
+        for (scope, number), (reached, emitted, about) in sorted(lanes.items()):
+            name = f"{scope}{_BETWEEN}{number}" if number else scope
+            lane = self._make(name, scope, LaneIdentity(*about), own=not number)
+            lane.restore(int(reached), emitted)
+            self._unclaimed[name] = lane
+            if number:
+                for alike in _likenesses(scope, lane.about):
+                    self._alike[alike].append(name)
+            self._numbers[scope] = max(self._numbers[scope], number)
+        took = {
+            int(entry.removeprefix(_DELIVERED)): value
+            for entry, value in journal.items()
+            if _is(entry, _DELIVERED)
+        }
+        for count, (name, place, written) in sorted(took.items()):
+            rows = [(row_id.encode("latin-1"), row.encode("latin-1")) for row_id, row in written]
+            self.delivered.update(row_id for row_id, _ in rows)
+            self._deliveries = count
+            if name not in self._unclaimed:
+                self._unclaimed[name] = self._own(name)
+            self._unclaimed[name].deliveries.append(Delivery(place, rows))
+
+
+def _is(entry: str, kind: str) -> bool:
+    return entry.startswith(kind)
+
+
+def _number(name: str, about: Sequence[str]) -> tuple[str, int]:
+    """Split a lane's name into its scope and its number, 0 for the scope's own.
+
+    Only a numbered lane has something about it. The name of another may be any text of a user.
+    """
+    if not any(about):
+        return name, 0
+    scope, _, number = name.rpartition(_BETWEEN)
+    return scope, int(number)
+
+
+def _scope_of(name: str, lane: Lane) -> str:
+    return _number(name, astuple(lane.about))[0]
+
+
+def _likenesses(scope: str, about: LaneIdentity) -> list[tuple[str, ...]]:
+    """Return the keys by which two lanes are taken for the same, the best first."""
+    alike = (scope, about.branch, about.coroutine)
+    return [("first", *alike, about.first), ("shape", *alike, about.shape)]
+
+
+def _running_task() -> asyncio.Task[Any] | None:
+    try:
+        return asyncio.current_task()
+    except RuntimeError:  # a thread without a loop
+        return None

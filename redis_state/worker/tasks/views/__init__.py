@@ -1,0 +1,1 @@
+"""Tasks from outside: one task and its stream, found tasks, and the tasks of sessions."""

@@ -1,0 +1,437 @@
+"""Find tasks over all sessions, by the index: a page costs the page, however many tasks there are.
+
+The index proposes, the records decide: each task of a page is read, and left out if it does not
+match. Each of the index's shards gives a part of a page in its order. A page ends where the first
+of them would have to read more than it may. So a page of a rare combination may be short.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypedDict, Unpack, cast
+
+from redis_state import limits
+from redis_state.errors import CorruptState, InvalidField
+from redis_state.models import TaskStatus
+from redis_state.models.attributes import Attributes, AttributeValue, check_attributes
+from redis_state.primitives.record import Stored, picked
+from redis_state.scripts import raw
+from redis_state.serialization.payloads import Payloads
+from redis_state.store import RedisStateStore
+from redis_state.stores.sessions.tasks import microseconds
+from redis_state.stores.task_index import (
+    LATEST_US,
+    LETTERS,
+    TaskIndex,
+    attribute_list,
+    attributes_of,
+    indexed_record,
+    stamp_of,
+)
+from redis_state.transport.keys import WATCH_SHARDS, TaskIndexKeys
+from redis_state.worker.tasks.moves import watch_entry
+from redis_state.worker.tasks.views.cursors import read_cursor, write_cursor
+from redis_state.worker.tasks.views.links import TaskLink, link_of
+
+LARGEST_PAGE = 1000
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_TIME_BYTES = 7
+_PLACE_BYTES = _TIME_BYTES + 10
+# How often a shard is read for one page at most, and how many tasks for one that may be returned.
+_ROUNDS = 8
+_READ_FOR_ONE = 8
+# An entry without a record may belong to a task that is just being written.
+_SETTLED = timedelta(minutes=5)
+_FIELDS = (
+    *("status", "version", "write", "priority", "document", "error", "updated", "queue"),
+    *("worker", "attempts", "crashes", "retries", "parent", "attributes", "rerun_of"),
+    "forked_from",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSummary:
+    """A task as it stood when it was found, without its input and its result.
+
+    ``worker`` is the last that ran it. ``retries`` counts how often it was reopened.
+    """
+
+    session_id: str
+    task_id: str
+    status: TaskStatus
+    handler: str
+    attributes: Mapping[str, AttributeValue]
+    created_at: datetime
+    updated_at: datetime
+    description: str | None
+    error: str | None
+    priority: int
+    queue: str | None
+    worker: str | None
+    attempts: int
+    crashes: int
+    retries: int
+    parent: str | None
+    rerun_of: TaskLink | None
+    forked_from: TaskLink | None
+
+
+@dataclass(frozen=True, slots=True)
+class FoundPage:
+    """A page of tasks. ``cursor`` continues behind it; it is None at the end.
+
+    A page may have fewer tasks than the limit, or none, and still a cursor.
+    """
+
+    tasks: Sequence[TaskSummary]
+    cursor: str | None
+
+
+class TaskFilters(TypedDict, total=False):
+    """The filters of `TaskClient.find`."""
+
+    status: TaskStatus | str | Iterable[TaskStatus | str] | None
+    handler: str | None
+    session_id: str | None
+    attributes: Attributes | None
+    created_after: datetime | None
+    created_before: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFilter:
+    """Which tasks are wanted, checked."""
+
+    statuses: tuple[TaskStatus, ...]
+    handler: str | None
+    session_id: str | None
+    attributes: Mapping[str, AttributeValue]
+    created_after: datetime | None
+    created_before: datetime | None
+
+    @classmethod
+    def read(
+        cls,
+        **given: Unpack[TaskFilters],
+    ) -> TaskFilter:
+        """Check what a caller asks for. Errors: InvalidField."""
+        for name in given.keys() - TaskFilters.__annotations__.keys():
+            raise InvalidField(name, f"is no filter: {', '.join(TaskFilters.__annotations__)}")
+        attributes = given.get("attributes")
+        return cls(
+            statuses=_statuses(given.get("status")),
+            handler=_text("handler", given.get("handler")),
+            session_id=_text("session_id", given.get("session_id")),
+            attributes=check_attributes("attributes", {} if attributes is None else attributes),
+            created_after=_moment("created_after", given.get("created_after")),
+            created_before=_moment("created_before", given.get("created_before")),
+        )
+
+    @property
+    def lists(self) -> list[tuple[str, bytes]]:
+        """Return the lists of the index that the tasks are all in, a kind and a value each."""
+        lists = [] if self.session_id is None else [("s", raw(self.session_id))]
+        lists += [("a", attribute_list(*each)) for each in sorted(self.attributes.items())]
+        lists += [] if self.handler is None else [("h", raw(self.handler))]
+        return lists or [("*", b"")]
+
+    @property
+    def letters(self) -> str:
+        """Return the statuses as the index has them."""
+        return "".join(LETTERS[status] for status in self.statuses)
+
+    def description(self, *, newest_first: bool) -> list[Any]:
+        """Return what distinguishes this listing from others."""
+        bounds = [each and each.isoformat() for each in (self.created_after, self.created_before)]
+        named = [[kind, value.decode("latin-1")] for kind, value in self.lists]
+        return [self.letters, named, bounds, newest_first]
+
+    def matches(self, task: TaskSummary) -> bool:
+        """Return whether a task is one of those."""
+        return (
+            task.status in self.statuses
+            and self.session_id in (None, task.session_id)
+            and self.handler in (None, task.handler)
+            and all(
+                name in task.attributes and _same(task.attributes[name], value)
+                for name, value in self.attributes.items()
+            )
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    """A task as the index lists it."""
+
+    place: bytes
+    stamp: str
+    session_id: str
+    task_id: str
+    handler: str
+
+    @property
+    def entry(self) -> bytes:
+        return watch_entry(self.session_id, self.task_id)
+
+    @property
+    def created_at(self) -> datetime:
+        return moment_of(int.from_bytes(self.place[:_TIME_BYTES], "big"))
+
+
+@dataclass(slots=True)
+class _Shard:
+    keys: TaskIndexKeys
+    place: bytes
+    more: bool = True
+    listed: deque[_Listed] = field(default_factory=deque[_Listed])
+
+
+async def find_tasks(
+    store: RedisStateStore,
+    wanted: TaskFilter,
+    *,
+    newest_first: bool = True,
+    limit: int = 100,
+    after: str | None = None,
+) -> FoundPage:
+    """See `TaskClient.find`."""
+    limits.count("limit", limit)
+    if limit > LARGEST_PAGE:
+        raise InvalidField("limit", f"must be at most {LARGEST_PAGE}")
+    listing = wanted.description(newest_first=newest_first)
+    place = b"" if after is None else read_cursor(listing, after, length=_PLACE_BYTES)
+    page = _Page(store, wanted, limit, place, newest=newest_first)
+    listed, end = await page.read()
+    found = await Verified(store).read(listed)
+    return FoundPage(
+        [task for task in found if task is not None and wanted.matches(task)],
+        None if end is None else write_cursor(listing, end),
+    )
+
+
+class _Page:
+    """One page: the shards' parts, merged in their order."""
+
+    def __init__(
+        self, store: RedisStateStore, wanted: TaskFilter, limit: int, place: bytes, *, newest: bool
+    ) -> None:
+        self._scripts = store.base.scripts
+        self._wanted = wanted
+        self._limit = limit
+        self._newest = newest
+        # A little more than each shard's part, so that a second round is rare.
+        self._size = limit // WATCH_SHARDS * 3 // 2 + 6
+        self._shards = [
+            _Shard(store.base.keys.task_index(shard), place) for shard in range(WATCH_SHARDS)
+        ]
+
+    async def read(self) -> tuple[list[_Listed], bytes | None]:
+        """Return the page, and the place behind which the next one begins, None at the end."""
+        first, *others = await self._narrowest()
+        listed: list[_Listed] = []
+        for _ in range(_ROUNDS):
+            needy = [shard for shard in self._shards if shard.more and not shard.listed]
+            await asyncio.gather(*(self._fetch(shard, first, others) for shard in needy))
+            self._merge(listed)
+            rest = any(shard.more or shard.listed for shard in self._shards)
+            if len(listed) == self._limit or not rest:
+                return listed, listed[-1].place if rest and listed else None
+        behind = [shard.place for shard in self._shards if shard.more and not shard.listed]
+        return listed, max(behind) if self._newest else min(behind)
+
+    def _merge(self, listed: list[_Listed]) -> None:
+        """Take what is in order for certain: up to where a shard has to be read on."""
+        choose = max if self._newest else min
+        behind = [shard.place for shard in self._shards if shard.more and not shard.listed]
+        bound = choose(behind) if behind else None
+        while len(listed) < self._limit:
+            heads = [shard for shard in self._shards if shard.listed]
+            if not heads:
+                return
+            head = choose(heads, key=lambda shard: shard.listed[0].place)
+            place = head.listed[0].place
+            if bound is not None and place != choose(place, bound):
+                return
+            listed.append(head.listed.popleft())
+
+    async def _narrowest(self) -> list[tuple[str, bytes]]:
+        """Return the lists, the shortest first, by what one shard has of each."""
+        lists = self._wanted.lists
+        if len(lists) == 1:
+            return lists
+        keys = self._shards[0].keys
+        counted = await asyncio.gather(
+            *(
+                self._scripts.count_tasks(
+                    keys, kind=kind, statuses=self._wanted.letters, values=[value]
+                )
+                for kind, value in lists
+            )
+        )
+        lengths = [sum(map(int, reply.facts[1:])) for reply in counted]
+        return [lists[at] for at in sorted(range(len(lists)), key=lengths.__getitem__)]
+
+    async def _fetch(
+        self, shard: _Shard, first: tuple[str, bytes], others: Sequence[tuple[str, bytes]]
+    ) -> None:
+        low, high = self._bounds(shard.place)
+        reply = await self._scripts.find_tasks(
+            shard.keys,
+            kind=first[0],
+            value=first[1],
+            statuses=self._wanted.letters,
+            newest=self._newest,
+            low=low,
+            high=high,
+            size=self._size,
+            most=self._size * (_READ_FOR_ONE if others else 1),
+            wanted=[raw(kind) + value for kind, value in others],
+        )
+        more, last, *facts = reply.facts
+        shard.more, shard.place = bool(more), bytes(last) or shard.place
+        for at in range(0, len(facts), 5):
+            place, stamp, session_id, task_id, handler = facts[at : at + 5]
+            shard.listed.append(
+                _Listed(place, *(_read(fact) for fact in (stamp, session_id, task_id, handler)))
+            )
+
+    def _bounds(self, place: bytes) -> tuple[bytes, bytes]:
+        since, before = self._wanted.created_after, self._wanted.created_before
+        low = b"[" if since is None else b"[" + _time(since)
+        high = b"(\xff" if before is None else b"(" + _time(before)
+        if place and self._newest:
+            return low, b"(" + place
+        return (b"(" + place, high) if place else (low, high)
+
+
+class Verified:
+    """Read the records of what the index lists, and correct it where it is wrong."""
+
+    def __init__(self, store: RedisStateStore) -> None:
+        self._store = store
+        self._index = TaskIndex(store.base.scripts, store.base.keys)
+
+    async def read(self, listed: Sequence[_Listed]) -> list[TaskSummary | None]:
+        """Return each task as its record has it, None for one that is gone or unreadable."""
+        return await asyncio.gather(*map(self._one, listed))
+
+    async def _one(self, listed: _Listed) -> TaskSummary | None:
+        session_id, task_id = listed.session_id, listed.task_id
+        key = self._store.base.keys.task(session_id, task_id)
+        values = await self._store.transport.commands.hmget(key, *_FIELDS)
+        record = picked(_FIELDS, values)
+        try:
+            if record is None or "status" not in record.fields:
+                self._gone(listed)
+                return None
+            status = TaskStatus(record.fields["status"].decode())
+            stamp = stamp_of(status, int(record.version), record.version.write)
+            handler = listed.handler
+            if stamp != listed.stamp:
+                handler = await self._correct(listed)
+            payloads = self._store.base.payloads
+            return _found_task(session_id, task_id, status, handler, record, payloads=payloads)
+        except (ValueError, KeyError, TypeError, CorruptState):
+            return None
+
+    async def _correct(self, listed: _Listed) -> str:
+        """Write into the index what the record says; return its handler."""
+        record = await self._store.tasks.load_fields(listed.session_id, listed.task_id)
+        if record is None:
+            raise KeyError(listed.task_id)
+        ttl_ms = self._store.tasks.ttl_ms(record.fields["status"].decode())
+        task = indexed_record(
+            listed.entry, listed.session_id, listed.task_id, record, ttl_ms=ttl_ms
+        )
+        self._index.correct(task, stamp=listed.stamp)
+        return task.handler
+
+    def _gone(self, listed: _Listed) -> None:
+        if listed.created_at < datetime.now(UTC) - _SETTLED:
+            self._index.drop(listed.entry, stamp=listed.stamp)
+
+
+def _found_task(
+    session_id: str,
+    task_id: str,
+    status: TaskStatus,
+    handler: str,
+    record: Stored,
+    *,
+    payloads: Payloads,
+) -> TaskSummary:
+    fields = record.fields
+    document = payloads.as_object(fields["document"])
+
+    def number(name: str) -> int:
+        return int(fields.get(name) or 0)
+
+    def text(name: str) -> str | None:
+        return _read(fields.get(name, b"")) or None
+
+    return TaskSummary(
+        session_id=session_id,
+        task_id=task_id,
+        status=status,
+        handler=handler,
+        attributes=attributes_of(fields),
+        created_at=datetime.fromisoformat(document["created_at"]),
+        updated_at=datetime.fromisoformat(fields["updated"].decode()),
+        description=document["description"],
+        error=payloads.decode(fields["error"]),
+        priority=number("priority"),
+        queue=text("queue"),
+        worker=text("worker"),
+        attempts=number("attempts"),
+        crashes=number("crashes"),
+        retries=number("retries"),
+        parent=text("parent"),
+        rerun_of=link_of(fields, "rerun_of"),
+        forked_from=link_of(fields, "forked_from"),
+    )
+
+
+def _statuses(
+    status: TaskStatus | str | Iterable[TaskStatus | str] | None,
+) -> tuple[TaskStatus, ...]:
+    if status is None:
+        return tuple(TaskStatus)
+    given = [status] if isinstance(status, str) else cast("Iterable[Any]", status)
+    try:
+        return tuple(dict.fromkeys(TaskStatus(each) for each in given)) or tuple(TaskStatus)
+    except (ValueError, TypeError):
+        names = ", ".join(TaskStatus)
+        raise InvalidField("status", f"one or several of {names} are needed") from None
+
+
+def _text(name: str, value: Any) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    raise InvalidField(name, f"text is needed, not {type(value).__name__}")
+
+
+def _moment(name: str, value: Any) -> datetime | None:
+    if value is None or isinstance(value, datetime):
+        return value
+    raise InvalidField(name, f"a datetime is needed, not {type(value).__name__}")
+
+
+def _time(moment: datetime) -> bytes:
+    return min(max(microseconds(moment), 0), LATEST_US).to_bytes(_TIME_BYTES, "big")
+
+
+def moment_of(us: int) -> datetime:
+    """Return the time by which a task is listed."""
+    return _EPOCH + timedelta(microseconds=us)
+
+
+def _same(one: AttributeValue, other: AttributeValue) -> bool:
+    return type(one) is type(other) and one == other
+
+
+def _read(fact: bytes) -> str:
+    return fact.decode("utf-8", "surrogatepass")

@@ -1,0 +1,236 @@
+"""A task from outside: its updates until it is terminal, its result, and all unfinished tasks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from redis_state.errors import CorruptState, InvalidField
+from redis_state.models import StateUpdate, TaskState, TaskStatus, UpdateType
+from redis_state.models.attributes import AttributeValue
+from redis_state.primitives.watchlist import WatchList, found_over
+from redis_state.serialization import codec
+from redis_state.serialization.rows import as_object
+from redis_state.store import RedisStateStore
+from redis_state.stores.sessions.session_log import Entry
+from redis_state.stores.sessions.task_status import TaskStatusView
+from redis_state.stores.task_index import attributes_of
+from redis_state.transport.keys import WATCH_SHARDS
+from redis_state.worker.tasks.children import recorded_end, result_of
+from redis_state.worker.tasks.execution.patches import VERSION
+from redis_state.worker.tasks.execution.running import RunningStep, read_running
+from redis_state.worker.tasks.moves import watch_entry
+from redis_state.worker.tasks.views.links import TaskLink, link_of
+
+Updates = AsyncGenerator[Entry[StateUpdate], None]
+
+
+@dataclass(frozen=True, slots=True)
+class TaskView:
+    """A task and what its workers know of it.
+
+    ``handler`` is None for one that a host has saved. ``worker`` is the last that ran it, ``queue``
+    where it waits. One that is ``isolated`` is not cancelled with its ``parent``; ``waits_for``
+    names the child whose end a PAUSED task waits for. ``retries`` counts how often it was reopened.
+    ``running`` are the steps that run now and have done so for a second or more. ``version`` is
+    that of the handler's code, if it has some.
+    """
+
+    state: TaskState
+    handler: str | None
+    worker: str | None
+    queue: str | None
+    attempts: int
+    crashes: int
+    parent: str | None
+    isolated: bool
+    waits_for: str | None
+    retries: int = 0
+    attributes: Mapping[str, AttributeValue] = field(default_factory=dict[str, AttributeValue])
+    rerun_of: TaskLink | None = None
+    forked_from: TaskLink | None = None
+    running: Sequence[RunningStep] = ()
+    version: str | None = None
+
+
+_LOOK_EVERY_S = 5.0
+_LOOK_SOON_MS = 2_000
+_PAGE = 100
+_ENDS = frozenset(status.value for status in TaskStatus if status.is_terminal)
+
+
+class Client(Protocol):
+    """What is needed of a client."""
+
+    store: RedisStateStore
+
+    async def wait(
+        self, session_id: str, task_id: str, *, timeout_s: float | None = None
+    ) -> TaskState:
+        """Wait until a task is terminal."""
+        ...
+
+
+async def result_once_over(
+    client: Client, session_id: str, task_id: str, *, timeout_s: float | None
+) -> Any:
+    """See `TaskClient.result`."""
+    state = await client.wait(session_id, task_id, timeout_s=timeout_s)
+    client.store.base.payloads.need_end(state)
+    return result_of(session_id, task_id, recorded_end(state))
+
+
+async def watch_task(
+    client: Client, session_id: str, task_id: str, *, after: str | None
+) -> Updates:
+    """See `TaskClient.watch`.
+
+    A task's end and its update are one step, and no update follows. So once the task is found
+    terminal, the log is complete.
+    """
+    store, cursor = client.store, after
+    over = await _is_over(store, session_id, task_id)
+    if not over:
+        live = store.watch_updates(session_id, after=cursor, task_id=task_id)
+        async with aclosing(live):
+            async for entry in _until_over(store, session_id, task_id, live):
+                cursor = entry.cursor
+                yield entry
+    at_end = False
+    while not at_end:
+        page = await store.read_updates(session_id, after=cursor, task_id=task_id)
+        for entry in page.entries:
+            yield entry
+        cursor, at_end = page.cursor, page.at_end
+
+
+async def _until_over(
+    store: RedisStateStore, session_id: str, task_id: str, live: Updates
+) -> Updates:
+    """Yield what comes until the task is found over; some may be left to come then."""
+    coming: asyncio.Task[Entry[StateUpdate]] | None = None
+    try:
+        while True:
+            coming = coming or asyncio.create_task(_next(live))
+            await asyncio.wait({coming}, timeout=_LOOK_EVERY_S)
+            found = coming.result() if coming.done() else None
+            if found is not None:
+                coming = None
+                yield found
+            if found is None:
+                await put_back(store, session_id, task_id)
+            # Changes without an update, such as a cleared session, are noticed in time.
+            if (found is None or _tells_of_end(found.value)) and await _is_over(
+                store, session_id, task_id
+            ):
+                return
+    finally:
+        if coming is not None:
+            coming.cancel()
+            await asyncio.wait({coming})
+
+
+async def _next(live: Updates) -> Entry[StateUpdate]:
+    return await anext(live)
+
+
+async def _is_over(store: RedisStateStore, session_id: str, task_id: str) -> bool:
+    state = await store.tasks.load(session_id, task_id)
+    if state is None:
+        raise InvalidField("task_id", "no such task in this session")
+    return bool(state.status.is_terminal)
+
+
+def _tells_of_end(update: StateUpdate) -> bool:
+    match update.content:
+        case {"status": str(status)} if update.update_type is UpdateType.STATUS_CHANGE:
+            return status in _ENDS
+        case _:
+            return False
+
+
+async def put_back(store: RedisStateStore, session_id: str, task_id: str) -> None:
+    """Put an unfinished task of a worker back on the watch list, should it be gone from there.
+
+    A server that evicts may have dropped the entry. Then no sweeper looks at the task, and nobody
+    takes it over when its worker dies. A sweeper takes an entry out again that is not needed.
+    """
+    ours = await store.transport.commands.hexists(store.base.keys.task(session_id, task_id), "job")
+    if ours:
+        watch = WatchList(store.base.scripts, store.base.keys)
+        await watch.put_back(watch_entry(session_id, task_id), delay_ms=_LOOK_SOON_MS)
+
+
+async def view_task(store: RedisStateStore, session_id: str, task_id: str) -> TaskView | None:
+    """See `TaskClient.inspect`. Errors: CorruptState for a record that no task can have."""
+    journal = store.tasks.keys(session_id, task_id).journal
+    record, version = await asyncio.gather(
+        store.tasks.load_fields(session_id, task_id),
+        store.transport.commands.hget(journal, VERSION),
+    )
+    if record is None:
+        return None
+    try:
+        found = TaskStatusView.of(session_id, task_id, record.fields)
+        return TaskView(
+            state=await store.tasks.whole(store.tasks.read(session_id, task_id, record)),
+            handler=as_object(record.fields["job"])["handler"] if found.ours else None,
+            worker=record.fields.get("worker", b"").decode("utf-8", "surrogatepass") or None,
+            queue=found.queue,
+            attempts=found.attempts,
+            crashes=found.crashes,
+            parent=found.parent,
+            isolated=found.isolated,
+            waits_for=found.waits_for,
+            retries=found.retries,
+            attributes=attributes_of(record.fields),
+            rerun_of=link_of(record.fields, "rerun_of"),
+            forked_from=link_of(record.fields, "forked_from"),
+            running=read_running(record.fields),
+            version=None if version is None else codec.decode(version),
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        key = store.base.keys.task(session_id, task_id)
+        raise CorruptState(key, f"not a task's record: {type(error).__name__}") from None
+
+
+async def list_unfinished(store: RedisStateStore, limit: int) -> list[TaskState]:
+    """Read the watch list, on which every unfinished task of a worker stands, next due first.
+
+    Terminal tasks, which stand there until a sweeper has looked twice, are left out.
+    """
+    commands = store.transport.commands
+    keys = [store.base.keys.watch(shard) for shard in range(WATCH_SHARDS)]
+    found: list[TaskState] = []
+    start = 0
+    while len(found) < limit:
+        requested = (commands.zrange_scored(key, start, start + _PAGE - 1) for key in keys)
+        pages: list[list[bytes]] = await asyncio.gather(*requested)
+        due = sorted(
+            (float(score), entry)
+            for page in pages
+            for entry, score in zip(page[::2], page[1::2], strict=True)
+            if not found_over(score)
+        )
+        loaded = await asyncio.gather(*(_load(store, entry) for _, entry in due))
+        found += [state for state in loaded if state is not None]
+        if not any(pages):
+            break
+        start += _PAGE
+    return found[:limit]
+
+
+async def _load(store: RedisStateStore, entry: bytes) -> TaskState | None:
+    try:
+        named = codec.decode(entry)
+    except codec.DecodeError:
+        return None
+    match named:
+        case ["task", str(session_id), str(task_id)]:
+            state = await store.tasks.load(session_id, task_id)
+            return None if state is None or state.status.is_terminal else state
+        case _:
+            return None

@@ -1,0 +1,237 @@
+"""The list of open pauses: what waits for a decision, with the tokens that decide it.
+
+The indexes only propose. Each proposed pause is read, and removed if it is not open any more. A
+pause is listed after it was opened, and is opened once. So a closed one stays closed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, TypeAlias
+
+from redis_state.errors import TokenUnknown
+from redis_state.serialization import codec
+from redis_state.serialization.payloads import Sealed
+from redis_state.serialization.rows import as_object
+from redis_state.store import RedisStateStore
+from redis_state.transport.clock import ms_of
+from redis_state.transport.commands import Commands
+from redis_state.transport.keys import pause_id_of
+from redis_state.worker.tasks.waitpoints.ballots import (
+    Decider,
+    Escalation,
+    deciders_of,
+    escalations_of,
+)
+from redis_state.worker.tasks.waitpoints.pause_model import token_of
+from redis_state.worker.tasks.waitpoints.pause_tokens import find_pause
+
+Fields: TypeAlias = dict[str, Any]
+
+_SLICE = 500
+# The fields that decide whether a pause is open, then its content.
+_TOKEN_FIELDS = ("state", "task", "order", "opened", "expires")
+_TASK_FIELDS = ("finished", "order")
+
+
+@dataclass(frozen=True, slots=True)
+class OpenPause:
+    """A pause that may be decided now.
+
+    ``pause_id`` names it for everybody and is what its CHECKPOINT update carries. It and ``token``
+    are None for one that was not to be revealed. ``on_timeout`` is what happens at
+    ``expires_at``: ``"fail"``, ``"reject"``, or ``"resume"`` with ``default``. ``schema`` is the
+    form of an approval's value, a JSON schema. ``deciders`` are those who are named to decide it:
+    none if nobody is. It needs so many ``approvals``. So many ``rejections`` reject it, or those
+    that make the approvals impossible. Values of votes are not listed.
+    """
+
+    session_id: str
+    task_id: str
+    name: str
+    reason: str
+    payload: Any = field(repr=False)
+    tags: tuple[str, ...]
+    opened_at: datetime
+    expires_at: datetime
+    on_timeout: str
+    default: Any = field(repr=False)
+    token: str | None = field(repr=False)
+    pause_id: str | None = None
+    schema: dict[str, Any] | None = field(default=None, repr=False)
+    approvals: int = 1
+    rejections: int | None = None
+    deciders: tuple[Decider, ...] = ()
+    escalations: tuple[Escalation, ...] = ()
+
+    def may_decide(self, actor: str) -> bool:
+        """Return whether an actor may decide it now: is named and has no vote, or none is."""
+        return not self.deciders or any(
+            each.name == actor and each.state == "open" for each in self.deciders
+        )
+
+
+async def list_open_pauses(
+    store: RedisStateStore,
+    session_id: str | None = None,
+    *,
+    tag: str | None = None,
+    decider: str | None = None,
+) -> list[OpenPause]:
+    """List the open pauses of a session, or of all, the first opened first."""
+    found = await _Reading(store, session_id).read(tag)
+    return [pause for pause in found if decider is None or pause.may_decide(decider)]
+
+
+async def read_open_pause(store: RedisStateStore, token: str) -> OpenPause | None:
+    """Return a pause by its token or its id; None if it is not open."""
+    try:
+        found = await find_pause(store, token)
+    except TokenUnknown:
+        return None
+    return await _Reading(store, found.session_id).one(found.key)
+
+
+async def ages_of_open_pauses(store: RedisStateStore, *, most: int) -> list[float]:
+    """Return for how many seconds each pause is open by now; looks at ``most`` of them."""
+    return await _Reading(store, None).ages(most)
+
+
+class _Reading:
+    def __init__(self, store: RedisStateStore, session_id: str | None) -> None:
+        keys = store.base.keys
+        self._store = store
+        self._index = keys.open_pauses() if session_id is None else keys.pauses(session_id)
+        # A session's index has only the digests, the last part of each token's key.
+        self._prefix = "" if session_id is None else f"{self._index.removesuffix('pauses')}token:"
+
+    async def read(self, tag: str | None) -> list[OpenPause]:
+        found: list[OpenPause] = []
+        async for _, token, task in self._open(-1, whole=True):
+            pause = self._pause(token, task)
+            found += [] if pause is None else [pause]
+        wanted = [pause for pause in found if tag is None or tag in pause.tags]
+        return sorted(wanted, key=lambda pause: (pause.opened_at, pause.task_id, pause.name))
+
+    async def one(self, key: str) -> OpenPause | None:
+        found = await self._open_of([key.removeprefix(self._prefix).encode()], whole=True)
+        return self._pause(*found[0][1:]) if found else None
+
+    async def ages(self, most: int) -> list[float]:
+        return [(now - int(token["opened"])) / 1000 async for now, token, _ in self._open(most - 1)]
+
+    async def _open(
+        self, last: int, *, whole: bool = False
+    ) -> AsyncGenerator[tuple[int, Fields, Fields], None]:
+        """Yield the time in ms, the token and the task of each open pause, up to the ``last``.
+
+        ``whole`` tokens have all their fields, and their tasks the job.
+        """
+        members: list[bytes] = await self._commands.zrange(self._index, 0, last)
+        for start in range(0, len(members), _SLICE):
+            for found in await self._open_of(members[start : start + _SLICE], whole=whole):
+                yield found
+
+    async def _open_of(
+        self, members: Sequence[bytes], *, whole: bool
+    ) -> list[tuple[int, Fields, Fields]]:
+        now = ms_of(await self._commands.time())
+        keys = [self._prefix + member.decode() for member in members]
+        if whole:
+            requested = [self._commands.hgetall(key) for key in keys]
+            tokens = [_whole(await answer) for answer in requested]
+        else:
+            requested = [self._commands.hmget(key, *_TOKEN_FIELDS) for key in keys]
+            tokens = [_fields(_TOKEN_FIELDS, await answer) for answer in requested]
+        owners = [token["task"] for token in tokens if token["task"]]
+        tasks = await self._tasks(owners, (*_TASK_FIELDS, *(("job",) if whole else ())))
+        found: list[tuple[int, Fields, Fields]] = []
+        closed: list[bytes] = []
+        for member, token in zip(members, tokens, strict=True):
+            task = tasks.get(_owner(token["task"])) if token["task"] else None
+            if task is None or not _is_open(token, task):
+                closed.append(member)
+            elif int(token["expires"]) > now:
+                found.append((now, token, task))
+        if closed:
+            await self._store.base.scripts.zrem(self._index, *closed)
+        return found
+
+    async def _tasks(
+        self, owners: Sequence[bytes], names: Sequence[str]
+    ) -> dict[tuple[str, str], Fields]:
+        keys = self._store.base.keys
+        requested = {
+            task: self._commands.hmget(keys.task(*task), *names)
+            for task in {_owner(owner) for owner in owners}
+        }
+        return {task: _fields(names, await answer) for task, answer in requested.items()}
+
+    def _pause(self, token: Fields, task: Fields) -> OpenPause | None:
+        session_id, task_id, entry = codec.decode(token["task"])
+
+        def read() -> OpenPause:
+            payloads = self._store.base.payloads
+            about = payloads.as_object(token["payload"])
+            secret = as_object(task["job"])["secret"]
+            seats: dict[bytes, bytes] = token["seats"]
+            decides = token_of(session_id, secret, entry) if about["revealed"] else None
+            return OpenPause(
+                session_id=session_id,
+                task_id=task_id,
+                name=about["name"],
+                reason=about["reason"],
+                payload=about["payload"],
+                tags=tuple(about["tags"]),
+                opened_at=_moment(token["opened"]),
+                expires_at=_moment(token["expires"]),
+                on_timeout=about["on_timeout"],
+                default=about["default"],
+                token=decides,
+                pause_id=decides and pause_id_of(decides),
+                schema=_schema(payloads.decode(seats[b"schema"])) if b"schema" in seats else None,
+                approvals=int(seats.get(b"approvals", 1)),
+                rejections=int(seats.get(b"rejections", 0)) or None,
+                deciders=deciders_of(seats),
+                escalations=escalations_of(seats),
+            )
+
+        place = f"pause {entry} of task {task_id}"
+        return self._store.base.attempt(session_id, place, token["payload"] or b"", read)
+
+    @property
+    def _commands(self) -> Commands:
+        return self._store.transport.commands
+
+
+def _whole(flat: Sequence[bytes]) -> Fields:
+    """Read a token with all its fields, those of its seats among them."""
+    held = dict(zip(flat[::2], flat[1::2], strict=True))
+    return {name: held.get(name.encode()) for name in (*_TOKEN_FIELDS, "payload")} | {"seats": held}
+
+
+def _fields(names: Sequence[str], values: Sequence[Any]) -> Fields:
+    return dict(zip(names, values, strict=True))
+
+
+def _owner(owner: bytes) -> tuple[str, str]:
+    session_id, task_id, _ = codec.decode(owner)
+    return session_id, task_id
+
+
+def _schema(form: Any) -> dict[str, Any]:
+    """Return a form; one that cannot be read here is an object of its own."""
+    return {"sealed": form} if type(form) is Sealed else form
+
+
+def _is_open(token: Fields, task: Fields) -> bool:
+    """Return whether a pause is undecided, and of the present task of its id, not terminal."""
+    if token["state"] != b"open" or task["finished"] == b"1":
+        return False
+    return bool(token["order"] == task["order"])
+
+
+def _moment(milliseconds: bytes) -> datetime:
+    return datetime.fromtimestamp(int(milliseconds) / 1000, UTC)
