@@ -43,7 +43,12 @@ from redis_state.worker.queue.queue import Queue, QueueState
 from redis_state.worker.recovery.index_repair import IndexRepair
 from redis_state.worker.tasks.children import WITH_PARENT, ChildTasks
 from redis_state.worker.tasks.messaging.messages import TaskMessages
-from redis_state.worker.tasks.transitions import LOOK_LATEST_MS, MAX_CRASHES, TaskTransitions
+from redis_state.worker.tasks.transitions import (
+    LOOK_LATEST_MS,
+    MAX_CRASHES,
+    SKEW_MS,
+    TaskTransitions,
+)
 from redis_state.worker.tasks.turns import Turns
 from redis_state.worker.tasks.waitpoints.deciders import escalate_pause, pause_of
 from redis_state.worker.tasks.waitpoints.pauses import expire_pauses
@@ -63,7 +68,7 @@ _AGAIN_MS = 1_000
 _NEXT_S = 0.05
 
 
-_Ended = tuple[WatchClaim, tuple[str, str], TaskStatusView]
+_Idle = tuple[WatchClaim, tuple[str, str], TaskStatusView]
 
 
 @dataclass(slots=True)
@@ -218,23 +223,27 @@ class Sweeper:
     async def _sweep(self, claims: Sequence[WatchClaim], report: SweepReport) -> None:
         report.looked += len(claims)
         waiting: list[tuple[WatchClaim, TaskStatusView]] = []
-        ended: list[_Ended] = []
-        judge = partial(self._judge, waiting=waiting, ended=ended, report=report)
+        idle: list[_Idle] = []
+        judge = partial(self._judge, waiting=waiting, idle=idle, report=report)
         # Before the queue is read, which may be on another, unreachable server.
         report.dropped += await self._watch.inspect(claims, judge, trouble_ms=_TROUBLE_MS)
         await self._watch.settle(await self._queue_up(waiting, report))
-        await self._free_permits(ended)
+        paused = [each for each in idle if each[2].status is TaskStatus.PAUSED]
+        await self._free_permits([each for each in idle if each[2].status.is_terminal])
+        # A paused task may be resumed and claimed meanwhile, by the clock of another node.
+        await self._free_permits(paused, margin_ms=SKEW_MS)
 
-    async def _free_permits(self, ended: Sequence[_Ended]) -> None:
-        """End what is left of the claims of tasks that have ended: their workers may have died.
+    async def _free_permits(self, idle: Sequence[_Idle], *, margin_ms: int = 0) -> None:
+        """End what is left of the claims of tasks that have ended or are paused: their workers may
+        have died.
 
-        And what is parked of them.
+        And what is parked of them. A task that was resumed since is queued again by its next look.
         """
         by_queue: defaultdict[str | None, list[tuple[str, str]]] = defaultdict(list)
-        for _, task, found in ended:
+        for _, task, found in idle:
             by_queue[found.queue].append(task)
         if by_queue:
-            before_ms = min(_claimed_ms(claim) for claim, *_ in ended)
+            before_ms = min(_claimed_ms(claim) for claim, *_ in idle) - margin_ms
             for queue, tasks in by_queue.items():
                 await self._queue.drop_claims(queue, tasks, before_ms=before_ms)
 
@@ -251,7 +260,7 @@ class Sweeper:
         claim: WatchClaim,
         *,
         waiting: list[tuple[WatchClaim, TaskStatusView]],
-        ended: list[_Ended],
+        idle: list[_Idle],
         report: SweepReport,
     ) -> int | Fate:
         try:
@@ -272,13 +281,15 @@ class Sweeper:
         indexed = await self._index.settle(claim, task, status_view)
         if fate is Fate.OUT and status_view is None and claim.again:
             await self._drop_gone(claim, task)
+        if status_view is not None and status_view.status is TaskStatus.PAUSED and status_view.ours:
+            idle.append((claim, task, status_view))
         if fate is not Fate.OUT or status_view is None:
             return fate
         # Only an entry whose task is in the index as it ended is removed.
         if claim.again and not indexed:
             return _AGAIN_MS
         if status_view.ours:
-            ended.append((claim, task, status_view))
+            idle.append((claim, task, status_view))
         return fate
 
     async def _inspect(

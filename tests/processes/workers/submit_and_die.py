@@ -39,11 +39,11 @@ def moment(at_ms: int) -> datetime:
     return datetime.fromtimestamp(at_ms / 1000, UTC)
 
 
-async def backfill(client: TaskClient, argument: dict[str, Any]) -> list[list[str | None]]:
+async def backfill(client: TaskClient, argument: dict[str, Any]) -> list[tuple[str, str | None]]:
     """Backfill a schedule; return each occurrence's task and state."""
     since, until = moment(argument["since_ms"]), moment(argument["until_ms"])
     made = await client.schedules.backfill(argument["schedule"], since, until)
-    return [[each.task_id, each.state] for each in made]
+    return [(each.task_id, each.state) for each in made]
 
 
 async def submit(client: TaskClient, argument: dict[str, Any]) -> list[str]:
