@@ -260,7 +260,7 @@ async def open_pools(url: str) -> AsyncGenerator[OpenPool]:
 
 @contextmanager
 def _without_waits() -> Generator[None]:
-    """Let attempts follow each other at once, as long as any pool of this process is open."""
+    """Make attempts follow each other at once, as long as any pool of this process is open."""
     _UNWAITED.enter()
     try:
         yield

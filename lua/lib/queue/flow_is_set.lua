@@ -1,4 +1,4 @@
--- Whether a queue has limits, or had keys: what is noted of parked jobs is neither.
+-- Whether a queue has limits, or had keys: what is kept of parked jobs is neither.
 local function flow_is_set(flow)
   local fields = redis.call('HLEN', flow)
   if fields == 0 then return false end

@@ -14,6 +14,7 @@ pytest.importorskip("cryptography", reason="needs the crypto extra")
 
 from redis_state import Settings
 from redis_state.models import TaskStatus
+from redis_state.testing import eventually
 from redis_state.worker.tasks.histories import read_history
 from tests.processes.workers.claim_worker import LARGE
 from tests.support.payloads import KEYS, dump, opened
@@ -59,9 +60,11 @@ async def test_a_worker_killed_around_a_large_payload_is_followed_by_another(
             await stack.aclose()
             process = await start_process("claim_worker", argument | {"place": "after put 1"})
             stack.push_async_callback(children.end, process)
+        await client.approve(await open_token(store, task), LARGE, actor="ann")
+        if place == "result":
+            await eventually((tmp_path / "killed").exists, "it is killed")
             process = await start_process("claim_worker", argument)
             stack.push_async_callback(children.end, process)
-        await client.approve(await open_token(store, task), LARGE, actor="ann")
         async with asyncio.timeout(60):
             assert await client.result(SESSION, task) == LARGE
         assert (tmp_path / "killed").exists()
