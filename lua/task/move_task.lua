@@ -47,11 +47,9 @@ announce(announcement, task_id, now_ms())
 if release then redis.call('HSET', task, 'crashes', 0) end
 local version = record_write(task, { key = tasks, member = task_id }, write, ttl_ms, fields)
 redis.call('PEXPIRE', journal, ttl_ms)
-if release and current > 0 then
-  redis.call('HSET', lease, 'owner', '', 'expires', 0)
-  -- As long as the record: a task of this id that comes later begins with an epoch of its own time.
-  redis.call('PEXPIRE', lease, ttl_ms)
-end
+if release and current > 0 then redis.call('HSET', lease, 'owner', '', 'expires', 0) end
+-- As long as the record: a task of this id that comes later begins with an epoch of its own time.
+if current > 0 then redis.call('PEXPIRE', lease, ttl_ms) end
 local is = ended ~= '' and redis.call('HMGET', parent.task, 'order', 'finished') or {}
 if is[1] and is[1] == was[4] and is[2] ~= '1' then
   local life_ms = redis.call('PTTL', parent.task)
