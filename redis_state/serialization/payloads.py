@@ -268,6 +268,8 @@ class Payloads:
         """Return a value that was read. Errors: PayloadUnreadable for one that could not be."""
         if type(value) is Sealed and not value.is_elsewhere:
             raise PayloadUnreadable(of, field, _UNREADABLE)
+        if type(value) is Sealed and self._claims is None:
+            raise PayloadUnreadable(of, field, _NO_STORE)
         return value
 
     def need_end(self, task: Any) -> None:
@@ -330,7 +332,7 @@ class Payloads:
             opened = self._decode_own(part[3])
         if opened is not None:
             return opened
-        if part[2] != b"o":
+        if part[2] != b"o" or self._claims is None:
             self.met_unreadable = True
         left[part[1].decode("ascii", "replace")] = part[0]
         return part[0]

@@ -20,6 +20,8 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("arq", reason="needs the worker extra")
+
 from redis_state import RedisStateStore, Settings
 from redis_state.testing import eventually
 from redis_state.transport.cluster.slots import SLOTS, slot_of

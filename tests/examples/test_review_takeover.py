@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("arq", reason="needs the worker extra")
+
 from examples.review.outcome import Review, Role, takeover_problems
 from redis_state.models import StateUpdate, UpdateType
 

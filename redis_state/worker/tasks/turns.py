@@ -124,10 +124,15 @@ class InTurn:
         if self.policy is OnBusy.ENQUEUE:
             return []
         names = [name for name in await self._listed(session_id) if name != task_id]
-        if len(names) > MOST_IN_LINE:
-            raise LimitReached(
-                "tasks of the session", limit=MOST_IN_LINE, code="session_line_is_full"
-            )
+        while len(names) > MOST_IN_LINE:
+            # Those that have ended stand on it until a sweeper comes by.
+            await self._take_off_ended(session_id, names)
+            listed = [name for name in await self._listed(session_id) if name != task_id]
+            if len(listed) > MOST_IN_LINE and listed == names:
+                raise LimitReached(
+                    "tasks of the session", limit=MOST_IN_LINE, code="session_line_is_full"
+                )
+            names = listed
         updates = self.store.updates.keys(session_id)
         return [
             KnownTask(
@@ -137,6 +142,21 @@ class InTurn:
             )
             for name in names
         ]
+
+    async def _take_off_ended(self, session_id: str, names: Sequence[str]) -> None:
+        keys, life_ms = self.store.base.keys, line_life_ms(self.store, self.delay_ms)
+        for start in range(0, len(names), _AT_ONCE):
+            kept = (
+                self.store.base.scripts.keep_turn(
+                    task=keys.task(session_id, name),
+                    turn=keys.turn(session_id),
+                    task_id=name,
+                    place_ms=0,
+                    life_ms=life_ms,
+                )
+                for name in names[start : start + _AT_ONCE]
+            )
+            await asyncio.gather(*kept)
 
     async def _listed(self, session_id: str) -> list[str]:
         key = self.store.base.keys.turn(session_id)

@@ -201,7 +201,9 @@ async def test_a_decision_made_from_elsewhere_goes_to_the_tasks_own_queue(
 
 
 async def test_what_is_queued_again_keeps_its_place_in_the_line(store: RedisStateStore) -> None:
-    first, second = await submitted(store), await submitted(store)
+    first = await submitted(store)
+    await clock_passes(store.base.scripts, await clock_ms(store.base.scripts) + 1)
+    second = await submitted(store)
     await queued_as(store, second)
     await sweep(store, first)
     assert await queued(store) == [f"{SESSION}/{first}:0", f"{SESSION}/{second}:0"]

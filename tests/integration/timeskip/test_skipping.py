@@ -11,9 +11,10 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
-import stamina
 
 pytest.importorskip("arq", reason="needs the worker extra")
+
+import stamina
 
 from redis_state.embedded import server as embedded
 from redis_state.errors import ConfigError, InvalidField, ReceiveTimeout, TaskFailed

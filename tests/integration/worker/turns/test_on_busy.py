@@ -231,15 +231,27 @@ async def test_ended_tasks_leave_the_line_and_a_lost_line_is_mended(
 async def test_a_line_that_is_too_long_to_judge_is_refused(
     store: RedisStateStore, client: TaskClient
 ) -> None:
-    key = store.base.keys.turn(SESSION)
-    for number in range(1_001):
-        await send(store, "ZADD", key, number, f"t{number}")
-    await send(store, "PEXPIRE", key, 60_000)
-    for policy in ("reject", "interrupt", "replace"):
+    await asyncio.gather(*(submit(client, f"t{number}") for number in range(1_001)))
+    for policy in ("interrupt", "replace"):
         with pytest.raises(LimitReached) as full:
             await submit(client, "a", policy)
         assert full.value.limit == 1_000
     assert await submit(client, "a") == "a"
+
+
+async def test_those_that_have_ended_do_not_make_a_line_too_long(
+    store: RedisStateStore, client: TaskClient
+) -> None:
+    key = store.base.keys.turn(SESSION)
+    for number in range(2_500):
+        await send(store, "ZADD", key, number, f"t{number}")
+    await send(store, "PEXPIRE", key, 60_000)
+    await submit(client, "waits")
+    with pytest.raises(TaskInProgress) as busy:
+        await submit(client, "a", "reject")
+    assert busy.value.task_id == "waits"
+    assert await submit(client, "b", "replace") == "b"
+    assert await status(client, "waits", "b") == ["CANCELLED", "PENDING"]
 
 
 async def test_a_session_that_is_cleared_has_no_line(
