@@ -94,6 +94,7 @@ def test_the_package_exports_exactly_this() -> None:
 
 @pytest.mark.parametrize("module", [redis_state, models, store], ids=lambda m: m.__name__)
 def test_every_export_can_be_imported_and_is_documented(module: object) -> None:
+    pytest.importorskip("arq", reason="needs the worker extra")
     names: list[str] = getattr(module, "__all__")  # noqa: B009 - not every module has it
     for name in names:
         exported = getattr(module, name)
@@ -126,6 +127,7 @@ def test_who_wants_an_error_imports_neither_the_store_nor_the_records() -> None:
 
 
 def test_an_error_says_what_to_do_by_its_branch() -> None:
+    pytest.importorskip("arq", reason="needs the worker extra")
     branches = (
         redis_state.CallerError,
         redis_state.Conflict,
