@@ -1,0 +1,65 @@
+"""Tasks with sealed payloads over TLS, by many callers, on links that die without a word."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+
+pytest.importorskip("arq", reason="needs the worker extra")
+pytest.importorskip("cryptography", reason="needs the crypto extra")
+
+from redis_state import RedisStateStore, Settings
+from redis_state.worker import TaskClient, TaskContext
+from tests.support.payloads import KEYS
+from tests.support.processes.pools import pool
+from tests.support.servers.faults import Proxy, certificate, tls_server_context
+
+CALLERS = 40
+_SOON = timedelta(milliseconds=50)
+
+
+async def echo(ctx: TaskContext) -> Any:
+    """Return the input, once a step has recorded it."""
+    return await ctx.step("keep", lambda: ctx.input)
+
+
+async def call(client: TaskClient, number: int) -> None:
+    session = f"s {number} {{}}*:%\u00e9"
+    value = {"caller": number, "text": "x" * 3_000}
+    task = await client.submit("echo", value, session_id=session, on_busy="enqueue")
+    ids = {
+        await client.batch("echo", [number, n], session_id=session, after=_SOON, item_id=f"i{n}")
+        for n in (0, 1, 0)
+    }
+    last = await client.debounce("echo", value, session_id=session, wait=_SOON)
+    assert await client.result(session, task, timeout_s=60) == value
+    assert await client.result(session, last, timeout_s=60) == value
+    items = [item for each in ids for item in await client.result(session, each, timeout_s=60)]
+    assert sorted(items) == [[number, 0], [number, 1]]
+
+
+async def test_40_callers_get_their_own_values_though_their_links_die(
+    settings: Settings, tmp_path: Path
+) -> None:
+    cert, key = certificate(tmp_path, "IP:127.0.0.1")
+    tls = tls_server_context(cert, key)
+    async with Proxy(settings.url.get_secret_value(), tls=tls) as proxy:
+        proxy.dribble(700)
+        url = f"rediss://127.0.0.1:{proxy.port}/0?ssl_ca_certs={cert}"
+        changed: dict[str, Any] = {"url": SecretStr(url), "payload_keys": SecretStr(KEYS[0])}
+        async with (
+            RedisStateStore(settings.model_copy(update=changed)) as store,
+            pool(store, {"echo": echo}, max_tasks=20) as client,
+        ):
+            callers = [asyncio.create_task(call(client, number)) for number in range(CALLERS)]
+            cut = 0
+            while cut < 4 and not all(each.done() for each in callers):
+                await asyncio.wait(callers, timeout=0.1)
+                cut += proxy.half_open()
+            await asyncio.gather(*callers)
+        assert cut
