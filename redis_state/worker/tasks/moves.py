@@ -14,7 +14,7 @@ from redis_state.serialization import codec
 from redis_state.serialization.payloads import Payloads
 from redis_state.store import RedisStateStore
 from redis_state.stores.sessions.task_status import watch_entry as watch_entry  # noqa: PLC0414
-from redis_state.stores.sessions.tasks import microseconds, task_fields
+from redis_state.stores.sessions.tasks import new_task_fields
 from redis_state.worker.tasks.recorded.replay import Replay
 
 
@@ -32,15 +32,20 @@ def new_fields(
 ) -> dict[str, bytes]:
     """Write a new task as its record's fields, with a secret of its own."""
     job = {"handler": handler, "input": task_input, "secret": secrets.token_urlsafe(32)}
-    fields = task_fields(payloads, state) | ({"queue": raw(queue)} if queue else {})
-    fields |= {"due": b"%d" % due_ms} if due_ms else {}
-    fields |= {"flow_key": raw(key)} if key else {}
-    fields |= {"attributes": codec.canonical(attributes)} if attributes else {}
-    return fields | {
-        "job": payloads.document(job | ({"trace": trace} if trace else {}), "input"),
-        "finished": b"0",
-        "updated_at": str(microseconds(state.updated_at)).encode(),
-    }
+    if trace:
+        job["trace"] = trace
+    fields = new_task_fields(payloads, state)
+    fields["job"] = payloads.document(job, "input")
+    fields["finished"] = b"0"
+    if queue:
+        fields["queue"] = raw(queue)
+    if due_ms:
+        fields["due"] = b"%d" % due_ms
+    if key:
+        fields["flow_key"] = raw(key)
+    if attributes:
+        fields["attributes"] = codec.canonical(attributes)
+    return fields
 
 
 def announcement(
