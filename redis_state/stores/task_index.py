@@ -17,7 +17,6 @@ from __future__ import annotations
 import asyncio
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -140,11 +139,15 @@ def indexed_new(
     write: str,
     ttl_ms: int,
     handler: str,
-    attributes: Attributes,
+    attributes: Attributes | None,
 ) -> IndexedTask:
     """Describe a task that is about to be written for the index."""
-    return replace(
-        indexed_move(entry, state.status, version=1, write=write, ttl_ms=ttl_ms),
+    return IndexedTask(
+        entry,
+        LETTERS[state.status],
+        1,
+        write[:_WRITE],
+        ttl_ms,
         created=_created_us(state.created_at),
         session=state.session_id,
         task=state.task_id,
@@ -160,10 +163,12 @@ def indexed_record(
     fields = record.fields
     status = TaskStatus(fields["status"].decode())
     created = datetime.fromisoformat(as_object(fields["document"])["created_at"])
-    return replace(
-        indexed_move(
-            entry, status, version=int(record.version), write=record.version.write, ttl_ms=ttl_ms
-        ),
+    return IndexedTask(
+        entry,
+        LETTERS[status],
+        int(record.version),
+        record.version.write[:_WRITE],
+        ttl_ms,
         created=_created_us(created),
         session=session_id,
         task=task_id,
@@ -182,8 +187,10 @@ def attributes_of(fields: Mapping[str, bytes]) -> dict[str, Any]:
     return as_object(fields.get("attributes") or b"{}")
 
 
-def attribute_lists(attributes: Attributes) -> tuple[bytes, ...]:
+def attribute_lists(attributes: Attributes | None) -> tuple[bytes, ...]:
     """Write attributes as the index lists them."""
+    if not attributes:
+        return ()
     return tuple(attribute_list(name, value) for name, value in sorted(attributes.items()))
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing, suppress
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Literal, Self
 
@@ -27,6 +26,7 @@ from redis_state.models.tasks import new_id
 from redis_state.store import RedisStateStore, process_name
 from redis_state.stores.base import ms
 from redis_state.stores.sessions.session_log import Entry
+from redis_state.stores.sessions.tasks import NO_CONTEXT
 from redis_state.transport.clock import ms_of
 from redis_state.transport.keys import is_pause_id, token_digest
 from redis_state.worker.client_gathering import ClientGathering
@@ -147,7 +147,8 @@ class TaskClient(ClientGathering, ClientMessaging):
             raise InvalidField("handler", "needs a name")
         check_id("session_id", session_id)
         check_id("task_id", task_id)
-        attributes = check_attributes("attributes", {} if attributes is None else attributes)
+        if attributes is not None:
+            attributes = check_attributes("attributes", attributes)
         policy = OnBusy.read(on_busy)
         if policy is OnBusy.INTERRUPT and (delay is not None or at is not None):
             raise InvalidField("on_busy", "interrupt cannot be given with delay or at")
@@ -161,7 +162,7 @@ class TaskClient(ClientGathering, ClientMessaging):
             status=TaskStatus.PENDING,
             task_type=task_type,
             priority=priority,
-            context_snapshot=context or TaskContextSnapshot(session_id=session_id, task_id=task_id),
+            context_snapshot=context or NO_CONTEXT,
             trace_id=trace_id,
             description=description,
         )
@@ -185,11 +186,20 @@ class TaskClient(ClientGathering, ClientMessaging):
                 writer=turn,
             )
             if new:
-                job = Job(session_id, task_id, 0, priority, queue, at_ms=due_ms, key=flow)
+                job = Job(
+                    session_id,
+                    task_id,
+                    0,
+                    priority,
+                    queue,
+                    since_ms=None if turn is None else turn.came_ms,
+                    at_ms=due_ms,
+                    trace=span.carrier,
+                    key=flow,
+                )
                 if turn is not None:
-                    job = replace(job, since_ms=turn.came_ms)
                     await self._interrupt(job, turn)
-                await self._queue.put(replace(job, trace=span.carrier))
+                await self._queue.put(job)
             else:
                 await self._still_there(session_id, task_id)
         return task_id
@@ -398,7 +408,7 @@ class TaskClient(ClientGathering, ClientMessaging):
             if status_view is not None and status_view.status is TaskStatus.PENDING:
                 self._transitions.note_status(status_view)
                 # Put, not ensured: the worker of the run that paused may still hold that run's job.
-                job = replace(Job.ready(status_view), trace=span.carrier)
+                job = Job.ready(status_view)._replace(trace=span.carrier)
                 await self._queue.put(job)
             span.note(session_id=session_id, task_id=task_id)
         return await self.get(session_id, task_id)
@@ -552,7 +562,7 @@ class TaskClient(ClientGathering, ClientMessaging):
         """Change the priority of a waiting task. A running task receives an event."""
         waiting = await self._transitions.prioritize(session_id, task_id, priority)
         if waiting is not None:
-            job = replace(Job.of(waiting), priority=priority)
+            job = Job.of(waiting)._replace(priority=priority)
             await self._queue.move(job, before=waiting.priority)
 
     async def _look(self, session_id: str, task_id: str) -> TaskState | None:

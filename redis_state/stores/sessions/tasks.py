@@ -91,11 +91,11 @@ class TaskStore:
     def _name(self, session_id: str, task_id: str) -> TaskKeys:
         keys = self._base.keys
         return TaskKeys(
-            task_id=task_id,
-            task=keys.task(session_id, task_id),
-            tasks=keys.tasks(session_id),
-            lease=keys.lease(session_id, task_id),
-            journal=keys.journal(session_id, task_id),
+            task_id,
+            keys.task(session_id, task_id),
+            keys.tasks(session_id),
+            keys.lease(session_id, task_id),
+            keys.journal(session_id, task_id),
         )
 
     def ttl_ms(self, status: str) -> int:

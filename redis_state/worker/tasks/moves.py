@@ -15,6 +15,7 @@ from redis_state.serialization.payloads import Payloads
 from redis_state.store import RedisStateStore
 from redis_state.stores.sessions.task_status import watch_entry as watch_entry  # noqa: PLC0414
 from redis_state.stores.sessions.tasks import new_task_fields
+from redis_state.stores.sessions.updates import NewUpdate
 from redis_state.worker.tasks.recorded.replay import Replay
 
 
@@ -49,7 +50,7 @@ def new_fields(
 
 
 def announcement(
-    store: RedisStateStore, *updates: StateUpdate, run: int | None = None
+    store: RedisStateStore, *updates: StateUpdate | NewUpdate, run: int | None = None
 ) -> Announcement:
     """Write updates of one session for the script that moves their task, and that it is a run's."""
     updates_of = store.updates
@@ -68,9 +69,9 @@ def raise_refused(reply: Reply, state: TaskState, *, run: Replay | None, wanted:
         raise InvalidTransition(state.task_id, current="missing", wanted=wanted)
 
 
-def status_update(state: TaskState, status: TaskStatus, **details: Any) -> StateUpdate:
+def status_update(state: TaskState, status: TaskStatus, **details: Any) -> NewUpdate:
     """Make the update of a task's new status."""
-    return StateUpdate(
+    return NewUpdate(
         session_id=state.session_id,
         task_id=state.task_id,
         trace_id=state.trace_id,

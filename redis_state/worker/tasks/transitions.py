@@ -30,7 +30,6 @@ from redis_state.errors import (
     TaskInProgress,
 )
 from redis_state.models import (
-    StateUpdate,
     TaskContextSnapshot,
     TaskState,
     TaskStatus,
@@ -48,6 +47,7 @@ from redis_state.store import RedisStateStore
 from redis_state.stores.base import ms
 from redis_state.stores.sessions.task_status import TaskStatusView
 from redis_state.stores.sessions.tasks import move_fields
+from redis_state.stores.sessions.updates import NewUpdate
 from redis_state.stores.task_index import (
     LETTERS,
     TaskIndex,
@@ -191,8 +191,14 @@ class TaskTransitions:
         )
         fields |= links or {}
         write = new_write_id()
-        update = status_update(state, state.status)
-        update.update_id = f"{state.task_id}:{write}"
+        update = NewUpdate(
+            session_id=state.session_id,
+            task_id=state.task_id,
+            trace_id=state.trace_id,
+            update_id=f"{state.task_id}:{write}",
+            update_type=UpdateType.STATUS_CHANGE,
+            content={"status": state.status.value},
+        )
         new = NewTask(
             state.session_id,
             self._keys(state),
@@ -258,7 +264,7 @@ class TaskTransitions:
             write=write,
             ttl_ms=self._store.tasks.ttl_ms(state.status.value) + more_ms,
             handler=handler,
-            attributes=attributes or {},
+            attributes=attributes,
         )
         known = over = False
 
@@ -344,7 +350,7 @@ class TaskTransitions:
         PayloadUnreadable, PayloadStoreUnavailable: it is PENDING again.
         """
         keys = self._store.tasks.keys(session_id, task_id)
-        update = StateUpdate(
+        update = NewUpdate(
             session_id=session_id,
             task_id=task_id,
             update_type=UpdateType.STATUS_CHANGE,
@@ -718,7 +724,7 @@ class TaskTransitions:
             attributes=started.attributes,
         )
         letter = LETTERS[TaskStatus.RUNNING]
-        self._index.changed(replace(new, version=version, status=letter))
+        self._index.changed(new._replace(version=version, status=letter))
 
     async def _replace_in_index(self, new: IndexedTask) -> None:
         """List a new task in place of an earlier one of its id. What fails a sweeper repairs."""
