@@ -79,7 +79,7 @@ class TaskIndex:
 
         Without waiting for it: a sweeper comes by the task's entry anyhow.
         """
-        _forget(
+        forget(
             self._scripts.begin_index_task(
                 self.keys(task.entry), task, rule="move", delay_ms=delay_ms, stands="given"
             )
@@ -90,7 +90,7 @@ class TaskIndex:
 
         With ``delay_ms`` it is inspected by then. What fails here is repaired by a sweeper.
         """
-        _forget(
+        forget(
             self._scripts.begin_index_task(
                 self.keys(task.entry), task, rule="move", delay_ms=delay_ms, stands="given"
             )
@@ -98,15 +98,15 @@ class TaskIndex:
 
     def changed(self, task: IndexedTask) -> None:
         """Write all that is known of a task, without waiting for it."""
-        _forget(self._scripts.begin_index_task(self.keys(task.entry), task, rule="whole"))
+        forget(self._scripts.begin_index_task(self.keys(task.entry), task, rule="whole"))
 
     def correct(self, task: IndexedTask, *, stamp: str) -> None:
         """Write all that is known of a task if the index knows ``stamp``; do not wait for it."""
-        _forget(self._scripts.begin_index_task(self.keys(task.entry), task, rule=f"is {stamp}"))
+        forget(self._scripts.begin_index_task(self.keys(task.entry), task, rule=f"is {stamp}"))
 
     def drop(self, entry: bytes, *, stamp: str) -> None:
         """Take a task out if the index knows ``stamp`` of it, without waiting for it."""
-        _forget(self._scripts.begin_unindex_task(self.keys(entry), entry=entry, stamp=stamp))
+        forget(self._scripts.begin_unindex_task(self.keys(entry), entry=entry, stamp=stamp))
 
     async def remove(self, entry: bytes, *, stamp: str) -> None:
         """Take a task out if the index knows ``stamp`` of it."""
@@ -203,6 +203,6 @@ def _created_us(moment: datetime) -> int:
     return min(max(microseconds(moment), 0), LATEST_US)
 
 
-def _forget(sent: asyncio.Future[Any]) -> None:
+def forget(sent: asyncio.Future[Any]) -> None:
     """Take note of an outcome that nobody waits for, so that asyncio does not report it."""
     sent.add_done_callback(lambda done: done.cancelled() or done.exception())

@@ -116,6 +116,11 @@ class LogKeys(NamedTuple):
     channel: str
     topics: str
 
+    @property
+    def spare(self) -> str:
+        """Return the key of a copy that is there for the length of a call."""
+        return f"{self.rows}:spare"
+
     def topic_rows(self, topic: str | None) -> str:
         """Return the key of a topic's index; without a topic that of the rows.
 
@@ -322,7 +327,8 @@ class Keys:
 
     def updates(self, session_id: str) -> LogKeys:
         """stream: updates of a session; ``:ids`` hash: update_id -> n; ``:topic:<task>`` list: n;
-        ``:live`` channel. `updates_ttl`, trimmed by append.
+        ``:spare`` a copy, for the length of a call; ``:live`` channel. `updates_ttl`, trimmed by
+        append.
         """
         return self._log("session_id", session_id, "updates")
 

@@ -52,6 +52,7 @@ from redis_state.stores.task_index import (
     LETTERS,
     TaskIndex,
     attributes_of,
+    forget,
     indexed_move,
     indexed_new,
     indexed_start,
@@ -313,6 +314,15 @@ class TaskTransitions:
             ttl_ms=self._store.tasks.ttl_ms(status.value),
         )
         self._index.moved(task, delay_ms=_LOOK_SOON_MS if inspect else None)
+        if status is TaskStatus.PAUSED:
+            self.pack_updates(state.session_id)
+
+    def pack_updates(self, session_id: str) -> None:
+        """Let the updates of a session whose task waits take no more than they need.
+
+        Without waiting for it: what fails costs memory.
+        """
+        forget(self._scripts.begin_pack_log(self._store.updates.keys(session_id)))
 
     def note_status(self, found: TaskStatusView) -> None:
         """Write the status of a task that was read into the index, without waiting for it."""
