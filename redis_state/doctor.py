@@ -419,8 +419,8 @@ async def _queue(store: RedisStateStore) -> Found:
 async def _versions(store: RedisStateStore) -> Found:
     """Ask whether tasks wait for a version of their handler that no worker serves."""
     try:
+        from redis_state.worker.client.unserved import list_unserved  # noqa: PLC0415 - as above
         from redis_state.worker.queue.queue import Queue  # noqa: PLC0415 - needs the extra
-        from redis_state.worker.unserved import list_unserved  # noqa: PLC0415 - as above
     except ImportError:
         return
     try:

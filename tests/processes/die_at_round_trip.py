@@ -28,7 +28,7 @@ from redis_state.testing import eventually, leaked_keys
 from redis_state.transport.calls import CallSender
 from redis_state.transport.wire.resp import PackedCommand, PreparedScript
 from redis_state.worker import TaskClient, TaskContext
-from redis_state.worker import worker as runner
+from redis_state.worker.pool import worker as runner
 from tests.chaos.support.crew import ends, recorded, taken_twice, trails, wrong_move
 from tests.chaos.support.notes import note
 from tests.support.processes.pools import SESSION, agent, client_of, serving

@@ -24,7 +24,7 @@ from redis_state.primitives.watchlist import WatchList
 from redis_state.serialization import codec
 from redis_state.testing import eventually, leaked_keys
 from redis_state.worker import Escalate, TaskClient, TaskContext
-from redis_state.worker import worker as runner
+from redis_state.worker.pool import worker as runner
 from redis_state.worker.queue.queue import Queue
 from redis_state.worker.recovery.sweeper import Sweeper
 from tests.processes.die_at_round_trip import COUNTED, LEASE_S, Death, fork, join

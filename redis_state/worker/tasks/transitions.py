@@ -56,7 +56,7 @@ from redis_state.stores.task_index import (
     indexed_new,
     indexed_start,
 )
-from redis_state.worker.guards import BudgetMeter
+from redis_state.worker.handler.guards import BudgetMeter
 from redis_state.worker.observe.tracing import carried
 from redis_state.worker.recovery.dead_letters import note_dead
 from redis_state.worker.tasks.moves import (

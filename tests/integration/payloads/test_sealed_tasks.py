@@ -26,8 +26,9 @@ from redis_state.models import (
     UpdateType,
 )
 from redis_state.testing import eventually
-from redis_state.worker import Schedule, TaskClient, TaskContext, run
-from redis_state.worker.replaying import ReplayVerdict, replay_history
+from redis_state.worker import Schedule, TaskClient, TaskContext
+from redis_state.worker.runs import run
+from redis_state.worker.runs.replaying import ReplayVerdict, replay_history
 from redis_state.worker.tasks.histories import read_history
 from tests.support.payloads import KEYS, dump, opened, with_keys
 from tests.support.processes.pools import SESSION, becomes, client_of, open_token, pool, updates_of

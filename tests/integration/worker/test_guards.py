@@ -15,7 +15,7 @@ from redis_state.errors import InvalidField
 from redis_state.models import TaskStatus
 from redis_state.testing import eventually
 from redis_state.worker import Budget, Guard, Spent, TaskContext, TaskStopped, guarded
-from redis_state.worker.guards import guards_of
+from redis_state.worker.handler.guards import guards_of
 from tests.support.processes.pools import SESSION, becomes, open_token, pool
 from tests.support.runs import make, run_once
 

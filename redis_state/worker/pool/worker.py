@@ -30,19 +30,19 @@ from redis_state.transport.connections.address import Address
 from redis_state.worker.arq.cron import copies
 from redis_state.worker.arq.job_format import RUN_TASK, deserialize, serialize
 from redis_state.worker.arq.settings import arq_server
-from redis_state.worker.guards import Guard
-from redis_state.worker.heartbeat import Heartbeat
+from redis_state.worker.handler.guards import Guard
+from redis_state.worker.handler.versions import lanes_of, versions_of
 from redis_state.worker.observe import tracing
 from redis_state.worker.observe.registry import INTERVAL_S, WorkerIdentity
 from redis_state.worker.observe.stats import Polls
-from redis_state.worker.process import WorkerConfig, WorkerProcess, need_prometheus
+from redis_state.worker.pool.heartbeat import Heartbeat
+from redis_state.worker.pool.process import WorkerConfig, WorkerProcess, need_prometheus
 from redis_state.worker.queue.job import JobPayload, RunAgain
 from redis_state.worker.queue.loop import QueueLoop
 from redis_state.worker.queue.queue import DEFAULT_QUEUE, ClaimedJob, Queue
-from redis_state.worker.run import Handler, run_task
+from redis_state.worker.runs.run import Handler, run_task
 from redis_state.worker.tasks.execution.steps import StepPolicy
 from redis_state.worker.tasks.transitions import MAX_CRASHES
-from redis_state.worker.versions import lanes_of, versions_of
 
 log: logging.Logger = logging.getLogger(__name__)
 

@@ -8,8 +8,8 @@ from typing import Any, TypedDict, Unpack
 from redis_state.models import TaskContextSnapshot, TaskState, TaskStatus, TaskType
 from redis_state.models.attributes import Attributes, check_attributes
 from redis_state.models.tasks import new_id
+from redis_state.worker.client.operations import TaskOperations, check_id
 from redis_state.worker.observe import tracing as telemetry
-from redis_state.worker.operations import TaskOperations, check_id
 from redis_state.worker.queue.job import Job
 from redis_state.worker.queue.limits import flow_key
 from redis_state.worker.tasks.gathering import Gathered, batched, debounced

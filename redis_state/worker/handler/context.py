@@ -16,7 +16,7 @@ from redis_state.models.attributes import AttributeValue, check_attributes
 from redis_state.scripts import Fence
 from redis_state.serialization import codec
 from redis_state.store import RedisStateStore
-from redis_state.worker.messaging import ContextMessaging, RunMessaging
+from redis_state.worker.handler.messaging import ContextMessaging, RunMessaging
 from redis_state.worker.observe import tracing as telemetry
 from redis_state.worker.queue.control import take
 from redis_state.worker.queue.limits import Rate

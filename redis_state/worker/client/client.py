@@ -29,11 +29,17 @@ from redis_state.stores.base import ms
 from redis_state.stores.sessions.session_log import Entry
 from redis_state.transport.clock import ms_of
 from redis_state.transport.keys import is_pause_id, token_digest
-from redis_state.worker.client_gathering import ClientGathering
-from redis_state.worker.client_messaging import ClientMessaging
+from redis_state.worker.client.gathering import ClientGathering
+from redis_state.worker.client.messaging import ClientMessaging
+from redis_state.worker.client.operations import check_id
+from redis_state.worker.client.unserved import (
+    HandlerVersion,
+    UnservedTasks,
+    count_versions,
+    list_unserved,
+)
 from redis_state.worker.observe import tracing as telemetry
 from redis_state.worker.observe.registry import WorkerInfo, WorkerRegistry
-from redis_state.worker.operations import check_id
 from redis_state.worker.queue.control import Queues
 from redis_state.worker.queue.job import Job
 from redis_state.worker.queue.limits import flow_key
@@ -61,12 +67,6 @@ from redis_state.worker.tasks.waitpoints.open_pauses import (
     read_open_pause,
 )
 from redis_state.worker.tasks.waitpoints.pauses import TaskPauses
-from redis_state.worker.unserved import (
-    HandlerVersion,
-    UnservedTasks,
-    count_versions,
-    list_unserved,
-)
 
 _DECISIONS = (SteeringEventType.APPROVE, SteeringEventType.REJECT)
 _LOOK_EVERY_S = 5.0

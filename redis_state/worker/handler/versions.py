@@ -21,7 +21,7 @@ from redis_state.worker.tasks.execution.patches import VERSION
 from redis_state.worker.tasks.transitions import StartedRun
 
 if TYPE_CHECKING:
-    from redis_state.worker.context import TaskContext
+    from redis_state.worker.handler.context import TaskContext
 
 
 class VersionedHandler:

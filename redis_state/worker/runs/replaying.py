@@ -24,7 +24,8 @@ from redis_state.primitives.lease import HeldLease
 from redis_state.serialization import codec
 from redis_state.settings import Settings
 from redis_state.store import RedisStateStore
-from redis_state.worker.context import TaskContext
+from redis_state.worker.handler.context import TaskContext
+from redis_state.worker.handler.versions import choose
 from redis_state.worker.tasks.execution.inbox import Inbox
 from redis_state.worker.tasks.execution.patches import answers_of
 from redis_state.worker.tasks.histories import TaskHistory
@@ -32,7 +33,6 @@ from redis_state.worker.tasks.recorded.call_order import CallOrder
 from redis_state.worker.tasks.recorded.rehearsal import Rehearsal
 from redis_state.worker.tasks.recorded.replay import Replay
 from redis_state.worker.tasks.transitions import StartedRun, TaskTransitions
-from redis_state.worker.versions import choose
 
 TIMEOUT_S = 10.0
 _IDLE_S = 0.5

@@ -28,8 +28,9 @@ from redis_state.models import TaskStatus
 from redis_state.primitives.lease import Leases, new_owner
 from redis_state.serialization import codec
 from redis_state.store import RedisStateStore
-from redis_state.worker.context import TaskContext, TaskHandedBack, TaskPaused
-from redis_state.worker.guards import Guard, GuardChecks, Spent, TaskStopped, guards_of
+from redis_state.worker.handler.context import TaskContext, TaskHandedBack, TaskPaused
+from redis_state.worker.handler.guards import Guard, GuardChecks, Spent, TaskStopped, guards_of
+from redis_state.worker.handler.versions import choose, is_served_elsewhere
 from redis_state.worker.observe import tracing as telemetry
 from redis_state.worker.observe.stats import RunOutcome as Ended
 from redis_state.worker.observe.stats import WorkerStats
@@ -46,7 +47,6 @@ from redis_state.worker.tasks.transitions import (
     StartedRun,
     TaskTransitions,
 )
-from redis_state.worker.versions import choose, is_served_elsewhere
 
 log: logging.Logger = logging.getLogger(__name__)
 

@@ -22,17 +22,17 @@ from redis_state.settings import Settings
 from redis_state.store import RedisStateStore
 from redis_state.stores.base import ms
 from redis_state.worker.arq.cron import CronRunner
-from redis_state.worker.guards import Guard
-from redis_state.worker.heartbeat import Heartbeat, HeartbeatThread
+from redis_state.worker.handler.guards import Guard
+from redis_state.worker.handler.versions import lanes_of
 from redis_state.worker.observe.registry import WorkerIdentity, WorkerRecord
 from redis_state.worker.observe.stats import Polls, WorkerStats, stale_writes_refused
+from redis_state.worker.pool.heartbeat import Heartbeat, HeartbeatThread
 from redis_state.worker.queue.parked import queue_parked
 from redis_state.worker.queue.queue import Queue
 from redis_state.worker.recovery.sweeper import sweep_regularly
-from redis_state.worker.run import Handler, RunConfig
+from redis_state.worker.runs.run import Handler, RunConfig
 from redis_state.worker.schedules.runner import run_schedules
 from redis_state.worker.tasks.execution.steps import StepPolicy
-from redis_state.worker.versions import lanes_of
 
 if TYPE_CHECKING:
     from redis_state.worker.observe.metrics import Served
