@@ -13,7 +13,9 @@ from redis_state.worker.queue.job import Job
 from redis_state.worker.queue.queue import Queue
 from redis_state.worker.recovery.sweeper import Sweeper
 from redis_state.worker.tasks.moves import watch_entry
-from redis_state.worker.tasks.transitions import StartedRun, TaskTransitions
+from redis_state.worker.tasks.new_tasks import NewTasks
+from redis_state.worker.tasks.started import StartedRun
+from redis_state.worker.tasks.transitions import TaskTransitions
 from redis_state.worker.tasks.waitpoints.pause_model import PauseOptions, PauseRequest, pause_token
 from redis_state.worker.tasks.waitpoints.pauses import TaskPauses
 from tests.support.processes.pools import SESSION, arq_key, queue_of, queued
@@ -100,7 +102,7 @@ async def submitted(store: RedisStateStore, *, handler: str = "answer") -> str:
     snapshot = TaskContextSnapshot(session_id=SESSION, task_id=task)
     state = TaskState(task, SESSION, TaskStatus.PENDING, TaskType.BACKGROUND, 0, snapshot)
     queue = queue_of(store.settings)
-    assert await TaskTransitions(store).create(state, handler=handler, task_input=None, queue=queue)
+    assert await NewTasks(store).create(state, handler=handler, task_input=None, queue=queue)
     return task
 
 

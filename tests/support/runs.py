@@ -12,8 +12,10 @@ from redis_state.primitives.lease import Leases, new_owner
 from redis_state.worker import Handler, StepPolicy
 from redis_state.worker.queue.job import JobPayload, RunAgain
 from redis_state.worker.runs.run import RunConfig, run_task
+from redis_state.worker.tasks.new_tasks import NewTasks
 from redis_state.worker.tasks.recorded.journal import Journals
-from redis_state.worker.tasks.transitions import StartedRun, TaskTransitions
+from redis_state.worker.tasks.started import StartedRun
+from redis_state.worker.tasks.transitions import TaskTransitions
 from tests.support.processes.pools import SESSION
 
 TASK = "t"
@@ -29,7 +31,7 @@ async def make(store: RedisStateStore, task_id: str = TASK) -> None:
         priority=0,
         context_snapshot=TaskContextSnapshot(session_id=SESSION, task_id=task_id),
     )
-    assert await TaskTransitions(store).create(state, handler="h", task_input=None)
+    assert await NewTasks(store).create(state, handler="h", task_input=None)
 
 
 async def note_step(store: RedisStateStore, started: StartedRun, entry: str, result: Any) -> Any:

@@ -49,6 +49,7 @@ from redis_state.worker.tasks.children import ChildTasks
 from redis_state.worker.tasks.execution.compensation import Compensation, read_compensations
 from redis_state.worker.tasks.messaging.messages import TaskMessages
 from redis_state.worker.tasks.messaging.values import Values
+from redis_state.worker.tasks.new_tasks import NewTasks
 from redis_state.worker.tasks.recorded.snapshots import FullSnapshot, Snapshots, StepSnapshot
 from redis_state.worker.tasks.transitions import TaskTransitions
 from redis_state.worker.tasks.turns import InTurn, OnBusy, Turns
@@ -83,6 +84,7 @@ class TaskClient(ClientGathering, ClientMessaging):
     def __init__(self, store: RedisStateStore, *, queue: str | None = None) -> None:
         super().__init__(store, queue=queue)
         self._transitions = TaskTransitions(store)
+        self._new_tasks = NewTasks(store)
         self._pausing = TaskPauses(store)
         self._children = ChildTasks(store, self._queue)
         self._snapshots = Snapshots(store)
@@ -172,7 +174,7 @@ class TaskClient(ClientGathering, ClientMessaging):
             turn = InTurn(self.store, policy or OnBusy.ENQUEUE, priority, delay_ms)
             await turn.check(session_id, task_id)
         with telemetry.submitting(handler, session_id, task_id, queue) as span:
-            new = await self._transitions.create(
+            new = await self._new_tasks.create(
                 state,
                 handler=handler,
                 task_input=task_input,

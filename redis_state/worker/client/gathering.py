@@ -13,8 +13,8 @@ from redis_state.worker.observe import tracing as telemetry
 from redis_state.worker.queue.job import Job
 from redis_state.worker.queue.limits import flow_key
 from redis_state.worker.tasks.gathering import Gathered, batched, debounced
+from redis_state.worker.tasks.new_tasks import NewTasks
 from redis_state.worker.tasks.recorded.inputs import Gathers
-from redis_state.worker.tasks.transitions import TaskTransitions
 
 
 class GatherOptions(TypedDict, total=False):
@@ -133,7 +133,7 @@ class ClientGathering(TaskOperations):
             description=options.get("description"),
         )
         with telemetry.submitting(gathered.handler, session_id, task_id, queue) as span:
-            new = await TaskTransitions(self.store).create(
+            new = await NewTasks(self.store).create(
                 state,
                 handler=gathered.handler,
                 task_input=None,

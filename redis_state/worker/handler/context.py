@@ -32,7 +32,8 @@ from redis_state.worker.tasks.execution.emitter import Emitter
 from redis_state.worker.tasks.execution.inbox import Inbox, refuse_in_undo
 from redis_state.worker.tasks.execution.patches import VERSION
 from redis_state.worker.tasks.execution.steps import StepPolicy, Steps
-from redis_state.worker.tasks.transitions import StartedRun, TaskTransitions
+from redis_state.worker.tasks.started import StartedRun
+from redis_state.worker.tasks.transitions import TaskTransitions
 from redis_state.worker.tasks.waitpoints.forms import PauseForm
 from redis_state.worker.tasks.waitpoints.pause_model import (
     Decision,

@@ -36,7 +36,7 @@ from redis_state.worker.tasks.messaging.text import (
     write_all,
 )
 from redis_state.worker.tasks.messaging.values import Values
-from redis_state.worker.tasks.transitions import StartedRun
+from redis_state.worker.tasks.started import StartedRun
 
 P = ParamSpec("P")
 

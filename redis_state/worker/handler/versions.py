@@ -18,7 +18,7 @@ from redis_state.store import RedisStateStore
 from redis_state.worker.observe.registry import WorkerRegistry
 from redis_state.worker.queue.parked import lane_of
 from redis_state.worker.tasks.execution.patches import VERSION
-from redis_state.worker.tasks.transitions import StartedRun
+from redis_state.worker.tasks.started import StartedRun
 
 if TYPE_CHECKING:
     from redis_state.worker.handler.context import TaskContext

@@ -32,7 +32,8 @@ from redis_state.worker.tasks.histories import TaskHistory
 from redis_state.worker.tasks.recorded.call_order import CallOrder
 from redis_state.worker.tasks.recorded.rehearsal import Rehearsal
 from redis_state.worker.tasks.recorded.replay import Replay
-from redis_state.worker.tasks.transitions import StartedRun, TaskTransitions
+from redis_state.worker.tasks.started import StartedRun
+from redis_state.worker.tasks.transitions import TaskTransitions
 
 TIMEOUT_S = 10.0
 _IDLE_S = 0.5

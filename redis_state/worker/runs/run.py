@@ -41,12 +41,8 @@ from redis_state.worker.tasks.children import WITH_PARENT, ChildTasks
 from redis_state.worker.tasks.execution.compensation import AGAIN, Compensations
 from redis_state.worker.tasks.execution.inbox import Inbox, TaskCancelled
 from redis_state.worker.tasks.execution.steps import StepPolicy
-from redis_state.worker.tasks.transitions import (
-    MAX_CRASHES,
-    NotStarted,
-    StartedRun,
-    TaskTransitions,
-)
+from redis_state.worker.tasks.started import NotStarted, StartedRun
+from redis_state.worker.tasks.transitions import MAX_CRASHES, TaskTransitions
 
 log: logging.Logger = logging.getLogger(__name__)
 

@@ -52,9 +52,11 @@ from redis_state.worker.tasks.moves import (
     raise_refused,
     status_update,
 )
+from redis_state.worker.tasks.new_tasks import NewTasks
 from redis_state.worker.tasks.recorded.journal import state_of
 from redis_state.worker.tasks.recorded.replay import Lane
-from redis_state.worker.tasks.transitions import StartedRun, TaskTransitions
+from redis_state.worker.tasks.started import StartedRun
+from redis_state.worker.tasks.transitions import TaskTransitions
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -139,6 +141,7 @@ class ChildTasks:
         self._scripts = store.base.scripts
         self.queue: Queue | None = queue
         self._transitions = TaskTransitions(store)
+        self._new_tasks = NewTasks(store)
         self._watch = WatchList(store.base.scripts, store.base.keys)
 
     async def spawn(
@@ -436,7 +439,7 @@ class ChildTasks:
         # One that an earlier run has spawned is on the list, or over.
         reply = await spawn(0) if entry in started.journal else None
         if reply is None or reply.word is ReplyCode.EXPIRED:
-            reply = await self._transitions.cover(
+            reply = await self._new_tasks.cover(
                 state,
                 spawn,
                 write=write,

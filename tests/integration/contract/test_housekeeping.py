@@ -14,7 +14,8 @@ from redis_state import BackendUnavailable, CursorGap, LeaseLost, RedisStateStor
 from redis_state.models import Trajectory
 from redis_state.primitives.lease import Leases
 from redis_state.primitives.log import Bounds, Log
-from redis_state.worker.tasks.transitions import StartedRun, TaskTransitions
+from redis_state.worker.tasks.started import StartedRun
+from redis_state.worker.tasks.transitions import TaskTransitions
 from tests.support.processes.pools import SESSION
 from tests.support.runs import TASK, make
 from tests.support.samples import (

@@ -27,7 +27,8 @@ from redis_state.worker import Handler, TaskClient, TaskContext
 from redis_state.worker.queue.queue import Queue
 from redis_state.worker.recovery.sweeper import Sweeper, SweepReport, sweep_regularly
 from redis_state.worker.tasks.moves import watch_entry
-from redis_state.worker.tasks.transitions import NotStarted, TaskTransitions
+from redis_state.worker.tasks.started import NotStarted
+from redis_state.worker.tasks.transitions import TaskTransitions
 from tests.support.crash_states import (
     MARK_MS,
     claimed,

@@ -20,7 +20,8 @@ from redis_state.embedded.server import start_embedded
 from redis_state.models import TaskStatus
 from redis_state.testing import eventually
 from redis_state.worker import TaskClient
-from redis_state.worker.tasks.transitions import StartedRun, TaskTransitions
+from redis_state.worker.tasks.started import StartedRun
+from redis_state.worker.tasks.transitions import TaskTransitions
 from tests.support.processes import children
 from tests.support.processes.pools import (
     SESSION,

@@ -32,7 +32,8 @@ from redis_state.worker import TaskCancelled, TaskClient, TaskContext
 from redis_state.worker.arq.job_format import serialize
 from redis_state.worker.arq.settings import arq_server
 from redis_state.worker.runs import run
-from redis_state.worker.tasks.transitions import StartedRun, TaskTransitions
+from redis_state.worker.tasks.started import StartedRun
+from redis_state.worker.tasks.transitions import TaskTransitions
 from tests.support.processes.pools import (
     SESSION,
     agent,

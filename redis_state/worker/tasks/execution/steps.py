@@ -41,7 +41,7 @@ from redis_state.worker.tasks.recorded.journal import (
     without_result,
 )
 from redis_state.worker.tasks.recorded.replay import Lane
-from redis_state.worker.tasks.transitions import StartedRun
+from redis_state.worker.tasks.started import StartedRun
 
 log: logging.Logger = logging.getLogger(__name__)
 
