@@ -20,13 +20,8 @@ from redis_state.worker.handler.messaging import ContextMessaging, RunMessaging
 from redis_state.worker.observe import tracing as telemetry
 from redis_state.worker.queue.control import take
 from redis_state.worker.queue.limits import Rate
-from redis_state.worker.tasks.children import (
-    ChildTask,
-    ChildTasks,
-    SpawnOptions,
-    SpawnRequest,
-    result_of,
-)
+from redis_state.worker.tasks.child_requests import ChildTask, SpawnOptions, SpawnRequest
+from redis_state.worker.tasks.children import ChildTasks, result_of
 from redis_state.worker.tasks.execution.compensation import Compensations
 from redis_state.worker.tasks.execution.emitter import Emitter
 from redis_state.worker.tasks.execution.inbox import Inbox, refuse_in_undo

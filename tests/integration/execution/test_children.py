@@ -18,7 +18,8 @@ from redis_state.models import TaskState, TaskStatus
 from redis_state.testing import eventually
 from redis_state.worker import ChildTask, Handler, TaskClient, TaskContext
 from redis_state.worker.recovery.sweeper import SweepReport
-from redis_state.worker.tasks.children import WITH_PARENT, ChildTasks, SpawnRequest
+from redis_state.worker.tasks.child_requests import SpawnRequest
+from redis_state.worker.tasks.children import WITH_PARENT, ChildTasks
 from redis_state.worker.tasks.moves import watch_entry
 from redis_state.worker.tasks.transitions import TaskTransitions
 from tests.support.crash_states import close_queues, make_due, sweeper_of
