@@ -45,7 +45,7 @@ from redis_state.worker import AgentWorker, TaskClient
 from redis_state.worker.pool.process import WorkerConfig, run_forever
 from redis_state.worker.queue.queue import Queue
 from redis_state.worker.recovery.sweeper import Sweeper
-from redis_state.worker.runs.run import Handler
+from redis_state.worker.runs.config import Handler
 from redis_state.worker.schedules.runner import ScheduleRunner
 
 __all__ = ["ClockSettings", "Pool", "open_pools"]

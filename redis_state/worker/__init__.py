@@ -13,7 +13,7 @@ from redis_state.worker.observe.registry import WorkerInfo, WorkerRegistry
 from redis_state.worker.pool.worker import AgentWorker
 from redis_state.worker.queue.control import Queues
 from redis_state.worker.queue.limits import KeyLimits, QueueInfo, Rate
-from redis_state.worker.runs.run import Handler
+from redis_state.worker.runs.config import Handler
 from redis_state.worker.schedules.client import Occurrence, Schedules, ScheduleView
 from redis_state.worker.schedules.model import Schedule, occurrence_of
 from redis_state.worker.tasks.child_requests import ChildTask

@@ -27,7 +27,7 @@ from redis_state.models.steering import SteeringEvent
 from redis_state.scripts import Fence
 from redis_state.store import RedisStateStore
 from redis_state.worker.handler.context import TaskContext, TaskHandedBack
-from redis_state.worker.runs.run import Handler
+from redis_state.worker.runs.config import Handler
 from redis_state.worker.tasks.execution.inbox import Inbox, TaskCancelled
 
 _WAIT_S = 1.0

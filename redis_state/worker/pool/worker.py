@@ -40,7 +40,8 @@ from redis_state.worker.pool.process import WorkerConfig, WorkerProcess, need_pr
 from redis_state.worker.queue.job import JobPayload, RunAgain
 from redis_state.worker.queue.loop import QueueLoop
 from redis_state.worker.queue.queue import DEFAULT_QUEUE, ClaimedJob, Queue
-from redis_state.worker.runs.run import Handler, run_task
+from redis_state.worker.runs.config import Handler
+from redis_state.worker.runs.run_task import run_task
 from redis_state.worker.tasks.execution.steps import StepPolicy
 from redis_state.worker.tasks.transitions import MAX_CRASHES
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, suppress
-from dataclasses import dataclass, field
 from inspect import isawaitable
 from time import monotonic
 from typing import Any, cast
@@ -25,29 +24,24 @@ from redis_state.errors import (
     PayloadUnreadable,
 )
 from redis_state.models import TaskStatus
-from redis_state.primitives.lease import Leases, new_owner
 from redis_state.serialization import codec
 from redis_state.store import RedisStateStore
 from redis_state.worker.handler.context import TaskContext, TaskHandedBack, TaskPaused
-from redis_state.worker.handler.guards import Guard, GuardChecks, Spent, TaskStopped, guards_of
+from redis_state.worker.handler.guards import GuardChecks, Spent, TaskStopped, guards_of
 from redis_state.worker.handler.versions import choose, is_served_elsewhere
-from redis_state.worker.observe import tracing as telemetry
 from redis_state.worker.observe.stats import RunOutcome as Ended
-from redis_state.worker.observe.stats import WorkerStats
-from redis_state.worker.queue.job import JobPayload, RunAgain
+from redis_state.worker.queue.job import RunAgain
 from redis_state.worker.queue.parked import ParkedFor, lane_of
-from redis_state.worker.queue.queue import Queue, waited_s
+from redis_state.worker.runs.config import AGAIN_S, RunConfig, RunOutcome
+from redis_state.worker.runs.errors import Exited, cause_of
+from redis_state.worker.runs.waiting import done_within, shielded
 from redis_state.worker.tasks.children import WITH_PARENT, ChildTasks
 from redis_state.worker.tasks.execution.compensation import AGAIN, Compensations
 from redis_state.worker.tasks.execution.inbox import Inbox, TaskCancelled
-from redis_state.worker.tasks.execution.steps import StepPolicy
-from redis_state.worker.tasks.started import NotStarted, StartedRun
-from redis_state.worker.tasks.transitions import MAX_CRASHES, TaskTransitions
+from redis_state.worker.tasks.started import StartedRun
+from redis_state.worker.tasks.transitions import TaskTransitions
 
 log: logging.Logger = logging.getLogger(__name__)
-
-Handler = Callable[[TaskContext], Awaitable[Any]]
-RunOutcome = tuple[TaskStatus, Any, str | None]
 
 _ENDED = {
     TaskStatus.COMPLETE: Ended.COMPLETED,
@@ -58,161 +52,11 @@ _ENDED = {
 
 # How long a handler that was cancelled may take to clean up.
 _CLEAN_UP_S = 5.0
-_AGAIN_S = 1.0
-# A task that this process cannot read is another worker's, if one has the key.
-_UNREADABLE_S = 5.0
 
 
-@dataclass(frozen=True, slots=True)
-class RunConfig:
-    """The configuration of runs: handlers, the worker's name, the lease, the time limit, steps.
+class TaskRun:
+    """A run of a task that was started."""
 
-    ``keep_s`` is how long a run's lease is renewed at most, whatever the run does. More than
-    ``max_crashes`` workers that die with one task in a row end it. ``queue`` is where children and
-    woken parents are put. ``guards`` watch every task.
-    """
-
-    handlers: Mapping[str, Handler]
-    worker: str
-    lease_s: float
-    limit_s: float
-    keep_s: float
-    leases: Leases
-    stats: WorkerStats = field(default_factory=WorkerStats)
-    steps: StepPolicy | None = None
-    max_crashes: int = MAX_CRASHES
-    queue: Queue | None = None
-    guards: Sequence[Guard] = ()
-
-    @property
-    def lease_ms(self) -> int:
-        """The lease, in milliseconds."""
-        return round(self.lease_s * 1000)
-
-
-async def run_task(
-    store: RedisStateStore,
-    config: RunConfig,
-    job: JobPayload,
-    *,
-    queue: str,
-    is_permit: bool = False,
-) -> None:
-    """Run a task if it is there to be run. Raises only RunAgain and CancelledError.
-
-    With ``is_permit`` the job's claim is what lets the task run at all. A run whose lease had run
-    out lost its own, and may have renewed its lease since: the claim is kept for it.
-    """
-    try:
-        started = await _start(store, config, job)
-        while is_permit and isinstance(started, NotStarted) and started.reason == "held":
-            await asyncio.sleep(min(started.left_ms / 1000, _AGAIN_S))
-            started = await _start(store, config, job)
-        if isinstance(started, StartedRun):
-            run = _TaskRun(store, config, started)
-            if not (run.lacks_code and await run.left_to_others(queue)):
-                await _counted(run, config, started, job, queue=queue)
-        else:
-            # Its job is dropped. If the owner of the task dies, the sweeper queues the task.
-            log.info("task %s is not started: %s", job.task_id, started.reason)
-    except RunAgain:
-        raise
-    except PayloadUnreadable as error:
-        log.warning("task %s is left to another worker: %s", job.task_id, error)
-        raise RunAgain(defer_s=_UNREADABLE_S) from None
-    except BackendError as error:
-        log.warning("task %s is tried again: %s", job.task_id, error)
-        raise RunAgain(defer_s=_AGAIN_S) from None
-    except Exception:
-        log.exception("task %s is tried again", job.task_id)
-        raise RunAgain(defer_s=config.lease_s) from None
-
-
-async def _start(
-    store: RedisStateStore, config: RunConfig, job: JobPayload
-) -> StartedRun | NotStarted:
-    """Start a task. While the server is unreachable, retry for the length of a lease.
-
-    Each retry has the same name. So a start whose reply was lost is found again, and is not
-    mistaken for the run of a dead worker.
-    """
-    owner, clock = new_owner(), asyncio.get_running_loop().time
-    end = clock() + config.lease_s
-    while True:
-        try:
-            await _check_readable(store, job)
-            return await TaskTransitions(store).start(
-                job.session_id,
-                job.task_id,
-                owner=owner,
-                lease_ms=config.lease_ms,
-                worker=config.worker,
-                max_crashes=config.max_crashes,
-            )
-        except NoConnection:
-            if clock() + _AGAIN_S > end:
-                raise
-            await asyncio.sleep(_AGAIN_S)
-
-
-async def _check_readable(store: RedisStateStore, job: JobPayload) -> None:
-    """Leave a task as it is whose input this process cannot read, if it has met such a one.
-
-    So a worker without keys starts one task that it gives back, and then none. Errors:
-    PayloadUnreadable.
-    """
-    payloads = store.base.payloads
-    if payloads.met_unreadable:
-        key = store.base.keys.task(job.session_id, job.task_id)
-        fields = ("job", "item:1", "document", "progress")
-        found = await store.transport.commands.hmget(key, *fields)
-        names = ("input", "input", "context_snapshot", "progress")
-        for name, value in zip(names, found, strict=True):
-            payloads.need_all(value, of=f"task {job.task_id!r}", field=name)
-
-
-async def _counted(
-    run: _TaskRun,
-    config: RunConfig,
-    started: StartedRun,
-    job: JobPayload,
-    *,
-    queue: str,
-) -> None:
-    """Run a task that was started, with a span around it and in the worker's tally."""
-    state = started.state
-    entry = config.stats.begin(
-        state.session_id,
-        state.task_id,
-        started.handler,
-        taken_over=started.taken_over,
-        queue=queue,
-        waited_s=waited_s(job, priority=state.priority)
-        if job.runs + 1 == started.attempts
-        else None,
-    )
-    span = telemetry.running(
-        started.handler,
-        parent=started.trace,
-        queued_by=job.trace,
-        session_id=state.session_id,
-        task_id=state.task_id,
-        worker=config.worker,
-        epoch=started.held.epoch,
-        attempt=started.attempts,
-        taken_over=started.taken_over,
-    )
-    with span:
-        try:
-            await run.run()
-        finally:
-            config.stats.end(entry, run.ended, lost=run.lost)
-            span.note(outcome=run.ended.value)
-            if run.ended is Ended.FAILED:
-                span.fail("the task has failed")
-
-
-class _TaskRun:
     def __init__(self, store: RedisStateStore, config: RunConfig, started: StartedRun) -> None:
         self._store = store
         self._config = config
@@ -265,9 +109,9 @@ class _TaskRun:
                 await self._until_done()
                 await self._compensate()
             except asyncio.CancelledError:
-                await _shielded(self._hand_over())
+                await shielded(self._hand_over())
                 raise
-            await _shielded(self._leave())
+            await shielded(self._leave())
 
     @property
     def lacks_code(self) -> bool:
@@ -287,9 +131,9 @@ class _TaskRun:
                     return False
             except BackendError as error:
                 log.warning("task %s is handed back: %s", self._task_id, error)
-                await _shielded(self._hand_over())
-                raise RunAgain(defer_s=_AGAIN_S) from None
-        await _shielded(self._give_back(chosen.version))
+                await shielded(self._hand_over())
+                raise RunAgain(defer_s=AGAIN_S) from None
+        await shielded(self._give_back(chosen.version))
         return True
 
     async def _give_back(self, version: str | None) -> None:
@@ -328,8 +172,8 @@ class _TaskRun:
                 await self._follow_parent()
         except BackendError as error:
             log.warning("task %s is handed back: %s", self._task_id, error)
-            await _shielded(self._hand_over())
-            raise RunAgain(defer_s=_AGAIN_S) from None
+            await shielded(self._hand_over())
+            raise RunAgain(defer_s=AGAIN_S) from None
 
     def _guarding(self) -> GuardChecks:
         started, state = self._started, self._started.state
@@ -350,7 +194,7 @@ class _TaskRun:
         self._handling = handling = asyncio.create_task(self._handle())
         self._inbox.begin_following()
         try:
-            await _done_within(handling, self._config.limit_s)
+            await done_within(handling, self._config.limit_s)
             if not handling.done():
                 self._overdue = True
                 await self._stop(handling)
@@ -408,7 +252,7 @@ class _TaskRun:
                 outcome = await self._payloads.put("result", outcome)
         except (SystemExit, KeyboardInterrupt) as error:
             # asyncio would end the whole worker for it.
-            raise _Exited(f"{type(error).__name__}: {codec.text_of(error)}") from error
+            raise Exited(f"{type(error).__name__}: {codec.text_of(error)}") from error
         else:
             return outcome
 
@@ -438,7 +282,7 @@ class _TaskRun:
             log.warning("task %s begins again: %s", self._task_id, rewound)
             await self._transitions.finish_run(self._started, TaskStatus.PENDING)
             self.ended = Ended.HANDED_OVER
-            raise RunAgain(defer_s=_AGAIN_S) from None
+            raise RunAgain(defer_s=AGAIN_S) from None
         except LeaseLost as lost:
             log.warning("task %s was taken over, this run is dropped: %s", self._task_id, lost)
             self.ended, self.lost = Ended.DROPPED, True
@@ -450,7 +294,7 @@ class _TaskRun:
         else:
             self.ended = _ENDED[status]
             if status is TaskStatus.PENDING:
-                raise RunAgain(defer_s=_AGAIN_S)
+                raise RunAgain(defer_s=AGAIN_S)
             if status is TaskStatus.CANCELLED:
                 await self._cancel_children()
         finally:
@@ -478,10 +322,10 @@ class _TaskRun:
             try:
                 await write()
             except NoConnection:
-                if clock() + _AGAIN_S > end:
+                if clock() + AGAIN_S > end:
                     raise
                 again = True
-                await asyncio.sleep(_AGAIN_S)
+                await asyncio.sleep(AGAIN_S)
             except InvalidTransition as denied:
                 # The first time it was written, and the reply lost.
                 if not again or denied.current != status.value:
@@ -538,7 +382,7 @@ class _TaskRun:
             if isinstance(self._inbox.over, TaskStopped):
                 text = f"TaskStopped: {self._inbox.over.reason}"
             return TaskStatus.FAILED, None, text
-        failure = rewound or (error and _cause(error))
+        failure = rewound or (error and cause_of(error))
         if failure is not None:
             return self._failure(failure)
         if handling is None or stopped:
@@ -556,7 +400,7 @@ class _TaskRun:
             case TaskHandedBack():
                 log.debug("task %s is handed back by its handler: %s", self._task_id, error)
                 return TaskStatus.PENDING, None, None
-            case _Exited():
+            case Exited():
                 return TaskStatus.FAILED, None, str(error)
             case PayloadUnreadable() | PayloadStoreUnavailable():
                 log.warning("task %s is handed back: %s", self._task_id, error)
@@ -609,61 +453,3 @@ class _TaskRun:
         chore = asyncio.create_task(save())
         self._chores.add(chore)
         chore.add_done_callback(self._chores.discard)
-
-
-class _Exited(Exception):
-    """A handler requested the end of the process. It gets the end of its run."""
-
-
-_ENDS_OF_RUNS: tuple[type[BaseException], ...] = (
-    *(TaskPaused, TaskCancelled, NoConnection, JournalRewound, TaskHandedBack),
-    *(PayloadUnreadable, PayloadStoreUnavailable),
-)
-
-
-def _cause(error: BaseException) -> BaseException:
-    """Search a group: tasks of the handler itself may have been paused or cancelled."""
-    leaves = list(_leaves(error))
-    for kind in _ENDS_OF_RUNS:
-        for leaf in leaves:
-            if isinstance(leaf, kind):
-                return leaf
-    return error
-
-
-def _leaves(error: BaseException) -> Iterator[BaseException]:
-    if isinstance(error, BaseExceptionGroup):
-        for inner in cast("BaseExceptionGroup[BaseException]", error).exceptions:
-            yield from _leaves(inner)
-    else:
-        yield error
-
-
-async def _done_within(task: asyncio.Task[Any], limit_s: float) -> None:
-    """Wait until a task is done, for so long at most: `asyncio.wait`, at half its cost."""
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[None] = loop.create_future()
-
-    def end(_: object = None) -> None:
-        if not done.done():
-            done.set_result(None)
-
-    task.add_done_callback(end)
-    timer = loop.call_later(limit_s, end)
-    try:
-        await done
-    finally:
-        timer.cancel()
-        task.remove_done_callback(end)
-
-
-async def _shielded(work: Coroutine[Any, Any, None]) -> None:
-    """Do something to its end, even if this task is cancelled meanwhile."""
-    task = asyncio.create_task(work)
-    try:
-        await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.wait({task})
-        if not task.cancelled():
-            task.exception()
-        raise

@@ -29,7 +29,8 @@ from redis_state.agents import (
 from redis_state.primitives.lease import Leases
 from redis_state.worker.agents import agent_handler
 from redis_state.worker.queue.job import JobPayload
-from redis_state.worker.runs.run import Handler, RunConfig, run_task
+from redis_state.worker.runs.config import Handler, RunConfig
+from redis_state.worker.runs.run_task import run_task
 from tests.support.agents import twenty_steps
 
 
