@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -24,48 +24,35 @@ from redis_state.models import (
 )
 from redis_state.models.attributes import Attributes, check_attributes
 from redis_state.models.tasks import new_id
-from redis_state.store import RedisStateStore, process_name
+from redis_state.store import RedisStateStore
 from redis_state.stores.base import ms
 from redis_state.stores.sessions.session_log import Entry
 from redis_state.transport.clock import ms_of
 from redis_state.transport.keys import is_pause_id, token_digest
+from redis_state.worker.client.decisions import ClientDecisions
 from redis_state.worker.client.gathering import ClientGathering
 from redis_state.worker.client.messaging import ClientMessaging
 from redis_state.worker.client.operations import check_id
-from redis_state.worker.client.unserved import (
-    HandlerVersion,
-    UnservedTasks,
-    count_versions,
-    list_unserved,
-)
+from redis_state.worker.client.reading import ClientReading
 from redis_state.worker.observe import tracing as telemetry
-from redis_state.worker.observe.registry import WorkerInfo, WorkerRegistry
+from redis_state.worker.observe.registry import WorkerRegistry
 from redis_state.worker.queue.control import Queues
 from redis_state.worker.queue.job import Job
 from redis_state.worker.queue.limits import flow_key
-from redis_state.worker.recovery.dead_letters import list_dead
 from redis_state.worker.schedules.client import Schedules
 from redis_state.worker.tasks.children import ChildTasks
-from redis_state.worker.tasks.execution.compensation import Compensation, read_compensations
 from redis_state.worker.tasks.messaging.messages import TaskMessages
 from redis_state.worker.tasks.messaging.values import Values
 from redis_state.worker.tasks.new_tasks import NewTasks
-from redis_state.worker.tasks.recorded.snapshots import FullSnapshot, Snapshots, StepSnapshot
+from redis_state.worker.tasks.recorded.snapshots import Snapshots
 from redis_state.worker.tasks.transitions import TaskTransitions
 from redis_state.worker.tasks.turns import InTurn, OnBusy, Turns
 from redis_state.worker.tasks.views.stream import (
     TaskView,
-    list_unfinished,
     put_back,
     result_once_over,
     view_task,
     watch_task,
-)
-from redis_state.worker.tasks.waitpoints.deciders import delegate_vote
-from redis_state.worker.tasks.waitpoints.open_pauses import (
-    OpenPause,
-    list_open_pauses,
-    read_open_pause,
 )
 from redis_state.worker.tasks.waitpoints.pauses import TaskPauses
 
@@ -74,7 +61,7 @@ _LOOK_EVERY_S = 5.0
 LONGEST_DELAY = timedelta(days=3653)
 
 
-class TaskClient(ClientGathering, ClientMessaging):
+class TaskClient(ClientGathering, ClientMessaging, ClientDecisions, ClientReading):
     """Submit, steer, decide, cancel and watch tasks, from any process.
 
     ``queue`` is the queue of its tasks, else ``tasks``, as with workers. ``schedules`` are tasks
@@ -283,128 +270,6 @@ class TaskClient(ClientGathering, ClientMessaging):
         state = await self.get(session_id, task_id)
         return state is not None and state.status not in (TaskStatus.COMPLETE, TaskStatus.FAILED)
 
-    async def approve(
-        self,
-        token: str,
-        value: Any = None,
-        *,
-        actor: str | None = None,
-        idempotency_key: str | None = None,
-    ) -> TaskState | None:
-        """Approve a pause. See `resolve`."""
-        return await self.resolve(
-            token, approved=True, value=value, actor=actor, idempotency_key=idempotency_key
-        )
-
-    async def reject(
-        self,
-        token: str,
-        value: Any = None,
-        *,
-        actor: str | None = None,
-        idempotency_key: str | None = None,
-    ) -> TaskState | None:
-        """Reject a pause. See `resolve`."""
-        return await self.resolve(
-            token, approved=False, value=value, actor=actor, idempotency_key=idempotency_key
-        )
-
-    async def resolve(
-        self,
-        token: str,
-        *,
-        approved: bool,
-        value: Any = None,
-        actor: str | None = None,
-        idempotency_key: str | None = None,
-    ) -> TaskState | None:
-        """Decide a pause; if its task waits for it, make the task PENDING in the same step and
-        queue it.
-
-        ``token`` is the pause's token or its public id. Every reader of the session's updates has
-        the id. So an endpoint for outsiders takes tokens, and refuses what `is_pause_id`
-        recognises. A task that does not wait for this pause yet gets the decision when it waits.
-        The same ``idempotency_key`` repeated with the same decision gets the same answer, and
-        queues again.
-
-        A pause may have a form: see `TaskContext.open_pause`. An approval's value must fit it. A
-        rejection's value is free, a reason for example.
-
-        A pause may name who decides it. Then ``actor`` must be one of them, and the call is a vote:
-        the task is not resumed before the deciding one. The same vote repeated is the same vote.
-
-        Errors: InvalidDecision for a value that does not fit: the pause stays open; AlreadyVoted,
-        NotADecider for a vote that does not count; ConfigError if
-        the extra ``forms`` is needed to check it; TokenResolved (by whom, when, with what) for
-        every later caller, and for a claim with another decision; TokenUnknown, also once the token
-        has expired; InvalidTransition if the task is terminal; BackendUnavailable, also if the
-        pause is decided and the queue is unreachable: repeat the call with the same
-        ``idempotency_key``.
-        """
-        return await self._resolve(
-            token, approved, value, actor=actor or process_name(), idempotency_key=idempotency_key
-        )
-
-    async def pauses(
-        self,
-        session_id: str | None = None,
-        *,
-        tag: str | None = None,
-        decider: str | None = None,
-    ) -> list[OpenPause]:
-        """List the open pauses of a session or of all, the oldest first.
-
-        ``decider`` lists what this actor may decide now: the actor is named and has not voted, or
-        nobody is named.
-        """
-        return await list_open_pauses(self.store, session_id, tag=tag, decider=decider)
-
-    async def pause(self, token: str) -> OpenPause | None:
-        """Return the open pause of a token or a public id, or None."""
-        return await read_open_pause(self.store, token)
-
-    async def delegate(self, token: str, to: str, *, actor: str) -> None:
-        """Hand the vote of ``actor`` on a pause to another actor, who is not named in it.
-
-        One step, published as an update. A repetition does nothing. ``to`` may hand the
-        vote on, but not to an actor who has or had one: so there are no cycles.
-
-        Errors: AlreadyVoted; NotADecider; DelegationRefused; TokenResolved, TokenUnknown;
-        InvalidTransition if the task is terminal.
-        """
-        await delegate_vote(self.store, token, to, actor=actor)
-
-    async def _resolve(
-        self,
-        token: str,
-        approved: bool,  # noqa: FBT001 - private
-        value: Any,
-        *,
-        actor: str,
-        idempotency_key: str | None,
-        task: tuple[str, str] | None = None,
-        before: Callable[[], Awaitable[object]] | None = None,
-    ) -> TaskState | None:
-        with telemetry.deciding() as span:
-            decided = await self._pausing.decide(
-                token,
-                approved=approved,
-                value=value,
-                actor=actor,
-                idempotency_key=idempotency_key,
-                task=task,
-                before=before,
-            )
-            session_id, task_id = decided.session_id, decided.task_id
-            status_view = await self.store.tasks.look(session_id, task_id)
-            if status_view is not None and status_view.status is TaskStatus.PENDING:
-                self._transitions.note_status(status_view)
-                # Put, not ensured: the worker of the run that paused may still hold that run's job.
-                job = replace(Job.ready(status_view), trace=span.carrier)
-                await self._queue.put(job)
-            span.note(session_id=session_id, task_id=task_id)
-        return await self.get(session_id, task_id)
-
     async def wait(
         self, session_id: str, task_id: str, *, timeout_s: float | None = None
     ) -> TaskState:
@@ -450,68 +315,9 @@ class TaskClient(ClientGathering, ClientMessaging):
         """
         return watch_task(self, session_id, task_id, after=after)
 
-    async def children(self, session_id: str, task_id: str) -> Sequence[TaskState]:
-        """List the tasks that a task has spawned, the first spawned first."""
-        names = await self._children.children(session_id, task_id)
-        loads = [self.get(session_id, name) for name in names]
-        found = [state for state in await asyncio.gather(*loads) if state is not None]
-        return sorted(found, key=lambda state: state.created_at)
-
-    async def unfinished(self, *, limit: int = 100) -> Sequence[TaskState]:
-        """List unfinished tasks of all sessions, the one with the earliest next check first."""
-        return await list_unfinished(self.store, limits.count("limit", limit, least=0))
-
-    async def snapshots(self, session_id: str, task_id: str) -> list[StepSnapshot]:
-        """List the recorded steps of a task in order, without the results.
-
-        Errors: CorruptState if a record is damaged.
-        """
-        return await self._snapshots.list(session_id, task_id)
-
-    async def snapshot(self, session_id: str, task_id: str, version: int) -> FullSnapshot | None:
-        """Return one snapshot with its result, however large, or None. Errors: CorruptState."""
-        return await self._snapshots.get(session_id, task_id, version)
-
-    async def last_checkpoint(self, session_id: str, task_id: str) -> FullSnapshot | None:
-        """Return the newest snapshot that a `checkpoint_step` made, or None."""
-        return await self._snapshots.last_checkpoint(session_id, task_id)
-
-    async def compensations(self, session_id: str, task_id: str) -> list[Compensation]:
-        """List what a task's handler registered to be undone, and what became of it.
-
-        In the order of the registrations. Errors: CorruptState if a record is damaged.
-        """
-        return await read_compensations(self.store, session_id, task_id)
-
     async def drop_queue(self) -> None:
         """Remove all jobs from the queue, of all sessions. The tasks do not change."""
         await self._queue.clear()
-
-    async def workers(self) -> list[WorkerInfo]:
-        """List the live worker processes. See `WorkerRegistry`."""
-        return await WorkerRegistry(self.store).list()
-
-    async def unserved(self, *, limit: int = 100) -> Sequence[UnservedTasks]:
-        """List what waits for workers with a version of its handler, by queue and version.
-
-        A task is listed once a worker that lacks the version has come to it. At most ``limit``
-        tasks of each are named.
-        """
-        most = limits.count("limit", limit, least=0)
-        return await list_unserved(self.store, self._queue, limit=most)
-
-    async def versions(self, *, handler: str | None = None) -> Sequence[HandlerVersion]:
-        """Count the unfinished tasks that need each version of a handler. It reads each of them.
-
-        A version without tasks may be removed from the workers.
-        """
-        return await count_versions(self.store, handler=handler)
-
-    async def dead(self, *, limit: int = 100) -> Sequence[TaskState]:
-        """List dead letters of all sessions, the newest first: tasks that are FAILED because more
-        workers than allowed died in a row while they ran them.
-        """
-        return await list_dead(self.store, limits.count("limit", limit, least=0))
 
     async def _interrupt(self, job: Job, turn: InTurn) -> None:
         """Cancel what a new task interrupts, before it is queued."""
