@@ -5,7 +5,8 @@ from __future__ import annotations
 from redis_state.worker.arq.cron import cleanup_cron
 from redis_state.worker.client.client import TaskClient
 from redis_state.worker.client.unserved import HandlerVersion, UnservedTasks
-from redis_state.worker.handler.context import TaskContext, TaskHandedBack
+from redis_state.worker.handler.calls import TaskHandedBack
+from redis_state.worker.handler.context import TaskContext
 from redis_state.worker.handler.guards import Budget, Guard, Spent, TaskStopped, guarded
 from redis_state.worker.handler.messaging import Request
 from redis_state.worker.handler.versions import versioned

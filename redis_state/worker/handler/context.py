@@ -3,62 +3,39 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from collections.abc import Set as AbstractSet
-from contextlib import contextmanager
 from copy import copy
 from datetime import timedelta
-from typing import Any, ParamSpec, Self, TypeVar, Unpack, overload
+from typing import Any, ParamSpec, Self, TypeVar, overload
 
-from redis_state.errors import InvalidField, InvalidTransition, TokenUnknown
-from redis_state.models import TaskState, TaskStatus, UpdateType
+from redis_state.errors import InvalidField
+from redis_state.models import UpdateType
 from redis_state.models.attributes import AttributeValue, check_attributes
 from redis_state.scripts import Fence
 from redis_state.serialization import codec
 from redis_state.store import RedisStateStore
+from redis_state.worker.handler.children import ContextChildren
 from redis_state.worker.handler.messaging import ContextMessaging, RunMessaging
-from redis_state.worker.observe import tracing as telemetry
+from redis_state.worker.handler.pauses import DECIDED, SHORT_SLEEP, ContextPauses
 from redis_state.worker.queue.control import take
 from redis_state.worker.queue.limits import Rate
-from redis_state.worker.tasks.child_requests import ChildTask, SpawnOptions, SpawnRequest
-from redis_state.worker.tasks.children import ChildTasks, result_of
+from redis_state.worker.tasks.children import ChildTasks
 from redis_state.worker.tasks.execution.compensation import Compensations
 from redis_state.worker.tasks.execution.emitter import Emitter
-from redis_state.worker.tasks.execution.inbox import Inbox, refuse_in_undo
+from redis_state.worker.tasks.execution.inbox import Inbox
 from redis_state.worker.tasks.execution.patches import VERSION
 from redis_state.worker.tasks.execution.steps import StepPolicy, Steps
 from redis_state.worker.tasks.started import StartedRun
 from redis_state.worker.tasks.transitions import TaskTransitions
 from redis_state.worker.tasks.waitpoints.forms import PauseForm
-from redis_state.worker.tasks.waitpoints.pause_model import (
-    Decision,
-    Pause,
-    PauseOptions,
-    PauseRequest,
-    asks,
-    decision_of,
-    pause_token,
-)
 from redis_state.worker.tasks.waitpoints.pauses import TaskPauses
 
 R = TypeVar("R")
 P = ParamSpec("P")
 
-_DECIDED = "decided:"
-_SHORT_SLEEP = timedelta(seconds=1)
 
-
-class TaskPaused(BaseException):
-    """The task is paused. The run ends here, and a later one begins at the start of the handler."""
-
-
-class TaskHandedBack(Exception):
-    """A handler gives its task back, because something it needs is missing. The task is PENDING
-    again, its slot is free, and a later run begins at the handler's start.
-    """
-
-
-class TaskContext(ContextMessaging):
+class TaskContext(ContextMessaging, ContextPauses, ContextChildren):
     """One run of a task. After a pause or a crash the handler runs again from its start.
 
     Recorded work is not repeated. A `step` returns its stored result, a `pause` its decision. The
@@ -93,8 +70,8 @@ class TaskContext(ContextMessaging):
         self._pauses: dict[str, dict[str, Any]] = {
             entry: note for entry, note in started.journal.items() if entry.startswith("pause:")
         }
-        for entry in [name for name in started.journal if name.startswith(_DECIDED)]:
-            self._pauses[entry.removeprefix(_DECIDED)] = started.journal[entry]
+        for entry in [name for name in started.journal if name.startswith(DECIDED)]:
+            self._pauses[entry.removeprefix(DECIDED)] = started.journal[entry]
         self._decided_before = {
             entry for entry, note in self._pauses.items() if note["state"] == "decided"
         }
@@ -102,11 +79,6 @@ class TaskContext(ContextMessaging):
         self._compensations = compensations or Compensations(store, started, inbox)
         self._steps.failed = self._compensations.step_failed
         self._forms: dict[str, PauseForm | None] = {}
-
-    @property
-    def task(self) -> TaskState:
-        """The task at the beginning of this run."""
-        return self._started.state
 
     @property
     def input(self) -> Any:
@@ -134,10 +106,6 @@ class TaskContext(ContextMessaging):
     def attempt(self) -> int:
         """The number of starts of the task, this one included."""
         return self._started.attempts
-
-    async def checkpoint(self) -> None:
-        """Apply steering: wait while a PAUSE event is in force. Errors: TaskCancelled."""
-        await self.inbox.checkpoint()
 
     async def progress(
         self, message: str, *, step: int | None = None, total: int | None = None, **details: Any
@@ -339,92 +307,6 @@ class TaskContext(ContextMessaging):
         """Return the asyncio tasks of the handler that still run, without the one that asks."""
         return self._steps.unfinished()
 
-    def open_pause(
-        self,
-        reason: str = "await_input",
-        payload: Any = None,
-        *,
-        reveal: bool = True,
-        **options: Unpack[PauseOptions],
-    ) -> Coroutine[Any, Any, Pause]:
-        """Open a pause without waiting for it. From now on it can be decided.
-
-        A later run gets the same pause. It is found by its ``key``, else by its ``name`` (the
-        reason by default) and its order among those of that name. Its content stays as first given.
-        A name is counted by this call, and belongs to the asyncio task that makes it, as in `step`.
-
-        The CHECKPOINT update carries the pause's public id. The text of the token is not stored.
-        With ``reveal=False`` only the token decides, and the handler sends it itself.
-
-        ``timeout`` is `task_pause_ttl` by default, `active_task_ttl` at most. When it expires,
-        ``on_timeout`` applies: ``"fail"`` raises PauseTimeout where the handler waits, ``"reject"``
-        rejects, ``"resume"`` approves with ``default``. A checkpoint.
-
-        ``schema`` is the form of an approval's value: a JSON schema of the draft 2020-12, or a type
-        that pydantic understands, as which the handler gets the value. A value that does not fit is
-        refused before the decision. A rejection may have any value.
-
-        ``of`` names the actors who decide: one of them, or as many ``approvals`` as are given, one
-        vote each. Then ``rejections`` reject it, by default so many that the approvals are out of
-        reach. ``escalate`` names further deciders, after some time. The decision has the votes.
-
-        Errors: InvalidField, also for a name that two asyncio tasks use; ConfigError for a JSON
-        schema without the extra ``forms``; TaskCancelled, LeaseLost.
-        """
-        return self._open_pause(*self._ask_pause(reason, payload, options, reveal=reveal))
-
-    async def wait_for(self, pause: Pause | str) -> Decision:
-        """Return a pause's decision; if there is none yet, end the run and wait for it.
-
-        Take what `open_pause` returned, or its token. The worker is free while the task waits. The
-        decision starts the next run, on any worker, in which this call returns. A checkpoint.
-
-        Errors: PauseTimeout; InvalidDecision if the value breaks a rule of the pause's type that
-        its JSON schema cannot say, such as a validator's; TokenUnknown if this task has not opened
-        the pause; TaskCancelled, LeaseLost.
-        """
-        refuse_in_undo("pause")
-        token = pause.token if isinstance(pause, Pause) else pause
-        entry = self._entry_of(token)
-        await self.checkpoint()
-        if self._pauses[entry]["state"] != "decided":
-            await self._steps.rehearsed(f"the decision of {entry}")
-            with self._ending_if_paused():
-                note = await self._pausing.wait(self._started, entry)
-            if note is None:
-                raise self._end_paused()
-            self._pauses[entry] |= note
-        await self._learn_decision(entry)
-        return decision_of(entry, self._pauses[entry], self._forms.get(entry))
-
-    def pause(
-        self, reason: str = "await_input", payload: Any = None, **options: Unpack[PauseOptions]
-    ) -> Coroutine[Any, Any, Decision]:
-        """Open a pause and wait for its decision. See `open_pause` and `wait_for`."""
-        return self._pause(*self._ask_pause(reason, payload, options))
-
-    def approval(
-        self, question: str, payload: Any = None, **options: Unpack[PauseOptions]
-    ) -> Coroutine[Any, Any, Decision]:
-        """Pause until the question is approved or rejected. Like `pause`."""
-        content = {"question": question, "details": codec.plain(payload)}
-        return self.pause("await_approval", content, **options)
-
-    async def sleep(self, delay: timedelta, *, name: str = "sleep") -> None:
-        """Sleep, for seconds or for months. The worker is free meanwhile.
-
-        A later run continues, in any worker. A sweeper finds the end of the time, within a second
-        or so. A second or less is slept in this run. A checkpoint. Errors: InvalidField;
-        TaskCancelled, LeaseLost.
-        """
-        is_delay = isinstance(delay, timedelta)  # pyright: ignore[reportUnnecessaryIsInstance]
-        if not is_delay or delay < timedelta(0):
-            raise InvalidField("delay", "needs a timedelta from 0")
-        if delay <= _SHORT_SLEEP:
-            await self._steps.do(name, asyncio.sleep, (delay.total_seconds(),), {})
-            return
-        await self.pause("sleep", name=name, timeout=delay, on_timeout="resume")
-
     async def take(self, name: str, rate: Rate, *, cost: int = 1) -> None:
         """Take from a rate that all tasks of the namespace share, and wait until it is there.
 
@@ -443,60 +325,10 @@ class TaskContext(ContextMessaging):
         if queue is None:
             raise InvalidField("rate", "is kept by the queue, and this run has none")
         wait_ms = await take(queue, name, rate, cost)
-        if 0 < wait_ms <= _SHORT_SLEEP / timedelta(milliseconds=1):
+        if 0 < wait_ms <= SHORT_SLEEP / timedelta(milliseconds=1):
             await asyncio.sleep(wait_ms / 1000)
             wait_ms = await take(queue, name, rate, cost)
         return wait_ms
-
-    def spawn(
-        self,
-        handler: str,
-        task_input: Any = None,
-        *,
-        name: str | None = None,
-        **options: Unpack[SpawnOptions],
-    ) -> Coroutine[Any, Any, ChildTask]:
-        """Spawn a child task for another handler, in this session; return its handle.
-
-        A child is spawned once per task. A later run gets the same child, found by its ``name``
-        (the handler's by default) and its order among those of that name. The name is counted by
-        this call, before it is awaited. By default the child waits in this task's queue, with its
-        priority. It is cancelled with this task, unless ``isolate`` is given. A task may end before
-        its children, which then continue. A checkpoint.
-
-        Errors: InvalidField, also for a name that two asyncio tasks use; TaskCancelled, LeaseLost.
-        """
-        requested = SpawnRequest.read(self._started, handler, task_input, options)
-        entry = self._steps.ask("child", handler if name is None else name)
-        self._steps.check_same(entry, requested.asks)
-        return self._spawn(entry, requested)
-
-    def join(self, child: ChildTask) -> Coroutine[Any, Any, Any]:
-        """Return a child's result; if the child is not terminal, end the run and wait for it.
-
-        The worker is free while the task waits. The child's end starts the next run. The end is
-        recorded like a step's result. A checkpoint.
-
-        Errors: TaskFailed and TaskWasCancelled with the child's reason; InvalidField for a child of
-        another task; TaskCancelled, LeaseLost.
-        """
-        refuse_in_undo("child")
-        if child.parent_id != self.task.task_id or child.session_id != self.task.session_id:
-            raise InvalidField("child", "is no child of this task")
-        return self._join(child, self._steps.do(f"join {child.place}", self._end_of, (child,), {}))
-
-    async def _learn_decision(self, entry: str) -> None:
-        """Record a decision that arrived during this run, before the handler acts on it.
-
-        Another process wrote the decision. A rollback of the server may lose it, and keep what this
-        run does next.
-        """
-        learned = _DECIDED + entry
-        if learned in self._started.journal or entry in self._decided_before or self._rehearses:
-            return
-        self._decided_before.add(entry)
-        note, payloads = self._pauses[entry], self.store.base.payloads
-        await self._steps.record(learned, payloads.write(note))
 
     async def _set_attributes(
         self, entry: str, changes: Mapping[str, AttributeValue], gone: AbstractSet[str]
@@ -508,113 +340,3 @@ class TaskContext(ContextMessaging):
         attributes = check_attributes("attributes", kept | dict(changes))
         lane = self._steps.lane()
         await self._transitions.set_attributes(self._started, entry, attributes, lane)
-
-    def _ask_pause(
-        self, reason: str, payload: Any, options: PauseOptions, *, reveal: bool = True
-    ) -> tuple[str, PauseRequest]:
-        """Assign a pause its number now, in call order."""
-        refuse_in_undo("pause")
-        requested = PauseRequest.read(self.store.settings, reason, payload, options, reveal=reveal)
-        key = options.get("key")
-        if key is not None:
-            entry = self._steps.ask_keyed(f"pause:{key}#key")
-        else:
-            entry = self._steps.ask("pause", requested.name)
-            self._steps.check_same(entry, asks(requested.reason, requested.payload))
-        self._forms[entry] = requested.form
-        return entry, requested
-
-    async def _open_pause(self, entry: str, requested: PauseRequest) -> Pause:
-        with self._calling(entry):
-            await self.checkpoint()
-            note = self._pauses.get(entry)
-            if note is None:
-                await self._steps.check_call(entry)
-                await self._steps.rehearsed(entry)
-            if (note is None or note["state"] != "decided") and not self._rehearses:
-                with self._ending_if_paused():
-                    self._pauses[entry] = await self._pausing.open(
-                        self._started,
-                        entry,
-                        requested,
-                        self._steps.lane(),
-                        place=self._steps.place_of(entry),
-                    )
-        return Pause(requested.name, self._token(entry))
-
-    async def _pause(self, entry: str, requested: PauseRequest) -> Decision:
-        return await self.wait_for(await self._open_pause(entry, requested))
-
-    async def _spawn(self, entry: str, requested: SpawnRequest) -> ChildTask:
-        with self._calling(entry):
-            await self.checkpoint()
-            recorded = self._started.journal.get(entry)
-            if recorded is None:
-                await self._steps.check_call(entry)
-                await self._steps.rehearsed(entry)
-            elif self._rehearses:
-                return ChildTask(
-                    self.task.session_id,
-                    recorded["task"],
-                    self.task.task_id,
-                    entry.partition(":")[2],
-                )
-            with self._ending_if_paused():
-                return await self._children.spawn(
-                    self._started,
-                    entry,
-                    requested,
-                    self._steps.lane(),
-                    place=self._steps.place_of(entry),
-                )
-
-    async def _join(self, child: ChildTask, end: Coroutine[Any, Any, Any]) -> Any:
-        return result_of(child.session_id, child.task_id, await end)
-
-    async def _end_of(self, child: ChildTask) -> dict[str, Any]:
-        with self._ending_if_paused():
-            ended = await self._children.join(self._started, child.task_id)
-        if ended is None:
-            raise self._end_paused()
-        return ended
-
-    def _token(self, entry: str) -> str:
-        token = pause_token(self._started, entry)
-        self._tokens[token] = entry
-        return token
-
-    def _entry_of(self, token: str) -> str:
-        if token not in self._tokens:
-            for entry in self._pauses:
-                self._token(entry)
-        if token not in self._tokens:
-            raise TokenUnknown(expired=False)
-        return self._tokens[token]
-
-    @property
-    def _rehearses(self) -> bool:
-        return self._started.replay.rehearsal is not None
-
-    @contextmanager
-    def _calling(self, entry: str) -> Generator[None, None, None]:
-        """End a call when it has returned or failed, see `CallOrder`."""
-        try:
-            yield
-        finally:
-            self._started.order.end(entry)
-
-    @contextmanager
-    def _ending_if_paused(self) -> Generator[None, None, None]:
-        """Treat a pause by another coroutine of this run as the end of the run."""
-        try:
-            yield
-        except InvalidTransition as denied:
-            if denied.current != TaskStatus.PAUSED.value:
-                raise
-            raise self._end_paused() from None
-
-    def _end_paused(self) -> TaskPaused:
-        telemetry.event("pause")
-        paused = TaskPaused()
-        self.inbox.close(paused)
-        return paused

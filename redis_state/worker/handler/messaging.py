@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from asyncio import CancelledError
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import cached_property
@@ -17,9 +15,9 @@ from redis_state.errors import InvalidMessage
 from redis_state.models import UpdateType
 from redis_state.serialization import codec
 from redis_state.store import RedisStateStore
+from redis_state.worker.handler.calls import ContextCalls
 from redis_state.worker.queue.queue import Queue
 from redis_state.worker.tasks.execution.inbox import Inbox, refuse_in_undo
-from redis_state.worker.tasks.execution.steps import Steps
 from redis_state.worker.tasks.messaging.mailbox import HOLD_S, Mailbox, Receiving, TaskMessage
 from redis_state.worker.tasks.messaging.messages import REQUEST_TIMEOUT_S, Box, Kind, TaskMessages
 from redis_state.worker.tasks.messaging.payloads import (
@@ -105,13 +103,9 @@ class RunMessaging:
         return TaskMessages(self._run[0], self._queue)
 
 
-class ContextMessaging(ABC):
+class ContextMessaging(ContextCalls):
     """The part of a handler's context that talks to the outside while the task runs."""
 
-    store: RedisStateStore
-    inbox: Inbox
-    _started: StartedRun
-    _steps: Steps
     _talk: RunMessaging
 
     async def publish_value(self, key: str, value: Any) -> None:
@@ -324,14 +318,6 @@ class ContextMessaging(ABC):
 
     async def _replied(self, name: str, asking: Coroutine[Any, Any, Any], expected: Any) -> Any:
         return read_payload(name, await asking, expected)
-
-    @abstractmethod
-    def _ending_if_paused(self) -> AbstractContextManager[None]:
-        """Treat a pause by another coroutine of this run as the end of the run."""
-
-    @abstractmethod
-    def _end_paused(self) -> BaseException:
-        """End this run, because the task is paused."""
 
 
 def _same(entry: str) -> str:

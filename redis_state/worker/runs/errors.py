@@ -11,7 +11,7 @@ from redis_state.errors import (
     PayloadStoreUnavailable,
     PayloadUnreadable,
 )
-from redis_state.worker.handler.context import TaskHandedBack, TaskPaused
+from redis_state.worker.handler.calls import TaskHandedBack, TaskPaused
 from redis_state.worker.tasks.execution.inbox import TaskCancelled
 
 

@@ -26,7 +26,8 @@ from redis_state.errors import (
 from redis_state.models import TaskStatus
 from redis_state.serialization import codec
 from redis_state.store import RedisStateStore
-from redis_state.worker.handler.context import TaskContext, TaskHandedBack, TaskPaused
+from redis_state.worker.handler.calls import TaskHandedBack, TaskPaused
+from redis_state.worker.handler.context import TaskContext
 from redis_state.worker.handler.guards import GuardChecks, Spent, TaskStopped, guards_of
 from redis_state.worker.handler.versions import choose, is_served_elsewhere
 from redis_state.worker.observe.stats import RunOutcome as Ended
