@@ -22,7 +22,7 @@ from redis_state.store import RedisStateStore
 from redis_state.transport.clock import ms_of
 from redis_state.transport.connections.address import Address
 from redis_state.transport.diagnostics import Diagnostics
-from redis_state.transport.guarantee import DEMANDED, Guarantee
+from redis_state.transport.sending.guarantee import DEMANDED, Guarantee
 
 _SCANNED = 2_000
 _CLOCK_S = 5.0

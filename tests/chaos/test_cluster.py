@@ -19,8 +19,8 @@ from pydantic import SecretStr
 
 from redis_state import Settings
 from redis_state.errors import BackendUnavailable, OutcomeUnknown
-from redis_state.transport.calls import CallSender
 from redis_state.transport.cluster.slots import slot_of
+from redis_state.transport.sending.calls import CallSender
 from redis_state.transport.transport import Transport
 from tests.chaos.support.trial import How, Trial
 from tests.support.servers.clusters import Cluster, running_cluster

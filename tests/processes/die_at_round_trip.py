@@ -25,7 +25,7 @@ from redis.asyncio.client import Pipeline
 from redis_state import RedisStateStore, Settings
 from redis_state.models import TaskState, TaskStatus
 from redis_state.testing import eventually, leaked_keys
-from redis_state.transport.calls import CallSender
+from redis_state.transport.sending.calls import CallSender
 from redis_state.transport.wire.resp import PackedCommand, PreparedScript
 from redis_state.worker import TaskClient, TaskContext
 from redis_state.worker.pool import worker as runner

@@ -13,11 +13,11 @@ from pydantic import SecretStr
 from redis_state import Settings
 from redis_state.errors import BackendUnavailable
 from redis_state.testing import eventually
-from redis_state.transport.batch import Call
 from redis_state.transport.cluster.node import DENSE
 from redis_state.transport.cluster.sender import ClusterSender
 from redis_state.transport.cluster.slots import SLOTS, read_slot_map, slot_of
 from redis_state.transport.connections.address import Address
+from redis_state.transport.sending.batch import Call
 from redis_state.transport.transport import Transport
 from tests.support.servers.clusters import Cluster, running_cluster, tag_in
 

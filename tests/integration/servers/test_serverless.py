@@ -11,7 +11,7 @@ from pydantic import SecretStr
 from redis_state import RedisStateStore, Settings
 from redis_state.scripts import Scripts
 from redis_state.transport.keys import Keys
-from redis_state.transport.sender import Sender
+from redis_state.transport.sending.sender import Sender
 from redis_state.transport.transport import Transport
 from tests.support.samples import event
 from tests.support.samples import task as make_task

@@ -14,7 +14,7 @@ pytest.importorskip("arq", reason="needs the worker extra")
 
 from redis_state import BackendUnavailable, RedisStateStore, Settings
 from redis_state.testing import eventually
-from redis_state.transport.sender import Sender
+from redis_state.transport.sending.sender import Sender
 from redis_state.worker import TaskContext
 from redis_state.worker.pool import worker as runner
 from tests.support.commands import begin, end

@@ -132,8 +132,8 @@ def test_checker_finds_an_import_that_points_right(file: str, source: str) -> No
     ("file", "source"),
     [
         ("models/task.py", "from redis_state.errors import InvalidField"),
-        ("transport/sender.py", "from redis.asyncio.connection import Connection"),
-        ("transport/sender.py", "from .lua import Script\nfrom .. import errors"),
+        ("transport/sending/sender.py", "from redis.asyncio.connection import Connection"),
+        ("transport/subscriber.py", "from .lua import Script\nfrom .. import errors"),
         ("agents/state/session.py", "from redis_state.stores.sessions import tasks"),
         ("worker/pool/worker.py", "import arq\nfrom redis_state import RedisStateStore"),
         ("cli/main.py", "from redis_state.demo.run import run_demo"),

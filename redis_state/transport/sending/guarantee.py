@@ -31,9 +31,9 @@ from redis.exceptions import ResponseError
 
 from redis_state.errors import BackendUnavailable, ConfigError
 from redis_state.settings import Settings
-from redis_state.transport.batch import LOGIN, PROBE, Call, verb_of
 from redis_state.transport.commands import READING
 from redis_state.transport.connections.address import RedisConnection
+from redis_state.transport.sending.batch import LOGIN, PROBE, Call, verb_of
 from redis_state.transport.wire.reply_errors import code_of, not_now
 from redis_state.transport.wire.resp import pack
 from redis_state.transport.wire.script import Script

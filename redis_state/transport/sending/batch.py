@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from redis_state.transport.connections.address import Endpoint
 from redis_state.transport.connections.protocol import ProtocolBroken
-from redis_state.transport.future import EagerFuture, Waiter
+from redis_state.transport.sending.future import EagerFuture, Waiter
 from redis_state.transport.wire.reply_errors import Refusal
 from redis_state.transport.wire.resp import (
     head_of_digest,

@@ -47,7 +47,11 @@ from redis_state.errors import (
     OutcomeUnknown,
     RedisStateError,
 )
-from redis_state.transport.batch import (
+from redis_state.transport.connections.locator import Locator
+from redis_state.transport.connections.protocol import RespProtocol
+from redis_state.transport.connections.reconnecting import ReconnectingConnection
+from redis_state.transport.keys import call_key
+from redis_state.transport.sending.batch import (
     BATCH_COMMANDS,
     LOGIN,
     PROBE,
@@ -59,20 +63,22 @@ from redis_state.transport.batch import (
     packed,
     verb_of,
 )
-from redis_state.transport.calls import CallSender
-from redis_state.transport.confirming import BATCH_COMMANDS as CONFIRMED_COMMANDS
-from redis_state.transport.confirming import PLACELESS, Confirming, Mark, NotConfirmed, take_reads
-from redis_state.transport.connections.locator import Locator
-from redis_state.transport.connections.protocol import RespProtocol
-from redis_state.transport.connections.reconnecting import ReconnectingConnection
-from redis_state.transport.guarantee import (
+from redis_state.transport.sending.calls import CallSender
+from redis_state.transport.sending.confirming import BATCH_COMMANDS as CONFIRMED_COMMANDS
+from redis_state.transport.sending.confirming import (
+    PLACELESS,
+    Confirming,
+    Mark,
+    NotConfirmed,
+    take_reads,
+)
+from redis_state.transport.sending.guarantee import (
     MARK,
     PLACELESS_S,
     Guarantee,
     may_write,
     packed_mark,
 )
-from redis_state.transport.keys import call_key
 from redis_state.transport.wire.reply_errors import (
     ONLY_WRITES,
     Refusal,
@@ -80,12 +86,7 @@ from redis_state.transport.wire.reply_errors import (
     not_now,
     reply_error,
 )
-from redis_state.transport.wire.resp import (
-    Argument,
-    bulks,
-    pack,
-    unbulk,
-)
+from redis_state.transport.wire.resp import Argument, bulks, pack, unbulk
 
 log: logging.Logger = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from itertools import count
 from typing import Any
 
 from redis_state.errors import CallerError
-from redis_state.transport.batch import PLAIN, SHARED_ARGUMENTS, SHARED_BYTES, Call, Form
+from redis_state.transport.sending.batch import PLAIN, SHARED_ARGUMENTS, SHARED_BYTES, Call, Form
 from redis_state.transport.wire.resp import Argument, PackedCommand, PreparedScript, bulks, pack
 
 

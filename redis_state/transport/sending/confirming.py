@@ -10,8 +10,8 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Any, TypeAlias
 
-from redis_state.transport.batch import LOGIN, PLAIN, Call, verb_of
-from redis_state.transport.guarantee import (
+from redis_state.transport.sending.batch import LOGIN, PLAIN, Call, verb_of
+from redis_state.transport.sending.guarantee import (
     ASK_HISTORY,
     CONFIRMATION,
     HISTORY,
