@@ -31,7 +31,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -45,12 +44,10 @@ from redis_state.errors import (
     ConfigError,
     NoConnection,
     OutcomeUnknown,
-    RedisStateError,
 )
 from redis_state.transport.connections.locator import Locator
 from redis_state.transport.connections.protocol import RespProtocol
 from redis_state.transport.connections.reconnecting import ReconnectingConnection
-from redis_state.transport.keys import call_key
 from redis_state.transport.sending.batch import (
     BATCH_COMMANDS,
     LOGIN,
@@ -61,51 +58,20 @@ from redis_state.transport.sending.batch import (
     head_of,
     next_batch,
     packed,
-    verb_of,
 )
-from redis_state.transport.sending.calls import CallSender
 from redis_state.transport.sending.confirming import BATCH_COMMANDS as CONFIRMED_COMMANDS
-from redis_state.transport.sending.confirming import (
-    PLACELESS,
-    Confirming,
-    Mark,
-    NotConfirmed,
-    take_reads,
-)
-from redis_state.transport.sending.guarantee import (
-    MARK,
-    PLACELESS_S,
-    Guarantee,
-    may_write,
-    packed_mark,
-)
-from redis_state.transport.wire.reply_errors import (
-    ONLY_WRITES,
-    Refusal,
-    again,
-    not_now,
-    reply_error,
-)
-from redis_state.transport.wire.resp import Argument, bulks, pack, unbulk
+from redis_state.transport.sending.confirming import PLACELESS, Mark, NotConfirmed, take_reads
+from redis_state.transport.sending.guarantee import PLACELESS_S, Guarantee, may_write
+from redis_state.transport.sending.order import OrderedCalls
+from redis_state.transport.wire.reply_errors import Refusal, again
+from redis_state.transport.wire.resp import Argument, pack
 
 log: logging.Logger = logging.getLogger(__name__)
 
 _LONGEST_BACKOFF_S = 0.2
-# How late a deadline may be noticed: looking at every call for each of them would be quadratic.
-# Also how long a connection must be silent before an overdue reply ends it.
-_GRAIN_S = 0.1
-# A loop that counts in whole milliseconds rings up to two of them early.
-_EARLY_S = 0.002
-# A connection on which nothing was heard for this part of a call's time is given up, but not
-# after less than so long: repeatable calls are sent again on a new one, before their deadline.
-_SILENT_PART = 1 / 3
-_SILENT_S = 0.5
-
-# Refusals that a shared command may get for keys that each of its calls may use.
-_OF_KEYS = ("NOPERM", "CROSSSLOT")
 
 
-class Sender(CallSender):
+class Sender(OrderedCalls):
     """Send commands over one connection of the running event loop, connecting at first use."""
 
     # Whether neighbours share commands; None if each new connection has to be checked.
@@ -125,14 +91,15 @@ class Sender(CallSender):
         left: Callable[[], None] = lambda: None,
         numbers: Iterator[int] | None = None,
     ) -> None:
-        super().__init__(numbers)
-        self._confirming = Confirming(guarantee, call_timeout_s, self._mark)
+        super().__init__(
+            shown_as=shown_as,
+            call_timeout_s=call_timeout_s,
+            guarantee=guarantee,
+            left=left,
+            numbers=numbers,
+        )
         # How many calls are written at once.
         self._most = CONFIRMED_COMMANDS if self._confirming.needed else BATCH_COMMANDS
-        # Called when a server is left because it is not the one to ask.
-        self._left = left
-        self._shown_as = shown_as
-        self._call_timeout_s = call_timeout_s
         self._connect_timeout_s = connect_timeout_s
         self._busy_poll_s = busy_poll_s
         self._connection = ReconnectingConnection(
@@ -144,32 +111,14 @@ class Sender(CallSender):
             check=None if guarantee is None else guarantee.check,
         )
         self._batches = 0
-        self._again: deque[Call] = deque()
-        self._queue: deque[Call] = deque()
-        self._inflight: deque[Call] = deque()
         # How many of those in flight each outstanding reply answers.
         self._shares: deque[int] = deque()
-        # Set when nothing is left to wait for; made by the first waiter.
-        self._idle: asyncio.Event | None = None
         # Whether what is queued will be written at the end of this turn of the loop.
         self._flushing = False
         # Until when the loop is kept awake for a lone call's reply, and whether it is.
         self._awake_until = 0.0
         self._awake = False
-        self._alarm: asyncio.TimerHandle | None = None
-        self._alarm_at = inf
-        self._trouble = "no connection within the deadline"
         self._closed = False
-        # Digests that this connection has sent the text of.
-        self._loaded: set[str] = set()
-        # A call was not executed: nothing is sent until it is known which must be repeated.
-        self._holding = False
-        # The keys of the calls that must be repeated.
-        self._held_keys: set[bytes] = set()
-        # Why the connection is left as soon as that is known, if it is.
-        self._leaving: str | None = None
-        # It may not be the primary: also what it has answered does not count.
-        self._doubted = False
 
     def _ask_sharing(self, key: str) -> None:
         """Ask whether the server takes a key together with one of another slot, by its tag."""
@@ -244,11 +193,6 @@ class Sender(CallSender):
     def connections(self) -> int:
         """Count the connections made so far."""
         return self._connection.connections
-
-    @property
-    def pending(self) -> int:
-        """Count the calls that have no outcome yet."""
-        return len(self._again) + len(self._queue) + len(self._in_flight())
 
     async def drain(self, timeout_s: float | None = None) -> None:
         """Wait until every queued call has its outcome. Errors: TimeoutError."""
@@ -458,173 +402,6 @@ class Sender(CallSender):
                     call.resolve(of_call)
             if self._queue or self._again:
                 self._flush_soon()
-
-    def _mark(self, call: Call, another: bool) -> Mark:  # noqa: FBT001
-        """Write a mark after a call; with ``another`` key than before, whose slot is not here.
-
-        PLACELESS if there is no other.
-        """
-        del call, another
-        return packed_mark(f"{self._confirming.namespace}:mark"), (MARK,)
-
-    def _in_flight(self) -> list[Call]:
-        """List what was sent and is not over, in order: not answered, or not confirmed."""
-        return [*self._confirming.calls(), *self._inflight]
-
-    def _refused_together(self, share: int, error: Refusal) -> None:
-        """Refuse each call of a shared command as it would have been refused alone."""
-        for _ in range(share):
-            call = self._inflight.popleft()
-            if error.code in _OF_KEYS:
-                # For some of the keys, or because there are several: nothing was done. From now on
-                # each has its own command, those that wait in the queue too.
-                self._sharing = False
-                self._hold(call)
-            else:
-                self._refused(call, error)
-
-    def _hold(self, call: Call) -> None:
-        """Repeat a call that did not begin, before anything else is sent.
-
-        Those in flight behind it may meet the same: all that do are repeated in their order.
-        """
-        self._holding = True
-        self._held_keys.update(call.names())
-        call.sent = call.lost
-        self._again.append(call)
-
-    def _follows(self, call: Call) -> bool:
-        """Return whether a call must be repeated because an earlier one did not begin.
-
-        Not if it has no key in common with it: its reply stands. On a connection where a replica
-        may have answered, none does.
-        """
-        return self._doubted or not self._held_keys.isdisjoint(call.names())
-
-    def _hold_behind(self, call: Call) -> None:
-        """Repeat a call that took effect before one that was made earlier and did not begin."""
-        script, count, _, _ = call.form
-        if (
-            script is not None
-            and script.idempotent
-            and not self._held_keys.isdisjoint(call.names())
-        ):
-            # As a new call: its repetition would do nothing, and the earlier one undoes it.
-            target, _, *others = unbulk(call.keys, count)
-            fresh = call_key(target.decode("utf-8", "surrogatepass"), os.urandom(9).hex())
-            call.keys = bulks((target, fresh, *others))
-        call.lost = True
-        self._hold(call)
-
-    def _refused(self, call: Call, error: Refusal) -> None:
-        if error.code == "NOSCRIPT" and call.form[0] is not None:
-            # The scripts were flushed: it is sent with its text.
-            self._loaded.clear()
-            self._hold(call)
-            return
-        reason = not_now(error)
-        if reason is not None:
-            self._leaving = self._trouble = reason
-            self._doubted |= error.code not in ONLY_WRITES
-            self._hold(call)
-            return
-        script = call.form[0]
-        command = "" if script is not None else verb_of(call.arguments)
-        failure = reply_error(error, self._shown_as, command=command, script=script)
-        if call.lost:
-            failure = OutcomeUnknown(
-                self._shown_as, f"sent, the reply lost, and refused when repeated: {failure}"
-            )
-        call.fail(failure)
-
-    def _resume(self) -> None:
-        self._holding = False
-        self._held_keys.clear()
-        self._again = deque(sorted(self._again, key=lambda call: call.number))
-        protocol = self._connection.protocol
-        if self._leaving is not None and protocol is not None:
-            protocol.leave(self._leaving)
-            self._left()
-        elif self._again or self._queue:
-            self._flush_soon()
-
-    def _note_idle(self) -> None:
-        if self._idle is not None and not self.pending:
-            self._idle.set()
-            self._idle = None
-
-    def _watch(self, call: Call) -> None:
-        """Look at a call when it may be in trouble."""
-        look_at = call.deadline - call.timeout * (1 - _SILENT_PART)
-        if look_at < self._alarm_at:
-            self._arm(look_at)
-
-    def _arm(self, at: float) -> None:
-        """Keep one timer for all calls: it fires at the earliest requested moment."""
-        if self._alarm is not None:
-            self._alarm.cancel()
-        self._alarm_at = at
-        delay_s = max(0, at - monotonic()) + _EARLY_S
-        self._alarm = self._loop.call_later(delay_s, self._expire)
-
-    def _expire(self) -> None:
-        self._alarm_at = inf
-        now = monotonic()
-        for call in self._confirming.expire(now):
-            call.fail(self._outcome(call, f"answered, but {self._confirming.reason}"))
-        for call in self._inflight:
-            if call.deadline <= now:
-                before = f"sent, the reply lost; then: {self._trouble}; " if call.lost else ""
-                call.fail(self._outcome(call, before + "sent, not answered by the deadline"))
-        for call in (*self._again, *self._queue):
-            if call.deadline <= now:
-                before = "sent, the reply lost; then: " if call.sent else ""
-                call.fail(self._outcome(call, before + self._trouble))
-        self._again = deque(call for call in self._again if call.deadline > now and call.wanted())
-        self._queue = deque(call for call in self._queue if call.deadline > now and call.wanted())
-        moments = [call.deadline for call in (*self._again, *self._queue, *self._in_flight())]
-        protocol = self._connection.protocol
-        if protocol is not None and (self._inflight or self._confirming.outstanding):
-            moments.append(self._look_at(protocol, now))
-        if moments:
-            self._arm(max(min(moments), now + _GRAIN_S))
-        self._note_idle()
-
-    def _look_at(self, protocol: RespProtocol, now: float) -> float:
-        """Give up a connection that seems dead; return when to check again.
-
-        A server that is busy for so long gets the calls again under the same ids. This is rare: a
-        new connection is in use once the server has replied on it.
-        """
-        if not self._inflight:
-            return self._look_at_confirmation(protocol, now)
-        oldest = self._inflight[0]
-        if oldest.deadline <= now and now - protocol.heard_at > _GRAIN_S:
-            # The oldest reply is overdue: nothing behind it can be heard on this connection.
-            protocol.abort("a reply is overdue")
-        if any(call.patient() for call in self._inflight):
-            return inf
-        silent_at = min(
-            max(protocol.heard_at, call.deadline - call.timeout)
-            + max(_SILENT_S, call.timeout * _SILENT_PART)
-            for call in self._inflight
-        )
-        return self._end_if_silent(protocol, silent_at, now)
-
-    def _look_at_confirmation(self, protocol: RespProtocol, now: float) -> float:
-        """Give up a connection on which a confirmation is not even late, as `_look_at` does."""
-        patience_s = max(_SILENT_S, self._call_timeout_s * _SILENT_PART)
-        since = max(protocol.heard_at, self._confirming.requested_at)
-        return self._end_if_silent(protocol, since + patience_s, now)
-
-    def _end_if_silent(self, protocol: RespProtocol, silent_at: float, now: float) -> float:
-        if silent_at <= now:
-            protocol.abort(f"nothing was heard for {now - protocol.heard_at:.1f} s")
-        return silent_at
-
-    def _outcome(self, call: Call, reason: str) -> RedisStateError:
-        kind = OutcomeUnknown if call.sent else BackendUnavailable
-        return kind(self._shown_as, reason)
 
     def _fail_waiting(self, reason: str, error: ConfigError | NoConnection | None = None) -> None:
         """Give each call that waits an outcome: a copy of ``error``, if it was not sent."""
