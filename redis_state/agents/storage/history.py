@@ -14,7 +14,7 @@ from redis_state.primitives.log import Bounds, Log
 from redis_state.primitives.signal import Row
 from redis_state.serialization import codec
 from redis_state.stores.base import ms
-from redis_state.transport.keys import entry_id
+from redis_state.transport.key_text import entry_id
 
 MOST = 1_000
 

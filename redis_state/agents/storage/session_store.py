@@ -40,7 +40,8 @@ from redis_state.scripts import Fence, Reply, ReplyCode
 from redis_state.serialization import codec
 from redis_state.stores.base import Base, ms
 from redis_state.transport.commands import Commands
-from redis_state.transport.keys import AGENT_SHARDS, agent_shard, escape
+from redis_state.transport.key_text import escape
+from redis_state.transport.keys import AGENT_SHARDS, agent_shard
 
 _CURSOR = re.compile(r"[0-9]{16}:[a-zA-Z0-9][a-zA-Z0-9_-]*")
 _WRITE = re.compile(r"[^\s:]+")

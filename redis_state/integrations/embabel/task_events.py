@@ -47,7 +47,8 @@ from redis_state.stores.a2a.tasks import (
     new_write,
 )
 from redis_state.stores.base import Base, ms
-from redis_state.transport.keys import entry_id, manager_scope
+from redis_state.transport.key_text import entry_id
+from redis_state.transport.keys import manager_scope
 
 _START = "0-0"
 _SLICE = 100

@@ -8,7 +8,7 @@ from typing import Annotated, NamedTuple
 from redis_state.scripts.binding import script
 from redis_state.scripts.runner import PendingReply, ScriptRunner
 from redis_state.scripts.values import Announcement, Member, TaskKeys, raw
-from redis_state.transport.keys import LogKeys
+from redis_state.transport.key_groups import LogKeys
 
 
 class GatheringKeys(NamedTuple):

@@ -9,7 +9,7 @@ from typing import Any
 
 from redis_state.scripts.binding import script
 from redis_state.scripts.runner import PendingReply, ScriptRunner
-from redis_state.transport.keys import TaskIndexKeys
+from redis_state.transport.key_groups import TaskIndexKeys
 
 
 @dataclass(frozen=True, slots=True)

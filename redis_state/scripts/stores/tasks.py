@@ -16,7 +16,7 @@ from redis_state.scripts.values import (
     TaskKeys,
     Words,
 )
-from redis_state.transport.keys import LogKeys
+from redis_state.transport.key_groups import LogKeys
 
 
 class TaskScripts(ScriptRunner):

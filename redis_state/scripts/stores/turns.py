@@ -9,7 +9,7 @@ from typing import NamedTuple
 from redis_state.scripts.binding import script
 from redis_state.scripts.runner import PendingReply, ScriptRunner
 from redis_state.scripts.values import Announcement, Member, TaskKeys, topic_bytes
-from redis_state.transport.keys import LogKeys
+from redis_state.transport.key_groups import LogKeys
 from redis_state.transport.wire.resp import Argument
 
 

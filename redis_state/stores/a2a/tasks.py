@@ -27,7 +27,9 @@ from redis_state.primitives.log import Bounds, Log
 from redis_state.scripts import Reply, ReplyCode, raw
 from redis_state.stores.a2a.push_configs import PushConfigs
 from redis_state.stores.base import Base
-from redis_state.transport.keys import A2AKeys, a2a_keys, escape
+from redis_state.transport.key_groups import A2AKeys
+from redis_state.transport.key_text import escape
+from redis_state.transport.keys import a2a_keys
 
 # Every time that a protobuf timestamp can hold is a number of so many digits after this.
 _SHIFT_NS = 10**29
