@@ -35,10 +35,10 @@ from redis_state.models import (
 )
 from redis_state.models.task_groups import TaskGroup
 from redis_state.models.version import Version
+from redis_state.payloads.settings import make_payloads
 from redis_state.primitives.record import Records
 from redis_state.scripts import Fence, Scripts
 from redis_state.serialization import codec
-from redis_state.serialization.payload_settings import make_payloads
 from redis_state.settings import Settings, make_settings
 from redis_state.stores.artifacts import ArtifactStore
 from redis_state.stores.base import Base, Unreadable

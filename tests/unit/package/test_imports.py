@@ -13,7 +13,7 @@ import pytest
 
 LAYERS = (
     ("errors", "models", "serialization", "limits", "settings"),
-    ("transport", "embedded"),
+    ("transport", "embedded", "payloads"),
     ("scripts",),
     ("primitives",),
     ("stores", "agents"),

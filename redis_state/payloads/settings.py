@@ -7,7 +7,8 @@ from inspect import isclass
 from typing import Any
 
 from redis_state.errors import ConfigError
-from redis_state.serialization.claims import ClaimStore, open_claims
+from redis_state.payloads.claims import open_claims
+from redis_state.serialization.claim_store import ClaimStore
 from redis_state.serialization.encryption import make_cipher
 from redis_state.serialization.payloads import PayloadCodec, Payloads
 from redis_state.settings import Settings
