@@ -1,24 +1,19 @@
-"""Is this server fit to keep state? One finding for each question, with what to do.
-
-Nothing is written. A question that the user may not ask is answered with *unknown*.
-"""
+"""The questions to one server."""
 
 from __future__ import annotations
 
 import asyncio
 import ssl
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from enum import StrEnum
 from typing import Any
 
-from redis_state.errors import BackendError, CommandRefused, ConfigError, NoConnection
+from redis_state.doctor.finding import Finding, Found, Verdict
+from redis_state.errors import BackendError, CommandRefused, NoConnection
 from redis_state.rights import Role, commands_of
 from redis_state.settings import Settings
-from redis_state.store import RedisStateStore
 from redis_state.transport.clock import ms_of
 from redis_state.transport.connections.address import Address
 from redis_state.transport.diagnostics import Diagnostics
@@ -30,57 +25,11 @@ _LAG_BYTES = 10_000_000
 _FULL_PART = 0.9
 _LAST_WRITES = ("aof_last_write_status", "aof_last_bgrewrite_status", "rdb_last_bgsave_status")
 _CERTIFICATE_DAYS = 30
-_LONG_WAIT_S = 600.0
-# Workers look at schedules once a second.
-_OVERDUE_S = 60.0
 _MOST_ARGUMENTS = 6
 _SLOTS = "16384"
-_FAST = {"guarantee": "fast", "guarantee_replicas": None}
 
 
-class Verdict(StrEnum):
-    """The kind of an answer."""
-
-    SOUND = "sound"
-    FINDING = "finding"
-    UNKNOWN = "unknown"
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """The answer to one question about one server.
-
-    ``says`` is what was found, ``means`` what follows from it, ``do`` what to do. The last two are
-    empty for what is sound.
-    """
-
-    server: str
-    question: str
-    state: Verdict
-    says: str
-    means: str = ""
-    do: str = ""
-
-
-Found = AsyncGenerator[Finding]
-
-
-async def examine(settings: Settings) -> list[Finding]:
-    """Ask every server that keeps the settings' namespace.
-
-    Errors: NoConnection if one of them cannot be reached.
-    """
-    # A server that cannot promise what the settings want is examined all the same.
-    async with RedisStateStore(settings.model_copy(update=_FAST)) as store:
-        found: list[Finding] = []
-        for address, sender in await store.transport.each_server():
-            found += await _Examination(settings, address, Diagnostics(sender)).all()
-        found += [answer async for answer in _queue(store)]
-        found += [answer async for answer in _versions(store)]
-        return [*found, *[answer async for answer in _schedules(store)]]
-
-
-class _Examination:
+class Examination:
     """The questions to one server."""
 
     def __init__(self, settings: Settings, address: Address, ask: Diagnostics) -> None:
@@ -380,87 +329,6 @@ def _pairs(text: bytes) -> dict[str, str]:
 def _split(parts: list[str], sign: str) -> dict[str, str]:
     split = [part.partition(sign) for part in parts]
     return {name: value for name, found, value in split if found}
-
-
-async def _queue(store: RedisStateStore) -> Found:
-    """Compare what is in the queue with the workers that are alive."""
-    try:
-        from redis_state.worker.observe.registry import (  # noqa: PLC0415 - needs the extra
-            WorkerRegistry,
-        )
-        from redis_state.worker.queue.queue import Queue  # noqa: PLC0415 - as above
-    except ImportError:
-        return
-    try:
-        queue = Queue(store)
-    except ConfigError:  # a server of one store's own has no pool
-        return
-    try:
-        backlog = await queue.backlog()
-        waiting, oldest_s = backlog.waiting, backlog.oldest_s
-        workers = len(await WorkerRegistry(store).list())
-    except BackendError as error:
-        yield Finding(queue.name, "queue", Verdict.UNKNOWN, str(error))
-        return
-    finally:
-        await queue.aclose()
-    says = f"{waiting} tasks wait, {workers} workers are alive"
-    if waiting and not workers:
-        do = "start `redis-state worker`; look whether workers use this address and namespace"
-        yield Finding(queue.name, "queue", Verdict.FINDING, says, "nobody runs these tasks", do)
-    elif waiting and oldest_s > _LONG_WAIT_S:
-        says = f"{says}; the first since {oldest_s / 60:.0f} minutes"
-        do = "add workers, or raise max_tasks"
-        yield Finding(queue.name, "queue", Verdict.FINDING, says, "the pool is too small", do)
-    else:
-        yield Finding(queue.name, "queue", Verdict.SOUND, says)
-
-
-async def _versions(store: RedisStateStore) -> Found:
-    """Ask whether tasks wait for a version of their handler that no worker serves."""
-    try:
-        from redis_state.worker.client.unserved import list_unserved  # noqa: PLC0415 - as above
-        from redis_state.worker.queue.queue import Queue  # noqa: PLC0415 - needs the extra
-    except ImportError:
-        return
-    try:
-        queue = Queue(store)
-    except ConfigError:  # a server of one store's own has no pool
-        return
-    try:
-        unserved = await list_unserved(store, queue, limit=0)
-    except BackendError as error:
-        yield Finding(queue.name, "versions", Verdict.UNKNOWN, str(error))
-        return
-    finally:
-        await queue.aclose()
-    for one in unserved:
-        if not one.workers:
-            version = "" if one.version is None else f"version {one.version!r} of "
-            says = f"{one.waiting} tasks wait for {version}handler {one.handler!r}"
-            means, do = "no live worker of the queue has it", "start a worker that has it"
-            yield Finding(one.queue, "versions", Verdict.FINDING, says, means, do)
-
-
-async def _schedules(store: RedisStateStore) -> Found:
-    """Ask whether a worker looks at the schedules that are due, if there are any."""
-    commands, due = store.transport.commands, store.base.keys.schedules_due()
-    place = str(store.transport.address)
-    try:
-        first: list[bytes] = await commands.zrange_scored(due, 0, 0)
-        now_ms = ms_of(await commands.time())
-    except BackendError as error:
-        yield Finding(place, "schedules", Verdict.UNKNOWN, str(error))
-        return
-    if not first:
-        return
-    overdue_s = (now_ms - float(first[1])) / 1000
-    if overdue_s > _OVERDUE_S:
-        says = f"one has been due for {overdue_s / 60:.0f} minutes"
-        means, do = "nobody submits their tasks", "start a worker that has schedules switched on"
-        yield Finding(place, "schedules", Verdict.FINDING, says, means, do)
-    else:
-        yield Finding(place, "schedules", Verdict.SOUND, "workers look at all that are due")
 
 
 async def _days_left(address: Address) -> float | None:
