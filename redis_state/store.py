@@ -38,8 +38,8 @@ from redis_state.stores.base import Base, Unreadable
 from redis_state.stores.contexts.groups import GroupStore
 from redis_state.stores.contexts.session_context import ContextStore, ContextTypes
 from redis_state.stores.health import Health, check_health
-from redis_state.stores.kv import KVStore
-from redis_state.stores.memory import MemoryStore
+from redis_state.stores.memory.kv import KVStore
+from redis_state.stores.memory.memory import MemoryStore
 from redis_state.stores.pauses import PauseStore
 from redis_state.stores.sessions.session_log import Entry, EntryPage
 from redis_state.stores.sessions.steering import SteeringStore

@@ -29,7 +29,7 @@ from redis_state.serialization import codec
 from redis_state.serialization.rows import as_object
 from redis_state.stores.artifacts import ArtifactStore
 from redis_state.stores.base import Base, ms
-from redis_state.stores.kv_entry import (
+from redis_state.stores.memory.kv_entry import (
     MAX_INLINE_BYTES,
     REDACT_KEYS,
     TASK_LIFE,
@@ -42,7 +42,7 @@ from redis_state.stores.kv_entry import (
     is_live,
     redact,
 )
-from redis_state.stores.memory import MemoryStore
+from redis_state.stores.memory.memory import MemoryStore
 from redis_state.stores.optimistic import retry_on_conflict
 from redis_state.transport.keys import artifact_place
 

@@ -13,7 +13,7 @@ from redis_state.serialization import codec
 from redis_state.serialization.fields import expected, mapping
 from redis_state.serialization.rows import as_object
 from redis_state.stores.base import Base
-from redis_state.stores.kv_entry import lifetime_ms
+from redis_state.stores.memory.kv_entry import lifetime_ms
 
 log: logging.Logger = logging.getLogger(__name__)
 
