@@ -16,9 +16,9 @@ from pydantic import SecretStr
 
 from redis_state import limits
 from redis_state.agents.state.ids import check_session_id
-from redis_state.agents.state.kinds import instance, integer, moment, text
 from redis_state.agents.state.session import AgentSession, SessionHeader, SessionStatus
-from redis_state.agents.state.wire import now
+from redis_state.agents.state.wire.kinds import instance, integer, moment, text
+from redis_state.agents.state.wire.wire import now
 from redis_state.agents.storage.protection import Protect, protection_for
 from redis_state.agents.storage.raw import RawSession
 from redis_state.agents.storage.session_encoding import (

@@ -31,7 +31,7 @@ from redis_state.agents import (
     Turn,
     run_session,
 )
-from redis_state.agents.state.wire import now
+from redis_state.agents.state.wire.wire import now
 from redis_state.models import SteeringEvent
 from tests.support.agents import EXECUTION, fresh
 

@@ -13,8 +13,8 @@ from datetime import UTC, datetime, timezone
 from enum import StrEnum
 from typing import Any, NoReturn, TypeVar, cast
 
-from redis_state.agents.state.frozen import FrozenMap, frozen, frozen_map, read_frozen, thawed
-from redis_state.agents.state.wire import Kind, Wire
+from redis_state.agents.state.wire.frozen import FrozenMap, frozen, frozen_map, read_frozen, thawed
+from redis_state.agents.state.wire.wire import Kind, Wire
 from redis_state.errors import InvalidField
 from redis_state.serialization.lossy import MAX_INTEGER_BITS, whole_text
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Self, TypeAlias, TypeVar, cast, overload
 
-from redis_state.agents.state.frozen import thawed
-from redis_state.agents.state.wire import Wire
+from redis_state.agents.state.wire.frozen import thawed
+from redis_state.agents.state.wire.wire import Wire
 from redis_state.errors import InvalidField
 from redis_state.serialization import codec
 

@@ -25,7 +25,7 @@ from pydantic import (
     model_validator,
 )
 
-from redis_state.agents.state.frozen import EMPTY, read_frozen, thawed
+from redis_state.agents.state.wire.frozen import EMPTY, read_frozen, thawed
 from redis_state.errors import InvalidField
 
 
