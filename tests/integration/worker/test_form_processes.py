@@ -17,7 +17,7 @@ from redis_state.models import TaskStatus
 from redis_state.testing import eventually
 from redis_state.worker import TaskClient
 from tests.chaos.support.crew import recorded
-from tests.processes.workers.fill_forms import WRONG
+from tests.processes.callers.fill_forms import WRONG
 from tests.support.processes.pools import SESSION, becomes, client_of, queue_of, statuses
 from tests.support.processes.worker_processes import stop, worker_process
 from tests.support.servers.faults import run_processes

@@ -15,7 +15,7 @@ from typing import Any
 from redis_state import RedisStateStore
 from redis_state.scripts import Reply, Scripts
 from redis_state.worker import TaskClient
-from tests.processes.workers.versioned_worker import mark_once
+from tests.processes.workers.killed.versioned_worker import mark_once
 from tests.support.processes.pools import SESSION
 from tests.support.scripts import clock_ms
 

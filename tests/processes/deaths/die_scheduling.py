@@ -19,7 +19,7 @@ from redis_state.models import UpdateType
 from redis_state.stores.schedules import ScheduleStore
 from redis_state.testing import leaked_keys
 from redis_state.worker.schedules.client import Schedules
-from tests.processes.die_at_round_trip import COUNTED, Death, fork, join
+from tests.processes.deaths.die_at_round_trip import COUNTED, Death, fork, join
 from tests.support.processes.pools import SESSION, client_of
 from tests.support.schedules import hourly, look_now, running, settled_before
 

@@ -18,7 +18,7 @@ from redis_state import RedisStateStore, Settings
 from redis_state.models import TaskStatus
 from redis_state.testing import eventually, leaked_keys
 from redis_state.worker import TaskClient, TaskContext
-from tests.processes.die_at_round_trip import COUNTED, Death, fork, join
+from tests.processes.deaths.die_at_round_trip import COUNTED, Death, fork, join
 from tests.support.processes.pools import SESSION, agent, client_of, serving, statuses
 
 # How many items are there before, of a batch of three or of a burst.

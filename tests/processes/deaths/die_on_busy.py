@@ -19,7 +19,7 @@ from redis_state.errors import TaskInProgress
 from redis_state.models import TaskStatus
 from redis_state.testing import eventually, leaked_keys
 from redis_state.worker import TaskClient, TaskContext
-from tests.processes.die_at_round_trip import COUNTED, Death, fork, join
+from tests.processes.deaths.die_at_round_trip import COUNTED, Death, fork, join
 from tests.support.processes.pools import SESSION, agent, becomes, client_of, serving, statuses
 
 _POLICIES = ("enqueue", "reject", "interrupt", "replace")
