@@ -12,93 +12,28 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Coroutine, Iterator
-from contextvars import ContextVar
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from pydantic import SecretStr
-from redis.asyncio.client import Pipeline
 
 from redis_state import RedisStateStore, Settings
 from redis_state.models import TaskState, TaskStatus
 from redis_state.testing import eventually, leaked_keys
-from redis_state.transport.sending.calls import CallSender
-from redis_state.transport.wire.resp import PackedCommand, PreparedScript
 from redis_state.worker import TaskClient, TaskContext
 from redis_state.worker.pool import worker as runner
 from tests.chaos.support.crew import ends, recorded, taken_twice, trails, wrong_move
 from tests.chaos.support.notes import note
+from tests.processes.deaths.dying import COUNTED, Death, fork, join
 from tests.support.processes.pools import SESSION, agent, client_of, serving
 
 TASK = "task"
 PHASES = ("submit", "begin", "resolve", "end", "retry")
 LEASE_S = 0.5
 _AT_ONCE = 6
-COUNTED: ContextVar[bool] = ContextVar("counted", default=False)
-
-
-@dataclass
-class Death:
-    """Kill this process at its n-th round trip: before it is sent, or when its reply is in."""
-
-    at: int
-    edge: str
-    stated: int
-    seen: int = 0
-
-    def plant(self) -> None:
-        """Count what the sender and the queue's client send for what is counted."""
-        send, run, ask, execute = CallSender.send, CallSender.run, CallSender.ask, Pipeline.execute
-
-        def watched(call: Callable[..., asyncio.Future[Any]]) -> Any:
-            def watching(
-                sender: CallSender, what: Any, *more: Any, **options: Any
-            ) -> asyncio.Future[Any]:
-                if not self._reached(_name_of(what)):
-                    return call(sender, what, *more, **options)
-                self._die_if("before")
-                future = call(sender, what, *more, **options)
-                future.add_done_callback(lambda _: self._die_if("after"))
-                return future
-
-            return watching
-
-        async def watched_execute(pipe: Any, *arguments: Any, **options: Any) -> Any:
-            if not self._reached("the queue"):
-                return await execute(pipe, *arguments, **options)
-            self._die_if("before")
-            found = await execute(pipe, *arguments, **options)
-            self._die_if("after")
-            return found
-
-        CallSender.send = watched(send)  # type: ignore[method-assign]
-        CallSender.run = watched(run)  # type: ignore[method-assign]
-        CallSender.ask = watched(ask)  # type: ignore[method-assign]
-        Pipeline.execute = watched_execute  # type: ignore[method-assign, assignment]
-
-    def _reached(self, name: str) -> bool:
-        self.seen += COUNTED.get()
-        here = COUNTED.get() and self.seen == self.at
-        if here:
-            os.write(self.stated, json.dumps(name).encode())
-        return here
-
-    def _die_if(self, edge: str) -> None:
-        if edge == self.edge:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-
-def _name_of(what: str | PreparedScript | PackedCommand) -> str:
-    match what:
-        case PreparedScript():
-            return what.script.name
-        case PackedCommand():
-            return str(what.command[0])
-        case _:
-            return what
 
 
 @dataclass
@@ -277,33 +212,6 @@ async def ship(folder: Path, ctx: TaskContext) -> list[Any]:
     charged = await step(0)
     decision = await ctx.approval("Ship it?")
     return [charged, decision.approved, await step(1)]
-
-
-def fork(work: Callable[[int], Coroutine[Any, Any, Any]]) -> tuple[int, int]:
-    """Run a coroutine in a child; return its id, and where it says what it has to say."""
-    heard, stated = os.pipe()
-    pid = os.fork()
-    if pid:
-        os.close(stated)
-        return pid, heard
-    try:
-        found = asyncio.run(work(stated))
-        if found is not None:
-            os.write(stated, json.dumps(found).encode())
-        os._exit(0)
-    except BaseException as error:  # noqa: BLE001 - nothing may return from a child
-        os.write(stated, json.dumps([f"{type(error).__name__}: {error}"]).encode())
-        os._exit(1)
-
-
-def join(pid: int, heard: int) -> tuple[int, Any]:
-    """Wait for a child; return its status, negative for a signal, and what it said."""
-    stated = b""
-    while data := os.read(heard, 1 << 16):
-        stated += data
-    os.close(heard)
-    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    return status, json.loads(stated) if stated else None
 
 
 class Undertaker:

@@ -27,7 +27,8 @@ from redis_state.worker import Escalate, TaskClient, TaskContext
 from redis_state.worker.pool import worker as runner
 from redis_state.worker.queue.queue import Queue
 from redis_state.worker.recovery.sweeper import Sweeper
-from tests.processes.deaths.die_at_round_trip import COUNTED, LEASE_S, Death, fork, join
+from tests.processes.deaths.die_at_round_trip import LEASE_S
+from tests.processes.deaths.dying import COUNTED, Death, fork, join
 from tests.support.processes.pools import SESSION, agent, client_of, queue_of, serving
 
 TASK = "task"

@@ -1,24 +1,20 @@
 """Processes that kill themselves at each round trip of a call that gathers an item.
 
-This one never runs an event loop. It forks for each part, see `die_at_round_trip`.
+This one never runs an event loop. It forks for each part, see `dying`.
 """
 
 from __future__ import annotations
 
 import json
-import signal
 import sys
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from pydantic import SecretStr
-
-from redis_state import RedisStateStore, Settings
+from redis_state import RedisStateStore
 from redis_state.models import TaskStatus
 from redis_state.testing import eventually, leaked_keys
 from redis_state.worker import TaskClient, TaskContext
-from tests.processes.deaths.die_at_round_trip import COUNTED, Death, fork, join
+from tests.processes.deaths.dying import COUNTED, Death, Dying, die_at_each
 from tests.support.processes.pools import SESSION, agent, client_of, serving, statuses
 
 # How many items are there before, of a batch of three or of a burst.
@@ -27,14 +23,8 @@ _BURSTS = ("first", "later")
 _AFTER = timedelta(milliseconds=500)
 
 
-@dataclass
-class Case:
+class Case(Dying):
     """One death, in a namespace of its own."""
-
-    settings: Settings
-    phase: str
-    edge: str
-    at: int
 
     async def prepare(self, _: int) -> None:
         """Add what is there before."""
@@ -93,21 +83,7 @@ class Case:
 
 def main(argument: dict[str, Any]) -> list[dict[str, Any]]:
     """Die at each round trip of each phase."""
-    results: list[dict[str, Any]] = []
-    for phase in _PHASES:
-        for at in range(1, 1_000):
-            name = f"{argument['namespace']}-{phase}-{argument['edge']}-{at}"
-            settings = Settings(url=SecretStr(argument["url"]), namespace=name)
-            case = Case(settings, phase, argument["edge"], at)
-            status, stated = join(*fork(case.prepare))
-            assert status == 0, (name, stated)
-            status, trip = join(*fork(case.die))
-            if status == 0:
-                break
-            assert status == -signal.SIGKILL, trip
-            status, problems = join(*fork(case.recover))
-            results.append({"phase": phase, "at": at, "trip": trip, "problems": problems})
-    return results
+    return die_at_each(argument, _PHASES, Case)
 
 
 if __name__ == "__main__":

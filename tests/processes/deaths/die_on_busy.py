@@ -1,39 +1,29 @@
 """Processes that kill themselves at each round trip of a submit to a busy session.
 
-This one never runs an event loop. It forks for each part, see `die_at_round_trip`. In each case a
+This one never runs an event loop. It forks for each part, see `dying`. In each case a
 task of the session is paused and has something to undo, and another one waits.
 """
 
 from __future__ import annotations
 
 import json
-import signal
 import sys
-from dataclasses import dataclass
 from typing import Any
 
-from pydantic import SecretStr
-
-from redis_state import RedisStateStore, Settings
+from redis_state import RedisStateStore
 from redis_state.errors import TaskInProgress
 from redis_state.models import TaskStatus
 from redis_state.testing import eventually, leaked_keys
 from redis_state.worker import TaskClient, TaskContext
-from tests.processes.deaths.die_at_round_trip import COUNTED, Death, fork, join
+from tests.processes.deaths.dying import COUNTED, Death, Dying, die_at_each
 from tests.support.processes.pools import SESSION, agent, becomes, client_of, serving, statuses
 
 _POLICIES = ("enqueue", "reject", "interrupt", "replace")
 _LEASE_S = 0.4
 
 
-@dataclass
-class Case:
+class Case(Dying):
     """One death, in a namespace of its own."""
-
-    settings: Settings
-    policy: str
-    edge: str
-    at: int
 
     async def prepare(self, _: int) -> None:
         """Have one task paused, and one waiting."""
@@ -51,7 +41,7 @@ class Case:
             try:
                 await self._submit(client)
             except TaskInProgress:
-                if self.policy != "reject":
+                if self.phase != "reject":
                     raise
             COUNTED.set(False)
 
@@ -62,14 +52,14 @@ class Case:
             "reject": ("PAUSED", "COMPLETE", None),
             "interrupt": ("CANCELLED", "COMPLETE", "COMPLETE"),
             "replace": ("PAUSED", "CANCELLED", "COMPLETE"),
-        }[self.policy]
+        }[self.phase]
         async with RedisStateStore(self.settings) as store, client_of(store) as client:
             problems: list[str] = []
             if await client.get(SESSION, "new") is None:
                 try:
                     await self._submit(client)
                 except TaskInProgress as busy:
-                    problems += [] if self.policy == "reject" else [f"{busy}"]
+                    problems += [] if self.phase == "reject" else [f"{busy}"]
 
             async def found() -> tuple[str | None, ...]:
                 states = [await client.get(SESSION, name) for name in ("paused", "waiting", "new")]
@@ -102,7 +92,7 @@ class Case:
             "work",
             session_id=SESSION,
             task_id="new",
-            on_busy=self.policy,  # type: ignore[arg-type]
+            on_busy=self.phase,  # type: ignore[arg-type]
         )
 
     def _serving(self) -> Any:
@@ -127,21 +117,7 @@ async def work(_: TaskContext) -> str:
 
 def main(argument: dict[str, Any]) -> list[dict[str, Any]]:
     """Die at each round trip with each policy."""
-    results: list[dict[str, Any]] = []
-    for policy in _POLICIES:
-        for at in range(1, 1_000):
-            name = f"{argument['namespace']}-{policy}-{argument['edge']}-{at}"
-            settings = Settings(url=SecretStr(argument["url"]), namespace=name)
-            case = Case(settings, policy, argument["edge"], at)
-            status, stated = join(*fork(case.prepare))
-            assert status == 0, (name, stated)
-            status, trip = join(*fork(case.die))
-            if status == 0:
-                break
-            assert status == -signal.SIGKILL, trip
-            status, problems = join(*fork(case.recover))
-            results.append({"policy": policy, "at": at, "trip": trip, "problems": problems})
-    return results
+    return die_at_each(argument, _POLICIES, Case)
 
 
 if __name__ == "__main__":

@@ -1,39 +1,29 @@
 """Processes that kill themselves at each round trip of a look at a schedule, and what others find.
 
-This one never runs an event loop. It forks for each part, see `die_at_round_trip`.
+This one never runs an event loop. It forks for each part, see `dying`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import signal
 import sys
-from dataclasses import dataclass
 from typing import Any
 
-from pydantic import SecretStr
-
-from redis_state import RedisStateStore, Settings
+from redis_state import RedisStateStore
 from redis_state.models import UpdateType
 from redis_state.stores.schedules import ScheduleStore
 from redis_state.testing import leaked_keys
 from redis_state.worker.schedules.client import Schedules
-from tests.processes.deaths.die_at_round_trip import COUNTED, Death, fork, join
+from tests.processes.deaths.dying import COUNTED, Death, Dying, die_at_each
 from tests.support.processes.pools import SESSION, client_of
 from tests.support.schedules import hourly, look_now, running, settled_before
 
 _DUE = 3
 
 
-@dataclass
-class Case:
+class Case(Dying):
     """One death, in a namespace of its own: in a worker's look, or in a client's trigger."""
-
-    settings: Settings
-    phase: str
-    edge: str
-    at: int
 
     async def prepare(self, _: int) -> None:
         """Have some occurrences due."""
@@ -97,21 +87,7 @@ class Case:
 
 def main(argument: dict[str, Any]) -> list[dict[str, Any]]:
     """Die at each round trip of each phase."""
-    results: list[dict[str, Any]] = []
-    for phase in ("look", "trigger"):
-        for at in range(1, 1_000):
-            name = f"{argument['namespace']}-{phase}-{argument['edge']}-{at}"
-            settings = Settings(url=SecretStr(argument["url"]), namespace=name)
-            case = Case(settings, phase, argument["edge"], at)
-            status, _ = join(*fork(case.prepare))
-            assert status == 0, name
-            status, trip = join(*fork(case.die))
-            if status == 0:
-                break
-            assert status == -signal.SIGKILL, trip
-            status, problems = join(*fork(case.recover))
-            results.append({"phase": phase, "at": at, "trip": trip, "problems": problems})
-    return results
+    return die_at_each(argument, ("look", "trigger"), Case)
 
 
 if __name__ == "__main__":
