@@ -33,7 +33,7 @@ from redis_state.agents import (
 )
 from redis_state.agents.state.wire.wire import now
 from redis_state.models import SteeringEvent
-from tests.support.agents import EXECUTION, fresh
+from tests.support.agents.sessions import EXECUTION, fresh
 
 
 class Crash(BaseException):

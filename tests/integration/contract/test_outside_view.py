@@ -33,7 +33,7 @@ from tests.support.processes.pools import (
     queue_of,
     updates_of,
 )
-from tests.support.runs import TASK, make, take
+from tests.support.tasks.runs import TASK, make, take
 from tests.support.timing import LONG_S
 
 

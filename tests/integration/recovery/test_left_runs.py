@@ -22,7 +22,7 @@ from redis_state.worker.runs.run_task import run_task
 from redis_state.worker.tasks.children import ChildTasks
 from redis_state.worker.tasks.waitpoints.pauses import TaskPauses
 from tests.support.processes.pools import SESSION, client_of
-from tests.support.runs import TASK, make, run_once
+from tests.support.tasks.runs import TASK, make, run_once
 
 LEASE_S = 0.3
 

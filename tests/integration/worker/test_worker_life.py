@@ -23,8 +23,8 @@ from redis_state.worker.tasks.waitpoints.pause_model import (
 )
 from redis_state.worker.tasks.waitpoints.pauses import Decided, TaskPauses
 from tests.support.processes.pools import SESSION, statuses, updates_of
-from tests.support.runs import note_step
 from tests.support.servers.faults import run_processes
+from tests.support.tasks.runs import note_step
 
 ENDS = (TaskStatus.COMPLETE, TaskStatus.FAILED, TaskStatus.CANCELLED)
 

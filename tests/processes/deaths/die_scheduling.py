@@ -17,7 +17,7 @@ from redis_state.testing import leaked_keys
 from redis_state.worker.schedules.client import Schedules
 from tests.processes.deaths.dying import COUNTED, Death, Dying, die_at_each
 from tests.support.processes.pools import SESSION, client_of
-from tests.support.schedules import hourly, look_now, running, settled_before
+from tests.support.tasks.schedules import hourly, look_now, running, settled_before
 
 _DUE = 3
 

@@ -22,7 +22,7 @@ from redis_state.worker.tasks.transitions import TaskTransitions
 from redis_state.worker.tasks.waitpoints.pause_model import PauseOptions, PauseRequest
 from redis_state.worker.tasks.waitpoints.pauses import TaskPauses
 from tests.chaos.support.notes import note
-from tests.support.runs import note_step
+from tests.support.tasks.runs import note_step
 
 STEPS = 3
 

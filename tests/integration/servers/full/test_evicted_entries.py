@@ -16,7 +16,9 @@ from redis_state.worker.client import client as client_module
 from redis_state.worker.tasks.moves import watch_entry
 from redis_state.worker.tasks.transitions import TaskTransitions
 from redis_state.worker.tasks.views import stream as watching
-from tests.support.crash_states import (
+from tests.support.processes.pools import SESSION, client_of
+from tests.support.samples import task as sample_task
+from tests.support.tasks.crash_states import (
     close_queues,
     entry_in_ms,
     make_due,
@@ -26,8 +28,6 @@ from tests.support.crash_states import (
     submitted,
     sweeper_of,
 )
-from tests.support.processes.pools import SESSION, client_of
-from tests.support.samples import task as sample_task
 
 
 async def _evict_entries(store: RedisStateStore) -> None:

@@ -30,7 +30,7 @@ from redis_state.errors import ConfigError
 from tests.support.processes import children, forkserver
 from tests.support.servers.faults import own_binary
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 DEADLINE_S = 60.0
 KINDS = ("redis-server", "valkey-server")
 

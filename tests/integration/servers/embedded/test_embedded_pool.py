@@ -35,7 +35,7 @@ from tests.support.processes.pools import SESSION, becomes, client_of, open_toke
 from tests.support.processes.worker_processes import stop, worker_process
 from tests.support.servers.faults import importing, own_binary, short_directory, start_process
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 
 
 @pytest.fixture(autouse=True)

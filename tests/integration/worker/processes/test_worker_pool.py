@@ -35,7 +35,7 @@ from tests.support.processes.pools import (
 from tests.support.servers.faults import importing, needs_arqs_runner, start_process
 
 pytestmark = pytest.mark.slow
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 
 
 @asynccontextmanager
