@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from benchmarks.measure import Measured
 from benchmarks.peers.ours import update
-from benchmarks.prepared import Captured, capture, pump
 from benchmarks.samples import update_name
 from benchmarks.server import BenchServer
+from benchmarks.store.prepared import Captured, capture, pump
 from redis_state import RedisStateStore
 from redis_state.scripts import SCRIPTS
 

@@ -9,12 +9,12 @@ from itertools import count
 
 from benchmarks.measure import measure
 from benchmarks.peers.ours import task, update
-from benchmarks.prepared import capture, pump
-from benchmarks.reading import fill
 from benchmarks.report import Row, row
 from benchmarks.runner import Run
 from benchmarks.samples import TASKS, task_name
 from benchmarks.server import BenchServer
+from benchmarks.store.prepared import capture, pump
+from benchmarks.store.reading import fill
 from redis_state import RedisStateStore
 
 _CALLERS = 64

@@ -1,6 +1,6 @@
 """What 1,000 tokens of a model cost: an update for each, and joined by ``ctx.text``.
 
-    python -m benchmarks.texts
+    python -m benchmarks.store.texts
 
 One worker process, one server, the ways in turn, five times. CPU is that of the worker's process
 and of the server, without that of the producer of the tokens. Ratios are within a round.

@@ -9,11 +9,11 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 
 from benchmarks.driver import Contender, NotMeasured
-from benchmarks.listeners import NAMESPACE
 from benchmarks.peers.ours import update
 from benchmarks.report import Row, missing, row
 from benchmarks.runner import Run
 from benchmarks.samples import CONTENT, session_name
+from benchmarks.store.listeners import NAMESPACE
 from redis_state import RedisStateStore
 
 _RATE = 400.0
@@ -53,7 +53,9 @@ async def _measure(run: Run, number: int) -> list[Row]:
         for repeat in range(run.repeats * 2 - 1 if number == 1000 else run.repeats):
             # One after the other: what one of them hears late must not be the other's doing.
             for kind in sorted(found, reverse=repeat % 2 == 0):
-                with Contender(kind, url, str(number), module="benchmarks.listeners") as listeners:
+                with Contender(
+                    kind, url, str(number), module="benchmarks.store.listeners"
+                ) as listeners:
                     seconds = 0.5 if run.quick else 2.0
                     told = await _listen(store, listeners, sessions, seconds, repeat)
                     found[kind].append(told)

@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from benchmarks.peers.ours import stored_event, task, update
-from benchmarks.prepared import capture, pump
 from benchmarks.report import Row, row
 from benchmarks.runner import Run
 from benchmarks.samples import session_name, task_name, update_name
 from benchmarks.server import BenchServer
+from benchmarks.store.prepared import capture, pump
 from redis_state import RedisStateStore
 
 _AT_A_TIME = 5000

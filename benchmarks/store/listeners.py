@@ -1,6 +1,6 @@
 """A process that listens to many sessions: the store's way, or one connection each.
 
-``python -m benchmarks.listeners <ours|connections> <url> <sessions>``. It prints that it is ready,
+``python -m benchmarks.store.listeners <ours|connections> <url> <sessions>``. It prints that it is ready,
 and after a line of input what it heard meanwhile.
 """
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.driver import PEERS_HOME, Contender, NotMeasured
-from benchmarks.limit import find_tool, measure_limit
 from benchmarks.measure import Measured
 from benchmarks.report import Row, missing, row
 from benchmarks.runner import Run
 from benchmarks.server import BenchServer, stack_server
+from benchmarks.store.limit import find_tool, measure_limit
 
 MANY = 64
 _BUSY = "ours, busy_poll_us=100"
