@@ -1,7 +1,7 @@
 """A process that listens to many sessions: the store's way, or one connection each.
 
-``python -m benchmarks.store.listeners <ours|connections> <url> <sessions>``. It prints that it is ready,
-and after a line of input what it heard meanwhile.
+``python -m benchmarks.store.listeners <ours|connections> <url> <sessions>``. It prints that it is
+ready, and after a line of input what it heard meanwhile.
 """
 
 from __future__ import annotations
