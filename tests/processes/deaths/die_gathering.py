@@ -26,13 +26,13 @@ _AFTER = timedelta(milliseconds=500)
 class Case(Dying):
     """One death, in a namespace of its own."""
 
-    async def prepare(self, _: int) -> None:
+    async def prepare(self, _: int, /) -> None:
         """Add what is there before."""
         async with RedisStateStore(self.settings) as store, client_of(store) as client:
             for number in range(_PHASES[self.phase]):
                 await self._add(client, number)
 
-    async def die(self, stated: int) -> None:
+    async def die(self, stated: int, /) -> None:
         """Add an item, and die on the way. To return is to survive."""
         Death(self.at, self.edge, stated).plant()
         async with RedisStateStore(self.settings) as store, client_of(store) as client:
@@ -40,7 +40,7 @@ class Case(Dying):
             await self._add(client, _PHASES[self.phase])
             COUNTED.set(False)
 
-    async def recover(self, _: int) -> list[str]:
+    async def recover(self, _: int, /) -> list[str]:
         """Repeat the call, have a worker do the rest, and tell what is wrong."""
         given: list[Any] = []
 

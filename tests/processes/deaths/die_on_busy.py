@@ -25,7 +25,7 @@ _LEASE_S = 0.4
 class Case(Dying):
     """One death, in a namespace of its own."""
 
-    async def prepare(self, _: int) -> None:
+    async def prepare(self, _: int, /) -> None:
         """Have one task paused, and one waiting."""
         async with RedisStateStore(self.settings) as store, client_of(store) as client:
             await client.submit("ask", session_id=SESSION, task_id="paused", in_turn=True)
@@ -33,7 +33,7 @@ class Case(Dying):
                 await becomes(client, "paused", TaskStatus.PAUSED)
             await client.submit("work", session_id=SESSION, task_id="waiting", in_turn=True)
 
-    async def die(self, stated: int) -> None:
+    async def die(self, stated: int, /) -> None:
         """Submit, and die on the way. To return is to survive."""
         Death(self.at, self.edge, stated).plant()
         async with RedisStateStore(self.settings) as store, client_of(store) as client:
@@ -45,7 +45,7 @@ class Case(Dying):
                     raise
             COUNTED.set(False)
 
-    async def recover(self, _: int) -> list[str]:
+    async def recover(self, _: int, /) -> list[str]:
         """Repeat the call if it wrote nothing; have a worker do the rest."""
         wanted = {
             "enqueue": ("PAUSED", "COMPLETE", "COMPLETE"),

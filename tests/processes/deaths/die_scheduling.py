@@ -25,14 +25,14 @@ _DUE = 3
 class Case(Dying):
     """One death, in a namespace of its own: in a worker's look, or in a client's trigger."""
 
-    async def prepare(self, _: int) -> None:
+    async def prepare(self, _: int, /) -> None:
         """Have some occurrences due."""
         async with RedisStateStore(self.settings) as store, client_of(store) as client:
             await client.schedules.save(hourly(missed="all"))
             if self.phase == "look":
                 await settled_before(store, hours=_DUE)
 
-    async def die(self, stated: int) -> None:
+    async def die(self, stated: int, /) -> None:
         """Look, or trigger, and die on the way. To return is to survive."""
         Death(self.at, self.edge, stated).plant()
         async with (
@@ -47,7 +47,7 @@ class Case(Dying):
                 await client.schedules.trigger("s", idempotency_key="k")
             COUNTED.set(False)
 
-    async def recover(self, _: int) -> list[str]:
+    async def recover(self, _: int, /) -> list[str]:
         """Have two workers look, and the caller repeat its trigger; tell what is wrong then."""
         async with RedisStateStore(self.settings) as store, client_of(store) as client:
             async with running(store) as one, running(store) as another:

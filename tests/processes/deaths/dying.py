@@ -120,15 +120,15 @@ class Dying(ABC):
     at: int
 
     @abstractmethod
-    async def prepare(self, stated: int) -> None:
+    async def prepare(self, _: int, /) -> None:
         """Have what is there before."""
 
     @abstractmethod
-    async def die(self, stated: int) -> None:
+    async def die(self, stated: int, /) -> None:
         """Die on the way. To return is to survive."""
 
     @abstractmethod
-    async def recover(self, stated: int) -> list[str]:
+    async def recover(self, _: int, /) -> list[str]:
         """Have the rest done, and tell what is wrong then."""
 
 
