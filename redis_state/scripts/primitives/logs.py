@@ -10,7 +10,7 @@ from typing import Annotated, Any, NamedTuple
 from redis_state.scripts.binding import remembering, script
 from redis_state.scripts.runner import PendingReply, ScriptRunner
 from redis_state.scripts.values import Fence, LogLimits, Topic, topic_bytes
-from redis_state.transport.keys import LogKeys
+from redis_state.transport.key_groups import LogKeys
 
 
 class TraceKeys(NamedTuple):

@@ -4,7 +4,8 @@ import asyncio
 from typing import Any
 
 from redis_state.scripts import Scripts
-from redis_state.transport.keys import Keys, LogKeys
+from redis_state.transport.key_groups import LogKeys
+from redis_state.transport.keys import Keys
 from tests.support.scripts import append, rows_of
 
 
