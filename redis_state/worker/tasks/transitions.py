@@ -112,7 +112,7 @@ class TaskTransitions:
             self.pack_updates(state.session_id)
 
     def pack_updates(self, session_id: str) -> None:
-        """Let the updates of a session whose task waits take no more than they need.
+        """Shrink the updates of a session whose task waits to what their rows take.
 
         Without waiting for it: what fails costs memory.
         """
