@@ -12,12 +12,12 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from pydantic import SecretStr
 from redis.asyncio.client import Pipeline
@@ -304,6 +304,50 @@ def join(pid: int, heard: int) -> tuple[int, Any]:
     os.close(heard)
     status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     return status, json.loads(stated) if stated else None
+
+
+class Mortal(Protocol):
+    """A case in a namespace of its own, of which each part runs in a process of its own."""
+
+    async def prepare(self, stated: int, /) -> Any:
+        """Bring about what is there before."""
+
+    async def die(self, stated: int, /) -> None:
+        """Do it, and die on the way. To return is to survive."""
+
+    async def recover(self, stated: int, /) -> list[str]:
+        """Have others do the rest; list what is wrong."""
+        ...
+
+
+def die_everywhere(
+    phases: Iterable[str], case_of: Callable[[str, int], Mortal]
+) -> list[dict[str, Any]]:
+    """Die at each round trip of each phase, and have what is left recovered, some at once."""
+    results: list[dict[str, Any]] = []
+    recovering: list[tuple[dict[str, Any], int, int]] = []
+
+    def recovered() -> None:
+        death, pid, heard = recovering.pop(0)
+        _, problems = join(pid, heard)
+        results.append(death | {"problems": problems})
+
+    for phase in phases:
+        for at in range(1, 1_000):
+            case = case_of(phase, at)
+            status, stated = join(*fork(case.prepare))
+            assert status == 0, (phase, at, stated)
+            status, trip = join(*fork(case.die))
+            if status == 0:
+                break
+            assert status == -signal.SIGKILL, trip
+            if len(recovering) == _AT_ONCE:
+                recovered()
+            death = {"phase": phase, "at": at, "trip": trip}
+            recovering.append((death, *fork(case.recover)))
+    while recovering:
+        recovered()
+    return results
 
 
 class Undertaker:

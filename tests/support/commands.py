@@ -23,7 +23,6 @@ from tests.support.processes import children, forkserver
 from tests.support.processes.forkserver import ForkedProcess
 from tests.support.servers.faults import PROCESSES, importing
 
-
 # The parsers of all commands take longer to make than most commands to run.
 _parser = cache(get_command)
 

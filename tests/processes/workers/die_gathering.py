@@ -6,7 +6,6 @@ This one never runs an event loop. It forks for each part, see `die_at_round_tri
 from __future__ import annotations
 
 import json
-import signal
 import sys
 from dataclasses import dataclass
 from datetime import timedelta
@@ -18,7 +17,7 @@ from redis_state import RedisStateStore, Settings
 from redis_state.models import TaskStatus
 from redis_state.testing import eventually, leaked_keys
 from redis_state.worker import TaskClient, TaskContext
-from tests.processes.die_at_round_trip import COUNTED, Death, fork, join
+from tests.processes.die_at_round_trip import COUNTED, Death, die_everywhere
 from tests.support.processes.pools import SESSION, agent, client_of, serving, statuses
 
 # How many items are there before, of a batch of three or of a burst.
@@ -93,21 +92,13 @@ class Case:
 
 def main(argument: dict[str, Any]) -> list[dict[str, Any]]:
     """Die at each round trip of each phase."""
-    results: list[dict[str, Any]] = []
-    for phase in _PHASES:
-        for at in range(1, 1_000):
-            name = f"{argument['namespace']}-{phase}-{argument['edge']}-{at}"
-            settings = Settings(url=SecretStr(argument["url"]), namespace=name)
-            case = Case(settings, phase, argument["edge"], at)
-            status, stated = join(*fork(case.prepare))
-            assert status == 0, (name, stated)
-            status, trip = join(*fork(case.die))
-            if status == 0:
-                break
-            assert status == -signal.SIGKILL, trip
-            status, problems = join(*fork(case.recover))
-            results.append({"phase": phase, "at": at, "trip": trip, "problems": problems})
-    return results
+
+    def case_of(phase: str, at: int) -> Case:
+        name = f"{argument['namespace']}-{phase}-{argument['edge']}-{at}"
+        settings = Settings(url=SecretStr(argument["url"]), namespace=name)
+        return Case(settings, phase, argument["edge"], at)
+
+    return die_everywhere(_PHASES, case_of)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ task of the session is paused and has something to undo, and another one waits.
 from __future__ import annotations
 
 import json
-import signal
 import sys
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +18,7 @@ from redis_state.errors import TaskInProgress
 from redis_state.models import TaskStatus
 from redis_state.testing import eventually, leaked_keys
 from redis_state.worker import TaskClient, TaskContext
-from tests.processes.die_at_round_trip import COUNTED, Death, fork, join
+from tests.processes.die_at_round_trip import COUNTED, Death, die_everywhere
 from tests.support.processes.pools import SESSION, agent, becomes, client_of, serving, statuses
 
 _POLICIES = ("enqueue", "reject", "interrupt", "replace")
@@ -127,21 +126,13 @@ async def work(_: TaskContext) -> str:
 
 def main(argument: dict[str, Any]) -> list[dict[str, Any]]:
     """Die at each round trip with each policy."""
-    results: list[dict[str, Any]] = []
-    for policy in _POLICIES:
-        for at in range(1, 1_000):
-            name = f"{argument['namespace']}-{policy}-{argument['edge']}-{at}"
-            settings = Settings(url=SecretStr(argument["url"]), namespace=name)
-            case = Case(settings, policy, argument["edge"], at)
-            status, stated = join(*fork(case.prepare))
-            assert status == 0, (name, stated)
-            status, trip = join(*fork(case.die))
-            if status == 0:
-                break
-            assert status == -signal.SIGKILL, trip
-            status, problems = join(*fork(case.recover))
-            results.append({"policy": policy, "at": at, "trip": trip, "problems": problems})
-    return results
+
+    def case_of(phase: str, at: int) -> Case:
+        name = f"{argument['namespace']}-{phase}-{argument['edge']}-{at}"
+        settings = Settings(url=SecretStr(argument["url"]), namespace=name)
+        return Case(settings, phase, argument["edge"], at)
+
+    return die_everywhere(_POLICIES, case_of)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import signal
 import sys
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +18,7 @@ from redis_state.models import UpdateType
 from redis_state.stores.schedules import ScheduleStore
 from redis_state.testing import leaked_keys
 from redis_state.worker.schedules.client import Schedules
-from tests.processes.die_at_round_trip import COUNTED, Death, fork, join
+from tests.processes.die_at_round_trip import COUNTED, Death, die_everywhere
 from tests.support.processes.pools import SESSION, client_of
 from tests.support.schedules import hourly, look_now, running, settled_before
 
@@ -97,21 +96,13 @@ class Case:
 
 def main(argument: dict[str, Any]) -> list[dict[str, Any]]:
     """Die at each round trip of each phase."""
-    results: list[dict[str, Any]] = []
-    for phase in ("look", "trigger"):
-        for at in range(1, 1_000):
-            name = f"{argument['namespace']}-{phase}-{argument['edge']}-{at}"
-            settings = Settings(url=SecretStr(argument["url"]), namespace=name)
-            case = Case(settings, phase, argument["edge"], at)
-            status, _ = join(*fork(case.prepare))
-            assert status == 0, name
-            status, trip = join(*fork(case.die))
-            if status == 0:
-                break
-            assert status == -signal.SIGKILL, trip
-            status, problems = join(*fork(case.recover))
-            results.append({"phase": phase, "at": at, "trip": trip, "problems": problems})
-    return results
+
+    def case_of(phase: str, at: int) -> Case:
+        name = f"{argument['namespace']}-{phase}-{argument['edge']}-{at}"
+        settings = Settings(url=SecretStr(argument["url"]), namespace=name)
+        return Case(settings, phase, argument["edge"], at)
+
+    return die_everywhere(("look", "trigger"), case_of)
 
 
 if __name__ == "__main__":
