@@ -18,6 +18,7 @@ from datetime import timedelta
 from enum import StrEnum
 
 from redis_state.errors import CommandRefused, ConfigError
+from redis_state.primitives.record import new_write_id
 from redis_state.scripts import EndedJob, EndedJobs, QueuedJob, Scripts
 from redis_state.settings import Settings
 from redis_state.store import RedisStateStore
@@ -63,6 +64,15 @@ class ClaimedJob:
     task: JobPayload | None
     is_limited: bool = False
     place: bytes = b"0"
+
+
+@dataclass(frozen=True, slots=True)
+class OldClaim:
+    """A claim that its worker has had time to begin: which task's, and when it was made."""
+
+    queue: str
+    task: tuple[str, str]
+    claimed_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,15 +166,38 @@ class Queue:
         return Backlog(waiting, claimed, int(oldest_ms) / 1000)
 
     async def drop_claims(
-        self, queue: str | None, tasks: Sequence[tuple[str, str]], *, before_ms: int
+        self,
+        queue: str | None,
+        tasks: Sequence[tuple[tuple[str, str], int | None]],
+        *,
+        before_ms: int,
     ) -> None:
-        """End what is left of the claims of tasks that had ended at that time."""
-        names = [Job(*task, 0, 0).claim_under(self._keys.jobs_tag) for task in tasks]
+        """End what is left of the claims of tasks that had ended at that time, or waited for more.
+
+        With each task comes the version that its record had then, None for one that is gone: what
+        was parked before that goes too.
+        """
+        tag = self._keys.jobs_tag
+        names = [(Job(*task, 0, 0).claim_under(tag), version) for task, version in tasks]
         await self._scripts.drop_claims(self.keys(queue), before_ms=before_ms, tasks=names)
 
     async def clear(self) -> None:
-        """Forget everything queued. The tasks stay as they are. Errors: BackendUnavailable."""
-        await self._scripts.clear_queue(self.keys())
+        """Forget everything queued. The tasks stay as they are: a sweeper queues what waits again.
+
+        Errors: BackendUnavailable.
+        """
+        await self._scripts.clear_queue(self.keys(), history=self._keys.queue_history())
+
+    async def history(self, *, picking: bool = False) -> tuple[str, bool]:
+        """Return what distinguishes the history of the queues from one that was lost, "" if their
+        server does not say; and whether arq's own runner picked jobs within a day.
+
+        ``picking`` if it does now. Errors: BackendUnavailable.
+        """
+        reply = await self._scripts.know_history(
+            self._keys.queue_history(), id=new_write_id(), picking=picking
+        )
+        return reply.text(0), reply.facts[1] == 1
 
     async def claim(self, queue: str, *, limit: int) -> list[ClaimedJob]:
         """Claim the first jobs that are due, at most so many. Errors: BackendUnavailable.
@@ -235,8 +268,8 @@ class Queue:
 
     async def old_claims(
         self, queue: str, *, after: int, patience_ms: int, limit: int = 256
-    ) -> tuple[int, list[tuple[str, str]]]:
-        """List the tasks whose jobs were claimed longer than ``patience_ms`` ago, the oldest first.
+    ) -> tuple[int, list[OldClaim]]:
+        """List the claims that are older than ``patience_ms``, the oldest first.
 
         Return also the time up to which they are listed, for ``after`` of the next call. A server
         whose clock was set back begins again. Errors: BackendUnavailable.
@@ -247,11 +280,12 @@ class Queue:
         now, *listed = reply.facts
         if not listed:
             return min(after, int(now)), []
-        named: list[tuple[str, str]] = []
-        for claim in listed[::2]:
+        named: list[OldClaim] = []
+        for claim, claimed in zip(listed[::2], listed[1::2], strict=True):
             # One whose id is hashed is found by the watch list, later.
             with suppress(ValueError):
-                named += filter(None, [names_of(claim.decode())])
+                task = names_of(claim.decode())
+                named += [] if task is None else [OldClaim(queue, task, int(claimed))]
         return int(listed[-1]), named
 
     async def payload(self, job: ClaimedJob) -> JobPayload | None:
