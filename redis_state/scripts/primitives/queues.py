@@ -146,8 +146,8 @@ class QueueScripts(ScriptRunner):
         """OK moved."""
 
     @script
-    def look_queue(self, keys: QueueKeys) -> PendingReply:
-        """OK waiting later claimed oldest_ms settings."""
+    def look_queue(self, keys: QueueKeys, *, most: int) -> PendingReply:
+        """OK now waiting later claimed settings, and the first jobs with their places."""
 
     @script
     def drop_claims(

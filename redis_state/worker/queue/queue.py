@@ -38,6 +38,8 @@ _SENIORITY_MS = 60_000
 _HIGHEST_PRIORITY = 100_000
 # A claim is remembered for so long; no run of a task is longer.
 _CLAIM_LIFE_MS = timedelta(days=7) // timedelta(milliseconds=1)
+# Among so many of the first jobs the one that is due for longest is looked for.
+_OLDEST_OF = 32
 # The mark of a job whose place is older than its wait.
 _OLDER = b".5"
 
@@ -77,11 +79,16 @@ class OldClaim:
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """How many jobs wait in a queue, how many workers have claimed, how long the first is due."""
+    """How many jobs are due in a queue, are put off, are claimed; its limits as they are kept.
+
+    ``oldest_s`` is for how long the oldest of the first 32 without a key has been due.
+    """
 
     waiting: int
+    later: int
     claimed: int
     oldest_s: float
+    settings: list[bytes]
 
 
 class Queue:
@@ -94,6 +101,7 @@ class Queue:
     def __init__(self, store: RedisStateStore, *, name: str | None = None) -> None:
         check_shared(store.settings)
         self.name: str = DEFAULT_QUEUE if name is None else name
+        self._store = store
         self._life_ms = ms(store.settings.active_task_ttl)
         elsewhere = queue_server(store.settings)
         self._own = None if elsewhere is None else Transport(elsewhere)
@@ -158,12 +166,29 @@ class Queue:
         await self._scripts.defer_job(self.keys(job.queue), id=name, at_ms=at_ms, sooner=sooner)
 
     async def backlog(self, queue: str | None = None) -> Backlog:
-        """Return what waits and what is claimed. A priority counts as having waited longer.
+        """Return what waits, what is claimed, and the limits. Errors: BackendUnavailable."""
+        reply = await self._scripts.look_queue(self.keys(queue), most=_OLDEST_OF)
+        now, waiting, later, claimed, settings, first = reply.facts
+        return Backlog(waiting, later, claimed, await self._oldest_s(int(now), first), settings)
 
-        Errors: BackendUnavailable.
-        """
-        waiting, _, claimed, oldest_ms, _ = (await self._scripts.look_queue(self.keys(queue))).facts
-        return Backlog(waiting, claimed, int(oldest_ms) / 1000)
+    async def _oldest_s(self, now_ms: int, first: Sequence[bytes]) -> float:
+        """Return how long the oldest of some jobs has been due, without what its priority adds."""
+        tasks: list[tuple[str, str]] = []
+        places: list[float] = []
+        for job_id, place in zip(first[::2], first[1::2], strict=True):
+            with suppress(ValueError):
+                if (named := task_of(job_id)) is not None:
+                    tasks.append((named.session_id, named.task_id))
+                    places.append(float(place))
+        keys, commands = self._store.base.keys, self._store.transport.commands
+        found = await asyncio.gather(
+            *(commands.hget(keys.task(*task), "priority") for task in tasks)
+        )
+        ages_ms = (
+            now_ms - place - seniority_ms(int(priority or 0))
+            for place, priority in zip(places, found, strict=True)
+        )
+        return max([0.0, *ages_ms]) / 1000
 
     async def drop_claims(
         self,

@@ -74,7 +74,7 @@ _Idle = tuple[WatchClaim, tuple[str, str], TaskStatusView]
 
 
 @dataclass(frozen=True, slots=True)
-class _Waiting:
+class _Queueable:
     """A task that the queue must have. ``listed`` if the index had it as it is."""
 
     claim: WatchClaim
@@ -193,7 +193,7 @@ class Sweeper:
 
     async def _sweep(self, claims: Sequence[WatchClaim], report: SweepReport) -> None:
         report.looked += len(claims)
-        waiting: list[_Waiting] = []
+        waiting: list[_Queueable] = []
         idle: list[_Idle] = []
         judge = partial(self._judge, waiting=waiting, idle=idle, report=report)
         # Before the queue is read, which may be on another, unreachable server.
@@ -231,7 +231,7 @@ class Sweeper:
         self,
         claim: WatchClaim,
         *,
-        waiting: list[_Waiting],
+        waiting: list[_Queueable],
         idle: list[_Idle],
         report: SweepReport,
     ) -> int | Fate:
@@ -256,7 +256,7 @@ class Sweeper:
                 await self._drop_gone(claim, task)
             return fate
         if fate is Fate.LEFT:
-            waiting.append(_Waiting(claim, status_view, listed=indexed))
+            waiting.append(_Queueable(claim, status_view, listed=indexed))
         # Only an entry whose task is in the index as it ended is removed.
         if fate is Fate.OUT and claim.again and not indexed:
             return _AGAIN_MS
@@ -331,7 +331,7 @@ class Sweeper:
         return await self._store.tasks.look(*task)
 
     async def _queue_up(
-        self, waiting: Sequence[_Waiting], report: SweepReport
+        self, waiting: Sequence[_Queueable], report: SweepReport
     ) -> list[tuple[WatchClaim, int | None]]:
         jobs = [Job.of(each.task) for each in waiting]
         mended = await self._queue.ensure_queued(jobs, patience_ms=self._patience_ms)
@@ -344,7 +344,7 @@ class Sweeper:
             for each, how in zip(waiting, mended, strict=True)
         ]
 
-    def _next_ms(self, waiting: _Waiting, how: QueueState) -> int:
+    def _next_ms(self, waiting: _Queueable, how: QueueState) -> int:
         """Return when a task that waits is inspected again: the later, the longer it is there.
 
         What a worker claims and does not start is seen among the claims. So this is only for a
@@ -364,7 +364,7 @@ class Sweeper:
             longest_ms = _LONGEST_DELAY_MS
         return max(self._waiting_ms, min(age_ms // 2, longest_ms))
 
-    def _may_rest(self, waiting: _Waiting) -> bool:
+    def _may_rest(self, waiting: _Queueable) -> bool:
         """Whether only a lost history of the queues can still keep a task from being run.
 
         Not one whose parent may be cancelled, or that has to interrupt another.
