@@ -25,21 +25,18 @@ from redis_state.store import RedisStateStore
 from redis_state.stores.base import ms
 from redis_state.transport.cluster.slots import slot_of
 from redis_state.transport.connections.address import Address
-from redis_state.transport.keys import Keys, QueueKeys
+from redis_state.transport.key_groups import QueueKeys
+from redis_state.transport.keys import Keys
 from redis_state.transport.subscriber import Subscription
 from redis_state.transport.transport import Transport
 from redis_state.worker.arq.job_format import payload_key, payload_of, picked_key, stated_in
-from redis_state.worker.queue.job import Job, JobPayload, names_of, task_of
+from redis_state.worker.queue.backlog import Backlog, read_backlog
+from redis_state.worker.queue.job import Job, JobPayload, names_of, seniority_ms, task_of
 
 DEFAULT_QUEUE = "tasks"
 
-# One point of priority is worth as much as having been queued a minute earlier.
-_SENIORITY_MS = 60_000
-_HIGHEST_PRIORITY = 100_000
 # A claim is remembered for so long; no run of a task is longer.
 _CLAIM_LIFE_MS = timedelta(days=7) // timedelta(milliseconds=1)
-# Among so many of the first jobs the one that is due for longest is looked for.
-_OLDEST_OF = 32
 # The mark of a job whose place is older than its wait.
 _OLDER = b".5"
 
@@ -75,20 +72,6 @@ class OldClaim:
     queue: str
     task: tuple[str, str]
     claimed_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class Backlog:
-    """How many jobs are due in a queue, are put off, are claimed; its limits as they are kept.
-
-    ``oldest_s`` is for how long the oldest of the first 32 without a key has been due.
-    """
-
-    waiting: int
-    later: int
-    claimed: int
-    oldest_s: float
-    settings: list[bytes]
 
 
 class Queue:
@@ -167,28 +150,7 @@ class Queue:
 
     async def backlog(self, queue: str | None = None) -> Backlog:
         """Return what waits, what is claimed, and the limits. Errors: BackendUnavailable."""
-        reply = await self._scripts.look_queue(self.keys(queue), most=_OLDEST_OF)
-        now, waiting, later, claimed, settings, first = reply.facts
-        return Backlog(waiting, later, claimed, await self._oldest_s(int(now), first), settings)
-
-    async def _oldest_s(self, now_ms: int, first: Sequence[bytes]) -> float:
-        """Return how long the oldest of some jobs has been due, without what its priority adds."""
-        tasks: list[tuple[str, str]] = []
-        places: list[float] = []
-        for job_id, place in zip(first[::2], first[1::2], strict=True):
-            with suppress(ValueError):
-                if (named := task_of(job_id)) is not None:
-                    tasks.append((named.session_id, named.task_id))
-                    places.append(float(place))
-        keys, commands = self._store.base.keys, self._store.transport.commands
-        found = await asyncio.gather(
-            *(commands.hget(keys.task(*task), "priority") for task in tasks)
-        )
-        ages_ms = (
-            now_ms - place - seniority_ms(int(priority or 0))
-            for place, priority in zip(places, found, strict=True)
-        )
-        return max([0.0, *ages_ms]) / 1000
+        return await read_backlog(self._store, self._scripts, self.keys(queue))
 
     async def drop_claims(
         self,
@@ -441,11 +403,6 @@ def queue_server(settings: Settings) -> Settings | None:
 
 def _address(settings: Settings) -> Address:
     return Address.parse((settings.queue_url or settings.url).get_secret_value())
-
-
-def seniority_ms(priority: int) -> int:
-    """Return by how many ms a priority makes a job earlier."""
-    return min(max(0, priority), _HIGHEST_PRIORITY) * _SENIORITY_MS
 
 
 def waited_s(job: JobPayload, *, priority: int) -> float | None:

@@ -1,8 +1,8 @@
 """Claims that are older than a worker needs to begin: what their tasks say of them.
 
-PENDING              its worker has died, or is slow: its job is queued again
-RUNNING              inspected when its lease runs out, which its worker may not have sent
-ended, paused, gone  its worker is about to end the claim, or has died: it is a permit no more
+A task that is PENDING is queued again: its worker has died, or is slow. One that is RUNNING is
+inspected when its lease runs out. Its worker may not have sent that. A claim of one that has ended,
+is paused or gone is a permit no more. Its worker is about to end the claim, or has died.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ A sweeper that has seen the job of a waiting task inspects the task seldom. The 
 nevertheless: the server of the queues goes back to an earlier state, or is emptied. Then the
 history of the queues is another one: another process, another line of replication, or another
 random id in their slot. Each shard of the watch list has the history that its entries were compared
-with. If that is not the queues', all tasks of the shard that are PENDING are due soon, and the
-sweepers inspect them in the usual way.
+with. If that is not the queues', the shard's tasks that are PENDING are made due soon. The sweepers
+inspect them in the usual way.
 
 The tasks are read page by page from the index, which has the shard's slot. A page is hastened in
 each round. The shard has the new history once all its pages are hastened: a process that dies

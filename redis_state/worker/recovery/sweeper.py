@@ -45,12 +45,8 @@ from redis_state.worker.recovery.old_claims import OldClaims
 from redis_state.worker.recovery.queue_history import QueueHistory
 from redis_state.worker.tasks.children import WITH_PARENT, ChildTasks
 from redis_state.worker.tasks.messaging.messages import TaskMessages
-from redis_state.worker.tasks.transitions import (
-    LOOK_LATEST_MS,
-    MAX_CRASHES,
-    SKEW_MS,
-    TaskTransitions,
-)
+from redis_state.worker.tasks.moves import SKEW_MS
+from redis_state.worker.tasks.transitions import LOOK_LATEST_MS, MAX_CRASHES, TaskTransitions
 from redis_state.worker.tasks.turns import Turns
 from redis_state.worker.tasks.waitpoints.deciders import escalate_pause, pause_of
 from redis_state.worker.tasks.waitpoints.pauses import expire_pauses, pause_left_ms
@@ -365,7 +361,7 @@ class Sweeper:
         return max(self._waiting_ms, min(age_ms // 2, longest_ms))
 
     def _may_rest(self, waiting: _Queueable) -> bool:
-        """Whether only a lost history of the queues can still keep a task from being run.
+        """Return whether only a lost history of the queues can still keep a task from being run.
 
         Not one whose parent may be cancelled, or that has to interrupt another.
         """

@@ -15,6 +15,7 @@ pytest.importorskip("arq", reason="needs the worker extra")
 
 from redis_state import RedisStateStore, Settings
 from redis_state.models import TaskContextSnapshot, TaskState, TaskStatus, TaskType
+from redis_state.stores.task_index import TaskIndex
 from redis_state.testing import eventually
 from redis_state.transport.cluster.slots import slot_of
 from redis_state.transport.keys import WATCH_SHARDS
@@ -24,8 +25,12 @@ from redis_state.worker.recovery import queue_history
 from redis_state.worker.recovery.queue_history import QueueHistory
 from redis_state.worker.recovery.sweeper import Sweeper
 from redis_state.worker.tasks.moves import watch_entry
-from redis_state.worker.tasks.transitions import TaskTransitions
-from tests.support.crash_states import (
+from redis_state.worker.tasks.new_tasks import NewTasks
+from tests.support.processes.pools import SESSION, pool, queue_of
+from tests.support.servers.clusters import running_cluster
+from tests.support.servers.rollback import Rollback, rolling_back
+from tests.support.sizes import sizes
+from tests.support.tasks.crash_states import (
     decide,
     entry_in_ms,
     forget_entry,
@@ -34,10 +39,6 @@ from tests.support.crash_states import (
     send,
     started,
 )
-from tests.support.processes.pools import SESSION, pool, queue_of
-from tests.support.servers.clusters import running_cluster
-from tests.support.servers.rollback import Rollback, rolling_back
-from tests.support.sizes import sizes
 
 _HOUR_MS = 3_600_000
 # Whatever is due later than this was put off because it was seen in the queue.
@@ -60,8 +61,9 @@ class Pool:
         task = f"t{next(_NAMES)}"
         snapshot = TaskContextSnapshot(session_id=session_id, task_id=task)
         state = TaskState(task, session_id, TaskStatus.PENDING, TaskType.BACKGROUND, 0, snapshot)
-        create = TaskTransitions(self.store).create
-        assert await create(state, handler="answer", task_input=None, queue=self.name)
+        assert await NewTasks(self.store).create(
+            state, handler="answer", task_input=None, queue=self.name
+        )
         key = self.store.base.keys.task(session_id, task)
         await send(self.store, "HINCRBY", key, "order", -(age // timedelta(microseconds=1)))
         if put:
@@ -76,7 +78,7 @@ class Pool:
 
     async def due_ms(self, task: str, session_id: str = SESSION) -> float:
         """Return in how many ms a task is inspected."""
-        due_ms = await entry_in_ms(self.store, watch_entry(session_id, task))
+        due_ms: float | None = await entry_in_ms(self.store, watch_entry(session_id, task))
         assert due_ms is not None
         return due_ms
 
@@ -257,7 +259,7 @@ async def test_a_node_of_a_cluster_whose_history_went_back_loses_no_task() -> No
                 if await cluster.owner(slot_of(keys.tasks(session_id))) == node:
                     continue
                 ahead = f"t{next(_NAMES) + 1}"
-                index = TaskTransitions(store)._index.keys(watch_entry(session_id, ahead))
+                index = TaskIndex(store.base.scripts, keys).keys(watch_entry(session_id, ahead))
                 if await cluster.owner(slot_of(index.watch)) == node:
                     continue
                 task = await swept.submit(age=timedelta(days=9), session_id=session_id)
