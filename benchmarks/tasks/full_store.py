@@ -32,6 +32,7 @@ from redis_state.models import TaskStatus
 from redis_state.scripts import IndexedTask
 from redis_state.settings import make_settings
 from redis_state.stores.task_index import TaskIndex, indexed_record
+from redis_state.transport.keys import WATCH_SHARDS
 from redis_state.worker import AgentWorker, TaskClient
 from redis_state.worker.queue.queue import Queue
 from redis_state.worker.recovery.queue_history import QueueHistory
@@ -127,6 +128,7 @@ async def _fill(server: BenchServer, paused: int, queued: int) -> None:
                 await asyncio.gather(
                     *(index.announce(task, delay_ms=random.randrange(within_ms)) for task in tasks)
                 )
+        await asyncio.to_thread(_postpone, server, store, within_ms)
 
 
 async def _check(store: RedisStateStore, paused: int, queued: int) -> None:
@@ -149,6 +151,16 @@ def _after(template: Template) -> Template:
     parts = tuple(part.replace(b"plant-", other + b"-") for part in template.parts)
     names = tuple(name.replace(b"plant-", other + b"-") for name in template.names)
     return Template(parts, names, template.lines)
+
+
+def _postpone(server: BenchServer, store: RedisStateStore, within_ms: int) -> None:
+    """Postpone what has become due while nobody swept."""
+    now_ms = int(time.time() * 1000)
+    for shard in range(WATCH_SHARDS):
+        key = store.base.keys.watch(shard)
+        due = server.redis.zrangebyscore(key, "-inf", now_ms)
+        if due:
+            server.redis.zadd(key, {each: now_ms + random.randrange(within_ms) for each in due})
 
 
 def _aged(template: Template) -> Template:
