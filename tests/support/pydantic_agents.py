@@ -1,4 +1,4 @@
-"""Scripted models of pydantic-ai: what each writes depends on the messages alone, as in a replay."""
+"""Scripted models of pydantic-ai: what they write depends on the messages alone, as in a replay."""
 
 from __future__ import annotations
 
@@ -66,6 +66,17 @@ def scripted(
             }
 
     return FunctionModel(write, stream_function=stream)
+
+
+def says(word: str, calls: list[int] | None = None) -> Callable[[], str]:
+    """Make a tool that says a word, and counts its calls."""
+
+    def tool() -> str:
+        if calls is not None:
+            calls.append(1)
+        return word
+
+    return tool
 
 
 def returns(messages: Sequence[ModelMessage]) -> dict[str, Any]:

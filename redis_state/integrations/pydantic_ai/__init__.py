@@ -8,13 +8,13 @@ Units, and what identifies each. All are found again whatever the order, see `id
 
 | unit | record | identity in its task |
 | --- | --- | --- |
-| run of an agent | none | its `run_id`: the place it was started at, the agent's name, its number there |
-| model request, streamed or not | step | run, number of the run's step, number of the request in it |
+| run of an agent | none | its `run_id`: where it starts, the agent's name, its number there |
+| model request, streamed or not | step | run, its step, number of the request in it |
 | tool call | step | run, step, id of the call, whether it was approved |
 | discovery, other operations | step | run, step, number of the operation in it |
 | approval, external result | pause | run, step, id of the call |
 | event of `RequestInput` | pause, and a step | run, name of the event, its number |
-| text of a model | text of its step | the step, number of the part; a new generation in each attempt |
+| text of a model | text of its step | the step, its number; a generation for each attempt |
 | tool event | update with a key | run, step, kind of the event, id of the call |
 
 A crash leaves what is recorded. What was in flight is done again: a model request, and each tool
@@ -22,7 +22,7 @@ call that ran. A tool whose effect must not happen twice gives `current_task().e
 
 | crash | what the next run does |
 | --- | --- |
-| during a model request, or before its record | makes the request again; its text is a new generation |
+| during a model request, before its record | makes it again; its text is a new generation |
 | after the response's record | starts the response's tools |
 | between two parallel tools | returns the recorded one's result, and calls the other |
 | in an agent that a tool runs | starts the tool again; the inner agent's records are returned |
@@ -34,7 +34,7 @@ call that ran. A tool whose effect must not happen twice gives `current_task().e
 from __future__ import annotations
 
 try:
-    import pydantic_ai.durable_exec  # noqa: F401
+    from pydantic_ai.durable_exec import JournalCallableOperationBackend as _needed
 except ImportError as error:
     missing = "redis_state.integrations.pydantic_ai needs pydantic-ai from 2.60 on"
     raise ImportError(f"{missing}: pip install 'redis_state[pydantic-ai]'") from error
@@ -48,6 +48,7 @@ from redis_state.integrations.pydantic_ai.handler import (
 )
 from redis_state.integrations.pydantic_ai.identity import branch, current_task
 
+del _needed
 __all__ = [
     "RedisStateDurability",
     "branch",

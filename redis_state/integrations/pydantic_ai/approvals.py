@@ -33,10 +33,7 @@ from redis_state.worker import Decision, Pause
 from redis_state.worker.tasks.waitpoints.forms import PauseForm
 
 PauseTerms: TypeAlias = (
-    Mapping[str, Any]
-    | Callable[[RunContext[Any], ToolCallPart], Any]
-    | Literal[False]
-    | None
+    Mapping[str, Any] | Callable[[RunContext[Any], ToolCallPart], Any] | Literal[False] | None
 )
 
 _OURS = {"reason", "payload", "key", "schema", "name", "reveal", "default"}
@@ -72,6 +69,18 @@ async def decided(
     return results
 
 
+async def _options(ctx: RunContext[Any], call: ToolCallPart, terms: PauseTerms) -> dict[str, Any]:
+    given: Any = terms(ctx, call) if callable(terms) else terms
+    given = await given if isawaitable(given) else given
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        raise InvalidField("pauses", "the function has to return options of a pause")
+    options = cast("Mapping[str, Any]", given)
+    check_terms(options)
+    return dict(options)
+
+
 async def _open(
     scope: Scope,
     ctx: RunContext[Any],
@@ -80,8 +89,7 @@ async def _open(
     terms: PauseTerms,
 ) -> Pause:
     kind = requests.kind(call.tool_call_id)
-    options: Any = terms(ctx, call) if callable(terms) else terms
-    options = dict(check_terms((await options if isawaitable(options) else options) or {}) or {})
+    options = await _options(ctx, call, terms)
     payload: dict[str, Any] = {
         "question": f"May {call.tool_name} be called?" if kind == "approval" else call.tool_name,
         "tool": call.tool_name,
@@ -139,6 +147,7 @@ def _reason(decision: Decision) -> str | None:
 
 def _schema(tool: ToolDefinition | None, kind: str) -> dict[str, Any] | None:
     """Return the form of a call's pause, if its tool's schema can be one."""
+    form: dict[str, Any] | None
     if tool is None or find_spec("jsonschema") is None:
         return None
     if kind != "approval":
@@ -146,8 +155,9 @@ def _schema(tool: ToolDefinition | None, kind: str) -> dict[str, Any] | None:
     else:
         # References in it are from its root, where its definitions have to stay.
         wanted = dict(tool.parameters_json_schema)
-        roots = {name: wanted.pop(name) for name in ("$defs", "definitions") if name in wanted}
-        form = {"anyOf": [{"type": "null"}, wanted], **roots}
+        roots = [name for name in ("$defs", "definitions") if name in wanted]
+        form = {name: wanted.pop(name) for name in roots}
+        form["anyOf"] = [{"type": "null"}, wanted]
     if form is None:
         return None
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from copy import copy
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from pydantic import TypeAdapter
 from pydantic_ai.durable_exec import (
@@ -79,12 +79,18 @@ class StepBackend(JournalCallableOperationBackend[UnitConfig]):
 
 
 async def run_unit(
-    scope: Scope, name: str, place: str, work: Work, policy: UnitConfig = None, *, cuts: bool = False
+    scope: Scope,
+    name: str,
+    place: str,
+    work: Work,
+    policy: UnitConfig = None,
+    *,
+    cuts: bool = False,
 ) -> Any:
     """Run some work as a step, and return what is recorded of it.
 
-    With ``cuts`` the work is cancelled as soon as its task is. Errors: the work's own; TaskCancelled,
-    LeaseLost.
+    With ``cuts`` the work is cancelled as soon as its task is. Errors: the work's own;
+    TaskCancelled, LeaseLost.
     """
     ran = False
 
@@ -132,7 +138,8 @@ def _place_of(
 
 
 def _context_of(cache_key: tuple[object, ...]) -> RunContext[Any] | None:
-    return next((each for each in cache_key if isinstance(each, RunContext)), None)
+    found = [each for each in cache_key if isinstance(each, RunContext)]
+    return cast("RunContext[Any]", found[-1]) if found else None
 
 
 def _with_usage(ctx: RunContext[Any], body: Work) -> Work:

@@ -9,12 +9,12 @@ from typing import Any, Literal, cast
 
 from pydantic_ai import ToolsetTool
 from pydantic_ai.agent import EventStreamHandler
+from pydantic_ai.capabilities import ModelFallback, RequestInput
 from pydantic_ai.capabilities.abstract import (
     CapabilityOrdering,
     WrapRunHandler,
     WrapToolExecuteHandler,
 )
-from pydantic_ai.capabilities import ModelFallback, RequestInput
 from pydantic_ai.durable_exec import (
     JSON_CODEC,
     BaseDurabilityCapability,
@@ -107,7 +107,7 @@ class RedisStateDurability(BaseDurabilityCapability[AgentDepsT]):
         super().__init__(models=models, event_stream_handler=event_stream_handler, name=name)
         self._retry = _checked("retry", retry)
         self._tools = {tool: _checked("tools", terms) for tool, terms in (tools or {}).items()}
-        self._pauses = check_terms(pauses)
+        self._pauses: PauseTerms = check_terms(pauses)
 
     @property
     def in_durable_context(self) -> bool:
@@ -160,7 +160,7 @@ class RedisStateDurability(BaseDurabilityCapability[AgentDepsT]):
     async def wrap_run(
         self, ctx: RunContext[AgentDepsT], *, handler: WrapRunHandler
     ) -> AgentRunResult[Any]:
-        """Run in a scope of its own. Errors: InvalidField for two runs that cannot be told apart."""
+        """Run in a scope of its own. Errors: InvalidField for a run that needs a `run_id`."""
         outer = current_scope()
         if outer is None:
             return await handler()
@@ -196,7 +196,7 @@ class RedisStateDurability(BaseDurabilityCapability[AgentDepsT]):
         ctx: RunContext[AgentDepsT],
         *,
         call: ToolCallPart,
-        tool_def: ToolDefinition,
+        tool_def: ToolDefinition,  # noqa: ARG002 - theirs
         args: dict[str, Any],
         handler: WrapToolExecuteHandler,
     ) -> Any:
@@ -211,10 +211,10 @@ class RedisStateDurability(BaseDurabilityCapability[AgentDepsT]):
         self, ctx: RunContext[AgentDepsT], *, requests: DeferredToolRequests
     ) -> DeferredToolResults | None:
         """Make each deferred call a pause, and wait for all of them."""
-        scope = current_scope()
-        if scope is None or self._pauses is False:
+        scope, terms = current_scope(), self._pauses
+        if scope is None or terms is False:
             return None
-        return await decided(scope, ctx, requests, self._pauses)
+        return await decided(scope, ctx, requests, cast("PauseTerms", terms))
 
     def get_ordering(self) -> CapabilityOrdering:
         """Stand inside of all others: what answers a deferred call without a pause comes first."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterable
 from contextlib import AsyncExitStack
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 from pydantic_ai.messages import (
     AgentStreamEvent,
@@ -87,10 +88,15 @@ class _Texts:
         self._name = ctx.agent.name if ctx.agent is not None and ctx.agent.name else "agent"
         self._open: dict[int, tuple[AsyncExitStack, TextWriter]] = {}
 
-    async def __aenter__(self) -> _Texts:
+    async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(self, kind: Any, error: Any, traceback: Any) -> None:
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
         for index in list(self._open):
             stack, _ = self._open.pop(index)
             await stack.__aexit__(kind, error, traceback)

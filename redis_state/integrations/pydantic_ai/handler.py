@@ -49,11 +49,11 @@ def pydantic_handler(
 ) -> Handler:
     """Return the handler of a task that runs an agent once; its result is the agent's output.
 
-    The task's input is the prompt, or ``{"prompt": ..., "message_history": [...]}`` with messages as
-    pydantic-ai writes them. ``deps`` makes the dependencies of a run. It runs in each run of the
-    task, so it has no effects. ``history`` goes on with the messages of the session's earlier tasks
-    with this agent, and keeps those of this one: the newest ``max_messages``, in whole runs, for
-    `memory_ttl`. An input with a ``message_history`` goes on with that.
+    The task's input is the prompt, or ``{"prompt": ..., "message_history": [...]}`` with messages
+    as pydantic-ai writes them. ``deps`` makes the dependencies of a run. It runs in each run of the
+    task, so it has no effects. ``history`` continues with the messages of the session's earlier
+    tasks with this agent, and keeps those of this one: the newest ``max_messages``, in whole runs,
+    for `memory_ttl`. An input with a ``message_history`` continues with that.
 
     ``options`` are those of `Agent.run`, such as ``usage_limits``. An agent without a
     `RedisStateDurability` gets one. Errors: InvalidField for an agent without a name, and for other
@@ -73,7 +73,7 @@ def pydantic_handler(
     async def run(ctx: TaskContext) -> Any:
         prompt, messages = _read_input(ctx.input)
         made = None if deps is None else deps(ctx)
-        made = await cast("Awaitable[Any]", made) if isawaitable(made) else made
+        made = await made if isawaitable(made) else made
         before = await keeps.load(ctx) if keeps is not None and messages is None else None
         result = await agent.run(
             prompt,

@@ -66,7 +66,7 @@ class History:
             tasks: list[str] = document.get("tasks", [])
             if task_id in tasks:
                 return
-            unchanged = before is None or before.last == (tasks or [None])[-1]
+            unchanged = before is None or before.last == (tasks[-1] if tasks else None)
             if unchanged:
                 messages = _plain(result.all_messages())
             else:

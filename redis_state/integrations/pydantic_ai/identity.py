@@ -1,8 +1,9 @@
 """What identifies the units of an agent's run, in every run of its task.
 
-A *scope* is a place where units are counted: the task, an agent's run, a tool call. It has a path,
-which is made of what the journal already determines: names, the run's step, ids of calls, and numbers of what one asyncio task does in order. Neither time, nor chance, nor which
-parallel call is faster comes into it.
+A *scope* is a place where units are counted: the task, an agent's run, a tool call. Its path is
+made of what the journal determines already: names, the run's step, ids of calls, and numbers of
+what one asyncio task does in order. Neither time, nor chance, nor the speed of a parallel call is
+part of it.
 
 Ids that a model or a caller makes up are any text. A part of a path that is long, or has odd
 characters, is replaced by its fingerprint.

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from contextvars import ContextVar
+from typing import cast
 
 from redis_state.worker.tasks.execution.inbox import Inbox
 
@@ -79,8 +80,7 @@ async def ended_by(inbox: Inbox) -> AsyncGenerator[None, None]:
 
     The block runs in the caller's asyncio task, as in `asyncio.timeout`.
     """
-    own = asyncio.current_task()
-    assert own is not None
+    own = cast("asyncio.Task[object]", asyncio.current_task())
     ended = False
 
     async def watch() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 from pydantic import JsonValue
 from pydantic_ai.durable_exec import ExternalEventError, ExternalEventWaiter
@@ -54,7 +54,7 @@ class PausingWaiter(ExternalEventWaiter):
         async with scope.run.units.quiet(scope.ctx.inbox):
             decision = await scope.ctx.wait_for(pause)
         if decision.approved:
-            return decision.value
+            return cast("JsonValue", decision.value)
         reason: Any = NOT_IN_TIME if decision.timed_out else decision.value
         raise ExternalEventError(reason if isinstance(reason, str) and reason else "rejected")
 

@@ -16,7 +16,7 @@ pytest.importorskip("pydantic_ai", reason="needs the pydantic-ai extra")
 from pydantic_ai import DeferredToolRequests, RunContext
 from pydantic_ai.capabilities import RequestInput
 from pydantic_ai.exceptions import ApprovalRequired, CallDeferred
-from pydantic_ai.tools import DeferredToolResults, ToolDenied
+from pydantic_ai.tools import DeferredToolResults
 
 from redis_state import RedisStateStore
 from redis_state.errors import InvalidDecision, TokenResolved
@@ -25,7 +25,7 @@ from redis_state.models import TaskStatus
 from redis_state.testing import eventually
 from redis_state.worker import OpenPause, TaskClient, TaskContext
 from tests.support.processes.pools import SESSION, becomes, pool, statuses
-from tests.support.pydantic_agents import call, durable_agent, returns, scripted
+from tests.support.pydantic_agents import call, durable_agent, returns, says, scripted
 
 pytestmark = pytest.mark.worker
 
@@ -53,25 +53,25 @@ async def test_the_approvals_of_one_response_are_decided_in_any_order_by_one_win
     seen: list[int] = []
     paid: list[tuple[str, int, Any]] = []
     looked: list[int] = []
-    many = [call("look"), *(call("pay", {"to": name, "sum": 5}, name) for name in "abc")]
+    many = [call("look"), *(call("pay", {"to": name, "amount": 5}, name) for name in "abc")]
     agent = durable_agent(scripted(many, "done", seen=seen))
-    agent.tool_plain(lambda: looked.append(1), name="look")
+    agent.tool_plain(name="look")(says("seen", looked))
 
     @agent.tool(requires_approval=True)
-    async def pay(ctx: RunContext[Any], to: str, sum: int) -> str:
-        paid.append((to, sum, ctx.tool_call_metadata))
+    async def pay(ctx: RunContext[Any], to: str, amount: int) -> str:
+        paid.append((to, amount, ctx.tool_call_metadata))
         return f"paid {to}"
 
     async with pool(store, {"told": told(agent)}) as client:
         task = await client.submit("told", "go", session_id=SESSION)
         pauses = await opened(client, task, 3)
-        assert pauses["a"].payload["arguments"] == {"to": "a", "sum": 5}
+        assert pauses["a"].payload["arguments"] == {"to": "a", "amount": 5}
         assert pauses["a"].reason == "await_approval"
         ids = {name: str(pause.pause_id) for name, pause in pauses.items()}
         with pytest.raises(InvalidDecision):
-            await client.approve(ids["c"], {"to": "c", "sum": "much"})
+            await client.approve(ids["c"], {"to": "c", "amount": "much"})
         decisions = await asyncio.gather(
-            *(client.approve(ids["c"], {"to": "c", "sum": 3}, actor=f"p{n}") for n in range(3)),
+            *(client.approve(ids["c"], {"to": "c", "amount": 3}, actor=f"p{n}") for n in range(3)),
             return_exceptions=True,
         )
         assert sum(isinstance(each, TokenResolved) for each in decisions) == 2
@@ -80,7 +80,7 @@ async def test_the_approvals_of_one_response_are_decided_in_any_order_by_one_win
         assert paid == []
         await client.approve(ids["a"], actor="ann")
         assert await client.result(SESSION, task, timeout_s=60) == {
-            "look": None,
+            "look": "seen",
             "a": "paid a",
             "b": "too much",
             "c": "paid c",
@@ -98,9 +98,7 @@ async def test_an_approval_that_a_tool_asks_for_times_out_as_its_terms_say(
 ) -> None:
     begun: Counter[str] = Counter()
     terms = {"timeout": timedelta(milliseconds=50), "tags": ["money"]}
-    agent = durable_agent(
-        scripted([call("pay")], "done"), durability={"pauses": lambda *_: terms}
-    )
+    agent = durable_agent(scripted([call("pay")], "done"), durability={"pauses": terms})
 
     @agent.tool
     async def pay(ctx: RunContext[Any]) -> str:
@@ -148,7 +146,7 @@ async def test_deferred_calls_may_be_left_to_pydantic_ai(store: RedisStateStore)
         durability={"pauses": False},
         output_type=[str, DeferredToolRequests],
     )
-    agent.tool_plain(lambda: "paid", name="pay", requires_approval=True)
+    agent.tool_plain(name="pay", requires_approval=True)(says("paid"))
     async with pool(store, {"told": pydantic_handler(agent)}) as client:
         task = await client.submit("told", "go", session_id=SESSION)
         found = await client.result(SESSION, task, timeout_s=60)
@@ -169,7 +167,7 @@ async def test_a_requested_input_is_a_pause_whose_token_the_application_gets(
         return requests.build_results(approve_all=True) if answer == "at once" else None
 
     agent = durable_agent(scripted([call("pay")], "done"), capabilities=[RequestInput(ask)])
-    agent.tool_plain(lambda: paid.append(1) or "paid", name="pay", requires_approval=True)
+    agent.tool_plain(name="pay", requires_approval=True)(says("paid", paid))
     async with pool(store, {"told": told(agent)}) as client:
         task = await client.submit("told", "go", session_id=SESSION)
         if answer != "at once":
@@ -205,7 +203,7 @@ async def test_agents_in_parallel_tools_wait_for_people_and_no_sibling_is_done_a
         return "paid"
 
     @outer.tool_plain
-    async def ask(name: str) -> str:
+    async def ask(name: str) -> Any:
         calls[f"ask {name}"] += 1
         return (await inner.run("go")).output
 
@@ -256,5 +254,3 @@ async def test_no_handling_of_errors_stops_a_pause(store: RedisStateStore) -> No
         assert await client.result(SESSION, task, timeout_s=60) == "done second"
         told_of = await statuses(store, task)
     assert (told_of.count("PAUSED"), len(asked)) == (2, 2)
-
-

@@ -33,7 +33,7 @@ from redis_state.models import TaskStatus, UpdateType
 from redis_state.testing import eventually
 from redis_state.worker import TaskContext, TextReader
 from tests.support.processes.pools import SESSION, becomes, pool, updates_of
-from tests.support.pydantic_agents import call, durable_agent, scripted
+from tests.support.pydantic_agents import call, durable_agent, says, scripted
 from tests.support.runs import TASK, begin_again, run_to_the_end
 
 pytestmark = pytest.mark.worker
@@ -46,19 +46,17 @@ async def test_text_and_tools_are_published_once_whatever_the_runs(store: RedisS
     runs: list[int] = []
     tools = [call("look", {"n": n}, f"call-{n}") for n in range(3)]
     inner = durable_agent(scripted("from inside"), "inner", durability=PUBLISHING)
-    agent = durable_agent(
-        scripted(tools, "the words of a model", seen=seen), durability=PUBLISHING
-    )
+    agent = durable_agent(scripted(tools, "the words of a model", seen=seen), durability=PUBLISHING)
 
     @agent.tool_plain
-    async def look(n: int) -> str:
+    async def look(n: int) -> Any:
         # The last call is the first to end, in the first run only.
         await asyncio.sleep(0.01 * (3 - n) * (len(runs) == 1))
         if n == 0:
             return (await inner.run("go")).output
         return "x" * 10_000
 
-    async def handler(ctx: TaskContext) -> str:
+    async def handler(ctx: TaskContext) -> Any:
         runs.append(1)
         output = (await agent.run("go")).output
         if len(runs) < 3:
@@ -106,7 +104,7 @@ async def test_thoughts_are_published_as_such_and_a_request_that_is_made_again_b
 
     agent = durable_agent(FunctionModel(stream_function=think), durability=PUBLISHING)
 
-    async def handler(ctx: TaskContext) -> str:
+    async def handler(ctx: TaskContext) -> Any:
         return (await agent.run("go")).output
 
     assert (await run_to_the_end(store, durable(handler))).result == "answer 2"
@@ -123,17 +121,16 @@ async def test_a_handler_of_ones_own_gets_each_event_once(store: RedisStateStore
     runs: list[int] = []
 
     async def handle(_: Any, events: Any) -> None:
-        async for event in events:
-            if isinstance(event, FunctionToolResultEvent):
-                seen.append(event.part.tool_call_id)
+        results = [event async for event in events if isinstance(event, FunctionToolResultEvent)]
+        seen.extend(event.part.tool_call_id for event in results)
 
     agent = durable_agent(
         scripted([call("look", None, "1"), call("look", None, "2")], "done"),
         durability={"event_stream_handler": handle},
     )
-    agent.tool_plain(lambda: "seen", name="look")
+    agent.tool_plain(name="look")(says("seen"))
 
-    async def handler(ctx: TaskContext) -> str:
+    async def handler(ctx: TaskContext) -> Any:
         runs.append(1)
         output = (await agent.run("go")).output
         if len(runs) == 1:
@@ -223,7 +220,14 @@ async def test_a_session_goes_on_with_its_messages(store: RedisStateStore) -> No
         assert (await say("seven")).split()[:-1] in (["five", "six"], ["six", "five"])
         given = [{"kind": "request", "parts": [{"part_kind": "user-prompt", "content": "mine"}]}]
         assert await say({"prompt": "eight", "message_history": given}) == "mine eight"
-        for wrong in (7, {"prompt": 7}, {"prompt": "x", "secret": 1}, {"prompt": "x", "message_history": [{}]}):
+        nothing: dict[str, Any] = {}
+        wrongs: tuple[Any, ...] = (
+            7,
+            {"prompt": 7},
+            {"prompt": "x", "secret": 1},
+            {"prompt": "x", "message_history": [nothing]},
+        )
+        for wrong in wrongs:
             task = await client.submit("a", wrong, session_id=SESSION)
             state = await becomes(client, task, TaskStatus.FAILED)
             assert str(state.error).startswith("InvalidField")

@@ -27,8 +27,9 @@ from redis_state.integrations.pydantic_ai import (
 )
 from redis_state.models import TaskStatus
 from redis_state.worker import RetryPolicy, TaskContext
-from tests.support.pydantic_agents import call, durable_agent, returns, scripted
-from tests.support.runs import begin_again, make, run_once, run_to_the_end
+from tests.support.processes.pools import SESSION, pool
+from tests.support.pydantic_agents import call, durable_agent, returns, says, scripted
+from tests.support.runs import begin_again, run_to_the_end
 
 pytestmark = pytest.mark.worker
 
@@ -65,7 +66,7 @@ async def test_a_replay_makes_no_request_and_calls_no_tool_again(store: RedisSta
 
     kept: list[Any] = []
 
-    async def handler(ctx: TaskContext) -> str:
+    async def handler(ctx: TaskContext) -> Any:
         result = await agent.run("go")
         kept.append((result.run_id, result.usage, returns(result.all_messages())))
         return result.output
@@ -167,7 +168,7 @@ async def test_a_tool_may_run_in_the_handler_and_its_agent_in_steps_of_its_own(
     )
 
     @outer.tool
-    async def ask(ctx: RunContext[Any]) -> str:
+    async def ask(ctx: RunContext[Any]) -> Any:
         calls.append(str(ctx.tool_call_id))
         result = await inner.run("go", usage=ctx.usage)
         return f"{result.output} {result.run_id}"
@@ -178,6 +179,7 @@ async def test_a_tool_may_run_in_the_handler_and_its_agent_in_steps_of_its_own(
         return returns(result.all_messages())
 
     state = await run_to_the_end(store, twice(durable(handler)))
+    assert state.result is not None
     assert len(set(state.result.values())) == 2
     assert sorted(calls) == ["1", "1", "2", "2"]
     assert len(seen) == 2
@@ -191,10 +193,10 @@ async def test_an_agent_in_a_tool_of_another_is_found_again_if_the_tool_was_not_
     usages: list[int] = []
     inner = durable_agent(scripted([call("look")], "inner", seen=seen), "inner")
     outer = durable_agent(scripted([call("ask")], "done"), "outer")
-    inner.tool_plain(lambda: "seen", name="look")
+    inner.tool_plain(name="look")(says("seen"))
 
     @outer.tool
-    async def ask(ctx: RunContext[Any]) -> str:
+    async def ask(ctx: RunContext[Any]) -> Any:
         output = (await inner.run("go", usage=ctx.usage)).output
         if len(runs) == 1:
             begin_again()
@@ -266,7 +268,7 @@ async def test_hostile_ids_of_calls_and_tools_are_kept_apart(store: RedisStateSt
 async def test_usage_limits_hold_in_a_replay_too(store: RedisStateStore) -> None:
     seen: list[int] = []
     agent = durable_agent(scripted([call("look")], [call("look")], "done", seen=seen))
-    agent.tool_plain(lambda: "seen", name="look")
+    agent.tool_plain(name="look")(says("seen"))
 
     async def handler(ctx: TaskContext) -> Any:
         with pytest.raises(UsageLimitExceeded):
@@ -298,22 +300,12 @@ async def test_a_handler_gives_the_output_and_takes_what_an_agent_needs(
         return answer
 
     handler = pydantic_handler(agent, deps=lambda ctx: f"deps of {ctx.task.task_id}")
-    await make(store)
-
-    async def prompted(ctx: TaskContext) -> Any:
-        ctx._started = _with_input(ctx, "go")
-        return await handler(ctx)
-
-    state = await run_once(store, twice(prompted))
-    state = await run_once(store, prompted)
-    assert state.result == {"text": "yes", "sure": True}
-    assert given[0] == given[-1] == ("deps of t", "go", "t")
-
-
-def _with_input(ctx: TaskContext, given: Any) -> Any:
-    from dataclasses import replace
-
-    return replace(ctx._started, input=given)
+    async with pool(store, {"clerk": twice(handler)}) as client:
+        task = await client.submit("clerk", "go", session_id=SESSION)
+        found = await client.result(SESSION, task, timeout_s=60)
+    assert found == {"text": "yes", "sure": True}
+    # A validator is no unit: it runs in each run.
+    assert given == [(f"deps of {task}", "go", task)] * 2
 
 
 async def test_bad_input_is_refused_where_it_is_given() -> None:
@@ -326,7 +318,13 @@ async def test_bad_input_is_refused_where_it_is_given() -> None:
         pydantic_handler(Agent(model, name="clerk"), deps="no function")  # type: ignore[arg-type]
     with pytest.raises(InvalidField, match="message_history"):
         pydantic_handler(Agent(model, name="clerk"), message_history=[])
-    for options in ({"tools": {"a": 3}}, {"retry": 3}, {"pauses": {"key": "x"}}, {"pauses": 7}):
+    wrong: tuple[Any, ...] = (
+        {"tools": {"a": 3}},
+        {"retry": 3},
+        {"pauses": {"key": "x"}},
+        {"pauses": 7},
+    )
+    for options in wrong:
         with pytest.raises(InvalidField):
             RedisStateDurability(**options)
     with pytest.raises(InvalidField, match="task"):
@@ -336,7 +334,7 @@ async def test_bad_input_is_refused_where_it_is_given() -> None:
 async def test_outside_of_a_task_an_agent_runs_as_it_does_without() -> None:
     calls: list[int] = []
     agent = durable_agent(scripted([call("look")], "done"))
-    agent.tool_plain(lambda: calls.append(1), name="look")
+    agent.tool_plain(name="look")(says("seen", calls))
     result = await agent.run("go")
     assert (result.output, calls) == ("done", [1])
     assert set(pydantic_handlers(agent)) == {"clerk"}

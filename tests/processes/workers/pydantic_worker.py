@@ -46,9 +46,9 @@ class Clerk:
             FunctionModel(stream_function=self._stream),
             durability={"event_stream_handler": publish_events, "pauses": self._pause},
         )
-        self.agent.tool_plain(self._look, name="look")
-        self.agent.tool_plain(self._buy, name="buy")
-        self.agent.tool(self._pay, name="pay", requires_approval=True)
+        self.agent.tool_plain(name="look")(self._look)
+        self.agent.tool_plain(name="buy")(self._buy)
+        self.agent.tool(name="pay", requires_approval=True)(self._pay)
 
     async def _stream(self, messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[Any]:
         number = sum(isinstance(message, ModelResponse) for message in messages)
