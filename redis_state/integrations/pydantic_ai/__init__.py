@@ -33,9 +33,12 @@ call that ran. A tool whose effect must not happen twice gives `current_task().e
 
 from __future__ import annotations
 
+from importlib import import_module
+
 try:
-    from pydantic_ai.durable_exec import JournalCallableOperationBackend as _needed
-except ImportError as error:
+    # What came last of all that this needs.
+    _ = import_module("pydantic_ai.durable_exec").record_durable_unit
+except (ImportError, AttributeError) as error:
     missing = "redis_state.integrations.pydantic_ai needs pydantic-ai from 2.60 on"
     raise ImportError(f"{missing}: pip install 'redis_state[pydantic-ai]'") from error
 
@@ -48,7 +51,6 @@ from redis_state.integrations.pydantic_ai.handler import (
 )
 from redis_state.integrations.pydantic_ai.identity import branch, current_task
 
-del _needed
 __all__ = [
     "RedisStateDurability",
     "branch",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from copy import copy
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias, TypeGuard
 
 from pydantic import TypeAdapter
 from pydantic_ai.durable_exec import (
@@ -138,8 +138,11 @@ def _place_of(
 
 
 def _context_of(cache_key: tuple[object, ...]) -> RunContext[Any] | None:
-    found = [each for each in cache_key if isinstance(each, RunContext)]
-    return cast("RunContext[Any]", found[-1]) if found else None
+    return next(filter(_is_context, cache_key), None)
+
+
+def _is_context(value: object) -> TypeGuard[RunContext[Any]]:
+    return isinstance(value, RunContext)
 
 
 def _with_usage(ctx: RunContext[Any], body: Work) -> Work:

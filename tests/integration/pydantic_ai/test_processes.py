@@ -34,7 +34,7 @@ async def killed(store: RedisStateStore, options: dict[str, Any], name: str) -> 
 @pytest.mark.parametrize(
     ("before", "after"),
     [
-        (BEFORE_PAUSES[:2], ()),
+        (("buy",), ()),
         pytest.param(BEFORE_PAUSES, AFTER_PAUSES, marks=pytest.mark.full),
     ],
 )
@@ -72,7 +72,7 @@ async def test_what_was_in_flight_when_a_worker_was_killed_is_all_that_is_done_a
     effects = {fact[2] for fact in done if fact[0] == "pay"}
     assert len(effects) == 2
     assert {(fact[:2]): count for fact, count in done.items()} == {
-        ("request", 0): 2,
+        ("request", 0): 1 + ("request 0" in before),
         ("request", 1): 1,
         ("request", 2): 1 + ("request 2" in after),
         ("look",): 1,

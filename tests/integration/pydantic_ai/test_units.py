@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections import Counter
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -300,12 +302,11 @@ async def test_a_handler_gives_the_output_and_takes_what_an_agent_needs(
         return answer
 
     handler = pydantic_handler(agent, deps=lambda ctx: f"deps of {ctx.task.task_id}")
-    async with pool(store, {"clerk": twice(handler)}) as client:
+    async with pool(store, {"clerk": handler}) as client:
         task = await client.submit("clerk", "go", session_id=SESSION)
         found = await client.result(SESSION, task, timeout_s=60)
     assert found == {"text": "yes", "sure": True}
-    # A validator is no unit: it runs in each run.
-    assert given == [(f"deps of {task}", "go", task)] * 2
+    assert given == [(f"deps of {task}", "go", task)]
 
 
 async def test_bad_input_is_refused_where_it_is_given() -> None:
@@ -338,3 +339,12 @@ async def test_outside_of_a_task_an_agent_runs_as_it_does_without() -> None:
     result = await agent.run("go")
     assert (result.output, calls) == ("done", [1])
     assert set(pydantic_handlers(agent)) == {"clerk"}
+
+
+def test_the_adapter_says_which_extra_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "redis_state.integrations.pydantic_ai"
+    for module in [each for each in sys.modules if each.startswith(name)]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, "pydantic_ai.durable_exec", None)
+    with pytest.raises(ImportError, match=r"pip install 'redis_state\[pydantic-ai\]'"):
+        import_module(name)
