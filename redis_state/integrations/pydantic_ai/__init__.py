@@ -4,31 +4,25 @@ person decides is a pause that frees the worker. Needs the extra ``pydantic-ai``
     agent = Agent("openai:gpt-5.2", name="clerk", capabilities=[RedisStateDurability()])
     worker = AgentWorker({"clerk": pydantic_handler(agent)})
 
-Units, and what identifies each. All are found again whatever the order, see `identity`:
+Each unit is found again whatever the order of the calls, by an identity that `identity` explains.
 
-| unit | record | identity in its task |
-| --- | --- | --- |
-| run of an agent | none | its `run_id`: where it starts, the agent's name, its number there |
-| model request, streamed or not | step | run, its step, number of the request in it |
-| tool call | step | run, step, id of the call, whether it was approved |
-| discovery, other operations | step | run, step, number of the operation in it |
-| approval, external result | pause | run, step, id of the call |
-| event of `RequestInput` | pause, and a step | run, name of the event, its number |
-| text of a model | text of its step | the step, its number; a generation for each attempt |
-| tool event | update with a key | run, step, kind of the event, id of the call |
+- A run of an agent has its `run_id`: where it starts, the agent's name, its number there.
+- A model request is a step of its run: the run's step, and the number of the request in it.
+- A tool call is a step too: the run's step, the id of the call, whether it was approved.
+- The list of a toolset's tools is a step: the run's step, and its number there.
+- A deferred call is a pause: the run's step, and the id of the call.
+- An event of `RequestInput` is a pause: the name of the event, and its number in the run.
+- A text of a model belongs to its step. Each attempt writes a new generation.
+- A tool's call and its result are updates with keys: their kind, and the id of the call.
 
-A crash leaves what is recorded. What was in flight is done again: a model request, and each tool
-call that ran. A tool whose effect must not happen twice gives `current_task().effect_id()` away.
+A crash leaves what is recorded. What was in flight is done again: the model request, or the tools.
 
-| crash | what the next run does |
-| --- | --- |
-| during a model request, before its record | makes it again; its text is a new generation |
-| after the response's record | starts the response's tools |
-| between two parallel tools | returns the recorded one's result, and calls the other |
-| in an agent that a tool runs | starts the tool again; the inner agent's records are returned |
-| between the pauses of one response | opens those that are missing |
-| while paused, also after a decision | waits for those that are undecided |
-| after the history's save | saves nothing: it remembers the tasks that it has |
+- During a model request: it is made again. After its record: its tools begin.
+- Between two parallel tools: the recorded one's result is returned, and the other is called.
+- In an agent that a tool runs: the tool begins again, with the records of that agent.
+- Between two pauses of one response: the missing ones are opened.
+- While paused, or after a decision: a later run waits for what is undecided.
+- After the save of a session's messages: it is not made again, see `history`.
 """
 
 from __future__ import annotations

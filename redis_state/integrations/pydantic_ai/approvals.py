@@ -4,7 +4,7 @@ An approval's payload is the call: its tool and its arguments. Where `jsonschema
 pause has a form: nothing, which approves the arguments as they are, or other arguments that fit the
 tool's schema. A rejection's value is the reason that the model gets.
 
-A call that is to be made elsewhere, or a question, is approved with its result, and its form is the
+A call that is to be made elsewhere, or a question, is approved with its result. Its form is the
 tool's schema of results, if it has one.
 """
 
@@ -28,7 +28,7 @@ from pydantic_ai.tools import (
 
 from redis_state.errors import InvalidField
 from redis_state.integrations.pydantic_ai.events import arguments_of
-from redis_state.integrations.pydantic_ai.identity import Scope
+from redis_state.integrations.pydantic_ai.identity import AgentScope
 from redis_state.worker import Decision, Pause
 from redis_state.worker.tasks.waitpoints.forms import PauseForm
 
@@ -53,7 +53,7 @@ def check_terms(terms: PauseTerms) -> PauseTerms:
 
 
 async def decided(
-    scope: Scope, ctx: RunContext[Any], requests: DeferredToolRequests, terms: PauseTerms
+    scope: AgentScope, ctx: RunContext[Any], requests: DeferredToolRequests, terms: PauseTerms
 ) -> DeferredToolResults:
     """Open a pause for each call, then wait for all; end the run while one is undecided.
 
@@ -82,7 +82,7 @@ async def _options(ctx: RunContext[Any], call: ToolCallPart, terms: PauseTerms) 
 
 
 async def _open(
-    scope: Scope,
+    scope: AgentScope,
     ctx: RunContext[Any],
     requests: DeferredToolRequests,
     call: ToolCallPart,

@@ -24,7 +24,7 @@ from pydantic_ai.usage import RunUsage
 
 from redis_state.integrations.pydantic_ai.events import event_parts, publishes_itself
 from redis_state.integrations.pydantic_ai.identity import (
-    Scope,
+    AgentScope,
     entered,
     needed_scope,
     part,
@@ -79,7 +79,7 @@ class StepBackend(JournalCallableOperationBackend[UnitConfig]):
 
 
 async def run_unit(
-    scope: Scope,
+    scope: AgentScope,
     name: str,
     place: str,
     work: Work,
@@ -98,7 +98,7 @@ async def run_unit(
         nonlocal ran
         ran = True
         # Each attempt counts what is in it anew.
-        with entered(Scope(scope.run, place)):
+        with entered(AgentScope(scope.run, place)):
             if not cuts:
                 return await work()
             async with ended_by(scope.ctx.inbox):
@@ -112,16 +112,16 @@ async def run_unit(
     return found
 
 
-def tool_scope(scope: Scope, ctx: RunContext[Any], call: ToolCallPart) -> Scope:
+def tool_scope(scope: AgentScope, ctx: RunContext[Any], call: ToolCallPart) -> AgentScope:
     """Return the scope of a tool call: of its step, and of the agents that it runs."""
     # Its id is unique in its response: pydantic-ai refuses a response in which one is not.
     approved = ["approved"] if ctx.tool_call_approved else []
     place = scope.next(str(ctx.run_step), call.tool_call_id, *approved, kind="tool")
-    return Scope(scope.run, place, of_call=True)
+    return AgentScope(scope.run, place, of_call=True)
 
 
 def _place_of(
-    scope: Scope,
+    scope: AgentScope,
     operation_id: DurableOperationId,
     name: str,
     ctx: RunContext[Any] | None,

@@ -44,7 +44,7 @@ from redis_state.integrations.pydantic_ai.backend import (
     run_unit,
     tool_scope,
 )
-from redis_state.integrations.pydantic_ai.identity import Scope, current_scope, entered
+from redis_state.integrations.pydantic_ai.identity import AgentScope, current_scope, entered
 from redis_state.integrations.pydantic_ai.waiting import PausingWaiter
 from redis_state.worker import RetryPolicy, TaskCancelled
 from redis_state.worker.context import TaskPaused
@@ -167,7 +167,7 @@ class RedisStateDurability(BaseDurabilityCapability[AgentDepsT]):
         run_id = str(ctx.run_id)
         path = outer.run.paths.pop(run_id, None)
         named = path is None
-        scope = Scope(outer.run, outer.next("run", run_id) if path is None else path)
+        scope = AgentScope(outer.run, outer.next("run", run_id) if path is None else path)
         if not named and self.name in outer.running:
             raise InvalidField(
                 "run_id",

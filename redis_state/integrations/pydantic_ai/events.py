@@ -27,7 +27,7 @@ from pydantic_ai.messages import (
 )
 from pydantic_ai.tools import RunContext
 
-from redis_state.integrations.pydantic_ai.identity import Scope, current_scope
+from redis_state.integrations.pydantic_ai.identity import AgentScope, current_scope
 from redis_state.models import UpdateType
 from redis_state.serialization import codec
 from redis_state.worker import TaskContext, TextWriter
@@ -41,8 +41,8 @@ _KINDS = {TextPart: UpdateType.RESULT, ThinkingPart: UpdateType.THINKING}
 async def publish_events(ctx: RunContext[Any], events: AsyncIterable[AgentStreamEvent]) -> None:
     """Publish an agent's events in its session's log, for `TaskClient.watch` and `TextReader`.
 
-    Give it to `RedisStateDurability(event_stream_handler=publish_events)`. Text is a RESULT, what a
-    model thinks is THINKING, a tool's call and its result are each a TOOL_CALL with the id of the
+    Give it to `RedisStateDurability(event_stream_handler=publish_events)`. Text is a RESULT. What a
+    model thinks is THINKING. A tool's call and its result are each a TOOL_CALL with the id of the
     call. Outside of a task it publishes nothing. Errors: TaskCancelled, LeaseLost.
     """
     scope = current_scope()
@@ -124,7 +124,7 @@ class _Texts:
 
 
 async def _publish_tool(
-    scope: Scope, ctx: RunContext[Any], event: ToolCallEvent | ToolResultEvent
+    scope: AgentScope, ctx: RunContext[Any], event: ToolCallEvent | ToolResultEvent
 ) -> None:
     part = event.part
     content: dict[str, Any] = {"tool": part.tool_name, "tool_call_id": part.tool_call_id}

@@ -1,4 +1,4 @@
-"""The messages of a session with an agent, which the next task of the session goes on with."""
+"""The messages of a session with an agent, with which the session's next task continues."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class TaskRun:
 
 
 @dataclass
-class Scope:
+class AgentScope:
     """A place where units are counted."""
 
     run: TaskRun
@@ -67,15 +67,15 @@ class Scope:
         return place if number == 1 else f"{place}#{number}"
 
 
-_SCOPE: ContextVar[Scope | None] = ContextVar("redis_state_agents", default=None)
+_SCOPE: ContextVar[AgentScope | None] = ContextVar("redis_state_agents", default=None)
 
 
-def current_scope() -> Scope | None:
+def current_scope() -> AgentScope | None:
     """Return where the caller is, or None outside of a task."""
     return _SCOPE.get()
 
 
-def needed_scope() -> Scope:
+def needed_scope() -> AgentScope:
     """Return where the caller is. Errors: InvalidField outside of a task."""
     scope = _SCOPE.get()
     if scope is None:
@@ -92,7 +92,7 @@ def current_task() -> TaskContext:
 
 
 @contextmanager
-def entered(scope: Scope) -> Generator[Scope, None, None]:
+def entered(scope: AgentScope) -> Generator[AgentScope, None, None]:
     """Be in a scope for the length of the block."""
     token = _SCOPE.set(scope)
     try:
@@ -116,7 +116,7 @@ def branch(name: str) -> Generator[None, None, None]:
     if scope.counts[place]:
         raise InvalidField("name", f"{name!r} names another branch of this place")
     scope.counts[place] += 1
-    with entered(Scope(scope.run, place)):
+    with entered(AgentScope(scope.run, place)):
         yield
 
 

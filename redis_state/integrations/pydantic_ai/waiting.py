@@ -12,7 +12,7 @@ from pydantic_ai.durable_exec import ExternalEventError, ExternalEventWaiter
 from redis_state.errors import TokenResolved
 from redis_state.integrations.pydantic_ai.approvals import NOT_IN_TIME
 from redis_state.integrations.pydantic_ai.backend import run_unit
-from redis_state.integrations.pydantic_ai.identity import Scope, current_scope
+from redis_state.integrations.pydantic_ai.identity import AgentScope, current_scope
 from redis_state.worker.tasks.waitpoints.pauses import TaskPauses
 
 
@@ -23,7 +23,7 @@ class PausingWaiter(ExternalEventWaiter):
     the payload, or rejected with a reason.
     """
 
-    def __init__(self, scope: Scope) -> None:
+    def __init__(self, scope: AgentScope) -> None:
         self._scope = scope
 
     async def wait(
@@ -59,7 +59,7 @@ class PausingWaiter(ExternalEventWaiter):
         raise ExternalEventError(reason if isinstance(reason, str) and reason else "rejected")
 
     async def _answer(self, token: str, answer: JsonValue) -> None:
-        """Decide the pause by the answer that was there at once, unless somebody was faster."""
+        """Decide the pause by the answer that was there at once, unless a person was faster."""
         store = self._scope.ctx.store
         try:
             await TaskPauses(store).decide(token, approved=True, value=answer, actor="ask")
