@@ -90,6 +90,8 @@ class RedisStateDurability(BaseDurabilityCapability[AgentDepsT]):
             "mcp": "enter-in-durable-unit",
             "dynamic": "enter-in-durable-unit",
         },
+        # Of a run's own toolset the calls would be no steps.
+        unsupported_runtime_toolset_kinds=frozenset({"function", "mcp", "dynamic"}),
         tool_config_key=METADATA,
         cancellation_error_types=(TaskCancelled, TaskPaused),
     )
@@ -167,7 +169,7 @@ class RedisStateDurability(BaseDurabilityCapability[AgentDepsT]):
         run_id = str(ctx.run_id)
         path = outer.run.paths.pop(run_id, None)
         named = path is None
-        scope = AgentScope(outer.run, outer.next("run", run_id) if path is None else path)
+        scope = AgentScope(outer.run, f"{outer.next(run_id)}~" if path is None else path)
         if not named and self.name in outer.running:
             raise InvalidField(
                 "run_id",

@@ -112,7 +112,7 @@ def branch(name: str) -> Generator[None, None, None]:
     scope = needed_scope()
     if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InvalidField("name", f"text is needed, not {type(name).__name__}")
-    place = scope.place("branch", name)
+    place = f"{scope.place(name)}~"
     if scope.counts[place]:
         raise InvalidField("name", f"{name!r} names another branch of this place")
     scope.counts[place] += 1

@@ -14,8 +14,10 @@ pytest.importorskip("arq", reason="needs the worker extra")
 pytest.importorskip("pydantic_ai", reason="needs the pydantic-ai extra")
 
 from pydantic import BaseModel
-from pydantic_ai import Agent, BinaryContent, ModelRetry, RunContext, UsageLimits
-from pydantic_ai.exceptions import UsageLimitExceeded
+from pydantic_ai import Agent, BinaryContent, FunctionToolset, ModelRetry, RunContext, UsageLimits
+from pydantic_ai.exceptions import UsageLimitExceeded, UserError
+from pydantic_ai.tools import Tool
+from pydantic_ai.toolsets import DynamicToolset
 
 from redis_state import RedisStateStore
 from redis_state.errors import InvalidField
@@ -265,6 +267,38 @@ async def test_hostile_ids_of_calls_and_tools_are_kept_apart(store: RedisStateSt
     await run_to_the_end(store, twice(durable(handler)))
     wanted = {str(n): 2 for n in range(len(odd))} | {"100": 4, "101": 2}
     assert calls == wanted
+
+
+async def test_the_tools_of_a_dynamic_toolset_are_steps(store: RedisStateStore) -> None:
+    made: list[str] = []
+    calls: list[int] = []
+
+    def make(ctx: RunContext[Any]) -> FunctionToolset[Any]:
+        made.append(current_task().task.task_id)
+        return FunctionToolset([Tool(says("seen", calls), name="look")])
+
+    agent = durable_agent(
+        scripted([call("look")], "done"), toolsets=[DynamicToolset(make, id="dynamic")]
+    )
+    seen: list[Any] = []
+
+    async def handler(ctx: TaskContext) -> Any:
+        seen.append(returns((await agent.run("go")).all_messages()))
+
+    await run_to_the_end(store, twice(durable(handler)))
+    assert seen == [{"look": "seen"}] * 2
+    assert (calls, set(made)) == ([1], {"t"})
+
+
+async def test_a_toolset_of_one_run_is_refused_in_a_task(store: RedisStateStore) -> None:
+    agent = durable_agent(scripted("done"))
+
+    async def handler(ctx: TaskContext) -> Any:
+        with pytest.raises(UserError, match="redis_state"):
+            await agent.run("go", toolsets=[FunctionToolset([says("x")], id="late")])
+
+    state = await run_to_the_end(store, durable(handler))
+    assert state.status is TaskStatus.COMPLETE
 
 
 async def test_usage_limits_hold_in_a_replay_too(store: RedisStateStore) -> None:
