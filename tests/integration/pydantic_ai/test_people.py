@@ -24,8 +24,8 @@ from redis_state.integrations.pydantic_ai import current_task, durable, pydantic
 from redis_state.models import TaskStatus
 from redis_state.testing import eventually
 from redis_state.worker import OpenPause, TaskClient, TaskContext
+from tests.support.agents.pydantic_ai import call, durable_agent, returns, says, scripted
 from tests.support.processes.pools import SESSION, becomes, pool, statuses
-from tests.support.pydantic_agents import call, durable_agent, returns, says, scripted
 
 pytestmark = pytest.mark.worker
 

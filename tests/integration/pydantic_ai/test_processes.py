@@ -18,7 +18,7 @@ from redis_state.errors import TokenResolved
 from redis_state.models import TaskStatus, UpdateType
 from redis_state.worker import TextReader
 from tests.chaos.support.crew import recorded
-from tests.processes.workers.pydantic_worker import AFTER_PAUSES, BEFORE_PAUSES
+from tests.processes.workers.killed.pydantic_worker import AFTER_PAUSES, BEFORE_PAUSES
 from tests.support.processes.pools import SESSION, becomes, client_of, updates_of
 from tests.support.processes.worker_processes import stop, worker_process
 

@@ -32,9 +32,9 @@ from redis_state.integrations.pydantic_ai.history import newest_runs
 from redis_state.models import TaskStatus, UpdateType
 from redis_state.testing import eventually
 from redis_state.worker import TaskContext, TextReader
+from tests.support.agents.pydantic_ai import call, durable_agent, says, scripted
 from tests.support.processes.pools import SESSION, becomes, pool, updates_of
-from tests.support.pydantic_agents import call, durable_agent, says, scripted
-from tests.support.runs import TASK, begin_again, run_to_the_end
+from tests.support.tasks.runs import TASK, begin_again, run_to_the_end
 
 pytestmark = pytest.mark.worker
 

@@ -31,9 +31,9 @@ from redis_state.integrations.pydantic_ai import (
 )
 from redis_state.models import TaskStatus
 from redis_state.worker import RetryPolicy, TaskContext
+from tests.support.agents.pydantic_ai import call, durable_agent, returns, says, scripted
 from tests.support.processes.pools import SESSION, pool
-from tests.support.pydantic_agents import call, durable_agent, returns, says, scripted
-from tests.support.runs import begin_again, run_to_the_end
+from tests.support.tasks.runs import begin_again, run_to_the_end
 
 pytestmark = pytest.mark.worker
 

@@ -24,7 +24,7 @@ from redis_state.integrations.pydantic_ai import current_task, publish_events, p
 from redis_state.testing import eventually
 from redis_state.worker import AgentWorker, TaskClient
 from tests.chaos.support.notes import note
-from tests.support.pydantic_agents import call, durable_agent, scripted
+from tests.support.agents.pydantic_ai import call, durable_agent, scripted
 
 BEFORE_PAUSES = ("request 0", "buy", "second pause")
 AFTER_PAUSES = ("pay b", "request 2")
