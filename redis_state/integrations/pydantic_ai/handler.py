@@ -16,7 +16,7 @@ from redis_state import limits
 from redis_state.errors import InvalidField
 from redis_state.integrations.pydantic_ai.durability import RedisStateDurability
 from redis_state.integrations.pydantic_ai.history import MOST_MESSAGES, History
-from redis_state.integrations.pydantic_ai.identity import AgentScope, TaskRun, entered
+from redis_state.integrations.pydantic_ai.identity import AgentScope, AgentsOfTask, entered
 from redis_state.worker import Handler, TaskContext
 
 DepsFactory: TypeAlias = Callable[[TaskContext], Any]
@@ -30,7 +30,7 @@ def durable(handler: Callable[[TaskContext], Awaitable[Any]]) -> Handler:
 
     @wraps(handler)
     async def run(ctx: TaskContext) -> Any:
-        with entered(AgentScope(TaskRun(ctx))):
+        with entered(AgentScope(AgentsOfTask(ctx))):
             result = await handler(ctx)
         # What ended the run may have been handled by a hook of an agent, as an error of its own.
         ctx.inbox.raise_if_over()

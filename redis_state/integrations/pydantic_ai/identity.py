@@ -29,7 +29,7 @@ _LONGEST_PATH = 160
 
 
 @dataclass
-class TaskRun:
+class AgentsOfTask:
     """One run of a task, in which agents run."""
 
     ctx: TaskContext
@@ -42,7 +42,7 @@ class TaskRun:
 class AgentScope:
     """A place where units are counted."""
 
-    run: TaskRun
+    run: AgentsOfTask
     path: str = ""
     counts: Counter[str] = field(default_factory=Counter[str])
     # Whether it is that of one tool call.
