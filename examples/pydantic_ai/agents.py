@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pydantic_ai import Agent, RunContext
-from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, ToolReturnPart
+from pydantic_ai.messages import ModelMessage, ModelResponse, ToolReturnPart
 from pydantic_ai.models.function import AgentInfo, DeltaToolCall, FunctionModel
 
 from redis_state.integrations.pydantic_ai import (
@@ -70,9 +70,8 @@ async def _review(messages: list[ModelMessage], _: AgentInfo) -> AsyncIterator[s
 
 
 def _returned(messages: list[ModelMessage]) -> list[str]:
-    last = messages[-1]
-    parts = last.parts if isinstance(last, ModelRequest) else []
-    return [str(part.content) for part in parts if isinstance(part, ToolReturnPart)]
+    last: Any = messages[-1]
+    return [str(part.content) for part in last.parts if isinstance(part, ToolReturnPart)]
 
 
 reviewer = Agent(
@@ -95,7 +94,7 @@ clerk = Agent(
 
 
 @clerk.tool
-async def look_up(ctx: RunContext[None], order: str) -> str:
+async def look_up(ctx: RunContext[Any], order: str) -> str:
     """Look an order up, and have its complaints reviewed."""
     note("look_up", current_task().task.task_id, order)
     review = await reviewer.run(f"Review {order}", usage=ctx.usage)
