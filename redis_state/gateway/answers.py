@@ -34,7 +34,7 @@ from redis_state.errors import (
 )
 from redis_state.serialization import codec
 
-_WORDS = re.compile(r"(?<=[a-z])(?=[A-Z])")
+_WORDS = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _RETRY_AFTER_S = 2
 _NAMED = (
     *("field", "task_id", "status", "current", "wanted", "expected", "actual", "limit"),
