@@ -118,8 +118,8 @@ class FrameWriter:
 
 def event(name: str, data: bytes, *, cursor: str | None = None) -> bytes:
     """Write an event with one line of JSON."""
-    # Our encoder leads some documents with a tab, and never writes a line break.
-    line = data.strip().replace(b"\r", b" ").replace(b"\n", b" ")
+    # Our encoder never writes a line break.
+    line = data.replace(b"\r", b" ").replace(b"\n", b" ")
     head = b"" if cursor is None else b"id: %s\n" % cursor.encode()
     return b"%sevent: %s\ndata: %s\n\n" % (head, name.encode(), line)
 

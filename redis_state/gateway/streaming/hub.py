@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from datetime import datetime
 from time import monotonic
 from typing import Final, Self
@@ -55,6 +56,8 @@ class Hub:
         self._most_frames = limits.count("most_frames", most_frames)
         self._most_bytes = limits.count("most_bytes", most_bytes)
         self._feeds: dict[str, Feed] = {}
+        self._clients = 0
+        self._all_left = asyncio.Event()
         self._ticker: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
@@ -63,9 +66,9 @@ class Hub:
 
     async def __aexit__(self, *_: object) -> None:
         self.end_streams()
-        give_up_at = self.time() + _FAREWELL_S
-        while self.clients and self.time() < give_up_at:
-            await asyncio.sleep(0.01)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_FAREWELL_S):
+                await self._all_left.wait()
         if self._ticker is not None:
             self._ticker.cancel()
             await asyncio.wait({self._ticker})
@@ -75,7 +78,7 @@ class Hub:
     @property
     def clients(self) -> int:
         """How many streams are open."""
-        return sum(feed.clients for feed in self._feeds.values())
+        return self._clients
 
     @property
     def watches(self) -> int:
@@ -135,6 +138,8 @@ class Hub:
         it closes the application, and those of streams do not end by themselves.
         """
         self.closing = True
+        if not self._clients:
+            self._all_left.set()
         for feed in self._feeds.values():
             feed.wake()
 
@@ -151,12 +156,16 @@ class Hub:
                 most_bytes=self._most_bytes,
             )
         feed.clients += 1
+        self._clients += 1
         return feed
 
     def leave(self, feed: Feed) -> None:
         """Count a client less."""
         feed.clients -= 1
+        self._clients -= 1
         feed.left_at = self.time()
+        if self.closing and not self._clients:
+            self._all_left.set()
 
     async def _tick(self) -> None:
         """Wake clients whose time has come, and end watches that nobody needs."""
