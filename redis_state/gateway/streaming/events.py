@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import Any, Final, cast
+from typing import Any, Final
+from urllib.parse import quote
 
 from redis_state.errors import CursorGap, InvalidField
+from redis_state.gateway.cutting import cut_tokens
 from redis_state.models import StateUpdate, TaskStatus, UpdateType
 from redis_state.serialization import codec
 from redis_state.stores.sessions.session_log import Entry
@@ -22,14 +24,10 @@ from redis_state.transport.keys import escape
 TAIL: Final = "$"
 ALL: Final = "0"
 HEARTBEAT: Final = b":\n\n"
-CUT: Final = "<cut>"
 
 # As the log writes them: a number, a time in ms, and the log that they belong to.
 _CURSOR = re.compile(r"[0-9]{1,18}-[0-9]{1,18}(?:-[0-9a-f]{8})?")
 _LONGEST_CURSOR = 46
-# Where hosts and clients keep the token of a pause.
-_TOKEN_NAMES = frozenset({"resume_token", "resumetoken"})
-_NAMED_TOKEN = re.compile(rb"resume_?token", re.IGNORECASE)
 _ENDS = frozenset(status.value for status in TaskStatus if status.is_terminal)
 # A client without further advice comes back after so long. Spread, they do not all come at once.
 _SOONEST_MS, _LATEST_MS = 200, 1_500
@@ -62,13 +60,12 @@ class FrameWriter:
     """Write the rows of one session as frames."""
 
     def __init__(self, session_id: str) -> None:
-        self._scope: bytes = escape("session_id", session_id).encode() + b"."
-        # A token of a worker's pause: the session's part of the key, then 192 bits.
-        self._token: re.Pattern[bytes] = re.compile(
-            rb"(?<![A-Za-z0-9_.~%-])"
-            + re.escape(self._scope)
-            + rb"[A-Za-z0-9_-]{32}(?![A-Za-z0-9_-])"
-        )
+        self._session_id = session_id
+        # What a row with a token of a pause has: the session's part of the key, also as a part of a
+        # URL, or the name under which hosts keep theirs.
+        scope = escape("session_id", session_id)
+        signs = {scope + ".", quote(scope, safe="") + ".", "resume_token"}
+        self._signs: tuple[bytes, ...] = tuple(sign.encode() for sign in signs)
 
     def frame(self, entry: Entry[StateUpdate | None] | Entry[StateUpdate]) -> Frame:
         """Write a row."""
@@ -111,9 +108,9 @@ class FrameWriter:
 
     def _without_tokens(self, document: dict[str, Any]) -> bytes:
         data = codec.encode(document)
-        if _NAMED_TOKEN.search(data) is not None:
-            data = codec.encode({**document, "content": _unnamed(codec.decode(data)["content"])})
-        return self._token.sub(CUT.encode(), data) if self._scope in data else data
+        if any(sign in data for sign in self._signs):
+            return codec.encode(cut_tokens(self._session_id, document))
+        return data
 
 
 def event(name: str, data: bytes, *, cursor: str | None = None) -> bytes:
@@ -178,17 +175,3 @@ def _ends_task(kind: UpdateType, content: Any) -> bool:
             return status in _ENDS
         case _:
             return False
-
-
-def _unnamed(value: Any) -> Any:
-    """Return plain JSON without what stands under the name of a token."""
-    if isinstance(value, dict):
-        named = cast("dict[str, Any]", value)
-        return {
-            name: _unnamed(inner)
-            for name, inner in named.items()
-            if name.lower() not in _TOKEN_NAMES
-        }
-    if isinstance(value, list):
-        return [_unnamed(inner) for inner in cast("Sequence[Any]", value)]
-    return value
