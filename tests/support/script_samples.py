@@ -17,7 +17,8 @@ from redis_state.scripts import (
     Reply,
     Scripts,
 )
-from redis_state.transport.keys import JobKeys, Keys, ScheduleKeys, agent_shard
+from redis_state.transport.key_groups import JobKeys, ScheduleKeys
+from redis_state.transport.keys import Keys, agent_shard
 from tests.support.a2a.rows import a2a_keys, drop, write
 from tests.support.scripts import (
     HOUR,
@@ -390,6 +391,7 @@ CALLS: dict[str, Call] = {
         announce=True,
         fence=Fence(keys.lease(SESSION, "t"), 1, "o"),
     ),
+    "pack_log": lambda scripts, keys: scripts.pack_log(keys.updates(SESSION)),
     "claim_due": lambda scripts, keys: scripts.claim_due(keys.watch(0), limit=1, hold_ms=HOUR),
     "settle_claim": lambda scripts, keys: scripts.settle_claim(
         keys.watch(0), mark=b"1.5", entries=[(b"e", HOUR), (b"f", None)]

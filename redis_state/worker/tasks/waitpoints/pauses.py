@@ -25,13 +25,15 @@ from redis_state.serialization.payloads import Payloads
 from redis_state.store import RedisStateStore
 from redis_state.stores.base import ms
 from redis_state.stores.sessions.tasks import move_fields
+from redis_state.stores.sessions.updates import NewUpdate
 from redis_state.transport.clock import ms_of
 from redis_state.transport.commands import Commands
 from redis_state.transport.keys import pause_id_of
 from redis_state.worker.tasks.moves import announcement, raise_refused, status_update
 from redis_state.worker.tasks.recorded.journal import state_of
 from redis_state.worker.tasks.recorded.replay import Lane
-from redis_state.worker.tasks.transitions import StartedRun, TaskTransitions
+from redis_state.worker.tasks.started import StartedRun
+from redis_state.worker.tasks.transitions import TaskTransitions
 from redis_state.worker.tasks.waitpoints.ballots import raise_unless_voted, vote_of
 from redis_state.worker.tasks.waitpoints.deciders import open_watched
 from redis_state.worker.tasks.waitpoints.forms import check_value, form_value
@@ -333,7 +335,10 @@ class TaskPauses:
         content = {"pause": recorded["name"], "approved": decision["approved"], "actor": actor}
         if overdue:
             content["timed_out"] = True
-        updates = [status_update(state, TaskStatus.PENDING, **content), notice(state, content)]
+        updates: list[StateUpdate | NewUpdate] = [
+            status_update(state, TaskStatus.PENDING, **content)
+        ]
+        updates.append(notice(state, content))
         if votes:
             voted = {"pause": recorded["name"], "voted": decision["approved"], "actor": actor}
             updates.append(notice(state, voted))
