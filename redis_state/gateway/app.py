@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
+from weakref import WeakSet
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -27,13 +28,14 @@ from redis_state.gateway.answers import HttpProblem, problem_answer
 from redis_state.gateway.auth.hook_links import HookLinks
 from redis_state.gateway.auth.principal import Authenticator, Principal, Unauthenticated
 from redis_state.gateway.calls import Operation, Over, RawRoute
-from redis_state.gateway.guard import Guard, check_origins
-from redis_state.gateway.limits import GatewayLimits, Usage
+from redis_state.gateway.guard import RequestGuard, check_origins
+from redis_state.gateway.limits import CallerUsage, GatewayLimits
 from redis_state.gateway.openapi import describe
 from redis_state.gateway.paths import hide_parts, read_parts
 from redis_state.gateway.routes import (
     bulk,
     changes,
+    events,
     health,
     hooks,
     pauses,
@@ -44,11 +46,14 @@ from redis_state.gateway.routes import (
     workers,
 )
 from redis_state.gateway.runtime import PerLoop
+from redis_state.gateway.streaming.hub import Hub
+from redis_state.models import StateUpdate
 from redis_state.store import RedisStateStore
 from redis_state.worker import TaskClient
 
 OPERATIONS: tuple[Operation, ...] = (
     *sessions.OPERATIONS,
+    *events.OPERATIONS,
     *tasks.OPERATIONS,
     *changes.OPERATIONS,
     *bulk.OPERATIONS,
@@ -59,6 +64,9 @@ OPERATIONS: tuple[Operation, ...] = (
     *hooks.OPERATIONS,
     *health.OPERATIONS,
 )
+# What a caller may see of an update: the update, a changed copy, or None.
+VisibleTo: TypeAlias = Callable[[Principal, StateUpdate], StateUpdate | None]
+
 _HOOKS = ["v1", "hooks"]
 _NOBODY = Principal("anonymous")
 _CODES = {404: "not_found", 405: "method_not_allowed"}
@@ -70,8 +78,10 @@ class GatewayServices:
 
     store: RedisStateStore
     client: TaskClient
+    hub: Hub
+    visible: VisibleTo | None
     hooks: HookLinks | None
-    usage: Usage
+    usage: CallerUsage
     max_body_bytes: int
     openapi: Any
     metrics: Any
@@ -90,25 +100,28 @@ class Gateway(Starlette):
         hosts: Iterable[str],
         limits: GatewayLimits,
         queue: str | None,
+        visible: VisibleTo | None,
     ) -> None:
         self._store = store
         self._auth = auth
         self._hooks = hooks
         self._queue = queue
-        self._usage = Usage(limits)
+        self._visible = visible
+        self._usage = CallerUsage(limits)
         self._answers: Counter[tuple[str, int]] = Counter()
         self._open = PerLoop(self._services)
+        self._hubs: WeakSet[Hub] = WeakSet()
         self.max_body_bytes: int = limits.max_body_bytes
         origins = check_origins(cors)
         super().__init__(
             routes=self._routes(),
-            middleware=[*_cors(origins), Middleware(Guard, hosts=hosts, origins=origins)],
+            middleware=[*_cors(origins), Middleware(RequestGuard, hosts=hosts, origins=origins)],
             exception_handlers={HTTPException: _answer_problem},
             lifespan=self._lifespan,
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a request. What decides a pause is hidden from whoever logs the path."""
+        """Serve a request. What decides a pause is hidden from the server's log."""
         if scope["type"] == "http" and list(read_parts(scope) or ())[:2] == _HOOKS:
             hide_parts(scope, keep=len(_HOOKS))
         await super().__call__(scope, receive, send)
@@ -140,6 +153,14 @@ class Gateway(Starlette):
         """Count an answer."""
         self._answers[operation.name, status] += 1
 
+    def end_streams(self) -> None:
+        """End all streams; their clients come back after some moments.
+
+        Call it when the server begins to shut down: a server waits for its open answers first.
+        """
+        for hub in list(self._hubs):
+            hub.end_streams()
+
     async def aclose(self) -> None:
         """Close what this loop's requests have opened. The store stays open."""
         await self._open.aclose()
@@ -156,10 +177,16 @@ class Gateway(Starlette):
 
     @asynccontextmanager
     async def _services(self) -> AsyncGenerator[GatewayServices]:
-        async with TaskClient(self._store, queue=self._queue) as client:
+        async with (
+            TaskClient(self._store, queue=self._queue) as client,
+            Hub(self._store) as hub,
+        ):
+            self._hubs.add(hub)
             yield GatewayServices(
                 store=self._store,
                 client=client,
+                hub=hub,
+                visible=self._visible,
                 hooks=self._hooks,
                 usage=self._usage,
                 max_body_bytes=self.max_body_bytes,
@@ -190,13 +217,15 @@ def create_gateway(
     hosts: Iterable[str] = (),
     limits: GatewayLimits | None = None,
     queue: str | None = None,
+    visible: VisibleTo | None = None,
 ) -> Gateway:
     """Make the gateway of a store, to serve or to mount. No I/O; the store stays the caller's.
 
-    ``auth`` finds who calls. There is no default: `Public` and `Loopback` let everybody in, and are
-    said by name. ``hooks`` reads the links of outsiders; without it there are none. ``cors`` are
-    the origins of other sites whose pages may call, ``hosts`` the host names that are served, any
-    if none is given. ``queue`` is that of submitted tasks, as in `TaskClient`.
+    ``auth`` finds who calls. There is no default: `Public` and `Loopback` let everybody in, and
+    have to be named. ``hooks`` reads the links of outsiders; without it there are none. ``cors``
+    are the origins of other sites whose pages may call, ``hosts`` the host names that are served,
+    any if none is given. ``queue`` is that of submitted tasks, as in `TaskClient`. ``visible``
+    returns what a caller may see of an update: the update, a changed copy, or None.
 
     Mounted, it opens what it needs at its first request, and closes it when the loop ends. Errors:
     ConfigError.
@@ -212,6 +241,7 @@ def create_gateway(
         hosts=list(hosts),
         limits=limits or GatewayLimits(),
         queue=queue,
+        visible=visible,
     )
 
 

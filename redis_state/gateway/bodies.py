@@ -65,6 +65,14 @@ class TimelineQuery(PageQuery):
     """Which page of a task's updates."""
 
 
+class EventsQuery(_Given):
+    """Which updates of a session."""
+
+    after: str | None = Field(default=None, description="A cursor, $ for the end, or 0 for all.")
+    task: str | None = Field(default=None, description="Only of this task, until it is terminal.")
+    types: list[str] | None = Field(default=None, description="Only updates of these types.")
+
+
 class PausesQuery(PageQuery):
     """Which open pauses."""
 

@@ -151,9 +151,8 @@ def compensation_document(session_id: str, undo: Compensation) -> dict[str, Any]
     return _cut(session_id, document)
 
 
-def row_document(entry: Entry[StateUpdate]) -> dict[str, Any]:
-    """Write an update of a task."""
-    update = entry.value
+def row_document(entry: Entry[StateUpdate], update: StateUpdate) -> dict[str, Any]:
+    """Write an update of a task, as the caller may see it."""
     document = {
         "cursor": entry.cursor,
         "run": entry.run,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 from starlette.responses import Response
@@ -38,6 +39,8 @@ from redis_state.gateway.results import (
     TasksResult,
     TimelineResult,
 )
+from redis_state.models import StateUpdate
+from redis_state.stores.sessions.session_log import Entry
 from redis_state.worker import TaskView
 
 _TASK = "/v1/sessions/{session}/tasks/{task}"
@@ -131,7 +134,7 @@ async def read_timeline(call: ApiCall) -> Response:
             "steps": [step_document(session_id, step) for step in steps],
             "compensations": [compensation_document(session_id, undo) for undo in undos],
             "pauses": [pause_document(each) for each in pauses if each.task_id == task_id],
-            "rows": [row_document(entry) for entry in page.entries],
+            "rows": _rows(call, page.entries),
             "missed": missed,
             "cursor": page.cursor,
             "at_end": page.at_end,
@@ -175,6 +178,15 @@ async def _found(call: ApiCall) -> TaskView:
     if view is None:
         raise TaskUnknown(call.task[1])
     return view
+
+
+def _rows(call: ApiCall, entries: Sequence[Entry[StateUpdate]]) -> list[dict[str, Any]]:
+    visible = call.services.visible
+    shown = [
+        (entry, entry.value if visible is None else visible(call.principal, entry.value))
+        for entry in entries
+    ]
+    return [row_document(entry, update) for entry, update in shown if update is not None]
 
 
 def _read(path: str, endpoint: Any, summary: str, result: Any, **more: Any) -> Operation:

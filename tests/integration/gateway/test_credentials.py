@@ -17,6 +17,7 @@ from typing import Any
 import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
+from jwt.algorithms import RSAAlgorithm
 
 pytest.importorskip("arq", reason="needs the worker extra")
 pytest.importorskip("starlette", reason="needs the gateway extra")
@@ -178,7 +179,7 @@ async def test_jwt_of_a_provider_name_their_scopes(store: RedisStateStore) -> No
 def jwks() -> Iterator[tuple[str, Any, list[int]]]:
     """Serve one public key; count how often it is fetched."""
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
-    public = json.loads(jwt.algorithms.RSAAlgorithm.to_jwk(key.public_key()))
+    public = json.loads(RSAAlgorithm.to_jwk(key.public_key()))
     document = json.dumps({"keys": [public | {"kid": "k", "alg": "RS256", "use": "sig"}]}).encode()
     fetched: list[int] = []
 
@@ -189,7 +190,7 @@ def jwks() -> Iterator[tuple[str, Any, list[int]]]:
             self.end_headers()
             self.wfile.write(document)
 
-        def log_message(self, *_: Any) -> None:
+        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - its name
             pass
 
     server = HTTPServer(("127.0.0.1", 0), Handler)

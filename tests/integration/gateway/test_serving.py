@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -28,7 +28,7 @@ async def test_mounted_in_fastapi_it_works_without_its_lifespan(served: Served) 
     lived: list[str] = []
 
     @asynccontextmanager
-    async def lifespan(_: Any) -> AsyncIterator[None]:
+    async def lifespan(_: Any) -> AsyncGenerator[None]:
         lived.append("begin")
         yield
         lived.append("end")
@@ -79,7 +79,7 @@ async def test_what_cannot_be_opened_is_told_to_each_and_tried_again() -> None:
     tries: list[int] = []
 
     @asynccontextmanager
-    async def opens() -> AsyncIterator[int]:
+    async def opens() -> AsyncGenerator[int]:
         tries.append(1)
         if len(tries) == 1:
             raise RuntimeError("not yet")
