@@ -8,11 +8,11 @@ from collections.abc import Callable
 from typing import Self
 
 from benchmarks.driver import Contender, NotMeasured
-from benchmarks.store.listeners import NAMESPACE
 from benchmarks.peers.ours import update
 from benchmarks.report import Row, missing, row
 from benchmarks.runner import Run
 from benchmarks.samples import CONTENT
+from benchmarks.store.listeners import NAMESPACE
 from redis_state import RedisStateStore
 from redis_state.errors import RedisStateError
 
