@@ -14,7 +14,7 @@ from typing import Any
 
 import uvicorn
 
-from benchmarks.listeners import NAMESPACE
+from benchmarks.store.listeners import NAMESPACE
 from redis_state import RedisStateStore
 from redis_state.gateway.streaming.hub import Hub
 from redis_state.gateway.streaming.response import EventStream, read_after

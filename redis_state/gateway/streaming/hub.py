@@ -22,7 +22,7 @@ from redis_state.gateway.streaming.feed import Feed
 from redis_state.models import UpdateType
 from redis_state.models.tasks import utc_now
 from redis_state.store import RedisStateStore
-from redis_state.transport.keys import escape
+from redis_state.transport.key_text import escape
 
 MOST_FRAMES: Final = 256
 MOST_BYTES: Final = 1 << 20
