@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
+from functools import cache
 from typing import Any, cast
 
 import pytest
@@ -98,6 +99,11 @@ def fuzzed(defaults: Settings, admin: Admin) -> Iterator[Fuzzed]:
     assert not leaked
 
 
+@cache
+def _schema() -> Any:
+    return schemathesis.openapi.from_dict(DESCRIBED)
+
+
 def test_every_name_of_an_operation_is_one() -> None:
     names = [each.name for each in OPERATIONS]
     assert len(set(names)) == len(names)
@@ -109,8 +115,7 @@ def test_every_name_of_an_operation_is_one() -> None:
 def test_calls_made_from_the_description_are_answered_as_it_says(
     fuzzed: Fuzzed, name: str, mode: GenerationMode, examples: int
 ) -> None:
-    schema: Any = schemathesis.openapi.from_dict(DESCRIBED)
-    operation = schema.find_operation_by_id(name)
+    operation = _schema().find_operation_by_id(name)
 
     @given(case=operation.as_strategy(generation_mode=mode))
     @hypothesis_settings(
