@@ -128,5 +128,6 @@ async def _main(port: str) -> None:
 if __name__ == "__main__":
     import uvloop
 
-    resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     uvloop.run(_main(*sys.argv[1:]))
