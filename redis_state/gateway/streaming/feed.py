@@ -79,7 +79,7 @@ class Feed:
         return [frames[-back] for back in range(missing, 0, -1)]
 
     def wake(self) -> None:
-        """Let all that wait look again."""
+        """Wake all clients that wait."""
         waiting, self.waiting = self.waiting, set()
         for client in waiting:
             client.wake()

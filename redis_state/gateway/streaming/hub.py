@@ -132,7 +132,7 @@ class Hub:
         )
 
     def end_streams(self) -> None:
-        """End all streams: each client is told to come back after some moments. Safe to repeat.
+        """End all streams. Their clients connect again soon. Safe to repeat.
 
         Call it when the server begins to shut down. A server waits for its open responses before
         it closes the application, and those of streams do not end by themselves.
