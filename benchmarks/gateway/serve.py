@@ -83,7 +83,7 @@ async def _main(kind: str, url: str) -> None:
             app = HubServer(hub) if kind == "hub" else PeerServer(store)
             config = uvicorn.Config(app, log_level="critical", lifespan="off")
             server = uvicorn.Server(config)
-            serving = asyncio.create_task(cast("Any", server)._serve([listening]))
+            serving = asyncio.create_task(cast("Any", server)._serve([listening]))  # noqa: SLF001 - our loop
             print(json.dumps({"port": listening.getsockname()[1]}), flush=True)
             while await asyncio.to_thread(sys.stdin.readline):
                 print(json.dumps(_used(app.facts())), flush=True)
