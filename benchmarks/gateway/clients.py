@@ -9,6 +9,7 @@ import socket
 import sys
 import time
 from functools import partial
+from typing import cast
 
 _AT = b'"at":'
 _TOGETHER = 50
@@ -92,9 +93,9 @@ class _Client(asyncio.Protocol):
         self._begun = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        if isinstance(transport, asyncio.WriteTransport):
-            request = f"GET /{self._session}?after=$ HTTP/1.1\r\nHost: x\r\n\r\n"
-            transport.write(request.encode())
+        request = f"GET /{self._session}?after=$ HTTP/1.1\r\nHost: x\r\n\r\n"
+        # uvloop's transports are no subclass of asyncio's.
+        cast("asyncio.WriteTransport", transport).write(request.encode())
 
     def data_received(self, data: bytes) -> None:
         if not self._begun:

@@ -20,10 +20,10 @@ from tests.support.scripts import explore
 from tests.support.servers.nodes import ask_each
 
 KEPT, FRAMES = 12, 6
-NAMES = (
+NAMES = [
     *("append", "append", "append", "flood", "join", "join", "tail", "leave", "return"),
     *("stall", "stall", "go", "cut", "restart"),
-)
+]
 STEPS = st.lists(
     st.tuples(
         st.sampled_from(NAMES),
