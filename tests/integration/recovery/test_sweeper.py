@@ -28,7 +28,7 @@ from redis_state.worker.queue.queue import Queue
 from redis_state.worker.recovery.old_claims import OldClaims
 from redis_state.worker.recovery.sweeper import Sweeper, SweepReport, sweep_regularly
 from redis_state.worker.tasks.moves import watch_entry
-from redis_state.worker.tasks.started import NotStarted
+from redis_state.worker.tasks.started import NotStarted, StartedRun
 from redis_state.worker.tasks.transitions import TaskTransitions
 from tests.support.processes.pools import (
     SESSION,
@@ -249,7 +249,7 @@ async def test_claims_of_tasks_that_run_are_left_alone_and_those_of_others_are_e
     the watch list leads there, or only one that was claimed before the job was.
     """
     tasks = {name: await submitted(store) for name in ("runs", "ended", "paused", "gone")}
-    runs = {}
+    runs: dict[str, StartedRun] = {}
     for name, task in tasks.items():
         await queued_as(store, task)
         await claimed(store, task)
