@@ -23,6 +23,7 @@ from redis_state.scripts.stores.agents import AgentScripts
 from redis_state.scripts.stores.children import ChildrenScripts
 from redis_state.scripts.stores.contexts import ContextScripts, PatchKeys
 from redis_state.scripts.stores.gatherings import GatheringKeys, GatheringScripts
+from redis_state.scripts.stores.graphs import GraphKeys, GraphListing, GraphScripts
 from redis_state.scripts.stores.groups import GroupKeys, GroupScripts
 from redis_state.scripts.stores.index import IndexedTask, IndexScripts
 from redis_state.scripts.stores.jobs import JobScripts
@@ -69,6 +70,7 @@ class Scripts(
     IndexScripts,
     TurnScripts,
     GatheringScripts,
+    GraphScripts,
 ):
     """The scripts, run through one transport."""
 
@@ -83,6 +85,8 @@ __all__ = [
     "EndedJobs",
     "Fence",
     "GatheringKeys",
+    "GraphKeys",
+    "GraphListing",
     "GroupKeys",
     "IndexedTask",
     "KnownTask",

@@ -70,6 +70,8 @@ def _shape(name: str) -> str:
         "queue": "Q",
         "name": "C",
         "at_ms": "<ms>",
+        "thread_id": "H",
+        "run_id": "N",
         "original": Keys("rs").tasks("S"),
     }
     method = getattr(Keys("rs"), name)
@@ -87,6 +89,9 @@ def _shape(name: str) -> str:
         "{K}": "{key}",
         "{P}": "{place}",
         "{A}": "{agent}",
+        "{H}": "{thread}",
+        "{N}": "{run}",
+        "graphs-00": "graphs-NN",
         "{T}": "{task}",
         "{U}": "{user}",
         "{O}": "{owner}",

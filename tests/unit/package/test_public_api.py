@@ -80,6 +80,7 @@ PUBLIC = [
     "TaskState",
     "TaskUnknown",
     "TaskWasCancelled",
+    "ThreadClaimed",
     "TokenResolved",
     "TokenUnknown",
     "VersionConflict",
