@@ -18,6 +18,7 @@
     │   │   ├── TaskInProgress         a task of the session is unfinished, and rejects another
     │   │   ├── LeaseLost              the epoch is no longer the current one
     │   │   ├── ThreadClaimed          another process has claimed the thread of LangGraph
+    │   │   ├── ThreadMoved            another task has continued the thread of LangGraph
     │   │   ├── TokenResolved          the token is already resolved: by whom, when and how
     │   │   ├── AlreadyVoted           the actor has voted otherwise: when and which way
     │   │   ├── NotADecider            the pause names others to decide it
@@ -265,6 +266,17 @@ class ThreadClaimed(Conflict):
         super().__init__(f"thread {thread_id!r} is claimed by another process")
         self.thread_id = thread_id
         self.left_ms = left_ms
+
+
+class ThreadMoved(Conflict):
+    """Another task, or a caller of the graph, has continued the thread since the task began.
+
+    What the task waited for is not there any more. Submit tasks of one thread in turn.
+    """
+
+    def __init__(self, thread_id: str) -> None:
+        super().__init__(f"thread {thread_id!r} was continued by another task")
+        self.thread_id = thread_id
 
 
 class TokenResolved(Conflict):

@@ -12,6 +12,7 @@ try:
 except ImportError as error:
     raise ImportError("this needs LangGraph: pip install 'redis_state[langgraph]'") from error
 
+from redis_state.integrations.langgraph.handler import graph_handler, resume_value
 from redis_state.integrations.langgraph.saver import RedisSaver
 
-__all__ = ["RedisSaver"]
+__all__ = ["RedisSaver", "graph_handler", "resume_value"]

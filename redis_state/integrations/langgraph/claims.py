@@ -43,17 +43,29 @@ class ThreadClaims:
         held = _held.get()
         return held.get((self, self.threads.keys(thread_id).thread)) if held else None
 
-    async def take(self, thread_id: str, duration_ms: int) -> HeldLease:
-        """Take the claim on a thread. Errors: ThreadClaimed."""
+    async def take(self, thread_id: str, duration_ms: int, instead_of: str) -> HeldLease:
+        """Take the claim on a thread, from an owner whose id begins so, or from none.
+
+        Errors: ThreadClaimed.
+        """
         # Before the thread has a key: each thread is listed.
         await self.threads.list_now(thread_id)
-        key, owner = self.threads.keys(thread_id).thread, new_owner()
+        key, owner = self.threads.keys(thread_id).thread, instead_of + new_owner()
+        if instead_of:
+            await self._release(key, instead_of)
         reply = await self._base.scripts.acquire_lease(
             key, owner=owner, duration_ms=duration_ms, keep_ms=self.threads.ttl_ms
         )
         if reply.word is ReplyCode.HELD:
             raise ThreadClaimed(thread_id, left_ms=int(reply.facts[0]))
         return HeldLease(key, owner, int(reply.facts[0]))
+
+    async def _release(self, key: str, beginning: str) -> None:
+        """Release the claim of an owner that another lease has fenced."""
+        found = await self._base.scripts.transport.commands.hmget(key, "owner", "epoch")
+        owner, epoch = (b"" if part is None else part for part in found)
+        if owner.startswith(beginning.encode()):
+            await self._base.scripts.release_lease(key, owner=owner.decode(), epoch=int(epoch))
 
 
 class ThreadClaim:
@@ -72,10 +84,19 @@ class ThreadClaim:
         """The number of the claim, greater than that of every claim before; 0 outside its block."""
         return 0 if self._lease is None else self._lease.epoch
 
-    async def __aenter__(self) -> Self:
+    async def take(self, *, instead_of: str = "") -> None:
+        """Take the claim before its block is entered. Errors: ThreadClaimed."""
         if self._lease is not None:
             raise ThreadClaimed(self.thread_id, left_ms=self._duration_ms)
-        self._lease = await self._claims.take(self.thread_id, self._duration_ms)
+        self._lease = await self._claims.take(self.thread_id, self._duration_ms, instead_of)
+
+    async def __aenter__(self) -> Self:
+        if self._renewal is not None:
+            raise ThreadClaimed(self.thread_id, left_ms=self._duration_ms)
+        if self._lease is None:
+            await self.take()
+        if self._lease is None:
+            raise LeaseLost(f"thread {self.thread_id!r}", epoch=0, current=0)
         self._renewal = self._claims.leases.keep(
             self._lease, duration_ms=self._duration_ms, on_lost=self._lose
         )
@@ -84,9 +105,10 @@ class ThreadClaim:
 
     async def __aexit__(self, *_: object) -> None:
         lease, self._lease = self._lease, None
-        if lease is None or self._renewal is None:
+        renewal, self._renewal = self._renewal, None
+        if lease is None or renewal is None:
             return
-        self._renewal.stop()
+        renewal.stop()
         _held.set({key: held for key, held in _held.get().items() if held is not lease})
         await self._claims.leases.release(lease)
 

@@ -454,7 +454,7 @@ async def test_a_killed_writer_loses_nothing_that_was_acknowledged(
         "namespace": settings.namespace,
         "thread": "t",
     }
-    for _ in range(3):
+    for _ in range(2):
         processes = [
             await forkserver.start(
                 "-m",

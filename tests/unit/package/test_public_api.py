@@ -81,6 +81,7 @@ PUBLIC = [
     "TaskUnknown",
     "TaskWasCancelled",
     "ThreadClaimed",
+    "ThreadMoved",
     "TokenResolved",
     "TokenUnknown",
     "VersionConflict",
