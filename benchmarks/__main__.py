@@ -8,11 +8,20 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from benchmarks import cluster, growth, guarantees, latencies, listening, memory, rates, reading
 from benchmarks.driver import ROOT, NotMeasured
 from benchmarks.report import Row, missed, missing, notes, table, write
 from benchmarks.runner import Run
 from benchmarks.server import BenchServer, machine
+from benchmarks.store import (
+    cluster,
+    growth,
+    guarantees,
+    latencies,
+    listening,
+    memory,
+    rates,
+    reading,
+)
 from benchmarks.tasks.part import measure_tasks
 from redis_state.errors import RedisStateError
 

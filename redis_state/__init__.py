@@ -65,7 +65,8 @@ from redis_state.errors import (
 
 if TYPE_CHECKING:
     from redis_state.models import StateUpdate, SteeringEvent, TaskState
-    from redis_state.serialization.claims import ClaimStore, FolderClaims, ObjectClaims
+    from redis_state.payloads.claims import FolderClaims, ObjectClaims
+    from redis_state.serialization.claim_store import ClaimStore
     from redis_state.serialization.payloads import PayloadCodec, Sealed
     from redis_state.settings import Settings
     from redis_state.store import RedisStateStore
@@ -149,9 +150,9 @@ __all__ = [
 # Imported at their first use: the records need pydantic, the store redis-py, the worker its extra.
 _LATER = {
     "AgentWorker": "redis_state.worker",
-    "ClaimStore": "redis_state.serialization.claims",
-    "FolderClaims": "redis_state.serialization.claims",
-    "ObjectClaims": "redis_state.serialization.claims",
+    "ClaimStore": "redis_state.serialization.claim_store",
+    "FolderClaims": "redis_state.payloads.claims",
+    "ObjectClaims": "redis_state.payloads.claims",
     "PayloadCodec": "redis_state.serialization.payloads",
     "RedisStateStore": "redis_state.store",
     "Sealed": "redis_state.serialization.payloads",

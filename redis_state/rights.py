@@ -15,8 +15,8 @@ from redis_state.errors import ConfigError
 from redis_state.scripts.loader import SCRIPTS
 from redis_state.settings import Settings
 from redis_state.transport.commands import COMMANDS, READING
-from redis_state.transport.guarantee import Guarantee
 from redis_state.transport.keys import Keys
+from redis_state.transport.sending.guarantee import Guarantee
 
 _PLAIN = re.compile(r"[\w.:@/-]+", re.ASCII)
 # A word that follows it is a command of the container: `XINFO STREAM`.

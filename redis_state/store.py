@@ -5,20 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-import time
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Self
 
 from redis_state import limits
-from redis_state.errors import (
-    BackendError,
-    CommandRefused,
-    ConfigError,
-    InvalidField,
-    RedisStateError,
-)
+from redis_state.errors import BackendError, ConfigError, InvalidField
 from redis_state.models import (
     ArtifactRef,
     ArtifactRetentionConfig,
@@ -35,17 +28,18 @@ from redis_state.models import (
 )
 from redis_state.models.task_groups import TaskGroup
 from redis_state.models.version import Version
+from redis_state.payloads.settings import make_payloads
 from redis_state.primitives.record import Records
 from redis_state.scripts import Fence, Scripts
 from redis_state.serialization import codec
-from redis_state.serialization.payload_settings import make_payloads
 from redis_state.settings import Settings, make_settings
 from redis_state.stores.artifacts import ArtifactStore
 from redis_state.stores.base import Base, Unreadable
 from redis_state.stores.contexts.groups import GroupStore
 from redis_state.stores.contexts.session_context import ContextStore, ContextTypes
-from redis_state.stores.kv import KVStore
-from redis_state.stores.memory import MemoryStore
+from redis_state.stores.health import Health, check_health
+from redis_state.stores.memory.kv import KVStore
+from redis_state.stores.memory.memory import MemoryStore
 from redis_state.stores.pauses import PauseStore
 from redis_state.stores.sessions.session_log import Entry, EntryPage
 from redis_state.stores.sessions.steering import SteeringStore
@@ -79,26 +73,6 @@ class HostTypes:
     artifact_ref: type[Any] = ArtifactRef
     context: ContextTypes = field(default_factory=ContextTypes)
     task_group: type[Any] = TaskGroup
-
-
-@dataclass(frozen=True, slots=True)
-class Health:
-    """What the store found out about its server, and about itself in this process.
-
-    ``problem`` is why the server cannot be reached, ``problems`` are settings of it that endanger
-    what is stored; ``ok`` is True without either. ``details`` and ``problems`` are empty where the
-    user may not run INFO: then the settings are unknown.
-    """
-
-    ok: bool
-    address: str
-    round_trip_ms: float | None
-    problem: str | None
-    pending_calls: int
-    unreadable_rows: int
-    stale_task_saves: int
-    details: dict[str, str] = field(default_factory=dict[str, str])
-    problems: tuple[str, ...] = ()
 
 
 class RedisStateStore:
@@ -488,33 +462,7 @@ class RedisStateStore:
 
     async def health(self) -> Health:
         """Report the state of the server. Does not raise if the server is unreachable."""
-        started = time.perf_counter()
-        problem: str | None = None
-        details: dict[str, str] = {}
-        problems: list[str] = []
-        try:
-            for server in await self.transport.each_primary():
-                info: bytes = await server.info()
-                stated = _read_info(info.decode("utf-8", "replace"))
-                problems += [each for each in _problems_of(stated) if each not in problems]
-                details = details or stated
-        except CommandRefused:
-            pass  # the server replies; this user may not read INFO
-        except RedisStateError as error:
-            problem = str(error)
-        took_ms = round((time.perf_counter() - started) * 1000, 3)
-        counters = self.base.counters
-        return Health(
-            ok=problem is None and not problems,
-            address=str(self.transport.address),
-            round_trip_ms=None if problem else took_ms,
-            problem=problem,
-            pending_calls=self.transport.sender.pending,
-            unreadable_rows=counters.unreadable_rows,
-            stale_task_saves=counters.stale_task_saves,
-            details=details,
-            problems=tuple(problems),
-        )
+        return await check_health(self.base, self.transport)
 
     async def drain(self, timeout_s: float | None = None) -> None:
         """Wait until every call made so far in this loop has its outcome. Errors: TimeoutError.
@@ -559,36 +507,6 @@ _QUIET_TURNS = 20
 def process_name() -> str:
     """Return a name for this process, for people to read."""
     return f"{socket.gethostname()}:{os.getpid()}"
-
-
-_INFO = {
-    "redis_version",
-    "valkey_version",
-    "server_name",
-    "redis_mode",
-    "role",
-    "used_memory",
-    "maxmemory",
-    "maxmemory_policy",
-    "aof_enabled",
-    "aof_last_write_status",
-    "connected_clients",
-    "uptime_in_seconds",
-}
-
-
-def _read_info(text: str) -> dict[str, str]:
-    pairs = (line.partition(":")[::2] for line in text.splitlines() if ":" in line)
-    return {name: value for name, value in pairs if name in _INFO}
-
-
-def _problems_of(details: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the server settings that endanger stored data."""
-    policy = details.get("maxmemory_policy", "noeviction")
-    if policy == "noeviction":
-        return ()
-    effect = "once memory is full, the server evicts tasks and state without an error"
-    return (f"maxmemory-policy is {policy}: {effect}; set it to noeviction",)
 
 
 __all__ = [

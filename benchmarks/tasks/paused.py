@@ -6,12 +6,12 @@ import asyncio
 import time
 from collections import Counter
 
-from benchmarks import latencies
 from benchmarks.driver import Contender
 from benchmarks.measure import percentile
 from benchmarks.report import Row, row
 from benchmarks.runner import Run
 from benchmarks.server import BenchServer
+from benchmarks.store import latencies
 from benchmarks.tasks.pool import NAMESPACE
 from redis_state import RedisStateStore
 from redis_state.models import TaskStatus

@@ -11,8 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.prepared import Captured, pump
 from benchmarks.server import BenchServer
+from benchmarks.store.prepared import Captured, pump
 
 SESSION, TASK = "plant-s-{:07d}", "plant-t-{:07d}"
 _SAMPLE, _EARLIER = 0, 9_999_999

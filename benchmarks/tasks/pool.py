@@ -15,7 +15,7 @@ from benchmarks.pool_worker import paused
 from benchmarks.tasks.process import SLOTS
 from redis_state.settings import make_settings
 from redis_state.worker import AgentWorker, TaskContext
-from redis_state.worker.run import Handler
+from redis_state.worker.runs.config import Handler
 
 NAMESPACE = "task-pool"
 # Where handlers that are held say that they have begun.

@@ -39,13 +39,14 @@ async def _refund(
         return list(await client.pauses("shop"))
 
     (pause,) = await eventually(open_pauses, "the graph asks")
+    pause_id = pause.pause_id or ""
     _say(f"asked: {pause.payload}")
     workers[0].kill()
     await workers[0].wait()
     _say("one of the two workers was killed")
     answers = await asyncio.gather(
         *(
-            client.resolve(pause.pause_id, approved=True, value={"by": name}, actor=name)
+            client.resolve(pause_id, approved=True, value={"by": name}, actor=name)
             for name in PEOPLE
         ),
         return_exceptions=True,

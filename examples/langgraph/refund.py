@@ -16,7 +16,7 @@ from redis_state.settings import make_settings
 from redis_state.worker import AgentWorker
 
 
-class Refund(TypedDict, total=False):
+class Refund(TypedDict):
     """What the graph knows of an order."""
 
     order: str
@@ -28,18 +28,18 @@ class Refund(TypedDict, total=False):
 def build(saver: RedisSaver, ledger: Path) -> Any:
     """Compile the graph. The ledger is the outside world: a line for each refund."""
 
-    def look_up(state: Refund) -> Refund:
+    def look_up(state: Refund) -> dict[str, Any]:
         return {"amount": 5 * len(state["order"])}
 
-    def write(state: Refund) -> Refund:
+    def write(state: Refund) -> dict[str, Any]:
         # A scripted model.
         return {"letter": f"We refund {state['amount']} for order {state['order']}."}
 
-    def ask(state: Refund) -> Refund:
+    def ask(state: Refund) -> dict[str, Any]:
         answer = interrupt({"question": state["letter"], "amount": state["amount"]})
         return {"approved_by": answer["by"]}
 
-    def pay(state: Refund) -> Refund:
+    def pay(state: Refund) -> dict[str, Any]:
         line = f"{state['order']} {state['amount']} {state['approved_by']} {os.getpid()}\n"
         with ledger.open("a", encoding="utf-8") as book:
             book.write(line)

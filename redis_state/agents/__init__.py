@@ -24,7 +24,6 @@ from redis_state.agents.state.agent_state import AgentState
 from redis_state.agents.state.budget import ExecutionBudget
 from redis_state.agents.state.context import AgentContext
 from redis_state.agents.state.execution import ExecutionState, ExecutionStatus
-from redis_state.agents.state.frozen import FrozenMap
 from redis_state.agents.state.ids import (
     derived_id,
     execution_id_for,
@@ -69,6 +68,7 @@ from redis_state.agents.state.stop_signals import (
     StopSignal,
     StopSignals,
 )
+from redis_state.agents.state.wire.frozen import FrozenMap
 from redis_state.agents.storage.history import ExecutionHistory, summary_of
 from redis_state.agents.storage.raw import RawSession
 from redis_state.agents.storage.session_store import SessionPage, SessionStore

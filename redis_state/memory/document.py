@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from redis_state.stores.memory import MemoryStore
+from redis_state.stores.memory.memory import MemoryStore
 
 
 class MemoryDocument(Protocol):

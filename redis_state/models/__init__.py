@@ -17,7 +17,6 @@ from redis_state.models.capabilities import (
     missing_capabilities,
     require_capabilities,
 )
-from redis_state.models.events import RemoteBinding, StoredEvent
 from redis_state.models.lifecycle import (
     A2A,
     ASAP,
@@ -27,7 +26,6 @@ from redis_state.models.lifecycle import (
     can_transition,
     transition,
 )
-from redis_state.models.planner import PlannerEvent, Trajectory, TrajectoryStep
 from redis_state.models.snapshots import Snapshot
 from redis_state.models.steering import (
     MAX_STEERING_DEPTH,
@@ -49,6 +47,8 @@ from redis_state.models.tasks import (
     TaskType,
     UpdateType,
 )
+from redis_state.models.traces.events import RemoteBinding, StoredEvent
+from redis_state.models.traces.planner import PlannerEvent, Trajectory, TrajectoryStep
 from redis_state.models.version import Version
 
 __all__ = [

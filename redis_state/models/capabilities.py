@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from redis_state.errors import MissingCapability
-from redis_state.models.events import RemoteBinding, StoredEvent
-from redis_state.models.planner import PlannerEvent, Trajectory
 from redis_state.models.steering import SteeringEvent
 from redis_state.models.tasks import StateUpdate, TaskState
+from redis_state.models.traces.events import RemoteBinding, StoredEvent
+from redis_state.models.traces.planner import PlannerEvent, Trajectory
 
 
 @runtime_checkable

@@ -19,7 +19,7 @@ from typing import Any, Literal
 from redis_state.errors import BackendUnavailable, InvalidField, LostRace, OutcomeUnknown
 from redis_state.scripts import ReplyCode, Scripts
 from redis_state.transport.commands import Commands
-from redis_state.transport.keys import BlobKeys
+from redis_state.transport.key_groups import BlobKeys
 
 CHUNK_BYTES = 256 * 1024
 _UPLOAD_TTL_MS = 15 * 60 * 1000

@@ -20,7 +20,7 @@ from redis_state import limits
 from redis_state.errors import BackendUnavailable, CursorGap, InvalidField, LeaseLost
 from redis_state.primitives.signal import Row, listening, read_message
 from redis_state.scripts import Fence, LogLimits, Reply, ReplyCode, Scripts, raw, topic_text
-from redis_state.transport.keys import LogKeys
+from redis_state.transport.key_groups import LogKeys
 
 T = TypeVar("T")
 

@@ -20,19 +20,19 @@ from redis_state.scripts.primitives.watch import WatchScripts
 from redis_state.scripts.runner import Reply, ReplyCode
 from redis_state.scripts.stores.a2a import A2AScripts
 from redis_state.scripts.stores.agents import AgentScripts
-from redis_state.scripts.stores.children import ChildrenScripts
 from redis_state.scripts.stores.contexts import ContextScripts, PatchKeys
-from redis_state.scripts.stores.gatherings import GatheringKeys, GatheringScripts
 from redis_state.scripts.stores.graphs import GraphKeys, GraphListing, GraphScripts
 from redis_state.scripts.stores.groups import GroupKeys, GroupScripts
-from redis_state.scripts.stores.index import IndexedTask, IndexScripts
 from redis_state.scripts.stores.jobs import JobScripts
-from redis_state.scripts.stores.journal import JournalScripts
-from redis_state.scripts.stores.messages import MessageScripts
 from redis_state.scripts.stores.schedules import ScheduleScripts
 from redis_state.scripts.stores.snapshots import SnapshotKeys, SnapshotScripts
-from redis_state.scripts.stores.tasks import TaskScripts
-from redis_state.scripts.stores.turns import KnownTask, KnownTasks, TurnScripts
+from redis_state.scripts.stores.tasks.children import ChildrenScripts
+from redis_state.scripts.stores.tasks.gatherings import GatheringKeys, GatheringScripts
+from redis_state.scripts.stores.tasks.index import IndexedTask, IndexScripts
+from redis_state.scripts.stores.tasks.journal import JournalScripts
+from redis_state.scripts.stores.tasks.messages import MessageScripts
+from redis_state.scripts.stores.tasks.tasks import TaskScripts
+from redis_state.scripts.stores.tasks.turns import KnownTask, KnownTasks, TurnScripts
 from redis_state.scripts.values import (
     NO_LANE,
     Announcement,

@@ -39,7 +39,7 @@ from typing import (
 from redis_state.errors import ConfigError
 from redis_state.scripts.loader import SCRIPTS
 from redis_state.scripts.values import text_argument
-from redis_state.transport.keys import LONGEST_REMEMBERED
+from redis_state.transport.key_text import LONGEST_REMEMBERED
 from redis_state.transport.wire.resp import Argument, prepare, prepared_keys
 from redis_state.transport.wire.script import Input, Script
 

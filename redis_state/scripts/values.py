@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, NamedTuple, TypeAlias
 
 from redis_state.models.version import Version
-from redis_state.transport.keys import LogKeys
+from redis_state.transport.key_groups import LogKeys
 from redis_state.transport.wire.resp import Argument
 
 # The topic of a row whose topic is the empty text: no UTF-8 text encodes to this byte.

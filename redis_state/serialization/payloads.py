@@ -8,7 +8,7 @@ Our encoder writes no carriage return, in no document: inside of texts it is esc
 never looks sealed, and what was written before there were keys is read as it is. The whole is JSON
 still: the scripts join sealed parts as they join clear ones, and know of neither. The letter says
 how it was sealed: by Fernet keys, by a codec of the application's own, or that it is elsewhere,
-which is what stands behind it then: see `redis_state.serialization.claims`.
+which is what stands behind it then: see `redis_state.serialization.claim_store`.
 
 A process that cannot read a part gets a `Sealed` in its place, and writes that back unchanged. So
 it can cancel, retry, fork and decide tasks whose payloads it cannot read.
@@ -25,7 +25,7 @@ from typing import Any, Final, Protocol, Self, TypeAlias, cast
 
 from redis_state.errors import PayloadTooLarge, PayloadUnreadable
 from redis_state.serialization import codec
-from redis_state.serialization.claims import ClaimStore, Elsewhere
+from redis_state.serialization.claim_store import ClaimStore, Elsewhere
 from redis_state.serialization.encryption import Cipher
 from redis_state.serialization.rows import as_object, pack, unpack
 

@@ -22,7 +22,7 @@ from redis_state.serialization import codec
 from redis_state.serialization.fields import text
 from redis_state.serialization.rows import as_object
 from redis_state.stores.base import Base, ms
-from redis_state.transport.keys import JobKeys
+from redis_state.transport.key_groups import JobKeys
 
 _MOST_AT_ONCE = 500
 

@@ -17,7 +17,7 @@ from redis_state.scripts import ReplyCode, raw
 from redis_state.serialization import codec
 from redis_state.serialization.payloads import Parts, Payloads
 from redis_state.stores.base import Base, ms
-from redis_state.transport.keys import ScheduleKeys
+from redis_state.transport.key_groups import ScheduleKeys
 
 MOST_TRIGGERS = 100
 _PAYLOADS = ("input", "description")

@@ -16,7 +16,7 @@ from redis_state.scripts import Reply, ReplyCode, SnapshotKeys
 from redis_state.serialization.fields import moment, text
 from redis_state.serialization.lossless import pack, unpack_exact
 from redis_state.stores.base import Base, ms
-from redis_state.transport.keys import escape
+from redis_state.transport.key_text import escape
 
 _LATEST = "v:"
 _CHECKPOINT = "c:"

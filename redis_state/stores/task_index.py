@@ -28,7 +28,8 @@ from redis_state.scripts import IndexedTask, Reply, ReplyCode, Scripts, raw
 from redis_state.serialization import codec
 from redis_state.serialization.rows import as_object
 from redis_state.stores.sessions.tasks import microseconds
-from redis_state.transport.keys import WATCH_SHARDS, Keys, TaskIndexKeys
+from redis_state.transport.key_groups import TaskIndexKeys
+from redis_state.transport.keys import WATCH_SHARDS, Keys
 
 LETTERS: dict[TaskStatus, str] = {
     TaskStatus.PENDING: "p",

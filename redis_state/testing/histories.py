@@ -9,7 +9,7 @@ The file is what `redis-state history SESSION TASK` wrote. Needs the extra ``wor
 
 from __future__ import annotations
 
-from redis_state.worker.replaying import ReplayReport, ReplayVerdict, replay_history
+from redis_state.worker.runs.replaying import ReplayReport, ReplayVerdict, replay_history
 from redis_state.worker.tasks.histories import TaskHistory, load_history
 
 __all__ = [

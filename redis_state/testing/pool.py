@@ -42,10 +42,10 @@ from redis_state.testing import leaked_keys
 from redis_state.testing.clock import Agenda, ClockSettings, Moment
 from redis_state.transport.movable_clock import TEST_CLOCK
 from redis_state.worker import AgentWorker, TaskClient
-from redis_state.worker.process import WorkerConfig, run_forever
+from redis_state.worker.pool.process import WorkerConfig, run_forever
 from redis_state.worker.queue.queue import Queue
 from redis_state.worker.recovery.sweeper import Sweeper
-from redis_state.worker.run import Handler
+from redis_state.worker.runs.config import Handler
 from redis_state.worker.schedules.runner import ScheduleRunner
 
 __all__ = ["ClockSettings", "Pool", "open_pools"]

@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator
 from functools import lru_cache
 from typing import Any
 
-from redis_state.transport.calls import CallSender
+from redis_state.transport.sending.calls import CallSender
 from redis_state.transport.wire.resp import Argument, PackedCommand, packed_command
 
 # What they are, for the rights of a user.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from redis_state.transport.calls import CallSender
+from redis_state.transport.sending.calls import CallSender
 from redis_state.transport.wire.resp import Argument
 
 

@@ -10,77 +10,26 @@ from __future__ import annotations
 import hashlib
 import re
 import zlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
-from urllib.parse import quote, unquote_to_bytes
 
 from redis_state.errors import InvalidField
+from redis_state.transport.key_groups import (
+    A2ABooks,
+    A2AKeys,
+    BlobKeys,
+    LogKeys,
+    QueueKeys,
+    TaskIndexKeys,
+    log_keys,
+)
+from redis_state.transport.key_text import escape
 
 _ESCAPED = re.compile(r"[A-Za-z0-9_.~%-]{1,130}")
 _DIGEST = re.compile(r"[0-9a-f]{40}")
-_LONGEST = 120
-# Caches of escaped ids keep no longer ones.
-LONGEST_REMEMBERED = 240
-_LONGEST_ENTRY = 64
 WATCH_SHARDS = 16
 AGENT_SHARDS = 16
 GRAPH_SHARDS = 16
-
-
-def escape(field: str, value: str) -> str:
-    """Write any text as one key part: two texts never give the same part.
-
-    Only ``A-Za-z0-9_.-~`` and ``%XX`` come out, so no text can break out of its braces or act
-    as a pattern. Empty text is ``%``; what would be longer than 120 characters is ``%~`` and its
-    SHA-256. Errors: InvalidField names ``field`` when the value is not text.
-    """
-    if not isinstance(value, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise InvalidField(field, f"text is needed, not {type(value).__name__}")
-    if value == "":
-        return "%"
-    # Remembered, as long as it is short: each operation names the same few ids again.
-    return _escaped(value) if len(value) <= _LONGEST else _escaped.__wrapped__(value)
-
-
-@lru_cache(maxsize=4096)
-def _escaped(value: str) -> str:
-    # As bytes first: a lone surrogate is an id like any other, and quote() itself refuses it.
-    raw = value.encode("utf-8", "surrogatepass")
-    written = quote(raw, safe="")
-    if len(written) > _LONGEST:
-        return "%~" + hashlib.sha256(raw).hexdigest()
-    return written
-
-
-def unescape(part: str) -> str:
-    """Read what `escape` wrote of a text that was not too long: else its digest comes back."""
-    if part == "%":
-        return ""
-    return unquote_to_bytes(part).decode("utf-8", "surrogatepass") if "%" in part else part
-
-
-def entry_id(field: str, value: str) -> bytes:
-    """Write any text as a log's entry id: itself up to 64 bytes, else ``%~`` and its SHA-256.
-
-    The second form has 66 bytes, so it can never be mistaken for the first.
-    """
-    if not isinstance(value, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise InvalidField(field, f"text is needed, not {type(value).__name__}")
-    raw = value.encode("utf-8", "surrogatepass")
-    if 0 < len(raw) <= _LONGEST_ENTRY:
-        return raw
-    return b"%~" + hashlib.sha256(raw).hexdigest().encode()
-
-
-def entry_id_in(field: str, value: str, topic: str) -> bytes:
-    """Write a text as the entry id that it has in one topic, should another topic have its own.
-
-    It has 67 bytes, so it can never be mistaken for an `entry_id`.
-    """
-    parts = entry_id(field, value) + b"\0" + topic.encode("utf-8", "surrogatepass")
-    return b"%~~" + hashlib.sha256(parts).hexdigest().encode()
 
 
 def token_digest(token: str) -> str:
@@ -105,163 +54,6 @@ def is_pause_id(text: str) -> bool:
     """Return whether a text is a pause's id: a token has no colon."""
     parts = text.rpartition(":") if type(text) is str else ("", "", "")
     return bool(_ESCAPED.fullmatch(parts[0]) and _DIGEST.fullmatch(parts[2]))
-
-
-class LogKeys(NamedTuple):
-    """The keys of one log, all in one slot, and of one topic in it. The channel is no key."""
-
-    rows: str
-    ids: str
-    channel: str
-    topics: str
-
-    def topic_rows(self, topic: str | None) -> str:
-        """Return the key of a topic's index; without a topic that of the rows.
-
-        A slot that is moved refuses a call some of whose keys are there, and others not. So a call
-        names no key that never exists.
-        """
-        return self.rows if topic is None else f"{self.topics}:{escape('task_id', topic)}"
-
-    def topic_lists(self, topics: Sequence[str]) -> list[str]:
-        """Return the keys of topics' indexes."""
-        return [self.topic_rows(topic) for topic in topics]
-
-
-@lru_cache(maxsize=1024)
-def _log_keys(rows: str, database: int) -> LogKeys:
-    return LogKeys(rows, f"{rows}:ids", live_channel(rows, database), f"{rows}:topic")
-
-
-def live_channel(key: str, database: int) -> str:
-    """Return the channel on which changes of a key are published, in the key's slot."""
-    return f"{key}:live" if database == 0 else f"{key}:live:{database}"
-
-
-@dataclass(frozen=True, slots=True)
-class BlobKeys:
-    """The keys of one scope's blobs, all in one slot: the blobs themselves and the books."""
-
-    blobs: str
-
-    @property
-    def expiry(self) -> str:
-        """Return the key of the index by expiry."""
-        return f"{self.blobs}:expiry"
-
-    @property
-    def use(self) -> str:
-        """Return the key of the index by last use or arrival."""
-        return f"{self.blobs}:use"
-
-    @property
-    def about(self) -> str:
-        """Return the key of the sizes and totals."""
-        return f"{self.blobs}:about"
-
-    def blob(self, blob_id: str) -> str:
-        """Return the key of one blob."""
-        return f"{self.blobs}:blob:{escape('artifact_id', blob_id)}"
-
-    def victim_blobs(self, victims: Sequence[str]) -> list[str]:
-        """Return the keys of blobs that may be evicted."""
-        return [self.blob(victim) for victim in victims]
-
-    def upload(self, name: str) -> str:
-        """Return the key of an upload."""
-        return f"{self.blobs}:upload:{name}"
-
-
-@dataclass(frozen=True, slots=True)
-class A2ABooks:
-    """The lists of one scope's A2A tasks, all in one slot."""
-
-    index: str
-
-    @property
-    def places(self) -> str:
-        """Return the key of the places of tasks in the list."""
-        return f"{self.index}:places"
-
-    @property
-    def expiry(self) -> str:
-        """Return the key of the index by expiry."""
-        return f"{self.index}:expiry"
-
-
-@dataclass(frozen=True, slots=True)
-class TaskIndexKeys:
-    """The keys of one shard of the index of tasks, in the slot of that shard of the watch list."""
-
-    watch: str
-    index: str
-
-    @property
-    def clock(self) -> str:
-        """Return the key of the time at which the watch list was last written."""
-        return f"{self.watch}:clock"
-
-    @property
-    def about(self) -> str:
-        """Return the key of what is known of each task."""
-        return f"{self.index}:about"
-
-    @property
-    def expiry(self) -> str:
-        """Return the key of the times at which tasks are forgotten."""
-        return f"{self.index}:expiry"
-
-
-@dataclass(frozen=True, slots=True)
-class JobKeys:
-    """The keys that the scripts of one job share; all jobs are in one slot."""
-
-    job: str
-    jobs: str
-    jobs_of: str
-    due: str
-
-
-class ScheduleKeys(NamedTuple):
-    """The keys that the script of one schedule has; all schedules are in one slot."""
-
-    schedule: str
-    schedules: str
-    due: str
-
-    @property
-    def clock(self) -> str:
-        """Return the key of the time at which the list of what is due was last written."""
-        return f"{self.due}:clock"
-
-
-@dataclass(frozen=True, slots=True)
-class A2AKeys:
-    """The keys of one A2A task; all tasks of a scope are in one slot."""
-
-    task_id: str
-    task: str
-    books: A2ABooks
-    events: LogKeys
-    lease: str
-    configs: str
-    history: str
-    artifacts: str
-
-
-class QueueKeys(NamedTuple):
-    """The keys of one queue, all in the slot of its namespace's queues. The channel is no key."""
-
-    queue: str
-    claims: str
-    flow: str
-    owners: str
-    keyed: str
-    turns: str
-    holders: str
-    waits: str
-    rates: str
-    channel: str
 
 
 @lru_cache(maxsize=256)
@@ -309,7 +101,7 @@ class Keys:
         return self._log_at(self._key(field, scope, kind))
 
     def _log_at(self, rows: str) -> LogKeys:
-        return _log_keys(rows, self.database)
+        return log_keys(rows, self.database)
 
     def events(self, trace_id: str) -> LogKeys:
         """stream: events of a trace; ``:ids`` hash: fingerprint -> n. `events_ttl`, trimmed."""

@@ -20,7 +20,7 @@ from typing import Any
 from redis_state.errors import ConfigError
 from redis_state.settings import Settings
 from redis_state.transport.keys import Keys
-from redis_state.transport.sender import Sender
+from redis_state.transport.sending.sender import Sender
 from redis_state.transport.wire.resp import Argument, PreparedScript, prepare
 from redis_state.transport.wire.script import Script
 

@@ -24,7 +24,7 @@ from redis_state.errors import BackendUnavailable, ConfigError, NoConnection, Re
 from redis_state.transport.connections.locator import Locator
 from redis_state.transport.connections.protocol import ProtocolBroken, RespProtocol
 from redis_state.transport.connections.reconnecting import ReconnectingConnection
-from redis_state.transport.future import EagerFuture
+from redis_state.transport.sending.future import EagerFuture
 from redis_state.transport.wire.reply_errors import Refusal, again, not_now, reply_error
 
 log: logging.Logger = logging.getLogger(__name__)

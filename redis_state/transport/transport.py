@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 from redis_state.embedded.socket import EmbeddedSocket
 from redis_state.settings import Settings
-from redis_state.transport.calls import CallSender
 from redis_state.transport.cluster.sender import ClusterSender
 from redis_state.transport.cluster.subscriber import ClusterSubscriber
 from redis_state.transport.commands import Commands
@@ -18,8 +17,9 @@ from redis_state.transport.connections.address import Address
 from redis_state.transport.connections.locator import EmbeddedLocator, FixedServer, Locator
 from redis_state.transport.connections.login import login_of
 from redis_state.transport.connections.sentinel import Sentinels
-from redis_state.transport.guarantee import Guarantee
 from redis_state.transport.movable_clock import sender_with_clock, shift_key_of
+from redis_state.transport.sending.calls import CallSender
+from redis_state.transport.sending.guarantee import Guarantee
 from redis_state.transport.subscriber import Subscriber
 
 

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from redis_state.worker.arq.cron import cleanup_cron
-from redis_state.worker.client import TaskClient
-from redis_state.worker.context import TaskContext, TaskHandedBack
-from redis_state.worker.guards import Budget, Guard, Spent, TaskStopped, guarded
-from redis_state.worker.messaging import Request
+from redis_state.worker.client.client import TaskClient
+from redis_state.worker.client.unserved import HandlerVersion, UnservedTasks
+from redis_state.worker.handler.calls import TaskHandedBack
+from redis_state.worker.handler.context import TaskContext
+from redis_state.worker.handler.guards import Budget, Guard, Spent, TaskStopped, guarded
+from redis_state.worker.handler.messaging import Request
+from redis_state.worker.handler.versions import versioned
 from redis_state.worker.observe.registry import WorkerInfo, WorkerRegistry
+from redis_state.worker.pool.worker import AgentWorker
 from redis_state.worker.queue.control import Queues
 from redis_state.worker.queue.limits import KeyLimits, QueueInfo, Rate
-from redis_state.worker.run import Handler
+from redis_state.worker.runs.config import Handler
 from redis_state.worker.schedules.client import Occurrence, Schedules, ScheduleView
 from redis_state.worker.schedules.model import Schedule, occurrence_of
-from redis_state.worker.tasks.children import ChildTask
+from redis_state.worker.tasks.child_requests import ChildTask
 from redis_state.worker.tasks.execution.compensation import Compensation
 from redis_state.worker.tasks.execution.inbox import TaskCancelled
 from redis_state.worker.tasks.execution.retries import RetryPolicy, retried
@@ -32,9 +36,6 @@ from redis_state.worker.tasks.views.stream import TaskView
 from redis_state.worker.tasks.waitpoints.ballots import Decider, Escalate, Escalation, Vote
 from redis_state.worker.tasks.waitpoints.open_pauses import OpenPause
 from redis_state.worker.tasks.waitpoints.pause_model import Decision, Pause
-from redis_state.worker.unserved import HandlerVersion, UnservedTasks
-from redis_state.worker.versions import versioned
-from redis_state.worker.worker import AgentWorker
 
 __all__ = [
     "AgentWorker",

@@ -27,7 +27,7 @@ from redis_state import Settings
 from redis_state.integrations.a2a import A2ABackend
 from redis_state.integrations.a2a.convert import event_of
 from redis_state.primitives.signal import Row
-from redis_state.stores.a2a.tasks import Phase
+from redis_state.stores.a2a.task_model import Phase
 from redis_state.testing import eventually
 from tests.chaos.support.trial import Trial
 from tests.support.a2a.servers import Hook, Replica, RpcError, hook, message, replica, state_of

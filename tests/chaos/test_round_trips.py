@@ -12,7 +12,7 @@ pytest.importorskip("arq", reason="needs the worker extra")
 from redis_state import Settings
 from tests.chaos.support.crew import worst
 from tests.chaos.support.trial import How, Trial
-from tests.processes.die_at_round_trip import LEASE_S, PHASES
+from tests.processes.deaths.die_at_round_trip import LEASE_S, PHASES
 from tests.support.servers.faults import run_processes
 
 _EDGES = ("before", "after")

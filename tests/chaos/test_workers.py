@@ -30,7 +30,7 @@ from tests.chaos.support.crew import (
     wrong_move,
 )
 from tests.chaos.support.trial import How, Trial
-from tests.processes.workers.chaos_worker import STEPS
+from tests.processes.workers.killed.chaos_worker import STEPS
 from tests.support.processes.pools import SESSION, client_of
 from tests.support.scripts import clock_ms
 

@@ -17,9 +17,9 @@ from redis_state.testing import eventually
 from redis_state.worker import TaskClient
 from tests.chaos.support.crew import Crew, Told, ends, recorded, trails, wrong_move
 from tests.chaos.support.trial import Trial
-from tests.support.crash_states import send
 from tests.support.processes.pools import SESSION, client_of
 from tests.support.processes.worker_processes import has_begun
+from tests.support.tasks.crash_states import send
 
 _LEASE_S = 0.5
 _LEASES = 3

@@ -5,14 +5,8 @@ from __future__ import annotations
 import inspect
 import re
 
-from redis_state.transport.keys import (
-    A2ABooks,
-    BlobKeys,
-    Keys,
-    LogKeys,
-    QueueKeys,
-    TaskIndexKeys,
-)
+from redis_state.transport.key_groups import A2ABooks, BlobKeys, LogKeys, QueueKeys, TaskIndexKeys
+from redis_state.transport.keys import Keys
 
 
 def key_table() -> str:

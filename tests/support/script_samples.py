@@ -17,7 +17,8 @@ from redis_state.scripts import (
     Reply,
     Scripts,
 )
-from redis_state.transport.keys import JobKeys, Keys, ScheduleKeys, agent_shard
+from redis_state.transport.key_groups import JobKeys, ScheduleKeys
+from redis_state.transport.keys import Keys, agent_shard
 from tests.support.a2a.rows import a2a_keys, drop, write
 from tests.support.scripts import (
     GRAPH_ROW,

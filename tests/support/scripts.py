@@ -35,7 +35,8 @@ from redis_state.scripts import (
 )
 from redis_state.serialization import codec
 from redis_state.testing import eventually
-from redis_state.transport.keys import Keys, LogKeys
+from redis_state.transport.key_groups import LogKeys
+from redis_state.transport.keys import Keys
 from redis_state.transport.transport import Transport
 from redis_state.transport.wire.resp import Argument
 

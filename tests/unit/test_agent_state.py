@@ -32,8 +32,8 @@ from redis_state.agents import (
     execution_id_for,
     id_for,
 )
-from redis_state.agents.state.lazy_parts import LazySequence
-from redis_state.agents.state.wire import Wire, now
+from redis_state.agents.state.wire.lazy_parts import LazySequence
+from redis_state.agents.state.wire.wire import Wire, now
 from redis_state.errors import InvalidField
 
 FIXTURES = Path(__file__).resolve().parents[3] / "shared" / "fixtures" / "agent_state"

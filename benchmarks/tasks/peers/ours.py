@@ -6,7 +6,7 @@ from benchmarks.tasks.process import SESSIONS, SLOTS, Engine, Marks
 from redis_state import RedisStateStore, Settings
 from redis_state.settings import make_settings
 from redis_state.worker import AgentWorker, TaskClient, TaskContext
-from redis_state.worker.run import Handler
+from redis_state.worker.runs.config import Handler
 
 NAMESPACE = "tasks"
 

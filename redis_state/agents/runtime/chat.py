@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from redis_state.agents.runtime.llm import Tool, Turn
-from redis_state.agents.state.frozen import FrozenMap
 from redis_state.agents.state.ids import derived_id
 from redis_state.agents.state.inference import (
     InferenceResponse,
@@ -16,6 +15,7 @@ from redis_state.agents.state.inference import (
     Usage,
 )
 from redis_state.agents.state.messages import Message, ToolCall
+from redis_state.agents.state.wire.frozen import FrozenMap
 from redis_state.serialization import codec
 
 

@@ -8,10 +8,10 @@ from datetime import datetime
 from typing import Any
 
 from redis_state.agents.state.budget import ExecutionBudget
-from redis_state.agents.state.frozen import FrozenMap
 from redis_state.agents.state.inference import Usage
-from redis_state.agents.state.kinds import write_moment
 from redis_state.agents.state.stop_signals import StopReason, StopSignal
+from redis_state.agents.state.wire.frozen import FrozenMap
+from redis_state.agents.state.wire.kinds import write_moment
 
 # The default limits of an execution, as in the original.
 DEFAULT_BUDGET = ExecutionBudget(max_steps=20, max_tokens=32_768, max_seconds=300.0)

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
 from redis_state.agents.state.agent_state import AgentState
-from redis_state.agents.state.frozen import FrozenMap
 from redis_state.agents.state.ids import derived_id
 from redis_state.agents.state.inference import InferenceResponse, Usage
 from redis_state.agents.state.messages import Message, ToolCall
 from redis_state.agents.state.stop_signals import StopSignal
+from redis_state.agents.state.wire.frozen import FrozenMap
 from redis_state.models.steering import SteeringEvent
 
 

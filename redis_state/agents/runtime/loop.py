@@ -19,14 +19,14 @@ from redis_state.agents.runtime.limits import DEFAULT_BUDGET, BudgetUse, cost_of
 from redis_state.agents.runtime.llm import Driver, Scope, Tool, ToolRun, Turn
 from redis_state.agents.state.agent_state import AgentState
 from redis_state.agents.state.budget import ExecutionBudget
-from redis_state.agents.state.frozen import FrozenMap
 from redis_state.agents.state.ids import derived_id
 from redis_state.agents.state.inference import InferenceResponse, Usage
 from redis_state.agents.state.messages import MESSAGES, Message, ToolCall, ToolResult
 from redis_state.agents.state.session import AgentDefinition
 from redis_state.agents.state.steps import AgentStep, StepExecution, ToolExecution
 from redis_state.agents.state.stop_signals import StopReason, StopSignal
-from redis_state.agents.state.wire import now
+from redis_state.agents.state.wire.frozen import FrozenMap
+from redis_state.agents.state.wire.wire import now
 from redis_state.errors import BackendError, LostRace, PauseTimeout
 from redis_state.models.steering import SteeringEvent, SteeringEventType
 from redis_state.serialization import codec

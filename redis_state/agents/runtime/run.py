@@ -14,10 +14,10 @@ from redis_state.agents.runtime.loop import AgentLoop, begin
 from redis_state.agents.runtime.session_runtime import SessionRuntime
 from redis_state.agents.state.agent_state import AgentState
 from redis_state.agents.state.ids import derived_id, execution_id_for
-from redis_state.agents.state.kinds import text
 from redis_state.agents.state.messages import MESSAGES, Message
 from redis_state.agents.state.session import AgentSession
 from redis_state.agents.state.stop_signals import StopReason, StopSignal
+from redis_state.agents.state.wire.kinds import text
 from redis_state.agents.storage.history import ExecutionHistory, summary_of
 from redis_state.errors import SessionBusy
 from redis_state.scripts import Fence

@@ -14,11 +14,11 @@ from redis_state.agents.runtime.session_runtime import SessionRuntime
 from redis_state.agents.state.agent_state import AgentState
 from redis_state.agents.state.context import AgentContext
 from redis_state.agents.state.execution import ExecutionStatus
-from redis_state.agents.state.frozen import FrozenMap
 from redis_state.agents.state.ids import derived_id
 from redis_state.agents.state.inference import LlmConfig
 from redis_state.agents.state.session import AgentDefinition, AgentSession
 from redis_state.agents.state.stop_signals import StopSignal
+from redis_state.agents.state.wire.frozen import FrozenMap
 from redis_state.errors import SessionConflict
 from redis_state.models.steering import SteeringEvent
 

@@ -12,11 +12,11 @@ from redis_state.agents.state.context import AgentContext
 from redis_state.agents.state.execution import ExecutionState, ExecutionStatus
 from redis_state.agents.state.ids import new_id, uuid_kind
 from redis_state.agents.state.inference import LlmConfig, Usage
-from redis_state.agents.state.kinds import integer, model, moment, optional
 from redis_state.agents.state.messages import Message, MessageStore, text_of
 from redis_state.agents.state.steps import AgentStep, AgentStepType, StepError
 from redis_state.agents.state.stop_signals import PRIORITIES, StopReason, StopSignal
-from redis_state.agents.state.wire import Kind, Slot, Wire, now
+from redis_state.agents.state.wire.kinds import integer, model, moment, optional
+from redis_state.agents.state.wire.wire import Kind, Slot, Wire, now
 
 
 def _read_execution(value: Any, place: str) -> ExecutionState | None:

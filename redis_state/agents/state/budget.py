@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 from typing import ClassVar
 
-from redis_state.agents.state.kinds import integer, moment, number, optional
-from redis_state.agents.state.wire import Slot, Wire, now
+from redis_state.agents.state.wire.kinds import integer, moment, number, optional
+from redis_state.agents.state.wire.wire import Slot, Wire, now
 
 
 class ExecutionBudget(Wire):

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, ClassVar
 
-from redis_state.agents.state.frozen import EMPTY, FrozenMap
 from redis_state.agents.state.inference import ResponseFormat, response_format
-from redis_state.agents.state.kinds import mapping, model, text
 from redis_state.agents.state.messages import MESSAGES, Message, MessageStore
-from redis_state.agents.state.wire import Slot, Wire
+from redis_state.agents.state.wire.frozen import EMPTY, FrozenMap
+from redis_state.agents.state.wire.kinds import mapping, model, text
+from redis_state.agents.state.wire.wire import Slot, Wire
 
 
 class AgentContext(Wire):

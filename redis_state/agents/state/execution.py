@@ -12,7 +12,6 @@ from pydantic import Field
 
 from redis_state.agents.state.ids import new_id, uuid_kind
 from redis_state.agents.state.inference import Usage
-from redis_state.agents.state.kinds import lenient_moment, model, moment, one_of, optional
 from redis_state.agents.state.steps import (
     AgentStep,
     StepError,
@@ -27,7 +26,8 @@ from redis_state.agents.state.stop_signals import (
     StopSignal,
     better,
 )
-from redis_state.agents.state.wire import Kind, Slot, Wire, now
+from redis_state.agents.state.wire.kinds import lenient_moment, model, moment, one_of, optional
+from redis_state.agents.state.wire.wire import Kind, Slot, Wire, now
 
 
 class ExecutionStatus(StrEnum):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 import uuid
 
-from redis_state.agents.state.kinds import same, text
-from redis_state.agents.state.wire import Kind
+from redis_state.agents.state.wire.kinds import same, text
+from redis_state.agents.state.wire.wire import Kind
 from redis_state.errors import InvalidField
 
 _UUID = re.compile(

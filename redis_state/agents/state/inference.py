@@ -9,9 +9,10 @@ from typing import Any, ClassVar, cast
 
 from pydantic import Field
 
-from redis_state.agents.state.frozen import EMPTY, FrozenMap
 from redis_state.agents.state.ids import new_id
-from redis_state.agents.state.kinds import (
+from redis_state.agents.state.messages import ToolCall
+from redis_state.agents.state.wire.frozen import EMPTY, FrozenMap
+from redis_state.agents.state.wire.kinds import (
     anything,
     boolean,
     instance,
@@ -22,8 +23,7 @@ from redis_state.agents.state.kinds import (
     moment,
     text,
 )
-from redis_state.agents.state.messages import ToolCall
-from redis_state.agents.state.wire import Kind, Slot, Wire, now
+from redis_state.agents.state.wire.wire import Kind, Slot, Wire, now
 from redis_state.errors import InvalidField
 
 REDACTED = "[redacted]"

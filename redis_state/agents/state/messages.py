@@ -8,9 +8,9 @@ from typing import Annotated, Any, ClassVar, cast
 
 from pydantic import BeforeValidator, Field
 
-from redis_state.agents.state.frozen import EMPTY, FrozenMap, frozen, read_frozen, thawed
 from redis_state.agents.state.ids import new_id, uuid_kind
-from redis_state.agents.state.kinds import (
+from redis_state.agents.state.wire.frozen import EMPTY, FrozenMap, frozen, read_frozen, thawed
+from redis_state.agents.state.wire.kinds import (
     boolean,
     instance,
     many,
@@ -21,8 +21,8 @@ from redis_state.agents.state.kinds import (
     text,
     text_or_none,
 )
-from redis_state.agents.state.lazy_parts import LazySequence
-from redis_state.agents.state.wire import Kind, Slot, Wire, now
+from redis_state.agents.state.wire.lazy_parts import LazySequence
+from redis_state.agents.state.wire.wire import Kind, Slot, Wire, now
 from redis_state.errors import InvalidField
 
 MESSAGES = "messages"

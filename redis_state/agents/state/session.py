@@ -12,10 +12,11 @@ from pydantic import Field, PrivateAttr
 from redis_state.agents.state.agent_state import AgentState
 from redis_state.agents.state.budget import ExecutionBudget
 from redis_state.agents.state.context import AgentContext
-from redis_state.agents.state.frozen import EMPTY, FrozenMap
 from redis_state.agents.state.ids import check_session_id, new_id
 from redis_state.agents.state.inference import LlmConfig
-from redis_state.agents.state.kinds import (
+from redis_state.agents.state.messages import MessageStore
+from redis_state.agents.state.wire.frozen import EMPTY, FrozenMap
+from redis_state.agents.state.wire.kinds import (
     instance,
     integer,
     many,
@@ -28,8 +29,7 @@ from redis_state.agents.state.kinds import (
     text,
     text_or_none,
 )
-from redis_state.agents.state.messages import MessageStore
-from redis_state.agents.state.wire import Kind, Slot, Wire, now
+from redis_state.agents.state.wire.wire import Kind, Slot, Wire, now
 
 
 class SessionStatus(StrEnum):

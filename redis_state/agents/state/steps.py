@@ -9,10 +9,12 @@ from typing import Any, ClassVar, cast
 
 from pydantic import Field
 
-from redis_state.agents.state.frozen import EMPTY
 from redis_state.agents.state.ids import new_id, uuid_kind
 from redis_state.agents.state.inference import InferenceResponse, Usage
-from redis_state.agents.state.kinds import (
+from redis_state.agents.state.messages import Message, ToolCall
+from redis_state.agents.state.stop_signals import ExecutionContinuation
+from redis_state.agents.state.wire.frozen import EMPTY
+from redis_state.agents.state.wire.kinds import (
     anything,
     as_list,
     instance,
@@ -22,10 +24,8 @@ from redis_state.agents.state.kinds import (
     optional,
     text,
 )
-from redis_state.agents.state.lazy_parts import LazySequence
-from redis_state.agents.state.messages import Message, ToolCall
-from redis_state.agents.state.stop_signals import ExecutionContinuation
-from redis_state.agents.state.wire import Kind, Slot, Wire, now
+from redis_state.agents.state.wire.lazy_parts import LazySequence
+from redis_state.agents.state.wire.wire import Kind, Slot, Wire, now
 from redis_state.serialization import codec
 
 _UNKNOWN_ERROR = "Unknown execution error"

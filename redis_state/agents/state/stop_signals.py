@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from typing import Any, ClassVar
 
-from redis_state.agents.state.frozen import EMPTY, FrozenMap
-from redis_state.agents.state.kinds import (
+from redis_state.agents.state.wire.frozen import EMPTY, FrozenMap
+from redis_state.agents.state.wire.kinds import (
     boolean,
     instance,
     many,
@@ -17,7 +17,7 @@ from redis_state.agents.state.kinds import (
     text,
     text_or_none,
 )
-from redis_state.agents.state.wire import Kind, Slot, Wire
+from redis_state.agents.state.wire.wire import Kind, Slot, Wire
 
 
 class StopReason(StrEnum):

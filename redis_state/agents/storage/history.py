@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from redis_state.agents.state.agent_state import AgentState
-from redis_state.agents.state.frozen import frozen_map
-from redis_state.agents.state.kinds import write_moment
+from redis_state.agents.state.wire.frozen import frozen_map
+from redis_state.agents.state.wire.kinds import write_moment
 from redis_state.agents.storage.session_store import HasBase
 from redis_state.errors import InvalidField
 from redis_state.primitives.log import Bounds, Log
 from redis_state.primitives.signal import Row
 from redis_state.serialization import codec
 from redis_state.stores.base import ms
-from redis_state.transport.keys import entry_id
+from redis_state.transport.key_text import entry_id
 
 MOST = 1_000
 

@@ -9,8 +9,8 @@ from typing import Any, cast
 
 from redis_state.agents.state.agent_state import AgentState
 from redis_state.agents.state.inference import REDACTED, is_secret
-from redis_state.agents.state.lazy_parts import decoded
 from redis_state.agents.state.session import AgentDefinition
+from redis_state.agents.state.wire.lazy_parts import decoded
 from redis_state.agents.storage.session_encoding import part_kind, read_header
 from redis_state.errors import InvalidField
 from redis_state.serialization import codec

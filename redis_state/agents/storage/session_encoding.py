@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
 from redis_state.agents.state.agent_state import AgentState
-from redis_state.agents.state.kinds import instance
-from redis_state.agents.state.lazy_parts import check_all, data_of, written
 from redis_state.agents.state.messages import Message, Messages
 from redis_state.agents.state.session import AgentDefinition, AgentSession, SessionHeader
 from redis_state.agents.state.steps import StepExecution, StepExecutions
-from redis_state.agents.state.wire import Wire
+from redis_state.agents.state.wire.kinds import instance
+from redis_state.agents.state.wire.lazy_parts import check_all, data_of, written
+from redis_state.agents.state.wire.wire import Wire
 from redis_state.agents.storage.protection import Protection
 from redis_state.errors import InvalidField
 from redis_state.serialization import codec

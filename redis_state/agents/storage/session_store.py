@@ -16,9 +16,9 @@ from pydantic import SecretStr
 
 from redis_state import limits
 from redis_state.agents.state.ids import check_session_id
-from redis_state.agents.state.kinds import instance, integer, moment, text
 from redis_state.agents.state.session import AgentSession, SessionHeader, SessionStatus
-from redis_state.agents.state.wire import now
+from redis_state.agents.state.wire.kinds import instance, integer, moment, text
+from redis_state.agents.state.wire.wire import now
 from redis_state.agents.storage.protection import Protect, protection_for
 from redis_state.agents.storage.raw import RawSession
 from redis_state.agents.storage.session_encoding import (
@@ -40,7 +40,8 @@ from redis_state.scripts import Fence, Reply, ReplyCode
 from redis_state.serialization import codec
 from redis_state.stores.base import Base, ms
 from redis_state.transport.commands import Commands
-from redis_state.transport.keys import AGENT_SHARDS, agent_shard, escape
+from redis_state.transport.key_text import escape
+from redis_state.transport.keys import AGENT_SHARDS, agent_shard
 
 _CURSOR = re.compile(r"[0-9]{16}:[a-zA-Z0-9][a-zA-Z0-9_-]*")
 _WRITE = re.compile(r"[^\s:]+")

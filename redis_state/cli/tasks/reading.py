@@ -6,7 +6,6 @@ import asyncio
 import socket
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, asynccontextmanager
-from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -18,21 +17,24 @@ from redis_state import RedisStateStore
 from redis_state.cli.commands import AsJson, Url, app
 from redis_state.cli.exit_codes import ExitCode, or_exit, run
 from redis_state.cli.output import (
-    age,
     brief,
-    deciders_of,
-    form_lines,
     harmless,
     parent_of,
     pause_document,
     print_json,
     print_line,
-    print_table,
-    status_of,
     task_document,
-    update_document,
     view_document,
     worker_document,
+)
+from redis_state.cli.tasks.printing import (
+    branch_of,
+    grow,
+    print_parts,
+    print_pauses,
+    print_tasks,
+    print_update,
+    print_workers,
 )
 from redis_state.errors import CallerError, NotFound
 from redis_state.models import StateUpdate, TaskState, TaskStatus
@@ -107,9 +109,9 @@ def tasks(
     if as_json:
         print_json([*map(task_document, states), *map(pause_document, pauses)])
     elif paused:
-        _print_pauses(pauses)
+        print_pauses(pauses)
     else:
-        _print_tasks(states)
+        print_tasks(states)
 
 
 @app.command()
@@ -158,7 +160,7 @@ def show(session: SessionId, task: TaskId, url: Url = None, as_json: AsJson = Fa
     facts = {name: value for name, value in document.items() if value not in (None, False, {})}
     for name, value in facts.items():
         print_line(f"{name:12}  {brief(value)}")
-    _print_parts(more, running)
+    print_parts(more, running)
 
 
 @app.command()
@@ -188,11 +190,11 @@ def tree(
     if not roots:
         or_exit(lambda: _nothing(session))
     if as_json:
-        print_json([_branch(root, below) for root in roots])
+        print_json([branch_of(root, below) for root in roots])
         return
     top = Tree(Text(harmless(session)))
     for root in roots:
-        _grow(top, root, below)
+        grow(top, root, below)
     console = Console(soft_wrap=True)
     console.print(top)
 
@@ -224,7 +226,7 @@ def tail(
             updates = _updates(client, session, task, after, follow=follow)
             async with aclosing(updates):
                 async for cursor, update in updates:
-                    _print_update(update, cursor, as_json=as_json)
+                    print_update(update, cursor, as_json=as_json)
             return await client.get(session, task) if task is not None and follow else None
 
     ended = run(print_all())
@@ -258,54 +260,9 @@ def workers(
     if as_json:
         print_json(infos)
     else:
-        _print_workers(infos)
+        print_workers(infos)
     if here and any(info["stalled"] for info in infos):
         raise typer.Exit(ExitCode.FAILED)
-
-
-def _versions(info: dict[str, Any]) -> str:
-    """Write the versions that a worker serves, by handler."""
-    return "; ".join(f"{name} {', '.join(known)}" for name, known in info["versions"].items())
-
-
-def _print_workers(infos: Sequence[dict[str, Any]]) -> None:
-    columns = ("worker", "pid", "queues", "versions", "running", "of", "heard of", "polled", "")
-    rows = [
-        (
-            info["name"],
-            info["pid"],
-            ", ".join(info["queues"]),
-            _versions(info),
-            info["running_count"],
-            info["max_tasks"],
-            f"{info['silent_s']:.0f} s ago",
-            "" if info["unpolled_s"] is None else f"{info['unpolled_s']:.0f} s ago",
-            "stalled" if info["stalled"] else "draining" if info["draining"] else "",
-        )
-        for info in infos
-    ]
-    print_table(columns, rows, none="No worker has been heard of lately.")
-
-
-def _print_parts(more: dict[str, Any], running: list[dict[str, Any]]) -> None:
-    for step in more["steps"]:
-        named = f"{step['version']}  {brief(step['step'])}  run {step['epoch']}"
-        print_line(f"{'step':12}  {named}{_took(step)}")
-    for undo in more["compensations"]:
-        error = f"  {undo['error']}" if undo["error"] else ""
-        print_line(f"{'compensation':12}  {brief(undo['name'])}  {undo['state']}{error}")
-    for step in running:
-        began, attempt = age(datetime.fromisoformat(step["began_at"])), step["attempt"]
-        print_line(f"{'runs now':12}  {brief(step['step'])}  attempt {attempt}, for {began}")
-    for pause in more["pauses"]:
-        print_line(
-            f"{'open pause':12}  {brief(pause['pause'])}  {pause['pause_id'] or '(not shown)'}"
-        )
-        for each in pause["deciders"]:
-            to = f" to {each['delegated_to']}" if each["delegated_to"] else ""
-            print_line(f"{'decider':12}  {harmless(each['name'])}  {each['state']}{harmless(to)}")
-    for child in more["children"]:
-        print_line(f"{'child':12}  {child['task_id']}  {child['status']}")
 
 
 async def _unserved(client: TaskClient, session: str | None, limit: int) -> list[TaskState]:
@@ -354,74 +311,5 @@ async def _updates(
         after, at_end = page.cursor, page.at_end
 
 
-def _print_update(update: StateUpdate, cursor: str, *, as_json: bool) -> None:
-    if as_json:
-        print_json(update_document(update, cursor))
-        return
-    when = update.created_at.astimezone().strftime("%H:%M:%S")
-    print_line(
-        f"{when}  {harmless(update.task_id)}  {update.update_type.value:13}  "
-        f"{brief(update.content)}"
-    )
-
-
-def _print_tasks(states: Sequence[TaskState]) -> None:
-    columns = ("session", "task", "status", "priority", "changed", "description", "error")
-    rows = [
-        (
-            state.session_id,
-            state.task_id,
-            status_of(state),
-            state.priority,
-            f"{age(state.updated_at)} ago",
-            brief(state.description or ""),
-            brief(state.error or ""),
-        )
-        for state in states
-    ]
-    print_table(columns, rows, none="No tasks.")
-
-
-def _print_pauses(pauses: Sequence[OpenPause]) -> None:
-    columns = ("session", "task", "pause", "asks", "form", "deciders", "open for", "until", "id")
-    rows = [
-        (
-            pause.session_id,
-            pause.task_id,
-            pause.name,
-            brief(pause.payload if pause.payload is not None else pause.reason),
-            brief(", ".join(form_lines(pause))),
-            deciders_of(pause),
-            age(pause.opened_at),
-            f"in {age(pause.expires_at)}: {pause.on_timeout}",
-            pause.pause_id or "(not shown)",
-        )
-        for pause in pauses
-    ]
-    print_table(columns, rows, none="No open pauses.")
-
-
-def _took(step: dict[str, Any]) -> str:
-    """Write when a step began, and how long it ran with all its attempts."""
-    if not step["began_at"]:
-        return ""
-    began, ended = (datetime.fromisoformat(step[name]) for name in ("began_at", "at"))
-    tries = f", {step['attempts']} attempts" if step["attempts"] > 1 else ""
-    clock = began.astimezone().strftime("%Y-%m-%d %H:%M:%S")
-    return f"  {clock}, {(ended - began).total_seconds():.3f} s{tries}"
-
-
 def _nothing(session: str) -> None:
     raise NotFound(f"session {harmless(session)!r} has no tasks")
-
-
-def _branch(state: TaskState, below: dict[str | None, list[TaskState]]) -> dict[str, Any]:
-    children = [_branch(child, below) for child in below.get(state.task_id, [])]
-    return task_document(state) | {"children": children}
-
-
-def _grow(top: Tree, state: TaskState, below: dict[str | None, list[TaskState]]) -> None:
-    stated = " ".join(filter(None, (brief(state.description or ""), brief(state.error or ""))))
-    branch = top.add(Text.assemble(harmless(state.task_id), "  ", status_of(state), "  ", stated))
-    for child in below.get(state.task_id, []):
-        _grow(branch, child, below)

@@ -27,7 +27,7 @@ from redis_state.models import TaskStatus
 
 if TYPE_CHECKING:
     from redis_state.worker import TaskClient
-    from redis_state.worker.replaying import ReplayReport
+    from redis_state.worker.runs.replaying import ReplayReport
     from redis_state.worker.tasks.histories import TaskHistory
 
 Names = Sequence[tuple[str, str]]
@@ -206,7 +206,7 @@ async def _replay_all(
     handlers: Mapping[str, Any], reads: Sequence[Read], at_once: int, timeout_s: float
 ) -> list[ReplayReport]:
     """Replay so many at a time, each read when its turn comes."""
-    from redis_state.worker.replaying import replay_history  # noqa: PLC0415 - needs the extra
+    from redis_state.worker.runs.replaying import replay_history  # noqa: PLC0415 - needs the extra
 
     turn, reports, done = asyncio.Semaphore(at_once), dict[int, Any](), Counter[str]()
     shown = sys.stderr.isatty()

@@ -21,7 +21,8 @@ from redis_state.settings import Settings, make_settings
 from redis_state.store import RedisStateStore
 from redis_state.stores.a2a.ownership import A2AOwner
 from redis_state.stores.a2a.page_tokens import PageTokens
-from redis_state.stores.a2a.tasks import A2ALimits, A2ATasks, Ref, VersionedTask
+from redis_state.stores.a2a.task_model import A2ALimits, Ref, VersionedTask
+from redis_state.stores.a2a.tasks import A2ATasks
 from redis_state.stores.base import ms
 from redis_state.transport.keys import a2a_scope
 

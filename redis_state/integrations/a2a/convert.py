@@ -30,7 +30,7 @@ from google.protobuf.message import DecodeError
 
 from redis_state.errors import CursorGap, InvalidField, InvalidTransition
 from redis_state.models.a2a import read_state
-from redis_state.stores.a2a.tasks import Draft, Listing, Phase
+from redis_state.stores.a2a.task_model import Draft, Listing, Phase
 
 P = TypeVar("P", Task, TaskStatusUpdateEvent)
 

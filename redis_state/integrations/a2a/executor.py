@@ -20,7 +20,7 @@ from redis_state.errors import CursorGap, NoConnection
 from redis_state.integrations.a2a.backend import A2ABackend
 from redis_state.integrations.a2a.convert import status_of, task_of
 from redis_state.integrations.a2a.queues import feed_check_s
-from redis_state.stores.a2a.tasks import Phase, Ref, VersionedTask
+from redis_state.stores.a2a.task_model import Phase, Ref, VersionedTask
 
 log: logging.Logger = logging.getLogger(__name__)
 

@@ -26,7 +26,8 @@ from redis_state.integrations.a2a.convert import event_bytes, event_of, status_o
 from redis_state.primitives.lease import HeldLease, Leases, new_owner
 from redis_state.primitives.log import Bounds, Log
 from redis_state.primitives.signal import Row
-from redis_state.stores.a2a.tasks import Phase, Ref, new_write
+from redis_state.stores.a2a.task_model import Phase, Ref
+from redis_state.stores.a2a.tasks import new_write
 
 log: logging.Logger = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from a2a.utils.task import validate_page_size
 
 from redis_state.integrations.a2a.backend import A2ABackend
 from redis_state.integrations.a2a.convert import protocol_errors, task_of
-from redis_state.stores.a2a.tasks import ListRequest
+from redis_state.stores.a2a.task_model import ListRequest
 
 
 class ScopedTasks:

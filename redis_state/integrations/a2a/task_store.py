@@ -15,7 +15,8 @@ from a2a.types.a2a_pb2 import Task, TaskState
 from redis_state.integrations.a2a.backend import A2ABackend
 from redis_state.integrations.a2a.convert import draft_of, explained, protocol_errors, task_of
 from redis_state.integrations.a2a.scoped_tasks import ScopedTasks
-from redis_state.stores.a2a.tasks import UNLESS_REVIVED, Phase, new_write
+from redis_state.stores.a2a.task_model import UNLESS_REVIVED, Phase
+from redis_state.stores.a2a.tasks import new_write
 
 
 class RedisTaskStore(ScopedTasks, TaskStore):

@@ -34,7 +34,8 @@ from redis_state.integrations.a2a.convert import (
     task_of,
 )
 from redis_state.integrations.a2a.scoped_tasks import ScopedTasks
-from redis_state.stores.a2a.tasks import UNLESS_ENDED, Phase, Ref, Rule, VersionStamp, new_write
+from redis_state.stores.a2a.task_model import UNLESS_ENDED, Phase, Ref, Rule, VersionStamp
+from redis_state.stores.a2a.tasks import new_write
 
 
 class RedisTaskVersion(TaskVersion):

@@ -33,21 +33,21 @@ from redis_state.primitives.log import Log
 from redis_state.primitives.signal import Row
 from redis_state.scripts import ReplyCode, raw
 from redis_state.serialization.rows import pack, unpack
-from redis_state.stores.a2a.tasks import (
+from redis_state.stores.a2a.task_model import (
     ABSENT,
     UNLESS_ENDED,
     A2ALimits,
-    A2ATasks,
     Draft,
     Listing,
     ListRequest,
     Phase,
     Ref,
     VersionedTask,
-    new_write,
 )
+from redis_state.stores.a2a.tasks import A2ATasks, new_write
 from redis_state.stores.base import Base, ms
-from redis_state.transport.keys import entry_id, manager_scope
+from redis_state.transport.key_text import entry_id
+from redis_state.transport.keys import manager_scope
 
 _START = "0-0"
 _SLICE = 100

@@ -34,7 +34,7 @@ from redis_state.integrations.langgraph.places import (
 )
 from redis_state.integrations.langgraph.rows import Head, Rows, line_channel
 from redis_state.integrations.langgraph.threads import FoundCheckpoint, Threads
-from redis_state.transport.keys import escape
+from redis_state.transport.key_text import escape
 
 Version: TypeAlias = str | int | float
 Filter: TypeAlias = Mapping[str, Any] | None

@@ -41,7 +41,7 @@ from redis_state.integrations.langgraph.saver import RedisSaver
 from redis_state.models import UpdateType
 from redis_state.serialization import codec
 from redis_state.worker import Decision, Pause, TaskContext
-from redis_state.worker.context import TaskHandedBack
+from redis_state.worker.handler.calls import TaskHandedBack
 
 Build: TypeAlias = Callable[[RedisSaver], Any]
 Mode: TypeAlias = Literal["values", "updates", "custom", "messages", "tasks"]

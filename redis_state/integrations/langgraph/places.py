@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from redis_state.errors import CorruptState, InvalidField
-from redis_state.transport.keys import escape, unescape
+from redis_state.transport.key_text import escape, unescape
 
 # What orders as text orders as bytes, and separates from what stands behind it.
 _ID = re.compile(r"[!-~]{1,200}")

@@ -20,7 +20,7 @@ from redis_state.errors import CorruptState
 from redis_state.integrations.langgraph.places import read_value_name
 from redis_state.serialization import codec
 from redis_state.serialization.payloads import Payloads
-from redis_state.transport.keys import escape
+from redis_state.transport.key_text import escape
 
 _SEALED = b"\r"
 _LENGTH = 4

@@ -21,18 +21,17 @@ from redis_state.serialization import codec
 from redis_state.serialization.rows import as_object, pack, unpack
 from redis_state.stores.a2a.page_tokens import PageTokens
 from redis_state.stores.a2a.retry import repeated
-from redis_state.stores.a2a.tasks import (
+from redis_state.stores.a2a.task_model import (
     ABSENT,
     UNLESS_ENDED,
     A2ALimits,
-    A2ATasks,
     Draft,
     Listing,
     ListRequest,
     Ref,
     VersionedTask,
-    new_write,
 )
+from redis_state.stores.a2a.tasks import A2ATasks, new_write
 from redis_state.stores.base import Base, ms
 from redis_state.transport.keys import PENGUIFLOW_SCOPE
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from redis_state.scripts.binding import script
 from redis_state.scripts.runner import PendingReply, ScriptRunner
 from redis_state.scripts.values import Topic
-from redis_state.transport.keys import BlobKeys
+from redis_state.transport.key_groups import BlobKeys
 
 
 @dataclass(frozen=True, slots=True)

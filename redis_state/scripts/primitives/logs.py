@@ -9,7 +9,7 @@ from typing import Annotated, NamedTuple
 from redis_state.scripts.binding import remembering, script
 from redis_state.scripts.runner import PendingReply, ScriptRunner
 from redis_state.scripts.values import Fence, LogLimits, Topic, topic_bytes
-from redis_state.transport.keys import LogKeys
+from redis_state.transport.key_groups import LogKeys
 
 
 class TraceKeys(NamedTuple):

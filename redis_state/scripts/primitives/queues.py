@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from redis_state.scripts.binding import script
 from redis_state.scripts.runner import PendingReply, ScriptRunner
-from redis_state.transport.keys import QueueKeys
+from redis_state.transport.key_groups import QueueKeys
 from redis_state.transport.wire.resp import Argument
 
 

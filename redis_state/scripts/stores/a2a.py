@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from redis_state.scripts.binding import script
 from redis_state.scripts.runner import PendingReply, ScriptRunner
-from redis_state.transport.keys import A2ABooks, A2AKeys
+from redis_state.transport.key_groups import A2ABooks, A2AKeys
 
 
 class A2AScripts(ScriptRunner):

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from redis_state.scripts.binding import script
 from redis_state.scripts.runner import PendingReply, ScriptRunner
 from redis_state.scripts.values import Expected
-from redis_state.transport.keys import ScheduleKeys
+from redis_state.transport.key_groups import ScheduleKeys
 
 
 class ScheduleScripts(ScriptRunner):

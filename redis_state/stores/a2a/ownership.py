@@ -34,8 +34,7 @@ from redis_state.primitives.signal import Row
 from redis_state.primitives.watchlist import Fate, WatchClaim, WatchList
 from redis_state.scripts import ReplyCode
 from redis_state.stores.a2a.retry import repeated
-from redis_state.stores.a2a.tasks import (
-    A2ATasks,
+from redis_state.stores.a2a.task_model import (
     Draft,
     Phase,
     Ref,
@@ -43,8 +42,8 @@ from redis_state.stores.a2a.tasks import (
     VersionedTask,
     VersionStamp,
     Written,
-    new_write,
 )
+from redis_state.stores.a2a.tasks import A2ATasks, new_write
 
 log: logging.Logger = logging.getLogger(__name__)
 

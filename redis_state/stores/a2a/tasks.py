@@ -11,9 +11,6 @@ event ids.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from enum import StrEnum
 
 from redis_state.errors import (
     CorruptState,
@@ -26,216 +23,28 @@ from redis_state.primitives.lease import new_owner
 from redis_state.primitives.log import Bounds, Log
 from redis_state.scripts import Reply, ReplyCode, raw
 from redis_state.stores.a2a.push_configs import PushConfigs
+from redis_state.stores.a2a.task_model import (
+    DIGITS,
+    UNLESS_ENDED,
+    A2ALimits,
+    Draft,
+    Listed,
+    ListRequest,
+    Phase,
+    Ref,
+    Rule,
+    VersionedTask,
+    VersionStamp,
+    Written,
+    place_in_time,
+)
 from redis_state.stores.base import Base
-from redis_state.transport.keys import A2AKeys, a2a_keys, escape
+from redis_state.transport.key_groups import A2AKeys
+from redis_state.transport.key_text import escape
+from redis_state.transport.keys import a2a_keys
 
-# Every time that a protobuf timestamp can hold is a number of so many digits after this.
-_SHIFT_NS = 10**29
-_DIGITS = 30
-_TIMELESS = "0" + "0" * _DIGITS
 _TRIES = 1000
 _PATIENT_TRIES = 3
-
-
-class Phase(StrEnum):
-    """What a task's state means for its subscribers."""
-
-    OPEN = "o"
-    WAITING = "w"
-    ENDED = "e"
-    GONE = "g"
-
-
-@dataclass(frozen=True, slots=True)
-class A2ALimits:
-    """How much is kept of a task and for how long, and when its owner counts as dead.
-
-    A limit of 0 is none. ``tombstone_ms`` is how long a deleted id stays refused.
-    """
-
-    active_ms: int
-    finished_ms: int
-    max_events: int
-    max_bytes: int = 0
-    max_configs: int = 0
-    tombstone_ms: int = 0
-    lease_ms: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Ref:
-    """Which task: its scope and its id."""
-
-    scope: str
-    task_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class Listing:
-    """Where a task stands in its scope's list; a part that is ``=`` stays as it is."""
-
-    context: str = "="
-    state: str = "="
-    time: str = "="
-
-    @classmethod
-    def at(cls, context: str, state: str, when_ns: int | None) -> Listing:
-        """List a task under a context, a state and a time. Tasks without a time come last."""
-        time = _TIMELESS if when_ns is None else _time(when_ns)
-        return cls(escape("context_id", context), escape("state", state), time)
-
-    @classmethod
-    def now(
-        cls, context: str | None = None, state: str | None = None, *, newest: bool = True
-    ) -> Listing:
-        """List a task at the server's time; context and state stay for None.
-
-        The ``newest`` comes before all others, also if the server's clock was set back.
-        """
-        return cls(
-            "=" if context is None else escape("context_id", context),
-            "=" if state is None else escape("state", state),
-            "-" if newest else "+",
-        )
-
-    @property
-    def bytes(self) -> bytes:
-        """The listing as the script takes it."""
-        return f"{self.context} {self.state} {self.time}".encode()
-
-
-@dataclass(frozen=True, slots=True)
-class Draft:
-    """What a write changes of a task.
-
-    Without a ``state`` state and phase stay as they are, and so does the owner's lease. An
-    ``event`` of None gives the write no version. ``history`` and ``artifacts`` are appended.
-    """
-
-    state: str = ""
-    phase: Phase = Phase.OPEN
-    listing: Listing = field(default_factory=Listing)
-    event: bytes | None = field(default=b"", repr=False)
-    fields: Mapping[str, bytes] = field(default_factory=dict[str, bytes], repr=False)
-    history: Sequence[bytes] = field(default=(), repr=False)
-    artifacts: Sequence[bytes] = field(default=(), repr=False)
-
-
-@dataclass(frozen=True, slots=True)
-class VersionStamp:
-    """A version of a task: its number and when it was written. Both make its place in the log."""
-
-    n: int
-    at_ms: int
-
-    @property
-    def cursor(self) -> str:
-        """The cursor that reads the events after this version."""
-        return f"{self.n}-{self.at_ms}"
-
-    def is_at(self, cursor: str) -> bool:
-        """Return whether a cursor is after this version; one without a time is only a number."""
-        return cursor in {self.cursor, f"{self.n}-0"}
-
-
-@dataclass(frozen=True, slots=True)
-class Written:
-    """What a write gave: its version and the lease's epoch.
-
-    ``before`` is the event of a call of the same id that wrote earlier; None for a new write.
-    """
-
-    version: VersionStamp
-    epoch: int
-    before: bytes | None = field(default=None, repr=False)
-
-
-@dataclass(frozen=True, slots=True)
-class VersionedTask:
-    """A task as it was read. ``owner`` is who works on it, ``left_ms`` of its lease.
-
-    ``unannounced`` if it was ended because its server died, and that must still be announced.
-    """
-
-    version: VersionStamp
-    state: str
-    phase: Phase
-    owner: str
-    epoch: int
-    left_ms: int
-    fields: Mapping[str, bytes] = field(repr=False)
-    history: Sequence[bytes] = field(default=(), repr=False)
-    artifacts: Sequence[bytes] = field(default=(), repr=False)
-
-    @property
-    def body(self) -> bytes:
-        """The field ``body``."""
-        return self.fields.get("body", b"")
-
-    @property
-    def unannounced(self) -> bool:
-        """Whether the task's end must still be announced."""
-        return "announce" in self.fields
-
-    @property
-    def is_orphan(self) -> bool:
-        """Whether it is worked on by a server that was silent for the length of a lease."""
-        return self.phase is Phase.OPEN and self.owner != "" and self.left_ms <= 0
-
-
-@dataclass(frozen=True, slots=True)
-class ListRequest:
-    """Which tasks to list, newest first. ``after`` is the place of the last one of a page.
-
-    ``whole`` reads their bodies too.
-    """
-
-    context: str | None = None
-    state: str | None = None
-    since_ns: int | None = None
-    after: str = ""
-    size: int = 50
-    whole: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class Listed:
-    """A page: ids, bodies if the request is for whole tasks, the place to read on after (empty: at
-    the end).
-
-    ``total`` counts all that match, ``others`` those of the same context in another state.
-    """
-
-    ids: list[str]
-    bodies: list[bytes] = field(repr=False)
-    after: str
-    total: int
-    others: int
-
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """What must hold for a write."""
-
-    rule: str
-
-    @classmethod
-    def at(cls, version: VersionStamp) -> Rule:
-        """Require the task to be at this version: its number, and when it was written.
-
-        Of a version without a time the number is compared alone; 0 is absent.
-        """
-        return cls(f"{version.n} {version.at_ms}" if version.at_ms else str(version.n))
-
-    @property
-    def number(self) -> int:
-        """The number of the version that the task must have."""
-        return int(self.rule.partition(" ")[0])
-
-
-ABSENT = Rule("0")
-UNLESS_ENDED = Rule("open")
-UNLESS_REVIVED = Rule("any")
 
 
 class A2ATasks:
@@ -406,9 +215,9 @@ class A2ATasks:
         """Return the ids of the oldest tasks listed under a state before a time, oldest first."""
         prefix = f"*|{escape('state', state)}|"
         commands, index = self.base.scripts.transport.commands, self.base.keys.a2a_books(scope)
-        low, high = f"[{prefix}", f"({prefix}{_time(before_us * 1000)}"
+        low, high = f"[{prefix}", f"({prefix}{place_in_time(before_us * 1000)}"
         members: list[bytes] = await commands.zrange_by_lex(index.index, low, high, limit)
-        skip = len(prefix) + 1 + _DIGITS
+        skip = len(prefix) + 1 + DIGITS
         return [member[skip:].decode("utf-8", "surrogatepass") for member in members]
 
     async def list(self, scope: str, request: ListRequest) -> Listed:
@@ -422,7 +231,7 @@ class A2ATasks:
         books = self.base.keys.a2a_books(scope)
         context = "*" if request.context is None else escape("context_id", request.context)
         state = "*" if request.state is None else escape("state", request.state)
-        since = b"0" if request.since_ns is None else _time(request.since_ns).encode()
+        since = b"0" if request.since_ns is None else place_in_time(request.since_ns).encode()
         known: list[bytes] = []
         attempt = 0
         # The tasks' keys must be known to the call that reads them.
@@ -445,7 +254,7 @@ class A2ATasks:
                 total, others, more, *tasks = reply.facts
                 places = [task[0].decode("utf-8", "surrogatepass") for task in tasks]
                 return Listed(
-                    ids=[place[_DIGITS + 1 :] for place in places],
+                    ids=[place[DIGITS + 1 :] for place in places],
                     bodies=[task[3] for task in tasks] if request.whole else [],
                     after=(places[-1] if places else request.after) if more else "",
                     total=int(total),
@@ -466,7 +275,3 @@ class A2ATasks:
 def new_write(owner: str) -> str:
     """Return a new id for one call of an owner."""
     return f"{owner}.{secrets.token_urlsafe(9)}"
-
-
-def _time(ns: int) -> str:
-    return f"1{ns + _SHIFT_NS:0{_DIGITS}d}"

@@ -16,7 +16,8 @@ from redis_state.primitives.signal import Row
 from redis_state.scripts import Fence
 from redis_state.serialization import codec
 from redis_state.stores.base import Base
-from redis_state.transport.keys import LONGEST_REMEMBERED, LogKeys, entry_id
+from redis_state.transport.key_groups import LogKeys
+from redis_state.transport.key_text import LONGEST_REMEMBERED, entry_id
 
 M = TypeVar("M")
 

@@ -19,7 +19,8 @@ from redis_state.serialization.fields import (
 from redis_state.serialization.payloads import Sealed
 from redis_state.stores.base import Base, ms
 from redis_state.stores.sessions.session_log import SessionLog, full_id, long_id
-from redis_state.transport.keys import LogKeys, entry_id, entry_id_in
+from redis_state.transport.key_groups import LogKeys
+from redis_state.transport.key_text import entry_id, entry_id_in
 
 _PAYLOAD = 2
 

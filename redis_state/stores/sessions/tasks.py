@@ -25,7 +25,7 @@ from redis_state.serialization.fields import choice, moment, validated
 from redis_state.serialization.payloads import Parts, Payloads, Sealed
 from redis_state.stores.base import Base, ms
 from redis_state.stores.sessions.task_status import TaskStatusView, watch_entry
-from redis_state.transport.keys import LONGEST_REMEMBERED
+from redis_state.transport.key_text import LONGEST_REMEMBERED
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)

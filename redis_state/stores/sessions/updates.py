@@ -18,7 +18,8 @@ from redis_state.serialization.fields import (
 from redis_state.serialization.rows import pack
 from redis_state.stores.base import Base, ms
 from redis_state.stores.sessions.session_log import SessionLog, full_id, long_id, reported_by
-from redis_state.transport.keys import LogKeys, entry_id
+from redis_state.transport.key_groups import LogKeys
+from redis_state.transport.key_text import entry_id
 
 # How many values each row has; then maybe its long id, then maybe its run.
 _PLAIN = 6

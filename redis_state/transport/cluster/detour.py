@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from heapq import merge
 from operator import attrgetter
 
-from redis_state.transport.batch import Call
+from redis_state.transport.sending.batch import Call
 
 _FIRST_BACKOFF_S = 0.01
 _LONGEST_BACKOFF_S = 0.2

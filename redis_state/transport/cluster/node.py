@@ -9,14 +9,14 @@ from collections.abc import Iterator
 from time import monotonic
 from typing import Any, Protocol
 
-from redis_state.transport.batch import ASKING, Call, Redirect
 from redis_state.transport.cluster.slots import slot_of
-from redis_state.transport.confirming import PLACELESS, Mark
 from redis_state.transport.connections.address import Address, Endpoint
 from redis_state.transport.connections.locator import FixedServer
 from redis_state.transport.connections.protocol import RespProtocol
-from redis_state.transport.guarantee import MARK, packed_mark
-from redis_state.transport.sender import Sender
+from redis_state.transport.sending.batch import ASKING, Call, Redirect
+from redis_state.transport.sending.confirming import PLACELESS, Mark
+from redis_state.transport.sending.guarantee import MARK, packed_mark
+from redis_state.transport.sending.sender import Sender
 from redis_state.transport.wire.reply_errors import Refusal
 
 # Not executed: the call is another node's, or cannot be served yet.

@@ -23,13 +23,13 @@ from time import monotonic
 from typing import Any
 
 from redis_state.errors import BackendUnavailable, NoConnection, OutcomeUnknown
-from redis_state.transport.batch import Call, Form
-from redis_state.transport.calls import CallSender
 from redis_state.transport.cluster.detour import Detour
 from redis_state.transport.cluster.node import DENSE, NodeSender
 from redis_state.transport.cluster.slots import SLOTS, SlotMap, read_slot_map, slot_of
 from redis_state.transport.connections.address import Address, Endpoint
-from redis_state.transport.guarantee import Guarantee
+from redis_state.transport.sending.batch import Call, Form
+from redis_state.transport.sending.calls import CallSender
+from redis_state.transport.sending.guarantee import Guarantee
 from redis_state.transport.wire.reply_errors import again
 from redis_state.transport.wire.resp import Argument
 

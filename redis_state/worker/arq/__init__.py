@@ -1,1 +1,1 @@
-"""The queue, which arq keeps: its jobs, its server, its loop, its cron."""
+"""What needs arq: its settings, the format of its jobs, its cron jobs."""

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from redis_state.models import TaskStatus
 from redis_state.stores.sessions.task_status import TaskStatusView
-from redis_state.transport.keys import escape, unescape
+from redis_state.transport.key_text import escape, unescape
 from redis_state.worker.observe.tracing import carried
 
 # What is kept of an id that is too long: it does not say which.

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from redis_state import limits
 from redis_state.errors import InvalidField
 from redis_state.stores.sessions.task_status import IN_TURN
-from redis_state.transport.keys import escape, unescape
+from redis_state.transport.key_text import escape, unescape
 
 _OTHER = "k:"
 _LONGEST_PERIOD = timedelta(days=7)

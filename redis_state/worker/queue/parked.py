@@ -17,7 +17,7 @@ import random
 from collections.abc import Sequence
 from time import monotonic
 
-from redis_state.transport.keys import escape, unescape
+from redis_state.transport.key_text import escape, unescape
 from redis_state.worker.queue.job import RunAgain
 from redis_state.worker.queue.queue import ClaimedJob, Queue
 

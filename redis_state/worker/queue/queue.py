@@ -24,7 +24,8 @@ from redis_state.store import RedisStateStore
 from redis_state.stores.base import ms
 from redis_state.transport.cluster.slots import slot_of
 from redis_state.transport.connections.address import Address
-from redis_state.transport.keys import Keys, QueueKeys
+from redis_state.transport.key_groups import QueueKeys
+from redis_state.transport.keys import Keys
 from redis_state.transport.subscriber import Subscription
 from redis_state.transport.transport import Transport
 from redis_state.worker.arq.job_format import payload_key, payload_of, picked_key, stated_in

@@ -43,12 +43,8 @@ from redis_state.worker.queue.queue import Queue, QueueState
 from redis_state.worker.recovery.index_repair import IndexRepair
 from redis_state.worker.tasks.children import WITH_PARENT, ChildTasks
 from redis_state.worker.tasks.messaging.messages import TaskMessages
-from redis_state.worker.tasks.transitions import (
-    LOOK_LATEST_MS,
-    MAX_CRASHES,
-    SKEW_MS,
-    TaskTransitions,
-)
+from redis_state.worker.tasks.moves import SKEW_MS
+from redis_state.worker.tasks.transitions import LOOK_LATEST_MS, MAX_CRASHES, TaskTransitions
 from redis_state.worker.tasks.turns import Turns
 from redis_state.worker.tasks.waitpoints.deciders import escalate_pause, pause_of
 from redis_state.worker.tasks.waitpoints.pauses import expire_pauses

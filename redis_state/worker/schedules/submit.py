@@ -13,7 +13,8 @@ from redis_state.stores.schedules import PlannedTask
 from redis_state.worker.observe import tracing
 from redis_state.worker.queue.job import Job
 from redis_state.worker.queue.queue import Queue
-from redis_state.worker.tasks.transitions import SKEW_MS, TaskTransitions
+from redis_state.worker.tasks.moves import SKEW_MS
+from redis_state.worker.tasks.new_tasks import NewTasks
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -27,7 +28,7 @@ class Submitter:
     def __init__(self, store: RedisStateStore, queue: Queue) -> None:
         self._store = store
         self._queue = queue
-        self._transitions = TaskTransitions(store)
+        self._new_tasks = NewTasks(store)
 
     async def submit(
         self,
@@ -70,7 +71,7 @@ class Submitter:
             description=job["description"],
         )
         with tracing.submitting(job["handler"], session_id, task_id, queue) as span:
-            new = await self._transitions.create(
+            new = await self._new_tasks.create(
                 state,
                 handler=job["handler"],
                 task_input=job["input"],

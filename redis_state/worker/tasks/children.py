@@ -18,25 +18,16 @@ import hmac
 import logging
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
-from typing import Any, TypedDict
+from typing import Any
 
-from redis_state.errors import (
-    BackendError,
-    InvalidField,
-    InvalidTransition,
-    TaskFailed,
-    TaskWasCancelled,
-)
+from redis_state.errors import BackendError, InvalidTransition, TaskFailed, TaskWasCancelled
 from redis_state.models import (
     SteeringEvent,
     SteeringEventType,
     TaskContextSnapshot,
     TaskState,
     TaskStatus,
-    TaskType,
 )
-from redis_state.models.attributes import Attributes, check_attributes
 from redis_state.primitives.record import new_write_id
 from redis_state.primitives.watchlist import WatchList
 from redis_state.scripts import Reply, ReplyCode, TaskKeys, raw, topic_text
@@ -46,15 +37,13 @@ from redis_state.stores.sessions.tasks import move_fields
 from redis_state.worker.observe import tracing as telemetry
 from redis_state.worker.queue.job import Job
 from redis_state.worker.queue.queue import Queue
-from redis_state.worker.tasks.moves import (
-    announcement,
-    new_fields,
-    raise_refused,
-    status_update,
-)
+from redis_state.worker.tasks.child_requests import ChildTask, SpawnRequest
+from redis_state.worker.tasks.moves import announcement, new_fields, raise_refused, status_update
+from redis_state.worker.tasks.new_tasks import NewTasks
 from redis_state.worker.tasks.recorded.journal import state_of
 from redis_state.worker.tasks.recorded.replay import Lane
-from redis_state.worker.tasks.transitions import StartedRun, TaskTransitions
+from redis_state.worker.tasks.started import StartedRun
+from redis_state.worker.tasks.transitions import TaskTransitions
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -62,70 +51,6 @@ WITH_PARENT = "its parent was cancelled"
 # There in a task's journal if its cancel is to be compensated, see `compensation`.
 ON_CANCEL = "undo on cancel"
 _AT_ONCE = 50
-
-
-@dataclass(frozen=True, slots=True)
-class ChildTask:
-    """A task that another one has spawned, in the same session.
-
-    ``place`` is its name and its order among those of that name.
-    """
-
-    session_id: str
-    task_id: str
-    parent_id: str
-    place: str
-
-
-class SpawnOptions(TypedDict, total=False):
-    """What every child may be given. See `TaskContext.spawn`."""
-
-    isolate: bool
-    queue: str | None
-    priority: int
-    task_type: TaskType
-    description: str | None
-    attributes: Attributes
-
-
-@dataclass(frozen=True, slots=True)
-class SpawnRequest:
-    """A child that is to be: what it runs, and how it hangs on its parent."""
-
-    handler: str
-    task_input: Any = field(repr=False)
-    isolate: bool
-    queue: str | None
-    priority: int
-    task_type: TaskType
-    description: str | None
-    attributes: Attributes
-
-    @property
-    def asks(self) -> str:
-        """The content of the request, to distinguish it from others."""
-        return codec.fingerprint("asks", self.handler, self.task_input)
-
-    @classmethod
-    def read(
-        cls, started: StartedRun, handler: str, task_input: Any, options: SpawnOptions
-    ) -> SpawnRequest:
-        """Check what a handler asks for. Errors: InvalidField."""
-        if not handler or type(handler) is not str:
-            raise InvalidField("handler", "needs a name")
-        isolate = options.get("isolate", False)
-        if type(isolate) is not bool:
-            raise InvalidField("isolate", "True or False is needed")
-        return cls(
-            handler=handler,
-            task_input=task_input,
-            isolate=isolate,
-            queue=options.get("queue") or started.queue,
-            priority=options.get("priority", started.state.priority),
-            task_type=options.get("task_type", TaskType.BACKGROUND),
-            description=options.get("description"),
-            attributes=check_attributes("attributes", options.get("attributes", {})),
-        )
 
 
 class ChildTasks:
@@ -139,6 +64,7 @@ class ChildTasks:
         self._scripts = store.base.scripts
         self.queue: Queue | None = queue
         self._transitions = TaskTransitions(store)
+        self._new_tasks = NewTasks(store)
         self._watch = WatchList(store.base.scripts, store.base.keys)
 
     async def spawn(
@@ -436,7 +362,7 @@ class ChildTasks:
         # One that an earlier run has spawned is on the list, or over.
         reply = await spawn(0) if entry in started.journal else None
         if reply is None or reply.word is ReplyCode.EXPIRED:
-            reply = await self._transitions.cover(
+            reply = await self._new_tasks.cover(
                 state,
                 spawn,
                 write=write,

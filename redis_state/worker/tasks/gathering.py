@@ -26,8 +26,8 @@ from redis_state.serialization import codec
 from redis_state.store import RedisStateStore
 from redis_state.stores.base import ms
 from redis_state.worker.queue.queue import seniority_ms
+from redis_state.worker.tasks.new_tasks import NewTask
 from redis_state.worker.tasks.recorded.inputs import Gathers
-from redis_state.worker.tasks.transitions import NewTask
 
 MOST_ITEMS = 1_000
 # Of one item, and of all items of a task.

@@ -17,6 +17,11 @@ from redis_state.stores.sessions.task_status import watch_entry as watch_entry  
 from redis_state.stores.sessions.tasks import microseconds, task_fields
 from redis_state.worker.tasks.recorded.replay import Replay
 
+# A task that is written is inspected by then, if whoever wrote it died before it was queued.
+LOOK_SOON_MS = 2_000
+# By how much the clocks of a cluster's servers may differ.
+SKEW_MS = 500
+
 
 def new_fields(
     payloads: Payloads,

@@ -14,20 +14,17 @@ in `children`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from redis_state.errors import (
-    BackendError,
     InvalidTransition,
     LeaseLost,
-    LostRace,
     PayloadLost,
     PayloadStoreUnavailable,
     PayloadUnreadable,
-    TaskInProgress,
 )
 from redis_state.models import (
     StateUpdate,
@@ -37,11 +34,11 @@ from redis_state.models import (
     TaskType,
     UpdateType,
 )
-from redis_state.models.attributes import Attributes, AttributeValue
+from redis_state.models.attributes import Attributes
 from redis_state.primitives.lease import HeldLease, Leases, new_owner
-from redis_state.primitives.record import new_write_id, stored
+from redis_state.primitives.record import new_write_id
 from redis_state.primitives.watchlist import WatchList
-from redis_state.scripts import Announcement, IndexedTask, Reply, ReplyCode, TaskKeys
+from redis_state.scripts import ReplyCode, TaskKeys
 from redis_state.serialization import codec
 from redis_state.serialization.payloads import Sealed
 from redis_state.store import RedisStateStore
@@ -51,25 +48,21 @@ from redis_state.stores.sessions.tasks import move_fields
 from redis_state.stores.task_index import (
     LETTERS,
     TaskIndex,
-    attributes_of,
     indexed_move,
     indexed_new,
     indexed_start,
 )
-from redis_state.worker.guards import BudgetMeter
-from redis_state.worker.observe.tracing import carried
 from redis_state.worker.recovery.dead_letters import note_dead
 from redis_state.worker.tasks.moves import (
+    LOOK_SOON_MS,
     announcement,
-    new_fields,
     raise_refused,
     status_update,
     watch_entry,
 )
-from redis_state.worker.tasks.recorded.call_order import CallOrder
-from redis_state.worker.tasks.recorded.inputs import read_input
-from redis_state.worker.tasks.recorded.journal import Journals, steps_of
+from redis_state.worker.tasks.recorded.journal import Journals
 from redis_state.worker.tasks.recorded.replay import Lane, Replay
+from redis_state.worker.tasks.started import NotStarted, StartedRun, crashes_of, read_started
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -79,67 +72,8 @@ MAX_CRASHES = 3
 # However long the lease: a task that is handed off and not queued is checked by then.
 LOOK_LATEST_MS = 10_000
 
-_LOOK_SOON_MS = 2_000
-# By how much the clocks of a cluster's servers may differ.
-SKEW_MS = 500
 _DEAD_LETTER_LEASE_MS = 10_000
 _OUTCOMES = (TaskStatus.COMPLETE, TaskStatus.FAILED)
-
-
-@dataclass(frozen=True, slots=True)
-class StartedRun:
-    """A task that runs now: under which lease, as it stood, and what its journal holds.
-
-    ``steered`` says whether there is steering of it. ``secret`` is what the tokens of its pauses
-    and the ids of its children are made from. One that is ``isolated`` is not cancelled with its
-    ``parent``. ``void`` names the steering events of before it was reopened.
-    """
-
-    held: HeldLease
-    state: TaskState
-    handler: str
-    input: Any
-    attempts: int
-    inbox: str | None
-    journal: dict[str, Any]
-    taken_over: bool
-    trace: Mapping[str, str]
-    secret: str = field(repr=False)
-    replay: Replay = field(repr=False)
-    order: CallOrder = field(repr=False)
-    steered: bool = True
-    queue: str | None = None
-    parent: str | None = None
-    parent_order: int = 0
-    isolated: bool = False
-    crashes: int = 0
-    void: Sequence[str] = ()
-    attributes: dict[str, AttributeValue] = field(default_factory=dict[str, AttributeValue])
-    meter: BudgetMeter = field(default_factory=BudgetMeter, repr=False)
-
-
-@dataclass(frozen=True, slots=True)
-class NotStarted:
-    """Why a task was not started. ``left_ms`` is how long its holder's lease still runs."""
-
-    reason: str
-    left_ms: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class NewTask:
-    """A task that is about to be written, as the scripts that write one take it."""
-
-    session_id: str
-    keys: TaskKeys
-    fields: dict[str, bytes] = field(repr=False)
-    announcement: Announcement = field(repr=False)
-    write: str
-    ttl_ms: int
-
-
-# Writes a new task, by a deadline in ms of the server's clock.
-NewTaskWriter = Callable[[NewTask, int], Awaitable[Reply]]
 
 
 class TaskTransitions:
@@ -150,140 +84,6 @@ class TaskTransitions:
         self._scripts = store.base.scripts
         self._watch = WatchList(store.base.scripts, store.base.keys)
         self._index = TaskIndex(store.base.scripts, store.base.keys)
-
-    async def create(
-        self,
-        state: TaskState,
-        *,
-        handler: str,
-        task_input: Any,
-        queue: str | None = None,
-        trace: Mapping[str, str] | None = None,
-        due_ms: int | None = None,
-        delay_ms: int = 0,
-        key: str = "",
-        attributes: Attributes | None = None,
-        links: Mapping[str, bytes] | None = None,
-        until_ms: int | None = None,
-        writer: NewTaskWriter | None = None,
-    ) -> bool:
-        """Write a new pending task, and its update; return whether it was new. Another one stays.
-
-        ``queue`` is the one that it waits in each time it waits, limited under ``key``. It begins
-        at ``due_ms``, which is ``delay_ms`` from now. ``trace`` is the context of the span that its
-        runs belong to. ``attributes`` are what it is found by. ``links`` are further fields of its
-        record, which name the task that it was made from. After ``until_ms``, by the server's
-        clock, nothing is written. ``writer`` writes it together with something else. Errors:
-        LostRace if it is too late; TaskInProgress if that is what the writer found;
-        PayloadTooLarge, PayloadStoreUnavailable.
-        """
-        payloads = self._store.base.payloads
-        fields = new_fields(
-            payloads,
-            state,
-            handler=handler,
-            task_input=await payloads.put("input", task_input),
-            queue=queue,
-            trace=trace,
-            due_ms=due_ms,
-            key=key,
-            attributes=attributes,
-        )
-        fields |= links or {}
-        write = new_write_id()
-        update = status_update(state, state.status)
-        update.update_id = f"{state.task_id}:{write}"
-        new = NewTask(
-            state.session_id,
-            self._keys(state),
-            fields,
-            announcement(self._store, update),
-            write,
-            self._store.tasks.ttl_ms(state.status.value) + delay_ms,
-        )
-        write_new = writer or self._write_new
-
-        async def create(before_ms: int) -> Reply:
-            return await write_new(new, before_ms)
-
-        reply = await self.cover(
-            state,
-            create,
-            write=write,
-            handler=handler,
-            attributes=attributes,
-            more_ms=delay_ms,
-            until_ms=until_ms,
-        )
-        if reply.word is ReplyCode.EXPIRED:
-            raise LostRace(f"the time in which task {state.task_id!r} was to be written is over")
-        if reply.word is ReplyCode.TAKEN:
-            raise TaskInProgress(state.session_id, reply.text(0), status=reply.text(1))
-        return reply.word is ReplyCode.OK
-
-    async def _write_new(self, new: NewTask, before_ms: int) -> Reply:
-        return await self._scripts.create_task(
-            new.keys,
-            new.fields,
-            steering=self._store.steering.keys(new.session_id),
-            announcement=new.announcement,
-            children=self._store.base.keys.children(new.session_id, new.keys.task_id),
-            write=new.write,
-            ttl_ms=new.ttl_ms,
-            before=before_ms,
-        )
-
-    async def cover(
-        self,
-        state: TaskState,
-        create: Callable[[int], Awaitable[Reply]],
-        *,
-        write: str,
-        handler: str,
-        attributes: Attributes | None = None,
-        more_ms: int = 0,
-        until_ms: int | None = None,
-    ) -> Reply:
-        """Put a new task on the watch list and into the index, then write it by a script that gets
-        a deadline.
-
-        A task that is not written before a sweeper may inspect its entry, and take it out, is not
-        written at all: then the entry is put again. So no task is ever there without an entry,
-        however long this process was stopped in between. After ``until_ms`` that is EXPIRED.
-        """
-        entry, delay_ms = watch_entry(state.session_id, state.task_id), _LOOK_SOON_MS
-        new = indexed_new(
-            entry,
-            state,
-            write=write,
-            ttl_ms=self._store.tasks.ttl_ms(state.status.value) + more_ms,
-            handler=handler,
-            attributes=attributes or {},
-        )
-        known = over = False
-
-        async def put() -> int:
-            nonlocal known
-            due_ms, known = await self._index.announce(new, delay_ms=delay_ms)
-            return due_ms
-
-        async def in_time(due_ms: int) -> Reply:
-            nonlocal over
-            before_ms = due_ms - SKEW_MS
-            over = until_ms is not None and until_ms <= before_ms
-            return await create(until_ms if over and until_ms is not None else before_ms)
-
-        while True:
-            reply = await self._watch.covering(entry, in_time, delay_ms=delay_ms, put=put)
-            if over or reply.word is not ReplyCode.EXPIRED:
-                break
-            delay_ms *= 2
-        if known and reply.word is ReplyCode.OK:
-            await self._replace_in_index(new)
-        if reply.word in (ReplyCode.TAKEN, ReplyCode.HELD, ReplyCode.AGAIN):
-            # It was not written. A sweeper takes its entry out.
-            self._index.drop(entry, stamp=new.stamp)
-        return reply
 
     def note_move(
         self,
@@ -306,7 +106,7 @@ class TaskTransitions:
             write=write,
             ttl_ms=self._store.tasks.ttl_ms(status.value),
         )
-        self._index.moved(task, delay_ms=_LOOK_SOON_MS if inspect else None)
+        self._index.moved(task, delay_ms=LOOK_SOON_MS if inspect else None)
 
     def note_status(self, found: TaskStatusView) -> None:
         """Write the status of a task that was read into the index, without waiting for it."""
@@ -326,7 +126,7 @@ class TaskTransitions:
         loses nothing.
         """
         entry = watch_entry(session_id, task_id)
-        await self._watch.put(entry, delay_ms=_LOOK_SOON_MS, sooner=True)
+        await self._watch.put(entry, delay_ms=LOOK_SOON_MS, sooner=True)
 
     async def start(
         self,
@@ -367,7 +167,7 @@ class TaskTransitions:
             return NotStarted(reply.text(0) if reply.facts else "missing")
         epoch, flat, recorded, steered = reply.facts
         held = HeldLease(keys.lease, owner, int(epoch))
-        crashes = _crashes(flat)
+        crashes = crashes_of(flat)
         if crashes > max_crashes:
             reason = await self._dead_letter(session_id, task_id, held, crashes)
             return NotStarted(reason)
@@ -385,8 +185,8 @@ class TaskTransitions:
         try:
             if recorded:
                 journal = await Journals(self._store.base).read(keys, whole=True)
-            started = self._read_started(
-                session_id, task_id, held, flat, journal, steered=bool(steered)
+            started = read_started(
+                self._store, session_id, task_id, held, flat, written=journal, steered=bool(steered)
             )
             if type(started.input) is Sealed:
                 payloads, of = self._store.base.payloads, f"task {task_id!r}"
@@ -569,57 +369,6 @@ class TaskTransitions:
         )
         raise_refused(reply, started.state, run=started.replay, wanted="prioritized")
 
-    def _read_started(
-        self,
-        session_id: str,
-        task_id: str,
-        held: HeldLease,
-        flat: list[Any],
-        written: tuple[dict[str, Any], int],
-        *,
-        steered: bool,
-    ) -> StartedRun:
-        record = stored(flat)
-        if record is None:
-            raise KeyError(task_id)
-        payloads, of = self._store.base.payloads, f"task {task_id!r}"
-        job = payloads.as_object(record.fields["job"])
-        for name in ("document", "progress"):
-            payloads.need_all(record.fields.get(name), of=of, field=name)
-        found = TaskStatusView.of(session_id, task_id, record.fields)
-        journal, known = written
-        return StartedRun(
-            held=held,
-            state=self._store.tasks.read(session_id, task_id, record),
-            handler=job["handler"],
-            input=payloads.need(
-                read_input(payloads, record.fields, job, of=of), of=of, field="input"
-            ),
-            attempts=found.attempts,
-            inbox=record.fields.get("inbox", b"").decode() or None,
-            journal=journal,
-            secret=job["secret"],
-            replay=Replay(held, journal, known=known, write=payloads.lane),
-            order=CallOrder(journal),
-            steered=steered,
-            # Counted up by `start_task` when it takes over, and set back by a clean end of a run.
-            taken_over=found.crashes > 0,
-            crashes=found.crashes,
-            trace=carried(job.get("trace")),
-            queue=found.queue,
-            parent=found.parent,
-            parent_order=found.parent_order,
-            isolated=found.isolated,
-            void=codec.decode(record.fields.get("void", b"[]")),
-            attributes=attributes_of(record.fields),
-            meter=BudgetMeter(
-                spent_ms=int(record.fields.get("spent_ms", 0)),
-                updates=int(record.fields.get("spent_updates", 0)),
-                # A task that was reopened has its budget anew.
-                steps=len(steps_of(journal)) - int(record.fields.get("steps_before", 0)),
-            ),
-        )
-
     async def _dead_letter(self, session_id: str, task_id: str, held: HeldLease, died: int) -> str:
         """List a task as a dead letter, then fail it.
 
@@ -720,13 +469,6 @@ class TaskTransitions:
         letter = LETTERS[TaskStatus.RUNNING]
         self._index.changed(replace(new, version=version, status=letter))
 
-    async def _replace_in_index(self, new: IndexedTask) -> None:
-        """List a new task in place of an earlier one of its id. What fails a sweeper repairs."""
-        with suppress(BackendError):
-            reply = await self._index.put(new)
-            if reply.word is ReplyCode.STALE:
-                await self._index.put(new, stamp=reply.text(1))
-
     def _keys(self, state: TaskState) -> TaskKeys:
         return self._store.tasks.keys(state.session_id, state.task_id)
 
@@ -746,8 +488,3 @@ def _named(session_id: str, task_id: str) -> TaskState:
         priority=0,
         context_snapshot=TaskContextSnapshot(session_id=session_id, task_id=task_id),
     )
-
-
-def _crashes(flat: list[Any]) -> int:
-    fields = dict(zip(flat[::2], flat[1::2], strict=True))
-    return int(fields.get(b"crashes", 0))

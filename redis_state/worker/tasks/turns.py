@@ -34,7 +34,7 @@ from redis_state.worker.queue.job import Job
 from redis_state.worker.queue.queue import Queue, seniority_ms
 from redis_state.worker.tasks.children import ChildTasks
 from redis_state.worker.tasks.moves import announcement, watch_entry
-from redis_state.worker.tasks.transitions import NewTask
+from redis_state.worker.tasks.new_tasks import NewTask
 
 # More unfinished tasks than these are no line that one call could judge.
 MOST_IN_LINE = 1_000

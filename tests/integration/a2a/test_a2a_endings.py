@@ -30,7 +30,7 @@ from redis_state.integrations.a2a import (
 from redis_state.primitives.watchlist import WatchList
 from redis_state.scripts import Scripts
 from redis_state.stores.a2a import ownership
-from redis_state.stores.a2a.tasks import Ref, VersionedTask
+from redis_state.stores.a2a.task_model import Ref, VersionedTask
 from redis_state.testing import eventually
 from redis_state.transport.keys import WATCH_SHARDS, Keys
 from tests.support.a2a.tasks import FAILED, WAITING, WORKING, caller, server_on, task

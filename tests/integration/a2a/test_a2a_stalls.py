@@ -42,7 +42,7 @@ from redis_state.integrations.a2a import (
 from redis_state.integrations.a2a.queues import RedisQueueManager
 from redis_state.scripts import Scripts
 from redis_state.stores.a2a.retry import repeated
-from redis_state.stores.a2a.tasks import Phase, VersionedTask
+from redis_state.stores.a2a.task_model import Phase, VersionedTask
 from redis_state.testing import eventually
 from tests.support.a2a.tasks import (
     COMPLETED,

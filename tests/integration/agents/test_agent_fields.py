@@ -53,7 +53,7 @@ from redis_state.agents import (
     derived_id,
     new_id,
 )
-from redis_state.agents.state.wire import Slot, Wire, now
+from redis_state.agents.state.wire.wire import Slot, Wire, now
 from redis_state.errors import InvalidField, SessionConflict
 
 

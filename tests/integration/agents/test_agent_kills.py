@@ -24,7 +24,7 @@ from redis_state.agents import (
 )
 from redis_state.models import SteeringEventType
 from redis_state.worker import TaskClient
-from tests.support.agents import STEPS, same_agent, twenty_steps, undated
+from tests.support.agents.sessions import STEPS, same_agent, twenty_steps, undated
 from tests.support.processes.pools import (
     SESSION,
     queue_of,

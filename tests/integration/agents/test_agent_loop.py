@@ -37,7 +37,7 @@ from redis_state.agents.runtime.limits import BudgetUse, cost_of, reached
 from redis_state.errors import BackendUnavailable, SessionConflict
 from redis_state.models import SteeringEvent, SteeringEventType
 from redis_state.testing import leaked_keys
-from tests.support.agents import EXECUTION, STEPS, fresh, same_agent, twenty_steps, undated
+from tests.support.agents.sessions import EXECUTION, STEPS, fresh, same_agent, twenty_steps, undated
 from tests.support.servers.faults import run_processes
 from tests.support.sizes import sizes
 

@@ -31,9 +31,9 @@ from redis_state.agents import (
     Turn,
     run_session,
 )
-from redis_state.agents.state.wire import now
+from redis_state.agents.state.wire.wire import now
 from redis_state.models import SteeringEvent
-from tests.support.agents import EXECUTION, fresh
+from tests.support.agents.sessions import EXECUTION, fresh
 
 
 class Crash(BaseException):

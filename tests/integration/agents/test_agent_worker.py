@@ -32,7 +32,7 @@ from redis_state.models import SteeringEventType, TaskStatus
 from redis_state.testing import eventually
 from redis_state.worker import TaskContext
 from redis_state.worker.agents import agent_handler
-from tests.support.agents import STEPS, twenty_steps
+from tests.support.agents.sessions import STEPS, twenty_steps
 from tests.support.processes.pools import (
     SESSION,
     agent,

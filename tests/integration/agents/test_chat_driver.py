@@ -30,7 +30,7 @@ from redis_state.agents import (
     run_session,
 )
 from redis_state.agents.runtime.openai import ChatDriver, ModelError
-from tests.support.chat_endpoint import Answer, Hangup, Refusal, answer, endpoint
+from tests.support.agents.chat_endpoint import Answer, Hangup, Refusal, answer, endpoint
 
 KEY = SecretStr("s3cr3t-key")
 SCHEMA = FrozenMap({"type": "object", "properties": {"city": {"type": "string"}}})

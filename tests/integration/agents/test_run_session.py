@@ -25,7 +25,7 @@ from redis_state.agents import (
     run_session,
 )
 from redis_state.errors import InvalidField, SessionBusy
-from tests.support.agents import EXECUTION, fresh
+from tests.support.agents.sessions import EXECUTION, fresh
 
 OTHER = "00000002-0000-4000-8000-000000000002"
 CALL = ToolCall(id="c", name="work", arguments=FrozenMap(n=1))

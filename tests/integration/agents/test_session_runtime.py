@@ -18,7 +18,7 @@ from redis_state.agents import (
 from redis_state.errors import LeaseLost, SessionBusy, SessionConflict, SessionNotFound
 from redis_state.primitives.lease import Leases
 from redis_state.testing import eventually
-from tests.support.agents import fresh
+from tests.support.agents.sessions import fresh
 from tests.support.scripts import lives
 
 

@@ -42,7 +42,7 @@ from redis_state.primitives.lease import Leases
 from redis_state.scripts import Reply
 from redis_state.testing import eventually
 from redis_state.transport.keys import agent_shard
-from tests.support.agents import fresh, info, stepped
+from tests.support.agents.sessions import fresh, info, stepped
 from tests.support.servers.faults import Proxy, run_processes
 from tests.support.sizes import sizes
 

@@ -15,7 +15,7 @@ from redis_state.worker import TaskContext
 from tests.processes.workers.replayed_worker import before
 from tests.support.commands import begin, cli, end
 from tests.support.processes.pools import SESSION, client_of, open_token, pool
-from tests.support.runs import make
+from tests.support.tasks.runs import make
 
 WORKER = "tests.processes.workers.replayed_worker"
 

@@ -10,7 +10,7 @@ pytest.importorskip("arq", reason="needs the worker extra")
 from redis_state import RedisStateStore, Settings
 from redis_state.worker import TaskClient
 from tests.support.commands import Ran, begin, cli, end
-from tests.support.schedules import settled_before
+from tests.support.tasks.schedules import settled_before
 
 
 async def schedules(settings: Settings, *arguments: str) -> Ran:

@@ -15,7 +15,7 @@ from redis_state.agents import AgentDefinition, AgentSession, FrozenMap, LlmConf
 from redis_state.cli.sessions.json_diff import differences
 from redis_state.cli.sessions.session import session as app
 from redis_state.errors import CorruptState
-from tests.support.agents import fresh, stepped
+from tests.support.agents.sessions import fresh, stepped
 from tests.support.commands import Ran, begin, end
 from tests.support.commands import cli as run_command
 

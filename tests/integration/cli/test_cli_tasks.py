@@ -24,7 +24,7 @@ from redis_state.worker.tasks.transitions import TaskTransitions
 from tests.support.commands import Ran, begin, cli, end
 from tests.support.processes.pools import SESSION, becomes, client_of, open_token, updates_of
 from tests.support.processes.worker_processes import worker_process
-from tests.support.runs import make, take
+from tests.support.tasks.runs import make, take
 
 
 @pytest.fixture

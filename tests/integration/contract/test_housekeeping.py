@@ -14,9 +14,9 @@ from redis_state import BackendUnavailable, CursorGap, LeaseLost, RedisStateStor
 from redis_state.models import Trajectory
 from redis_state.primitives.lease import Leases
 from redis_state.primitives.log import Bounds, Log
-from redis_state.worker.tasks.transitions import StartedRun, TaskTransitions
+from redis_state.worker.tasks.started import StartedRun
+from redis_state.worker.tasks.transitions import TaskTransitions
 from tests.support.processes.pools import SESSION
-from tests.support.runs import TASK, make
 from tests.support.samples import (
     admin,
     binding,
@@ -29,6 +29,7 @@ from tests.support.samples import (
     update,
 )
 from tests.support.servers.faults import Proxy
+from tests.support.tasks.runs import TASK, make
 
 
 async def _fill(store: RedisStateStore, session: str, trace: str) -> None:

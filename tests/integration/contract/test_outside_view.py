@@ -33,7 +33,7 @@ from tests.support.processes.pools import (
     queue_of,
     updates_of,
 )
-from tests.support.runs import TASK, make, take
+from tests.support.tasks.runs import TASK, make, take
 from tests.support.timing import LONG_S
 
 
@@ -201,7 +201,7 @@ async def test_a_cancel_reaches_a_running_task_far_sooner_than_its_next_look_at_
     monkeypatch: pytest.MonkeyPatch,
     hard: bool,  # noqa: FBT001
 ) -> None:
-    monkeypatch.setattr("redis_state.worker.client._LOOK_EVERY_S", LONG_S)
+    monkeypatch.setattr("redis_state.worker.client.client._LOOK_EVERY_S", LONG_S)
 
     async def sleeper(ctx: TaskContext) -> None:
         await ctx.progress("begun")

@@ -18,10 +18,10 @@ from redis_state.models import TaskState, TaskStatus
 from redis_state.testing import eventually
 from redis_state.worker import ChildTask, Handler, TaskClient, TaskContext
 from redis_state.worker.recovery.sweeper import SweepReport
-from redis_state.worker.tasks.children import WITH_PARENT, ChildTasks, SpawnRequest
+from redis_state.worker.tasks.child_requests import SpawnRequest
+from redis_state.worker.tasks.children import WITH_PARENT, ChildTasks
 from redis_state.worker.tasks.moves import watch_entry
 from redis_state.worker.tasks.transitions import TaskTransitions
-from tests.support.crash_states import close_queues, make_due, sweeper_of
 from tests.support.processes.pools import (
     SESSION,
     becomes,
@@ -32,7 +32,8 @@ from tests.support.processes.pools import (
     statuses,
 )
 from tests.support.processes.worker_processes import worker_process
-from tests.support.runs import TASK, begin_again, make, run_once, run_to_the_end, take
+from tests.support.tasks.crash_states import close_queues, make_due, sweeper_of
+from tests.support.tasks.runs import TASK, begin_again, make, run_once, run_to_the_end, take
 
 
 @pytest.fixture(autouse=True)

@@ -18,10 +18,10 @@ from redis_state import BackendUnavailable, RedisStateStore, Settings
 from redis_state.models import SteeringEvent, SteeringEventType, TaskState, TaskStatus
 from redis_state.worker import TaskClient, TaskContext
 from redis_state.worker.tasks.moves import watch_entry
-from tests.support.crash_states import close_queues, make_due, sweeper_of
 from tests.support.processes.pools import SESSION
-from tests.support.runs import TASK, make, run_once
 from tests.support.sizes import sizes
+from tests.support.tasks.crash_states import close_queues, make_due, sweeper_of
+from tests.support.tasks.runs import TASK, make, run_once
 
 When = Literal["before", "after"]
 Act = Callable[[RedisStateStore], Awaitable[object]]

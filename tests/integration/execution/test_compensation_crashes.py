@@ -16,7 +16,7 @@ from redis_state import RedisStateStore
 from redis_state.models import TaskState, TaskStatus, UpdateType
 from redis_state.worker import TaskClient
 from redis_state.worker.tasks.execution.compensation import read_compensations
-from tests.processes.workers.saga_worker import BOOKED
+from tests.processes.workers.killed.saga_worker import BOOKED
 from tests.support.processes.pools import SESSION, client_of, open_token, updates_of
 from tests.support.processes.worker_processes import worker_process
 

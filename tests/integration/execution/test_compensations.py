@@ -34,7 +34,7 @@ from tests.support.processes.pools import (
     statuses,
     updates_of,
 )
-from tests.support.runs import TASK, begin_again, make, run_once
+from tests.support.tasks.runs import TASK, begin_again, make, run_once
 
 IN_WORK = (
     "undo: cannot be registered in the work of a step or of another undo, which a later run does "

@@ -26,7 +26,7 @@ from redis_state.testing.histories import (
 from redis_state.worker import Handler, TaskContext
 from redis_state.worker.tasks.histories import read_history
 from tests.support.processes.pools import SESSION, open_token, pool
-from tests.support.runs import TASK, begin_again, make, run_once
+from tests.support.tasks.runs import TASK, begin_again, make, run_once
 
 
 async def history_of(store: RedisStateStore, task_id: str = TASK) -> TaskHistory:

@@ -22,10 +22,10 @@ from redis_state.models import SteeringEvent, SteeringEventType, TaskState, Task
 from redis_state.testing import eventually
 from redis_state.transport.keys import pause_id_of
 from redis_state.worker import RetryPolicy, TaskClient, TaskContext, retried
-from redis_state.worker.context import TaskPaused
+from redis_state.worker.handler.calls import TaskPaused
 from redis_state.worker.tasks.waitpoints.pause_model import token_of
 from tests.support.processes.pools import SESSION, client_of
-from tests.support.runs import TASK, begin_again, make, run_once
+from tests.support.tasks.runs import TASK, begin_again, make, run_once
 
 # More of them under make fuzz. A number makes one program: all processes collect the same tests.
 PROGRAMS = int(os.environ.get("REDIS_STATE_EXAMPLES", "40"))

@@ -17,11 +17,11 @@ from redis_state import RedisStateStore, Settings
 from redis_state.models import TaskStatus
 from redis_state.worker.queue.job import Job
 from redis_state.worker.queue.queue import Queue
-from tests.processes.workers.step_worker import LARGE, STEPS
+from tests.processes.workers.killed.step_worker import LARGE, STEPS
 from tests.support.processes import children
 from tests.support.processes.pools import SESSION, client_of, queue_of
-from tests.support.runs import parts_left
 from tests.support.servers.faults import start_process
+from tests.support.tasks.runs import parts_left
 
 pytestmark = [pytest.mark.slow, pytest.mark.chaos]
 LAST = "step:charge#3"

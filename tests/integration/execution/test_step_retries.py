@@ -19,7 +19,7 @@ from redis_state.models import SteeringEventType, TaskStatus, UpdateType
 from redis_state.testing import eventually
 from redis_state.worker import RetryPolicy, StepPolicy, TaskContext, retried
 from tests.support.processes.pools import SESSION, becomes, pool, updates_of
-from tests.support.runs import TASK, make, run_once, run_to_the_end, take
+from tests.support.tasks.runs import TASK, make, run_once, run_to_the_end, take
 
 QUICK = RetryPolicy(attempts=4, wait_initial_s=0.001, wait_max_s=0.002, wait_jitter_s=0)
 PATIENT = RetryPolicy(attempts=3, wait_initial_s=3600, wait_max_s=3600, timeout_s=None)

@@ -18,7 +18,7 @@ from redis_state.primitives.blob import CHUNK_BYTES
 from redis_state.worker import StepPolicy, TaskContext
 from redis_state.worker.tasks.recorded.journal import Journals, StepNote, part_name
 from tests.support.processes.pools import SESSION
-from tests.support.runs import (
+from tests.support.tasks.runs import (
     TASK,
     begin_again,
     make,

@@ -27,7 +27,7 @@ their_rules = pytest.importorskip("penguiflow.planner.memory_integration", reaso
 their_state = pytest.importorskip("penguiflow.state", reason=REASON)
 their_sessions = pytest.importorskip("penguiflow.sessions", reason=REASON)
 penguiflow_memory = pytest.importorskip("redis_state.integrations.penguiflow.memory")
-planning = pytest.importorskip("tests.support.planner")
+planning = pytest.importorskip("tests.support.penguiflow.planner")
 
 CONTEXT = {"tenant_id": "acme", "user_id": "ana", "session_id": "s-1"}
 PROTOCOLS = [

@@ -31,7 +31,7 @@ from redis_state.models import TaskStatus
 from redis_state.testing import eventually
 from tests.processes.penguiflow.plan_once import AFTER, BEFORE, make_planner
 from tests.support.memory import Summarizer, names_in, turn
-from tests.support.planner import Model, planner_of
+from tests.support.penguiflow.planner import Model, planner_of
 from tests.support.processes.pools import SESSION, becomes, open_token, pool
 
 pytestmark = pytest.mark.worker

@@ -15,7 +15,7 @@ pytest.importorskip("arq", reason="needs the worker extra")
 
 from redis_state import RedisStateStore, Settings
 from redis_state.worker import TaskClient, TextReader
-from tests.processes.workers.message_worker import WORDS
+from tests.processes.workers.killed.message_worker import WORDS
 from tests.support.processes import children
 from tests.support.processes.pools import SESSION, client_of, updates_of
 from tests.support.processes.worker_processes import worker_process

@@ -19,7 +19,7 @@ from redis_state import (
 from redis_state.models import TaskStatus
 from redis_state.worker import TaskContext
 from tests.support.processes.pools import SESSION, client_of, pool
-from tests.support.runs import TASK, begin_again, make, run_once
+from tests.support.tasks.runs import TASK, begin_again, make, run_once
 
 OTHER = "other {session}"
 

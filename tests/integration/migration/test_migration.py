@@ -18,7 +18,7 @@ from redis_state.rights import Role, user_rule
 from redis_state.scripts import Scripts
 from redis_state.testing import eventually
 from redis_state.transport.keys import Keys
-from redis_state.transport.sender import Sender
+from redis_state.transport.sending.sender import Sender
 from redis_state.transport.transport import Transport
 from tests.support.samples import update as make_update
 from tests.support.script_samples import CALLS

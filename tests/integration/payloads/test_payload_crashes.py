@@ -16,7 +16,7 @@ from redis_state import Settings
 from redis_state.models import TaskStatus
 from redis_state.testing import eventually
 from redis_state.worker.tasks.histories import read_history
-from tests.processes.workers.claim_worker import LARGE
+from tests.processes.workers.killed.claim_worker import LARGE
 from tests.support.payloads import KEYS, dump, opened
 from tests.support.processes import children
 from tests.support.processes.pools import SESSION, becomes, client_of, open_token, queue_of

@@ -26,8 +26,9 @@ from redis_state.models import (
     UpdateType,
 )
 from redis_state.testing import eventually
-from redis_state.worker import Schedule, TaskClient, TaskContext, run
-from redis_state.worker.replaying import ReplayVerdict, replay_history
+from redis_state.worker import Schedule, TaskClient, TaskContext
+from redis_state.worker.runs import run_task
+from redis_state.worker.runs.replaying import ReplayVerdict, replay_history
 from redis_state.worker.tasks.histories import read_history
 from tests.support.payloads import KEYS, dump, opened, with_keys
 from tests.support.processes.pools import SESSION, becomes, client_of, open_token, pool, updates_of
@@ -230,7 +231,7 @@ async def test_odd_values_come_back_as_they_do_in_the_clear(settings: Settings, 
 async def test_a_process_without_keys_leaves_tasks_as_they_are_and_operates_on_them(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run, "_UNREADABLE_S", 0.25)
+    monkeypatch.setattr(run_task, "_UNREADABLE_S", 0.25)
     ran: list[str] = []
 
     async def handler(ctx: TaskContext) -> str:

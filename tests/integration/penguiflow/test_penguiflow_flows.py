@@ -23,8 +23,8 @@ from redis_state.integrations.penguiflow.tasks import task_of
 from redis_state.models import TaskStatus
 from redis_state.testing import eventually
 from redis_state.worker import Handler, TaskClient, TaskContext
-from tests.support.penguiflow import Effects, flow_of
-from tests.support.penguiflow_pool import end, worker
+from tests.support.penguiflow.handlers import Effects, flow_of
+from tests.support.penguiflow.pool import end, worker
 from tests.support.processes.pools import SESSION, becomes, client_of, open_token, pool
 
 pytestmark = pytest.mark.worker

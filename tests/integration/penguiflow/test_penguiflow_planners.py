@@ -35,8 +35,8 @@ from redis_state.models import SteeringEventType, TaskStatus
 from redis_state.stores.pauses import PauseStore
 from redis_state.testing import eventually
 from redis_state.worker import Decision, TaskContext
-from tests.support.penguiflow import Effects, planner_of
-from tests.support.penguiflow_pool import end, worker
+from tests.support.penguiflow.handlers import Effects, planner_of
+from tests.support.penguiflow.pool import end, worker
 from tests.support.processes.pools import SESSION, becomes, client_of, open_token, pool
 from tests.support.processes.worker_processes import has_begun
 

@@ -15,15 +15,8 @@ from redis_state import InvalidField, LostRace, RedisStateStore, VersionConflict
 from redis_state.models import Version
 from redis_state.primitives.record import new_write_id
 from redis_state.scripts import ReplyCode
-from redis_state.stores.a2a.tasks import (
-    A2ALimits,
-    A2ATasks,
-    Draft,
-    Phase,
-    Ref,
-    Rule,
-    VersionStamp,
-)
+from redis_state.stores.a2a.task_model import A2ALimits, Draft, Phase, Ref, Rule, VersionStamp
+from redis_state.stores.a2a.tasks import A2ATasks
 from tests.support.memory import memory_of, names_in, stored, turn
 from tests.support.samples import task
 from tests.support.servers.rollback import Rollback, rolling_back

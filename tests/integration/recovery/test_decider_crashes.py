@@ -15,7 +15,7 @@ from redis_state import RedisStateStore, Settings
 from redis_state.models import TaskStatus
 from redis_state.testing import eventually
 from redis_state.worker import Escalate, OpenPause, TaskClient, TaskContext
-from tests.processes.die_at_vote import PHASES
+from tests.processes.deaths.die_at_vote import PHASES
 from tests.support.processes.pools import (
     SESSION,
     agent,

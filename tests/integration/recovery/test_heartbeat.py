@@ -17,8 +17,9 @@ from redis_state.models import TaskStatus
 from redis_state.primitives.lease import Leases
 from redis_state.testing import eventually
 from redis_state.worker import TaskContext
-from redis_state.worker.heartbeat import HeartbeatThread
-from redis_state.worker.tasks.transitions import NotStarted, StartedRun, TaskTransitions
+from redis_state.worker.pool.heartbeat import HeartbeatThread
+from redis_state.worker.tasks.started import NotStarted, StartedRun
+from redis_state.worker.tasks.transitions import TaskTransitions
 from tests.support.processes.pools import SESSION, client_of, pool, statuses
 from tests.support.processes.worker_processes import begin, stop, worker_process
 from tests.support.servers.faults import Proxy

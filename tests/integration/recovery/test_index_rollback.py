@@ -13,10 +13,10 @@ from redis_state.testing import eventually
 from redis_state.worker import TaskClient, TaskContext
 from redis_state.worker.tasks.moves import watch_entry
 from redis_state.worker.tasks.transitions import TaskTransitions
-from tests.support.crash_states import close_queues, make_due, started, submitted, sweeper_of
 from tests.support.processes.pools import SESSION, client_of, pool
 from tests.support.servers.clusters import running_cluster
 from tests.support.servers.rollback import rolling_back
+from tests.support.tasks.crash_states import close_queues, make_due, started, submitted, sweeper_of
 
 
 async def _counts(client: TaskClient) -> dict[str, int]:

@@ -17,11 +17,12 @@ from redis_state.testing import eventually
 from redis_state.worker import Handler, TaskContext
 from redis_state.worker.observe.stats import WorkerStats
 from redis_state.worker.queue.job import JobPayload
-from redis_state.worker.run import RunConfig, run_task
+from redis_state.worker.runs.config import RunConfig
+from redis_state.worker.runs.run_task import run_task
 from redis_state.worker.tasks.children import ChildTasks
 from redis_state.worker.tasks.waitpoints.pauses import TaskPauses
 from tests.support.processes.pools import SESSION, client_of
-from tests.support.runs import TASK, make, run_once
+from tests.support.tasks.runs import TASK, make, run_once
 
 LEASE_S = 0.3
 

@@ -20,11 +20,11 @@ from redis_state.primitives.watchlist import WatchList
 from redis_state.worker import TaskContext
 from redis_state.worker.tasks.moves import watch_entry
 from redis_state.worker.tasks.transitions import TaskTransitions
-from tests.support.crash_states import entry_in_ms, make_due, sweeper_of
 from tests.support.processes.pools import SESSION, client_of
-from tests.support.runs import TASK, make, note_step, run_once, take
 from tests.support.scripts import HOUR
 from tests.support.servers.rollback import Rollback, rolling_back
+from tests.support.tasks.crash_states import entry_in_ms, make_due, sweeper_of
+from tests.support.tasks.runs import TASK, make, note_step, run_once, take
 
 Going = Callable[[TaskContext], Awaitable[Any]]
 

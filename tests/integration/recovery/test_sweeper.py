@@ -27,8 +27,26 @@ from redis_state.worker import Handler, TaskClient, TaskContext
 from redis_state.worker.queue.queue import Queue
 from redis_state.worker.recovery.sweeper import Sweeper, SweepReport, sweep_regularly
 from redis_state.worker.tasks.moves import watch_entry
-from redis_state.worker.tasks.transitions import NotStarted, TaskTransitions
-from tests.support.crash_states import (
+from redis_state.worker.tasks.started import NotStarted
+from redis_state.worker.tasks.transitions import TaskTransitions
+from tests.support.processes.pools import (
+    SESSION,
+    agent,
+    arq_key,
+    becomes,
+    client_of,
+    key_of_queue,
+    pool,
+    queue_of,
+    queued,
+    statuses,
+    watched,
+)
+from tests.support.scripts import clock_ms, clock_passes
+from tests.support.servers.faults import Proxy, needs_arqs_runner, run_processes
+from tests.support.servers.nodes import primaries
+from tests.support.sizes import sizes
+from tests.support.tasks.crash_states import (
     MARK_MS,
     claimed,
     claims_of,
@@ -50,23 +68,6 @@ from tests.support.crash_states import (
     submitted,
     sweeper_of,
 )
-from tests.support.processes.pools import (
-    SESSION,
-    agent,
-    arq_key,
-    becomes,
-    client_of,
-    key_of_queue,
-    pool,
-    queue_of,
-    queued,
-    statuses,
-    watched,
-)
-from tests.support.scripts import clock_ms, clock_passes
-from tests.support.servers.faults import Proxy, needs_arqs_runner, run_processes
-from tests.support.servers.nodes import primaries
-from tests.support.sizes import sizes
 
 
 @pytest.fixture(autouse=True)

@@ -15,8 +15,7 @@ from redis_state.models import TaskStatus, UpdateType
 from redis_state.testing import eventually
 from redis_state.worker import TaskClient, TaskContext
 from redis_state.worker.tasks.moves import watch_entry
-from tests.integration.worker.test_worker_pool import progress_of, stop, worker
-from tests.support.crash_states import claims_of, entry_in_ms, send
+from tests.integration.worker.processes.test_worker_pool import progress_of, stop, worker
 from tests.support.processes.pools import (
     SESSION,
     becomes,
@@ -26,6 +25,7 @@ from tests.support.processes.pools import (
     statuses,
 )
 from tests.support.scripts import clock_ms
+from tests.support.tasks.crash_states import claims_of, entry_in_ms, send
 
 pytestmark = pytest.mark.slow
 

@@ -22,7 +22,7 @@ from redis_state.rights import Role, UserRule, commands_of, user_rule
 from redis_state.testing import eventually
 from redis_state.transport.commands import COMMANDS, Commands
 from redis_state.transport.keys import Keys
-from redis_state.transport.sender import Sender
+from redis_state.transport.sending.sender import Sender
 from redis_state.worker import AgentWorker, TaskClient, TaskContext
 from redis_state.worker.arq.cron import cleanup_cron
 from tests.support.processes.pools import SESSION, becomes, open_token, serving

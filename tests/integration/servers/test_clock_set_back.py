@@ -21,9 +21,9 @@ from redis_state.scripts import Reply, ReplyCode, Scripts
 from redis_state.testing import eventually
 from redis_state.transport.keys import WATCH_SHARDS, Keys
 from tests.support.a2a.rows import a2a_keys, write
-from tests.support.crash_states import close_queues, started, submitted, sweeper_of
 from tests.support.script_samples import job_keys
 from tests.support.scripts import HOUR, ask, clock_ms
+from tests.support.tasks.crash_states import close_queues, started, submitted, sweeper_of
 
 AHEAD_MS = 3_600_000
 SHORT_MS = 400

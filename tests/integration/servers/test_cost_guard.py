@@ -108,7 +108,7 @@ async def test_an_operation_costs_no_more_than_it_did(
 async def test_a_durable_step_costs_no_more_than_it_did(store: RedisStateStore) -> None:
     pytest.importorskip("arq", reason="needs the worker extra")
     from redis_state.worker import TaskContext  # noqa: PLC0415 - needs the extra
-    from tests.support.runs import make, run_once  # noqa: PLC0415
+    from tests.support.tasks.runs import make, run_once  # noqa: PLC0415
 
     found: list[Cost] = []
 

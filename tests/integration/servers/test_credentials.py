@@ -20,7 +20,7 @@ from redis_state.errors import BackendUnavailable, ConfigError
 from redis_state.settings import Credentials, make_settings
 from redis_state.testing import eventually
 from redis_state.transport.connections.login import login_of
-from redis_state.transport.sender import Sender
+from redis_state.transport.sending.sender import Sender
 from tests.support.samples import update as make_update
 from tests.support.servers.clusters import running_cluster
 from tests.support.servers.faults import (

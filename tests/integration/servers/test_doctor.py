@@ -17,7 +17,7 @@ from redis_state.errors import NoConnection
 from redis_state.rights import Role, user_rule
 from redis_state.settings import make_settings
 from redis_state.testing import eventually
-from redis_state.transport.sender import Sender
+from redis_state.transport.sending.sender import Sender
 from tests.support.samples import update as make_update
 from tests.support.servers.clusters import running_cluster
 from tests.support.servers.faults import (

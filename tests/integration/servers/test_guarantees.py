@@ -15,9 +15,9 @@ from redis_state.errors import BackendUnavailable, ConfigError, OutcomeUnknown
 from redis_state.settings import make_settings
 from redis_state.testing import eventually
 from redis_state.transport.cluster.slots import SLOTS, slot_of
-from redis_state.transport.guarantee import PLACELESS_S
 from redis_state.transport.keys import Keys
-from redis_state.transport.sender import Sender
+from redis_state.transport.sending.guarantee import PLACELESS_S
+from redis_state.transport.sending.sender import Sender
 from tests.support.samples import update as make_update
 from tests.support.servers.clusters import Cluster, running_cluster
 from tests.support.servers.faults import (

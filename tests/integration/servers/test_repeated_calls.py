@@ -22,7 +22,7 @@ from redis_state.scripts import SCRIPTS, GatheringKeys, Reply, Scripts
 from redis_state.testing import eventually
 from redis_state.transport.keys import Keys, agent_shard, call_key
 from tests.support.a2a.rows import a2a_keys, create, drop
-from tests.support.agents import fresh
+from tests.support.agents.sessions import fresh
 from tests.support.script_samples import CALLS, job_keys
 from tests.support.scripts import (
     GRAPH_ROW,

@@ -21,8 +21,8 @@ from redis_state import (
 from redis_state.models import ArtifactRetentionConfig
 from redis_state.models.session_context import ContextPatch
 from redis_state.primitives.blob import Blobs
-from redis_state.stores.kv import SessionKV
-from redis_state.stores.memory import MemoryStore
+from redis_state.stores.memory.kv import SessionKV
+from redis_state.stores.memory.memory import MemoryStore
 from redis_state.testing import eventually
 from tests.processes.stores.use_session import OWNER
 from tests.support.samples import admin, changed, keys_of

@@ -13,8 +13,8 @@ from redis_state import CorruptState, RedisStateStore
 from redis_state.testing import eventually
 from redis_state.worker import FullSnapshot, StepPolicy, StepSnapshot, TaskContext
 from tests.support.processes.pools import SESSION, client_of
-from tests.support.runs import TASK, begin_again, parts_left, run_to_the_end
 from tests.support.scripts import clock_ms
+from tests.support.tasks.runs import TASK, begin_again, parts_left, run_to_the_end
 
 
 def _padded(number: int) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from redis_state.worker import (
     TaskContext,
     retried,
 )
-from redis_state.worker.heartbeat import Heartbeat
+from redis_state.worker.pool.heartbeat import Heartbeat
 from redis_state.worker.schedules.model import Overlap
 
 pytestmark = pytest.mark.worker

@@ -14,7 +14,7 @@ from redis_state import RedisStateStore
 from redis_state.errors import ConfigError
 from redis_state.settings import Settings
 from redis_state.testing import eventually
-from redis_state.transport.calls import CallSender
+from redis_state.transport.sending.calls import CallSender
 from tests.support.servers.faults import Proxy, sender_to
 
 

@@ -14,7 +14,7 @@ from pydantic import SecretStr
 from redis_state import RedisStateStore, Settings
 from redis_state.errors import BackendUnavailable, OutcomeUnknown
 from redis_state.testing import eventually
-from redis_state.transport.sender import Sender
+from redis_state.transport.sending.sender import Sender
 from tests.integration.transport.test_subscriber import heard
 from tests.support.samples import update as make_update
 from tests.support.servers.faults import Proxy, run_server, sender_to, short_directory

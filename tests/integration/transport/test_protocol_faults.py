@@ -11,7 +11,7 @@ import pytest
 from redis_state.errors import OutcomeUnknown
 from redis_state.settings import Settings
 from redis_state.testing import eventually
-from redis_state.transport.sender import Sender
+from redis_state.transport.sending.sender import Sender
 from redis_state.transport.wire.resp import prepare
 from redis_state.transport.wire.script import Script
 from tests.integration.transport.test_shared_commands import each_of

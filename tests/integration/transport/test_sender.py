@@ -24,7 +24,7 @@ from redis_state.errors import (
 from redis_state.scripts.loader import Library
 from redis_state.settings import Settings
 from redis_state.testing import eventually
-from redis_state.transport.sender import Sender
+from redis_state.transport.sending.sender import Sender
 from redis_state.transport.wire.resp import prepare
 from redis_state.transport.wire.script import Script
 from tests.support.servers.faults import Proxy, run_server, sender_to, short_directory

@@ -31,7 +31,7 @@ from redis_state.settings import Settings
 from redis_state.testing import eventually
 from redis_state.transport.connections.address import Address
 from redis_state.transport.connections.protocol import open_protocol
-from redis_state.transport.sender import Sender
+from redis_state.transport.sending.sender import Sender
 from tests.support.servers.faults import (
     FailingLocator,
     Proxy,

@@ -20,7 +20,7 @@ from redis_state.settings import Settings
 from redis_state.testing import eventually
 from redis_state.transport import subscriber as module
 from redis_state.transport.connections.address import Address
-from redis_state.transport.sender import Sender
+from redis_state.transport.sending.sender import Sender
 from redis_state.transport.subscriber import Subscriber, Subscription
 from tests.support.servers.faults import FailingLocator, Proxy, sender_to
 

@@ -15,9 +15,9 @@ from redis_state.errors import InvalidField
 from redis_state.models import TaskStatus
 from redis_state.testing import eventually
 from redis_state.worker import Budget, Guard, Spent, TaskContext, TaskStopped, guarded
-from redis_state.worker.guards import guards_of
+from redis_state.worker.handler.guards import guards_of
 from tests.support.processes.pools import SESSION, becomes, open_token, pool
-from tests.support.runs import make, run_once
+from tests.support.tasks.runs import make, run_once
 
 
 def spent(*, seconds: float = 0.0, steps: int = 0, updates: int = 0) -> Spent:

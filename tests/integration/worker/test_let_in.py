@@ -14,9 +14,9 @@ pytest.importorskip("arq", reason="needs the worker extra")
 
 from redis_state import BackendUnavailable, RedisStateStore, Settings
 from redis_state.testing import eventually
-from redis_state.transport.sender import Sender
+from redis_state.transport.sending.sender import Sender
 from redis_state.worker import TaskContext
-from redis_state.worker import worker as runner
+from redis_state.worker.pool import worker as runner
 from tests.support.commands import begin, end
 from tests.support.processes.pools import SESSION, agent, client_of, key_of_queue, pool, serving
 from tests.support.servers.faults import Proxy, run_server, sender_to, short_directory
@@ -121,7 +121,7 @@ async def test_a_worker_that_was_let_in_waits_and_says_why_once(
         stated = [
             record.getMessage()
             for record in caplog.records
-            if record.name == "redis_state.worker.worker"
+            if record.name == "redis_state.worker.pool.worker"
         ]
         assert len(stated) == 1
         assert own.proxy.url in stated[0]

@@ -9,18 +9,12 @@ import pytest
 pytest.importorskip("arq", reason="needs the worker extra")
 
 from redis_state import RedisStateStore, Settings
-from redis_state.errors import (
-    InvalidTransition,
-    LeaseLost,
-    TokenUnknown,
-)
+from redis_state.errors import InvalidTransition, LeaseLost, TokenUnknown
 from redis_state.models import TaskContextSnapshot, TaskState, TaskStatus, TaskType
 from redis_state.transport.keys import pause_id_of
-from redis_state.worker.tasks.transitions import (
-    NotStarted,
-    StartedRun,
-    TaskTransitions,
-)
+from redis_state.worker.tasks.new_tasks import NewTasks
+from redis_state.worker.tasks.started import NotStarted, StartedRun
+from redis_state.worker.tasks.transitions import TaskTransitions
 from redis_state.worker.tasks.waitpoints.pause_model import (
     Decision,
     PauseRequest,
@@ -29,8 +23,8 @@ from redis_state.worker.tasks.waitpoints.pause_model import (
 )
 from redis_state.worker.tasks.waitpoints.pauses import Decided, TaskPauses
 from tests.support.processes.pools import SESSION, statuses, updates_of
-from tests.support.runs import note_step
 from tests.support.servers.faults import run_processes
+from tests.support.tasks.runs import note_step
 
 ENDS = (TaskStatus.COMPLETE, TaskStatus.FAILED, TaskStatus.CANCELLED)
 
@@ -43,7 +37,7 @@ def life(store: RedisStateStore) -> TaskTransitions:
 async def create(life: TaskTransitions, task_id: str = "t") -> bool:
     snapshot = TaskContextSnapshot(session_id=SESSION, task_id=task_id)
     state = TaskState(task_id, SESSION, TaskStatus.PENDING, TaskType.BACKGROUND, 3, snapshot)
-    return await life.create(state, handler="h", task_input={"n": 1})
+    return await NewTasks(life._store).create(state, handler="h", task_input={"n": 1})
 
 
 async def try_start(

@@ -28,10 +28,12 @@ from redis_state.models import (
     UpdateType,
 )
 from redis_state.testing import eventually
-from redis_state.worker import TaskCancelled, TaskClient, TaskContext, run
+from redis_state.worker import TaskCancelled, TaskClient, TaskContext
 from redis_state.worker.arq.job_format import serialize
 from redis_state.worker.arq.settings import arq_server
-from redis_state.worker.tasks.transitions import StartedRun, TaskTransitions
+from redis_state.worker.runs import run
+from redis_state.worker.tasks.started import StartedRun
+from redis_state.worker.tasks.transitions import TaskTransitions
 from tests.support.processes.pools import (
     SESSION,
     agent,
@@ -358,7 +360,7 @@ async def test_cancel_stops_a_task_at_its_next_checkpoint(store: RedisStateStore
 async def test_hard_cancel_reaches_a_task_that_never_looks_long_before_its_heartbeat(
     store: RedisStateStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("redis_state.worker.client._LOOK_EVERY_S", LONG_S)
+    monkeypatch.setattr("redis_state.worker.client.client._LOOK_EVERY_S", LONG_S)
     async with pool(store, {"forever": forever}, lease_s=LONG_S) as client:
         for _ in range(5):
             task = await client.submit("forever", session_id=SESSION)

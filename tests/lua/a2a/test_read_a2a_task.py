@@ -3,7 +3,8 @@ from __future__ import annotations
 from typing import Any
 
 from redis_state.scripts import ReplyCode, Scripts
-from redis_state.transport.keys import A2AKeys, Keys
+from redis_state.transport.key_groups import A2AKeys
+from redis_state.transport.keys import Keys
 from tests.support.a2a.rows import a2a_keys, create, drop, write
 from tests.support.scripts import HOUR, clock_ms, clock_passes, no
 

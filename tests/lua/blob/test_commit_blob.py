@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from redis_state.scripts import Reply, ReplyCode, Scripts
-from redis_state.transport.keys import BlobKeys, Keys
+from redis_state.transport.key_groups import BlobKeys
+from redis_state.transport.keys import Keys
 from tests.support.scripts import HOUR, ask, clock_ms, clock_passes, fields, lives, no, ok
 
 WIDE = 10**9

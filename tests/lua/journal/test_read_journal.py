@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from redis_state.scripts import Scripts
-from redis_state.scripts.stores.journal import _SLICE
+from redis_state.scripts.stores.tasks.journal import _SLICE
 from redis_state.transport.keys import Keys
 from tests.support.scripts import HOUR, ask, lives, make_task, ok, task_keys
 

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from redis_state.scripts import Reply, ReplyCode, Scripts
-from redis_state.transport.keys import Keys, LogKeys
+from redis_state.transport.key_groups import LogKeys
+from redis_state.transport.keys import Keys
 from tests.support.scripts import append, ask, clock_ms, clock_passes, end_of, no, ok, rows_of
 
 

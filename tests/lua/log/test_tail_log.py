@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 from redis_state.scripts import Scripts
-from redis_state.transport.keys import Keys, LogKeys
+from redis_state.transport.key_groups import LogKeys
+from redis_state.transport.keys import Keys
 from tests.support.scripts import append
 
 

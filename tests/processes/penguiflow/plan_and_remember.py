@@ -11,7 +11,7 @@ from penguiflow.planner.memory import MemoryBudget, ShortTermMemoryConfig
 
 from redis_state.integrations.penguiflow import create_store
 from redis_state.integrations.penguiflow.memory import create_memory, summarizer_of
-from tests.support.planner import Model, planner_of
+from tests.support.penguiflow.planner import Model, planner_of
 
 
 async def main(argument: dict[str, Any]) -> int:

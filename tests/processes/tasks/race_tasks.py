@@ -9,7 +9,8 @@ from typing import Any
 
 from redis_state import RedisStateStore
 from redis_state.errors import TokenResolved
-from redis_state.worker.tasks.transitions import StartedRun, TaskTransitions
+from redis_state.worker.tasks.started import StartedRun
+from redis_state.worker.tasks.transitions import TaskTransitions
 from redis_state.worker.tasks.waitpoints.pauses import TaskPauses
 
 

@@ -26,7 +26,7 @@ from redis_state.agents import (
     run_session,
 )
 from redis_state.errors import SessionConflict
-from tests.support.agents import EXECUTION, same_agent, twenty_steps
+from tests.support.agents.sessions import EXECUTION, same_agent, twenty_steps
 
 LEASE_S = 0.1
 

@@ -14,7 +14,7 @@ from redis_state import Settings
 from redis_state.integrations.penguiflow.flows import flow_handler, kept_flow_handler
 from redis_state.integrations.penguiflow.planners import planner_handler
 from redis_state.worker import AgentWorker
-from tests.support.penguiflow import Effects, flow_of, planner_of
+from tests.support.penguiflow.handlers import Effects, flow_of, planner_of
 
 
 def main(argument: dict[str, Any]) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from redis_state.scripts import Reply, Scripts
-from redis_state.transport.keys import A2AKeys, Keys, a2a_scope
+from redis_state.transport.key_groups import A2AKeys
+from redis_state.transport.keys import Keys, a2a_scope
 from redis_state.transport.keys import a2a_keys as keys_of
 from tests.support.scripts import HOUR, ask
 

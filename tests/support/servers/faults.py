@@ -22,7 +22,7 @@ from redis_state import RedisStateStore
 from redis_state.testing import eventually
 from redis_state.transport.connections.address import Address
 from redis_state.transport.connections.locator import FixedServer
-from redis_state.transport.sender import Sender
+from redis_state.transport.sending.sender import Sender
 from tests.support.processes import children, forkserver
 from tests.support.processes.forkserver import ForkedProcess
 from tests.support.servers.choice import SUITE_USER, on_path, wheel_binary

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from redis_state.testing import eventually
-from redis_state.transport.sender import Sender
+from redis_state.transport.sending.sender import Sender
 
 _WORD = re.compile(rb'"((?:[^"\\]|\\.)*)"')
 # They name channels.

@@ -6,8 +6,8 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from redis_state.transport.calls import CallSender
 from redis_state.transport.cluster.sender import ClusterSender
+from redis_state.transport.sending.calls import CallSender
 from redis_state.transport.transport import Transport
 from redis_state.transport.wire.resp import Argument
 from tests.support.servers.choice import SUITE_USER

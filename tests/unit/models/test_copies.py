@@ -23,10 +23,10 @@ from redis_state.agents import (
     StopSignal,
     ToolCall,
 )
-from redis_state.agents.state.wire import Wire
-from redis_state.models.planner import Trajectory, TrajectoryStep
+from redis_state.agents.state.wire.wire import Wire
+from redis_state.models.traces.planner import Trajectory, TrajectoryStep
 from redis_state.serialization import codec
-from tests.support.agents import stepped
+from tests.support.agents.sessions import stepped
 
 HELD: dict[str, Any] = {"list": [1, {"deep": [2]}], "map": {"key": ["s3cr3t"]}, "text": "x"}
 

@@ -13,7 +13,7 @@ import pytest
 
 LAYERS = (
     ("errors", "models", "serialization", "limits", "settings"),
-    ("transport", "embedded"),
+    ("transport", "embedded", "payloads"),
     ("scripts",),
     ("primitives",),
     ("stores", "agents"),
@@ -121,7 +121,7 @@ def test_imports_point_left() -> None:
         ("stores/sessions/tasks.py", "from redis_state import store"),
         ("store.py", "import arq"),
         ("stores/sessions/tasks.py", "from redis import Redis"),
-        ("worker/worker.py", "from redis_state.cli import main"),
+        ("worker/pool/worker.py", "from redis_state.cli import main"),
     ],
 )
 def test_checker_finds_an_import_that_points_right(file: str, source: str) -> None:
@@ -132,10 +132,10 @@ def test_checker_finds_an_import_that_points_right(file: str, source: str) -> No
     ("file", "source"),
     [
         ("models/task.py", "from redis_state.errors import InvalidField"),
-        ("transport/sender.py", "from redis.asyncio.connection import Connection"),
-        ("transport/sender.py", "from .lua import Script\nfrom .. import errors"),
+        ("transport/sending/sender.py", "from redis.asyncio.connection import Connection"),
+        ("transport/subscriber.py", "from .lua import Script\nfrom .. import errors"),
         ("agents/state/session.py", "from redis_state.stores.sessions import tasks"),
-        ("worker/worker.py", "import arq\nfrom redis_state import RedisStateStore"),
+        ("worker/pool/worker.py", "import arq\nfrom redis_state import RedisStateStore"),
         ("cli/main.py", "from redis_state.demo.run import run_demo"),
     ],
 )

@@ -67,7 +67,7 @@ def test_each_script_has_a_method_and_each_method_a_script() -> None:
 
 
 async def test_each_call_is_of_its_script_and_has_its_keys_in_one_slot() -> None:
-    """The server itself refuses keys of two slots: tests/integration/servers/test_crossslot.py."""
+    """The server itself refuses keys of two slots: `servers/clusters/test_crossslot.py`."""
     for name, call in CALLS.items():
         sender, scripts = noting([b"OK"])
         assert await call(scripts, Keys()) == Reply(ReplyCode.OK, []), name

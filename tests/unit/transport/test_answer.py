@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from redis_state.transport.future import EagerFuture
+from redis_state.transport.sending.future import EagerFuture
 
 WHERE: ContextVar[str] = ContextVar("WHERE", default="nowhere")
 

@@ -7,15 +7,9 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 
 from redis_state.errors import InvalidField
-from redis_state.transport.keys import (
-    WATCH_SHARDS,
-    Keys,
-    LogKeys,
-    binding_member,
-    entry_id,
-    escape,
-    token_digest,
-)
+from redis_state.transport.key_groups import LogKeys
+from redis_state.transport.key_text import entry_id, escape
+from redis_state.transport.keys import WATCH_SHARDS, Keys, binding_member, token_digest
 
 # Any text at all, and the texts that are likeliest to be mistaken for one another.
 NASTY = st.sampled_from(

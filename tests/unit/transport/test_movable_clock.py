@@ -13,7 +13,7 @@ from redis_state import RedisStateStore, Settings
 from redis_state.errors import ConfigError
 from redis_state.scripts import SCRIPTS
 from redis_state.testing.pool import ClockSettings
-from redis_state.transport.sender import Sender
+from redis_state.transport.sending.sender import Sender
 from redis_state.transport.transport import Transport
 
 MINE = "test-clock-mine"

@@ -12,8 +12,8 @@ import pytest
 
 from redis_state.errors import CallerError
 from redis_state.scripts import SCRIPTS, Fence, LogLimits, Scripts, TaskKeys, topic_bytes
-from redis_state.transport.batch import Call, packed
 from redis_state.transport.keys import Keys
+from redis_state.transport.sending.batch import Call, packed
 from redis_state.transport.wire.resp import (
     PreparedScript,
     bulks,

@@ -43,7 +43,7 @@ from redis_state.worker.tasks.execution.inbox import UNDOING, Inbox, TaskCancell
 from redis_state.worker.tasks.execution.steps import Steps
 from redis_state.worker.tasks.recorded.journal import Journals
 from redis_state.worker.tasks.recorded.rehearsal import IDLE_S, Rehearsal, kind_of_error
-from redis_state.worker.tasks.transitions import StartedRun
+from redis_state.worker.tasks.started import StartedRun
 
 log: logging.Logger = logging.getLogger(__name__)
 

@@ -28,7 +28,7 @@ from redis_state.errors import BackendError, CursorGap, InvalidField, LeaseLost
 from redis_state.models import SteeringEvent, SteeringEventType
 from redis_state.primitives.signal import Row
 from redis_state.store import RedisStateStore
-from redis_state.transport.keys import entry_id
+from redis_state.transport.key_text import entry_id
 from redis_state.worker.tasks.recorded.journal import Journals
 from redis_state.worker.tasks.recorded.replay import Lane, Replay, SteeringRow
 

@@ -20,7 +20,7 @@ from typing import Any
 from redis_state.errors import HandlerChanged
 from redis_state.serialization import codec
 from redis_state.worker.tasks.execution.inbox import Inbox
-from redis_state.worker.tasks.transitions import StartedRun
+from redis_state.worker.tasks.started import StartedRun
 
 PATCH = "patch:"
 # The entry that has the version of the handler's code, see `versions`.

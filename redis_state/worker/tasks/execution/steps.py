@@ -1,21 +1,12 @@
-"""The steps of one run: their names, their records, their retries, and missing ones.
-
-A name that is used several times is counted where it is called: in the handler, in a `branch` of
-it, or in the work of another step. So the second "fetch" of a loop is ``fetch#2`` in every run.
-Counting needs an order, and concurrent asyncio tasks have none. So a name belongs to the first
-asyncio task that uses it. The same holds for pauses and children, which are named here too.
-"""
+"""The steps of one run: their records, their retries, and missing ones. Names: `names`."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
-from contextvars import ContextVar
-from copy import copy
 from dataclasses import dataclass
 from functools import partial
 from inspect import isawaitable
@@ -29,10 +20,10 @@ from redis_state.store import RedisStateStore
 from redis_state.worker.observe import tracing as telemetry
 from redis_state.worker.tasks.execution.emitter import Emitter
 from redis_state.worker.tasks.execution.inbox import Inbox
+from redis_state.worker.tasks.execution.names import WORKING, CallNames, NameScope, running_in
 from redis_state.worker.tasks.execution.patches import Patches
 from redis_state.worker.tasks.execution.retries import Retried, RetryPolicy, try_by
 from redis_state.worker.tasks.execution.running import RunningSteps, Shown, write_running
-from redis_state.worker.tasks.recorded.call_order import CALLS
 from redis_state.worker.tasks.recorded.journal import (
     INLINE_BYTES,
     Journals,
@@ -41,7 +32,7 @@ from redis_state.worker.tasks.recorded.journal import (
     without_result,
 )
 from redis_state.worker.tasks.recorded.replay import Lane
-from redis_state.worker.tasks.transitions import StartedRun
+from redis_state.worker.tasks.started import StartedRun
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -70,140 +61,33 @@ class StepPolicy:
             raise InvalidField("inline_bytes", "0 or more bytes are needed")
 
 
-class NameScope:
-    """Where names are counted. ``entry`` is that of the step whose work it is, if it is one."""
-
-    def __init__(
-        self, path: str = "", *, name: str = "", entry: str = "", attempt: str = "", depth: int = 0
-    ) -> None:
-        self.name: str = name
-        self.entry: str = entry
-        # Where an attempt of a step's work counts its updates: the next one may publish others.
-        self.attempt: str = attempt
-        self.path: str = path
-        # Of so many steps, one in the other, it is the innermost.
-        self.depth: int = depth
-        # The asyncio task in which it was begun.
-        self.home: object = _caller()
-        self._counts: Counter[str] = Counter()
-        self._callers: dict[str, object] = {}
-
-    def ask(self, kind: str, name: str) -> str:
-        """Count a name, and return its place. Errors: InvalidField."""
-        place = self.peek(kind, name)
-        self._check_caller(kind, name)
-        self._counts[f"{kind}:{name}"] += 1
-        return place
-
-    def peek(self, kind: str, name: str) -> str:
-        """Return the place of the next use of a name."""
-        if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise InvalidField("name", f"text is needed, not {type(name).__name__}")
-        # Doubled, so that a single one is always ours, and no two places are the same text.
-        escaped = name.replace("#", "##")
-        return f"{self.path}{escaped}#{self._counts[f'{kind}:{name}'] + 1}"
-
-    def keyed(self, kind: str, name: str, key: str) -> str:
-        """Return the place of a name that a key identifies, not counting."""
-        place = self.peek(kind, name).rpartition("#")[0]
-        return f"{place}#={key}"
-
-    def _check_caller(self, kind: str, name: str) -> None:
-        caller = _caller()
-        if self._callers.setdefault(f"{kind}:{name}", caller) is not caller:
-            raise InvalidField(
-                "name",
-                f"{name!r} is used by two asyncio tasks at once, whose order may be another in the "
-                "next run: give each its own names, or its own ctx.branch(...)",
-            )
-
-
-_WORKING: ContextVar[NameScope | None] = ContextVar("redis_state_step", default=None)
-
-
-class Steps:
+class Steps(CallNames):
     """The steps of one run, or of one branch of its handler."""
 
     def __init__(
         self, store: RedisStateStore, started: StartedRun, inbox: Inbox, policy: StepPolicy
     ) -> None:
+        super().__init__(started)
         self._store = store
-        self._started = started
         self._inbox = inbox
         self._policy = policy
         self._journals = Journals(store.base)
         self._emitter = Emitter(store, started)
         self._keys = store.tasks.keys(started.state.session_id, started.state.task_id)
         self._recorded = dict(started.journal)
-        self._requested: set[str] = set()
         self._doing: dict[str, asyncio.Lock] = {}
         self._attempts: Counter[str] = Counter()
         # The steps that run, until they are recorded.
         self._working: Counter[str] = Counter()
-        # How far the handler had come when it asked for an entry.
-        self._places: dict[str, int] = {}
         self._running = RunningSteps(self._show_running)
-        self._root = self._scope = NameScope()
         self._patches = Patches(started, inbox)
         self._calling: dict[str, asyncio.Task[Any]] = {}
         # Called with each step that has failed.
         self.failed: Callable[[str, Exception], None] = lambda _entry, _error: None
-        self._made_in: NameScope | None = None
-
-    def branch(self, name: str) -> Steps:
-        """Make a part of the handler that counts names for itself."""
-        made = copy(self)
-        # Counted with the steps of this name, or both would name what is in them alike.
-        scope = NameScope(f"{self._here.ask('step', name)}/")
-        made._scope, made._made_in = scope, _WORKING.get()  # noqa: SLF001 - a copy of this object
-        return made
-
-    def ask(self, kind: str, name: str) -> str:
-        """Return the entry of the current use of a name, and count it."""
-        return self.ask_keyed(f"{kind}:{self._here.ask(kind, name)}", counted=True)
-
-    def ask_keyed(self, entry: str, *, counted: bool = False) -> str:
-        """Return an entry that is found without counting, and mark it as used."""
-        self._requested.add(entry)
-        if _WORKING.get() is None and entry.startswith(CALLS):
-            self._started.order.begin(entry, own=self._root.home is _caller(), counted=counted)
-        lane = self.lane(entry)
-        lane.advance()
-        self._places[entry] = lane.order
-        return entry
-
-    def place_of(self, entry: str) -> int:
-        """Return how far the handler had come when it used an entry."""
-        return self._places.get(entry, 0)
-
-    def lane(self, first: Any = None, *, emits: bool = False) -> Lane:
-        """Return the lane of the running asyncio task, which is about to do ``first``."""
-        working = _WORKING.get() or self._root
-        branch = "" if self._scope is self._root else self._scope.path
-        own = working.home is _caller()
-        if working is self._root and not own:
-            self._started.order.sequential = False
-        scope = working.attempt if emits else working.entry
-        return self._started.replay.lane(scope, own=own, branch=branch, first=first)
-
-    def check_same(self, entry: str, asks: str) -> None:
-        """Refuse another asyncio task than the handler's own what an earlier run did not ask so.
-
-        That run may have ended before a second task came to use the name: its note may be the
-        other's. The handler's own task always comes in one order. Errors: InvalidField.
-        """
-        note = self._started.journal.get(entry)
-        if note is None or _caller() is self._root.home or note.get("asks", asks) == asks:
-            return
-        raise InvalidField(
-            "name",
-            f"{entry!r} was another question in an earlier run, maybe another asyncio task's: give "
-            "each its own names, or its own ctx.branch(...)",
-        )
 
     def effect_id(self, name: str | None) -> str:
         """Return the key of a step's effects. See `TaskContext.effect_id`."""
-        working = _WORKING.get()
+        working = WORKING.get()
         if working is not None and name in (None, working.name):
             entry = working.entry
         elif name is None:
@@ -257,40 +141,23 @@ class Steps:
 
     def _has_passed(self) -> bool:
         """Return whether an earlier run has recorded something beyond this point."""
-        run, working = self._started.replay, _WORKING.get() or self._root
-        own = working.home is _caller()
+        run, working = self._started.replay, WORKING.get() or self._root
+        own = working.home is running_in()
         if own and working is self._root and self._started.order.ahead:
             return True
         branch = "" if self._scope is self._root else self._scope.path
         return run.is_behind(working.entry, own=own, branch=branch)
 
-    def lane_of(self, key: str | None, kind: UpdateType, content: Any) -> Lane:
-        """Return the lane of an update: that of its key, or of the running asyncio task."""
-        if key is None:
-            return self.lane([kind.value, content], emits=True)
-        lane = self._started.replay.named(f"key:{key}")
-        lane.once = True
-        return lane
-
-    def next_entry(self, kind: str, name: str) -> str:
-        """Return the entry of the next use of a name, here."""
-        return f"{kind}:{self._here.peek(kind, name)}"
-
-    @property
-    def in_own_task(self) -> bool:
-        """Whether the caller is the asyncio task in which the handler began."""
-        return _caller() is self._root.home
-
     @property
     def others_work(self) -> bool:
         """Whether a step runs, other than those in whose work the caller is."""
-        working = _WORKING.get()
+        working = WORKING.get()
         return self._working.total() > (0 if working is None else working.depth)
 
     @property
     def in_work(self) -> bool:
         """Whether the caller is the work of a step, which is done again until it is recorded."""
-        return _WORKING.get() is not None
+        return WORKING.get() is not None
 
     async def record(self, entry: str, value: bytes) -> None:
         """Record what this run has learned. Errors: LeaseLost, JournalRewound."""
@@ -333,7 +200,7 @@ class Steps:
 
     def ask_undo(self, name: str) -> str:
         """Count a compensation's name, and return its place. Errors: InvalidField."""
-        if _WORKING.get() is not None:
+        if WORKING.get() is not None:
             raise InvalidField(
                 "undo",
                 "cannot be registered in the work of a step or of another undo, which a later run "
@@ -371,12 +238,6 @@ class Steps:
             raise changed
         log.warning("%s", changed)
         await self.report("changed", {"notice": "handler_changed", "entries": missed})
-
-    @property
-    def _here(self) -> NameScope:
-        """Where names are counted now: the step whose work this is, unless made inside of it."""
-        working = _WORKING.get()
-        return self._scope if working is None or working is self._made_in else working
 
     async def _counted(self, entry: str, doing: Coroutine[Any, Any, T]) -> T:
         self._working[entry] += 1
@@ -456,17 +317,17 @@ class Steps:
         path = entry.partition(":")[2]
         self._attempts[entry] += 1
         attempt = f"{entry}!{self._attempts[entry]}"
-        outer = _WORKING.get()
+        outer = WORKING.get()
         depth = 1 if outer is None else outer.depth + 1
         scope = NameScope(f"{path}/", name=name, entry=entry, attempt=attempt, depth=depth)
-        token = _WORKING.set(scope)
+        token = WORKING.set(scope)
         self._running.begin(entry, self._attempts[entry])
         try:
             with telemetry.stepping(name):
                 outcome = work()
                 return await outcome if isawaitable(outcome) else outcome
         finally:
-            _WORKING.reset(token)
+            WORKING.reset(token)
             self._running.end(entry)
 
     async def _next_attempt(self, attempt: Awaitable[T]) -> T:
@@ -515,10 +376,3 @@ def effect_id(namespace: str, session_id: str, task_id: str, entry: str) -> str:
 
 async def _awaited(attempt: Awaitable[T]) -> T:
     return await attempt
-
-
-def _caller() -> object:
-    try:
-        return asyncio.current_task()
-    except RuntimeError:  # a thread without a loop
-        return threading.current_thread()

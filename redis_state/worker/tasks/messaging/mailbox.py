@@ -39,7 +39,8 @@ from redis_state.worker.tasks.messaging.payloads import write_payload
 from redis_state.worker.tasks.moves import announcement, raise_refused, status_update
 from redis_state.worker.tasks.recorded.journal import state_of
 from redis_state.worker.tasks.recorded.replay import Lane
-from redis_state.worker.tasks.transitions import StartedRun, TaskTransitions
+from redis_state.worker.tasks.started import StartedRun
+from redis_state.worker.tasks.transitions import TaskTransitions
 
 log: logging.Logger = logging.getLogger(__name__)
 

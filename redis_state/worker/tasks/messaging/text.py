@@ -35,7 +35,7 @@ from redis_state.serialization import codec
 from redis_state.store import RedisStateStore
 from redis_state.worker.tasks.execution.inbox import Inbox
 from redis_state.worker.tasks.moves import announcement
-from redis_state.worker.tasks.transitions import StartedRun
+from redis_state.worker.tasks.started import StartedRun
 
 JOIN_MS: Final = 40
 JOIN_BYTES: Final = 1_024

@@ -28,6 +28,7 @@ from redis_state.stores.task_index import attributes_of
 from redis_state.worker.queue.limits import flow_key
 from redis_state.worker.tasks.execution.patches import PATCH, VERSION
 from redis_state.worker.tasks.moves import new_fields, status_update
+from redis_state.worker.tasks.new_tasks import NewTasks
 from redis_state.worker.tasks.recorded.inputs import read_input
 from redis_state.worker.tasks.recorded.journal import (
     Journals,
@@ -36,7 +37,6 @@ from redis_state.worker.tasks.recorded.journal import (
     part_name,
     steps_of,
 )
-from redis_state.worker.tasks.transitions import TaskTransitions
 from redis_state.worker.tasks.turns import InTurn
 from redis_state.worker.tasks.views.links import write_link
 
@@ -88,7 +88,7 @@ class Copies:
     def __init__(self, store: RedisStateStore) -> None:
         self._store = store
         self._journals = Journals(store.base)
-        self._transitions = TaskTransitions(store)
+        self._new_tasks = NewTasks(store)
 
     async def source(self, session_id: str, task_id: str) -> Source:
         """Read a task that another one is to be made from.
@@ -124,7 +124,7 @@ class Copies:
         """Write a new task with the input of another; return whether it was new."""
         link = write_link(source.state.session_id, source.state.task_id)
         key = source.key_in(state.session_id)
-        return await self._transitions.create(
+        return await self._new_tasks.create(
             state,
             handler=source.handler,
             task_input=source.task_input,
@@ -191,7 +191,7 @@ class Copies:
                 in_turn=in_turn,
             )
 
-        reply = await self._transitions.cover(
+        reply = await self._new_tasks.cover(
             state, create, write=write, handler=source.handler, attributes=attributes
         )
         if reply.word is ReplyCode.MISSING:

@@ -32,7 +32,8 @@ from redis_state.stores.task_index import (
     indexed_record,
     stamp_of,
 )
-from redis_state.transport.keys import WATCH_SHARDS, TaskIndexKeys
+from redis_state.transport.key_groups import TaskIndexKeys
+from redis_state.transport.keys import WATCH_SHARDS
 from redis_state.worker.tasks.moves import watch_entry
 from redis_state.worker.tasks.views.cursors import read_cursor, write_cursor
 from redis_state.worker.tasks.views.links import TaskLink, link_of

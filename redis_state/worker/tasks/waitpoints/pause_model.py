@@ -23,8 +23,9 @@ from redis_state.serialization.payloads import Payloads, Sealed
 from redis_state.serialization.rows import as_object
 from redis_state.settings import Settings
 from redis_state.stores.base import ms
-from redis_state.transport.keys import escape, pause_id_of
-from redis_state.worker.tasks.transitions import StartedRun
+from redis_state.transport.key_text import escape
+from redis_state.transport.keys import pause_id_of
+from redis_state.worker.tasks.started import StartedRun
 from redis_state.worker.tasks.waitpoints.ballots import (
     Ballot,
     BallotOptions,

@@ -31,7 +31,8 @@ from redis_state.transport.keys import pause_id_of
 from redis_state.worker.tasks.moves import announcement, raise_refused, status_update
 from redis_state.worker.tasks.recorded.journal import state_of
 from redis_state.worker.tasks.recorded.replay import Lane
-from redis_state.worker.tasks.transitions import StartedRun, TaskTransitions
+from redis_state.worker.tasks.started import StartedRun
+from redis_state.worker.tasks.transitions import TaskTransitions
 from redis_state.worker.tasks.waitpoints.ballots import raise_unless_voted, vote_of
 from redis_state.worker.tasks.waitpoints.deciders import open_watched
 from redis_state.worker.tasks.waitpoints.forms import check_value, form_value

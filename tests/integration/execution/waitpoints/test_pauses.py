@@ -26,7 +26,8 @@ from redis_state.primitives.watchlist import WatchList
 from redis_state.testing import eventually
 from redis_state.worker import Pause, TaskClient, TaskContext
 from redis_state.worker.tasks.moves import watch_entry
-from redis_state.worker.tasks.transitions import NotStarted, StartedRun, TaskTransitions
+from redis_state.worker.tasks.started import NotStarted, StartedRun
+from redis_state.worker.tasks.transitions import TaskTransitions
 from redis_state.worker.tasks.waitpoints.open_pauses import list_open_pauses
 from redis_state.worker.tasks.waitpoints.pause_model import PauseRequest, decision_of, pause_token
 from redis_state.worker.tasks.waitpoints.pauses import TaskPauses

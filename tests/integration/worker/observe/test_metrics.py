@@ -28,7 +28,8 @@ from redis_state.worker.observe.metrics import WorkerMetrics, count_regularly, p
 from redis_state.worker.observe.stats import RunOutcome, WorkerStats
 from redis_state.worker.queue.job import Job
 from redis_state.worker.queue.queue import Queue
-from redis_state.worker.tasks.transitions import StartedRun, TaskTransitions
+from redis_state.worker.tasks.started import StartedRun
+from redis_state.worker.tasks.transitions import TaskTransitions
 from tests.support.processes import children
 from tests.support.processes.pools import (
     SESSION,

@@ -23,11 +23,11 @@ from redis_state.worker import TaskClient, TaskContext
 from redis_state.worker.tasks.moves import watch_entry
 from redis_state.worker.tasks.transitions import TaskTransitions
 from redis_state.worker.tasks.views.finding import TaskSummary
-from tests.support.crash_states import make_due, send, started, submitted, sweeper_of
 from tests.support.processes.pools import SESSION, becomes, client_of, pool
 from tests.support.scripts import HOUR
 from tests.support.servers.nodes import ask_each
 from tests.support.sizes import sizes
+from tests.support.tasks.crash_states import make_due, send, started, submitted, sweeper_of
 
 ODD = ["", "s", "a\x00b", "a\x01", "{x}:*", "\ud800", "é" * 80]
 

@@ -18,7 +18,7 @@ from redis_state.models import TaskState, TaskStatus, UpdateType
 from redis_state.worker import Handler, StepPolicy, TaskContext
 from redis_state.worker.tasks.recorded.journal import unvisited
 from tests.support.processes.pools import SESSION, open_token, pool, updates_of
-from tests.support.runs import TASK, begin_again, make, run_once
+from tests.support.tasks.runs import TASK, begin_again, make, run_once
 
 FAIL = StepPolicy(on_changed="fail")
 

@@ -20,7 +20,7 @@ from redis_state.models import TaskStatus
 from redis_state.testing import eventually
 from redis_state.worker import TaskClient, TextReader
 from tests.chaos.support.crew import Crew, ends, recorded, trails, wrong_move
-from tests.processes.workers.operated_worker import KIND, WORDS
+from tests.processes.workers.killed.operated_worker import KIND, WORDS
 from tests.support.processes import children
 from tests.support.processes.pools import SESSION, client_of, queue_of, updates_of
 from tests.support.processes.worker_processes import stop

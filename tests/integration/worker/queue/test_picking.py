@@ -140,7 +140,7 @@ async def test_trouble_before_the_handler_begins_hands_the_task_back(
         await catch_up(self)
 
     monkeypatch.setattr(Inbox, "catch_up", failing)
-    monkeypatch.setattr("redis_state.worker.run._AGAIN_S", 0.05)
+    monkeypatch.setattr("redis_state.worker.runs.run.AGAIN_S", 0.05)
     # A lease that nobody waits for, and more troubles than deaths that a task may have.
     await steered_before(store, "t", SteeringEventType.USER_MESSAGE, text="hello")
     async with pool(store, {"answer": answer}, lease_s=600, max_crashes=1) as client:
@@ -164,7 +164,7 @@ async def test_a_start_that_nobody_was_told_of_is_found_again(
         return started
 
     monkeypatch.setattr(TaskTransitions, "start", failing)
-    monkeypatch.setattr("redis_state.worker.run._AGAIN_S", 0.05)
+    monkeypatch.setattr("redis_state.worker.runs.run_task.AGAIN_S", 0.05)
     async with pool(store, {"answer": answer}, lease_s=600) as client:
         task = await client.submit("answer", session_id=SESSION)
         assert (await client.wait(SESSION, task, timeout_s=30)).result == 42

@@ -16,8 +16,8 @@ from redis_state.errors import InvalidField, LimitReached, TaskInProgress
 from redis_state.models import TaskStatus
 from redis_state.testing import eventually
 from redis_state.worker import OnBusy, TaskClient, TaskContext
-from tests.support.crash_states import send, sweeper_of
 from tests.support.processes.pools import SESSION, becomes, client_of, pool, queue_of, updates_of
+from tests.support.tasks.crash_states import send, sweeper_of
 
 pytestmark = pytest.mark.worker
 

@@ -1,0 +1,1 @@
+"""What single questions about the store measure: rates, growth, guarantees, listening, memory."""

@@ -1,0 +1,1 @@
+"""How the values of an agent's state are written and read: frozen, by kind, and late."""

@@ -1,0 +1,27 @@
+"""The examination of all servers that keep a namespace, and of its pool."""
+
+from __future__ import annotations
+
+from redis_state.doctor.finding import Finding
+from redis_state.doctor.pool import queue_findings, schedule_findings, version_findings
+from redis_state.doctor.server import Examination
+from redis_state.settings import Settings
+from redis_state.store import RedisStateStore
+from redis_state.transport.diagnostics import Diagnostics
+
+_FAST = {"guarantee": "fast", "guarantee_replicas": None}
+
+
+async def examine(settings: Settings) -> list[Finding]:
+    """Ask every server that keeps the settings' namespace.
+
+    Errors: NoConnection if one of them cannot be reached.
+    """
+    # A server that cannot promise what the settings want is examined all the same.
+    async with RedisStateStore(settings.model_copy(update=_FAST)) as store:
+        found: list[Finding] = []
+        for address, sender in await store.transport.each_server():
+            found += await Examination(settings, address, Diagnostics(sender)).all()
+        found += [answer async for answer in queue_findings(store)]
+        found += [answer async for answer in version_findings(store)]
+        return [*found, *[answer async for answer in schedule_findings(store)]]

@@ -1,0 +1,93 @@
+"""The questions to the pool: its queue, the versions that it serves, its schedules."""
+
+from __future__ import annotations
+
+from redis_state.doctor.finding import Finding, Found, Verdict
+from redis_state.errors import BackendError, ConfigError
+from redis_state.store import RedisStateStore
+from redis_state.transport.clock import ms_of
+
+_LONG_WAIT_S = 600.0
+# Workers look at schedules once a second.
+_OVERDUE_S = 60.0
+
+
+async def queue_findings(store: RedisStateStore) -> Found:
+    """Compare what is in the queue with the workers that are alive."""
+    try:
+        from redis_state.worker.observe.registry import (  # noqa: PLC0415 - needs the extra
+            WorkerRegistry,
+        )
+        from redis_state.worker.queue.queue import Queue  # noqa: PLC0415 - as above
+    except ImportError:
+        return
+    try:
+        queue = Queue(store)
+    except ConfigError:  # a server of one store's own has no pool
+        return
+    try:
+        backlog = await queue.backlog()
+        waiting, oldest_s = backlog.waiting, backlog.oldest_s
+        workers = len(await WorkerRegistry(store).list())
+    except BackendError as error:
+        yield Finding(queue.name, "queue", Verdict.UNKNOWN, str(error))
+        return
+    finally:
+        await queue.aclose()
+    says = f"{waiting} tasks wait, {workers} workers are alive"
+    if waiting and not workers:
+        do = "start `redis-state worker`; look whether workers use this address and namespace"
+        yield Finding(queue.name, "queue", Verdict.FINDING, says, "nobody runs these tasks", do)
+    elif waiting and oldest_s > _LONG_WAIT_S:
+        says = f"{says}; the first since {oldest_s / 60:.0f} minutes"
+        do = "add workers, or raise max_tasks"
+        yield Finding(queue.name, "queue", Verdict.FINDING, says, "the pool is too small", do)
+    else:
+        yield Finding(queue.name, "queue", Verdict.SOUND, says)
+
+
+async def version_findings(store: RedisStateStore) -> Found:
+    """Ask whether tasks wait for a version of their handler that no worker serves."""
+    try:
+        from redis_state.worker.client.unserved import list_unserved  # noqa: PLC0415 - as above
+        from redis_state.worker.queue.queue import Queue  # noqa: PLC0415 - needs the extra
+    except ImportError:
+        return
+    try:
+        queue = Queue(store)
+    except ConfigError:  # a server of one store's own has no pool
+        return
+    try:
+        unserved = await list_unserved(store, queue, limit=0)
+    except BackendError as error:
+        yield Finding(queue.name, "versions", Verdict.UNKNOWN, str(error))
+        return
+    finally:
+        await queue.aclose()
+    for one in unserved:
+        if not one.workers:
+            version = "" if one.version is None else f"version {one.version!r} of "
+            says = f"{one.waiting} tasks wait for {version}handler {one.handler!r}"
+            means, do = "no live worker of the queue has it", "start a worker that has it"
+            yield Finding(one.queue, "versions", Verdict.FINDING, says, means, do)
+
+
+async def schedule_findings(store: RedisStateStore) -> Found:
+    """Ask whether a worker looks at the schedules that are due, if there are any."""
+    commands, due = store.transport.commands, store.base.keys.schedules_due()
+    place = str(store.transport.address)
+    try:
+        first: list[bytes] = await commands.zrange_scored(due, 0, 0)
+        now_ms = ms_of(await commands.time())
+    except BackendError as error:
+        yield Finding(place, "schedules", Verdict.UNKNOWN, str(error))
+        return
+    if not first:
+        return
+    overdue_s = (now_ms - float(first[1])) / 1000
+    if overdue_s > _OVERDUE_S:
+        says = f"one has been due for {overdue_s / 60:.0f} minutes"
+        means, do = "nobody submits their tasks", "start a worker that has schedules switched on"
+        yield Finding(place, "schedules", Verdict.FINDING, says, means, do)
+    else:
+        yield Finding(place, "schedules", Verdict.SOUND, "workers look at all that are due")

@@ -1,0 +1,355 @@
+"""The questions to one server."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any
+
+from redis_state.doctor.finding import Finding, Found, Verdict
+from redis_state.errors import BackendError, CommandRefused, NoConnection
+from redis_state.rights import Role, commands_of
+from redis_state.settings import Settings
+from redis_state.transport.clock import ms_of
+from redis_state.transport.connections.address import Address
+from redis_state.transport.diagnostics import Diagnostics
+from redis_state.transport.sending.guarantee import DEMANDED, Guarantee
+
+_SCANNED = 2_000
+_CLOCK_S = 5.0
+_LAG_BYTES = 10_000_000
+_FULL_PART = 0.9
+_LAST_WRITES = ("aof_last_write_status", "aof_last_bgrewrite_status", "rdb_last_bgsave_status")
+_CERTIFICATE_DAYS = 30
+_MOST_ARGUMENTS = 6
+_SLOTS = "16384"
+
+
+class Examination:
+    """The questions to one server."""
+
+    def __init__(self, settings: Settings, address: Address, ask: Diagnostics) -> None:
+        self._settings = settings
+        self._address = address
+        self._server = str(address)
+        self._ask = ask
+        self._info: Mapping[str, str] = {}
+
+    async def all(self) -> list[Finding]:
+        """Ask all. Errors: NoConnection."""
+        with suppress(CommandRefused):
+            self._info = _pairs(await self._ask.info())
+        found: list[Finding] = []
+        questions: tuple[tuple[str, Callable[[], Found]], ...] = (
+            ("version", self._version),
+            ("role", self._role),
+            ("memory", self._memory),
+            ("persistence", self._persistence),
+            ("replicas", self._replicas),
+            ("guarantee", self._guarantee),
+            ("cluster", self._cluster),
+            ("certificate", self._certificate),
+            ("clock", self._clock),
+            ("lifetimes", self._lifetimes),
+            ("rights", self._rights),
+        )
+        for name, question in questions:
+            try:
+                found += [answer async for answer in question()]
+            except NoConnection:
+                raise
+            except (BackendError, _NotSaid) as error:
+                found.append(self._unknown(name, str(error)))
+        return found
+
+    def _sound(self, question: str, says: str) -> Finding:
+        return Finding(self._server, question, Verdict.SOUND, says)
+
+    def _unknown(self, question: str, why: str) -> Finding:
+        return Finding(self._server, question, Verdict.UNKNOWN, why)
+
+    def _finding(self, question: str, says: str, means: str, do: str) -> Finding:
+        return Finding(self._server, question, Verdict.FINDING, says, means, do)
+
+    def _said(self, name: str) -> str:
+        """Return a field of INFO. Errors: _NotSaid."""
+        if name not in self._info:
+            raise _NotSaid(f"the server does not say its {name}")
+        return self._info[name]
+
+    async def _setting(self, name: str) -> str:
+        """Return a setting. Errors: _NotSaid, CommandRefused."""
+        pair: list[bytes] = await self._ask.setting(name)
+        if len(pair) < 2:  # noqa: PLR2004 - a name and a value
+            raise _NotSaid(f"the server has no setting {name}")
+        return pair[1].decode()
+
+    async def _version(self) -> Found:
+        name = "Valkey" if "valkey_version" in self._info else "Redis"
+        version = self._info.get("valkey_version") or self._said("redis_version")
+        yield self._sound("version", f"{name} {version}")
+
+    async def _role(self) -> Found:
+        if self._said("role") == "master":
+            yield self._sound("role", "it is a primary")
+        else:
+            yield self._finding(
+                "role",
+                "it is a replica",
+                "it takes no writes: calls wait until their deadline",
+                "name the primary, or its Sentinels by redis+sentinel://",
+            )
+
+    async def _memory(self) -> Found:
+        policy, most = self._said("maxmemory_policy"), int(self._said("maxmemory"))
+        if policy != "noeviction":
+            yield self._finding(
+                "memory",
+                f"maxmemory-policy is {policy}",
+                "once memory is full, the server evicts tasks and state without an error",
+                "CONFIG SET maxmemory-policy noeviction",
+            )
+        used = int(self._said("used_memory"))
+        if most and used > most * _FULL_PART:
+            yield self._finding(
+                "memory",
+                f"{used / most:.0%} of maxmemory is used",
+                "once it is full, writes are refused as StoreFull",
+                "raise maxmemory, or shorten the lifetimes in the settings",
+            )
+        elif policy == "noeviction":
+            limit = f"{used / most:.0%} of maxmemory" if most else f"{used:,} bytes, no limit"
+            yield self._sound("memory", f"noeviction, {limit}")
+
+    async def _persistence(self) -> Found:
+        for field in _LAST_WRITES:
+            if self._info.get(field, "ok") != "ok":
+                yield self._finding(
+                    "persistence",
+                    f"{field} is {self._info[field]}",
+                    "the disk has refused what the server wrote: writes may be lost or refused",
+                    "make room on its disk, and read its log",
+                )
+        if self._said("aof_enabled") != "1":
+            yield self._finding(
+                "persistence",
+                "appendonly is no",
+                "a restart loses all writes since the last snapshot",
+                "CONFIG SET appendonly yes, and write it to the configuration file",
+            )
+            return
+        sync = await self._setting("appendfsync")
+        if sync == "no":
+            yield self._finding(
+                "persistence",
+                "appendfsync is no",
+                "a power cut loses what the system has not written, some 30 seconds as a rule",
+                "CONFIG SET appendfsync everysec, or always",
+            )
+        else:
+            yield self._sound("persistence", f"appendonly with appendfsync {sync}")
+
+    async def _replicas(self) -> Found:
+        count = int(self._said("connected_slaves"))
+        if count == 0:
+            yield self._sound("replicas", "it has none: its data is as safe as its disk")
+            return
+        at = int(self._said("master_repl_offset"))
+        late: list[str] = []
+        for number in range(count):
+            replica = _split(self._said(f"slave{number}").split(","), "=")
+            behind = at - int(replica.get("offset", 0))
+            if replica.get("state") != "online" or behind > _LAG_BYTES:
+                late.append(f"{replica.get('ip')}:{replica.get('port')}")
+        if late:
+            yield self._finding(
+                "replicas",
+                f"not in sync: {', '.join(late)}",
+                "a failover to such a replica loses acknowledged writes",
+                "look at its log and its network, and wait until it has caught up",
+            )
+        if await self._setting("min-replicas-to-write") == "0":
+            yield self._finding(
+                "replicas",
+                "min-replicas-to-write is 0",
+                "a primary that is cut off from its replicas accepts writes that are lost",
+                "CONFIG SET min-replicas-to-write 1, and min-replicas-max-lag 2",
+            )
+        elif not late:
+            yield self._sound("replicas", f"{count} in sync")
+
+    async def _guarantee(self) -> Found:
+        guarantee = Guarantee.of(self._settings)
+        if guarantee is None:
+            return
+        name, sound = self._settings.guarantee, True
+        if guarantee.on_disk and not guarantee.trusted:
+            for setting, value in DEMANDED.items():
+                found = await self._setting(setting)
+                if found != value:
+                    sound = False
+                    yield self._finding(
+                        "guarantee",
+                        f"{setting} is {found}",
+                        f"every call of a store with guarantee={name!r} is refused",
+                        f"CONFIG SET {setting} {value}, and write it to the configuration file",
+                    )
+        if int(self._said("connected_slaves")) < guarantee.replicas:
+            sound = False
+            yield self._finding(
+                "guarantee",
+                f"{self._said('connected_slaves')} of {guarantee.replicas} replicas are connected",
+                f"every write of a store with guarantee={name!r} ends as OutcomeUnknown",
+                "connect more replicas, or lower guarantee_replicas",
+            )
+        if sound:
+            yield self._sound("guarantee", f"it can promise {name}")
+
+    async def _cluster(self) -> Found:
+        if self._info.get("cluster_enabled") != "1":
+            return
+        stated = _pairs(await self._ask.cluster_info())
+        if stated["cluster_state"] != "ok" or stated["cluster_slots_ok"] != _SLOTS:
+            yield self._finding(
+                "cluster",
+                f"{stated['cluster_slots_ok']} of {_SLOTS} slots are served",
+                "calls of the other slots wait until their deadline",
+                "redis-cli --cluster check, and bring the lost nodes back",
+            )
+        else:
+            yield self._sound("cluster", f"all slots served by {stated['cluster_size']} primaries")
+        nodes: bytes = await self._ask.cluster_nodes()
+        own = next(line for line in nodes.decode().splitlines() if "myself" in line)
+        moving = [word for word in own.split()[8:] if word.startswith("[")]
+        if moving:
+            yield self._finding(
+                "cluster",
+                f"slots are being moved: {' '.join(moving[:5])}",
+                "a call some of whose keys were moved waits; if the move was given up, for ever",
+                "wait for the move to end; if nothing moves, redis-cli --cluster fix",
+            )
+
+    async def _certificate(self) -> Found:
+        if self._address.scheme != "rediss":
+            return
+        days = await _days_left(self._address)
+        if days is None:
+            raise _NotSaid("the certificate is not checked, or cannot be read")
+        if days < _CERTIFICATE_DAYS:
+            yield self._finding(
+                "certificate",
+                f"it expires in {days:.0f} days",
+                "from then on no process can connect",
+                "renew it",
+            )
+        else:
+            yield self._sound("certificate", f"valid for {days:.0f} days")
+
+    async def _clock(self) -> Found:
+        before = time.time()
+        stated: list[bytes] = await self._ask.time()
+        ahead_s = ms_of(stated) / 1000 - (before + time.time()) / 2
+        if abs(ahead_s) > _CLOCK_S:
+            yield self._finding(
+                "clock",
+                f"it differs from this machine's by {ahead_s:+.1f} s",
+                "times in tasks and updates differ from those in logs; lifetimes are the server's",
+                "let NTP set both clocks",
+            )
+        else:
+            yield self._sound("clock", f"{ahead_s:+.1f} s from this machine's")
+
+    async def _lifetimes(self) -> Found:
+        cursor, seen, permanent = b"0", 0, list[str]()
+        while seen < _SCANNED:
+            cursor, keys = await self._ask.some_keys(cursor, f"{self._settings.namespace}:v1:*")
+            lives = await asyncio.gather(*(self._ask.pttl(key) for key in keys))
+            expiring = zip(keys, lives, strict=True)
+            permanent += [key.decode(errors="replace") for key, left in expiring if left == -1]
+            seen += len(keys)
+            if cursor == b"0":
+                break
+        if permanent:
+            yield self._finding(
+                "lifetimes",
+                f"{len(permanent)} of {seen} keys never expire, for example {permanent[0]}",
+                "they stay for ever: another program has written them, or taken their lifetime",
+                "find out who did; the library gives every key a lifetime",
+            )
+        else:
+            yield self._sound("lifetimes", f"all of {seen} keys expire")
+
+    async def _rights(self) -> Found:
+        user = (await self._ask.user()).decode()
+        needed = commands_of(Role.APP, self._settings)
+        missing = [name for name in needed if not await self._may(user, name)]
+        if missing:
+            yield self._finding(
+                "rights",
+                f"the user {user} may not run {', '.join(missing)}",
+                "calls that need them are refused",
+                "redis-state acl prints what is needed",
+            )
+        else:
+            yield self._sound("rights", f"the user {user} has all that an app needs")
+
+    async def _may(self, user: str, command: str) -> bool:
+        """Return whether a user may run a command. Errors: CommandRefused if that is a secret."""
+        for arguments in _samples(command, self._settings):
+            try:
+                return bool(await self._ask.may(user, *command.split("|"), *arguments) == b"OK")
+            except CommandRefused as error:
+                if "wrong number of arguments" not in str(error):
+                    raise
+        raise _NotSaid(f"the server does not know {command} with any arguments")
+
+
+class _NotSaid(Exception):
+    """A question without an answer."""
+
+
+def _samples(command: str, settings: Settings) -> Iterator[tuple[str | int, ...]]:
+    """Yield arguments with which a command may be complete enough to be judged."""
+    key = f"{settings.namespace}:v1:doctor"
+    if command in ("EVAL", "EVALSHA"):
+        yield ("return 1", 1, key)
+        return
+    for count in range(_MOST_ARGUMENTS):
+        yield (key, *["1"] * (count - 1))[:count]
+
+
+def _pairs(text: bytes) -> dict[str, str]:
+    return _split(text.decode("utf-8", "replace").splitlines(), ":")
+
+
+def _split(parts: list[str], sign: str) -> dict[str, str]:
+    split = [part.partition(sign) for part in parts]
+    return {name: value for name, found, value in split if found}
+
+
+async def _days_left(address: Address) -> float | None:
+    """Connect once more, and read when the certificate expires."""
+    options = address.options
+    if options.get("ssl_cert_reqs") == "none":
+        return None
+    context = ssl.create_default_context(cafile=options.get("ssl_ca_certs"))
+    if "ssl_certfile" in options:
+        context.load_cert_chain(options["ssl_certfile"], options["ssl_keyfile"])
+    context.check_hostname = bool(options.get("ssl_check_hostname", True))
+    name = options.get("ssl_server_name", options["host"])
+    reader, writer = await asyncio.open_connection(
+        options["host"], options["port"], ssl=context, server_hostname=name
+    )
+    del reader
+    try:
+        certificate: Any = writer.get_extra_info("peercert")
+    finally:
+        writer.transport.abort()
+    if not certificate:
+        return None
+    ends = ssl.cert_time_to_seconds(certificate["notAfter"])
+    return (datetime.fromtimestamp(ends, UTC) - datetime.now(UTC)).total_seconds() / 86_400

@@ -1,0 +1,1 @@
+"""The records of a trace: audit events, bindings, planner events, trajectories."""

@@ -1,0 +1,174 @@
+"""Stores of claims: a folder that all processes share, or a store of objects, such as a bucket."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, date, datetime, timedelta
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from redis_state.errors import ConfigError, InvalidField
+from redis_state.serialization.claim_store import ClaimStore
+
+_DAY = re.compile(r"\d{4}-\d\d-\d\d\Z")
+
+
+class FolderClaims:
+    """Claims in a folder, which all processes must share."""
+
+    def __init__(self, folder: str | Path) -> None:
+        self._folder = Path(folder)
+
+    async def put(self, key: str, data: bytes) -> None:
+        """Write a file, whole or not at all, and have it on the disk."""
+        await asyncio.to_thread(self._write, self._path(key), data)
+
+    async def get(self, key: str) -> bytes | None:
+        """Return a file's content, or None."""
+        return await asyncio.to_thread(_read, self._path(key))
+
+    async def delete(self, key: str) -> None:
+        """Delete a file, if there is one."""
+        await asyncio.to_thread(self._path(key).unlink, missing_ok=True)
+
+    async def prune(self, older_than: timedelta) -> int:
+        """Delete what was written more than so many whole days ago; return how many files.
+
+        Give more than the longest life of a task, with its forks and reruns: they name the same
+        objects. Errors: InvalidField for less than a day.
+        """
+        if older_than < timedelta(days=1):
+            raise InvalidField("older_than", "needs a day or more")
+        return await asyncio.to_thread(self._prune, datetime.now(UTC).date() - older_than)
+
+    def _path(self, key: str) -> Path:
+        path = self._folder.joinpath(*key.split("/"))
+        if ".." in key.split("/") or not path.is_relative_to(self._folder):
+            raise InvalidField("key", "leaves the folder")
+        return path
+
+    def _write(self, path: Path, data: bytes) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        coming = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+        try:
+            with open(coming, "xb", opener=_private) as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            coming.replace(path)
+        finally:
+            coming.unlink(missing_ok=True)
+        _sync(path.parent)
+
+    def _prune(self, before: date) -> int:
+        count = 0
+        for day in self._folder.glob("*/*"):
+            if _DAY.match(day.name) and date.fromisoformat(day.name) < before:
+                # Another process may prune at the same time.
+                with suppress(FileNotFoundError):
+                    count += sum(1 for _ in day.iterdir())
+                shutil.rmtree(day, ignore_errors=True)
+        return count
+
+
+class ObjectClaims:
+    """Claims in a store of objects of the `obstore` package: S3 and the like, GCS, Azure.
+
+    Needs the ``claims`` extra.
+    """
+
+    def __init__(self, store: Any, *, prefix: str = "") -> None:
+        self._obstore = _package("obstore")
+        self._store = store
+        self._prefix = prefix.strip("/")
+        self._missing: type[Exception] = FileNotFoundError
+
+    async def put(self, key: str, data: bytes) -> None:
+        """Write an object."""
+        await self._obstore.put_async(self._store, self._name(key), data)
+
+    async def get(self, key: str) -> bytes | None:
+        """Return an object, or None."""
+        try:
+            found = await self._obstore.get_async(self._store, self._name(key))
+            return bytes(await found.bytes_async())
+        except self._missing:
+            return None
+
+    async def delete(self, key: str) -> None:
+        """Delete an object, if there is one."""
+        try:
+            await self._obstore.delete_async(self._store, self._name(key))
+        except self._missing:
+            return
+
+    def _name(self, key: str) -> str:
+        return f"{self._prefix}/{key}" if self._prefix else key
+
+
+def open_claims(url: str) -> ClaimStore:
+    """Make the store of claims of a URL: ``file:///folder``, or ``s3://bucket/prefix`` and others.
+
+    The login of a bucket comes from the environment, as usual there. Errors: ConfigError.
+    """
+    parts = urlsplit(url)
+    if parts.scheme == "file" and parts.path and not parts.netloc:
+        return FolderClaims(unquote(parts.path))
+    if parts.scheme not in _OBJECT_STORES or not parts.netloc:
+        known = ", ".join(f"{scheme}://" for scheme in ("file", *_OBJECT_STORES))
+        raise ConfigError(f"claim_check_url: needs one of {known}, and a folder or a bucket")
+    return _OBJECT_STORES[parts.scheme](parts.netloc, parts.path)
+
+
+def _package(name: str) -> Any:
+    """Import an extra at its first use. Errors: ConfigError."""
+    try:
+        return import_module(name)
+    except ImportError:
+        raise ConfigError("claim checks need obstore: install redis_state[claims]") from None
+
+
+def _object_store(scheme: str) -> Callable[[str, str], ClaimStore]:
+    def make(bucket: str, prefix: str) -> ClaimStore:
+        from_url = _package("obstore.store").from_url
+        problem = ""
+        try:
+            return ObjectClaims(from_url(f"{scheme}://{bucket}"), prefix=unquote(prefix))
+        except Exception as error:  # noqa: BLE001 - a foreign package: its text may hold a login
+            problem = type(error).__name__
+        raise ConfigError(f"claim_check_url: cannot be used: {problem}")
+
+    return make
+
+
+_OBJECT_STORES: dict[str, Callable[[str, str], ClaimStore]] = {
+    scheme: _object_store(scheme) for scheme in ("s3", "gs", "az")
+}
+
+
+def _read(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def _sync(folder: Path) -> None:
+    """Write the folder's list of names to the disk."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

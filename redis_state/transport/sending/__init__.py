@@ -1,0 +1,1 @@
+"""How calls travel: in batches, in order, by their deadlines, again if that is safe."""

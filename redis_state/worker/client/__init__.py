@@ -1,0 +1,1 @@
+"""The client of the pool: submit, steer, find and operate tasks, from any process."""

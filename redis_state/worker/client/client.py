@@ -1,0 +1,391 @@
+"""The client of the pool: submit, steer, decide, cancel, wait."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, suppress
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any, Literal, Self
+
+from redis_state import limits
+from redis_state.errors import CursorGap, InvalidField, InvalidTransition, TaskUnknown
+from redis_state.models import (
+    StateUpdate,
+    SteeringEvent,
+    SteeringEventType,
+    TaskContextSnapshot,
+    TaskState,
+    TaskStatus,
+    TaskType,
+    UpdateType,
+    validate_steering_event,
+)
+from redis_state.models.attributes import Attributes, check_attributes
+from redis_state.models.tasks import new_id
+from redis_state.store import RedisStateStore
+from redis_state.stores.base import ms
+from redis_state.stores.sessions.session_log import Entry
+from redis_state.transport.clock import ms_of
+from redis_state.transport.keys import is_pause_id, token_digest
+from redis_state.worker.client.decisions import ClientDecisions
+from redis_state.worker.client.gathering import ClientGathering
+from redis_state.worker.client.messaging import ClientMessaging
+from redis_state.worker.client.operations import check_id
+from redis_state.worker.client.reading import ClientReading
+from redis_state.worker.observe import tracing as telemetry
+from redis_state.worker.observe.registry import WorkerRegistry
+from redis_state.worker.queue.control import Queues
+from redis_state.worker.queue.job import Job
+from redis_state.worker.queue.limits import flow_key
+from redis_state.worker.schedules.client import Schedules
+from redis_state.worker.tasks.children import ChildTasks
+from redis_state.worker.tasks.messaging.messages import TaskMessages
+from redis_state.worker.tasks.messaging.values import Values
+from redis_state.worker.tasks.new_tasks import NewTasks
+from redis_state.worker.tasks.recorded.snapshots import Snapshots
+from redis_state.worker.tasks.transitions import TaskTransitions
+from redis_state.worker.tasks.turns import InTurn, OnBusy, Turns
+from redis_state.worker.tasks.views.stream import (
+    TaskView,
+    put_back,
+    result_once_over,
+    view_task,
+    watch_task,
+)
+from redis_state.worker.tasks.waitpoints.pauses import TaskPauses
+
+_DECISIONS = (SteeringEventType.APPROVE, SteeringEventType.REJECT)
+_LOOK_EVERY_S = 5.0
+LONGEST_DELAY = timedelta(days=3653)
+
+
+class TaskClient(ClientGathering, ClientMessaging, ClientDecisions, ClientReading):
+    """Submit, steer, decide, cancel and watch tasks, from any process.
+
+    ``queue`` is the queue of its tasks, else ``tasks``, as with workers. ``schedules`` are tasks
+    that are submitted at their times.
+    """
+
+    def __init__(self, store: RedisStateStore, *, queue: str | None = None) -> None:
+        super().__init__(store, queue=queue)
+        self._transitions = TaskTransitions(store)
+        self._new_tasks = NewTasks(store)
+        self._pausing = TaskPauses(store)
+        self._children = ChildTasks(store, self._queue)
+        self._snapshots = Snapshots(store)
+        self._values = Values(store)
+        self._messages = TaskMessages(store, self._queue)
+        self.schedules: Schedules = Schedules(store, self._queue)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Disconnect this loop from the queue. The store stays open."""
+        await self._queue.aclose()
+
+    async def submit(
+        self,
+        handler: str,
+        task_input: Any = None,
+        *,
+        session_id: str,
+        task_id: str | None = None,
+        priority: int = 0,
+        task_type: TaskType = TaskType.BACKGROUND,
+        description: str | None = None,
+        trace_id: str | None = None,
+        context: TaskContextSnapshot | None = None,
+        queue: str | None = None,
+        delay: timedelta | None = None,
+        at: datetime | None = None,
+        key: str | None = None,
+        in_turn: bool = False,
+        on_busy: OnBusy | Literal["enqueue", "reject", "interrupt", "replace"] | None = None,
+        attributes: Attributes | None = None,
+    ) -> str:
+        """Submit a task for a handler; return the task's id.
+
+        The same ``task_id`` is the same task. It is queued again only if it waits and the queue
+        lost it. The task waits in ``queue``, else in the client's. It begins after a ``delay``, or
+        ``at`` a time. Limits of its ``key`` hold for it (see `Queues`); with ``in_turn`` the tasks
+        of its session that have it run one at a time. ``attributes`` are small facts by which
+        `find` finds it: up to 16 names with text, an int or a bool.
+
+        ``on_busy`` implies ``in_turn``, and says what happens if another such task of the session
+        is unfinished: it waits, runs or is paused. ``enqueue`` is the default: the new one waits
+        for its turn. ``reject`` raises TaskInProgress. ``interrupt`` cancels what has begun, and
+        the new one is next. ``replace`` cancels what has not begun, and the new one takes its
+        place. One step decides: of concurrent callers each finds what the one before it left.
+
+        The call writes the watch list first, then the task, then the queue. After a crash in
+        between, a sweeper queues the task within seconds.
+
+        Errors: BackendUnavailable, also if the task is written and the queue is unreachable. Submit
+        it again under its ``task_id``, or leave it to a sweeper. InvalidField for an id that is not
+        text, or the id of a task that a host saved. TaskInProgress. LimitReached if more than 1,000
+        tasks of the session are unfinished, with a policy other than ``enqueue``.
+        """
+        named, task_id = bool(task_id), task_id or new_id()
+        if not handler:
+            raise InvalidField("handler", "needs a name")
+        check_id("session_id", session_id)
+        check_id("task_id", task_id)
+        attributes = check_attributes("attributes", {} if attributes is None else attributes)
+        policy = OnBusy.read(on_busy)
+        if policy is OnBusy.INTERRUPT and (delay is not None or at is not None):
+            raise InvalidField("on_busy", "interrupt cannot be given with delay or at")
+        in_turn = in_turn or policy is not None
+        flow = flow_key(key, in_turn=session_id if in_turn else None)
+        if named and await self._still_there(session_id, task_id):
+            return task_id
+        state = TaskState(
+            task_id=task_id,
+            session_id=session_id,
+            status=TaskStatus.PENDING,
+            task_type=task_type,
+            priority=priority,
+            context_snapshot=context or TaskContextSnapshot(session_id=session_id, task_id=task_id),
+            trace_id=trace_id,
+            description=description,
+        )
+        queue = queue or self._queue.name
+        due_ms, delay_ms = await self._due(delay, at)
+        turn = None
+        if in_turn:
+            turn = InTurn(self.store, policy or OnBusy.ENQUEUE, priority, delay_ms)
+            await turn.check(session_id, task_id)
+        with telemetry.submitting(handler, session_id, task_id, queue) as span:
+            new = await self._new_tasks.create(
+                state,
+                handler=handler,
+                task_input=task_input,
+                queue=queue,
+                trace=span.carrier,
+                due_ms=due_ms,
+                delay_ms=delay_ms,
+                key=flow,
+                attributes=attributes,
+                writer=turn,
+            )
+            if new:
+                job = Job(session_id, task_id, 0, priority, queue, at_ms=due_ms, key=flow)
+                if turn is not None:
+                    job = replace(job, since_ms=turn.came_ms)
+                    await self._interrupt(job, turn)
+                await self._queue.put(replace(job, trace=span.carrier))
+            else:
+                await self._still_there(session_id, task_id)
+        return task_id
+
+    @property
+    def queues(self) -> Queues:
+        """The queues: what waits and runs in them, their limits, pause and resume."""
+        return Queues(self._queue, WorkerRegistry(self.store))
+
+    async def get(self, session_id: str, task_id: str) -> TaskState | None:
+        """Return a task, or None."""
+        return await self.store.tasks.load(session_id, task_id)
+
+    async def inspect(self, session_id: str, task_id: str) -> TaskView | None:
+        """Return a task with what its workers know of it, or None."""
+        return await view_task(self.store, session_id, task_id)
+
+    async def steer(
+        self,
+        session_id: str,
+        task_id: str,
+        event_type: SteeringEventType,
+        payload: dict[str, Any] | None = None,
+        *,
+        source: str = "user",
+        event_id: str | None = None,
+    ) -> SteeringEvent:
+        """Send a steering event to a task that runs or waits.
+
+        The same ``event_id`` is the same event: name one if you may repeat the call.
+
+        APPROVE and REJECT with a ``resume_token`` resolve that pause of this task, see `resolve`.
+        The value is the payload's ``value``, else its ``decision``. The stored event names the
+        token by its digest, and has no ``value``. CANCEL also cancels a waiting task, see `cancel`.
+        PRIORITIZE moves a queued task.
+
+        Errors: SteeringValidationError if the payload breaks the rules of its type; TaskUnknown;
+        InvalidTransition if the task is terminal, unless it received this event before; those of
+        `resolve`.
+        """
+        event = SteeringEvent(
+            session_id=session_id,
+            task_id=task_id,
+            event_type=event_type,
+            payload=payload or {},
+            source=source,
+            event_id=event_id or new_id(),
+        )
+        validate_steering_event(event)
+        token = event.payload.get("resume_token")
+        if event_type in _DECISIONS and token:
+            # A value that does not fit leaves no event; `resolve` reports the first caller.
+            await self._resolve(
+                token,
+                event_type is SteeringEventType.APPROVE,
+                event.payload.get("value", event.payload.get("decision")),
+                actor=source,
+                idempotency_key=event.event_id,
+                task=(session_id, task_id),
+                before=lambda: self.store.save_steering(_naming_token(event)),
+            )
+            return event
+        await self._check_steerable(event, repeated=event_id is not None)
+        await self.store.save_steering(event if token is None else _naming_token(event))
+        if event_type is SteeringEventType.CANCEL:
+            reason, hard = event.payload.get("reason"), event.payload.get("hard") is True
+            await self._children.cancel_waiting(session_id, task_id, reason, hard=hard)
+        elif event_type is SteeringEventType.PRIORITIZE:
+            await self._prioritize(session_id, task_id, event.payload["priority"])
+        return event
+
+    async def cancel(
+        self, session_id: str, task_id: str, *, reason: str | None = None, hard: bool = False
+    ) -> bool:
+        """Cancel a task: at once if it waits, at its next checkpoint if it runs.
+
+        ``hard`` cancels the running coroutine itself. The children of a cancelled task are
+        cancelled after it, unless they are isolated. Return False if the task is terminal or
+        unknown.
+        """
+        payload: dict[str, Any] = {"hard": hard} | ({"reason": reason} if reason else {})
+        state = await self.get(session_id, task_id)
+        if state is None or state.status.is_terminal:
+            return False
+        try:
+            await self.steer(session_id, task_id, SteeringEventType.CANCEL, payload)
+        except (TaskUnknown, InvalidTransition):
+            return False  # it ended meanwhile
+        state = await self.get(session_id, task_id)
+        return state is not None and state.status not in (TaskStatus.COMPLETE, TaskStatus.FAILED)
+
+    async def wait(
+        self, session_id: str, task_id: str, *, timeout_s: float | None = None
+    ) -> TaskState:
+        """Wait until a task is terminal and return it.
+
+        Every few seconds the task is put on the watch list again, in case the server evicted its
+        entry. So a task of a dead worker is taken over.
+
+        Errors: TimeoutError; InvalidField if the session has no such task.
+        """
+        async with asyncio.timeout(limits.timeout("timeout_s", timeout_s)):
+            while True:
+                # The cursor first: an end after the check then also comes after the cursor.
+                cursor = await self.store.update_cursor(session_id)
+                ended = await self._look(session_id, task_id)
+                # Changes without an update, such as a cleared session, are noticed in time.
+                with suppress(CursorGap, TimeoutError):
+                    async with asyncio.timeout(_LOOK_EVERY_S):
+                        ended = ended or await self._watch_for_end(session_id, task_id, cursor)
+                if ended is not None:
+                    return ended
+                await put_back(self.store, session_id, task_id)
+
+    async def result(self, session_id: str, task_id: str, *, timeout_s: float | None = None) -> Any:
+        """Wait until a task is terminal and return its result.
+
+        Errors: TaskFailed and TaskWasCancelled, with the reason; TimeoutError; InvalidField if the
+        session has no such task.
+        """
+        return await result_once_over(self, session_id, task_id, timeout_s=timeout_s)
+
+    def watch(
+        self, session_id: str, task_id: str, *, after: str | None = None
+    ) -> AsyncGenerator[Entry[StateUpdate], None]:
+        """Yield every update of a task once, in order, live, until it is terminal; then end.
+
+        Begin after a cursor, else with the oldest update that is kept. Each entry carries its
+        cursor, to resume later or in another process. Changes of the status are among the updates,
+        as STATUS_CHANGE.
+
+        Errors: InvalidField if the session has no such task, or no longer; CursorGap instead of a
+        silent skip.
+        """
+        return watch_task(self, session_id, task_id, after=after)
+
+    async def drop_queue(self) -> None:
+        """Remove all jobs from the queue, of all sessions. The tasks do not change."""
+        await self._queue.clear()
+
+    async def _interrupt(self, job: Job, turn: InTurn) -> None:
+        """Cancel what a new task interrupts, before it is queued."""
+        if turn.interrupted:
+            view = await self.store.tasks.look(job.session_id, job.task_id)
+            if view is not None:
+                await Turns(self.store, self._queue).interrupt(view, turn.interrupted)
+
+    async def _due(self, delay: timedelta | None, at: datetime | None) -> tuple[int | None, int]:
+        """Return when a task begins, and in how many ms that is, by the server's clock."""
+        if delay is None and at is None:
+            return None, 0
+        if delay is not None and at is not None:
+            raise InvalidField("at", "cannot be given with delay")
+        given: Any = at if delay is None else delay
+        if delay is not None and not isinstance(given, timedelta):
+            raise InvalidField("delay", "needs a timedelta")
+        if at is not None and getattr(given, "tzinfo", None) is None:
+            raise InvalidField("at", "needs a datetime with a time zone")
+        now_ms = ms_of(await self.store.transport.commands.time())
+        due_ms: int = now_ms + ms(given) if at is None else round(at.timestamp() * 1000)
+        # A time that has passed is now; a negative delay is a mistake.
+        if due_ms - now_ms > ms(LONGEST_DELAY) or (delay is not None and delay < timedelta(0)):
+            raise InvalidField("at" if delay is None else "delay", "is below 0 or above ten years")
+        return due_ms, max(0, due_ms - now_ms)
+
+    async def _check_steerable(self, event: SteeringEvent, *, repeated: bool) -> None:
+        """Refuse an event that no run would receive. A repeated call is accepted after the task's
+        end.
+        """
+        state = await self.get(event.session_id, event.task_id)
+        if state is None:
+            raise TaskUnknown(event.task_id)
+        if not state.status.is_terminal:
+            return
+        if not (repeated and await self.store.steering_cursor(event.session_id, event.event_id)):
+            raise InvalidTransition(event.task_id, current=state.status.value, wanted="steered")
+
+    async def _prioritize(self, session_id: str, task_id: str, priority: int) -> None:
+        """Change the priority of a waiting task. A running task receives an event."""
+        waiting = await self._transitions.prioritize(session_id, task_id, priority)
+        if waiting is not None:
+            job = replace(Job.of(waiting), priority=priority)
+            await self._queue.move(job, before=waiting.priority)
+
+    async def _look(self, session_id: str, task_id: str) -> TaskState | None:
+        state = await self.get(session_id, task_id)
+        if state is None:
+            raise InvalidField("task_id", "no such task in this session")
+        return state if state.status.is_terminal else None
+
+    async def _watch_for_end(
+        self, session_id: str, task_id: str, cursor: str | None
+    ) -> TaskState | None:
+        updates = self.store.watch_updates(session_id, after=cursor, task_id=task_id)
+        async with aclosing(updates):
+            async for entry in updates:
+                if entry.value.update_type is UpdateType.STATUS_CHANGE:
+                    ended = await self._look(session_id, task_id)
+                    if ended is not None:
+                        return ended
+        return None
+
+
+def _naming_token(event: SteeringEvent) -> SteeringEvent:
+    """Return a decision as it is stored: without its value, and without what decides."""
+    token = event.payload["resume_token"]
+    digest = token.rpartition(":")[2] if is_pause_id(token) else token_digest(token)
+    payload = {**event.payload, "resume_token": digest}
+    payload.pop("value", None)
+    return event.model_copy(update={"payload": payload})

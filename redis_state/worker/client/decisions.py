@@ -1,0 +1,157 @@
+"""The decisions on pauses, and the lists of those that are open, for clients."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any
+
+from redis_state.models import TaskState, TaskStatus
+from redis_state.store import RedisStateStore, process_name
+from redis_state.worker.observe import tracing as telemetry
+from redis_state.worker.queue.job import Job
+from redis_state.worker.queue.queue import Queue
+from redis_state.worker.tasks.transitions import TaskTransitions
+from redis_state.worker.tasks.waitpoints.deciders import delegate_vote
+from redis_state.worker.tasks.waitpoints.open_pauses import (
+    OpenPause,
+    list_open_pauses,
+    read_open_pause,
+)
+from redis_state.worker.tasks.waitpoints.pauses import TaskPauses
+
+
+class ClientDecisions(ABC):
+    """What a client does with the pauses of tasks."""
+
+    store: RedisStateStore
+    _queue: Queue
+    _pausing: TaskPauses
+    _transitions: TaskTransitions
+
+    @abstractmethod
+    async def get(self, session_id: str, task_id: str) -> TaskState | None:
+        """Return a task, or None."""
+
+    async def approve(
+        self,
+        token: str,
+        value: Any = None,
+        *,
+        actor: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> TaskState | None:
+        """Approve a pause. See `resolve`."""
+        return await self.resolve(
+            token, approved=True, value=value, actor=actor, idempotency_key=idempotency_key
+        )
+
+    async def reject(
+        self,
+        token: str,
+        value: Any = None,
+        *,
+        actor: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> TaskState | None:
+        """Reject a pause. See `resolve`."""
+        return await self.resolve(
+            token, approved=False, value=value, actor=actor, idempotency_key=idempotency_key
+        )
+
+    async def resolve(
+        self,
+        token: str,
+        *,
+        approved: bool,
+        value: Any = None,
+        actor: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> TaskState | None:
+        """Decide a pause; if its task waits for it, make the task PENDING in the same step and
+        queue it.
+
+        ``token`` is the pause's token or its public id. Every reader of the session's updates has
+        the id. So an endpoint for outsiders takes tokens, and refuses what `is_pause_id`
+        recognises. A task that does not wait for this pause yet gets the decision when it waits.
+        The same ``idempotency_key`` repeated with the same decision gets the same answer, and
+        queues again.
+
+        A pause may have a form: see `TaskContext.open_pause`. An approval's value must fit it. A
+        rejection's value is free, a reason for example.
+
+        A pause may name who decides it. Then ``actor`` must be one of them, and the call is a vote:
+        the task is not resumed before the deciding one. The same vote repeated is the same vote.
+
+        Errors: InvalidDecision for a value that does not fit: the pause stays open; AlreadyVoted,
+        NotADecider for a vote that does not count; ConfigError if
+        the extra ``forms`` is needed to check it; TokenResolved (by whom, when, with what) for
+        every later caller, and for a claim with another decision; TokenUnknown, also once the token
+        has expired; InvalidTransition if the task is terminal; BackendUnavailable, also if the
+        pause is decided and the queue is unreachable: repeat the call with the same
+        ``idempotency_key``.
+        """
+        return await self._resolve(
+            token, approved, value, actor=actor or process_name(), idempotency_key=idempotency_key
+        )
+
+    async def pauses(
+        self,
+        session_id: str | None = None,
+        *,
+        tag: str | None = None,
+        decider: str | None = None,
+    ) -> list[OpenPause]:
+        """List the open pauses of a session or of all, the oldest first.
+
+        ``decider`` lists what this actor may decide now: the actor is named and has not voted, or
+        nobody is named.
+        """
+        return await list_open_pauses(self.store, session_id, tag=tag, decider=decider)
+
+    async def pause(self, token: str) -> OpenPause | None:
+        """Return the open pause of a token or a public id, or None."""
+        return await read_open_pause(self.store, token)
+
+    async def delegate(self, token: str, to: str, *, actor: str) -> None:
+        """Hand the vote of ``actor`` on a pause to another actor, who is not named in it.
+
+        One step, published as an update. A repetition does nothing. ``to`` may hand the
+        vote on, but not to an actor who has or had one: so there are no cycles.
+
+        Errors: AlreadyVoted; NotADecider; DelegationRefused; TokenResolved, TokenUnknown;
+        InvalidTransition if the task is terminal.
+        """
+        await delegate_vote(self.store, token, to, actor=actor)
+
+    async def _resolve(
+        self,
+        token: str,
+        approved: bool,  # noqa: FBT001 - private
+        value: Any,
+        *,
+        actor: str,
+        idempotency_key: str | None,
+        task: tuple[str, str] | None = None,
+        before: Callable[[], Awaitable[object]] | None = None,
+    ) -> TaskState | None:
+        with telemetry.deciding() as span:
+            decided = await self._pausing.decide(
+                token,
+                approved=approved,
+                value=value,
+                actor=actor,
+                idempotency_key=idempotency_key,
+                task=task,
+                before=before,
+            )
+            session_id, task_id = decided.session_id, decided.task_id
+            status_view = await self.store.tasks.look(session_id, task_id)
+            if status_view is not None and status_view.status is TaskStatus.PENDING:
+                self._transitions.note_status(status_view)
+                # Put, not ensured: the worker of the run that paused may still hold that run's job.
+                job = replace(Job.ready(status_view), trace=span.carrier)
+                await self._queue.put(job)
+            span.note(session_id=session_id, task_id=task_id)
+        return await self.get(session_id, task_id)

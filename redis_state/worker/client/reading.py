@@ -1,0 +1,96 @@
+"""What a client reads of tasks and of the pool, and does not change."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+from redis_state import limits
+from redis_state.models import TaskState
+from redis_state.store import RedisStateStore
+from redis_state.worker.client.unserved import (
+    HandlerVersion,
+    UnservedTasks,
+    count_versions,
+    list_unserved,
+)
+from redis_state.worker.observe.registry import WorkerInfo, WorkerRegistry
+from redis_state.worker.queue.queue import Queue
+from redis_state.worker.recovery.dead_letters import list_dead
+from redis_state.worker.tasks.children import ChildTasks
+from redis_state.worker.tasks.execution.compensation import Compensation, read_compensations
+from redis_state.worker.tasks.recorded.snapshots import FullSnapshot, Snapshots, StepSnapshot
+from redis_state.worker.tasks.views.stream import list_unfinished
+
+
+class ClientReading(ABC):
+    """What a client reads of what is there already."""
+
+    store: RedisStateStore
+    _queue: Queue
+    _children: ChildTasks
+    _snapshots: Snapshots
+
+    @abstractmethod
+    async def get(self, session_id: str, task_id: str) -> TaskState | None:
+        """Return a task, or None."""
+
+    async def children(self, session_id: str, task_id: str) -> Sequence[TaskState]:
+        """List the tasks that a task has spawned, the first spawned first."""
+        names = await self._children.children(session_id, task_id)
+        loads = [self.get(session_id, name) for name in names]
+        found = [state for state in await asyncio.gather(*loads) if state is not None]
+        return sorted(found, key=lambda state: state.created_at)
+
+    async def unfinished(self, *, limit: int = 100) -> Sequence[TaskState]:
+        """List unfinished tasks of all sessions, the one with the earliest next check first."""
+        return await list_unfinished(self.store, limits.count("limit", limit, least=0))
+
+    async def snapshots(self, session_id: str, task_id: str) -> list[StepSnapshot]:
+        """List the recorded steps of a task in order, without the results.
+
+        Errors: CorruptState if a record is damaged.
+        """
+        return await self._snapshots.list(session_id, task_id)
+
+    async def snapshot(self, session_id: str, task_id: str, version: int) -> FullSnapshot | None:
+        """Return one snapshot with its result, however large, or None. Errors: CorruptState."""
+        return await self._snapshots.get(session_id, task_id, version)
+
+    async def last_checkpoint(self, session_id: str, task_id: str) -> FullSnapshot | None:
+        """Return the newest snapshot that a `checkpoint_step` made, or None."""
+        return await self._snapshots.last_checkpoint(session_id, task_id)
+
+    async def compensations(self, session_id: str, task_id: str) -> list[Compensation]:
+        """List what a task's handler registered to be undone, and what became of it.
+
+        In the order of the registrations. Errors: CorruptState if a record is damaged.
+        """
+        return await read_compensations(self.store, session_id, task_id)
+
+    async def workers(self) -> list[WorkerInfo]:
+        """List the live worker processes. See `WorkerRegistry`."""
+        return await WorkerRegistry(self.store).list()
+
+    async def unserved(self, *, limit: int = 100) -> Sequence[UnservedTasks]:
+        """List what waits for workers with a version of its handler, by queue and version.
+
+        A task is listed once a worker that lacks the version has come to it. At most ``limit``
+        tasks of each are named.
+        """
+        most = limits.count("limit", limit, least=0)
+        return await list_unserved(self.store, self._queue, limit=most)
+
+    async def versions(self, *, handler: str | None = None) -> Sequence[HandlerVersion]:
+        """Count the unfinished tasks that need each version of a handler. It reads each of them.
+
+        A version without tasks may be removed from the workers.
+        """
+        return await count_versions(self.store, handler=handler)
+
+    async def dead(self, *, limit: int = 100) -> Sequence[TaskState]:
+        """List dead letters of all sessions, the newest first: tasks that are FAILED because more
+        workers than allowed died in a row while they ran them.
+        """
+        return await list_dead(self.store, limits.count("limit", limit, least=0))

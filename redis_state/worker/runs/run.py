@@ -1,0 +1,456 @@
+"""One run of one task: hold its lease, run its handler, and leave the task in a true state.
+
+Every end of a run leaves the task so that another worker can continue: terminal, paused, or handed
+off. A worker that dies leaves it RUNNING under a lease that expires.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, suppress
+from inspect import isawaitable
+from time import monotonic
+from typing import Any, cast
+
+from redis_state.errors import (
+    BackendError,
+    InvalidTransition,
+    JournalRewound,
+    LeaseLost,
+    NoConnection,
+    PayloadStoreUnavailable,
+    PayloadUnreadable,
+)
+from redis_state.models import TaskStatus
+from redis_state.serialization import codec
+from redis_state.store import RedisStateStore
+from redis_state.worker.handler.calls import TaskHandedBack, TaskPaused
+from redis_state.worker.handler.context import TaskContext
+from redis_state.worker.handler.guards import GuardChecks, Spent, TaskStopped, guards_of
+from redis_state.worker.handler.versions import choose, is_served_elsewhere
+from redis_state.worker.observe.stats import RunOutcome as Ended
+from redis_state.worker.queue.job import RunAgain
+from redis_state.worker.queue.parked import ParkedFor, lane_of
+from redis_state.worker.runs.config import AGAIN_S, RunConfig, RunOutcome
+from redis_state.worker.runs.errors import Exited, cause_of
+from redis_state.worker.runs.waiting import done_within, shielded
+from redis_state.worker.tasks.children import WITH_PARENT, ChildTasks
+from redis_state.worker.tasks.execution.compensation import AGAIN, Compensations
+from redis_state.worker.tasks.execution.inbox import Inbox, TaskCancelled
+from redis_state.worker.tasks.started import StartedRun
+from redis_state.worker.tasks.transitions import TaskTransitions
+
+log: logging.Logger = logging.getLogger(__name__)
+
+_ENDED = {
+    TaskStatus.COMPLETE: Ended.COMPLETED,
+    TaskStatus.FAILED: Ended.FAILED,
+    TaskStatus.CANCELLED: Ended.CANCELLED,
+    TaskStatus.PENDING: Ended.HANDED_OVER,
+}
+
+# How long a handler that was cancelled may take to clean up.
+_CLEAN_UP_S = 5.0
+
+
+class TaskRun:
+    """A run of a task that was started."""
+
+    def __init__(self, store: RedisStateStore, config: RunConfig, started: StartedRun) -> None:
+        self._store = store
+        self._config = config
+        self._started = started
+        self._task_id = started.state.task_id
+        self._payloads = store.base.payloads
+        self._transitions = TaskTransitions(store)
+        self._children = ChildTasks(store, config.queue)
+        self._inbox = Inbox(
+            store,
+            started.state.session_id,
+            self._task_id,
+            after=started.inbox,
+            replay=started.replay,
+            on_hard_cancel=self._cancel_hard,
+            on_priority=self._set_priority,
+            void=started.void,
+        )
+        self._chosen = choose(config.handlers, started)
+        self._inbox.guarding = self._guarding()
+        self._compensations = Compensations(store, started, self._inbox)
+        self._undoing: asyncio.Task[RunOutcome] | None = None
+        self._settled: RunOutcome | None = None
+        self._ends_s = monotonic() + config.keep_s
+        self._handling: asyncio.Task[Any] | None = None
+        self._lost: LeaseLost | None = None
+        self._hard_cancelled = False
+        self._overdue = False
+        self._chores: set[asyncio.Task[None]] = set()
+        self.ended: Ended = Ended.UNWRITTEN
+        self.lost: bool = False
+
+    async def run(self) -> None:
+        """Run the handler and write its outcome; hand the task off if cancelled."""
+
+        def in_time() -> bool:
+            if monotonic() <= self._ends_s:
+                return True
+            log.warning("the lease of task %s is not renewed any more", self._task_id)
+            return False
+
+        with self._config.leases.keep(
+            self._started.held,
+            duration_ms=self._config.lease_ms,
+            on_lost=self._lose,
+            wanted=in_time,
+        ):
+            try:
+                await self._prepare()
+                await self._until_done()
+                await self._compensate()
+            except asyncio.CancelledError:
+                await shielded(self._hand_over())
+                raise
+            await shielded(self._leave())
+
+    @property
+    def lacks_code(self) -> bool:
+        """Whether this worker lacks the task's handler, or its version."""
+        return self._chosen.code is None
+
+    async def left_to_others(self, queue: str) -> bool:
+        """Leave a task whose code this worker lacks to the workers that have it.
+
+        Return False if no live worker of the queue has the handler at all: then its name is wrong,
+        and the task fails. Errors: ParkedFor if it waits now; RunAgain for trouble with the server.
+        """
+        chosen = self._chosen
+        if chosen.version is None:
+            try:
+                if not await is_served_elsewhere(self._store, self._started.handler, queue):
+                    return False
+            except BackendError as error:
+                log.warning("task %s is handed back: %s", self._task_id, error)
+                await shielded(self._hand_over())
+                raise RunAgain(defer_s=AGAIN_S) from None
+        await shielded(self._give_back(chosen.version))
+        return True
+
+    async def _give_back(self, version: str | None) -> None:
+        """Make the task PENDING for workers that have a version of its handler.
+
+        A crash before leaves it RUNNING under a lease that expires, one after it leaves a claim for
+        the sweeper. Errors: ParkedFor; none if another run has the task, or it is terminal.
+        """
+        handler = self._started.handler
+        log.info("task %s is left to workers with %r %s", self._task_id, handler, version or "")
+
+        async def give_back() -> None:
+            await self._transitions.give_back(self._started, version)
+
+        try:
+            await self._until_written(give_back, TaskStatus.PENDING)
+        except (LeaseLost, InvalidTransition) as moved:
+            log.info("task %s moved on meanwhile: %s", self._task_id, moved)
+            return
+        # A cancel of this moment was meant for the run.
+        await self._after_pause()
+        status_view = await self._store.tasks.look(self._started.state.session_id, self._task_id)
+        if status_view is not None and status_view.status is TaskStatus.PENDING:
+            raise ParkedFor(lane_of(handler, version), version=status_view.version)
+
+    async def _prepare(self) -> None:
+        """Read what the handler needs at its start. Errors: RunAgain for trouble with the server.
+
+        That does not count as a crash, so the task is handed off. If the hand-off fails too, the
+        lease expires, and that counts as one.
+        """
+        try:
+            if self._started.steered:
+                await self._inbox.catch_up()
+            if self._started.parent is not None:
+                await self._follow_parent()
+        except BackendError as error:
+            log.warning("task %s is handed back: %s", self._task_id, error)
+            await shielded(self._hand_over())
+            raise RunAgain(defer_s=AGAIN_S) from None
+
+    def _guarding(self) -> GuardChecks:
+        started, state = self._started, self._started.state
+        own = guards_of(self._chosen.code)
+        about = Spent(state.session_id, state.task_id, started.handler, started.attempts, 0.0, 0, 0)
+        return GuardChecks(started.meter, (*self._config.guards, *own), self._inbox, about)
+
+    async def _follow_parent(self) -> None:
+        """Cancel a child that starts after its parent was cancelled."""
+        parent = None if self._started.isolated else self._started.parent
+        session_id = self._started.state.session_id
+        if parent is not None and await self._children.parent_cancelled(
+            session_id, parent, order=self._started.parent_order
+        ):
+            self._inbox.cancel(WITH_PARENT)
+
+    async def _until_done(self) -> None:
+        self._handling = handling = asyncio.create_task(self._handle())
+        self._inbox.begin_following()
+        try:
+            await done_within(handling, self._config.limit_s)
+            if not handling.done():
+                self._overdue = True
+                await self._stop(handling)
+        finally:
+            await self._inbox.end_following()
+            if self._chores:
+                await asyncio.wait(self._chores)
+
+    async def _compensate(self) -> None:
+        """Undo what a handler that has failed has done, see `Compensations`."""
+        outcome = None if self._lost else self._outcome()
+        if outcome is None or not self._compensations.needed(outcome):
+            return
+        stuck = self._handling is not None and not self._handling.done()
+        # Another run does it, if this one is interrupted.
+        self._settled = AGAIN
+        settling = self._compensations.settle(outcome, stuck=stuck, ends_s=self._ends_s)
+        self._undoing = asyncio.create_task(settling)
+        try:
+            await asyncio.wait({self._undoing})
+        finally:
+            self._undoing.cancel()
+            await asyncio.wait({self._undoing}, timeout=_CLEAN_UP_S)
+        if not self._undoing.cancelled():
+            try:
+                self._settled = self._undoing.result()
+            except LeaseLost as lost:
+                self._lost = lost
+
+    async def _handle(self) -> Any:
+        name = self._started.handler
+        handler = self._chosen.code
+        if handler is None:
+            self._inbox.raise_if_over()
+            known = ", ".join(sorted(self._config.handlers)) or "none"
+            raise LookupError(f"no handler named {name!r} in this worker, which has {known}")
+        context = TaskContext(
+            self._store,
+            self._transitions,
+            self._started,
+            self._inbox,
+            self._config.worker,
+            steps=self._config.steps,
+            child_tasks=self._children,
+            compensations=self._compensations,
+        )
+        if self._chosen.is_new:
+            await context.note_version(self._chosen.version)
+        try:
+            context.begin(cast("asyncio.Task[Any]", asyncio.current_task()))
+            outcome: Any = handler(context)
+            outcome = await outcome if isawaitable(outcome) else outcome
+            await context.check_changed()
+            if outcome is not None:
+                outcome = await self._payloads.put("result", outcome)
+        except (SystemExit, KeyboardInterrupt) as error:
+            # asyncio would end the whole worker for it.
+            raise Exited(f"{type(error).__name__}: {codec.text_of(error)}") from error
+        else:
+            return outcome
+
+    async def _stop(self, handling: asyncio.Task[Any]) -> None:
+        handling.cancel()
+        await asyncio.wait({handling}, timeout=_CLEAN_UP_S)
+        if not handling.done():
+            log.error("the handler of task %s goes on after it was cancelled", self._task_id)
+            self._inbox.close(TaskCancelled("the run is over"))
+
+    async def _leave(self) -> None:
+        """Write down how the run ended."""
+        if self._lost is not None:
+            log.warning("task %s was taken over, this run is dropped", self._task_id)
+            self.ended, self.lost = Ended.DROPPED, True
+            return
+        outcome = self._settled or self._outcome()
+        if outcome is None:
+            self.ended = Ended.PAUSED
+            await self._after_pause()
+            return
+        status, result, error = outcome
+        try:
+            async with self._ending(status):
+                await self._write_end(status, result, error)
+        except JournalRewound as rewound:
+            log.warning("task %s begins again: %s", self._task_id, rewound)
+            await self._transitions.finish_run(self._started, TaskStatus.PENDING)
+            self.ended = Ended.HANDED_OVER
+            raise RunAgain(defer_s=AGAIN_S) from None
+        except LeaseLost as lost:
+            log.warning("task %s was taken over, this run is dropped: %s", self._task_id, lost)
+            self.ended, self.lost = Ended.DROPPED, True
+        except InvalidTransition as denied:
+            log.warning("task %s moved on without this run: %s", self._task_id, denied)
+            self.ended = Ended.DROPPED
+            if denied.current == TaskStatus.PAUSED.value:
+                await self._after_pause()
+        else:
+            self.ended = _ENDED[status]
+            if status is TaskStatus.PENDING:
+                raise RunAgain(defer_s=AGAIN_S)
+            if status is TaskStatus.CANCELLED:
+                await self._cancel_children()
+        finally:
+            self._inbox.close(TaskCancelled("the run is over"))
+
+    async def _write_end(self, status: TaskStatus, result: Any, error: str | None) -> None:
+        """End the run."""
+
+        async def finish() -> None:
+            await self._transitions.finish_run(self._started, status, result=result, error=error)
+
+        await self._until_written(finish, status)
+
+    async def _until_written(
+        self, write: Callable[[], Awaitable[None]], status: TaskStatus
+    ) -> None:
+        """Write the run's end. While the server is away this is tried again, for the length of a
+        lease.
+
+        Else all that was done would be done again, and this worker be taken for dead.
+        """
+        clock, again = asyncio.get_running_loop().time, False
+        end = clock() + self._config.lease_s
+        while True:
+            try:
+                await write()
+            except NoConnection:
+                if clock() + AGAIN_S > end:
+                    raise
+                again = True
+                await asyncio.sleep(AGAIN_S)
+            except InvalidTransition as denied:
+                # The first time it was written, and the reply lost.
+                if not again or denied.current != status.value:
+                    raise
+                return
+            else:
+                return
+
+    def _ending(self, status: TaskStatus) -> AbstractAsyncContextManager[None]:
+        """Resume a parent that waits for this task, if the task ends here."""
+        parent = self._started.parent if status.is_terminal else None
+        return self._children.ending(self._started.state.session_id, self._task_id, parent)
+
+    async def _cancel_children(self) -> None:
+        # What this does not reach is seen by a sweeper.
+        with suppress(BackendError):
+            await self._children.cancel_children(
+                self._started.state.session_id,
+                self._task_id,
+                self._inbox.cancel_reason,
+                hard=self._hard_cancelled,
+            )
+
+    async def _hand_over(self) -> None:
+        """Set the task pending again, because this process is to stop."""
+        if self._handling is not None:
+            await self._stop(self._handling)
+        outcome = self._outcome()
+        ended = outcome is None or outcome[0] is TaskStatus.COMPLETE
+        ended = ended or self._inbox.cancelled or self._overdue
+        if self._settled is not None:
+            ended = self._settled is not AGAIN
+        if ended or self._lost:
+            await self._leave()
+            return
+        self._inbox.close(TaskCancelled("the run is over"))
+        with suppress(BackendError, LeaseLost, InvalidTransition):
+            await self._transitions.finish_run(self._started, TaskStatus.PENDING)
+            self.ended = Ended.HANDED_OVER
+
+    def _outcome(self) -> RunOutcome | None:
+        """Return status, result and error of the run; None if it ended in a pause."""
+        handling = self._handling
+        stopped = handling is None or not handling.done() or handling.cancelled()
+        rewound = self._started.replay.rewound
+        # Read in any case, or asyncio warns that it was never retrieved.
+        error = None if handling is None or stopped else handling.exception()
+        if isinstance(self._inbox.over, TaskPaused):
+            return None
+        if self._hard_cancelled or (stopped and self._inbox.cancelled):
+            return TaskStatus.CANCELLED, None, self._inbox.cancel_reason
+        if self._overdue or isinstance(self._inbox.over, TaskStopped):
+            text = f"TimeoutError: not done after {self._config.limit_s:g} s"
+            if isinstance(self._inbox.over, TaskStopped):
+                text = f"TaskStopped: {self._inbox.over.reason}"
+            return TaskStatus.FAILED, None, text
+        failure = rewound or (error and cause_of(error))
+        if failure is not None:
+            return self._failure(failure)
+        if handling is None or stopped:
+            return TaskStatus.CANCELLED, None, "the handler cancelled itself"
+        return TaskStatus.COMPLETE, handling.result(), None
+
+    def _failure(self, error: BaseException) -> RunOutcome:
+        match error:
+            case TaskCancelled():
+                return TaskStatus.CANCELLED, None, error.reason
+            case NoConnection() | JournalRewound():
+                # The server was away, or lost something: it is not the handler's failure.
+                log.warning("task %s is handed back: %s", self._task_id, error)
+                return TaskStatus.PENDING, None, None
+            case TaskHandedBack():
+                log.debug("task %s is handed back by its handler: %s", self._task_id, error)
+                return TaskStatus.PENDING, None, None
+            case Exited():
+                return TaskStatus.FAILED, None, str(error)
+            case PayloadUnreadable() | PayloadStoreUnavailable():
+                log.warning("task %s is handed back: %s", self._task_id, error)
+                return TaskStatus.PENDING, None, None
+            case _:
+                told = self._payloads.told(error)
+                log.warning(
+                    "the handler of task %s failed: %s",
+                    self._task_id,
+                    type(error).__name__,
+                    exc_info=told,
+                )
+                return TaskStatus.FAILED, None, f"{type(error).__name__}: {codec.text_of(error)}"
+
+    async def _after_pause(self) -> None:
+        """Check again for a CANCEL that came too late for the run and too early for the pause.
+
+        A cancelling client writes the event first and then finds the task running. So the event is
+        in the log before the pause was written.
+        """
+        with suppress(BackendError, InvalidTransition):
+            await self._inbox.catch_up()
+            if self._inbox.cancelled:
+                state = self._started.state
+                await self._children.cancel_waiting(
+                    state.session_id, self._task_id, self._inbox.cancel_reason
+                )
+
+    def _lose(self, error: LeaseLost) -> None:
+        # A waiting run has released its lease: it may clean up, also while another run works.
+        if error.released or isinstance(self._inbox.over, TaskPaused):
+            return
+        self._lost = error
+        self._inbox.close(error)
+        if self._undoing is not None:
+            self._undoing.cancel()
+        if self._handling is not None:
+            self._handling.cancel()
+
+    def _cancel_hard(self) -> None:
+        if self._handling is not None and not self._handling.done():
+            self._hard_cancelled = True
+            self._handling.cancel()
+
+    def _set_priority(self, priority: int) -> None:
+        async def save() -> None:
+            with suppress(BackendError, LeaseLost, InvalidTransition):
+                await self._transitions.set_priority(self._started, priority)
+
+        chore = asyncio.create_task(save())
+        self._chores.add(chore)
+        chore.add_done_callback(self._chores.discard)

@@ -1,0 +1,145 @@
+"""Take a job's task up, if it is there to be run: start it, run it, and count the run."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from redis_state.errors import BackendError, NoConnection, PayloadUnreadable
+from redis_state.primitives.lease import new_owner
+from redis_state.store import RedisStateStore
+from redis_state.worker.observe import tracing as telemetry
+from redis_state.worker.observe.stats import RunOutcome as Ended
+from redis_state.worker.queue.job import JobPayload, RunAgain
+from redis_state.worker.queue.queue import waited_s
+from redis_state.worker.runs.config import AGAIN_S, RunConfig
+from redis_state.worker.runs.run import TaskRun
+from redis_state.worker.tasks.started import NotStarted, StartedRun
+from redis_state.worker.tasks.transitions import TaskTransitions
+
+log: logging.Logger = logging.getLogger(__name__)
+
+# A task that this process cannot read is another worker's, if one has the key.
+_UNREADABLE_S = 5.0
+
+
+async def run_task(
+    store: RedisStateStore,
+    config: RunConfig,
+    job: JobPayload,
+    *,
+    queue: str,
+    is_permit: bool = False,
+) -> None:
+    """Run a task if it is there to be run. Raises only RunAgain and CancelledError.
+
+    With ``is_permit`` the job's claim is what lets the task run at all. A run whose lease had run
+    out lost its own, and may have renewed its lease since: the claim is kept for it.
+    """
+    try:
+        started = await _start(store, config, job)
+        while is_permit and isinstance(started, NotStarted) and started.reason == "held":
+            await asyncio.sleep(min(started.left_ms / 1000, AGAIN_S))
+            started = await _start(store, config, job)
+        if isinstance(started, StartedRun):
+            run = TaskRun(store, config, started)
+            if not (run.lacks_code and await run.left_to_others(queue)):
+                await _counted(run, config, started, job, queue=queue)
+        else:
+            # Its job is dropped. If the owner of the task dies, the sweeper queues the task.
+            log.info("task %s is not started: %s", job.task_id, started.reason)
+    except RunAgain:
+        raise
+    except PayloadUnreadable as error:
+        log.warning("task %s is left to another worker: %s", job.task_id, error)
+        raise RunAgain(defer_s=_UNREADABLE_S) from None
+    except BackendError as error:
+        log.warning("task %s is tried again: %s", job.task_id, error)
+        raise RunAgain(defer_s=AGAIN_S) from None
+    except Exception:
+        log.exception("task %s is tried again", job.task_id)
+        raise RunAgain(defer_s=config.lease_s) from None
+
+
+async def _start(
+    store: RedisStateStore, config: RunConfig, job: JobPayload
+) -> StartedRun | NotStarted:
+    """Start a task. While the server is unreachable, retry for the length of a lease.
+
+    Each retry has the same name. So a start whose reply was lost is found again, and is not
+    mistaken for the run of a dead worker.
+    """
+    owner, clock = new_owner(), asyncio.get_running_loop().time
+    end = clock() + config.lease_s
+    while True:
+        try:
+            await _check_readable(store, job)
+            return await TaskTransitions(store).start(
+                job.session_id,
+                job.task_id,
+                owner=owner,
+                lease_ms=config.lease_ms,
+                worker=config.worker,
+                max_crashes=config.max_crashes,
+            )
+        except NoConnection:
+            if clock() + AGAIN_S > end:
+                raise
+            await asyncio.sleep(AGAIN_S)
+
+
+async def _check_readable(store: RedisStateStore, job: JobPayload) -> None:
+    """Leave a task as it is whose input this process cannot read, if it has met such a one.
+
+    So a worker without keys starts one task that it gives back, and then none. Errors:
+    PayloadUnreadable.
+    """
+    payloads = store.base.payloads
+    if payloads.met_unreadable:
+        key = store.base.keys.task(job.session_id, job.task_id)
+        fields = ("job", "item:1", "document", "progress")
+        found = await store.transport.commands.hmget(key, *fields)
+        names = ("input", "input", "context_snapshot", "progress")
+        for name, value in zip(names, found, strict=True):
+            payloads.need_all(value, of=f"task {job.task_id!r}", field=name)
+
+
+async def _counted(
+    run: TaskRun,
+    config: RunConfig,
+    started: StartedRun,
+    job: JobPayload,
+    *,
+    queue: str,
+) -> None:
+    """Run a task that was started, with a span around it and in the worker's tally."""
+    state = started.state
+    entry = config.stats.begin(
+        state.session_id,
+        state.task_id,
+        started.handler,
+        taken_over=started.taken_over,
+        queue=queue,
+        waited_s=waited_s(job, priority=state.priority)
+        if job.runs + 1 == started.attempts
+        else None,
+    )
+    span = telemetry.running(
+        started.handler,
+        parent=started.trace,
+        queued_by=job.trace,
+        session_id=state.session_id,
+        task_id=state.task_id,
+        worker=config.worker,
+        epoch=started.held.epoch,
+        attempt=started.attempts,
+        taken_over=started.taken_over,
+    )
+    with span:
+        try:
+            await run.run()
+        finally:
+            config.stats.end(entry, run.ended, lost=run.lost)
+            span.note(outcome=run.ended.value)
+            if run.ended is Ended.FAILED:
+                span.fail("the task has failed")

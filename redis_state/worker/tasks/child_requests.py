@@ -1,0 +1,76 @@
+"""A child that a task asks for, and its handle."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, TypedDict
+
+from redis_state.errors import InvalidField
+from redis_state.models import TaskType
+from redis_state.models.attributes import Attributes, check_attributes
+from redis_state.serialization import codec
+from redis_state.worker.tasks.started import StartedRun
+
+
+@dataclass(frozen=True, slots=True)
+class ChildTask:
+    """A task that another one has spawned, in the same session.
+
+    ``place`` is its name and its order among those of that name.
+    """
+
+    session_id: str
+    task_id: str
+    parent_id: str
+    place: str
+
+
+class SpawnOptions(TypedDict, total=False):
+    """What every child may be given. See `TaskContext.spawn`."""
+
+    isolate: bool
+    queue: str | None
+    priority: int
+    task_type: TaskType
+    description: str | None
+    attributes: Attributes
+
+
+@dataclass(frozen=True, slots=True)
+class SpawnRequest:
+    """A child that is to be: what it runs, and how it hangs on its parent."""
+
+    handler: str
+    task_input: Any = field(repr=False)
+    isolate: bool
+    queue: str | None
+    priority: int
+    task_type: TaskType
+    description: str | None
+    attributes: Attributes
+
+    @property
+    def asks(self) -> str:
+        """The content of the request, to distinguish it from others."""
+        return codec.fingerprint("asks", self.handler, self.task_input)
+
+    @classmethod
+    def read(
+        cls, started: StartedRun, handler: str, task_input: Any, options: SpawnOptions
+    ) -> SpawnRequest:
+        """Check what a handler asks for. Errors: InvalidField."""
+        if not handler or type(handler) is not str:
+            raise InvalidField("handler", "needs a name")
+        isolate = options.get("isolate", False)
+        if type(isolate) is not bool:
+            raise InvalidField("isolate", "True or False is needed")
+        return cls(
+            handler=handler,
+            task_input=task_input,
+            isolate=isolate,
+            queue=options.get("queue") or started.queue,
+            priority=options.get("priority", started.state.priority),
+            task_type=options.get("task_type", TaskType.BACKGROUND),
+            description=options.get("description"),
+            attributes=check_attributes("attributes", options.get("attributes", {})),
+        )

@@ -1,0 +1,167 @@
+"""The names of calls: steps, pauses and children are found by them in every later run.
+
+A name that is used several times is counted where it is called: in the handler, in a `branch` of
+it, or in the work of another step. So the second "fetch" of a loop is ``fetch#2`` in every run.
+Counting needs an order, and concurrent asyncio tasks have none. So a name belongs to the first
+asyncio task that uses it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter
+from contextvars import ContextVar
+from copy import copy
+from typing import Any, Self
+
+from redis_state.errors import InvalidField
+from redis_state.models import UpdateType
+from redis_state.worker.tasks.recorded.call_order import CALLS
+from redis_state.worker.tasks.recorded.replay import Lane
+from redis_state.worker.tasks.started import StartedRun
+
+
+class NameScope:
+    """Where names are counted. ``entry`` is that of the step whose work it is, if it is one."""
+
+    def __init__(
+        self, path: str = "", *, name: str = "", entry: str = "", attempt: str = "", depth: int = 0
+    ) -> None:
+        self.name: str = name
+        self.entry: str = entry
+        # Where an attempt of a step's work counts its updates: the next one may publish others.
+        self.attempt: str = attempt
+        self.path: str = path
+        # Of so many steps, one in the other, it is the innermost.
+        self.depth: int = depth
+        # The asyncio task in which it was begun.
+        self.home: object = running_in()
+        self._counts: Counter[str] = Counter()
+        self._callers: dict[str, object] = {}
+
+    def ask(self, kind: str, name: str) -> str:
+        """Count a name, and return its place. Errors: InvalidField."""
+        place = self.peek(kind, name)
+        self._check_caller(kind, name)
+        self._counts[f"{kind}:{name}"] += 1
+        return place
+
+    def peek(self, kind: str, name: str) -> str:
+        """Return the place of the next use of a name."""
+        if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidField("name", f"text is needed, not {type(name).__name__}")
+        # Doubled, so that a single one is always ours, and no two places are the same text.
+        escaped = name.replace("#", "##")
+        return f"{self.path}{escaped}#{self._counts[f'{kind}:{name}'] + 1}"
+
+    def keyed(self, kind: str, name: str, key: str) -> str:
+        """Return the place of a name that a key identifies, not counting."""
+        place = self.peek(kind, name).rpartition("#")[0]
+        return f"{place}#={key}"
+
+    def _check_caller(self, kind: str, name: str) -> None:
+        caller = running_in()
+        if self._callers.setdefault(f"{kind}:{name}", caller) is not caller:
+            raise InvalidField(
+                "name",
+                f"{name!r} is used by two asyncio tasks at once, whose order may be another in the "
+                "next run: give each its own names, or its own ctx.branch(...)",
+            )
+
+
+WORKING: ContextVar[NameScope | None] = ContextVar("redis_state_step", default=None)
+
+
+class CallNames:
+    """The names of one run, or of one branch of its handler, and how far the run has come."""
+
+    def __init__(self, started: StartedRun) -> None:
+        self._started = started
+        self._requested: set[str] = set()
+        # How far the handler had come when it asked for an entry.
+        self._places: dict[str, int] = {}
+        self._root = self._scope = NameScope()
+        self._made_in: NameScope | None = None
+
+    def branch(self, name: str) -> Self:
+        """Make a part of the handler that counts names for itself."""
+        made = copy(self)
+        # Counted with the steps of this name, or both would name what is in them alike.
+        scope = NameScope(f"{self._here.ask('step', name)}/")
+        made._scope, made._made_in = scope, WORKING.get()  # noqa: SLF001 - a copy of this object
+        return made
+
+    def ask(self, kind: str, name: str) -> str:
+        """Return the entry of the current use of a name, and count it."""
+        return self.ask_keyed(f"{kind}:{self._here.ask(kind, name)}", counted=True)
+
+    def ask_keyed(self, entry: str, *, counted: bool = False) -> str:
+        """Return an entry that is found without counting, and mark it as used."""
+        self._requested.add(entry)
+        if WORKING.get() is None and entry.startswith(CALLS):
+            self._started.order.begin(entry, own=self._root.home is running_in(), counted=counted)
+        lane = self.lane(entry)
+        lane.advance()
+        self._places[entry] = lane.order
+        return entry
+
+    def place_of(self, entry: str) -> int:
+        """Return how far the handler had come when it used an entry."""
+        return self._places.get(entry, 0)
+
+    def lane(self, first: Any = None, *, emits: bool = False) -> Lane:
+        """Return the lane of the running asyncio task, which is about to do ``first``."""
+        working = WORKING.get() or self._root
+        branch = "" if self._scope is self._root else self._scope.path
+        own = working.home is running_in()
+        if working is self._root and not own:
+            self._started.order.sequential = False
+        scope = working.attempt if emits else working.entry
+        return self._started.replay.lane(scope, own=own, branch=branch, first=first)
+
+    def check_same(self, entry: str, asks: str) -> None:
+        """Refuse another asyncio task than the handler's own what an earlier run did not ask so.
+
+        That run may have ended before a second task came to use the name: its note may be the
+        other's. The handler's own task always comes in one order. Errors: InvalidField.
+        """
+        note = self._started.journal.get(entry)
+        if note is None or running_in() is self._root.home or note.get("asks", asks) == asks:
+            return
+        raise InvalidField(
+            "name",
+            f"{entry!r} was another question in an earlier run, maybe another asyncio task's: give "
+            "each its own names, or its own ctx.branch(...)",
+        )
+
+    def lane_of(self, key: str | None, kind: UpdateType, content: Any) -> Lane:
+        """Return the lane of an update: that of its key, or of the running asyncio task."""
+        if key is None:
+            return self.lane([kind.value, content], emits=True)
+        lane = self._started.replay.named(f"key:{key}")
+        lane.once = True
+        return lane
+
+    def next_entry(self, kind: str, name: str) -> str:
+        """Return the entry of the next use of a name, here."""
+        return f"{kind}:{self._here.peek(kind, name)}"
+
+    @property
+    def in_own_task(self) -> bool:
+        """Whether the caller is the asyncio task in which the handler began."""
+        return running_in() is self._root.home
+
+    @property
+    def _here(self) -> NameScope:
+        """Where names are counted now: the step whose work this is, unless made inside of it."""
+        working = WORKING.get()
+        return self._scope if working is None or working is self._made_in else working
+
+
+def running_in() -> object:
+    """Return the asyncio task, or the thread, that calls."""
+    try:
+        return asyncio.current_task()
+    except RuntimeError:  # a thread without a loop
+        return threading.current_thread()

@@ -1,0 +1,119 @@
+"""A task that runs now: under which lease, and what its record and its journal hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from redis_state.models import TaskState
+from redis_state.models.attributes import AttributeValue
+from redis_state.primitives.lease import HeldLease
+from redis_state.primitives.record import stored
+from redis_state.serialization import codec
+from redis_state.store import RedisStateStore
+from redis_state.stores.sessions.task_status import TaskStatusView
+from redis_state.stores.task_index import attributes_of
+from redis_state.worker.handler.guards import BudgetMeter
+from redis_state.worker.observe.tracing import carried
+from redis_state.worker.tasks.recorded.call_order import CallOrder
+from redis_state.worker.tasks.recorded.inputs import read_input
+from redis_state.worker.tasks.recorded.journal import steps_of
+from redis_state.worker.tasks.recorded.replay import Replay
+
+
+@dataclass(frozen=True, slots=True)
+class StartedRun:
+    """A task that runs now: under which lease, as it stood, and what its journal holds.
+
+    ``steered`` says whether there is steering of it. ``secret`` is what the tokens of its pauses
+    and the ids of its children are made from. One that is ``isolated`` is not cancelled with its
+    ``parent``. ``void`` names the steering events of before it was reopened.
+    """
+
+    held: HeldLease
+    state: TaskState
+    handler: str
+    input: Any
+    attempts: int
+    inbox: str | None
+    journal: dict[str, Any]
+    taken_over: bool
+    trace: Mapping[str, str]
+    secret: str = field(repr=False)
+    replay: Replay = field(repr=False)
+    order: CallOrder = field(repr=False)
+    steered: bool = True
+    queue: str | None = None
+    parent: str | None = None
+    parent_order: int = 0
+    isolated: bool = False
+    crashes: int = 0
+    void: Sequence[str] = ()
+    attributes: dict[str, AttributeValue] = field(default_factory=dict[str, AttributeValue])
+    meter: BudgetMeter = field(default_factory=BudgetMeter, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class NotStarted:
+    """Why a task was not started. ``left_ms`` is how long its holder's lease still runs."""
+
+    reason: str
+    left_ms: int = 0
+
+
+def read_started(
+    store: RedisStateStore,
+    session_id: str,
+    task_id: str,
+    held: HeldLease,
+    flat: list[Any],
+    *,
+    written: tuple[dict[str, Any], int],
+    steered: bool,
+) -> StartedRun:
+    """Read what a run begins with. Errors: PayloadUnreadable; ValueError, TypeError, KeyError."""
+    record = stored(flat)
+    if record is None:
+        raise KeyError(task_id)
+    payloads, of = store.base.payloads, f"task {task_id!r}"
+    job = payloads.as_object(record.fields["job"])
+    for name in ("document", "progress"):
+        payloads.need_all(record.fields.get(name), of=of, field=name)
+    found = TaskStatusView.of(session_id, task_id, record.fields)
+    journal, known = written
+    return StartedRun(
+        held=held,
+        state=store.tasks.read(session_id, task_id, record),
+        handler=job["handler"],
+        input=payloads.need(read_input(payloads, record.fields, job, of=of), of=of, field="input"),
+        attempts=found.attempts,
+        inbox=record.fields.get("inbox", b"").decode() or None,
+        journal=journal,
+        secret=job["secret"],
+        replay=Replay(held, journal, known=known, write=payloads.lane),
+        order=CallOrder(journal),
+        steered=steered,
+        # Counted up by `start_task` when it takes over, and set back by a clean end of a run.
+        taken_over=found.crashes > 0,
+        crashes=found.crashes,
+        trace=carried(job.get("trace")),
+        queue=found.queue,
+        parent=found.parent,
+        parent_order=found.parent_order,
+        isolated=found.isolated,
+        void=codec.decode(record.fields.get("void", b"[]")),
+        attributes=attributes_of(record.fields),
+        meter=BudgetMeter(
+            spent_ms=int(record.fields.get("spent_ms", 0)),
+            updates=int(record.fields.get("spent_updates", 0)),
+            # A task that was reopened has its budget anew.
+            steps=len(steps_of(journal)) - int(record.fields.get("steps_before", 0)),
+        ),
+    )
+
+
+def crashes_of(flat: list[Any]) -> int:
+    """Return how many workers in a row died with a task."""
+    fields = dict(zip(flat[::2], flat[1::2], strict=True))
+    return int(fields.get(b"crashes", 0))

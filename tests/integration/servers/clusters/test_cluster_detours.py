@@ -1,0 +1,257 @@
+"""Calls on a cluster whose slots are in trouble: each takes effect once, in order, and in time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+
+from redis_state import Settings
+from redis_state.errors import BackendUnavailable
+from redis_state.testing import eventually
+from redis_state.transport.cluster.node import DENSE
+from redis_state.transport.cluster.sender import ClusterSender
+from redis_state.transport.cluster.slots import SLOTS, read_slot_map, slot_of
+from redis_state.transport.connections.address import Address
+from redis_state.transport.sending.batch import Call
+from redis_state.transport.transport import Transport
+from tests.support.servers.clusters import Cluster, running_cluster, tag_in
+
+pytestmark = pytest.mark.server
+KEY = "{moved}list"
+SLOT = slot_of(KEY)
+TWO = ("{moved}1", 1, "{moved}2", 2)
+# Takes longer than a detour waits with its next try. Its first braces name the slot.
+SLOW = """-- {moved}
+redis.call('RPUSH', KEYS[1], ARGV[1])
+-- Some 0.4 s. For a script the server's TIME stands still, and not every server has `os`.
+local sum = 0
+for i = 1, 40000000 do sum = sum + i end
+"""
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[Cluster]:
+    async with running_cluster() as made:
+        yield made
+
+
+@asynccontextmanager
+async def sender_of(cluster: Cluster, **options: float) -> AsyncGenerator[ClusterSender]:
+    settings = Settings(url=SecretStr(cluster.url)).model_copy(update=options)
+    transport = Transport(settings)
+    try:
+        assert isinstance(transport.sender, ClusterSender)
+        yield transport.sender
+    finally:
+        await transport.aclose()
+
+
+async def begin_move(cluster: Cluster) -> tuple[int, int]:
+    """Begin to move the slot; return the ports of the node that has it and of the other."""
+    source = await cluster.owner(SLOT)
+    target = next(port for port in cluster.ports if port != source)
+    await cluster.begin_move(SLOT, target)
+    return source, target
+
+
+async def refusals(cluster: Cluster, port: int, code: str) -> int:
+    """Count what a node has refused in this way."""
+    stated: str = await cluster.ask(port, "INFO", "errorstats")
+    lines = [line for line in stated.split() if line.startswith(f"errorstat_{code}:")]
+    return int(lines[0].partition("count=")[2]) if lines else 0
+
+
+async def kept(sender: ClusterSender) -> list[bytes]:
+    found: list[bytes] = await sender.send("LRANGE", KEY, 0, -1, repeatable=True)
+    return found
+
+
+async def test_a_try_that_is_due_after_the_slot_was_found_sends_no_call_again(
+    cluster: Cluster,
+) -> None:
+    async with sender_of(cluster, call_timeout_s=20.0) as sender:
+        wanted: list[str] = []
+        # One move may end just when the next try is made: then none is due afterwards.
+        for turn in range(4):
+            await sender.send("MSET", *TWO, repeatable=True)
+            source, target = await begin_move(cluster)
+            await cluster.move_keys(SLOT, source, target, most=1)
+            tried = await refusals(cluster, source, "TRYAGAIN")
+            calls = [sender.send("MGET", TWO[0], TWO[2], KEY, repeatable=True)]
+
+            async def waits(source: int = source, tried: int = tried) -> bool:
+                return await refusals(cluster, source, "TRYAGAIN") > tried + 6
+
+            await eventually(waits, "the next try is due in 0.2 s")
+            more = f"{turn} slow", f"{turn} behind"
+            calls += [
+                sender.send("EVAL", SLOW, 1, KEY, more[0], repeatable=False),
+                sender.send("RPUSH", KEY, more[1], repeatable=False),
+            ]
+            await cluster.move_keys(SLOT, source, target)
+            await cluster.end_move(SLOT, target)
+            # As any other sign of a change does.
+            sender.in_trouble()
+            await asyncio.gather(*calls)
+            wanted += more
+        assert await kept(sender) == [each.encode() for each in wanted]
+
+
+async def test_the_call_that_looks_for_a_slot_leaves_a_killed_node_for_its_replica() -> None:
+    async with running_cluster(replicas=1) as cluster:
+        cluster.kill(await cluster.owner(SLOT))
+        patient = {"call_timeout_s": 30.0, "connect_timeout_s": 30.0}
+        async with sender_of(cluster, **patient) as sender:
+            # The first map still names the killed node.
+            calls = [sender.send("RPUSH", KEY, n, repeatable=False) for n in range(3)]
+            assert await asyncio.gather(*calls) == [1, 2, 3]
+
+
+async def test_a_node_that_has_forgotten_the_cluster_says_nothing_about_its_slots(
+    cluster: Cluster,
+) -> None:
+    address = Address.parse(cluster.url)
+    await cluster.ask(cluster.ports[0], "CLUSTER", "RESET", "HARD")
+    # Its reply would come first in some of them.
+    for _ in range(30):
+        found = await read_slot_map(address, address.endpoints)
+        assert found.owners[-1] == ("127.0.0.1", cluster.ports[-1])
+
+
+async def test_a_slot_that_nobody_has_for_a_while_is_served_again_by_its_node(
+    cluster: Cluster,
+) -> None:
+    async with sender_of(cluster) as sender:
+        await sender.send("RPUSH", KEY, 1, repeatable=False)
+        owner = await cluster.owner(SLOT)
+        slots = next(
+            row[:2] for row in await cluster.ask(owner, "CLUSTER", "SLOTS") if row[2][1] == owner
+        )
+        for port in cluster.ports:
+            await cluster.ask(port, "CLUSTER", "DELSLOTSRANGE", *slots)
+        waiting = sender.send("RPUSH", KEY, 2, repeatable=False)
+
+        async def refused() -> bool:
+            return await refusals(cluster, owner, "CLUSTERDOWN") > 5
+
+        await eventually(refused, "it was tried, and the map was read")
+        await cluster.ask(owner, "CLUSTER", "ADDSLOTSRANGE", *slots)
+        assert await waiting == 2
+
+
+async def test_each_call_about_moved_keys_is_sent_on_once(cluster: Cluster) -> None:
+    async with sender_of(cluster) as sender:
+        await sender.send("SET", TWO[0], 1, repeatable=True)
+        source, target = await begin_move(cluster)
+        await cluster.move_keys(SLOT, source, target)
+        calls = [sender.send("RPUSH", KEY, n, repeatable=False) for n in range(200)]
+        assert await asyncio.gather(*calls) == list(range(1, 201))
+        # All of them once, and each once more when it is the first.
+        assert await refusals(cluster, source, "ASK") <= 2 * len(calls)
+
+
+async def test_a_lasting_call_that_was_cancelled_is_tried_no_more_often_than_another(
+    cluster: Cluster,
+) -> None:
+    async with sender_of(cluster) as sender:
+        await sender.send("MSET", *TWO, repeatable=True)
+        source, target = await begin_move(cluster)
+        await cluster.move_keys(SLOT, source, target, most=1)
+        # It waits in its slot, and a later one behind it.
+        lasting = sender.send("MSET", TWO[0], 3, TWO[2], 4, repeatable=True, lasting=True)
+        later = sender.send("MGET", TWO[0], TWO[2], repeatable=True)
+        lasting.cancel()
+        for tag in range(100):
+            await sender.send("SET", f"{tag}", tag, repeatable=True)
+            await asyncio.sleep(0)
+        assert await refusals(cluster, source, "TRYAGAIN") < 50
+        await cluster.move_keys(SLOT, source, target)
+        await cluster.end_move(SLOT, target)
+        assert await later == [b"3", b"4"]
+
+
+async def test_a_call_leaves_the_node_that_was_to_take_its_slot_over_and_was_killed() -> None:
+    async with (
+        running_cluster("--cluster-require-full-coverage", "no") as cluster,
+        sender_of(cluster, call_timeout_s=30.0) as sender,
+    ):
+        source, target = await begin_move(cluster)
+        cluster.kill(target)
+        calls = [sender.send("RPUSH", KEY, n, repeatable=False) for n in range(3)]
+
+        async def sent_on() -> bool:
+            return await refusals(cluster, source, "ASK") > 0
+
+        await eventually(sent_on, "a call was sent on to the killed node")
+        await cluster.ask(source, "CLUSTER", "SETSLOT", SLOT, "STABLE")
+        assert await asyncio.gather(*calls) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("connect_timeout_s", [1.0, 15.0])
+async def test_the_first_call_to_a_node_that_stands_still_goes_to_its_replica(
+    connect_timeout_s: float,
+) -> None:
+    async with running_cluster(replicas=1) as cluster:
+        stopped = await cluster.owner(SLOT)
+        elsewhere = f"{{{tag_in([(SLOT + SLOTS // 2) % SLOTS])}}}"
+        # The connection is accepted, and nothing is said on it.
+        times = {"call_timeout_s": 15.0, "connect_timeout_s": connect_timeout_s}
+        async with sender_of(cluster, **times) as sender:
+            await sender.send("SET", elsewhere, 1, repeatable=True)
+            cluster.stop(stopped)
+            try:
+                assert await sender.send("RPUSH", KEY, 1, repeatable=False) == 1
+            finally:
+                cluster.resume(stopped)
+
+
+async def test_closing_ends_every_call_of_a_slot_in_trouble_and_who_waits_for_them(
+    cluster: Cluster,
+) -> None:
+    async with sender_of(cluster) as sender:
+        await sender.send("MSET", *TWO, repeatable=True)
+        source, target = await begin_move(cluster)
+        await cluster.move_keys(SLOT, source, target, most=1)
+        waiting = sender.send("MSET", *TWO, repeatable=True)
+        draining = asyncio.create_task(sender.drain())
+
+        async def refused() -> bool:
+            return await refusals(cluster, source, "TRYAGAIN") > 0
+
+        await eventually(refused, "the call waits in its slot")
+        behind = sender.send("RPUSH", KEY, 1, repeatable=False)
+        await sender.aclose(drain_s=0)
+        await draining
+        assert not sender.pending
+        for call in (waiting, behind):
+            assert isinstance(call.exception(), BackendUnavailable)
+
+
+async def test_calls_to_a_node_that_has_many_in_flight_leave_together(cluster: Cluster) -> None:
+    async with sender_of(cluster) as sender:
+        await sender.send("RPUSH", KEY, "0", repeatable=False)
+        owner = await cluster.owner(SLOT)
+        cluster.stop(owner)
+        try:
+            calls = [sender.send("RPUSH", KEY, "1", repeatable=False) for _ in range(DENSE)]
+            await asyncio.sleep(0)
+            before = sender.batches
+            # Each is called in a turn of its own, as callers do who follow their replies.
+            for _ in range(20):
+                calls.append(sender.send("RPUSH", KEY, "2", repeatable=False))
+                await asyncio.sleep(0)
+            # They do not wait for the node's answer, which may never come.
+            await eventually(lambda: all_sent(calls), "all are sent")
+            assert sender.batches - before < 10
+        finally:
+            cluster.resume(owner)
+        assert await asyncio.gather(*calls) == list(range(2, DENSE + 22))
+
+
+def all_sent(calls: list[asyncio.Future[Any]]) -> bool:
+    return all(isinstance(call, Call) and call.sent for call in calls)
