@@ -315,6 +315,25 @@ class Keys:
         """
         return f"{self.namespace}:v1:{{graphs-{shard:02d}}}:expiries"
 
+    def graph_item(self, item_space: str, item_key: str) -> str:
+        """hash: value, created, updated, ttl: an item of LangGraph's store. `graph_items_ttl`, or
+        its own, after a write or a read that refreshes it.
+        """
+        item = escape("key", item_key)
+        return f"{self._key('namespace', item_space, 'graph-item')}:{item}"
+
+    def graph_item_names(self, shard: int) -> str:
+        """zset: namespace and key, by name: items of LangGraph's store in a shard. As long as the
+        last one listed.
+        """
+        return f"{self.namespace}:v1:{{graph-items-{shard:02d}}}:items"
+
+    def graph_item_expiries(self, shard: int) -> str:
+        """zset: namespace and key -> expiry in ms: until when a shard's items are listed. As long
+        as the last one listed.
+        """
+        return f"{self.namespace}:v1:{{graph-items-{shard:02d}}}:expiries"
+
     def dead_tasks(self) -> str:
         """zset: session and task -> expiry in us: tasks given up because their workers kept dying.
         As long as the last one.

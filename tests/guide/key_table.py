@@ -66,6 +66,8 @@ def _shape(name: str) -> str:
         "at_ms": "<ms>",
         "thread_id": "H",
         "run_id": "N",
+        "item_space": "I",
+        "item_key": "X",
         "original": Keys("rs").tasks("S"),
     }
     method = getattr(Keys("rs"), name)
@@ -85,6 +87,8 @@ def _shape(name: str) -> str:
         "{A}": "{agent}",
         "{H}": "{thread}",
         "{N}": "{run}",
+        "{I}:graph-item:X": "{namespace}:graph-item:<key>",
+        "graph-items-00": "graph-items-NN",
         "graphs-00": "graphs-NN",
         "{T}": "{task}",
         "{U}": "{user}",

@@ -631,9 +631,16 @@ CALLS: dict[str, Call] = {
         names=[b"%:i1 c"],
     ),
     "delete_graph_thread": lambda s, k: s.delete_graph_thread(graph_keys(k, SESSION), mark=None),
-    "note_thread": lambda s, k: s.note_thread(graph_listing(k), thread=SESSION, ttl_ms=HOUR),
-    "list_threads": lambda s, k: s.list_threads(graph_listing(k), start=b"-", size=10),
-    "unlist_thread": lambda s, k: s.unlist_thread(graph_listing(k), thread=b"t", stamp=b""),
+    "enter_listing": lambda s, k: s.enter_listing(graph_listing(k), entry=SESSION, ttl_ms=HOUR),
+    "read_listing": lambda s, k: s.read_listing(graph_listing(k), start=b"-", size=10),
+    "leave_listing": lambda s, k: s.leave_listing(graph_listing(k), entry=b"t", stamp=b""),
+    "list_store_namespaces": lambda s, k: s.list_store_namespaces(
+        graph_listing(k), start=b"-", size=10
+    ),
+    "put_store_item": lambda s, k: s.put_store_item(
+        k.graph_item("n", SESSION), value=b"{}", ttl_ms=HOUR
+    ),
+    "read_store_item": lambda s, k: s.read_store_item(k.graph_item("n", SESSION), refresh=True),
     "transition_task": _transition,
     "save_oauth_token": lambda scripts, keys: scripts.save_oauth_token(
         keys.oauth_token(SESSION, "\ud800"), value=b"v", expires_ms=None, ttl_ms=HOUR

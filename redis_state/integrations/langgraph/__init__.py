@@ -13,6 +13,7 @@ except ImportError as error:
     raise ImportError("this needs LangGraph: pip install 'redis_state[langgraph]'") from error
 
 from redis_state.integrations.langgraph.handler import graph_handler, resume_value
+from redis_state.integrations.langgraph.items import RedisStore
 from redis_state.integrations.langgraph.saver import RedisSaver
 
-__all__ = ["RedisSaver", "graph_handler", "resume_value"]
+__all__ = ["RedisSaver", "RedisStore", "graph_handler", "resume_value"]

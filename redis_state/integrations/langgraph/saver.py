@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import weakref
 from collections.abc import (
     AsyncIterator,
     Callable,
@@ -29,10 +28,10 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from redis_state import limits
 from redis_state.integrations.langgraph.checkpoints import Checkpoints, Version
 from redis_state.integrations.langgraph.claims import ThreadClaim, ThreadClaims
+from redis_state.integrations.langgraph.home import Home
 from redis_state.integrations.langgraph.housekeeping import Housekeeping
 from redis_state.integrations.langgraph.rows import Rows
 from redis_state.integrations.langgraph.threads import Threads
-from redis_state.integrations.loop_thread import LoopThread
 from redis_state.store import RedisStateStore
 from redis_state.stores.base import ms
 
@@ -41,15 +40,6 @@ T = TypeVar("T")
 # Versions are numbers that grow by a random step: two branches of a thread never give one to two
 # values. In 64 bits there is room for 100 million steps.
 _STEP = 2**36
-
-
-class _Home:
-    """A store, and the thread in which calls that block wait for it. Clones of a saver share it."""
-
-    def __init__(self, store: RedisStateStore) -> None:
-        self.store = store
-        self.thread = LoopThread("redis_state checkpoints")
-        self.close: Callable[[], Any] = weakref.finalize(self, self.thread.close, store.aclose)
 
 
 class RedisSaver(BaseCheckpointSaver[Any]):
@@ -79,7 +69,7 @@ class RedisSaver(BaseCheckpointSaver[Any]):
         with limits.options():
             given = store.settings.graph_threads_ttl if lifetime is None else lifetime
             ttl_ms = ms(limits.lifetime("lifetime", given))
-        self._home = _Home(store)
+        self._home = Home(store, "redis_state checkpoints")
         self._threads = Threads(store.base, ttl_ms=ttl_ms)
         self._claims = ThreadClaims(store.base, self._threads, ttl_ms=ttl_ms)
 
@@ -271,8 +261,7 @@ class RedisSaver(BaseCheckpointSaver[Any]):
 
     async def aclose(self) -> None:
         """Disconnect, and end the thread of calls that block. Safe to repeat."""
-        await self._home.store.aclose()
-        self._home.close()
+        await self._home.aclose()
 
     def close(self) -> None:
         """Wait for running calls, disconnect and end the thread. Safe to repeat."""
@@ -294,7 +283,7 @@ class RedisSaver(BaseCheckpointSaver[Any]):
         return f"<RedisSaver on {self._home.store!r}>"
 
     def _run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        return self._home.thread.run(work)
+        return self._home.run(work)
 
     @property
     def _rows(self) -> Rows:

@@ -243,9 +243,9 @@ class Threads:
 
     async def list_now(self, thread_id: str) -> None:
         """List a thread, which is written next."""
-        await self._base.scripts.note_thread(
+        await self._base.scripts.enter_listing(
             self._listing(graph_shard(thread_id)),
-            thread=thread_id,
+            entry=thread_id,
             ttl_ms=self._listed.longer_ms,
         )
         self._listed.add(thread_id)
@@ -270,8 +270,8 @@ class Threads:
                     ):
                         yield thread_id
                     else:
-                        await self._base.scripts.unlist_thread(
-                            self._listing(graph_shard(thread_id)), thread=thread, stamp=stamp
+                        await self._base.scripts.leave_listing(
+                            self._listing(graph_shard(thread_id)), entry=thread, stamp=stamp
                         )
             if end is None:
                 return
@@ -286,7 +286,7 @@ class Threads:
         return list(zip(reply.facts[::2], reply.facts[1::2], strict=True))
 
     async def _shard(self, shard: int, start: bytes) -> list[tuple[bytes, bytes]]:
-        reply = await self._base.scripts.list_threads(
+        reply = await self._base.scripts.read_listing(
             self._listing(shard), start=start, size=_THREADS
         )
         return list(zip(reply.facts[::2], reply.facts[1::2], strict=True))

@@ -1,4 +1,4 @@
-"""Threads of LangGraph: checkpoints, pending writes, the listing of all threads."""
+"""Threads of LangGraph, items of its store, and the listings of both."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class GraphKeys:
 
 @dataclass(frozen=True, slots=True)
 class GraphListing:
-    """The keys of a shard of the listing of all threads."""
+    """The keys of a shard of a listing."""
 
     index: str
     expiries: str
@@ -106,13 +106,25 @@ class GraphScripts(ScriptRunner):
         """OK deleted | LOST epoch | HELD left_ms."""
 
     @script
-    def note_thread(self, keys: GraphListing, *, thread: Member, ttl_ms: int) -> PendingReply:
+    def enter_listing(self, keys: GraphListing, *, entry: Member, ttl_ms: int) -> PendingReply:
         """OK."""
 
     @script
-    def list_threads(self, keys: GraphListing, *, start: bytes, size: int) -> PendingReply:
-        """OK, then each thread and its stamp."""
+    def read_listing(self, keys: GraphListing, *, start: bytes, size: int) -> PendingReply:
+        """OK, then each entry and its stamp."""
 
     @script
-    def unlist_thread(self, keys: GraphListing, *, thread: bytes, stamp: bytes) -> PendingReply:
+    def leave_listing(self, keys: GraphListing, *, entry: bytes, stamp: bytes) -> PendingReply:
         """OK removed."""
+
+    @script
+    def list_store_namespaces(self, keys: GraphListing, *, start: bytes, size: int) -> PendingReply:
+        """OK, then each namespace."""
+
+    @script
+    def put_store_item(self, item: str, *, value: bytes, ttl_ms: int) -> PendingReply:
+        """OK."""
+
+    @script
+    def read_store_item(self, item: str, *, refresh: bool) -> PendingReply:
+        """OK value created updated ttl | MISSING."""

@@ -380,6 +380,15 @@ CASES = {
         lambda scripts, keys: scripts.delete_graph_thread(graph_keys(keys), mark=None),
         _look_at_thread,
     ),
+    "put_store_item": Case(
+        lambda scripts, keys: scripts.put_store_item(
+            keys.graph_item("n", "k"), value=b"theirs", ttl_ms=HOUR
+        ),
+        lambda scripts, keys: scripts.put_store_item(
+            keys.graph_item("n", "k"), value=b"mine", ttl_ms=HOUR
+        ),
+        lambda scripts, keys: ask(scripts, "HGET", keys.graph_item("n", "k"), "value"),
+    ),
     "drop_checkpoints": Case(
         _put_checkpoint,
         lambda scripts, keys: scripts.drop_checkpoints(

@@ -219,19 +219,19 @@ async def test_deltas_are_walked_up_to_the_nearest_value(scripts: Scripts, keys:
 async def test_threads_are_listed_by_name_until_they_expire(scripts: Scripts, keys: Keys) -> None:
     listing = graph_listing(keys)
     for thread in ("b", "a", "\ud800"):
-        assert await scripts.note_thread(listing, thread=thread, ttl_ms=HOUR) == ok()
-    reply = await scripts.list_threads(listing, start=b"-", size=2)
+        assert await scripts.enter_listing(listing, entry=thread, ttl_ms=HOUR) == ok()
+    reply = await scripts.read_listing(listing, start=b"-", size=2)
     assert reply.facts[::2] == [b"a", b"b"]
     # One that was listed again since stays.
     stamp = reply.facts[1]
-    await scripts.note_thread(listing, thread="a", ttl_ms=HOUR)
-    assert await scripts.unlist_thread(listing, thread=b"a", stamp=stamp) == ok(0)
-    again = await scripts.list_threads(listing, start=b"-", size=1)
-    assert await scripts.unlist_thread(listing, thread=b"a", stamp=again.facts[1]) == ok(1)
+    await scripts.enter_listing(listing, entry="a", ttl_ms=HOUR)
+    assert await scripts.leave_listing(listing, entry=b"a", stamp=stamp) == ok(0)
+    again = await scripts.read_listing(listing, start=b"-", size=1)
+    assert await scripts.leave_listing(listing, entry=b"a", stamp=again.facts[1]) == ok(1)
     # What has expired goes with the next one that is listed.
     await ask(scripts, "ZADD", listing.expiries, 1, "b")
-    await scripts.note_thread(listing, thread="c", ttl_ms=HOUR)
-    reply = await scripts.list_threads(listing, start=b"-", size=9)
+    await scripts.enter_listing(listing, entry="c", ttl_ms=HOUR)
+    reply = await scripts.read_listing(listing, start=b"-", size=9)
     assert reply.facts[::2] == [b"c", b"\xed\xa0\x80"]
     assert all(0 < left <= HOUR for left in await lives(scripts, listing.index, listing.expiries))
 
