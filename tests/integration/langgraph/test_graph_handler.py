@@ -254,7 +254,14 @@ async def test_two_processes_a_kill_and_eight_deciders_give_one_effect(
         task = await client.submit("graph", {"log": ["start"]}, session_id=SESSION)
         await eventually(lambda: len(noted("steps")) >= 3, "some steps are done")
         await children.end(workers.pop(noted("steps")[0][0]))
-        (pause,) = await open_pauses(client)
+
+        async def asks() -> list[Any]:
+            state = await client.get(SESSION, task)
+            assert state is not None
+            assert state.status is not TaskStatus.FAILED, state.error
+            return list(await client.pauses(SESSION))
+
+        (pause,) = await eventually(asks, "the graph asks")
         decided = await asyncio.gather(
             *(
                 client.resolve(pause.pause_id, approved=True, value=by, actor=by)
