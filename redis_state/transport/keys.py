@@ -113,7 +113,8 @@ class Keys:
 
     def updates(self, session_id: str) -> LogKeys:
         """stream: updates of a session; ``:ids`` hash: update_id -> n; ``:topic:<task>`` list: n;
-        ``:live`` channel. `updates_ttl`, trimmed by append.
+        ``:spare`` a copy, for the length of a call; ``:live`` channel. `updates_ttl`, trimmed by
+        append.
         """
         return self._log("session_id", session_id, "updates")
 

@@ -394,6 +394,7 @@ CALLS: dict[str, Call] = {
         announce=True,
         fence=Fence(keys.lease(SESSION, "t"), 1, "o"),
     ),
+    "pack_log": lambda scripts, keys: scripts.pack_log(keys.updates(SESSION)),
     "claim_due": lambda scripts, keys: scripts.claim_due(keys.watch(0), limit=1, hold_ms=HOUR),
     "settle_claim": lambda scripts, keys: scripts.settle_claim(
         keys.watch(0), mark=b"1.5", entries=[(b"e", HOUR), (b"f", None)]

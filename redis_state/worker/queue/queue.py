@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 
@@ -36,6 +36,7 @@ DEFAULT_QUEUE = "tasks"
 # One point of priority is worth as much as having been queued a minute earlier.
 _SENIORITY_MS = 60_000
 _HIGHEST_PRIORITY = 100_000
+_REMEMBERED = 64
 # A claim is remembered for so long; no run of a task is longer.
 _CLAIM_LIFE_MS = timedelta(days=7) // timedelta(milliseconds=1)
 # The mark of a job whose place is older than its wait.
@@ -91,6 +92,7 @@ class Queue:
         self._scripts = store.base.scripts if self._own is None else Scripts(self._own)
         database = int(self.transport.address.options.get("db") or 0)
         self._keys = Keys(store.settings.namespace, database)
+        self._known: dict[str, QueueKeys] = {}
         self._parked: dict[str, bytes] = {}
 
     @property
@@ -110,7 +112,14 @@ class Queue:
 
     def keys(self, queue: str | None = None) -> QueueKeys:
         """Return the keys of a queue."""
-        return self._keys.queue(queue or self.name)
+        name = queue or self.name
+        known = self._known.get(name)
+        if known is None:
+            known = self._keys.queue(name)
+            # Names are the user's: a process has few.
+            if len(self._known) < _REMEMBERED:
+                self._known[name] = known
+        return known
 
     async def put(self, job: Job) -> None:
         """Queue a task's run where it belongs, once. Errors: BackendUnavailable."""
@@ -330,7 +339,7 @@ class Queue:
 
     async def _ensure(self, job: Job, patience_ms: int) -> QueueState:
         written = self._written(job)
-        earlier = replace(job, runs=max(0, job.runs - 1)).id_under(self._keys.jobs_tag)
+        earlier = job._replace(runs=max(0, job.runs - 1)).id_under(self._keys.jobs_tag)
         reply = await self._scripts.ensure_job(
             self.keys(job.queue),
             payload=payload_key(written.id),

@@ -25,6 +25,7 @@ from redis_state.serialization.payloads import Payloads
 from redis_state.store import RedisStateStore
 from redis_state.stores.base import ms
 from redis_state.stores.sessions.tasks import move_fields
+from redis_state.stores.sessions.updates import NewUpdate
 from redis_state.transport.clock import ms_of
 from redis_state.transport.commands import Commands
 from redis_state.transport.keys import pause_id_of
@@ -334,7 +335,10 @@ class TaskPauses:
         content = {"pause": recorded["name"], "approved": decision["approved"], "actor": actor}
         if overdue:
             content["timed_out"] = True
-        updates = [status_update(state, TaskStatus.PENDING, **content), notice(state, content)]
+        updates: list[StateUpdate | NewUpdate] = [
+            status_update(state, TaskStatus.PENDING, **content)
+        ]
+        updates.append(notice(state, content))
         if votes:
             voted = {"pause": recorded["name"], "voted": decision["approved"], "actor": actor}
             updates.append(notice(state, voted))
