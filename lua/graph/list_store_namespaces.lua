@@ -9,7 +9,7 @@ local reply, from = { 'OK' }, start
 while #reply <= size do
   local entry = redis.call('ZRANGEBYLEX', index, from, '+', 'LIMIT', 0, 1)[1]
   if not entry then break end
-  local namespace = string.sub(entry, 1, string.find(entry, '%z%z') - 1)
+  local namespace = string.sub(entry, 1, (string.find(entry, '%z%z') or 0) - 1)
   reply[#reply + 1] = namespace
   -- Longer namespaces begin with it and one zero byte.
   from = '[' .. namespace .. '\0\1'

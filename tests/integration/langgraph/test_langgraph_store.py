@@ -48,17 +48,18 @@ async def test_it_answers_as_langgraphs_own_store(store: RedisStateStore) -> Non
     ]
     for prefix in ((), ("a",), ("a", "b"), ("b",)):
         for each in filters:
-            found = await ours.asearch(prefix, filter=each, limit=100)
-            assert _plain(found) == _plain(await model.asearch(prefix, filter=each, limit=100))
+            matching = await ours.asearch(prefix, filter=each, limit=100)
+            assert _plain(matching) == _plain(await model.asearch(prefix, filter=each, limit=100))
             pages = [
                 item
                 for offset in range(0, 100, 3)
                 for item in await ours.asearch(prefix, filter=each, limit=3, offset=offset)
             ]
-            assert [item.key for item in pages] == [item.key for item in found]
+            assert [item.key for item in pages] == [item.key for item in matching]
     live = {item.namespace for item in await ours.asearch((), limit=100)}
     options: list[Any] = [{}, {"prefix": ("a",)}, {"suffix": ("b",)}, {"prefix": ("*", "b")}]
-    for option in [*options, {"max_depth": 1}, {"limit": 2, "offset": 1}]:
+    options += [{"max_depth": 1}, {"limit": 2, "offset": 1}]
+    for option in options:
         found_spaces = await ours.alist_namespaces(**option)
         if not option:
             assert found_spaces == sorted(live)
