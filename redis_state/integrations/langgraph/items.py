@@ -265,7 +265,7 @@ def _check(op: Op) -> None:
             limits.count("limit", op.limit)
             limits.count("offset", op.offset, least=0)
     if isinstance(op, PutOp):
-        value: object = op.value
+        value = cast("object", op.value)
         if value is not None and not isinstance(value, Mapping):
             raise InvalidField("value", "a mapping is needed")
         if op.ttl is not None:

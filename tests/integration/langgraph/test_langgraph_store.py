@@ -60,12 +60,12 @@ async def test_it_answers_as_langgraphs_own_store(store: RedisStateStore) -> Non
     options: list[Any] = [{}, {"prefix": ("a",)}, {"suffix": ("b",)}, {"prefix": ("*", "b")}]
     options += [{"max_depth": 1}, {"limit": 2, "offset": 1}]
     for option in options:
-        found_spaces = await ours.alist_namespaces(**option)
+        given: Any = option
+        found_spaces = await ours.alist_namespaces(**given)
         if not option:
             assert found_spaces == sorted(live)
-        assert set(found_spaces) <= set(
-            await model.alist_namespaces(**{**option, "offset": 0, "limit": 99})
-        )
+        whole: Any = {**given, "offset": 0, "limit": 99}
+        assert set(found_spaces) <= set(await model.alist_namespaces(**whole))
 
 
 def test_it_works_without_a_loop(settings: Settings) -> None:
