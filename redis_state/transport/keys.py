@@ -448,7 +448,8 @@ class Keys:
 
     def watch(self, shard: int) -> str:
         """zset: what a process must inspect -> when, in ms; ``:clock`` string: the server's time at
-        its last change. 400 days after a write.
+        its last change; ``:history`` hash: history, walker, until: the history of the queues that
+        its entries were compared with. 400 days after a write.
         """
         return _watch_key(self.namespace, shard)
 
@@ -469,6 +470,12 @@ class Keys:
         name = self._key("namespace", f"queues-{self.namespace}", f"queue:{escape('queue', queue)}")
         channel = f"{name}:wake" if self.database == 0 else f"{name}:wake:{self.database}"
         return _queue_keys(name, channel)
+
+    def queue_history(self) -> str:
+        """hash: id, picking: what distinguishes the history of the namespace's queues from one that
+        was lost; when arq's own runner picked jobs. 400 days, extended by sweepers.
+        """
+        return self._key("namespace", f"queues-{self.namespace}", "history")
 
     def rates(self) -> str:
         """zset: rate -> when all of it is there again, in ms. Eight days after a use."""

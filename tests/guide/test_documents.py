@@ -51,6 +51,8 @@ async def _start(program: Path, environment: dict[str, str], *, fresh: bool) -> 
 async def test_an_example_runs_as_it_stands(code: str, tmp_path: Path, *, fresh: bool) -> None:
     if "redis_state.worker" in code:
         pytest.importorskip("arq", reason="needs the worker extra")
+    if "from pydantic_ai" in code:
+        pytest.importorskip("pydantic_ai", reason="needs the pydantic-ai extra")
     if "from penguiflow" in code:
         pytest.importorskip("penguiflow.state", reason="needs the published package")
     program = tmp_path / "example.py"

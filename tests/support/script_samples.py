@@ -717,10 +717,25 @@ CALLS: dict[str, Call] = {
     "list_claims": lambda scripts, keys: scripts.list_claims(
         keys.queue("q").claims, after=0, patience_ms=0, limit=1
     ),
-    "look_queue": lambda scripts, keys: scripts.look_queue(keys.queue("q")),
-    "clear_queue": lambda scripts, keys: scripts.clear_queue(keys.queue("q")),
+    "look_queue": lambda scripts, keys: scripts.look_queue(keys.queue("q"), most=2),
+    "clear_queue": lambda scripts, keys: scripts.clear_queue(
+        keys.queue("q"), history=keys.queue_history()
+    ),
+    "know_history": lambda scripts, keys: scripts.know_history(
+        keys.queue_history(), id="i", picking=True
+    ),
+    "hasten_entries": lambda scripts, keys: scripts.hasten_entries(
+        keys.watch(0),
+        walker="w",
+        hold_ms=HOUR,
+        history="h",
+        all=False,
+        first_ms=0,
+        step_ms=1,
+        entries=[b"e"],
+    ),
     "drop_claims": lambda scripts, keys: scripts.drop_claims(
-        keys.queue("q"), before_ms=1, tasks=["t"]
+        keys.queue("q"), before_ms=1, tasks=[("t", 1)]
     ),
     "set_flow": lambda scripts, keys: scripts.set_flow(keys.queue("q"), {"limit": b"1"}),
     "take_rate": lambda scripts, keys: scripts.take_rate(

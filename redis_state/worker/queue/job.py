@@ -12,6 +12,9 @@ from redis_state.stores.sessions.task_status import TaskStatusView
 from redis_state.transport.key_text import escape, unescape
 from redis_state.worker.observe.tracing import carried
 
+# One point of priority is worth as much as having been queued a minute earlier.
+_SENIORITY_MS = 60_000
+_HIGHEST_PRIORITY = 100_000
 # What is kept of an id that is too long: it does not say which.
 _HASHED = "%~"
 _UNTRACED: Mapping[str, str] = MappingProxyType({})
@@ -139,3 +142,8 @@ def names_of(claim: str) -> tuple[str, str] | None:
     if session.startswith(_HASHED) or task.startswith(_HASHED):
         return None
     return unescape(session), unescape(task)
+
+
+def seniority_ms(priority: int) -> int:
+    """Return by how many ms a priority makes a job earlier."""
+    return min(max(0, priority), _HIGHEST_PRIORITY) * _SENIORITY_MS

@@ -138,6 +138,17 @@ class TaskTransitions:
         entry = watch_entry(session_id, task_id)
         await self._watch.put(entry, delay_ms=LOOK_SOON_MS, sooner=True)
 
+    async def inspect_unstarted(self, session_id: str, task_id: str, why: NotStarted) -> None:
+        """Make a sweeper inspect a task soon whose job is about to be dropped.
+
+        The job was the last that waited for it, and its entry may not be due for long: another
+        worker has started it and died, or the server has forgotten that it was resumed.
+        """
+        soon_ms = {"held": why.left_ms + 1, TaskStatus.PAUSED.value: LOOK_SOON_MS}
+        if why.reason in soon_ms:
+            entry = watch_entry(session_id, task_id)
+            await self._watch.bring_forward(entry, delay_ms=soon_ms[why.reason])
+
     async def start(
         self,
         session_id: str,

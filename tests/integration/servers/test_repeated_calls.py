@@ -413,7 +413,7 @@ CASES = {
     "claim_parked": Case(_park, _claim_parked, _parked),
     "clear_queue": Case(
         lambda scripts, keys: _queue(scripts, keys, "a"),
-        lambda scripts, keys: scripts.clear_queue(keys.queue("q")),
+        lambda scripts, keys: scripts.clear_queue(keys.queue("q"), history=keys.queue_history()),
         _queued,
     ),
     "take_rate": Case(
