@@ -29,6 +29,7 @@ _ESCAPED = re.compile(r"[A-Za-z0-9_.~%-]{1,130}")
 _DIGEST = re.compile(r"[0-9a-f]{40}")
 WATCH_SHARDS = 16
 AGENT_SHARDS = 16
+GRAPH_SHARDS = 16
 
 
 def token_digest(token: str) -> str:
@@ -287,6 +288,52 @@ class Keys:
         # Its listing and its lease are in the same script as the session, so in the same slot.
         shard = agent_shard(session_id)
         return f"{self.namespace}:v1:{{agents-{shard:02d}}}"
+
+    def graph_thread(self, thread_id: str) -> str:
+        """hash: ``r<place>`` a checkpoint, ``b<name>`` a channel's value, ``w<place>`` pending
+        writes; owner, claim, epoch, expires, length: a thread of LangGraph, and who has claimed it.
+        `graph_threads_ttl` after a write.
+        """
+        return self._key("thread_id", thread_id, "graph")
+
+    def graph_order(self, thread_id: str) -> str:
+        """zset: ``<namespace>:<id>``, by name: a thread's checkpoints. Like the thread."""
+        return self._key("thread_id", thread_id, "graph-order")
+
+    def graph_run(self, run_id: str) -> str:
+        """zset: thread -> expiry in us: where a run of LangGraph has checkpoints.
+        `graph_threads_ttl` after its last new thread.
+        """
+        return self._key("run_id", run_id, "graph-run")
+
+    def graph_threads(self, shard: int) -> str:
+        """zset: threads of LangGraph in a shard, by name. As long as the last one listed."""
+        return f"{self.namespace}:v1:{{graphs-{shard:02d}}}:threads"
+
+    def graph_expiries(self, shard: int) -> str:
+        """zset: thread -> expiry in ms: until when a shard's threads are listed. As long as the
+        last one listed.
+        """
+        return f"{self.namespace}:v1:{{graphs-{shard:02d}}}:expiries"
+
+    def graph_item(self, item_space: str, item_key: str) -> str:
+        """hash: value, created, updated, ttl: an item of LangGraph's store. `graph_items_ttl`, or
+        its own, after a write or a read that refreshes it.
+        """
+        item = escape("key", item_key)
+        return f"{self._key('namespace', item_space, 'graph-item')}:{item}"
+
+    def graph_item_names(self, shard: int) -> str:
+        """zset: namespace and key, by name: items of LangGraph's store in a shard. As long as the
+        last one listed.
+        """
+        return f"{self.namespace}:v1:{{graph-items-{shard:02d}}}:items"
+
+    def graph_item_expiries(self, shard: int) -> str:
+        """zset: namespace and key -> expiry in ms: until when a shard's items are listed. As long
+        as the last one listed.
+        """
+        return f"{self.namespace}:v1:{{graph-items-{shard:02d}}}:expiries"
 
     def dead_tasks(self) -> str:
         """zset: session and task -> expiry in us: tasks given up because their workers kept dying.
@@ -558,6 +605,11 @@ def call_key(beside: str, call: str) -> str:
 def agent_shard(session_id: str) -> int:
     """Return the shard of an agent's session."""
     return zlib.crc32(session_id.encode("utf-8", "surrogatepass")) % AGENT_SHARDS
+
+
+def graph_shard(thread_id: str) -> int:
+    """Return the shard in which a thread of LangGraph is listed."""
+    return zlib.crc32(thread_id.encode("utf-8", "surrogatepass")) % GRAPH_SHARDS
 
 
 def artifact_place(session_id: str) -> str:
