@@ -91,7 +91,7 @@ async def test_a_session_drops_its_oldest_messages_before_they_are_too_large(
 ) -> None:
     seen: list[int] = []
     agent = durable_agent(writes("x" * 3_000, seen))
-    keys = KEYS[:1] if encrypted else []
+    keys: list[str] = [*KEYS[:1]] if encrypted else list[str]()
     async with (
         opened(store.settings, *keys, max_payload_bytes=20_000) as small,
         pool(small, {"a": pydantic_handler(agent, history=True)}) as client,
