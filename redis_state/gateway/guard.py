@@ -33,7 +33,8 @@ class RequestGuard:
             await self._app(scope, receive, send)
             return
         connection = HTTPConnection(scope)
-        refused = self._refuses(connection, scope.get("method", "GET"))
+        # A page of any site may open a WebSocket, with the cookies of this one.
+        refused = self._refuses(connection, scope.get("method", "WEBSOCKET"))
         if refused is None:
             await self._app(scope, receive, send)
         else:
