@@ -18,8 +18,9 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
-from starlette.requests import Request
+from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
+from starlette.routing import BaseRoute
 from starlette.types import Receive, Scope, Send
 
 from redis_state import __version__
@@ -43,6 +44,7 @@ from redis_state.gateway.routes import (
     queues,
     schedules,
     sessions,
+    socket,
     tasks,
     workers,
 )
@@ -127,7 +129,7 @@ class Gateway(Starlette):
             hide_parts(scope, keep=len(_HOOKS))
         await super().__call__(scope, receive, send)
 
-    async def admit(self, request: Request, operation: Operation) -> Principal:
+    async def admit(self, request: HTTPConnection, operation: Operation) -> Principal:
         """Return the caller. Errors: HttpProblem, 401 or 429."""
         if operation.over is Over.NOTHING:
             if operation.path.startswith("/v1/hooks"):
@@ -140,11 +142,18 @@ class Gateway(Starlette):
         except Unauthenticated as error:
             headers["www-authenticate"] = 'Bearer error="invalid_token"'
             raise HttpProblem(401, "unauthenticated", error.reason, headers=headers) from None
-        if principal is None or principal.expired():
+        if principal is None:
             message = "credentials are needed: Authorization: Bearer"
             raise HttpProblem(401, "unauthenticated", message, headers=headers)
-        self._usage.take(f"subject {principal.subject}")
+        self.take(principal)
         return principal
+
+    def take(self, principal: Principal) -> None:
+        """Count one more of what a caller does. Errors: HttpProblem, 401 or 429."""
+        if principal.expired():
+            headers = {"www-authenticate": 'Bearer error="invalid_token"'}
+            raise HttpProblem(401, "unauthenticated", "the token has expired", headers=headers)
+        self._usage.take(f"subject {principal.subject}")
 
     async def services(self) -> GatewayServices:
         """Return what operations work with, opened by the first request of a loop."""
@@ -195,11 +204,11 @@ class Gateway(Starlette):
                 metrics=self._metrics,
             )
 
-    def _routes(self) -> list[RawRoute]:
+    def _routes(self) -> list[BaseRoute]:
         paths: dict[str, list[Operation]] = {}
         for operation in OPERATIONS:
             paths.setdefault(operation.path, []).append(operation)
-        return [RawRoute(self, path, its) for path, its in paths.items()]
+        return [socket.SocketRoute(self), *(RawRoute(self, *each) for each in paths.items())]
 
     def _metrics(self) -> tuple[bytes, str] | None:
         try:

@@ -12,8 +12,9 @@ from collections import Counter, OrderedDict
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import cast
 
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import ClientDisconnect, HTTPConnection, Request
 
 from redis_state import limits
 from redis_state.gateway.answers import HttpProblem
@@ -92,11 +93,12 @@ class CallerUsage:
                 del self._streams[caller]
 
 
-async def read_body(request: Request, *, most: int) -> bytes:
+async def read_body(connection: HTTPConnection, *, most: int) -> bytes:
     """Read a body. Errors: HttpProblem, 413, before more than that was read."""
     too_large = HttpProblem(
         413, "body_too_large", f"a body may have {most} bytes", facts={"limit": most}
     )
+    request = cast("Request", connection)
     stated = request.headers.get("content-length", "")
     if stated.isdecimal() and (len(stated) > _MOST_DIGITS or int(stated) > most):
         raise too_large
