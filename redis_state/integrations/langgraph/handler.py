@@ -28,6 +28,7 @@ import asyncio
 import hashlib
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias, cast
 
@@ -148,10 +149,12 @@ class GraphRun:
             if newest != begun:
                 raise ThreadMoved(self._thread_id)
             await self._stream(self._ctx.input)
-        elif (state := await self._state()).next and not state.interrupts:
+        elif (state := await self._state()).tasks and not _is_asked(state):
             await self._pass_breakpoint(state)
             await self._stream(None)
-        while (state := await self._state()).next:
+        # Not its `next`: that is empty too when a crash left the writes of all tasks of a step
+        # without the checkpoint behind them.
+        while (state := await self._state()).tasks:
             if state.interrupts:
                 await self._stream(Command(resume=await self._decisions(state.interrupts)))
             else:
@@ -194,8 +197,10 @@ class GraphRun:
             subgraphs=True,
             durability="sync",
         )
-        async for namespace, mode, chunk in stream:
-            await events.publish(namespace, mode, chunk)
+        # A run that ends at an event stops its nodes before it gives the thread up.
+        async with aclosing(stream):
+            async for namespace, mode, chunk in stream:
+                await events.publish(namespace, mode, chunk)
         await events.end()
 
     async def _newest(self) -> str | None:
@@ -249,6 +254,12 @@ class _Events:
         self._seen[digest] += 1
         key = f"graph {digest.hex()[:32]} {self._seen[digest]}"
         await self._ctx.emit(UpdateType.PROGRESS, content, key=key)
+
+
+def _is_asked(state: StateSnapshot) -> bool:
+    """Return whether all that is left of a step waits for answers: a crash leaves also others."""
+    asking = sum(bool(task.interrupts) for task in state.tasks)
+    return asking > 0 and asking == len(state.next)
 
 
 def _without_metadata(chunk: Any) -> Any:

@@ -1,0 +1,132 @@
+"""Runs of a graph that end at each of its writes, and go on in another run."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+import pytest
+
+pytest.importorskip("langgraph")
+
+from langgraph.graph import END, START, StateGraph
+from langgraph.types import Send, interrupt
+
+from redis_state import RedisStateStore
+from redis_state.integrations.langgraph import RedisSaver, graph_handler
+from redis_state.testing import eventually
+from redis_state.worker import TaskHandedBack
+from tests.support.graphs import Log
+from tests.support.processes.pools import pool
+
+
+class EndingSaver(RedisSaver):
+    """A saver whose run ends at one of its writes to a thread, as by the death of its worker."""
+
+    # Of each thread that ends: at which write, and whether that one is done.
+    ends: dict[str, tuple[int, bool]]
+    writes: Counter[str]
+
+    async def aput(self, config: Any, *given: Any) -> Any:
+        """Put a checkpoint, or end before or behind it."""
+        number = self._begin(config)
+        put = await super().aput(config, *given)
+        self._end(config, number, done=True)
+        return put
+
+    async def aput_writes(self, config: Any, *given: Any) -> None:
+        """Put writes, or end before or behind them."""
+        number = self._begin(config)
+        await super().aput_writes(config, *given)
+        self._end(config, number, done=True)
+
+    def _begin(self, config: Any) -> int:
+        thread = config["configurable"]["thread_id"]
+        self.writes[thread] += 1
+        number = self.writes[thread]
+        self._end(config, number, done=False)
+        return number
+
+    def _end(self, config: Any, number: int, *, done: bool) -> None:
+        thread = config["configurable"]["thread_id"]
+        if self.ends.get(thread) == (number, done):
+            del self.ends[thread]
+            raise TaskHandedBack("the worker dies")
+
+
+def _graph(saver: RedisSaver, ends: dict[str, tuple[int, bool]], writes: Counter[str]) -> Any:
+    # It has the claims of the saver that it is made of.
+    saver.__class__ = EndingSaver
+    assert isinstance(saver, EndingSaver)
+    saver.ends, saver.writes = ends, writes
+
+    def begin(_: Log) -> Log:
+        return {"log": ["begun"]}
+
+    def fan(_: Log) -> list[Send]:
+        return [Send("inner", {"log": [name]}) for name in "xy"]
+
+    def ask(state: Log) -> Log:
+        return {"log": [f"{interrupt(state['log'][-1])}"]}
+
+    def end(_: Log) -> Log:
+        return {"log": ["ended"]}
+
+    inner: Any = StateGraph(Log)
+    inner.add_node("ask", ask)
+    inner.add_edge(START, "ask")
+    asks = inner.compile()
+
+    async def run_inner(state: Log) -> Log:
+        return {"log": (await asks.ainvoke(state))["log"][1:]}
+
+    graph: Any = StateGraph(Log)
+    graph.add_node("begin", begin)
+    graph.add_node("inner", run_inner)
+    graph.add_node("end", end)
+    graph.add_edge(START, "begin")
+    graph.add_conditional_edges("begin", fan, ["inner"])
+    graph.add_edge("inner", "end")
+    graph.add_edge("end", END)
+    return graph.compile(checkpointer=saver)
+
+
+async def test_a_run_that_ends_at_any_write_is_completed_by_another(
+    store: RedisStateStore,
+) -> None:
+    count = 25
+    ends = {f"{n} {done}": (n, done) for n in range(1, count + 1) for done in (False, True)}
+    sessions = [*ends, "undisturbed"]
+    writes: Counter[str] = Counter()
+    handler = graph_handler(lambda saver: _graph(saver, ends, writes))
+
+    async with pool(store, {"g": handler}, max_tasks=60) as client:
+
+        async def answer(session: str) -> tuple[Any, list[Any]]:
+            task = await client.submit("g", {"log": ["start"]}, session_id=session)
+
+            async def asked() -> Any:
+                pauses = await client.pauses(session)
+                return pauses if len(pauses) == 2 else None
+
+            pauses = await eventually(asked, f"{session} asks twice")
+            assert sorted(pause.payload for pause in pauses) == ["x", "y"]
+            for pause in sorted(pauses, key=lambda each: each.payload, reverse=True):
+                value = f"{pause.payload}!"
+                await client.resolve(pause.pause_id, approved=True, value=value, actor="ann")
+            result = await client.result(session, task, timeout_s=30)
+            rows = await store.list_updates(session, task_id=task)
+            events = [row.content for row in rows if row.update_type.value == "PROGRESS"]
+            return result, events
+
+        answers = await asyncio.gather(*map(answer, sessions))
+    # All writes of a run that nothing disturbs were tried.
+    assert min((number for number, _ in ends.values()), default=count) >= writes["undisturbed"]
+    for session, (result, events) in zip(sessions, answers, strict=True):
+        assert result == {"log": ["start", "begun", "x!", "y!", "ended"]}, session
+        told = Counter(map(str, events))
+        assert set(told.values()) == {1}, session
+        updates = [str(each["data"]) for each in events]
+        for wanted in ("begun", "x!", "y!", "ended"):
+            assert sum(wanted in update for update in updates) >= 1, (session, wanted, updates)
