@@ -3,8 +3,9 @@ log.
 
 **Who runs it.** A run claims the thread for as long as it runs. A later run of the same task takes
 the claim of the run before over at once: the task's lease has fenced that run. So a worker that
-continues after a stall writes neither the task nor the thread. Another task of the thread waits for
-the claim.
+continues after a stall writes neither the task nor the thread, and does not take the claim of a later run. Another task of
+the thread waits for the claim. A run that loses the claim, because it stood still or the server's
+history went back, hands the task back.
 
 **Where it resumes.** The first run records the newest checkpoint of the thread, and then gives the
 graph the input. All checkpoints of the task carry its name. So a later run can compare the newest
@@ -36,8 +37,8 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.types import Command, Interrupt, StateSnapshot
 
 from redis_state import limits
-from redis_state.errors import InvalidField, ThreadClaimed, ThreadMoved
-from redis_state.integrations.langgraph.claims import ThreadClaim
+from redis_state.errors import InvalidField, LeaseLost, ThreadClaimed, ThreadMoved
+from redis_state.integrations.langgraph.claims import Run, ThreadClaim
 from redis_state.integrations.langgraph.saver import RedisSaver
 from redis_state.models import UpdateType
 from redis_state.serialization import codec
@@ -100,8 +101,14 @@ def graph_handler(
         saver, graph = built[0]
         named = {"session": ctx.task.session_id, "task": _task_name(ctx)}
         thread_id = thread(ctx) if callable(thread) else named[thread]
-        async with await _claimed(saver, ctx, thread_id, lease_s):
-            return await GraphRun(ctx, saver, graph, thread_id, options).run()
+        async with await _claimed(saver, ctx, thread_id, lease_s) as claim:
+            try:
+                return await GraphRun(ctx, saver, graph, thread_id, options).run()
+            except LeaseLost as lost:
+                if lost.epoch != claim.epoch:
+                    raise
+                # Of the thread. Another run compares what became of it.
+                raise TaskHandedBack(f"the claim on thread {thread_id!r} is lost") from None
 
     return run
 
@@ -283,12 +290,13 @@ async def _claimed(
 
     Errors: TaskHandedBack after twice the length of its lease.
     """
-    owner = f"{hashlib.sha256(_task_name(ctx).encode('utf-8', 'surrogatepass')).hexdigest()[:32]}:"
+    name = hashlib.sha256(_task_name(ctx).encode("utf-8", "surrogatepass")).hexdigest()[:32]
+    run = Run(name, ctx.epoch)
     claim = saver.claim(thread_id, lease_s=lease_s)
     waited = asyncio.get_running_loop().time() + 2 * lease_s
     while True:
         try:
-            await claim.take(instead_of=owner)
+            await claim.take(run)
         except ThreadClaimed:
             if asyncio.get_running_loop().time() > waited:
                 raise TaskHandedBack(f"thread {thread_id!r} is busy") from None

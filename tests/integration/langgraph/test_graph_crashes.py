@@ -10,15 +10,18 @@ import pytest
 
 pytest.importorskip("langgraph")
 
+from langgraph.config import get_stream_writer
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Send, interrupt
 
-from redis_state import RedisStateStore
+from redis_state import RedisStateStore, ThreadClaimed
 from redis_state.integrations.langgraph import RedisSaver, graph_handler
+from redis_state.integrations.langgraph.claims import Run
+from redis_state.models import TaskStatus
 from redis_state.testing import eventually
 from redis_state.worker import TaskHandedBack
-from tests.support.graphs import Log
-from tests.support.processes.pools import pool
+from tests.support.graphs import Log, config_of, counting
+from tests.support.processes.pools import SESSION, becomes, pool
 
 
 class EndingSaver(RedisSaver):
@@ -130,3 +133,76 @@ async def test_a_run_that_ends_at_any_write_is_completed_by_another(
         updates = [str(each["data"]) for each in events]
         for wanted in ("begun", "x!", "y!", "ended"):
             assert sum(wanted in update for update in updates) >= 1, (session, wanted, updates)
+
+
+async def test_a_run_that_stood_still_does_not_take_the_thread_from_a_later_one(
+    store: RedisStateStore,
+) -> None:
+    saver = RedisSaver(store)
+    stalled, later = (saver.claim("t") for _ in range(2))
+    await later.take(Run("task", 20))
+    for run in (Run("task", 10), Run("task", 20), Run("other", 30)):
+        with pytest.raises(ThreadClaimed):
+            await stalled.take(run)
+    async with later:
+        await counting(saver).ainvoke({"log": ["later"]}, config_of("t"))
+    await stalled.take(Run("task", 10))
+    async with saver.claim("u") as claim:
+        assert claim.epoch
+    # A claim that belongs to no task is not taken over by one.
+    async with saver.claim("v"):
+        with pytest.raises(ThreadClaimed):
+            await saver.claim("v").take(Run("task", 10))
+
+
+async def test_a_claim_that_is_lost_in_a_step_hands_the_task_back(store: RedisStateStore) -> None:
+    runs: list[int] = []
+
+    async def work(_: Log) -> Log:
+        runs.append(1)
+        if len(runs) == 1:
+            # The server forgets the claim, as one whose history went back.
+            key = store.base.keys.graph_thread(SESSION)
+            names = ("owner", "claim", "epoch", "expires", "length")
+            await store.transport.sender.send("HDEL", key, *names, repeatable=True)
+        return {"log": ["done"]}
+
+    def build(saver: Any) -> Any:
+        graph: Any = StateGraph(Log)
+        graph.add_node("work", work)
+        graph.add_edge(START, "work")
+        return graph.compile(checkpointer=saver)
+
+    async with pool(store, {"g": graph_handler(build)}) as client:
+        task = await client.submit("g", {"log": ["x"]}, session_id=SESSION)
+        result = await client.result(SESSION, task, timeout_s=20)
+    assert result == {"log": ["x", "done"]}
+    assert len(runs) == 2
+
+
+async def test_a_run_that_is_cancelled_at_an_event_stops_its_nodes(store: RedisStateStore) -> None:
+    stopped = asyncio.Event()
+    begun = asyncio.Event()
+
+    async def work(_: Log) -> Log:
+        begun.set()
+        try:
+            while True:
+                get_stream_writer()({"beat": 1})
+                await asyncio.sleep(0.005)
+        finally:
+            stopped.set()
+
+    def build(saver: Any) -> Any:
+        graph: Any = StateGraph(Log)
+        graph.add_node("work", work)
+        graph.add_edge(START, "work")
+        return graph.compile(checkpointer=saver)
+
+    handler = graph_handler(build, stream_mode="custom")
+    async with pool(store, {"g": handler}) as client:
+        task = await client.submit("g", {"log": ["x"]}, session_id=SESSION)
+        await begun.wait()
+        await client.cancel(SESSION, task, reason="enough")
+        await becomes(client, task, TaskStatus.CANCELLED)
+        assert stopped.is_set()
