@@ -3,9 +3,9 @@ log.
 
 **Who runs it.** A run claims the thread for as long as it runs. A later run of the same task takes
 the claim of the run before over at once: the task's lease has fenced that run. So a worker that
-continues after a stall writes neither the task nor the thread, and does not take the claim of a later run. Another task of
-the thread waits for the claim. A run that loses the claim, because it stood still or the server's
-history went back, hands the task back.
+continues after a stall writes neither the task nor the thread. Nor does it take the claim of a
+later run. Another task of the thread waits for the claim. A run that loses the claim, because it
+stood still or the server's history went back, hands the task back.
 
 **Where it resumes.** The first run records the newest checkpoint of the thread, and then gives the
 graph the input. All checkpoints of the task carry its name. So a later run can compare the newest
@@ -139,8 +139,10 @@ class GraphRun:
         self._saver = saver
         self._graph = graph
         self._thread_id = thread_id
-        # A task that was submitted again under an old id is another one.
-        self._name = f"{_task_name(ctx)}@{ctx.task.created_at.timestamp():.6f}"
+        # A task that was submitted again under an old id is another one. LangGraph takes no lone
+        # surrogates.
+        task = _task_name(ctx).encode("utf-8", "backslashreplace").decode()
+        self._name = f"{task}@{ctx.task.created_at.timestamp():.6f}"
         self._config: dict[str, Any] = {
             **config,
             "configurable": {**config.get("configurable", {}), "thread_id": thread_id},
@@ -150,6 +152,8 @@ class GraphRun:
 
     async def run(self) -> Any:
         """Run the graph to its end, or to its next pause."""
+        # What was decided for earlier stretches is in the thread.
+        self._ctx.pass_keyed_pauses()
         begun = await self._ctx.step("graph", self._newest)
         newest, is_own = await self._newest_and_own()
         if not is_own:

@@ -122,6 +122,14 @@ class ContextPauses(ContextCalls):
             return
         await self.pause("sleep", name=name, timeout=delay, on_timeout="resume")
 
+    def pass_keyed_pauses(self) -> None:
+        """Say that this handler resumes from a state of its own: it does not ask again for the
+        pauses with a ``key`` that earlier runs asked for.
+        """
+        for entry in self._started.journal:
+            if entry.startswith("pause:") and entry.endswith("#key"):
+                self._steps.pass_over(entry)
+
     async def _learn_decision(self, entry: str) -> None:
         """Record a decision that arrived during this run, before the handler acts on it.
 

@@ -19,7 +19,7 @@ from redis_state.integrations.langgraph import RedisSaver, graph_handler
 from redis_state.integrations.langgraph.claims import Run
 from redis_state.models import TaskStatus
 from redis_state.testing import eventually
-from redis_state.worker import TaskHandedBack
+from redis_state.worker import StepPolicy, TaskHandedBack
 from tests.support.graphs import Log, config_of, counting
 from tests.support.processes.pools import SESSION, becomes, pool
 
@@ -104,7 +104,9 @@ async def test_a_run_that_ends_at_any_write_is_completed_by_another(
     writes: Counter[str] = Counter()
     handler = graph_handler(lambda saver: _graph(saver, ends, writes))
 
-    async with pool(store, {"g": handler}, max_tasks=60) as client:
+    # What is resumed from the thread does not ask for earlier decisions again.
+    steps = StepPolicy(on_changed="fail")
+    async with pool(store, {"g": handler}, max_tasks=60, steps=steps) as client:
 
         async def answer(session: str) -> tuple[Any, list[Any]]:
             task = await client.submit("g", {"log": ["start"]}, session_id=session)
@@ -206,3 +208,11 @@ async def test_a_run_that_is_cancelled_at_an_event_stops_its_nodes(store: RedisS
         await client.cancel(SESSION, task, reason="enough")
         await becomes(client, task, TaskStatus.CANCELLED)
         assert stopped.is_set()
+
+
+async def test_an_id_of_a_session_may_be_any_text(store: RedisStateStore) -> None:
+    async with pool(store, {"g": graph_handler(counting)}) as client:
+        for session in ("\ud800", "a\nb:{}", "e\u0301" * 200):
+            task = await client.submit("g", {"log": ["x"]}, session_id=session)
+            result = await client.result(session, task, timeout_s=20)
+            assert len(result["log"]) == 4

@@ -27,6 +27,7 @@ from redis_state import (
     ThreadClaimed,
 )
 from redis_state.integrations.langgraph import RedisSaver
+from redis_state.integrations.langgraph.places import value_name
 from redis_state.testing import eventually
 from tests.support.graphs import adding_deltas, asking, config_of, counting
 from tests.support.processes import forkserver
@@ -169,6 +170,11 @@ async def test_other_bad_input_is_refused_by_name(store: RedisStateStore) -> Non
         await saver.aput_writes(config_of("t"), [("a", 1)], "task")
     with pytest.raises(InvalidField, match="limit"):
         await listed(saver, None, limit=-1)
+    with pytest.raises(InvalidField, match="channel_versions"):
+        value_name("a\ud800", 1)
+    config = {**config_of("t"), "metadata": {"run_id": "\ud800"}}
+    with pytest.raises(InvalidField, match=r"metadata\.run_id"):
+        await counting(saver).ainvoke({"log": []}, config)
     with pytest.raises(InvalidField, match="lease_s"):
         saver.claim("t", lease_s=0)
     with pytest.raises(ConfigError, match="lifetime"):
