@@ -241,8 +241,10 @@ class _Events:
         self._values: dict[tuple[str, ...], list[Any]] = {}
 
     async def publish(self, namespace: tuple[str, ...], mode: str, chunk: Any) -> None:
-        """Publish an event of a mode that is wanted."""
+        """Publish an event of a mode that is wanted. Errors: TaskCancelled."""
         if mode == "checkpoints":
+            # A graph without other events is cancelled between two steps.
+            await self._ctx.checkpoint()
             self._step[namespace] = chunk["config"]["configurable"]["checkpoint_id"]
             for values in self._values.pop(namespace, []):
                 await self._emit(namespace, "values", values)

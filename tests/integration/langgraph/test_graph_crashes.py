@@ -210,6 +210,39 @@ async def test_a_run_that_is_cancelled_at_an_event_stops_its_nodes(store: RedisS
         assert stopped.is_set()
 
 
+async def test_a_graph_without_events_is_cancelled_between_two_steps(
+    store: RedisStateStore,
+) -> None:
+    steps: list[int] = []
+    going_on = asyncio.Event()
+
+    async def step(_: Log) -> Log:
+        steps.append(1)
+        if len(steps) >= 3:
+            await going_on.wait()
+            await asyncio.sleep(0.01)
+        return {"log": ["step"]}
+
+    def build(saver: Any) -> Any:
+        graph: Any = StateGraph(Log)
+        graph.add_node("step", step)
+        graph.add_edge(START, "step")
+        graph.add_conditional_edges(
+            "step", lambda state: "step" if len(state["log"]) < 900 else END
+        )
+        return graph.compile(checkpointer=saver)
+
+    handler = graph_handler(build, stream_mode=(), config={"recursion_limit": 1000})
+    async with pool(store, {"g": handler}) as client:
+        task = await client.submit("g", {"log": ["x"]}, session_id=SESSION)
+        await eventually(lambda: len(steps) == 3, "it is in the third step")
+        await client.cancel(SESSION, task, reason="enough")
+        going_on.set()
+        await becomes(client, task, TaskStatus.CANCELLED)
+    # The event may arrive a few steps late.
+    assert len(steps) < 899
+
+
 async def test_an_id_of_a_session_may_be_any_text(store: RedisStateStore) -> None:
     async with pool(store, {"g": graph_handler(counting)}) as client:
         for session in ("\ud800", "a\nb:{}", "e\u0301" * 200):
