@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypedDict
 
 import pytest
 
@@ -13,6 +13,7 @@ pytest.importorskip("langgraph")
 
 from cryptography.fernet import Fernet
 from langgraph.checkpoint.base import BaseCheckpointSaver, empty_checkpoint
+from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command
 from pydantic import SecretStr
 
@@ -493,3 +494,29 @@ async def test_a_killed_writer_loses_nothing_that_was_acknowledged(
                 ]
         await saver.adelete_thread("t")
         assert await listed(saver, None) == []
+
+
+async def test_a_put_whose_parent_is_gone_has_all_values(store: RedisStateStore) -> None:
+    saver = RedisSaver(store)
+
+    class Two(TypedDict):
+        old: str
+        new: int
+
+    async def step(state: Two) -> Any:
+        if state["new"] == 2:
+            # Another process deletes the thread, it expires, or the server's history goes back.
+            await saver.adelete_thread("t")
+        return {"new": state["new"] + 1}
+
+    graph: Any = StateGraph(Two)
+    graph.add_node("step", step)
+    graph.add_edge(START, "step")
+    graph.add_conditional_edges("step", lambda state: "step" if state["new"] < 4 else END)
+    compiled = graph.compile(checkpointer=saver)
+    given = {"old": "kept", "new": 0}
+    assert await compiled.ainvoke(given, config_of("t")) == {"old": "kept", "new": 4}
+    state = await compiled.aget_state(config_of("t"))
+    assert state.values == {"old": "kept", "new": 4}
+    async for each in compiled.aget_state_history(config_of("t")):
+        assert each.values["old"] == "kept"
