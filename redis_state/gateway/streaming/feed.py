@@ -31,7 +31,7 @@ class Feed:
         self, store: RedisStateStore, session_id: str, *, most_frames: int, most_bytes: int
     ) -> None:
         self.session_id = session_id
-        self.writer = FrameWriter(session_id)
+        self.writer: FrameWriter = FrameWriter(session_id)
         self.waiting: set[ClientStream] = set()
         self.clients = 0
         self.left_at: float = -math.inf

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import ExitStack
 from datetime import UTC, datetime
-from typing import Any, Literal, cast
+from typing import Any, ClassVar, Literal, cast
 
 from pydantic_ai import ToolsetTool
 from pydantic_ai.agent import EventStreamHandler
@@ -78,7 +78,7 @@ class RedisStateDurability(BaseDurabilityCapability[AgentDepsT]):
     without a name.
     """
 
-    engine_spec = DurabilityEngineSpec(
+    engine_spec: ClassVar[DurabilityEngineSpec] = DurabilityEngineSpec(
         engine_name="redis_state",
         durable_unit_noun="step",
         durable_container_noun="task",
