@@ -123,8 +123,9 @@ class ContextPauses(ContextCalls):
         await self.pause("sleep", name=name, timeout=delay, on_timeout="resume")
 
     def pass_keyed_pauses(self) -> None:
-        """Say that this handler resumes from a state of its own: it does not ask again for the
-        pauses with a ``key`` that earlier runs asked for.
+        """Take the pauses of earlier runs that have a ``key`` as used.
+
+        For a handler that resumes from a state of its own: it does not open them again.
         """
         for entry in self._started.journal:
             if entry.startswith("pause:") and entry.endswith("#key"):

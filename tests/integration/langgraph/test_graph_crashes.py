@@ -31,17 +31,19 @@ class EndingSaver(RedisSaver):
     ends: dict[str, tuple[int, bool]]
     writes: Counter[str]
 
-    async def aput(self, config: Any, *given: Any) -> Any:
+    async def aput(self, config: Any, checkpoint: Any, metadata: Any, new_versions: Any) -> Any:
         """Put a checkpoint, or end before or behind it."""
         number = self._begin(config)
-        put = await super().aput(config, *given)
+        put = await super().aput(config, checkpoint, metadata, new_versions)
         self._end(config, number, done=True)
         return put
 
-    async def aput_writes(self, config: Any, *given: Any) -> None:
+    async def aput_writes(
+        self, config: Any, writes: Any, task_id: str, task_path: str = ""
+    ) -> None:
         """Put writes, or end before or behind them."""
         number = self._begin(config)
-        await super().aput_writes(config, *given)
+        await super().aput_writes(config, writes, task_id, task_path)
         self._end(config, number, done=True)
 
     def _begin(self, config: Any) -> int:
@@ -223,13 +225,14 @@ async def test_a_graph_without_events_is_cancelled_between_two_steps(
             await asyncio.sleep(0.01)
         return {"log": ["step"]}
 
+    def more(state: Log) -> str:
+        return "step" if len(state["log"]) < 900 else END
+
     def build(saver: Any) -> Any:
         graph: Any = StateGraph(Log)
         graph.add_node("step", step)
         graph.add_edge(START, "step")
-        graph.add_conditional_edges(
-            "step", lambda state: "step" if len(state["log"]) < 900 else END
-        )
+        graph.add_conditional_edges("step", more)
         return graph.compile(checkpointer=saver)
 
     handler = graph_handler(build, stream_mode=(), config={"recursion_limit": 1000})

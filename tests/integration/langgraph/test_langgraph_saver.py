@@ -509,10 +509,13 @@ async def test_a_put_whose_parent_is_gone_has_all_values(store: RedisStateStore)
             await saver.adelete_thread("t")
         return {"new": state["new"] + 1}
 
+    def more(state: Any) -> str:
+        return "step" if state["new"] < 4 else END
+
     graph: Any = StateGraph(Two)
     graph.add_node("step", step)
     graph.add_edge(START, "step")
-    graph.add_conditional_edges("step", lambda state: "step" if state["new"] < 4 else END)
+    graph.add_conditional_edges("step", more)
     compiled = graph.compile(checkpointer=saver)
     given = {"old": "kept", "new": 0}
     assert await compiled.ainvoke(given, config_of("t")) == {"old": "kept", "new": 4}
