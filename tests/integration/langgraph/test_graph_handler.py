@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("arq", reason="needs the worker extra")
 pytest.importorskip("langgraph")
 
 from langgraph.config import get_stream_writer

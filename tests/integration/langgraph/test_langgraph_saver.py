@@ -9,6 +9,7 @@ from typing import Any, TypedDict
 
 import pytest
 
+pytest.importorskip("arq", reason="needs the worker extra")
 pytest.importorskip("langgraph")
 
 from cryptography.fernet import Fernet

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("arq", reason="needs the worker extra")
 pytest.importorskip("langgraph")
 
 from cryptography.fernet import Fernet

@@ -9,6 +9,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+pytest.importorskip("arq", reason="needs the worker extra")
+pytest.importorskip("starlette", reason="needs the gateway extra")
+
 from redis_state.errors import CursorGap, InvalidField
 from redis_state.gateway.cutting import CUT
 from redis_state.gateway.streaming import events

@@ -253,7 +253,7 @@ async def test_a_rate_is_shared_and_taken_once_also_by_a_later_run(
     async def call(ctx: TaskContext) -> int:
         await ctx.take("model", Rate(2, timedelta(hours=1)))
         taken.append(ctx.task.task_id)
-        await ctx.pause("wait", timeout=timedelta(milliseconds=50), on_timeout="resume")
+        await ctx.pause("wait", timeout=timedelta(seconds=1), on_timeout="resume")
         return ctx.attempt
 
     async with pool(store, {"call": call}, lease_s=0.4):
