@@ -264,6 +264,8 @@ def _check(op: Op) -> None:
         case ListNamespacesOp():
             limits.count("limit", op.limit)
             limits.count("offset", op.offset, least=0)
+            if op.max_depth is not None:
+                limits.count("max_depth", op.max_depth)
     if isinstance(op, PutOp):
         value = cast("object", op.value)
         if value is not None and not isinstance(value, Mapping):

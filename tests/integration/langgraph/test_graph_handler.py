@@ -234,7 +234,6 @@ def test_bad_options_are_refused_by_name() -> None:
         graph_handler(counting, lease_s=0)
 
 
-@pytest.mark.full
 async def test_two_processes_a_kill_and_eight_deciders_give_one_effect(
     store: RedisStateStore, settings: Settings, tmp_path: Path
 ) -> None:

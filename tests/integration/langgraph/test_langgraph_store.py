@@ -166,6 +166,7 @@ async def test_values_are_sealed(store: RedisStateStore, settings: Settings) -> 
         (SearchOp(("u",), query="what"), "query"),
         (SearchOp(("u",), filter={"a": {"$in": [1]}}), "filter"),
         (SearchOp(("u",), limit=0), "limit"),
+        (ListNamespacesOp(max_depth=0), "max_depth"),
         (PutOp((), "k", {}), "namespace"),
         (PutOp(("a.b",), "k", {}), "namespace"),
         (PutOp(("a\0b",), "k", {}), "namespace"),
