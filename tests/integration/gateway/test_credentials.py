@@ -239,11 +239,12 @@ async def test_keys_of_a_jwks_hold_while_it_cannot_be_read_and_end_when_they_are
 ) -> None:
     url, key, fetched = jwks
     monkeypatch.setattr(Jwks, "_AGAIN_S", 0.0)
-    keys = Jwks(url, lifespan_s=0.0)
+    keys = Jwks(url)
     header = {"kid": "k", "alg": "RS256"}
     await asyncio.gather(*(keys.key("", header) for _ in range(20)))
     # All that came together waited for one fetch.
     assert len(fetched) == 1
+    monkeypatch.setattr(keys, "_lifespan_s", 0.0)
     answers[:] = [(500, b""), (200, b"no JSON"), (200, b"{}")]
     for _ in range(3):
         await keys.key("", header)
