@@ -69,8 +69,8 @@ class Gateway:
                 due += 1 / _RATE
                 await asyncio.sleep(due - time.monotonic())
                 content = CONTENT | {"at": time.monotonic(), "text": "x" * size}
-                told = update(time.time_ns(), f"{prefix}{n % sessions}")
-                await store.save_update(told.model_copy(update={"content": content}))
+                row = update(time.time_ns(), f"{prefix}{n % sessions}")
+                await store.save_update(row.model_copy(update={"content": content}))
         return count
 
 

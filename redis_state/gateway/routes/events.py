@@ -37,7 +37,7 @@ async def begin_stream(call: ApiCall) -> BegunStream:
     )
     with ExitStack() as stack:
         stack.enter_context(services.usage.stream(call.principal.subject))
-        # What is wrong with the request is told before the stream begins.
+        # A wrong request is refused before the stream begins.
         first = await anext(chunks, b"")
         return BegunStream(first, chunks, stack.pop_all())
 

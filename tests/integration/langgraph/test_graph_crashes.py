@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("arq", reason="needs the worker extra")
 pytest.importorskip("langgraph")
 
 from langgraph.config import get_stream_writer
@@ -132,8 +133,8 @@ async def test_a_run_that_ends_at_any_write_is_completed_by_another(
     assert min((number for number, _ in ends.values()), default=count) >= writes["undisturbed"]
     for session, (result, events) in zip(sessions, answers, strict=True):
         assert result == {"log": ["start", "begun", "x!", "y!", "ended"]}, session
-        told = Counter(map(str, events))
-        assert set(told.values()) == {1}, session
+        published = Counter(map(str, events))
+        assert set(published.values()) == {1}, session
         updates = [str(each["data"]) for each in events]
         for wanted in ("begun", "x!", "y!", "ended"):
             assert sum(wanted in update for update in updates) >= 1, (session, wanted, updates)

@@ -472,16 +472,16 @@ async def test_a_killed_writer_loses_nothing_that_was_acknowledged(
             )
             for name in "ab"
         ]
-        told: dict[str, list[str]] = {"a": [], "b": []}
+        printed: dict[str, list[str]] = {"a": [], "b": []}
         for name, process in zip("ab", processes, strict=True):
             assert process.stdout is not None
             for _ in range(20):
-                told[name].append((await process.stdout.readline()).decode().strip())
+                printed[name].append((await process.stdout.readline()).decode().strip())
         for process in processes:
             process.kill()
             await process.wait()
         saver = RedisSaver(store)
-        for name, ids in told.items():
+        for name, ids in printed.items():
             found = await listed(saver, config_of("t", checkpoint_ns=name))
             by_id = {each.checkpoint["id"]: each for each in found}
             assert set(ids) <= by_id.keys()

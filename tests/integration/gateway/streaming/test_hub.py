@@ -149,7 +149,7 @@ async def test_a_session_that_is_deleted_while_it_is_watched_goes_on(
         first, _ = await client.take(2)
         await store.clear_session(SESSION)
         await save(store, 3)
-        # The numbers of a log outlive it, so who saw all misses nothing, and who did not is told.
+        # The numbers of a log outlive it: who saw all misses nothing; others learn that they did.
         assert numbers(await client.take(1)) == [3]
         async with Events(hub.frames(SESSION, after=first.cursor)) as late:
             seen = await late.take(2)
