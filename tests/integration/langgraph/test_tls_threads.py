@@ -42,7 +42,7 @@ async def call(saver: RedisSaver, items: RedisStore, number: int) -> None:
         assert [write[2] for write in found.pending_writes or ()] == [[number, step]]
         await items.abatch([PutOp(("n", str(number)), f"k{step}", {"step": [number, step]})])
     listed = [each async for each in saver.alist(whole)]
-    assert [each.metadata["step"] for each in listed] == list(reversed(range(STEPS)))
+    assert [each.metadata.get("step") for each in listed] == list(reversed(range(STEPS)))
     last = await items.abatch([GetOp(("n", str(number)), f"k{STEPS - 1}")])
     assert getattr(last[0], "value", None) == {"step": [number, STEPS - 1]}
 
