@@ -35,7 +35,7 @@ class Feed:
         self.waiting: set[ClientStream] = set()
         self.clients = 0
         # How often it began to watch: each time may be another history of the server.
-        self.begun = 0
+        self.begun: int = 0
         self.left_at: float = -math.inf
         self.error: Exception | None = None
         self._store = store
