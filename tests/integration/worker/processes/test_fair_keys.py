@@ -20,13 +20,15 @@ from tests.support.processes.pools import client_of, queue_of
 
 pytestmark = pytest.mark.worker
 
+# Of some forty turns, on a busy machine.
+_LOST_TURNS = 2
 _TASKS = {"large": 200, "small": 20, "single": 1}
 
 
-def begun(folder: Path) -> list[tuple[str, str, str]]:
-    """Tell which tasks began, in order: the key, the worker and the id of each."""
+def begun(folder: Path) -> list[tuple[str, str]]:
+    """Tell which tasks began, in order: the key and the worker of each."""
     lines = [line for line in recorded(folder, "runs") if line[0] == "begin"]
-    return [(group, worker, task) for _, task, _, worker, group in lines]
+    return [(group, worker) for _, _, _, worker, group in lines]
 
 
 async def submit_all(client: TaskClient) -> None:
@@ -53,10 +55,10 @@ async def test_keys_take_turns_also_with_a_worker_killed(
         await client.queues.resume(name)
 
         def counted() -> Counter[str]:
-            return Counter(key for key, _, _ in begun(tmp_path))
+            return Counter(key for key, _ in begun(tmp_path))
 
         await eventually(lambda: counted()["single"] == 1, "the single one has begun")
-        victim = next(worker for key, worker, _ in begun(tmp_path) if key == "single")
+        victim = next(worker for key, worker in begun(tmp_path) if key == "single")
         assert await crew.kill(victim) == -signal.SIGKILL
         await crew.start()
         (tmp_path / "release").touch()
@@ -64,18 +66,13 @@ async def test_keys_take_turns_also_with_a_worker_killed(
             lambda: counted()["single"] >= 2 and counted()["small"] >= _TASKS["small"],
             "the others are through",
         )
-    runs = begun(tmp_path)
-    keys = [key for key, _, _ in runs]
+    keys = [key for key, _ in begun(tmp_path)]
     turns = keys[: 1 + max(place for place, key in enumerate(keys) if key == "small")]
     assert set(keys[: 3 * limit]) == set(_TASKS)
     if limit == 1:
-        # One runs at a time: so what is written down is the order in which they were claimed. Only
-        # a task whose worker stood still for longer than its lease, as the dead one's, runs again.
-        out_of_turn = sum(
-            key == other and task != its
-            for (key, _, task), (other, _, its) in pairwise(runs[: len(turns)])
-        )
-        assert out_of_turn <= len(runs) - len({task for _, _, task in runs}) - 1
+        # One runs at a time: so what is written down is the order in which they were claimed. When
+        # a worker stands still between a claim and its start, the next key has the turn.
+        assert sum(one == other for one, other in pairwise(turns)) <= _LOST_TURNS
     # Handlers that run at once may write in another order; the dead worker's tasks are run again.
     ahead = [Counter(turns[:place]) for place in range(1, len(turns))]
     assert max(abs(each["large"] - each["small"]) for each in ahead) <= 1 + 2 * limit

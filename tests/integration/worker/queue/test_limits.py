@@ -138,8 +138,10 @@ async def test_a_killed_workers_permits_are_exact_and_come_back_with_its_leases(
 ) -> None:
     await client.queues.limit(queue_of(settings), running=2, per_key=1)
     async with worker_process(settings, "one", lease_s=1.0) as one:
+        # Those of one millisecond are in the order of their ids.
         tasks = [
-            await client.submit("linger", session_id=SESSION, key=key) for key in ("a", "a", "b")
+            await client.submit("linger", session_id=SESSION, key=key, task_id=f"t{number}")
+            for number, key in enumerate(("a", "a", "b"))
         ]
 
         async def running() -> list[str]:
