@@ -189,9 +189,9 @@ class Keys:
         """hash: <kind>:<name>#<n> -> JSON, part:<number>:<entry> -> bytes, end:<child> -> JSON,
         lane:<name> -> JSON, took:<n> -> JSON, decided:<entry> -> JSON, versions, entries;
         value:<key> -> JSON, reply:<request> -> JSON, mail:<n>:<box> -> JSON, mailed:<message>,
-        box:<box>, due:<entry>, asks:<box>, mail, values: a task's journal: steps, in chunks if
-        large, pauses, ends of its children, published updates and values, taken steering, messages;
-        ``:live`` channel. Like the task.
+        box:<box>, due:<entry>, place:<entry>, asks:<box>, mail, values: a task's journal: steps, in
+        chunks if large, pauses, ends of its children, published updates and values, taken steering,
+        messages; ``:live`` channel. Like the task.
         """
         return self._key("session_id", session_id, f"journal:{escape('task_id', task_id)}")
 
