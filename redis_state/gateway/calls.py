@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Match
 from starlette.types import Receive, Scope, Send
@@ -64,12 +64,14 @@ class Services(Protocol):
 class ApiCall:
     """One request, checked: who, what, and with what to do it."""
 
-    request: Request
+    request: HTTPConnection
     services: Any
     principal: Principal
     path: Mapping[str, str]
     query: BaseModel | None = None
     body: BaseModel | None = None
+    # Of a command over a WebSocket, which has no headers of its own.
+    key: str | None = None
 
     @property
     def client(self) -> TaskClient:
@@ -98,6 +100,8 @@ class ApiCall:
 
     def idempotency_key(self) -> str | None:
         """Return the header Idempotency-Key as text. Errors: InvalidField."""
+        if self.key is not None:
+            return self.key
         raw = self.request.headers.get("idempotency-key")
         if raw is None:
             return None
@@ -153,8 +157,12 @@ class Desk(Protocol):
 
     max_body_bytes: int
 
-    async def admit(self, request: Request, operation: Operation) -> Principal:
+    async def admit(self, request: HTTPConnection, operation: Operation) -> Principal:
         """Return the caller. Errors: HttpProblem, 401 or 429."""
+        ...
+
+    def take(self, principal: Principal) -> None:
+        """Count one more of what a caller does. Errors: HttpProblem, 401 or 429."""
         ...
 
     async def services(self) -> Any:
@@ -170,8 +178,8 @@ class RawRoute(BaseRoute):
     """The operations of one path, found by the path as it was sent."""
 
     def __init__(self, desk: Desk, path: str, operations: Sequence[Operation]) -> None:
-        self.path = path
-        self.operations = {each.method: each for each in operations}
+        self.path: str = path
+        self.operations: dict[str, Operation] = {each.method: each for each in operations}
         if "GET" in self.operations:
             self.operations.setdefault("HEAD", self.operations["GET"])
         self._desk = desk
@@ -207,26 +215,35 @@ async def _serve(desk: Desk, operation: Operation, request: Request) -> Response
     try:
         principal = await desk.admit(request, operation)
         path = request.path_params
-        _authorise(operation, principal, path)
-        query = None if operation.query is None else _read_query(operation.query, request)
+        authorise(operation, principal, path)
+        query = None if operation.query is None else read_query(operation.query, request)
         body = None
         if operation.body is not None:
             body = await _read_body(operation.body, request, most=desk.max_body_bytes)
         services = await desk.services()
         return await operation.endpoint(ApiCall(request, services, principal, path, query, body))
-    except HttpProblem as problem:
-        return problem_answer(problem)
-    except RedisStateError as error:
-        return problem_answer(problem_of(error))
-    except TimeoutError:
-        return problem_answer(HttpProblem(504, "timeout", "this took too long"))
-    except Exception as error:  # noqa: BLE001 - its text may hold a payload, and stays here
-        frames = "".join(traceback.format_tb(error.__traceback__))
-        log.error("%s: %s\n%s", operation.name, type(error).__name__, frames)  # noqa: TRY400
-        return problem_answer(HttpProblem(500, "internal", "this gateway has failed"))
+    except Exception as error:  # noqa: BLE001 - each has its answer
+        return problem_answer(problem_for(operation, error))
 
 
-def _authorise(operation: Operation, principal: Principal, path: Mapping[str, str]) -> None:
+def problem_for(operation: Operation, error: Exception) -> HttpProblem:
+    """Make the HTTP error of whatever an operation has raised."""
+    match error:
+        case HttpProblem():
+            return error
+        case RedisStateError():
+            return problem_of(error)
+        case TimeoutError():
+            return HttpProblem(504, "timeout", "this took too long")
+        case _:
+            # Its text may hold a payload, and stays here.
+            frames = "".join(traceback.format_tb(error.__traceback__))
+            log.error("%s: %s\n%s", operation.name, type(error).__name__, frames)
+            return HttpProblem(500, "internal", "this gateway has failed")
+
+
+def authorise(operation: Operation, principal: Principal, path: Mapping[str, str]) -> None:
+    """Refuse a caller without the right. Errors: HttpProblem, 403 or 404."""
     if operation.over is Over.SESSION:
         allowed = principal.may(operation.right, path["session"])
     elif operation.over is Over.EVERYTHING:
@@ -241,7 +258,8 @@ def _hides(operation: Operation) -> bool:
     return operation.method == "GET" and "{" in operation.path
 
 
-def _read_query(model: type[BaseModel], request: Request) -> BaseModel:
+def read_query(model: type[BaseModel], request: HTTPConnection) -> BaseModel:
+    """Read the parameters of a query. Errors: HttpProblem, InvalidField."""
     given: dict[str, Any] = {}
     lists = {
         name for name, info in model.model_fields.items() if "list[" in str(info.annotation).lower()

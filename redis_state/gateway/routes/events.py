@@ -20,6 +20,11 @@ async def stream_events(call: ApiCall) -> Response:
     """Stream the updates of a session, or of one of its tasks until that is terminal. The header
     Last-Event-ID, or ``after``, is the cursor to read on after; ``$`` is the end, ``0`` the begin.
     """
+    return _Streamed(await begin_stream(call))
+
+
+async def begin_stream(call: ApiCall) -> BegunStream:
+    """Begin a stream, count it, and read its first chunk. Errors: what is wrong with the call."""
     query, services = call.asked(EventsQuery), call.services
     visible = None if services.visible is None else partial(services.visible, call.principal)
     chunks = services.hub.frames(
@@ -32,12 +37,12 @@ async def stream_events(call: ApiCall) -> Response:
     )
     with ExitStack() as stack:
         stack.enter_context(services.usage.stream(call.principal.subject))
-        # What is wrong with the request is told before the stream begins.
+        # A wrong request is refused before the stream begins.
         first = await anext(chunks, b"")
-        return _Streamed(_Begun(first, chunks, stack.pop_all()))
+        return BegunStream(first, chunks, stack.pop_all())
 
 
-class _Begun(AsyncIterator[bytes]):
+class BegunStream(AsyncIterator[bytes]):
     """Chunks whose first one was read."""
 
     def __init__(self, first: bytes, rest: ClientStream, stack: ExitStack) -> None:
@@ -61,7 +66,7 @@ class _Begun(AsyncIterator[bytes]):
 class _Streamed(Response):
     """An answer that is written as it comes."""
 
-    def __init__(self, chunks: _Begun) -> None:
+    def __init__(self, chunks: BegunStream) -> None:
         super().__init__()
         self._chunks = chunks
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 try:
     import langgraph.checkpoint.base as _  # noqa: F401
-except ImportError as error:
-    raise ImportError("this needs LangGraph: pip install 'redis_state[langgraph]'") from error
+except ImportError as _error:
+    raise ImportError("this needs LangGraph: pip install 'redis_state[langgraph]'") from _error
 
 from redis_state.integrations.langgraph.handler import graph_handler, resume_value
 from redis_state.integrations.langgraph.items import RedisStore

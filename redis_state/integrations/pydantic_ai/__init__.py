@@ -31,10 +31,10 @@ from importlib import import_module
 
 try:
     # What came last of all that this needs.
-    _ = import_module("pydantic_ai.durable_exec").record_durable_unit
-except (ImportError, AttributeError) as error:
-    missing = "redis_state.integrations.pydantic_ai needs pydantic-ai from 2.60 on"
-    raise ImportError(f"{missing}: pip install 'redis_state[pydantic-ai]'") from error
+    _needed = import_module("pydantic_ai.durable_exec").record_durable_unit
+except (ImportError, AttributeError) as _error:
+    missing = "redis_state.integrations.pydantic_ai needs pydantic-ai from 2.68 on"
+    raise ImportError(f"{missing}: pip install 'redis_state[pydantic-ai]'") from _error
 
 from redis_state.integrations.pydantic_ai.durability import RedisStateDurability
 from redis_state.integrations.pydantic_ai.events import publish_events
