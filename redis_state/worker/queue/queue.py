@@ -38,8 +38,8 @@ DEFAULT_QUEUE = "tasks"
 _REMEMBERED = 64
 # A claim is remembered for so long; no run of a task is longer.
 _CLAIM_LIFE_MS = timedelta(days=7) // timedelta(milliseconds=1)
-# The mark of a job whose place is older than its wait.
-_OLDER = b".5"
+# In half microseconds a job's place is odd if its task waits for longer than that says.
+_HALVES_OF_MS = 2_000
 
 
 class QueueState(StrEnum):
@@ -289,7 +289,7 @@ class Queue:
         return Job(session_id, task_id, 0, 0).claim_under(self._keys.jobs_tag)
 
     async def claimed_of(self, queue: str | None, key: str) -> set[str]:
-        """Name the claims of what has a key: it has begun, or is about to.
+        """List the claims of what has a key: it has begun, or is about to.
 
         Errors: BackendUnavailable.
         """
@@ -441,4 +441,6 @@ def _payload_of(job: ClaimedJob) -> str:
 
 
 def _age_s(place: bytes, now: bytes) -> float | None:
-    return None if place.endswith(_OLDER) else (int(now) - float(place)) / 1000
+    if round(float(place) * _HALVES_OF_MS) % 2:
+        return None
+    return (int(now) - float(place)) / 1000

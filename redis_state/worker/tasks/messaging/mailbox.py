@@ -67,7 +67,7 @@ class Receiving:
     """What a handler waits for: the box, for how long, and how long the worker is kept.
 
     ``lane`` is that of the caller, ``place`` counts what the handler did before, 0 where that
-    cannot be said. Without a ``hold_s`` the caller decides when it waits.
+    is unknown. Without a ``hold_s`` the caller decides when it waits.
     """
 
     entry: str
