@@ -34,14 +34,14 @@ class FolderClaims:
 
         Errors: OSError, also if the folder was there and has gone.
         """
-        await asyncio.to_thread(self._write, self._path(key), self._place(key), data)
+        await asyncio.to_thread(self._write, self._path(key), self._folder_of(key), data)
 
     async def get(self, key: str) -> bytes | None:
         """Return a file's content, or None.
 
         Errors: OSError, also if nothing of the namespace is there: it may not be mounted.
         """
-        return await asyncio.to_thread(self._read, self._path(key), self._place(key))
+        return await asyncio.to_thread(self._read, self._path(key), self._folder_of(key))
 
     async def delete(self, key: str) -> None:
         """Delete a file, if there is one."""
@@ -63,7 +63,7 @@ class FolderClaims:
             raise InvalidField("key", "leaves the folder")
         return path
 
-    def _place(self, key: str) -> Path:
+    def _folder_of(self, key: str) -> Path:
         return self._folder / key.partition("/")[0]
 
     def _read(self, path: Path, place: Path) -> bytes | None:

@@ -418,10 +418,9 @@ async def test_a_fork_has_the_messages_that_were_received_before(store: RedisSta
         first = await ctx.receive(odd, hold_s=0)
         asked = await ctx.receive_request("ask")
         await asked.reply("yes")
-        try:
+        with pytest.raises(ReceiveTimeout):
             await ctx.receive("never", timeout=timedelta(milliseconds=1), hold_s=0)
-        except ReceiveTimeout:
-            charged = await ctx.step("charge", work.step, "a")
+        charged = await ctx.step("charge", work.step, "a")
         # Sent before the step, received after it.
         inside = await ctx.step("work", ctx.receive, odd)
         return [first, asked.payload, charged, inside, await ctx.receive(odd, hold_s=0)]
