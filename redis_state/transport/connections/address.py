@@ -385,7 +385,7 @@ def _query(parts: SplitResult, readers: _Readers) -> dict[str, Any]:
             raise ConfigError(
                 f"{name} in the server URL has a +, which may mean a space: write %2B or %20"
             )
-        options[name] = _option(name, text, lambda text, name=name: readers[name](_decoded(text)))
+        options[name] = _option(name, _option(name, text, _decoded), readers[name])
     return options
 
 
