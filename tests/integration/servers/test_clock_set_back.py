@@ -25,6 +25,7 @@ from tests.support.script_samples import job_keys
 from tests.support.scripts import HOUR, ask, clock_ms
 from tests.support.tasks.crash_states import close_queues, started, submitted, sweeper_of
 
+pytestmark = pytest.mark.role("any", why="it sets the server's clock back")
 AHEAD_MS = 3_600_000
 SHORT_MS = 400
 
