@@ -87,6 +87,7 @@ async def echo(ctx: TaskContext) -> Any:
     return ctx.input
 
 
+@pytest.mark.role("admin")
 async def test_large_payloads_are_elsewhere_sealed_and_small_ones_are_not(
     claiming: RedisStateStore, folder: Path
 ) -> None:

@@ -32,6 +32,7 @@ from tests.support.tasks.crash_states import (
     sweeper_of,
 )
 
+pytestmark = pytest.mark.role("any", why="it sets the server's clock back")
 AHEAD_MS = 3_600_000
 SHORT_MS = 400
 
