@@ -223,7 +223,12 @@ def _host(kind: Callable[[Errand], Callable[[TaskContext], Awaitable[Any]]]) -> 
     return HostUnderTest(name=str(kind), handler=handler)
 
 
-CAREFUL = _host(Careful)
+SKIPS = HostUnderTest(
+    name="skips",
+    handler=Careful,
+    skips={"reject": "this host asks nobody", "cancel": "it cannot be cancelled"},
+)
+SKIPS_UNKNOWN = HostUnderTest(name="skips", handler=Careful, skips={"pausing": "it is unknown"})
 # Of each check, the hosts that must fail it, and what it must say.
 BROKEN: dict[str, tuple[str, str, HostUnderTest]] = {
     "records_too_early": ("kill-look", "'look' was made 0 times", _host(RecordsTooEarly)),
