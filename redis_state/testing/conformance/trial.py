@@ -10,11 +10,11 @@ import sys
 import tempfile
 import uuid
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar, cast
 
 from pydantic import SecretStr
 
@@ -34,6 +34,8 @@ from redis_state.testing.conformance.host import (
 )
 from redis_state.testing.conformance.orders import HANDLER, WorkerOrder
 from redis_state.worker import OpenPause, TaskClient
+
+T = TypeVar("T")
 
 # Of a worker that is to be killed: another one waits so long for its task.
 SHORT_LEASE_S: Final = 0.6
@@ -270,17 +272,20 @@ class Trial:
             if pause.task_id == sent.task_id and pause.pause_id not in sent.decided
         ]
 
-    async def _wait(self, condition: Any, described: str, *, watch: bool = True) -> Any:
+    async def _wait(
+        self, condition: Callable[[], Awaitable[T | None]], described: str, *, watch: bool = True
+    ) -> T:
         """Wait for a condition, as long as no worker ends that nobody has killed."""
 
-        async def look() -> Any:
+        async def look() -> T | None:
             dead = [each for each in self._running if each.returncode is not None]
             if dead and watch:
                 raise AssertionError(self._death(dead[0]))
             return await condition()
 
         try:
-            return await eventually(look, described, timeout_s=self._timeout_s)
+            found = await eventually(look, described, timeout_s=self._timeout_s)
+            return cast("T", found)
         except AssertionError as failed:
             if not str(failed).startswith("not within"):
                 raise
