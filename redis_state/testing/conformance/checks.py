@@ -92,7 +92,7 @@ async def a_rejection_is_obeyed(trial: Trial) -> None:
 
 
 async def resumes_elsewhere(trial: Trial) -> None:
-    """Kill the process that asked: another one does the rest, and only the rest."""
+    """Kill the process that paused: another one does the rest, and only the rest."""
     sent = await trial.submit()
     first = await trial.start()
     pause = await trial.paused(sent)

@@ -93,9 +93,8 @@ class HostUnderTest:
     ``handler`` makes the handler of a worker process. The task's input is a mark, a short text, or
     what ``task_input`` makes of it. The handler makes the effects ``look`` and ``draft``, each with
     the mark. It publishes both texts as updates. Then it asks for an approval, with the mark in the
-    pause's payload. If that is approved, it makes ``send``, publishes its text, and returns a
-    result in which the three texts and the answer can be found. If it is rejected, it makes no
-    further effect.
+    pause's payload. If that is approved, it makes ``send`` and publishes its text. Its result has
+    the three texts and the answer in it. If that is rejected, it makes no further effect.
 
     ``decision`` makes the value of an approval of the mark and an answer, a text; the answer itself
     by default. ``skips`` names checks that do not fit the host, each with the reason.
@@ -122,7 +121,7 @@ def read_lines(folder: Path) -> list[EffectLine]:
 
 
 def release(folder: Path) -> None:
-    """Let the effects end that are held."""
+    """Release the effects that are held."""
     (folder / _RELEASED).touch()
 
 

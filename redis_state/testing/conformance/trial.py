@@ -213,7 +213,7 @@ class Trial:
         await self._wait(found, described)
 
     def release(self) -> None:
-        """Let the effects end that are held."""
+        """Release the effects that are held."""
         release(self._folder)
 
     def lines(self, sent: Sent) -> list[EffectLine]:
