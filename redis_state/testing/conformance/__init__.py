@@ -8,7 +8,7 @@
     async for result in conformance("my_host:HOST", url="redis://localhost:6379/0"):
         print(result)
 
-Under pytest, a test for each check::
+Under pytest, a test for each check:
 
     @pytest.mark.parametrize("check", CHECKS)
     async def test_my_host(check: str, redis_state_server: EmbeddedServer) -> None:
