@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -50,7 +50,7 @@ async def put(saver: Any, thread: str, n: int, *, namespace: str = "", **values:
 
 
 @asynccontextmanager
-async def long() -> AsyncIterator[BaseCheckpointSaver[Any]]:
+async def long() -> AsyncGenerator[BaseCheckpointSaver[Any]]:
     """Open a saver with one long thread, the same in each process."""
     saver = InMemorySaver()
     for n in range(LONG):

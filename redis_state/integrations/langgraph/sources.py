@@ -80,8 +80,7 @@ class AnySaver:
         self, config: RunnableConfig | None, **options: Any
     ) -> AsyncGenerator[CheckpointTuple]:
         """List, by the method that the saver has: some have one of two colours only."""
-        kind: Any = type(self._saver)
-        if kind.alist is not _BASE.alist:
+        if self._saver.__class__.alist is not _BASE.alist:
             found: AsyncIterator[CheckpointTuple] = self._saver.alist(config, **options)
             try:
                 async for each in found:
@@ -195,7 +194,8 @@ class RediSearch(AnySaver):
         async for keys in _scanned(client, f"{prefix}:*"):
             for key in keys:
                 row = await _called(partial(client.execute_command, "JSON.GET", key, "$.thread_id"))
-                for stored in json.loads(row) if row else ():
+                # Clients with callbacks for JSON have read it already.
+                for stored in json.loads(row) if isinstance(row, (str, bytes)) else row or ():
                     thread_id = "" if stored == _EMPTY_ID else str(stored)
                     if thread_id not in seen:
                         seen.add(thread_id)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("langgraph")
 
 from cryptography.fernet import Fernet
-from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
 from pydantic import SecretStr
@@ -46,13 +46,13 @@ async def test_imported_threads_are_the_same_and_go_on(store: RedisStateStore) -
         again = await saver.aimport_thread(source, thread)
         assert (again.equal, again.added, again.added_writes) == (True, 0, 0)
         assert again.target_digest == done.source_digest
-    done = []
-    graph = asking(saver, done.append, "pay", "ship")
+    effects: list[Any] = []
+    graph = asking(saver, effects.append, "pay", "ship")
     state = await graph.aget_state(config_of("asks"))
     answers = {each.id: "yes" for each in state.interrupts}
     assert len(answers) == 2
     await graph.ainvoke(Command(resume=answers), config_of("asks"))
-    assert sorted(done) == [("pay", "yes"), ("ship", "yes")]
+    assert sorted(effects) == [("pay", "yes"), ("ship", "yes")]
     # A thread that has gone on has all that its source has, and more.
     ahead = await saver.aimport_thread(source, "asks", check=True)
     assert ahead.equal
@@ -211,21 +211,30 @@ class _Fixed(InMemorySaver):
 
     change: Callable[[Any], Any]
 
-    async def alist(self, config: Any, **options: Any) -> Any:
+    async def alist(self, config: Any, **options: Any) -> AsyncIterator[CheckpointTuple]:
         async for each in super().alist(config, **options):
             self.change(each)
             yield each
 
 
+def _unversion(each: Any) -> None:
+    each.checkpoint["channel_versions"].clear()
+
+
+def _share_a_version(each: Any) -> None:
+    each.checkpoint["channel_versions"].update(a=1)
+
+
+def _space(each: Any) -> None:
+    each.checkpoint.update(id="a b")
+
+
 @pytest.mark.parametrize(
     ("field", "change"),
     [
-        ("channel_values", lambda each: each.checkpoint["channel_versions"].clear()),
-        (
-            "channel_versions.a",
-            lambda each: each.checkpoint["channel_versions"].update(a=1),
-        ),
-        ("checkpoint.id", lambda each: each.checkpoint.update(id="a b")),
+        ("channel_values", _unversion),
+        ("channel_versions.a", _share_a_version),
+        ("checkpoint.id", _space),
     ],
 )
 async def test_what_cannot_be_kept_is_refused(

@@ -6,11 +6,13 @@ is moto's server, in a process of its own.
 
 from __future__ import annotations
 
+import importlib
 import os
 import shutil
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, closing
 from pathlib import Path
@@ -18,25 +20,35 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("langgraph")
+if "REDIS_STATE_SAVERS" not in os.environ:
+    pytest.skip("needs their packages: make test-savers", allow_module_level=True)
+
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.types import Command
 
 from benchmarks.server import BenchServer, stack_server
 from benchmarks.tasks.postgres import BenchPostgres
-from langgraph.types import Command
-
 from redis_state import RedisStateStore, Settings
 from redis_state.integrations.langgraph import RedisSaver, source_of
-from redis_state.testing import eventually
 from tests.support import graph_sources
 from tests.support.commands import cli
 from tests.support.graph_sources import fill, put
-from tests.support.graphs import adding_deltas, asking, config_of
+from tests.support.graphs import adding_deltas, asking, config_of, counting
 
-pytestmark = pytest.mark.skipif(
-    "REDIS_STATE_SAVERS" not in os.environ, reason="needs their packages: make test-savers"
-)
+POSTGRES = "langgraph.checkpoint.postgres"
+SQLITE = "langgraph.checkpoint.sqlite"
+AWS = "langgraph_checkpoint_aws"
 
-KINDS = ["memory", "sqlite", "sqlite-sync", "postgres", "postgres-sync", "redis", "valkey", "dynamodb"]
+KINDS = [
+    "memory",
+    "sqlite",
+    "sqlite-sync",
+    "postgres",
+    "postgres-sync",
+    "redis",
+    "valkey",
+    "dynamodb",
+]
 
 
 @pytest.fixture(scope="module")
@@ -69,81 +81,80 @@ def dynamodb() -> Iterator[str]:
     process = subprocess.Popen(
         [program, "-p", str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
-    yield f"http://127.0.0.1:{port}"
-    process.kill()
-    process.wait()
+    endpoint = f"http://127.0.0.1:{port}"
+    try:
+        _create_table(endpoint)
+        yield endpoint
+    finally:
+        process.kill()
+        process.wait()
 
 
-async def _opened(kind: str, request: pytest.FixtureRequest, folder: Path, stack: AsyncExitStack) -> tuple[Any, str | None]:
+def _create_table(endpoint: str) -> None:
+    client = _class("boto3", "client")("dynamodb", region_name="eu-west-1", endpoint_url=endpoint)
+    key = [("PK", "HASH"), ("SK", "RANGE")]
+    # Its retries wait for the server.
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            client.create_table(
+                TableName="checkpoints",
+                KeySchema=[{"AttributeName": name, "KeyType": kind} for name, kind in key],
+                AttributeDefinitions=[
+                    {"AttributeName": name, "AttributeType": "S"} for name, _ in key
+                ],
+                BillingMode="PAY_PER_REQUEST",
+            )
+        except _class("botocore.exceptions", "EndpointConnectionError"):
+            assert time.monotonic() < deadline, "moto's server does not answer"
+        else:
+            return
+
+
+def _class(module: str, name: str) -> Any:
+    """Import what the type checkers do not find: it is in the session's environment only."""
+    return getattr(importlib.import_module(module), name)
+
+
+async def _opened(  # noqa: PLR0911 - a table
+    kind: str, request: pytest.FixtureRequest, folder: Path, stack: AsyncExitStack
+) -> tuple[Any, str | None]:
     """Open an empty saver; return the URL that --from takes for it too, if it takes one."""
     match kind:
         case "memory":
-            from langgraph.checkpoint.memory import InMemorySaver
-
             return InMemorySaver(), None
         case "sqlite" | "sqlite-sync":
-            from langgraph.checkpoint.sqlite import SqliteSaver
-            from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
-
             path = str(folder / "checkpoints.sqlite")
             if kind == "sqlite":
-                opened = AsyncSqliteSaver.from_conn_string(path)
+                opened = _class(f"{SQLITE}.aio", "AsyncSqliteSaver").from_conn_string(path)
                 return await stack.enter_async_context(opened), f"sqlite:///{path}"
-            return stack.enter_context(SqliteSaver.from_conn_string(path)), None
+            return stack.enter_context(_class(SQLITE, "SqliteSaver").from_conn_string(path)), None
         case "postgres" | "postgres-sync":
-            from langgraph.checkpoint.postgres import PostgresSaver
-            from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
-
             url: str = request.getfixturevalue("postgres")
             if kind == "postgres":
-                saver = await stack.enter_async_context(AsyncPostgresSaver.from_conn_string(url))
+                opened = _class(f"{POSTGRES}.aio", "AsyncPostgresSaver").from_conn_string(url)
+                saver = await stack.enter_async_context(opened)
                 await saver.setup()
                 return saver, url
-            sync = stack.enter_context(PostgresSaver.from_conn_string(url))
+            sync = stack.enter_context(_class(POSTGRES, "PostgresSaver").from_conn_string(url))
             sync.setup()
             return sync, None
         case "redis":
-            from langgraph.checkpoint.redis.aio import AsyncRedisSaver
-
             url = request.getfixturevalue("search")
-            return await stack.enter_async_context(AsyncRedisSaver.from_conn_string(url)), url
+            opened = _class("langgraph.checkpoint.redis.aio", "AsyncRedisSaver").from_conn_string(
+                url
+            )
+            return await stack.enter_async_context(opened), url
         case "valkey":
-            from langgraph_checkpoint_aws import AsyncValkeySaver
-
             url = request.getfixturevalue("plain").replace("redis://", "valkey://")
-            return await stack.enter_async_context(AsyncValkeySaver.from_conn_string(url)), url
+            opened = _class(AWS, "AsyncValkeySaver").from_conn_string(url)
+            return await stack.enter_async_context(opened), url
         case _:
-            return await _dynamodb(request.getfixturevalue("dynamodb"))
-
-
-async def _dynamodb(endpoint: str) -> tuple[Any, str]:
-    import boto3
-    from langgraph_checkpoint_aws import DynamoDBSaver
-
-    client = boto3.client("dynamodb", region_name="eu-west-1", endpoint_url=endpoint)
-
-    def answers() -> bool:
-        try:
-            client.list_tables()
-        except Exception:
-            return False
-        return True
-
-    await eventually(answers, "moto's server answers", timeout_s=60)
-    client.create_table(
-        TableName="checkpoints",
-        KeySchema=[
-            {"AttributeName": "PK", "KeyType": "HASH"},
-            {"AttributeName": "SK", "KeyType": "RANGE"},
-        ],
-        AttributeDefinitions=[
-            {"AttributeName": "PK", "AttributeType": "S"},
-            {"AttributeName": "SK", "AttributeType": "S"},
-        ],
-        BillingMode="PAY_PER_REQUEST",
-    )
-    saver = DynamoDBSaver("checkpoints", region_name="eu-west-1", endpoint_url=endpoint)
-    return saver, f"dynamodb://checkpoints?region=eu-west-1&endpoint={endpoint}"
+            endpoint = request.getfixturevalue("dynamodb")
+            saver = _class(AWS, "DynamoDBSaver")(
+                "checkpoints", region_name="eu-west-1", endpoint_url=endpoint
+            )
+            return saver, f"dynamodb://checkpoints?region=eu-west-1&endpoint={endpoint}"
 
 
 @pytest.fixture(params=KINDS)
@@ -152,7 +163,14 @@ async def other(
 ) -> AsyncIterator[tuple[str, Any, str | None]]:
     async with AsyncExitStack() as stack:
         kind: str = request.param
-        yield kind, *await _opened(kind, request, tmp_path, stack)
+        saver, url = await _opened(kind, request, tmp_path, stack)
+        # A server serves several tests.
+        for thread in ("asks", "deltas", "loop", "many"):
+            if kind.endswith("-sync"):
+                saver.delete_thread(thread)
+            else:
+                await saver.adelete_thread(thread)
+        yield kind, saver, url
 
 
 class _Threaded:
@@ -209,8 +227,6 @@ async def test_a_real_saver_is_imported_whole(
 
 
 async def _fill_blocking(saver: Any) -> None:
-    from tests.support.graphs import counting
-
     counting(saver, steps=12).invoke({"log": ["start"]}, config_of("loop"))
     asking(saver, lambda _: None, "pay", "ship").invoke({"log": ["s"]}, config_of("asks"))
     adding_deltas(saver, steps=13).invoke({"n": 0, "log": []}, config_of("deltas"))
@@ -224,6 +240,6 @@ async def test_pages_lose_nothing_of_many_namespaces(
     writer = _Threaded(given) if kind.endswith("-sync") else given
     for namespace in ("", "a", "b"):
         for n in range(70):
-            await put(writer, "many", n, namespace=namespace, n=f"{namespace}{n}")
+            await put(writer, "many", n, namespace=namespace, value=f"{namespace}{n}")
     done = await RedisSaver(store).aimport_thread(source_of(given), "many")
     assert (done.equal, done.added) == (True, 210)
