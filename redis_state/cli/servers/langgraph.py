@@ -39,9 +39,9 @@ langgraph: typer.Typer = typer.Typer(
     "1. `import --dry-run` reads the source, and counts what would be written.\n\n"
     "2. `import`, while the graphs run. Repeat it at will: it writes what is missing.\n\n"
     "3. Stop the graphs. `import` again, then `check`. Start them with `RedisSaver`.\n\n"
-    "The source is --from: postgresql://…, sqlite:///path, redis://… (of langgraph-checkpoint-"
-    "redis), dynamodb://table?region=…, valkey://… (both of langgraph-checkpoint-aws), or "
-    "MODULE:FACTORY, a function without parameters that returns any saver, or a context of one. "
+    "The source is --from. For langgraph-checkpoint-postgres it is postgresql://…, for -sqlite "
+    "sqlite:///path, for -redis redis://…, for -aws valkey://… or dynamodb://table?region=…. "
+    "For any other saver it is MODULE:FACTORY, a function without parameters that returns it. "
     "Its package must be installed, and the modules of the graphs' own types must be importable.",
     no_args_is_help=True,
 )
@@ -84,8 +84,9 @@ def import_(
     thread is claimed while it is written. One that another process has claimed is left out. An
     imported thread has its whole lifetime, `graph_threads_ttl`, from now.
 
-    Status 0 if the target has all that the source has, 1 if something differs or was left out, 2
-    for a wrong --from, 5 if the target cannot be reached. A dry run is 0 unless something differs.
+    Status 0 if the target has all that the source has, 1 if something differs or was left out. It
+    is 2 for a wrong --from, 5 if the target cannot be reached. A dry run is 0 unless something
+    differs.
     """
     asked = _Asked(source, url, thread or [], threads_file, write=not dry_run)
     _finish(asked, as_json=as_json, missing_is_fine=dry_run)
@@ -101,7 +102,7 @@ def check(
 ) -> None:
     """Compare both sides by counts and digests. Writes nothing.
 
-    Checkpoints that only the target has do not count: its threads may have gone on.
+    Checkpoints that only the target has do not count: its threads may have continued.
 
     Status 0 if the target has all that the source has, 1 if not, 5 if it cannot be reached.
     """

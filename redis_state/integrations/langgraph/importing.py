@@ -10,7 +10,7 @@ there was imported whole. Writes that its source got later are added.
 
 **Races.** Other writers of the target are refused while the claim is held. If another process holds
 one, nothing is written. A checkpoint of the target that differs is left alone and counted. One that
-the source does not have is left alone too: the thread has gone on.
+the source does not have is left alone too: the thread has continued.
 """
 
 from __future__ import annotations

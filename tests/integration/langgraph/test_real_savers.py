@@ -164,6 +164,8 @@ async def other(
     async with AsyncExitStack() as stack:
         kind: str = request.param
         saver, url = await _opened(kind, request, tmp_path, stack)
+        if kind == "sqlite":
+            await saver.setup()
         # A server serves several tests.
         for thread in ("asks", "deltas", "loop", "many"):
             if kind.endswith("-sync"):
