@@ -22,7 +22,7 @@ export UV_SYSTEM_CERTS = 1
 export PYTHONDONTWRITEBYTECODE =
 export ASAP_PYTHON
 .PHONY: help demo test test-full fuzz chaos soak check types mypy pyright coverage wheel test-wheel test-redis8 \
-	test-redis-server test-acl test-cluster test-matrix test-asap test-a2a bench bench-quick compose-check docs lock clean
+	test-redis-server test-acl test-cluster test-matrix test-asap test-a2a test-savers bench bench-quick compose-check docs lock clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -59,8 +59,9 @@ test-wheel: wheel ## run the suite against the built wheel in a clean environmen
 test-redis8: ## run the suite on redis-py 8, without arq
 test-asap: ## run the tests with ASAP's own package, which needs Python 3.13 (ASAP_PYTHON=...)
 test-a2a: ## run the A2A tests with the oldest and the newest SDK
+test-savers: ## import threads from the real LangGraph savers of Redis, Postgres, SQLite and AWS
 test-matrix: ## run tests on further servers, clients and Pythons (ROW="Redis 8.2, redis-py 8, Python 3.13" for one)
-test-wheel test-redis8 test-asap test-a2a: .venv/.dev
+test-wheel test-redis8 test-asap test-a2a test-savers: .venv/.dev
 	@$(BIN)/nox -s $(@:test-%=%) -- $(PYTEST)
 test-matrix: .venv/.dev
 	@$(BIN)/nox -s "matrix$(if $(ROW),($(ROW)))" -- $(PYTEST)
