@@ -22,7 +22,8 @@
 -- @lasting
 
 local view = stream_view(info)
-if view[1] then return { view[1] == stream_id and 'OK' or 'HELD', view } end
+if view[1] == stream_id then return { 'OK', view } end
+if view[1] then return { 'HELD', view } end
 -- What an earlier stream left behind, if its two keys did not expire in one moment.
 redis.call('DEL', rows)
 local last, copying = first, hold_ms > 0
