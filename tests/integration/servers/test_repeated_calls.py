@@ -322,7 +322,7 @@ async def _open_batch(scripts: Scripts, keys: Keys) -> None:
         await ask(scripts, "PEXPIRE", key, HOUR)
 
 
-async def _create_stream(scripts: Scripts, keys: Keys) -> None:
+async def _make_durable_stream(scripts: Scripts, keys: Keys) -> None:
     await scripts.delete(keys.stream("s").info)
     await make_stream(scripts, keys)
 
@@ -332,19 +332,19 @@ async def _append_row(scripts: Scripts, keys: Keys) -> Any:
     return reply.word, reply.text(0).partition("-")[0], reply.facts[1]
 
 
-async def _look_at_stream(scripts: Scripts, keys: Keys) -> Any:
+async def _look_at_rows(scripts: Scripts, keys: Keys) -> Any:
     found = await fields(scripts, keys.stream("s").info)
     return found, await ask(scripts, "XLEN", keys.stream("s").rows)
 
 
 CASES = {
-    "append_stream": Case(_create_stream, _append_row, _look_at_stream),
+    "append_stream": Case(_make_durable_stream, _append_row, _look_at_rows),
     "delete_stream": Case(
-        _create_stream,
+        _make_durable_stream,
         lambda scripts, keys: scripts.delete_stream(
             keys.stream("s"), stream_id="id", forks=b"", keep=False
         ),
-        _look_at_stream,
+        _look_at_rows,
     ),
     "add_item": Case(
         _open_batch,
