@@ -1,4 +1,4 @@
--- Tell a stream of a fork, so that its deletion leaves a mark. A repetition finds the fork there.
+-- Note a fork at its origin, so that its deletion leaves a mark. A repetition finds the fork there.
 -- KEYS info  hash: see create_stream
 -- ARGV stream_id  of the stream
 -- ARGV fork       id and path of the fork

@@ -83,7 +83,7 @@ class StreamFeed:
         return self.version != since or self.error is not None
 
     def wake(self) -> None:
-        """Let all clients look again."""
+        """Wake all clients, so that they read again."""
         self.version += 1
         self._reads.clear()
         self._changed.set()
@@ -148,7 +148,7 @@ class StreamFeeds:
         return len(self._feeds)
 
     def end_streams(self) -> None:
-        """Let all clients leave. Safe to repeat."""
+        """End the reads of all clients. Safe to repeat."""
         self.closing = True
         for feed in self._feeds.values():
             feed.wake()

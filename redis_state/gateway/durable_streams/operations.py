@@ -152,7 +152,7 @@ async def read_stream(call: ApiCall, path: str) -> Response:
 
 @_over(Right.READ)
 async def look_stream(call: ApiCall, path: str) -> Response:
-    """Answer what is known of a stream. Its lifetime goes on."""
+    """Answer what is known of a stream. Its lifetime does not begin again."""
     return stream_answer(200, headers=about(await _streams(call).look(path)))
 
 

@@ -2,8 +2,8 @@
 
 A fork copies its rows, so that neither lifetime nor retention of its origin concerns it, and each
 is in its own slot. Until all rows are there nobody sees it; calls that make the same fork at the
-same time copy the same rows, and one of them opens it. Its origin is told last: a crash before
-leaves a fork of which the origin does not know, and whose path is free once it is deleted.
+same time copy the same rows, and one of them opens it. Its origin learns of it last. A crash
+before leaves a whole fork, and an origin whose path is free once it is deleted.
 """
 
 from __future__ import annotations

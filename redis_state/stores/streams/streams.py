@@ -49,8 +49,8 @@ _PAGE_ROWS, _PAGE_BYTES = 1_000, 1 << 20
 class StreamStore:
     """Streams of rows at paths, bounded in lifetime, rows and bytes.
 
-    A row is what one append has. Its offset is its number and the server's time, so an offset of a
-    history that a server has lost is told from one of the new history.
+    A row is what one append has. Its offset is its number and the server's time. So an offset of
+    rows that a server has lost is not mistaken for one of the rows that came later.
     """
 
     def __init__(self, base: Base) -> None:
@@ -185,7 +185,7 @@ class StreamStore:
         return stored.page(self._base.payloads, page)
 
     async def look(self, path: str) -> StreamView:
-        """Return what is known of a stream; its lifetime goes on. Errors: StreamUnknown."""
+        """Return what is known of a stream, without renewing it. Errors: StreamUnknown."""
         stored, _ = await self._read(path, BEGINNING, 0, 1, renew=False)
         return stored.view
 

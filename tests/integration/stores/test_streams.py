@@ -273,23 +273,21 @@ async def test_callers_that_make_one_fork_make_one(store: RedisStateStore) -> No
 
 
 async def test_a_fork_that_was_begun_and_left_is_made_by_who_asks_again(
-    store: RedisStateStore,
+    store: RedisStateStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    streams, crashes = store.streams, True
+    streams = store.streams
     await streams.create("o", data=b"1")
 
     async def crash(*_: Any) -> Any:
-        if crashes:
-            raise ConnectionAbortedError
-        return await copy(*_)
+        raise ConnectionAbortedError
 
-    copy, streams._forks.copy = streams._forks.copy, crash
-    with pytest.raises(ConnectionAbortedError):
-        await streams.create("f", origin=StreamOrigin("o"))
+    with monkeypatch.context() as patched:
+        patched.setattr(streams._forks, "copy", crash)
+        with pytest.raises(ConnectionAbortedError):
+            await streams.create("f", origin=StreamOrigin("o"))
     for call in (streams.read("f"), streams.append("f", b"x"), streams.look("f")):
         with pytest.raises(StreamUnknown):
             await call
-    crashes = False
     _, is_new = await streams.create("f", origin=StreamOrigin("o"))
     assert is_new
     assert await body(store, "f") == b"1"
