@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -227,6 +227,77 @@ async def test_a_caller_has_so_many_streams_at_once(store: RedisStateStore) -> N
         await http.post(at("s"), content="x", headers=TEXT)
         assert [each.status_code for each in await asyncio.gather(*polls)] == [200, 200]
         assert _waiting(app) == 0
+    await app.aclose()
+
+
+async def test_waiting_clients_are_let_go_when_the_server_ends(app: Gateway) -> None:
+    async with caller(app, "ann", *ALL) as http:
+        offset = await make(http, "s")
+        polls = [
+            asyncio.create_task(http.get(at("s"), params={"offset": offset, "live": live}))
+            for live in ("long-poll", "sse")
+        ]
+        await eventually(lambda: _waiting(app) == 2, "two clients wait")
+        app.end_streams()
+        poll, events = await asyncio.gather(*polls)
+        assert (poll.status_code, poll.headers["stream-next-offset"]) == (204, offset)
+        assert offset in events.text
+        assert (await http.get(at("s"), params={"offset": offset, "live": "sse"})).is_error
+
+
+async def test_events_end_after_their_time_and_go_on_from_their_offset(
+    store: RedisStateStore,
+) -> None:
+    app = create_gateway(store, auth=tokens, limits=GatewayLimits(events_s=0.2))
+    async with caller(app, "ann", *ALL) as http:
+        await make(http, "s", "one")
+        first = (await http.get(at("s"), params={"offset": "-1", "live": "sse"})).text
+        assert first.count("event: data") == 1
+        offset = json.loads(first.rpartition("data:")[2])["streamNextOffset"]
+        await http.post(at("s"), content="two", headers=TEXT)
+        again = (await http.get(at("s"), params={"offset": offset, "live": "sse"})).text
+        assert ("data:one" in again, "data:two" in again) == (False, True)
+    await app.aclose()
+
+
+async def test_a_kept_answer_is_good_until_rows_or_the_end_come(app: Gateway) -> None:
+    async with caller(app, "ann", *ALL) as http:
+        await make(http, "s", "1")
+
+        async def again(tag: str) -> httpx.Response:
+            return await http.get(at("s"), headers={"if-none-match": tag})
+
+        tags = [(await http.get(at("s"))).headers["etag"]]
+        assert (await again(f'"x", W/{tags[0]}')).status_code == 304
+        for change in ({"content": "2", "headers": TEXT}, {"headers": {"stream-closed": "TRUE"}}):
+            await http.post(at("s"), **cast("Any", change))
+            found = await again(tags[-1])
+            assert found.status_code == 200
+            tags.append(found.headers["etag"])
+        await http.delete(at("s"))
+        await make(http, "s", "1")
+        # Another stream of that path has other rows.
+        assert (await again(tags[0])).status_code == 200
+        assert len(set(tags)) == 3
+
+
+async def test_a_page_of_another_origin_may_use_streams_if_it_is_allowed(
+    store: RedisStateStore,
+) -> None:
+    page = "https://app.example.com"
+    app = create_gateway(store, auth=tokens, cors=[page])
+    async with caller(app, "ann", *ALL) as http:
+        asked = {
+            "origin": page,
+            "access-control-request-method": "PUT",
+            "access-control-request-headers": "stream-ttl,producer-id,if-none-match",
+        }
+        assert (await http.options(at("s"), headers=asked)).status_code == 200
+        made = await http.put(at("s"), headers=TEXT | {"origin": page})
+        assert made.status_code == 201
+        assert "stream-next-offset" in made.headers["access-control-expose-headers"].lower()
+        other = await http.put(at("t"), headers=TEXT | {"origin": "https://evil.example.com"})
+        assert other.status_code == 403
     await app.aclose()
 
 
