@@ -11,17 +11,16 @@
 --   {'DENIED', view}            it was deleted, and its forks are kept
 --   {'GAP', reason, place}      trimmed, ahead or rewound; the place from which there are rows
 -- @include stream_gap
+-- @include stream_keep
 -- @include stream_named
 -- @include stream_rows
 
 local stream = stream_named(info)
 if not stream then return { 'MISSING' } end
 if stream.state == 'deleted' then return { 'DENIED', stream.view } end
-if renew and stream.expires == '' then
-  -- A user who may only read leaves it as it is.
-  redis.pcall('PEXPIRE', info, stream.life)
-  redis.pcall('PEXPIRE', rows, stream.life)
-end
+-- A user who may only read leaves it as it is.
+local may = not redis.acl_check_cmd or redis.acl_check_cmd('PEXPIRE', info, stream.life)
+if renew and may and stream.expires == '' then stream_keep(info, rows, stream.life, '') end
 local from = after == '' and stream.first or after == 'now' and stream.last or after
 local reason = stream_gap(rows, from, stream.first, stream.last)
 if reason then return { 'GAP', reason, stream.first } end

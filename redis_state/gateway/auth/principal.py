@@ -64,7 +64,7 @@ class AccessScope:
                 f"one of {rights} is needed, over *, session:<id>, tag:<tag> or stream:<path>",
             )
         if kind == "stream":
-            check_path(over.removeprefix(_STREAM).removesuffix(_BELOW))
+            _check_stream(over)
         return cls(Right(right), over)
 
     def __str__(self) -> str:
@@ -156,6 +156,13 @@ class Authenticator(Protocol):
     async def authenticate(self, connection: HTTPConnection) -> Principal | None:
         """Return the caller, or None."""
         ...
+
+
+def _check_stream(over: str) -> None:
+    try:
+        check_path(over.removeprefix(_STREAM).removesuffix(_BELOW))
+    except InvalidField as error:
+        raise InvalidField("scopes", f"stream: {error}") from None
 
 
 def read_scopes(given: Any) -> frozenset[AccessScope]:
