@@ -70,6 +70,8 @@ class StreamFeed:
         reading = self._reads.get(offset)
         if reading is None:
             reading = asyncio.create_task(self._read(offset))
+            # It may be that nobody waits for it any more.
+            reading.add_done_callback(lambda done: done.cancelled() or done.exception())
             if len(self._reads) < _MOST_SHARED:
                 self._reads[offset] = reading
         return await asyncio.shield(reading)

@@ -192,6 +192,8 @@ async def _events(call: ApiCall, path: str, query: ReadQuery) -> Response:
     async with AsyncExitStack() as stack:
         stack.enter_context(services.usage.stream(principal.subject))
         feed = await stack.enter_async_context(services.feeds.join(path))
+        # A wrong request is refused before the events begin.
+        stream = (await feed.read(query.offset)).page.stream
         frames = stream_frames(
             services.feeds,
             feed,
@@ -201,10 +203,8 @@ async def _events(call: ApiCall, path: str, query: ReadQuery) -> Response:
             expires_at=principal.expires_at,
         )
         stack.push_async_callback(frames.aclose)
-        # A wrong request is refused before the events begin.
         first = await anext(frames)
-        view = await _streams(call).look(path)
-        return StreamEvents(first, frames, stack.pop_all(), encoded=is_binary(view))
+        return StreamEvents(first, frames, stack.pop_all(), encoded=is_binary(stream))
 
 
 async def _body(call: ApiCall) -> bytes:

@@ -28,6 +28,8 @@ from redis_state.stores.streams.views import StoredStream, read_stored
 Find: TypeAlias = Callable[[str], Awaitable[StoredStream | None]]
 
 _MOST_FORKS = 1_000
+# Forks of forks: whether an origin has living ones is found by following them.
+_DEEPEST = 100
 _PAGE_ROWS, _PAGE_BYTES = 500, 1 << 20
 
 
@@ -40,10 +42,17 @@ class _Resolved:
     place: str
     part: int
     first: str
+    depth: int
 
     def document(self) -> dict[str, Any]:
         """Return what is stored of it."""
-        return {"path": self.path, "id": self.stream_id, "place": self.place, "part": self.part}
+        return {
+            "path": self.path,
+            "id": self.stream_id,
+            "place": self.place,
+            "part": self.part,
+            "depth": self.depth,
+        }
 
 
 class Forks:
@@ -70,6 +79,9 @@ class Forks:
         """Return where a fork leaves its origin. Errors: InvalidField."""
         if origin is None:
             return None
+        depth = 1 + (source.origin or {"depth": 0})["depth"]
+        if depth > _DEEPEST:
+            raise InvalidField("origin", f"is the {_DEEPEST}th fork of a fork")
         place = source.last if origin.offset is None else place_of(origin.offset)
         place = {"": source.first, "now": source.last}.get(place, place)
         if offset_of(place) > source.view.offset:
@@ -78,7 +90,7 @@ class Forks:
             raise InvalidField("fork_part", "is beyond the end")
         # Of what retention has removed, the fork has nothing either.
         first = source.first if offset_of(source.first) <= offset_of(place) else place
-        return _Resolved(origin.path, source.view.stream_id, place, origin.part, first)
+        return _Resolved(origin.path, source.view.stream_id, place, origin.part, first, depth)
 
     def alike(self, stored: StoredStream, origin: StreamOrigin | None) -> bool:
         """Return whether a stream is the fork that is wanted; no offset is any."""

@@ -86,6 +86,9 @@ class StreamStore:
         lifetime = lifetime or StreamLifetime()
         source: StoredStream | None = None
         if origin is not None:
+            known = await self._fork_there(path, content_type, lifetime, closed=closed, of=origin)
+            if known is not None:
+                return known.view, False
             source = await self._forks.source(origin, content_type)
             content_type = content_type or source.view.content_type
             if lifetime == StreamLifetime():
@@ -260,6 +263,26 @@ class StreamStore:
         if data and media_type(content_type) == JSON:
             data = b",".join(split_messages(data, may_be_empty=may_be_empty))
         return write_row(self._base.payloads, data)
+
+    async def _fork_there(
+        self,
+        path: str,
+        content_type: str | None,
+        lifetime: StreamLifetime,
+        *,
+        closed: bool,
+        of: StreamOrigin,
+    ) -> StoredStream | None:
+        """Return the fork if it is there, whose origin may be gone. Errors: StreamRefused."""
+        stored = await self.find(path)
+        if stored is None or stored.origin is None or stored.state == "deleted":
+            return None
+        view = stored.view
+        about = {"ttl": lifetime.ttl_s, "expires": _moment(lifetime.expires_at)}
+        if lifetime == StreamLifetime():
+            about = {"ttl": view.ttl_s, "expires": view.expires_at}
+        self._compare(stored, content_type or view.content_type, about, closed=closed, origin=of)
+        return stored
 
     def _compare(
         self,

@@ -307,6 +307,8 @@ async def test_a_deleted_origin_keeps_its_path_as_long_as_a_fork_lives(
         with pytest.raises(StreamRefused):
             await streams.create("d", origin=StreamOrigin(path))
     assert await body(store, "c") == b"a"
+    # A repeated call finds the fork, whatever became of its origin.
+    assert not (await streams.create("c", origin=StreamOrigin("b")))[1]
     await streams.delete("c")
     with pytest.raises(StreamUnknown):
         await streams.look("a")
@@ -406,3 +408,19 @@ async def test_an_offset_of_a_lost_history_is_told_and_the_new_rows_are_read() -
             await store.streams.read("s", offset=lost.offset)
         assert gap.value.reason == "rewound"
         assert await body(store, "s") == b"kept new"
+
+
+async def test_forks_of_forks_have_an_end(store: RedisStateStore) -> None:
+    streams = store.streams
+    await streams.create("0", data=b"x")
+    for depth in range(100):
+        await streams.create(str(depth + 1), origin=StreamOrigin(str(depth)))
+    with pytest.raises(InvalidField):
+        await streams.create("101", origin=StreamOrigin("100"))
+    for depth in range(100):
+        await streams.delete(str(depth))
+    with pytest.raises(StreamDeleted):
+        await streams.look("0")
+    await streams.delete("100")
+    with pytest.raises(StreamUnknown):
+        await streams.look("0")
