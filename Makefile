@@ -22,7 +22,7 @@ export UV_SYSTEM_CERTS = 1
 export PYTHONDONTWRITEBYTECODE =
 export ASAP_PYTHON
 .PHONY: help demo test test-full fuzz chaos soak check types mypy pyright coverage wheel test-wheel test-redis8 \
-	test-redis-server test-acl test-cluster test-matrix test-asap test-a2a test-savers bench bench-quick compose-check docs lock clean
+	test-redis-server test-acl test-cluster test-matrix test-asap test-a2a test-savers test-durable-streams bench bench-quick compose-check docs lock clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -65,6 +65,8 @@ test-wheel test-redis8 test-asap test-a2a test-savers: .venv/.dev
 	@$(BIN)/nox -s $(@:test-%=%) -- $(PYTEST)
 test-matrix: .venv/.dev
 	@$(BIN)/nox -s "matrix$(if $(ROW),($(ROW)))" -- $(PYTEST)
+test-durable-streams: .venv/.dev ## run the published tests of the Durable Streams protocol; needs Node and a network
+	@$(BIN)/python -m tools.durable_streams.run
 test-cluster: .venv/.dev ## run the suite on a Redis Cluster of three primaries
 	@REDIS_STATE_TEST_SERVER=cluster $(BIN)/python $(PYTEST)
 test-acl: .venv/.dev ## run the suite as the user that redis-state acl prints for a worker

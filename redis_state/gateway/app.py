@@ -30,6 +30,9 @@ from redis_state.gateway.auth.hook_links import HookLinks
 from redis_state.gateway.auth.open import LOCAL_NAMES, has_loopback
 from redis_state.gateway.auth.principal import Authenticator, Principal, Unauthenticated
 from redis_state.gateway.calls import Operation, Over, RawRoute
+from redis_state.gateway.durable_streams import answers as stream_answers
+from redis_state.gateway.durable_streams.feeds import StreamFeeds
+from redis_state.gateway.durable_streams.route import StreamRoute
 from redis_state.gateway.guard import RequestGuard, check_origins
 from redis_state.gateway.limits import CallerUsage, GatewayLimits
 from redis_state.gateway.openapi import describe
@@ -70,6 +73,7 @@ OPERATIONS: tuple[Operation, ...] = (
 # What a caller may see of an update: the update, a changed copy, or None.
 VisibleTo: TypeAlias = Callable[[Principal, StateUpdate], StateUpdate | None]
 
+_ALLOWED = ("authorization", "content-type", "idempotency-key", "last-event-id")
 _HOOKS = ["v1", "hooks"]
 _NOBODY = Principal("anonymous")
 _CODES = {404: "not_found", 405: "method_not_allowed"}
@@ -82,6 +86,7 @@ class GatewayServices:
     store: RedisStateStore
     client: TaskClient
     hub: Hub
+    feeds: StreamFeeds
     visible: VisibleTo | None
     hooks: HookLinks | None
     usage: CallerUsage
@@ -113,7 +118,7 @@ class Gateway(Starlette):
         self._usage = CallerUsage(limits)
         self._answers: Counter[tuple[str, int]] = Counter()
         self._open = PerLoop(self._services)
-        self._hubs: WeakSet[Hub] = WeakSet()
+        self._hubs: WeakSet[Hub | StreamFeeds] = WeakSet()
         self.max_body_bytes: int = limits.max_body_bytes
         origins = check_origins(cors)
         super().__init__(
@@ -190,12 +195,14 @@ class Gateway(Starlette):
         async with (
             TaskClient(self._store, queue=self._queue) as client,
             Hub(self._store) as hub,
+            StreamFeeds(self._store.streams) as feeds,
         ):
-            self._hubs.add(hub)
+            self._hubs.update((hub, feeds))
             yield GatewayServices(
                 store=self._store,
                 client=client,
                 hub=hub,
+                feeds=feeds,
                 visible=self._visible,
                 hooks=self._hooks,
                 usage=self._usage,
@@ -208,7 +215,8 @@ class Gateway(Starlette):
         paths: dict[str, list[Operation]] = {}
         for operation in OPERATIONS:
             paths.setdefault(operation.path, []).append(operation)
-        return [socket.SocketRoute(self), *(RawRoute(self, *each) for each in paths.items())]
+        own = (socket.SocketRoute(self), StreamRoute(self))
+        return [*own, *(RawRoute(self, *each) for each in paths.items())]
 
     def _metrics(self) -> tuple[bytes, str] | None:
         try:
@@ -264,9 +272,9 @@ def _cors(origins: list[str]) -> list[Middleware]:
         Middleware(
             CORSMiddleware,
             allow_origins=origins,
-            allow_methods=["GET", "POST", "DELETE"],
-            allow_headers=["authorization", "content-type", "idempotency-key", "last-event-id"],
-            expose_headers=["retry-after", "www-authenticate"],
+            allow_methods=["GET", "HEAD", "POST", "PUT", "DELETE"],
+            allow_headers=[*_ALLOWED, *stream_answers.ALLOWED],
+            expose_headers=["retry-after", "www-authenticate", *stream_answers.EXPOSED],
         )
     ]
 
