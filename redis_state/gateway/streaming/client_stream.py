@@ -180,7 +180,8 @@ class ClientStream(AsyncIterator[bytes]):
         self._begun = feed.begun
         if self._wanted.task_id is not None:
             await self._look_at_task(must_be=True)
-        if self._after == events.TAIL:
+        tail = self._after == events.TAIL
+        if tail:
             self._after = await feed.end()
             self._place, self._behind = events.position(self._after), False
         elif self._after == events.ALL:
@@ -189,7 +190,8 @@ class ClientStream(AsyncIterator[bytes]):
             # No row is read twice, and none at all if the feed has all that follows.
             self._place, self._behind = events.position(self._after), False
         self._state = "open"
-        return events.come_back()
+        # Who begins at the end has a place there, also if the connection breaks before a row comes.
+        return events.come_back(self._after if tail else None)
 
     async def _step(self) -> bytes:
         if self._look:
