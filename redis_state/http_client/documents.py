@@ -64,7 +64,7 @@ class Timeline:
 
 def read_state(said: Mapping[str, Any]) -> TaskState:
     """Read a task. Of its context only the parent is known."""
-    session_id, task_id, trace_id = said["session_id"], said["task_id"], said["trace_id"]
+    session_id, task_id = said["session_id"], said["task_id"]
     created_at = moment(said["created_at"])
     return TaskState(
         task_id=task_id,
@@ -75,11 +75,10 @@ def read_state(said: Mapping[str, Any]) -> TaskState:
         context_snapshot=TaskContextSnapshot(
             session_id=session_id,
             task_id=task_id,
-            trace_id=trace_id,
             spawned_from_task_id=said["parent"] or _FOREGROUND,
             spawned_at=created_at,
         ),
-        trace_id=trace_id,
+        trace_id=said["trace_id"],
         result=said.get("result"),
         error=said["error"],
         description=said["description"],

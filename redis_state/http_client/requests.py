@@ -155,6 +155,8 @@ class GatewayCaller:
                 problem = read_problem(found.status_code, found.headers, body)
                 if problem is not None:
                     raise problem.error(self.address, ask)
+            if not found.headers.get("content-type", "").startswith("text/event-stream"):
+                raise CommandRefused(f"{self.address}: the answer is no stream of a gateway's")
             async with aclosing(_chunks(found)) as chunks:
                 yield chunks
         finally:
