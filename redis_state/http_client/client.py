@@ -64,7 +64,7 @@ class HttpTaskClient(HttpTasks, HttpDecisions):
         self.schedules: HttpSchedules = HttpSchedules(self._caller)
 
     def __repr__(self) -> str:
-        """Name the gateway, and nothing of the credentials."""
+        """Return the address of the gateway, and nothing of the credentials."""
         return f"{type(self).__name__}({self._caller.address!r})"
 
     async def __aenter__(self) -> Self:

@@ -24,7 +24,8 @@ class EventReader:
     """Take chunks, and give the events that are whole.
 
     ``cursor`` is the id of the last whole event: the stream is read on after it. ``retry_ms`` is
-    after how long, if the server said so.
+    after how long to connect again, if the server
+    has sent it.
     """
 
     def __init__(self, cursor: str | None = None) -> None:

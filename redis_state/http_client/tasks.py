@@ -281,7 +281,7 @@ class HttpTasks:
         return await self._caller.call(_task(session_id, task_id))
 
     async def _with_newest(self, session: dict[str, Any]) -> dict[str, Any]:
-        """Add what a caller of some sessions is not told: when the newest task was made."""
+        """Add when the newest task was made, if the list has it not."""
         if session["newest_at"] is not None:
             return session
         newest = (await self.find(session_id=session["session_id"], limit=1)).tasks
