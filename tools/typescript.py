@@ -1,9 +1,9 @@
-"""The types of the TypeScript client: written from the gateway's description, by openapi-typescript.
+"""The types of the TypeScript client, written from the gateway's description.
 
     .venv/bin/python tools/typescript.py           # write clients/typescript/src/schema.ts again
     .venv/bin/python tools/typescript.py --check   # fail if it is not what would be written
 
-It needs Node and the packages of clients/typescript/package-lock.json.
+openapi-typescript writes them. It needs Node, and the packages that package-lock.json pins there.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from redis_state.gateway.app import OPERATIONS  # noqa: E402 - see above
-from redis_state.gateway.openapi import describe  # noqa: E402 - see above
+from redis_state.gateway.app import OPERATIONS
+from redis_state.gateway.openapi import describe
 
 CLIENT = Path(__file__).parents[1] / "clients" / "typescript"
 SCHEMA = CLIENT / "src" / "schema.ts"

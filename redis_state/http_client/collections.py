@@ -7,8 +7,7 @@ from typing import Any
 
 from redis_state.errors import InvalidField, ScheduleUnknown
 from redis_state.http_client.documents import read_occurrence, read_queue, read_schedule
-from redis_state.http_client.requests import Ask, GatewayCaller
-from redis_state.models.tasks import new_id
+from redis_state.http_client.requests import Ask, GatewayCaller, key_of
 from redis_state.worker import Occurrence, QueueInfo, Schedule, ScheduleView
 from redis_state.worker.schedules.model import check_id
 
@@ -99,7 +98,7 @@ class HttpSchedules:
 
     async def trigger(self, schedule_id: str, *, idempotency_key: str | None = None) -> Occurrence:
         """Submit a task of a schedule now. See `Schedules.trigger`."""
-        key = new_id() if idempotency_key is None else idempotency_key
+        key = key_of("idempotency_key", idempotency_key)
         return read_occurrence(await self._do(schedule_id, "trigger", key))
 
     async def _do(self, schedule_id: str, name: str, key: str | None = None) -> Any:

@@ -6,9 +6,8 @@ from typing import Any
 
 from redis_state.errors import InvalidField, TokenUnknown
 from redis_state.http_client.documents import read_pause
-from redis_state.http_client.requests import Ask, GatewayCaller
+from redis_state.http_client.requests import Ask, GatewayCaller, key_of
 from redis_state.models import TaskState
-from redis_state.models.tasks import new_id
 from redis_state.transport.keys import is_pause_id
 from redis_state.worker import OpenPause
 
@@ -62,7 +61,7 @@ class HttpDecisions:
                 "POST",
                 (*_pause(token), "decision"),
                 body=body,
-                key=idempotency_key or new_id(),
+                key=key_of("idempotency_key", idempotency_key),
                 missing=_unknown,
             )
         )

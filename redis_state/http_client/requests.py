@@ -24,10 +24,12 @@ from redis_state.errors import (
     BackendUnavailable,
     CommandRefused,
     ConfigError,
+    InvalidField,
     OutcomeUnknown,
     RedisStateError,
 )
 from redis_state.http_client.problems import Problem, read_problem
+from redis_state.models.tasks import new_id
 from redis_state.serialization import codec
 
 # A token, or what returns the one to be used now; None for none.
@@ -40,7 +42,7 @@ _IDLE_S = 3.0
 _CONNECT_S = 10.0
 # Of the time for a call, so that a lost connection leaves time for another one.
 _PART_FOR_ONE = 3
-_LONGEST_KEY = 200
+LONGEST_KEY = 200
 _NOT_SENT = (
     *(httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout),
     *(httpx.ProxyError, httpx.UnsupportedProtocol, httpx.LocalProtocolError),
@@ -196,6 +198,8 @@ class GatewayCaller:
         *,
         stream: bool,
     ) -> httpx.Response | _Failure:
+        if self._http.is_closed:
+            return _Failure("the client is closed", sent=False, final=True)
         own = dict(headers)
         if token is not None:
             own["authorization"] = f"Bearer {token}"
@@ -226,9 +230,17 @@ class GatewayCaller:
         return await token if isawaitable(token) else token
 
 
+def key_of(field: str, given: str | None) -> str:
+    """Return the key of a call: the caller's, or a new one. Errors: InvalidField."""
+    key: Any = new_id() if given is None else given
+    if not isinstance(key, str) or not key:
+        raise InvalidField(field, f"text of 1 to {LONGEST_KEY} signs is needed")
+    return key
+
+
 def header_key(key: str) -> str:
     """Write an idempotency key as a header may have it: another one as its digest."""
-    if key.isascii() and key.isprintable() and key == key.strip() and 0 < len(key) <= _LONGEST_KEY:
+    if key.isascii() and key.isprintable() and key == key.strip() and 0 < len(key) <= LONGEST_KEY:
         return key
     return hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
 

@@ -24,8 +24,7 @@ class EventReader:
     """Take chunks, and give the events that are whole.
 
     ``cursor`` is the id of the last whole event: the stream is read on after it. ``retry_ms`` is
-    after how long to connect again, if the server
-    has sent it.
+    after how long to connect again, if the server has sent it.
     """
 
     def __init__(self, cursor: str | None = None) -> None:

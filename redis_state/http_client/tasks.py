@@ -26,7 +26,7 @@ from redis_state.http_client.documents import (
     read_view,
     read_worker,
 )
-from redis_state.http_client.requests import Ask, GatewayCaller
+from redis_state.http_client.requests import LONGEST_KEY, Ask, GatewayCaller, key_of
 from redis_state.models import SteeringEvent, SteeringEventType, TaskState, TaskStatus
 from redis_state.models.attributes import Attributes
 from redis_state.models.steering import validate_steering_event
@@ -164,7 +164,7 @@ class HttpTasks:
         which the returned event has, and the caller as its source. A pause is decided with
         `resolve`: APPROVE and REJECT are refused.
         """
-        key = event_id or new_id()
+        key = key_of("event_id", event_id or None)
         event = SteeringEvent(
             session_id=session_id,
             task_id=task_id,
@@ -190,14 +190,16 @@ class HttpTasks:
         """Cancel a task. See `TaskClient.cancel`."""
         body: dict[str, Any] = {"hard": hard} | ({"reason": reason} if reason else {})
         try:
-            await self._change(session_id, task_id, "cancel", body, key or new_id())
+            await self._change(session_id, task_id, "cancel", body, key_of("key", key))
         except (TaskUnknown, InvalidTransition):
             return False
         return True
 
     async def retry(self, session_id: str, task_id: str, *, key: str | None = None) -> TaskState:
         """Reopen a task that is FAILED or CANCELLED. See `TaskClient.retry`. It needs ``read``."""
-        await self._change(session_id, task_id, "retry", {}, key or new_id())
+        if key is not None and len(key_of("key", key)) > LONGEST_KEY:
+            raise InvalidField("key", f"text of 1 to {LONGEST_KEY} signs is needed")
+        await self._change(session_id, task_id, "retry", {}, key_of("key", key))
         return await self._must(session_id, task_id)
 
     async def rerun(
@@ -341,8 +343,8 @@ def _filters(filters: TaskFilters) -> list[tuple[str, str]]:
         value = getattr(wanted, name)
         query += [] if value is None else [(name, value)]
     for name in ("created_after", "created_before"):
-        value = getattr(wanted, name)
-        query += [] if value is None else [(name, value.isoformat())]
+        value = _text(getattr(wanted, name))
+        query += [] if value is None else [(name, value)]
     # As JSON a text stays one, also "5".
     query += [
         ("attribute", f"{name}={json.dumps(value)}") for name, value in wanted.attributes.items()
@@ -351,4 +353,7 @@ def _filters(filters: TaskFilters) -> list[tuple[str, str]]:
 
 
 def _text(moment: datetime | None) -> str | None:
-    return None if moment is None else moment.isoformat()
+    if moment is None:
+        return None
+    # One without a time zone is taken as UTC, as by the direct client.
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).isoformat()

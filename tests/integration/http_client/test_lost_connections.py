@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, asynccontextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -60,6 +61,10 @@ async def _begun(over: OverHttp) -> str:
 def _numbers(entries: list[Entry[StateUpdate]]) -> list[int]:
     """Return the numbers of the test's own updates."""
     return [e.value.content["n"] for e in entries if e.value.update_id.startswith("my update")]
+
+
+def _has(entries: list[Entry[StateUpdate]], count: int) -> bool:
+    return len(_numbers(entries)) >= count
 
 
 async def test_a_submit_whose_answer_is_lost_is_repeated_and_submits_once(over: OverHttp) -> None:
@@ -120,7 +125,7 @@ async def _first(over: OverHttp) -> Any:
 async def test_a_gateway_that_is_not_there_is_told_when_there_is_no_more_time(
     free_tcp_port: int,
 ) -> None:
-    async with HttpTaskClient(f"http://127.0.0.1:{free_tcp_port}", timeout_s=0.2) as http:
+    async with HttpTaskClient(f"http://127.0.0.1:{free_tcp_port}", timeout_s=0.06) as http:
         for call in (http.bulk("cancel"), http.submit("echo", session_id="s"), http.workers()):
             with pytest.raises(errors.BackendUnavailable) as caught:
                 await call
@@ -131,13 +136,13 @@ async def test_a_gateway_that_is_not_there_is_told_when_there_is_no_more_time(
 async def test_a_silent_gateway_is_left_at_the_deadline_and_another_connection_tried(
     over: OverHttp,
 ) -> None:
-    async with over.caller("root", *EVERYTHING, timeout_s=3) as hasty:
+    async with over.caller("root", *EVERYTHING, timeout_s=0.9) as hasty:
         await hasty.submit("echo", session_id="s", task_id="t")
         over.proxy.half_open()
         # The first connection hears nothing. The next one does.
         state = await hasty.get("s", "t")
         assert state is not None
-    async with over.caller("root", *EVERYTHING, timeout_s=0.3) as hasty:
+    async with over.caller("root", *EVERYTHING, timeout_s=0.15) as hasty:
         over.proxy.silence()
         with pytest.raises(errors.OutcomeUnknown, match="no answer in time"):
             await hasty.submit("echo", session_id="s", task_id="u")
@@ -168,10 +173,7 @@ async def test_a_stream_that_is_cut_again_and_again_has_every_row_once_in_order(
             await store.save_update(_update(number))
             if number % 6 == 5:
                 over.proxy.cut()
-                enough = number - 5
-                await eventually(
-                    lambda enough=enough: len(_numbers(seen)) >= enough, "the client has read on"
-                )
+                await eventually(partial(_has, seen, number - 5), "the client has read on")
         await over.direct.cancel("s", "t")
         await asyncio.wait_for(following, 60)
     assert _numbers(seen) == list(range(rows))
@@ -299,6 +301,7 @@ async def test_a_token_that_expires_is_replaced_in_calls_and_in_streams(over: Ov
             assert "worn out" not in str(refused.value)
 
 
+@pytest.mark.full
 async def test_one_caller_with_too_many_requests_waits_until_more_are_taken(
     store: RedisStateStore,
 ) -> None:

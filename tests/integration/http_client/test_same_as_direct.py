@@ -7,6 +7,8 @@ from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
+from operator import methodcaller
 from typing import Any
 
 import pytest
@@ -16,6 +18,7 @@ pytest.importorskip("starlette", reason="needs the gateway extra")
 
 from redis_state import RedisStateStore, errors
 from redis_state.models import SteeringEventType, TaskState, TaskStatus
+from redis_state.models.attributes import AttributeValue
 from redis_state.stores.sessions.tasks import NO_CONTEXT
 from redis_state.worker import OpenPause, Rate, Schedule
 from tests.support.gateway import paused
@@ -54,7 +57,7 @@ async def _children(client: Any, task_id: str) -> list[TaskState]:
 
 
 async def test_what_is_read_of_tasks_is_the_same(over: OverHttp) -> None:
-    about = {"tenant": 'a "b"', "size": 5, "text": "5", "paid": True}
+    about: dict[str, AttributeValue] = {"tenant": 'a "b"', "size": 5, "text": "5", "paid": True}
     made = await over.http.submit(
         *("parent", {"n": [1.5, None, "é\ud800"]}),
         session_id="s",
@@ -71,11 +74,9 @@ async def test_what_is_read_of_tasks_is_the_same(over: OverHttp) -> None:
     view = await _both(over, lambda client: client.inspect("s", "t"))
     assert (view.handler, dict(view.attributes), view.state.trace_id) == ("parent", about, "trace")
     for task_id in ("t", "failed", "none"):
-        await _both(over, lambda client, task_id=task_id: client.get("s", task_id))
-        await _both(over, lambda client, task_id=task_id: _children(client, task_id))
-        await _both(over, lambda client, task_id=task_id: client.snapshots("s", task_id))
-        await _both(over, lambda client, task_id=task_id: client.compensations("s", task_id))
-        await _both(over, lambda client, task_id=task_id: client.last_checkpoint("s", task_id))
+        for method in ("get", "snapshots", "compensations", "last_checkpoint"):
+            await _both(over, methodcaller(method, "s", task_id))
+        await _both(over, partial(_children, task_id=task_id))
     await _both(over, lambda client: client.inspect("s", "none"))
     step = await _both(over, lambda client: client.snapshot("s", "failed", 1))
     assert step.step == "before#1"
@@ -110,9 +111,10 @@ async def test_tasks_are_found_by_the_same_filters_page_by_page(over: OverHttp) 
         {"status": [TaskStatus.FAILED, "CANCELLED"]},
         {"attributes": {"n": 3}, "session_id": "s1"},
         {"created_after": datetime(2020, 1, 1, tzinfo=UTC), "created_before": datetime.now(UTC)},
+        {"created_after": datetime(2020, 1, 1)},  # noqa: DTZ001 - it is taken as UTC
     ]
     for filters in everything:
-        await _both(over, lambda client, filters=filters: client.find(**filters))
+        await _both(over, methodcaller("find", **filters))
     assert [len(branch.children) for branch in await over.http.tree("s1")] == [0, 0]
     assert await over.http.tree("none") == []
     wrong: list[dict[str, Any]] = [
@@ -135,6 +137,8 @@ async def test_what_cannot_be_changed_is_refused_with_the_same_facts(over: OverH
     kind = SteeringEventType.USER_MESSAGE
     await _refused(over, lambda client: client.retry("s", "done"), invalid)
     await _refused(over, lambda client: client.retry("s", "none"), unknown)
+    for key in ("", "x" * 201, 7):
+        await _refused(over, methodcaller("retry", "s", "done", key=key), errors.InvalidField)
     await _refused(over, lambda client: client.rerun("s", "none"), unknown)
     await _refused(over, lambda client: client.fork("s", "none"), unknown)
     await _refused(over, lambda c: c.fork("s", "done", before="odd"), errors.InvalidField)
@@ -156,7 +160,10 @@ async def test_what_cannot_be_changed_is_refused_with_the_same_facts(over: OverH
         await client.submit("hidden", session_id="s", task_id="waits")
         with pytest.raises(TimeoutError):
             await client.wait("s", "waits", timeout_s=0.01)
-        for options in ({"delay": 5}, {"at": datetime(2030, 1, 1)}, {"delay": timedelta(-1)}):  # noqa: DTZ001
+        wrongly: list[dict[str, Any]] = [
+            *({"delay": 5}, {"at": datetime(2030, 1, 1)}, {"delay": timedelta(-1)}),  # noqa: DTZ001
+        ]
+        for options in wrongly:
             with pytest.raises(errors.InvalidField) as caught:
                 await client.submit("echo", session_id="s", **options)
             assert caught.value.field in options
@@ -282,7 +289,12 @@ async def test_queues_workers_and_schedules_are_the_same(over: OverHttp) -> None
     await _both(over, lambda client: client.queues.list())
     await _refused(over, lambda client: client.queues.get(""), errors.InvalidField)
     (mine,), (theirs,) = await over.http.workers(), await over.direct.workers()
-    same = {"silent_s": 0.0, "unpolled_s": None, "last_poll_ms": None, "counters": {}}
+    same: dict[str, Any] = {
+        "silent_s": 0.0,
+        "unpolled_s": None,
+        "last_poll_ms": None,
+        "counters": {},
+    }
     assert replace(mine, **same, last_seen_ms=0) == replace(theirs, **same, last_seen_ms=0)
 
     anchor = datetime(2026, 1, 1, tzinfo=UTC)
@@ -364,7 +376,7 @@ async def test_any_id_is_the_one_that_was_given(over: OverHttp) -> None:
                 await over.http.submit("echo", odd, session_id=odd, task_id=task_id)
             await over.direct.submit("echo", odd, session_id=odd, task_id=task_id)
             await over.direct.wait(odd, odd)
-            await _both(over, lambda client, odd=odd: client.get(odd, odd))
+            await _both(over, methodcaller("get", odd, odd))
             continue
         assert await over.http.submit("echo", odd, session_id=odd, task_id=task_id) == task_id
         assert await over.http.result(odd, task_id, timeout_s=30) == odd

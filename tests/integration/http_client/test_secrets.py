@@ -6,6 +6,7 @@ import logging
 import ssl
 import traceback
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -59,9 +60,10 @@ def test_an_address_that_cannot_be_used_is_refused_without_being_told(base_url: 
     with pytest.raises(errors.ConfigError, match="base_url") as refused:
         HttpTaskClient(base_url)
     assert SECRET not in str(refused.value)
-    for field in ("timeout_s", "idle_s"):
-        with pytest.raises(errors.InvalidField, match=field):
-            HttpTaskClient("http://host", **{field: 0})
+    with pytest.raises(errors.InvalidField, match="timeout_s"):
+        HttpTaskClient("http://host", timeout_s=0)
+    with pytest.raises(errors.InvalidField, match="idle_s"):
+        HttpTaskClient("http://host", idle_s=0)
 
 
 async def test_a_gateway_behind_tls_is_trusted_by_its_own_ca_only(
@@ -89,14 +91,11 @@ async def test_another_application_at_the_address_is_told_as_that(over: OverHttp
 
     statuses = [200, 302, 404, 404, 200]
 
-    async def page(scope: object, receive: object, send: object) -> None:
-        for message in (
-            {"type": "http.response.start", "status": statuses.pop(0), "headers": []},
-            {"type": "http.response.body", "body": b"<html>"},
-        ):
-            await send(message)  # type: ignore[operator]
+    async def page(_scope: Any, _receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": statuses.pop(0), "headers": []})
+        await send({"type": "http.response.body", "body": b"<html>"})
 
-    async with HttpTaskClient("http://x", token, transport=httpx.ASGITransport(page)) as http:  # type: ignore[arg-type]
+    async with HttpTaskClient("http://x", token, transport=httpx.ASGITransport(page)) as http:
         for _ in range(3):
             with pytest.raises(errors.CommandRefused, match="gateway"):
                 await http.get("s", "t")
@@ -104,3 +103,5 @@ async def test_another_application_at_the_address_is_told_as_that(over: OverHttp
             await anext(http.watch("s", "t"))
         with pytest.raises(errors.CommandRefused, match="no stream"):
             await anext(http.watch("s", "t"))
+    with pytest.raises(errors.BackendUnavailable, match="closed"):
+        await http.get("s", "t")
