@@ -10,6 +10,9 @@ _EXTRAS = {
     "rich": "cli",
     "arq": "worker",
     "cronsim": "worker",
+    "starlette": "gateway",
+    "uvicorn": "gateway",
+    "jwt": "gateway",
 }
 
 
@@ -17,7 +20,7 @@ _EXTRAS = {
 MODULES = (
     *("demo", "tasks.reading", "tasks.control", "tasks.messages", "pool.queues", "pool.schedules"),
     *("tasks.finding", "tasks.operate", "tasks.replay", "servers.server", "servers.migrate"),
-    "pool.versions",
+    *("pool.versions", "servers.gateway"),
 )
 
 

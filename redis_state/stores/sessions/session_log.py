@@ -139,6 +139,20 @@ class SessionLog(ABC, Generic[M]):
             read, after=after, topic=task_id, reconnect_timeout_s=reconnect_timeout_s
         )
 
+    def watch_rows(
+        self, session_id: str, *, after: str | None, reconnect_timeout_s: float
+    ) -> AsyncGenerator[Entry[M | None], None]:
+        """Yield every row like `watch`; the value of one that cannot be read is None.
+
+        So the rows' numbers follow one another.
+        """
+        log = self._log(session_id)
+
+        def read(row: Row) -> Entry[M | None]:
+            return Entry(log.cursor(row), self._read(session_id, row), row.data)
+
+        return log.follow_as(read, after=after, topic=None, reconnect_timeout_s=reconnect_timeout_s)
+
     async def cursor(self, session_id: str, row_id: str | None) -> str | None:
         """Return the cursor after a model of this id, or after the newest for None."""
         if row_id is None:

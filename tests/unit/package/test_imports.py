@@ -20,6 +20,7 @@ LAYERS = (
     ("store",),
     ("memory", "telemetry", "rights"),
     ("worker", "integrations"),
+    ("gateway",),
     ("doctor",),
     ("migration",),
     ("demo", "cli", "testing"),

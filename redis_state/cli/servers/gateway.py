@@ -1,0 +1,257 @@
+"""The command that serves the gateway, and the one that makes its keys."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from redis_state import RedisStateStore
+from redis_state.cli.commands import Url, app
+from redis_state.cli.exit_codes import or_exit
+from redis_state.cli.output import print_line
+from redis_state.errors import CallerError, ConfigError
+
+if TYPE_CHECKING:
+    from redis_state.gateway import Authenticator, Gateway, HookLinks
+
+gateway: typer.Typer = typer.Typer(
+    name="gateway",
+    help="Serve tasks, streams and approvals over HTTP.",
+    invoke_without_command=True,
+    no_args_is_help=False,
+)
+
+_LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
+_GOODBYE_S = 5
+
+
+@dataclass(frozen=True, slots=True)
+class AuthOptions:
+    """From where callers are known."""
+
+    keys: Path | None
+    jwt_secret_file: Path | None
+    jwks_url: str | None
+    jwt_audience: str | None
+    jwt_issuer: str | None
+    browser_secret_file: Path | None
+
+    def authenticator(self) -> Authenticator | None:
+        """Make what knows callers; None if nothing was said. Errors: ConfigError."""
+        from redis_state.gateway import (  # noqa: PLC0415 - needs the extra
+            AnyOf,
+            ApiKeys,
+            BrowserTokens,
+            JwtAuthenticator,
+        )
+
+        ways: list[Authenticator] = []
+        if self.keys is not None:
+            ways.append(ApiKeys.from_file(self.keys))
+        if self.browser_secret_file is not None:
+            ways.append(BrowserTokens(read_secrets(self.browser_secret_file)))
+        if self.jwt_secret_file is not None or self.jwks_url is not None:
+            file = self.jwt_secret_file
+            ways.append(
+                JwtAuthenticator(
+                    None if file is None else read_secrets(file),
+                    audience=self.jwt_audience or "",
+                    issuer=self.jwt_issuer,
+                    jwks_url=self.jwks_url,
+                )
+            )
+        return AnyOf(*ways) if ways else None
+
+
+@gateway.callback()
+def serve(
+    context: typer.Context,
+    host: Annotated[str, typer.Option(help="The address to listen at.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65_535, help="The port.")] = 8787,
+    keys: Annotated[
+        Path | None, typer.Option(help="A file of API keys: see `redis-state gateway key`.")
+    ] = None,
+    jwt_secret_file: Annotated[
+        Path | None,
+        typer.Option(help="Accept JWT signed by HS256: a file with the secret, or JSON by kid."),
+    ] = None,
+    jwks_url: Annotated[
+        str | None, typer.Option(help="Accept JWT of a provider: where its public keys are.")
+    ] = None,
+    jwt_audience: Annotated[
+        str | None, typer.Option(help="The audience that a JWT has to name.")
+    ] = None,
+    jwt_issuer: Annotated[str | None, typer.Option(help="The issuer of JWT.")] = None,
+    browser_secret_file: Annotated[
+        Path | None, typer.Option(help="Accept tokens of BrowserTokens: a file with the secret.")
+    ] = None,
+    hook_secret_file: Annotated[
+        Path | None, typer.Option(help="Serve links of HookLinks: a file with the secret.")
+    ] = None,
+    cors: Annotated[
+        list[str] | None, typer.Option(help="An origin whose pages may call; may be repeated.")
+    ] = None,
+    allowed_host: Annotated[
+        list[str] | None, typer.Option(help="A host name to serve; may be repeated. Default: any.")
+    ] = None,
+    queue: Annotated[str | None, typer.Option(help="The queue of submitted tasks.")] = None,
+    max_body_bytes: Annotated[
+        int, typer.Option(min=1, help="The size of a request's body at most.")
+    ] = 64 * 1024,
+    url: Url = None,
+) -> None:
+    """Serve the gateway until SIGTERM.
+
+    Without keys and without JWT it serves this machine only, and everybody of it: it refuses
+    another address than loopback.
+
+    Try: `redis-state gateway key ann "admin:*" --file keys.json`, then
+    `redis-state gateway --keys keys.json --host 0.0.0.0`.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    auth = AuthOptions(
+        keys, jwt_secret_file, jwks_url, jwt_audience, jwt_issuer, browser_secret_file
+    )
+    app_of = or_exit(
+        lambda: make_app(
+            url,
+            host=host,
+            auth=auth,
+            hook_secret_file=hook_secret_file,
+            cors=cors or (),
+            hosts=allowed_host or (),
+            queue=queue,
+            max_body_bytes=max_body_bytes,
+        )
+    )
+    run_server(app_of, host=host, port=port)
+
+
+@gateway.command()
+def key(
+    subject: Annotated[str, typer.Argument(metavar="SUBJECT", help="Whose key it is.")],
+    scopes: Annotated[
+        list[str], typer.Argument(metavar="SCOPE...", help='Such as "read:*" or steer:session:s-1.')
+    ],
+    file: Annotated[
+        Path | None, typer.Option(help="Add the key's digest to this file. Else it is printed.")
+    ] = None,
+    days: Annotated[float | None, typer.Option(min=0.001, help="Expires after so many.")] = None,
+) -> None:
+    """Make an API key. It is printed once; the file has its digest only."""
+    from redis_state.gateway import ApiKeys, make_api_key  # noqa: PLC0415 - needs the extra
+
+    def make() -> tuple[str, dict[str, Any]]:
+        expires_at = None if days is None else datetime.now(UTC) + timedelta(days=days)
+        made, kept = make_api_key(subject, scopes, expires_at=expires_at)
+        if file is not None:
+            if file.exists():
+                ApiKeys.from_file(file)
+            _add(file, kept.document())
+        return made, kept.document()
+
+    made, document = or_exit(make)
+    print_line(made)
+    if file is None:
+        print_line(json.dumps(document))
+
+
+app.add_typer(gateway)
+
+
+def make_app(
+    url: str | None,
+    *,
+    host: str,
+    auth: AuthOptions,
+    hook_secret_file: Path | None,
+    cors: Sequence[str],
+    hosts: Sequence[str],
+    queue: str | None,
+    max_body_bytes: int,
+) -> Gateway:
+    """Make the application of the command. Errors: CallerError."""
+    from redis_state.gateway import (  # noqa: PLC0415 - needs the extra
+        GatewayLimits,
+        HookLinks,
+        Loopback,
+        create_gateway,
+    )
+    from redis_state.gateway.auth.open import is_loopback  # noqa: PLC0415 - needs the extra
+
+    known = auth.authenticator()
+    if known is None and not is_loopback(host):
+        raise CallerError(
+            f"{host} is not loopback: everybody there could do everything. Give --keys, "
+            "--jwt-secret-file, --jwks-url or --browser-secret-file"
+        )
+    # A page of any site may ask a server of this machine, under a name of its own.
+    names = list(hosts) or ([] if known is not None else [*_LOCAL_NAMES])
+    links: HookLinks | None = None
+    if hook_secret_file is not None:
+        links = HookLinks(read_secrets(hook_secret_file))
+    return create_gateway(
+        RedisStateStore.from_url(url),
+        auth=known or Loopback(),
+        hooks=links,
+        cors=cors,
+        hosts=names,
+        queue=queue,
+        limits=GatewayLimits(max_body_bytes=max_body_bytes),
+    )
+
+
+def run_server(application: Gateway, *, host: str, port: int) -> None:
+    """Serve an application by uvicorn until SIGTERM or SIGINT."""
+    import uvicorn  # noqa: PLC0415 - needs the extra
+
+    class Server(uvicorn.Server):
+        async def shutdown(self, sockets: Any = None) -> None:
+            # It waits for open answers, and those of streams do not end by themselves.
+            application.end_streams()
+            await super().shutdown(sockets)
+
+    config = uvicorn.Config(
+        application,
+        host=host,
+        port=port,
+        log_level="info",
+        server_header=False,
+        timeout_graceful_shutdown=_GOODBYE_S,
+    )
+    Server(config).run()
+
+
+def read_secrets(file: Path) -> dict[str, str] | str:
+    """Read a secret, or several by ``kid`` as JSON. Errors: ConfigError, without any of it."""
+    try:
+        text = file.read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise ConfigError(f"the file of a secret cannot be read: {error.strerror}") from None
+    if not text.startswith("{"):
+        return text
+    try:
+        named: dict[str, Any] = json.loads(text)
+    except ValueError:
+        raise ConfigError("the file of secrets is no JSON") from None
+    if not all(isinstance(each, str) for each in named.values()):
+        raise ConfigError("the file of secrets needs a text for each kid")
+    return named
+
+
+def _add(file: Path, document: dict[str, Any]) -> None:
+    """Add a key to a file, in one step, for its owner alone."""
+    listed: list[Any] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else []
+    beside = file.with_name(f"{file.name}.new")
+    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as opened:
+        opened.write(json.dumps([*listed, document], indent=2) + "\n")
+    beside.replace(file)

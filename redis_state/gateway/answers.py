@@ -1,0 +1,154 @@
+"""Answers: JSON, and one shape for every error.
+
+    {"error": {"code": "invalid_field", "message": "limit must be >= 1", "field": "limit"}}
+
+The status follows the branch of `redis_state.errors`: 400 and 422 for a call that is wrong, 409 for
+a conflict, 404 for what does not exist, 503 for trouble with the server.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from starlette.responses import Response
+
+from redis_state.errors import (
+    BackendError,
+    CallerError,
+    CursorGap,
+    InvalidDecision,
+    InvalidField,
+    InvalidTransition,
+    LimitReached,
+    NotFound,
+    OutcomeUnknown,
+    PayloadTooLarge,
+    RedisStateError,
+    SteeringValidationError,
+    TaskInProgress,
+    TokenResolved,
+    VersionConflict,
+)
+from redis_state.serialization import codec
+
+_WORDS = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+_RETRY_AFTER_S = 2
+_NAMED = (
+    *("field", "task_id", "status", "current", "wanted", "expected", "actual", "limit"),
+    *("reason", "missed", "resume_after"),
+)
+# Errors of this server's own set-up, which no caller can correct.
+_OURS = frozenset({"ConfigError", "MissingCapability", "HandlerChanged"})
+
+
+class HttpProblem(Exception):
+    """A request that ends here, with this status."""
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        message: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        facts: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.message = message
+        self.headers = dict(headers or {})
+        self.facts = dict(facts or {})
+
+
+def answer(
+    document: Any, status: int = 200, *, headers: Mapping[str, str] | None = None
+) -> Response:
+    """Write an answer. Nobody keeps it: it is for this caller alone."""
+    own = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
+    return Response(
+        codec.encode(document),
+        status,
+        headers=own | dict(headers or {}),
+        media_type="application/json",
+    )
+
+
+def problem_answer(problem: HttpProblem) -> Response:
+    """Write an error."""
+    body = {"code": problem.code, "message": problem.message, **problem.facts}
+    return answer({"error": body}, problem.status, headers=problem.headers)
+
+
+def forbidden(message: str = "the caller may not do this") -> HttpProblem:
+    """Make the error of a caller without the right to act."""
+    return HttpProblem(403, "forbidden", message)
+
+
+def not_found() -> HttpProblem:
+    """Make the error of what is not there, or is not for the caller to see: both are alike."""
+    return HttpProblem(404, "not_found", "there is no such thing")
+
+
+def problem_of(error: RedisStateError) -> HttpProblem:
+    """Make the HTTP error of one of the library's."""
+    code = _WORDS.sub("_", type(error).__name__).lower()
+    match error:
+        case BackendError():
+            return _trouble(error)
+        case TokenResolved():
+            return already_resolved(error.actor, error.at_ms, error.decision)
+        case NotFound():
+            return not_found()
+        case CallerError():
+            return _mistake(error, code)
+        case CursorGap():
+            return HttpProblem(410, code, str(error), facts=_facts(error))
+        case _:
+            return HttpProblem(409, code, str(error), facts=_facts(error))
+
+
+def already_resolved(actor: str, at_ms: int, decision: Any) -> HttpProblem:
+    """Make the error of everybody who decides a pause after the first: by whom, when and how."""
+    at = datetime.fromtimestamp(at_ms / 1000, UTC).isoformat()
+    message = f"the pause was already resolved by {actor}"
+    facts = {"by": actor, "at": at, "decision": decision}
+    return HttpProblem(409, "already_resolved", message, facts=facts)
+
+
+def _trouble(error: BackendError) -> HttpProblem:
+    """Leave out addresses, keys and what the server says: they are the operator's."""
+    headers = {"retry-after": str(_RETRY_AFTER_S)}
+    if isinstance(error, OutcomeUnknown):
+        message = "the call may have happened: repeat it under its Idempotency-Key"
+        return HttpProblem(503, "outcome_unknown", message, headers=headers)
+    return HttpProblem(503, "unavailable", "the state store cannot answer now", headers=headers)
+
+
+def _mistake(error: CallerError, code: str) -> HttpProblem:
+    if type(error).__name__ in _OURS:
+        return HttpProblem(500, code, "this gateway is not set up for the call")
+    status = 413 if isinstance(error, PayloadTooLarge) else 422
+    if isinstance(error, InvalidField) and error.field == "after":
+        # A cursor is no value of the caller's own: it was cut, or belongs to another listing.
+        status = 400
+    return HttpProblem(status, code, str(error), facts=_facts(error))
+
+
+def _facts(error: RedisStateError) -> dict[str, Any]:
+    facts: dict[str, Any] = {}
+    match error:
+        case InvalidDecision():
+            facts["errors"] = [{"path": path, "rule": rule} for path, rule in error.errors]
+        case InvalidField() | TaskInProgress() | InvalidTransition() | VersionConflict():
+            facts |= {name: getattr(error, name) for name in _NAMED if hasattr(error, name)}
+        case LimitReached() | CursorGap():
+            facts |= {name: getattr(error, name) for name in _NAMED if hasattr(error, name)}
+        case SteeringValidationError():
+            facts["errors"] = error.errors
+        case _:
+            pass
+    return facts

@@ -1,0 +1,211 @@
+"""JWT of an identity provider: HS256 with keys by ``kid``, or the public keys of a JWKS.
+
+The algorithms of a key are fixed by its kind. What a token says of its own algorithm only has to
+agree: so neither ``none`` nor a public key taken for a secret is accepted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Protocol, cast
+
+import jwt
+from starlette.requests import HTTPConnection
+
+from redis_state.errors import ConfigError, InvalidField
+from redis_state.gateway.auth.principal import Principal, Unauthenticated, bearer, read_scopes
+
+ASYMMETRIC = (
+    *("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
+    *("ES256", "ES384", "ES512", "EdDSA"),
+)
+_SHORTEST_SECRET = 32
+_LEEWAY_S = 5
+_LONGEST = 16_384
+
+ReadScopes = Callable[[Mapping[str, Any]], Iterable[str]]
+
+
+class Keyring(Protocol):
+    """The keys of an issuer."""
+
+    async def key(self, token: str, header: Mapping[str, Any]) -> tuple[Any, Sequence[str]]:
+        """Return a token's key and its algorithms. Errors: Unauthenticated."""
+        ...
+
+
+class Secrets:
+    """Shared secrets by ``kid``, the first one signs. To rotate: add a new first one, wait for the
+    longest lifetime of a token, remove the old one.
+    """
+
+    def __init__(self, keys: Mapping[str, str] | str) -> None:
+        named = {"1": keys} if isinstance(keys, str) else dict(keys)
+        if not named:
+            raise ConfigError("a secret is needed to sign tokens")
+        if any(len(secret.encode()) < _SHORTEST_SECRET for secret in named.values()):
+            raise ConfigError(f"a secret that signs tokens needs {_SHORTEST_SECRET} bytes or more")
+        self._keys = named
+
+    async def key(self, token: str, header: Mapping[str, Any]) -> tuple[Any, Sequence[str]]:
+        """Return the secret of the token's ``kid``; without one, the only secret."""
+        del token
+        kid = header.get("kid")
+        if kid is None and len(self._keys) == 1:
+            return next(iter(self._keys.values())), ("HS256",)
+        found = self._keys.get(kid) if isinstance(kid, str) else None
+        if found is None:
+            raise Unauthenticated("the token was signed with a key that is not known")
+        return found, ("HS256",)
+
+    def sign(self, claims: Mapping[str, Any]) -> str:
+        """Sign claims with the first secret."""
+        kid, secret = next(iter(self._keys.items()))
+        return jwt.encode(dict(claims), secret, algorithm="HS256", headers={"kid": kid})
+
+
+class Jwks:
+    """The public keys of a URL, fetched when a token names one that is not known yet.
+
+    Keys are kept for ``lifespan_s``. Tokens with unknown ``kid`` cause one fetch in ten seconds.
+    """
+
+    _AGAIN_S = 10.0
+
+    def __init__(self, url: str, *, lifespan_s: float = 300.0, timeout_s: float = 5.0) -> None:
+        if not url.startswith(("https://", "http://127.0.0.1", "http://localhost")):
+            raise ConfigError("the URL of a JWKS begins with https://")
+        self._client = jwt.PyJWKClient(
+            url, cache_keys=False, lifespan=lifespan_s, timeout=timeout_s
+        )
+        self._lock = asyncio.Lock()
+        self._asked_at = float("-inf")
+
+    async def key(self, token: str, header: Mapping[str, Any]) -> tuple[Any, Sequence[str]]:
+        """Return the key of the token's ``kid``. Errors: Unauthenticated."""
+        del token
+        kid = header.get("kid")
+        if not isinstance(kid, str):
+            raise Unauthenticated("the token names no key")
+        async with self._lock:
+            found = await self._find(kid, refresh=False)
+            now = asyncio.get_running_loop().time()
+            if found is None and now - self._asked_at > self._AGAIN_S:
+                self._asked_at = now
+                found = await self._find(kid, refresh=True)
+        algorithm = header.get("alg")
+        if found is None:
+            raise Unauthenticated("the token was signed with a key that is not known")
+        if algorithm not in ASYMMETRIC or found.algorithm_name not in (None, algorithm):
+            raise Unauthenticated("the token's algorithm is not that of its key")
+        return found.key, (cast("str", algorithm),)
+
+    async def _find(self, kid: str, *, refresh: bool) -> jwt.PyJWK | None:
+        try:
+            keys = await asyncio.to_thread(self._client.get_signing_keys, refresh)
+        except jwt.PyJWTError:
+            return None
+        return next((each for each in keys if each.key_id == kid), None)
+
+
+class JwtAuthenticator:
+    """Knows callers by ``Authorization: Bearer <JWT>`` of one issuer and for one audience.
+
+    ``keys`` are secrets, by ``kid`` or one; or ``jwks_url`` has public keys. The subject is
+    ``sub``. The scopes are those of the claim ``scope`` (text with spaces) or ``scopes`` (a list),
+    or what ``scopes`` makes of the claims. Tokens need ``exp``, ``sub`` and ``aud``.
+    """
+
+    def __init__(
+        self,
+        keys: Mapping[str, str] | str | None = None,
+        *,
+        audience: str,
+        issuer: str | None = None,
+        jwks_url: str | None = None,
+        scopes: ReadScopes | None = None,
+    ) -> None:
+        if (keys is None) == (jwks_url is None):
+            raise ConfigError("one of keys and jwks_url is needed")
+        if not audience:
+            raise ConfigError("audience: tokens of others would be accepted without one")
+        self._keys: Keyring = Jwks(jwks_url) if jwks_url is not None else Secrets(keys or "")
+        self._audience = audience
+        self._issuer = issuer
+        self._scopes = scopes or scopes_of
+
+    async def authenticate(self, connection: HTTPConnection) -> Principal | None:
+        """Return the caller. Errors: Unauthenticated."""
+        token = bearer(connection)
+        if token is None or token.count(".") != 2:  # noqa: PLR2004 - header, claims, signature
+            return None
+        claims = await read_token(
+            token, self._keys, audience=self._audience, issuer=self._issuer, needed=("sub",)
+        )
+        return principal_of(claims, self._scopes)
+
+
+async def read_token(
+    token: str,
+    keys: Keyring,
+    *,
+    audience: str,
+    issuer: str | None = None,
+    needed: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Check a token's signature, audience, issuer and times; return its claims.
+
+    Errors: Unauthenticated, without any part of the token.
+    """
+    if len(token) > _LONGEST:
+        raise Unauthenticated("the token is too long")
+    try:
+        header = jwt.get_unverified_header(token)
+    except jwt.PyJWTError:
+        raise Unauthenticated("the token cannot be read") from None
+    key, algorithms = await keys.key(token, header)
+    try:
+        return jwt.decode(
+            token,
+            key,
+            algorithms=list(algorithms),
+            audience=audience,
+            issuer=issuer,
+            leeway=_LEEWAY_S,
+            options={"require": ["exp", "aud", *needed, *(["iss"] if issuer else [])]},
+        )
+    except jwt.ExpiredSignatureError:
+        raise Unauthenticated("the token has expired") from None
+    except jwt.PyJWTError as error:
+        raise Unauthenticated(f"the token is refused: {type(error).__name__}") from None
+
+
+def principal_of(claims: Mapping[str, Any], scopes: ReadScopes) -> Principal:
+    """Make a caller of a token's claims. Errors: Unauthenticated."""
+    try:
+        expires_at = datetime.fromtimestamp(float(claims["exp"]), UTC)
+        return Principal(str(claims["sub"]), read_scopes(list(scopes(claims))), expires_at)
+    except (InvalidField, ValueError, TypeError, OverflowError, OSError):
+        raise Unauthenticated("the token's claims cannot be used") from None
+
+
+def scopes_of(claims: Mapping[str, Any]) -> Iterable[str]:
+    """Return the scopes of the claims ``scope`` or ``scopes``: those that are ours.
+
+    A provider's own scopes, such as ``openid``, mean nothing here.
+    """
+    text, listed = claims.get("scope"), claims.get("scopes")
+    given: list[Any] = text.split() if isinstance(text, str) else []
+    if isinstance(listed, list):
+        given += cast("Any", listed)
+    return [each for each in given if isinstance(each, str) and _is_ours(each)]
+
+
+def _is_ours(text: str) -> bool:
+    try:
+        read_scopes([text])
+    except InvalidField:
+        return False
+    return True

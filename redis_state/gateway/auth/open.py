@@ -1,0 +1,83 @@
+"""Access without credentials, which has to be asked for by name; and several ways at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from ipaddress import ip_address
+
+from starlette.requests import HTTPConnection
+
+from redis_state.errors import InvalidField
+from redis_state.gateway.auth.principal import (
+    AccessScope,
+    Authenticator,
+    Principal,
+    Unauthenticated,
+)
+
+
+class Public:
+    """Everybody is this principal. For what shall be open, and has a guard in front of it."""
+
+    def __init__(self, *, subject: str, scopes: Iterable[AccessScope | str]) -> None:
+        self._principal = Principal(subject, frozenset(map(_scope, scopes)))
+
+    async def authenticate(self, connection: HTTPConnection) -> Principal | None:
+        """Return the principal."""
+        del connection
+        return self._principal
+
+
+class Loopback(Public):
+    """Everybody of this machine is this principal: development only.
+
+    What a proxy of this machine passes on comes from this machine too.
+    """
+
+    def __init__(
+        self, *, subject: str = "loopback", scopes: Iterable[AccessScope | str] = ("admin:*",)
+    ) -> None:
+        super().__init__(subject=subject, scopes=scopes)
+
+    async def authenticate(self, connection: HTTPConnection) -> Principal | None:
+        """Return the principal for a caller of this machine."""
+        client = connection.client
+        if client is None or not is_loopback(client.host):
+            return None
+        return await super().authenticate(connection)
+
+
+class AnyOf:
+    """The first of several ways that knows the caller."""
+
+    def __init__(self, *ways: Authenticator) -> None:
+        if not ways:
+            raise InvalidField("ways", "needs one authenticator or more")
+        self._ways = ways
+
+    async def authenticate(self, connection: HTTPConnection) -> Principal | None:
+        """Return the caller. Errors: Unauthenticated, the first, if no way knows the caller."""
+        refused: Unauthenticated | None = None
+        for way in self._ways:
+            try:
+                found = await way.authenticate(connection)
+            except Unauthenticated as error:
+                refused = refused or error
+                continue
+            if found is not None:
+                return found
+        if refused is not None:
+            raise refused
+        return None
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether an address is one of this machine's own."""
+    try:
+        return ip_address(host.partition("%")[0]).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _scope(given: AccessScope | str) -> AccessScope:
+    return given if isinstance(given, AccessScope) else AccessScope.read(given)

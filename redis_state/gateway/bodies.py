@@ -1,0 +1,227 @@
+"""What requests may say: the parameters of queries, and bodies. An unknown name is refused."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
+
+from redis_state.errors import InvalidField
+from redis_state.models import SteeringEventType, TaskStatus
+
+Missed = Literal["skip", "latest", "all"]
+Overlap = Literal["allow", "skip"]
+
+LARGEST_PAGE = 1_000
+MOST_IN_BULK = 500
+_LONGEST_ID = 1_000
+
+
+def _unicode(text: str) -> str:
+    """Refuse NUL, which no person means."""
+    if "\0" in text:
+        raise ValueError("may not hold NUL")
+    return text
+
+
+Id = Annotated[str, Field(max_length=_LONGEST_ID)]
+Name = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_unicode)]
+Attribute = Annotated[str, Field(strict=True)] | Annotated[int, Field(strict=True)] | bool
+Limit = Annotated[int, Field(ge=1, le=LARGEST_PAGE)]
+Seconds = Annotated[float, Field(ge=0, le=3650 * 86_400, allow_inf_nan=False)]
+Priority = Annotated[int, Field(ge=-1_000_000, le=1_000_000)]
+
+
+class _Given(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class PageQuery(_Given):
+    """Which page of a list."""
+
+    limit: Limit = 100
+    after: str | None = Field(default=None, description="The cursor of the page before.")
+
+
+class FindQuery(PageQuery):
+    """Which tasks."""
+
+    status: list[TaskStatus] | None = None
+    handler: str | None = None
+    session_id: str | None = None
+    attribute: list[str] | None = Field(
+        default=None,
+        description="NAME=VALUE; may be repeated. A number, true and false are that, all else is "
+        'text; NAME="5" is the text 5.',
+    )
+    created_after: AwareDatetime | None = None
+    created_before: AwareDatetime | None = None
+    oldest_first: bool = False
+
+
+class TimelineQuery(PageQuery):
+    """Which page of a task's updates."""
+
+
+class EventsQuery(_Given):
+    """Which updates of a session."""
+
+    after: str | None = Field(default=None, description="A cursor, $ for the end, or 0 for all.")
+    task: str | None = Field(default=None, description="Only of this task, until it is terminal.")
+    types: list[str] | None = Field(default=None, description="Only updates of these types.")
+
+
+class PausesQuery(PageQuery):
+    """Which open pauses."""
+
+    tag: str | None = None
+    session_id: str | None = None
+    older_than: Seconds | None = Field(default=None, description="Only those open so long, in s.")
+    mine: bool = Field(default=False, description="Only those that the caller may decide now.")
+
+
+class SubmitBody(_Given):
+    """A task. Its id is the header Idempotency-Key, or ``task_id``; else a new one."""
+
+    handler: Name
+    session_id: Id
+    input: Any = None
+    task_id: Id | None = None
+    priority: Priority = 0
+    description: str | None = None
+    trace_id: str | None = None
+    queue: Name | None = None
+    delay_s: Seconds | None = Field(default=None, description="Begin so many seconds from now.")
+    at: AwareDatetime | None = Field(default=None, description="Begin at this time.")
+    key: Name | None = Field(default=None, description="Limits of this key hold for the task.")
+    in_turn: bool = False
+    on_busy: Literal["enqueue", "reject", "interrupt", "replace"] | None = None
+    attributes: dict[str, Attribute] = Field(default_factory=dict, max_length=16)
+
+
+class SteerBody(_Given):
+    """A steering event. Its id is the header Idempotency-Key. A pause is decided by its own id."""
+
+    type: SteeringEventType
+    payload: dict[str, Any] = Field(default_factory=dict)
+
+
+class CancelBody(_Given):
+    """Why a task is cancelled, and whether a running one may reach its next checkpoint."""
+
+    reason: Annotated[str, Field(max_length=2_000)] | None = None
+    hard: bool = False
+
+
+class NoBody(_Given):
+    """Nothing."""
+
+
+class RerunBody(_Given):
+    """The new task. Its id is the header Idempotency-Key, or ``new_task_id``."""
+
+    new_task_id: Id | None = None
+    new_session_id: Id | None = None
+    attributes: dict[str, Attribute] | None = Field(default=None, max_length=16)
+    queue: Name | None = None
+
+
+class ForkBody(_Given):
+    """The new task, and the entry of the journal that it begins before."""
+
+    before: str | None = None
+    new_task_id: Id | None = None
+    attributes: dict[str, Attribute] | None = Field(default=None, max_length=16)
+    queue: Name | None = None
+
+
+class BulkFilter(_Given):
+    """Which tasks: those that match all of it."""
+
+    status: list[TaskStatus] | None = None
+    handler: str | None = None
+    session_id: Id | None = None
+    attributes: dict[str, Attribute] | None = Field(default=None, max_length=16)
+    created_after: AwareDatetime | None = None
+    created_before: AwareDatetime | None = None
+
+
+class BulkBody(_Given):
+    """What to do to all tasks that match. A dry run changes nothing, and is the default."""
+
+    action: Literal["retry", "rerun", "fork", "cancel"]
+    filter: BulkFilter
+    dry_run: bool = True
+    limit: Annotated[int, Field(ge=1, le=MOST_IN_BULK)] = MOST_IN_BULK
+    before: str | None = Field(default=None, description="Of a fork: the entry to begin before.")
+    reason: str | None = Field(default=None, description="Of a cancel.")
+
+
+class DecisionBody(_Given):
+    """A decision. An approval's value must fit the form of the pause."""
+
+    approved: bool
+    value: Any = None
+
+
+class DelegateBody(_Given):
+    """Who gets the caller's vote."""
+
+    to: Name
+
+
+class ScheduleBody(_Given):
+    """A schedule, see `redis_state.worker.Schedule`. One of ``cron`` and ``every_s`` is needed."""
+
+    schedule_id: Annotated[str, Field(min_length=1, max_length=200)]
+    handler: Name
+    session_id: Annotated[str, Field(min_length=1, max_length=_LONGEST_ID)]
+    input: Any = None
+    cron: str | None = None
+    timezone: str = "UTC"
+    every_s: Annotated[float, Field(ge=1, le=3650 * 86_400)] | None = None
+    start: AwareDatetime | None = None
+    end: AwareDatetime | None = None
+    queue: Name | None = None
+    priority: Priority = 0
+    description: str | None = None
+    missed: Missed = "skip"
+    overlap: Overlap = "allow"
+    paused: bool | None = None
+    expected: str | None = Field(default=None, description="The revision that it has to have.")
+
+
+def read_attributes(given: list[str] | None) -> dict[str, Any] | None:
+    """Read attributes as a query writes them. Errors: InvalidField."""
+    if given is None:
+        return None
+    attributes: dict[str, Any] = {}
+    for each in given:
+        name, sign, text = each.partition("=")
+        if not sign:
+            raise InvalidField("attribute", "is of the form NAME=VALUE")
+        attributes[name] = _value(text)
+    return attributes
+
+
+def utc(moment: datetime | None) -> datetime | None:
+    """Return a moment in UTC. Errors: InvalidField for one that is out of range there."""
+    try:
+        return None if moment is None else moment.astimezone(UTC)
+    except (OverflowError, ValueError):
+        raise InvalidField("at", "is out of range") from None
+
+
+def seconds(given: float | None) -> timedelta | None:
+    """Return a length of time."""
+    return None if given is None else timedelta(seconds=given)
+
+
+def _value(text: str) -> Any:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    return value if isinstance(value, str | int) else text

@@ -1,0 +1,287 @@
+"""Operations: a method and a path, who may call them, what they read and answer.
+
+Every request goes the same way: who is it, how often has the caller come, may the caller do this,
+is the request well formed; then the operation. A caller without the right learns nothing of what
+there is. Reading one thing is then answered as if it did not exist, everything else with 403.
+"""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Protocol, TypeVar
+
+from pydantic import BaseModel, ValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Match
+from starlette.types import Receive, Scope, Send
+
+from redis_state.errors import InvalidField, RedisStateError
+from redis_state.gateway.answers import (
+    HttpProblem,
+    forbidden,
+    not_found,
+    problem_answer,
+    problem_of,
+)
+from redis_state.gateway.auth.principal import Principal, Right
+from redis_state.gateway.limits import read_body
+from redis_state.gateway.paths import read_parts
+from redis_state.serialization import codec
+from redis_state.store import RedisStateStore
+from redis_state.worker import TaskClient
+
+log: logging.Logger = logging.getLogger(__name__)
+
+M = TypeVar("M", bound=BaseModel)
+
+LONGEST_KEY = 200
+
+
+class Over(Enum):
+    """What an operation's right has to be over."""
+
+    SESSION = "the session in the path"
+    EVERYTHING = "everything"
+    # The operation decides, by what it finds.
+    OWN = "what it names"
+    NOTHING = "nothing: everybody may call it"
+
+
+class Services(Protocol):
+    """What operations work with."""
+
+    store: RedisStateStore
+    client: TaskClient
+
+
+@dataclass(frozen=True, slots=True)
+class ApiCall:
+    """One request, checked: who, what, and with what to do it."""
+
+    request: Request
+    services: Any
+    principal: Principal
+    path: Mapping[str, str]
+    query: BaseModel | None = None
+    body: BaseModel | None = None
+
+    @property
+    def client(self) -> TaskClient:
+        """The client of tasks."""
+        client: TaskClient = self.services.client
+        return client
+
+    @property
+    def store(self) -> RedisStateStore:
+        """The store."""
+        store: RedisStateStore = self.services.store
+        return store
+
+    @property
+    def task(self) -> tuple[str, str]:
+        """The session and the task in the path."""
+        return self.path["session"], self.path["task"]
+
+    def asked(self, model: type[M]) -> M:
+        """Return the parameters of the query."""
+        return _as(model, self.query)
+
+    def given(self, model: type[M]) -> M:
+        """Return the body."""
+        return _as(model, self.body)
+
+    def idempotency_key(self) -> str | None:
+        """Return the header Idempotency-Key as text. Errors: InvalidField."""
+        raw = self.request.headers.get("idempotency-key")
+        if raw is None:
+            return None
+        try:
+            key = raw.encode("latin-1").decode()
+        except UnicodeDecodeError:
+            key = raw
+        if not 0 < len(key) <= LONGEST_KEY:
+            raise InvalidField("Idempotency-Key", f"needs 1 to {LONGEST_KEY} characters")
+        return key
+
+    def own_key(self, *about: str) -> str | None:
+        """Return the key as one of this caller's own: nobody else's call is a repetition of it."""
+        key = self.idempotency_key()
+        return None if key is None else codec.fingerprint(self.principal.subject, key, *about)
+
+
+Endpoint = Callable[[ApiCall], Awaitable[Response]]
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """What can be called. ``answers`` are the statuses of errors beside those that all have."""
+
+    method: str
+    path: str
+    endpoint: Endpoint = field(repr=False)
+    summary: str
+    right: Right = Right.READ
+    over: Over = Over.SESSION
+    query: type[BaseModel] | None = None
+    body: type[BaseModel] | None = None
+    result: type[BaseModel] | None = None
+    status: int = 200
+    answers: Sequence[int] = ()
+    key: str | None = None
+    media_type: str = "application/json"
+
+    @property
+    def name(self) -> str:
+        """The name of the operation, for OpenAPI and metrics."""
+        function: Any = self.endpoint
+        return str(function.__name__).strip("_")
+
+    @property
+    def reads_one(self) -> bool:
+        """Whether it reads one thing, rather than a list, or changes something."""
+        return self.method == "GET" and self.path.endswith("}")
+
+
+class Desk(Protocol):
+    """What serves operations: who calls, and the counts."""
+
+    max_body_bytes: int
+
+    async def admit(self, request: Request, operation: Operation) -> Principal:
+        """Return the caller. Errors: HttpProblem, 401 or 429."""
+        ...
+
+    async def services(self) -> Any:
+        """Return what operations work with."""
+        ...
+
+    def count(self, operation: Operation, status: int) -> None:
+        """Count an answer."""
+        ...
+
+
+class RawRoute(BaseRoute):
+    """The operations of one path, found by the path as it was sent."""
+
+    def __init__(self, desk: Desk, path: str, operations: Sequence[Operation]) -> None:
+        self.path = path
+        self.operations = {each.method: each for each in operations}
+        if "GET" in self.operations:
+            self.operations.setdefault("HEAD", self.operations["GET"])
+        self._desk = desk
+        self._parts = path.strip("/").split("/")
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        """Compare a request's path and method."""
+        parts = read_parts(scope) if scope["type"] == "http" else None
+        if parts is None or len(parts) != len(self._parts):
+            return Match.NONE, {}
+        found: dict[str, str] = {}
+        for wanted, part in zip(self._parts, parts, strict=True):
+            if wanted.startswith("{"):
+                found[wanted.strip("{}")] = part
+            elif wanted != part:
+                return Match.NONE, {}
+        known = scope["method"] in self.operations
+        return Match.FULL if known else Match.PARTIAL, {"path_params": found}
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request."""
+        operation = self.operations.get(scope["method"])
+        if operation is None:
+            allow = {"allow": ", ".join(sorted(self.operations))}
+            raise HTTPException(405, headers=allow)
+        request = Request(scope, receive)
+        response = await _serve(self._desk, operation, request)
+        self._desk.count(operation, response.status_code)
+        await response(scope, receive, send)
+
+
+async def _serve(desk: Desk, operation: Operation, request: Request) -> Response:
+    try:
+        principal = await desk.admit(request, operation)
+        path = request.path_params
+        _authorise(operation, principal, path)
+        query = None if operation.query is None else _read_query(operation.query, request)
+        body = None
+        if operation.body is not None:
+            body = await _read_body(operation.body, request, most=desk.max_body_bytes)
+        services = await desk.services()
+        return await operation.endpoint(ApiCall(request, services, principal, path, query, body))
+    except HttpProblem as problem:
+        return problem_answer(problem)
+    except RedisStateError as error:
+        return problem_answer(problem_of(error))
+    except TimeoutError:
+        return problem_answer(HttpProblem(504, "timeout", "this took too long"))
+    except Exception as error:  # noqa: BLE001 - its text may hold a payload, and stays here
+        frames = "".join(traceback.format_tb(error.__traceback__))
+        log.error("%s: %s\n%s", operation.name, type(error).__name__, frames)  # noqa: TRY400
+        return problem_answer(HttpProblem(500, "internal", "this gateway has failed"))
+
+
+def _authorise(operation: Operation, principal: Principal, path: Mapping[str, str]) -> None:
+    if operation.over is Over.SESSION:
+        allowed = principal.may(operation.right, path["session"])
+    elif operation.over is Over.EVERYTHING:
+        allowed = principal.everywhere(operation.right)
+    else:
+        return
+    if not allowed:
+        raise not_found() if _hides(operation) else forbidden()
+
+
+def _hides(operation: Operation) -> bool:
+    return operation.method == "GET" and "{" in operation.path
+
+
+def _read_query(model: type[BaseModel], request: Request) -> BaseModel:
+    given: dict[str, Any] = {}
+    lists = {
+        name for name, info in model.model_fields.items() if "list[" in str(info.annotation).lower()
+    }
+    for name, value in request.query_params.multi_items():
+        if name in lists:
+            given.setdefault(name, []).append(value)
+        elif name in given:
+            raise InvalidField(name, "was given twice")
+        else:
+            given[name] = value
+    return validated(model, given)
+
+
+async def _read_body(model: type[BaseModel], request: Request, *, most: int) -> BaseModel:
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    body = await read_body(request, most=most)
+    if kind != "application/json" and (body or kind):
+        raise HttpProblem(415, "unsupported_media_type", "the body is to be application/json")
+    try:
+        document: Any = codec.decode(body) if body else dict[str, Any]()
+    except codec.DecodeError as error:
+        raise HttpProblem(400, "malformed", f"the body is no JSON: {error.reason}") from None
+    return validated(model, document)
+
+
+def validated(model: type[M], given: Any) -> M:
+    """Check what was given by a model. Errors: HttpProblem, 422, without any value."""
+    try:
+        return model.model_validate(given)
+    except ValidationError as error:
+        # Without the values: they may be secrets.
+        wrong = error.errors(include_input=False, include_url=False, include_context=False)
+        listed = [{"field": ".".join(map(str, e["loc"])), "problem": e["msg"]} for e in wrong[:20]]
+        first = listed[0]
+        message = f"{first['field'] or 'the body'}: {first['problem']}"
+        raise HttpProblem(422, "invalid", message, facts={"errors": listed}) from None
+
+
+def _as(model: type[M], found: BaseModel | None) -> M:
+    if not isinstance(found, model):
+        raise TypeError(f"the operation reads no {model.__name__}")
+    return found

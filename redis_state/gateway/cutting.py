@@ -1,0 +1,46 @@
+"""What no answer may hold: the tokens that decide pauses.
+
+A token begins with its session's part of the key, and has 32 characters behind a dot. So every text
+about a session is searched for those of that session, wherever a handler may have put them. Hosts
+have tokens of any form, always under the name ``resume_token``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, cast
+from urllib.parse import quote
+
+from redis_state.serialization import codec
+from redis_state.transport.keys import escape, is_pause_id
+
+CUT = "[token]"
+_NAMES = frozenset({"resume_token"})
+
+
+def cut_tokens(session_id: str, value: Any) -> Any:
+    """Return a value about a session as plain JSON, without tokens of the session's pauses."""
+    return _cut(codec.plain(value), _pattern(session_id).sub)
+
+
+@lru_cache(maxsize=512)
+def _pattern(session_id: str) -> re.Pattern[str]:
+    scope = escape("session_id", session_id)
+    # As it is, and as a part of a URL.
+    scopes = "|".join(re.escape(form) for form in dict.fromkeys((scope, quote(scope, safe=""))))
+    return re.compile(rf"(?:{scopes})\.[A-Za-z0-9_-]{{32}}")
+
+
+def _cut(value: Any, sub: Callable[[str, str], str]) -> Any:
+    if isinstance(value, str):
+        return sub(CUT, value)
+    if isinstance(value, list):
+        return [_cut(each, sub) for each in cast("Any", value)]
+    if isinstance(value, dict):
+        return {
+            sub(CUT, name): CUT if name in _NAMES and not is_pause_id(each) else _cut(each, sub)
+            for name, each in cast("dict[str, Any]", value).items()
+        }
+    return value

@@ -1,0 +1,71 @@
+"""Which requests a browser may send here: the host they name, and the page that they come from.
+
+A browser says from which page a request comes. One that changes something, and comes from a page of
+another origin that is not allowed, is refused: whatever cookies it has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from urllib.parse import urlsplit
+
+from starlette.requests import HTTPConnection
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from redis_state.errors import ConfigError
+from redis_state.gateway.answers import HttpProblem, problem_answer
+
+_SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
+_OWN_PAGES = frozenset({"same-origin", "none"})
+
+
+class Guard:
+    """Check host and origin of each request, before anything else happens."""
+
+    def __init__(self, app: ASGIApp, *, hosts: Iterable[str], origins: Iterable[str]) -> None:
+        self._app = app
+        self._hosts = frozenset(host.lower() for host in hosts)
+        self._origins = frozenset(origins)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request, or refuse it."""
+        if scope["type"] not in ("http", "websocket"):
+            await self._app(scope, receive, send)
+            return
+        connection = HTTPConnection(scope)
+        refused = self._refuses(connection, scope.get("method", "GET"))
+        if refused is None:
+            await self._app(scope, receive, send)
+        else:
+            await problem_answer(refused)(scope, receive, send)
+
+    def _refuses(self, connection: HTTPConnection, method: str) -> HttpProblem | None:
+        host = connection.headers.get("host", "")
+        if self._hosts and name_of_host(host) not in self._hosts:
+            return HttpProblem(421, "wrong_host", "this host is not served here")
+        if method in _SAFE:
+            return None
+        origin = connection.headers.get("origin")
+        if origin is not None and origin in self._origins:
+            return None
+        site = connection.headers.get("sec-fetch-site")
+        own = origin is None or urlsplit(origin).netloc.lower() == host.lower()
+        if (site is not None and site not in _OWN_PAGES) or (site is None and not own):
+            return HttpProblem(403, "cross_site", "a page of another origin may not do this")
+        return None
+
+
+def check_origins(origins: Iterable[str]) -> list[str]:
+    """Check an allow-list of origins. Errors: ConfigError."""
+    listed = list(origins)
+    for origin in listed:
+        parts = urlsplit(origin)
+        if parts.scheme not in ("http", "https") or f"{parts.scheme}://{parts.netloc}" != origin:
+            raise ConfigError(f"cors: {origin!r} is no origin, such as https://app.example.com")
+    return listed
+
+
+def name_of_host(host: str) -> str:
+    """Return a host's name without its port."""
+    name, colon, port = host.rpartition(":")
+    return (name if colon and port.isdecimal() else host).lower()

@@ -1,0 +1,104 @@
+"""Limits for each caller: the size of a body, requests in a second, streams at once.
+
+They hold in one process. Limits of a queue are for what shall hold everywhere.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from starlette.requests import Request
+
+from redis_state import limits
+from redis_state.gateway.answers import HttpProblem
+
+_MOST_CALLERS = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayLimits:
+    """What one caller may use of one process.
+
+    ``max_body_bytes`` is the size of a request's body. A caller may make ``burst`` requests at
+    once, and ``requests_per_s`` in the long run; None for any number. ``streams`` are those that a
+    caller has open at once. Errors: InvalidField.
+    """
+
+    max_body_bytes: int = 64 * 1024
+    requests_per_s: float | None = 50.0
+    burst: int = 200
+    streams: int = 64
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be."""
+        for name in ("max_body_bytes", "burst", "streams"):
+            limits.count(name, getattr(self, name))
+        if self.requests_per_s is not None:
+            limits.patience("requests_per_s", self.requests_per_s, least=0.001)
+
+
+class Usage:
+    """What callers use now, by their subjects."""
+
+    def __init__(self, given: GatewayLimits) -> None:
+        self._limits = given
+        # What each caller has left, and when that was; the caller that came last stands last.
+        self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
+        self._streams: Counter[str] = Counter()
+
+    @property
+    def streams(self) -> int:
+        """How many streams are open."""
+        return self._streams.total()
+
+    def take(self, caller: str) -> None:
+        """Count a request. Errors: HttpProblem, 429, with when to repeat it."""
+        rate, burst = self._limits.requests_per_s, float(self._limits.burst)
+        if rate is None:
+            return
+        now = time.monotonic()
+        left, since = self._left.pop(caller, (burst, now))
+        left = min(burst, left + (now - since) * rate)
+        self._left[caller] = (left - 1 if left >= 1 else left), now
+        if len(self._left) > _MOST_CALLERS:
+            self._left.popitem(last=False)
+        if left < 1:
+            wait = {"retry-after": str(math.ceil((1 - left) / rate))}
+            raise HttpProblem(429, "too_many_requests", "too many requests", headers=wait)
+
+    @contextmanager
+    def stream(self, caller: str) -> Generator[None]:
+        """Count a stream for the length of the block. Errors: HttpProblem, 429."""
+        most = self._limits.streams
+        if self._streams[caller] >= most:
+            message = f"at most {most} streams may be open at once"
+            wait = {"retry-after": "5"}
+            raise HttpProblem(429, "too_many_streams", message, headers=wait, facts={"limit": most})
+        self._streams[caller] += 1
+        try:
+            yield
+        finally:
+            self._streams[caller] -= 1
+            if not self._streams[caller]:
+                del self._streams[caller]
+
+
+async def read_body(request: Request, *, most: int) -> bytes:
+    """Read a body. Errors: HttpProblem, 413, before more than that was read."""
+    too_large = HttpProblem(
+        413, "body_too_large", f"a body may have {most} bytes", facts={"limit": most}
+    )
+    stated = request.headers.get("content-length", "")
+    if stated.isdecimal() and int(stated) > most:
+        raise too_large
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > most:
+            raise too_large
+    return bytes(body)

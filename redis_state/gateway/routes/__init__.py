@@ -1,0 +1,1 @@
+"""The operations of the gateway, a file for each kind of thing."""

@@ -1,0 +1,233 @@
+"""Completion of a pause by URL, for people without an account here.
+
+The URL is signed, for one pause, and expires. GET shows a page and changes nothing, because mail
+scanners open links. POST decides: the page's form, or JSON of another program. The URL is the right
+to decide, so it stands in no log of this process: see `redis_state.gateway.paths.hide_parts`.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from functools import cache
+from importlib.resources import files
+from typing import Any
+from urllib.parse import parse_qs
+
+from jinja2 import Environment, StrictUndefined, Template
+from starlette.responses import HTMLResponse, Response
+
+from redis_state.errors import InvalidDecision, RedisStateError, TokenResolved
+from redis_state.gateway.answers import HttpProblem, answer, not_found, problem_of
+from redis_state.gateway.auth.hook_links import HookLink, HookLinks
+from redis_state.gateway.auth.principal import Right, Unauthenticated
+from redis_state.gateway.bodies import DecisionBody
+from redis_state.gateway.calls import ApiCall, Operation, Over, validated
+from redis_state.gateway.cutting import cut_tokens
+from redis_state.gateway.known_pauses import KnownPause, read_known
+from redis_state.gateway.limits import read_body
+from redis_state.serialization import codec
+
+_JSON, _FORM = "application/json", "application/x-www-form-urlencoded"
+_WAYS = {"approve": True, "reject": False}
+
+
+async def show_hook(call: ApiCall) -> Response:
+    """Show a page that asks for the decision. Nothing changes."""
+    try:
+        link, known = await _found(call)
+        return await _page_of(call, link, known)
+    except HttpProblem as problem:
+        return _page(problem.status, message="This link is not valid, or has expired.")
+
+
+async def decide_hook(call: ApiCall) -> Response:
+    """Decide the pause of a link: by the page's form, or by JSON."""
+    kind = call.request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind == _JSON:
+        return await _decide_json(call)
+    if kind != _FORM:
+        raise HttpProblem(415, "unsupported_media_type", "the body is to be a form or JSON")
+    try:
+        link, known = await _found(call)
+    except HttpProblem as problem:
+        return _page(problem.status, message="This link is not valid, or has expired.")
+    return await _decide_form(call, link, known)
+
+
+async def _decide_form(call: ApiCall, link: HookLink, known: KnownPause) -> Response:
+    try:
+        approved, value = await _read_form(call, link, await _schema(call, known))
+        await _resolve(call, link, known, approved=approved, value=value)
+    except HttpProblem as problem:
+        status, message = problem.status, problem.message
+    except TokenResolved as error:
+        status, message = 409, _resolved_text(error.decision)
+    except InvalidDecision as error:
+        rules = "; ".join(f"{path}: {rule}" for path, rule in error.errors)
+        status, message = 422, f"The value does not fit: {rules}"
+    except RedisStateError as error:
+        status, message = problem_of(error).status, "This did not work. Try again later."
+    else:
+        status = 200
+        message = f"You have {'approved' if approved else 'rejected'} this."
+    return _page(status, message=message)
+
+
+async def _decide_json(call: ApiCall) -> Response:
+    link, known = await _found(call)
+    body = await read_body(call.request, most=call.services.max_body_bytes)
+    try:
+        given = codec.decode(body)
+    except codec.DecodeError as error:
+        raise HttpProblem(400, "malformed", f"the body is no JSON: {error.reason}") from None
+    decision = validated(DecisionBody, given)
+    approved = decision.approved
+    _check_way(link, approved=approved)
+    try:
+        await _resolve(call, link, known, approved=approved, value=decision.value)
+    except TokenResolved as error:
+        # Who decided is for those inside.
+        facts = {"at": problem_of(error).facts["at"], "approved": _approved(error.decision)}
+        text = "the pause was already resolved"
+        raise HttpProblem(409, "already_resolved", text, facts=facts) from None
+    return answer({"state": "resolved", "approved": approved})
+
+
+async def _found(call: ApiCall) -> tuple[HookLink, KnownPause]:
+    """Return a link and its pause. What is wrong with a link is nobody's to know."""
+    links: HookLinks | None = call.services.hooks
+    if links is None:
+        raise not_found()
+    try:
+        link = await links.read(call.path["link"])
+    except Unauthenticated:
+        raise not_found() from None
+    known = await read_known(call.store, link.pause_id, hidden=True)
+    if known is None:
+        raise not_found()
+    return link, known
+
+
+async def _resolve(
+    call: ApiCall, link: HookLink, known: KnownPause, *, approved: bool, value: Any
+) -> None:
+    await call.client.resolve(
+        known.decides,
+        approved=approved,
+        value=value,
+        actor=link.actor,
+        idempotency_key=codec.fingerprint("hook", link.link_id),
+    )
+
+
+async def _read_form(
+    call: ApiCall, link: HookLink, schema: dict[str, Any] | None
+) -> tuple[bool, Any]:
+    body = await read_body(call.request, most=call.services.max_body_bytes)
+    fields = parse_qs(body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=20)
+    way = fields.get("decision", [""])[0]
+    if way not in _WAYS:
+        raise HttpProblem(422, "invalid", "Choose to approve or to reject.")
+    approved, text = _WAYS[way], fields.get("value", [""])[0].strip()
+    _check_way(link, approved=approved)
+    if not (approved and schema is not None):
+        return approved, text or None
+    try:
+        return approved, codec.decode(text.encode())
+    except codec.DecodeError:
+        raise HttpProblem(422, "invalid", "The value is to be JSON.") from None
+
+
+def _check_way(link: HookLink, *, approved: bool) -> None:
+    if link.decision is not None and _WAYS[link.decision] is not approved:
+        raise HttpProblem(403, "forbidden", "this link decides in the other way only")
+
+
+async def _schema(call: ApiCall, known: KnownPause) -> dict[str, Any] | None:
+    pause = await call.client.pause(known.decides)
+    return None if pause is None else pause.schema
+
+
+async def _page_of(call: ApiCall, link: HookLink, known: KnownPause) -> Response:
+    pause = await call.client.pause(known.decides) if known.is_open else None
+    if pause is None:
+        return _page(409, message=_resolved_text(known.decision))
+    payload = cut_tokens(known.session_id, pause.payload)
+    return _page(
+        200,
+        pause={
+            "reason": cut_tokens(known.session_id, pause.reason),
+            "payload": None if payload is None else json.dumps(payload, indent=2),
+            "schema": None if pause.schema is None else json.dumps(pause.schema, indent=2),
+            "until": f"{pause.expires_at:%Y-%m-%d %H:%M} UTC",
+            "actor": link.actor,
+            "ways": [way for way in _WAYS if link.decision in (None, way)],
+        },
+    )
+
+
+def _resolved_text(decision: Any) -> str:
+    approved = _approved(decision)
+    if approved is None:
+        return "This is closed, and cannot be decided any more."
+    return f"This was {'approved' if approved else 'rejected'} already."
+
+
+def _approved(decision: Any) -> bool | None:
+    match decision:
+        case {"approved": bool(approved)}:
+            return approved
+        case _:
+            return None
+
+
+def _page(status: int, *, message: str | None = None, pause: Any = None) -> Response:
+    template, style, digest = _template()
+    policy = f"default-src 'none'; style-src '{digest}'; form-action 'self'"
+    return HTMLResponse(
+        template.render(message=message, pause=pause, style=style),
+        status,
+        headers={
+            "cache-control": "no-store",
+            "content-security-policy": f"{policy}; base-uri 'none'; frame-ancestors 'none'",
+            "referrer-policy": "same-origin",
+            "x-content-type-options": "nosniff",
+            "x-robots-tag": "noindex",
+        },
+    )
+
+
+@cache
+def _template() -> tuple[Template, str, str]:
+    """Return the page, its style, and the digest that allows this style."""
+    folder = files("redis_state.gateway").joinpath("pages")
+    style = folder.joinpath("hook.css").read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    environment = Environment(autoescape=True, undefined=StrictUndefined)
+    source = folder.joinpath("hook.html").read_text(encoding="utf-8")
+    return environment.from_string(source), style, f"sha256-{digest}"
+
+
+OPERATIONS = (
+    Operation(
+        "GET",
+        "/v1/hooks/{link}",
+        show_hook,
+        "Show the page of a link",
+        right=Right.RESOLVE,
+        over=Over.NOTHING,
+        media_type="text/html",
+        answers=(404, 409),
+    ),
+    Operation(
+        "POST",
+        "/v1/hooks/{link}",
+        decide_hook,
+        "Decide the pause of a link",
+        right=Right.RESOLVE,
+        over=Over.NOTHING,
+        answers=(400, 403, 404, 409, 413, 415),
+    ),
+)

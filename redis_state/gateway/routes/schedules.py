@@ -1,0 +1,149 @@
+"""Schedules: list, save, pause, resume, trigger and delete them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.responses import Response
+
+from redis_state.gateway.answers import answer
+from redis_state.gateway.auth.principal import Right
+from redis_state.gateway.bodies import NoBody, ScheduleBody, seconds, utc
+from redis_state.gateway.calls import ApiCall, Operation, Over
+from redis_state.gateway.documents import schedule_document
+from redis_state.gateway.results import (
+    DeletedResult,
+    OccurrenceResult,
+    ScheduleResult,
+    SchedulesResult,
+)
+from redis_state.worker import Schedule
+
+_SCHEDULE = "/v1/schedules/{schedule}"
+
+
+async def list_schedules(call: ApiCall) -> Response:
+    """List all schedules in the order of their creation."""
+    listed = await call.client.schedules.list()
+    return answer({"schedules": [schedule_document(each) for each in listed]})
+
+
+async def save_schedule(call: ApiCall) -> Response:
+    """Create a schedule, or change the one of its id."""
+    body = call.given(ScheduleBody)
+    schedule = Schedule(
+        schedule_id=body.schedule_id,
+        handler=body.handler,
+        session_id=body.session_id,
+        input=body.input,
+        cron=body.cron,
+        timezone=body.timezone,
+        every=seconds(body.every_s),
+        start=utc(body.start),
+        end=utc(body.end),
+        queue=body.queue,
+        priority=body.priority,
+        description=body.description,
+        missed=body.missed,
+        overlap=body.overlap,
+    )
+    view = await call.client.schedules.save(schedule, paused=body.paused, expected=body.expected)
+    return answer(schedule_document(view))
+
+
+async def read_schedule(call: ApiCall) -> Response:
+    """Read a schedule, with the status of its last task."""
+    return answer(schedule_document(await call.client.schedules.get(_id(call))))
+
+
+async def delete_schedule(call: ApiCall) -> Response:
+    """Delete a schedule. Its tasks stay."""
+    return answer({"deleted": await call.client.schedules.delete(_id(call))})
+
+
+async def pause_schedule(call: ApiCall) -> Response:
+    """Pause a schedule: no occurrence is due until it is resumed."""
+    return answer(schedule_document(await call.client.schedules.pause(_id(call))))
+
+
+async def resume_schedule(call: ApiCall) -> Response:
+    """Resume a schedule."""
+    return answer(schedule_document(await call.client.schedules.resume(_id(call))))
+
+
+async def trigger_schedule(call: ApiCall) -> Response:
+    """Submit a task of a schedule now."""
+    made = await call.client.schedules.trigger(_id(call), idempotency_key=call.own_key())
+    return answer({"at": None, "session_id": made.session_id, "task_id": made.task_id}, 201)
+
+
+def _id(call: ApiCall) -> str:
+    return call.path["schedule"]
+
+
+def _change(name: str, endpoint: Any, summary: str, result: Any, **more: Any) -> Operation:
+    return Operation(
+        "POST",
+        f"{_SCHEDULE}/{name}",
+        endpoint,
+        summary,
+        over=Over.EVERYTHING,
+        body=NoBody,
+        result=result,
+        answers=(403, 404, 409, 413),
+        **more,
+    )
+
+
+OPERATIONS = (
+    Operation(
+        "GET",
+        "/v1/schedules",
+        list_schedules,
+        "List schedules",
+        over=Over.EVERYTHING,
+        result=SchedulesResult,
+        answers=(403,),
+    ),
+    Operation(
+        "POST",
+        "/v1/schedules",
+        save_schedule,
+        "Save a schedule",
+        right=Right.ADMIN,
+        over=Over.EVERYTHING,
+        body=ScheduleBody,
+        result=ScheduleResult,
+        answers=(403, 404, 409, 413),
+    ),
+    Operation(
+        "GET",
+        _SCHEDULE,
+        read_schedule,
+        "Read a schedule",
+        over=Over.EVERYTHING,
+        result=ScheduleResult,
+        answers=(404,),
+    ),
+    Operation(
+        "DELETE",
+        _SCHEDULE,
+        delete_schedule,
+        "Delete a schedule",
+        right=Right.ADMIN,
+        over=Over.EVERYTHING,
+        result=DeletedResult,
+        answers=(403,),
+    ),
+    _change("pause", pause_schedule, "Pause a schedule", ScheduleResult, right=Right.ADMIN),
+    _change("resume", resume_schedule, "Resume a schedule", ScheduleResult, right=Right.ADMIN),
+    _change(
+        "trigger",
+        trigger_schedule,
+        "Submit a task of a schedule now",
+        OccurrenceResult,
+        right=Right.SUBMIT,
+        status=201,
+        key="A repeated call of this caller is the same task.",
+    ),
+)

@@ -1,0 +1,92 @@
+"""Sessions: list them, and the tasks of one as trees."""
+
+from __future__ import annotations
+
+import asyncio
+
+from starlette.responses import Response
+
+from redis_state.gateway.answers import answer, forbidden, not_found
+from redis_state.gateway.auth.principal import Right
+from redis_state.gateway.bodies import PageQuery
+from redis_state.gateway.calls import ApiCall, Operation, Over
+from redis_state.gateway.documents import branch_document, session_document
+from redis_state.gateway.results import SessionResult, SessionsResult, TreeResult
+
+
+async def list_sessions(call: ApiCall) -> Response:
+    """List the sessions that have tasks: all, or those that the caller may read."""
+    query = call.asked(PageQuery)
+    if call.principal.everywhere(Right.READ):
+        page = await call.client.sessions(limit=query.limit, after=query.after)
+        listed = [session_document(each) for each in page.sessions]
+        return answer({"sessions": listed, "cursor": page.cursor})
+    named = call.principal.named("session", Right.READ)
+    if not named:
+        raise forbidden("the caller may read no session")
+    counts = await asyncio.gather(*(_counts(call, session_id) for session_id in named))
+    found = [
+        {"session_id": session_id, "counts": its, "newest_at": None}
+        for session_id, its in zip(named, counts, strict=True)
+        if any(its.values())
+    ]
+    # A caller has few scopes: they are one page.
+    return answer({"sessions": found, "cursor": None})
+
+
+async def read_session(call: ApiCall) -> Response:
+    """Read how many tasks of each status a session has."""
+    session_id = call.path["session"]
+    counts = await _counts(call, session_id)
+    if not any(counts.values()):
+        raise not_found()
+    return answer({"session_id": session_id, "counts": counts, "newest_at": None})
+
+
+async def read_trees(call: ApiCall) -> Response:
+    """Read the tasks of a session as trees: which task spawned which."""
+    tasks = await call.store.list_tasks(call.path["session"])
+    if not tasks:
+        raise not_found()
+    known = {task.task_id for task in tasks}
+    roots = [
+        task
+        for task in tasks
+        if task.context_snapshot.spawned_from_task_id not in known - {task.task_id}
+    ]
+    return answer({"trees": [branch_document(root, tasks) for root in roots]})
+
+
+async def _counts(call: ApiCall, session_id: str) -> dict[str, int]:
+    counts = await call.client.count(session_id=session_id)
+    return {status.value: count for status, count in counts.items()}
+
+
+OPERATIONS = (
+    Operation(
+        "GET",
+        "/v1/sessions",
+        list_sessions,
+        "List sessions",
+        over=Over.OWN,
+        query=PageQuery,
+        result=SessionsResult,
+        answers=(400, 403),
+    ),
+    Operation(
+        "GET",
+        "/v1/sessions/{session}",
+        read_session,
+        "Count the tasks of a session",
+        result=SessionResult,
+        answers=(404,),
+    ),
+    Operation(
+        "GET",
+        "/v1/sessions/{session}/tree",
+        read_trees,
+        "Read the tasks of a session as trees",
+        result=TreeResult,
+        answers=(404,),
+    ),
+)

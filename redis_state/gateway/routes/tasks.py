@@ -1,0 +1,236 @@
+"""Tasks: submit and find them, and read one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from starlette.responses import Response
+
+from redis_state.errors import CursorGap, InvalidField, TaskUnknown
+from redis_state.gateway.answers import answer, forbidden, not_found
+from redis_state.gateway.auth.principal import Right
+from redis_state.gateway.bodies import (
+    FindQuery,
+    SubmitBody,
+    TimelineQuery,
+    read_attributes,
+    seconds,
+    utc,
+)
+from redis_state.gateway.calls import ApiCall, Operation, Over
+from redis_state.gateway.cutting import cut_tokens
+from redis_state.gateway.documents import (
+    branch_document,
+    compensation_document,
+    pause_document,
+    row_document,
+    step_document,
+    summary_document,
+    view_document,
+)
+from redis_state.gateway.results import (
+    BranchResult,
+    FullStepResult,
+    StepsResult,
+    SubmittedResult,
+    TaskResult,
+    TasksResult,
+    TimelineResult,
+)
+from redis_state.models import StateUpdate
+from redis_state.stores.sessions.session_log import Entry
+from redis_state.worker import TaskView
+
+_TASK = "/v1/sessions/{session}/tasks/{task}"
+_LARGEST_VERSION = 2**53
+
+
+async def find_tasks(call: ApiCall) -> Response:
+    """Find tasks that match every filter. A caller of some sessions names one of them."""
+    query = call.asked(FindQuery)
+    session_id = query.session_id
+    if not call.principal.everywhere(Right.READ):
+        named = call.principal.named("session", Right.READ)
+        session_id = named[0] if session_id is None and len(named) == 1 else session_id
+        if session_id is None or not call.principal.may(Right.READ, session_id):
+            raise forbidden("name a session that the caller may read, as session_id")
+    page = await call.client.find(
+        newest_first=not query.oldest_first,
+        limit=query.limit,
+        after=query.after,
+        status=query.status,
+        handler=query.handler,
+        session_id=session_id,
+        attributes=read_attributes(query.attribute),
+        created_after=utc(query.created_after),
+        created_before=utc(query.created_before),
+    )
+    return answer({"tasks": [summary_document(each) for each in page.tasks], "cursor": page.cursor})
+
+
+async def submit_task(call: ApiCall) -> Response:
+    """Submit a task. Idempotency-Key is its id: the same id is the same task."""
+    body = call.given(SubmitBody)
+    if not call.principal.may(Right.SUBMIT, body.session_id):
+        raise forbidden()
+    task_id = new_id_of(call, body.task_id, "task_id")
+    there = task_id is not None and await call.client.get(body.session_id, task_id) is not None
+    found = await call.client.submit(
+        body.handler,
+        body.input,
+        session_id=body.session_id,
+        task_id=task_id,
+        priority=body.priority,
+        description=body.description,
+        trace_id=body.trace_id,
+        queue=body.queue,
+        delay=seconds(body.delay_s),
+        at=utc(body.at),
+        key=body.key,
+        in_turn=body.in_turn,
+        on_busy=body.on_busy,
+        attributes=body.attributes,
+    )
+    document = {"session_id": body.session_id, "task_id": found, "created": not there}
+    return answer(document, 200 if there else 201)
+
+
+async def read_task(call: ApiCall) -> Response:
+    """Read a task with what its workers know of it."""
+    return answer(view_document(await _found(call)))
+
+
+async def read_tree(call: ApiCall) -> Response:
+    """Read a task and those that it has spawned."""
+    view = await _found(call)
+    tasks = await call.store.list_tasks(view.state.session_id)
+    return answer(branch_document(view.state, tasks))
+
+
+async def read_timeline(call: ApiCall) -> Response:
+    """Read all that is known of a task's runs: steps with their times, pauses, updates."""
+    query, (session_id, task_id) = call.asked(TimelineQuery), call.task
+    view = await _found(call)
+    steps, undos, pauses = await asyncio.gather(
+        call.client.snapshots(session_id, task_id),
+        call.client.compensations(session_id, task_id),
+        call.client.pauses(session_id),
+    )
+    missed: int | None = None
+    try:
+        page = await call.store.read_updates(
+            session_id, after=query.after, task_id=task_id, limit=query.limit
+        )
+    except CursorGap as gap:
+        missed = gap.missed
+        page = await call.store.read_updates(
+            session_id, after=gap.resume_after, task_id=task_id, limit=query.limit
+        )
+    return answer(
+        {
+            "task": view_document(view),
+            "steps": [step_document(session_id, step) for step in steps],
+            "compensations": [compensation_document(session_id, undo) for undo in undos],
+            "pauses": [pause_document(each) for each in pauses if each.task_id == task_id],
+            "rows": _rows(call, page.entries),
+            "missed": missed,
+            "cursor": page.cursor,
+            "at_end": page.at_end,
+        }
+    )
+
+
+async def list_snapshots(call: ApiCall) -> Response:
+    """List the recorded steps of a task in order, without their results."""
+    await _found(call)
+    session_id, task_id = call.task
+    steps = await call.client.snapshots(session_id, task_id)
+    return answer({"snapshots": [step_document(session_id, step) for step in steps]})
+
+
+async def read_snapshot(call: ApiCall) -> Response:
+    """Read one recorded step with its result."""
+    session_id, task_id = call.task
+    version = call.path["version"]
+    if not (version.isascii() and version.isdecimal()) or int(version[:17]) > _LARGEST_VERSION:
+        raise not_found()
+    step = await call.client.snapshot(session_id, task_id, int(version[:17]))
+    if step is None:
+        raise not_found()
+    result = cut_tokens(session_id, step.result)
+    return answer(step_document(session_id, step) | {"result": result})
+
+
+def new_id_of(call: ApiCall, given: str | None, field: str) -> str | None:
+    """Return the id of what a call makes: the header's, or the body's. Errors: InvalidField."""
+    key = call.idempotency_key()
+    if key is not None and given not in (None, key):
+        raise InvalidField(field, "is not that of Idempotency-Key")
+    if given == "":
+        raise InvalidField(field, "needs a character or more")
+    return key if given is None else given
+
+
+async def _found(call: ApiCall) -> TaskView:
+    view = await call.client.inspect(*call.task)
+    if view is None:
+        raise TaskUnknown(call.task[1])
+    return view
+
+
+def _rows(call: ApiCall, entries: Sequence[Entry[StateUpdate]]) -> list[dict[str, Any]]:
+    visible = call.services.visible
+    shown = [
+        (entry, entry.value if visible is None else visible(call.principal, entry.value))
+        for entry in entries
+    ]
+    return [row_document(entry, update) for entry, update in shown if update is not None]
+
+
+def _read(path: str, endpoint: Any, summary: str, result: Any, **more: Any) -> Operation:
+    return Operation("GET", path, endpoint, summary, result=result, answers=(404,), **more)
+
+
+OPERATIONS = (
+    Operation(
+        "GET",
+        "/v1/tasks",
+        find_tasks,
+        "Find tasks",
+        over=Over.OWN,
+        query=FindQuery,
+        result=TasksResult,
+        answers=(400, 403),
+    ),
+    Operation(
+        "POST",
+        "/v1/tasks",
+        submit_task,
+        "Submit a task",
+        right=Right.SUBMIT,
+        over=Over.OWN,
+        body=SubmitBody,
+        result=SubmittedResult,
+        status=201,
+        answers=(200, 403, 409, 413),
+        key="The task's id: a repeated call returns the same task.",
+    ),
+    _read(_TASK, read_task, "Read a task", TaskResult),
+    _read(f"{_TASK}/tree", read_tree, "Read a task and its children", BranchResult),
+    _read(
+        f"{_TASK}/timeline",
+        read_timeline,
+        "Read the runs of a task",
+        TimelineResult,
+        query=TimelineQuery,
+    ),
+    _read(f"{_TASK}/snapshots", list_snapshots, "List the recorded steps of a task", StepsResult),
+    _read(
+        f"{_TASK}/snapshots/{{version}}",
+        read_snapshot,
+        "Read one recorded step with its result",
+        FullStepResult,
+    ),
+)

@@ -1,0 +1,332 @@
+"""One client's stream: from its cursor through the log, then from the feed of its session.
+
+The only state is the place of the row seen last. The client reads the log until the feed has the
+rows behind its place, and reads the log again when the feed has them no more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Self, TypeAlias
+
+from redis_state.errors import BackendUnavailable, CursorGap, TaskUnknown
+from redis_state.gateway.streaming import events
+from redis_state.gateway.streaming.events import Frame
+from redis_state.models import StateUpdate
+
+if TYPE_CHECKING:
+    from redis_state.gateway.streaming.feed import Feed
+    from redis_state.gateway.streaming.hub import Hub
+
+Visible: TypeAlias = Callable[[StateUpdate], StateUpdate | None]
+
+_CHUNK_BYTES = 64 << 10
+_FIRST_PAGE, _LARGEST_PAGE = 16, 256
+_PAGE_BYTES = 256 << 10
+_RETRY_S = 0.5
+_PATIENCE_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a client gets of a session's rows."""
+
+    task_id: str | None = None
+    types: frozenset[str] | None = None
+    visible: Visible | None = None
+
+    def has(self, frame: Frame) -> bool:
+        """Return whether a row is of the wanted task and types."""
+        if self.task_id is not None and frame.task_id != self.task_id:
+            return False
+        if frame.update_type is None:
+            return False
+        return self.types is None or frame.update_type in self.types
+
+    def ends(self, frame: Frame) -> bool:
+        """Return whether a row says that the wanted task is terminal."""
+        return frame.ends_task and self.task_id is not None and frame.task_id == self.task_id
+
+
+EVERYTHING: Final = Wanted()
+
+
+class ClientStream(AsyncIterator[bytes]):
+    """Chunks of whole events for one client. Close it when done.
+
+    The first chunk says when to connect again. It comes once the session is watched, so an error of
+    the request is raised before it.
+    """
+
+    __slots__ = (
+        "_after",
+        "_beat_at",
+        "_behind",
+        "_failing_since",
+        "_feed",
+        "_hub",
+        "_look",
+        "_over",
+        "_page",
+        "_place",
+        "_queue",
+        "_session_id",
+        "_state",
+        "_until",
+        "_waiter",
+        "_wanted",
+    )
+
+    def __init__(
+        self, hub: Hub, session_id: str, *, after: str | None, wanted: Wanted, until: float | None
+    ) -> None:
+        self._hub = hub
+        self._session_id = session_id
+        self._wanted = wanted
+        self._until = until
+        self._state = "new"
+        self._feed: Feed | None = None
+        # Where to read on, and the number and time of the row before.
+        self._after = after
+        self._place = (0, 0)
+        # Whether the log is to be read before the feed has what follows.
+        self._behind = True
+        self._page = _FIRST_PAGE
+        self._queue: deque[Frame] = deque()
+        self._waiter: asyncio.Future[None] | None = None
+        # Whether the task may be terminal, and the event that says so once it is.
+        self._look = False
+        self._over: bytes | None = None
+        self._beat_at = 0.0
+        self._failing_since: float | None = None
+
+    def __aiter__(self) -> Self:
+        return self
+
+    def __del__(self) -> None:
+        self._leave()
+
+    async def __anext__(self) -> bytes:
+        try:
+            chunk = await self._next()
+        except BaseException:
+            self._leave()
+            raise
+        if not chunk:
+            self._leave()
+            raise StopAsyncIteration
+        self._beat_at = self._hub.time() + self._hub.heartbeat_s
+        return chunk
+
+    async def aclose(self) -> None:
+        """Leave the session. Safe to repeat."""
+        self._leave()
+
+    @property
+    def held(self) -> int:
+        """How many frames are held for this client alone."""
+        return len(self._queue)
+
+    @property
+    def due_at(self) -> float:
+        """When the client is to be woken without a row, on the loop's clock."""
+        return self._beat_at if self._until is None else min(self._beat_at, self._until)
+
+    def wake(self) -> None:
+        """Let it look again."""
+        waiter = self._waiter
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+    def passes(self, frame: Frame, before: tuple[int, int]) -> bool:
+        """Pass the row behind ``before`` without waking the client, who does not want it.
+
+        Return whether it did.
+        """
+        wanted = self._wanted
+        if wanted is EVERYTHING or wanted.has(frame) or wanted.ends(frame):
+            return False
+        if self._behind or self._place != before:
+            return False
+        self._place = frame.place
+        return True
+
+    async def _next(self) -> bytes:
+        if self._state == "new":
+            return await self._open()
+        while self._state == "open":
+            chunk = self._last_word() or self._from_queue()
+            if chunk:
+                return chunk
+            try:
+                chunk = await self._step()
+                self._failing_since = None
+            except BackendUnavailable:
+                chunk = await self._bear()
+            if chunk:
+                return chunk
+        return b""
+
+    async def _open(self) -> bytes:
+        """Join the session's feed, and find the place to begin at. Errors: those of the store."""
+        self._feed = feed = self._hub.join(self._session_id)
+        await feed.ready()
+        if self._wanted.task_id is not None:
+            await self._look_at_task(must_be=True)
+        if self._after == events.TAIL:
+            self._after = await feed.end()
+            self._place, self._behind = events.position(self._after), False
+        elif self._after == events.ALL:
+            self._after = None
+        elif self._after is not None and feed.knows(self._after):
+            # No row is read twice, and none at all if the feed has all that follows.
+            self._place, self._behind = events.position(self._after), False
+        self._state = "open"
+        return events.come_back()
+
+    async def _step(self) -> bytes:
+        if self._look:
+            await self._look_at_task()
+        if self._behind or self._over is not None:
+            return await self._from_log()
+        return await self._from_feed()
+
+    def _last_word(self) -> bytes:
+        """Return the event with which the stream ends now, if it does."""
+        feed, word = self._feed, b""
+        if self._until is not None and self._hub.time() >= self._until:
+            word = events.expired()
+        elif self._hub.closing or feed is None or feed.error is not None:
+            word = events.come_back()
+        if word:
+            self._queue.clear()
+            self._leave()
+        return word
+
+    def _from_queue(self) -> bytes:
+        queue, chosen, size = self._queue, list[bytes](), 0
+        while queue and size < _CHUNK_BYTES:
+            data = self._shown(queue.popleft())
+            chosen.append(data)
+            size += len(data)
+        return b"".join(chosen)
+
+    async def _from_log(self) -> bytes:
+        feed = self._joined()
+        try:
+            page = await self._hub.store.read_updates(
+                self._session_id,
+                after=self._after,
+                limit=self._page,
+                task_id=self._wanted.task_id,
+            )
+        except CursorGap as gap:
+            self._after = gap.resume_after
+            return events.resync(gap)
+        frames = [feed.writer.frame(entry) for entry in page.entries]
+        self._after, self._place = page.cursor, events.position(page.cursor)
+        self._queue.extend(frames)
+        size = sum(len(frame.data) for frame in frames)
+        grown = self._page * 2 if size < _PAGE_BYTES else self._page // 2
+        self._page = max(1, min(grown, _LARGEST_PAGE))
+        if not page.at_end:
+            return b""
+        if self._over is not None:
+            # No row follows those of this page.
+            rest = b"".join(self._shown(frame) for frame in self._queue)
+            self._queue.clear()
+            self._leave()
+            return rest + self._over
+        self._behind = feed.after(self._place) is None
+        if self._behind and not frames:
+            # The feed has not noticed yet that it is of another history than the log.
+            return await self._wait(feed)
+        return b""
+
+    async def _from_feed(self) -> bytes:
+        feed = self._joined()
+        found = feed.after(self._place)
+        if found is None:
+            self._after, self._behind = "{}-{}".format(*self._place), True
+            return b""
+        if not found:
+            return await self._wait(feed)
+        chosen, size = list[bytes](), 0
+        for frame in found:
+            data = self._shown(frame)
+            chosen.append(data)
+            self._place = frame.place
+            size += len(data)
+            if size >= _CHUNK_BYTES:
+                break
+        return b"".join(chosen) if len(chosen) > 1 else chosen[0]
+
+    def _shown(self, frame: Frame) -> bytes:
+        """Return a row's event as this client may see it; nothing if it does not."""
+        wanted = self._wanted
+        if wanted is EVERYTHING:
+            return frame.data
+        if wanted.ends(frame):
+            self._look = True
+        if not wanted.has(frame):
+            return b""
+        if wanted.visible is None:
+            return frame.data
+        update = frame.update()
+        shown = wanted.visible(update)
+        if shown is None:
+            return b""
+        return frame.data if shown is update else self._joined().writer.changed(frame, shown)
+
+    async def _wait(self, feed: Feed) -> bytes:
+        """Wait until there may be more, or for the time of a heartbeat."""
+        self._waiter = asyncio.get_running_loop().create_future()
+        feed.waiting.add(self)
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+            feed.waiting.discard(self)
+        now = self._hub.time()
+        if now < self._beat_at or (self._until is not None and now >= self._until):
+            return b""
+        # A task can end without a row, when its session is deleted.
+        self._look = self._wanted.task_id is not None
+        return events.HEARTBEAT
+
+    async def _look_at_task(self, *, must_be: bool = False) -> None:
+        """Find out whether the task is terminal: then no row follows what the log has by now."""
+        task_id = self._wanted.task_id or ""
+        state = await self._hub.store.tasks.load(self._session_id, task_id)
+        if state is None and must_be:
+            raise TaskUnknown(task_id)
+        self._look = False
+        if state is None or state.status.is_terminal:
+            if not self._behind:
+                self._after = "{}-{}".format(*self._place)
+            self._over = events.task_end(task_id, None if state is None else state.status.value)
+
+    async def _bear(self) -> bytes:
+        """Wait for a server that cannot be reached; in the end the client is to come back."""
+        now = self._hub.time()
+        self._failing_since = since = self._failing_since or now
+        if now - since > _PATIENCE_S:
+            self._leave()
+            return events.come_back()
+        await asyncio.sleep(_RETRY_S)
+        return events.HEARTBEAT if self._hub.time() >= self._beat_at else b""
+
+    def _joined(self) -> Feed:
+        if self._feed is None:
+            msg = "the stream is closed"
+            raise RuntimeError(msg)
+        return self._feed
+
+    def _leave(self) -> None:
+        feed, self._feed, self._state = self._feed, None, "closed"
+        if feed is not None:
+            self._hub.leave(feed)
+            self.wake()

@@ -1,0 +1,115 @@
+"""The same events over a WebSocket, and commands up, each acknowledged by its id.
+
+A message down has one or more whole events, as text, as an event stream has them. A message up is
+``{"id": …, "type": "steer", …}``. Its answer is an event: ``ack`` with ``{"id", "ok": true,
+"result"}`` or ``{"id", "ok": false, "error", "message"}``. Commands of one client run one after the
+other, in the order in which they came.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any, Final, TypeAlias, cast
+
+from redis_state.errors import InvalidField, RedisStateError
+from redis_state.gateway.streaming.events import event
+from redis_state.gateway.streaming.response import Message, Receive, Send
+from redis_state.serialization import codec
+
+Command: TypeAlias = Callable[[dict[str, Any]], Awaitable[Any]]
+
+MOST_COMMAND_BYTES: Final = 64 << 10
+_LONGEST_ID = 200
+_GOING_AWAY, _TOO_BIG = 1001, 1009
+
+
+class EventSocket:
+    """Serve one WebSocket: chunks of events down, commands up.
+
+    ``commands`` names what the client may send: each gets the message without its ``type``, and
+    what it returns is the acknowledgement's ``result``. The application gives them, with the rights
+    of the caller. A RedisStateError refuses a command, by its name and text. Any other error closes
+    the connection. ``chunks`` is closed in every case, if it can be.
+    """
+
+    def __init__(self, chunks: AsyncIterator[bytes], commands: Mapping[str, Command]) -> None:
+        self._chunks = chunks
+        self._commands = commands
+
+    async def __call__(self, _scope: Message, receive: Receive, send: Send) -> None:
+        """Serve until the events end or the client leaves."""
+        try:
+            first = await anext(self._chunks, b"")
+            if (await receive())["type"] != "websocket.connect":
+                return
+            await send({"type": "websocket.accept"})
+            await _send_text(first, send)
+            await self._both_ways(receive, send)
+        finally:
+            close = getattr(self._chunks, "aclose", None)
+            if close is not None:
+                await close()
+
+    async def _both_ways(self, receive: Receive, send: Send) -> None:
+        down = asyncio.create_task(self._send_events(send))
+        up = asyncio.create_task(self._obey(receive, send))
+        try:
+            await asyncio.wait({down, up}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (down, up):
+                task.cancel()
+            await asyncio.gather(down, up, return_exceptions=True)
+        for task in (down, up):
+            if not task.cancelled():
+                task.result()
+
+    async def _send_events(self, send: Send) -> None:
+        async for chunk in self._chunks:
+            await _send_text(chunk, send)
+        await send({"type": "websocket.close", "code": _GOING_AWAY})
+
+    async def _obey(self, receive: Receive, send: Send) -> None:
+        while (message := await receive())["type"] != "websocket.disconnect":
+            text = message.get("text")
+            given: bytes = text.encode() if text is not None else message.get("bytes") or b""
+            if len(given) > MOST_COMMAND_BYTES:
+                await send({"type": "websocket.close", "code": _TOO_BIG})
+                return
+            answer = await self._answer(given)
+            await _send_text(event("ack", codec.encode(answer)), send)
+
+    async def _answer(self, given: bytes) -> dict[str, Any]:
+        command_id: str | None = None
+        try:
+            message = _read(given)
+            command_id = _id_of(message)
+            command = self._commands.get(str(message.pop("type", "")))
+            if command is None:
+                raise InvalidField("type", f"must be one of {', '.join(sorted(self._commands))}")
+            result = await command(message)
+        except RedisStateError as error:
+            problem = {"error": type(error).__name__, "message": str(error)}
+            return {"id": command_id, "ok": False, **problem}
+        return {"id": command_id, "ok": True, "result": result}
+
+
+def _read(given: bytes) -> dict[str, Any]:
+    try:
+        message = codec.decode(given)
+    except codec.DecodeError:
+        message = None
+    if not isinstance(message, dict):
+        raise InvalidField("message", "must be a JSON object")
+    return cast("dict[str, Any]", message)
+
+
+def _id_of(message: dict[str, Any]) -> str:
+    given = message.get("id")
+    if not isinstance(given, str) or not 0 < len(given) <= _LONGEST_ID:
+        raise InvalidField("id", f"must be text of 1 to {_LONGEST_ID} characters")
+    return given
+
+
+async def _send_text(chunk: bytes, send: Send) -> None:
+    await send({"type": "websocket.send", "text": chunk.decode()})

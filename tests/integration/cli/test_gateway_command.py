@@ -1,0 +1,127 @@
+"""The command that serves the gateway: whom it lets in, and what it writes."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+import httpx
+import pytest
+
+pytest.importorskip("arq", reason="needs the worker extra")
+pytest.importorskip("uvicorn", reason="needs the gateway extra")
+
+from redis_state import Settings
+from redis_state.testing import eventually
+from tests.support.commands import begin, cli, end
+from tests.support.gateway import SECRET, links, tokens
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["--host", "0.0.0.0"], "is not loopback"),
+        (["--keys", "/nothing"], "cannot be read"),
+        (["--jwks-url", "https://id.example.com/jwks"], "audience"),
+        (["--browser-secret-file", "/nothing"], "cannot be read"),
+        (["--cors", "*"], "cors"),
+    ],
+)
+async def test_what_would_let_everybody_in_is_refused(
+    settings: Settings, arguments: list[str], problem: str
+) -> None:
+    ran = await cli(settings, "gateway", *arguments)
+    assert (ran.status, problem in ran.err) == (2, True), ran.err
+
+
+@pytest.mark.parametrize("text", ["short", "{", '{"a": 1}', "{}"])
+async def test_a_secret_that_cannot_be_used_is_refused_without_its_text(
+    settings: Settings, tmp_path: Path, text: str
+) -> None:
+    file = tmp_path / "secret"
+    file.write_text(text)
+    ran = await cli(settings, "gateway", "--hook-secret-file", str(file))
+    assert ran.status == 2
+    assert text not in ran.err or text == "{}"
+
+
+async def test_keys_are_added_to_a_file_and_printed_once(
+    settings: Settings, tmp_path: Path
+) -> None:
+    file = tmp_path / "keys.json"
+    for subject in ("ann", "bob"):
+        ran = await cli(
+            settings, "gateway", "key", subject, "read:*", "--file", str(file), "--days", "1"
+        )
+        assert ran.out.startswith("rsk_")
+        assert ran.out.strip() not in file.read_text()
+    assert [each["subject"] for each in json.loads(file.read_text())] == ["ann", "bob"]
+    assert file.stat().st_mode & 0o077 == 0
+    printed = await cli(settings, "gateway", "key", "cid", "admin:*")
+    assert json.loads(printed.out.splitlines()[1])["subject"] == "cid"
+    wrong = await cli(settings, "gateway", "key", "cid", "everything")
+    assert (wrong.status, "scopes" in wrong.err) == (2, True)
+
+
+async def test_it_serves_with_keys_until_sigterm_and_logs_no_credential(
+    settings: Settings, tmp_path: Path, unused_tcp_port: int
+) -> None:
+    keys, secret = tmp_path / "keys.json", tmp_path / "secret.json"
+    made = await cli(settings, "gateway", "key", "ann", "admin:*", "--file", str(keys))
+    secret.write_text(json.dumps({"1": SECRET}))
+    arguments = ["--port", str(unused_tcp_port), "--keys", str(keys)]
+    for name in ("browser", "hook"):
+        arguments += [f"--{name}-secret-file", str(secret)]
+    process = await begin(settings, "gateway", *arguments)
+    base = f"http://127.0.0.1:{unused_tcp_port}"
+    link, token = links.mint(f"s:{'0' * 40}", actor="bob"), tokens.mint("bob", ["read:*"])
+    key = made.out.strip()
+    async with httpx.AsyncClient(base_url=base) as http:
+
+        async def serves() -> bool:
+            try:
+                return (await http.get("/readyz")).status_code == 200
+            except httpx.HTTPError:
+                return False
+
+        await eventually(serves, "the gateway serves")
+        for credential in (key, token):
+            headers = {"authorization": f"Bearer {credential}"}
+            assert (await http.get("/v1/queues", headers=headers)).status_code == 200
+        assert (await http.get("/v1/queues")).status_code == 401
+        odd = await http.get("/v1/sessions/a%2Fb/tasks/%2E%2E", headers={"authorization": key})
+        assert odd.status_code == 401
+        assert (await http.get(f"/v1/hooks/{link}")).status_code == 404
+        headers = {"authorization": f"Bearer {key}"}
+        async with http.stream("GET", "/v1/sessions/s/events", headers=headers) as stream:
+            assert stream.status_code == 200
+            process.send_signal(signal.SIGTERM)
+            # The stream ends at once, and not after the server's patience.
+            assert "retry:" in "".join([text async for text in stream.aiter_text()])
+    ran = await end(process)
+    assert ran.status in (0, -signal.SIGTERM)
+    logged = ran.out + ran.err
+    assert "/v1/hooks/-" in logged
+    for secret_text in (link, token, key, SECRET):
+        assert secret_text not in logged
+
+
+async def test_without_auth_it_serves_this_machine_under_its_own_names(
+    settings: Settings, unused_tcp_port: int
+) -> None:
+    process = await begin(settings, "gateway", "--port", str(unused_tcp_port))
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{unused_tcp_port}") as http:
+
+        async def serves() -> bool:
+            try:
+                return (await http.get("/healthz")).status_code == 200
+            except httpx.HTTPError:
+                return False
+
+        await eventually(serves, "the gateway serves")
+        assert (await http.get("/v1/queues")).status_code == 200
+        rebound = await http.get("/v1/queues", headers={"host": "evil.example.com"})
+        assert rebound.status_code == 421
+    process.send_signal(signal.SIGTERM)
+    await end(process)

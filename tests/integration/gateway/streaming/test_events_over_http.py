@@ -1,0 +1,153 @@
+"""The stream of a session over HTTP: joined, resumed, ended, and refused before it begins."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any, Self
+
+import pytest
+
+pytest.importorskip("arq", reason="needs the worker extra")
+pytest.importorskip("starlette", reason="needs the gateway extra")
+
+from redis_state import RedisStateStore
+from redis_state.gateway import GatewayLimits, Principal
+from redis_state.models import StateUpdate
+from redis_state.testing import eventually
+from tests.support.gateway import Served, at, ends, gateway_of, paused, tokens
+
+
+class Reader:
+    """An ASGI client that reads a stream while it is written, as httpx's transport cannot."""
+
+    def __init__(
+        self, app: Any, path: str, token: str, *, query: str = "", after: str = ""
+    ) -> None:
+        self._app = app
+        headers = [(b"authorization", f"Bearer {token}".encode()), (b"host", b"gateway.test")]
+        headers += [(b"last-event-id", after.encode())] if after else []
+        self._scope = {
+            "type": "http",
+            "method": "GET",
+            "path": path,
+            "raw_path": path.encode(),
+            "root_path": "",
+            "query_string": query.encode(),
+            "headers": headers,
+            "client": ("127.0.0.1", 1),
+            "scheme": "http",
+            "http_version": "1.1",
+        }
+        self.status = 0
+        self.body = b""
+        self.over = False
+        self._gone = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        self._task = asyncio.create_task(self._app(self._scope, self._receive, self._send))
+        await eventually(lambda: self.status, "the answer begins")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._gone.set()
+        assert self._task is not None
+        await self._task
+
+    async def _receive(self) -> dict[str, Any]:
+        await self._gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def _send(self, message: Any) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+        else:
+            self.body += message["body"]
+            self.over = not message.get("more_body", False)
+
+    def ids(self) -> list[str]:
+        return [line[4:] for line in self.body.decode().splitlines() if line.startswith("id: ")]
+
+
+def mint(*scopes: str) -> str:
+    return tokens.mint("ann", scopes)
+
+
+async def test_a_stream_resumes_behind_the_last_event_and_ends_with_its_task(
+    served: Served,
+) -> None:
+    await served.client.submit("ask", session_id="s", task_id="t")
+    await paused(served, "s", "t")
+    (pause,) = await served.client.pauses("s")
+    token, path, query = mint("read:session:s"), "/v1/sessions/s/events", "task=t"
+    async with Reader(served.app, path, token, query=query) as first:
+        await eventually(lambda: b"CHECKPOINT" in first.body, "the pause is streamed")
+    seen = first.ids()
+    async with Reader(served.app, path, token, query=query, after=seen[1]) as second:
+        await served.client.approve(str(pause.pause_id), actor="bob")
+        await ends(served, "s", "t")
+        await eventually(lambda: second.over, "the stream ends")
+    assert b"event: end" in second.body
+    assert pause.token is not None
+    assert pause.token.encode() not in first.body + second.body
+    again = [*seen[:2], *second.ids()]
+    whole = [entry.cursor for entry in (await served.store.read_updates("s")).entries]
+    assert again == whole
+    assert again[: len(seen)] == seen
+
+
+async def test_what_is_wrong_with_a_stream_is_told_before_it_begins(served: Served) -> None:
+    await served.client.submit("echo", session_id="s", task_id="t")
+    async with served.caller("ann", "read:session:s") as http:
+        for query, status in [
+            ("after=garbage", 400),
+            ("types=NOPE", 422),
+            ("task=nope", 404),
+            ("x=1", 422),
+        ]:
+            refused = await http.get(f"/v1/sessions/s/events?{query}")
+            assert refused.status_code == status, query
+            assert set(refused.json()) == {"error"}
+        assert (await http.get("/v1/sessions/other/events")).status_code == 404
+        head = await http.head("/v1/sessions/s/events")
+        assert head.headers["content-type"].startswith("text/event-stream")
+
+
+@pytest.fixture
+async def narrow(store: RedisStateStore) -> AsyncIterator[Served]:
+    """Serve one stream a caller; who is not root sees no progress, and no reason of a pause."""
+
+    def visible(caller: Principal, update: StateUpdate) -> StateUpdate | None:
+        if caller.subject == "root":
+            return update
+        if update.update_type.value == "PROGRESS":
+            return None
+        if update.update_type.value == "CHECKPOINT":
+            return update.model_copy(update={"content": {"reason": "hidden"}})
+        return update
+
+    limits = GatewayLimits(streams=1)
+    async with gateway_of(store, visible=visible, limits=limits) as opened:
+        yield opened
+
+
+async def test_a_caller_has_so_many_streams_and_sees_what_is_shown(narrow: Served) -> None:
+    await narrow.client.submit("ask", session_id="s", task_id="t")
+    await paused(narrow, "s", "t")
+    path, token = "/v1/sessions/s/events", mint("read:*")
+    async with Reader(narrow.app, path, token) as stream:
+        await eventually(lambda: b"CHECKPOINT" in stream.body, "the pause is streamed")
+        assert b"refund" not in stream.body
+        assert b"PROGRESS" not in stream.body
+        async with Reader(narrow.app, path, token) as other:
+            assert other.status == 429
+            assert json.loads(other.body)["error"]["limit"] == 1
+        async with Reader(narrow.app, path, tokens.mint("root", ["read:*"])) as root:
+            await eventually(lambda: b"refund" in root.body, "root sees all")
+            narrow.app.end_streams()
+            await eventually(lambda: stream.over and root.over, "all streams end")
+    async with narrow.caller("ann", "read:*") as http:
+        shown = (await http.get(at("s", "t", "timeline"))).json()
+        assert "refund" not in str(shown["rows"])

@@ -1,0 +1,347 @@
+"""Credentials: expired, replayed, foreign and forged ones open nothing, and stand in no log."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+import logging
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import jwt
+import pytest
+from cryptography.hazmat.primitives.asymmetric import rsa
+from jwt.algorithms import RSAAlgorithm
+
+pytest.importorskip("arq", reason="needs the worker extra")
+pytest.importorskip("starlette", reason="needs the gateway extra")
+
+import httpx
+
+from redis_state import RedisStateStore
+from redis_state.errors import ConfigError, InvalidField
+from redis_state.gateway import (
+    AnyOf,
+    ApiKeys,
+    BrowserTokens,
+    HookLinks,
+    JwtAuthenticator,
+    Loopback,
+    Public,
+    create_gateway,
+    make_api_key,
+)
+from tests.support.gateway import BASE, SECRET, Served, links, paused, stranger, tokens
+
+OTHER = "another secret of the tests, also 32 bytes"
+PAST = datetime(2020, 1, 1, tzinfo=UTC)
+
+
+async def status_of(
+    store: RedisStateStore, auth: Any, *, path: str = "/v1/queues", **headers: str
+) -> int:
+    """Ask a gateway with these headers."""
+    app = create_gateway(store, auth=auth)
+    try:
+        async with stranger(app, **headers) as http:
+            response = await http.get(path)
+            for value in headers.values():
+                assert value.rpartition(" ")[2] not in response.text
+            return response.status_code
+    finally:
+        await app.aclose()
+
+
+def _bearer(token: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {token}"}
+
+
+async def test_api_keys_are_known_by_their_digests(store: RedisStateStore, tmp_path: Path) -> None:
+    key, kept = make_api_key("ann", ["read:*"])
+    old, expired = make_api_key("ann", ["read:*"], expires_at=PAST)
+    file = tmp_path / "keys.json"
+    file.write_text(json.dumps([kept.document(), expired.document()]))
+    assert key not in file.read_text()
+    assert key.rpartition("_")[2] not in repr(kept)
+    keys = ApiKeys.from_file(file)
+    assert await status_of(store, keys, **_bearer(key)) == 200
+    for wrong in (old, key[:-1], f"{key}x", "rsk_x_y", f"rsk_{kept.key_id}_", key.upper()):
+        assert await status_of(store, keys, **_bearer(wrong)) == 401
+    assert await status_of(store, keys, authorization=f"Basic {key}") == 401
+    assert await status_of(store, keys) == 401
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("{", "no JSON"),
+        ("{}", "no list"),
+        ('[{"id": "a"}]', "key 0"),
+        ('[{"id": "a", "sha256": "zz", "subject": "s", "scopes": []}]', "key 0"),
+        ('[{"id": 1, "sha256": "%s", "subject": "s", "scopes": []}]' % ("0" * 64), "key 0"),
+        ('[{"id": "a", "sha256": "%s", "subject": "", "scopes": []}]' % ("0" * 64), "subject"),
+        ('[{"id": "a", "sha256": "%s", "subject": "s", "scopes": ["x:*"]}]' % ("0" * 64), "scopes"),
+        ("[1]", "key 0"),
+    ],
+)
+def test_a_file_of_keys_that_cannot_be_used_says_what_is_wrong(
+    tmp_path: Path, text: str, problem: str
+) -> None:
+    file = tmp_path / "keys.json"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=problem):
+        ApiKeys.from_file(file)
+
+
+def test_two_keys_of_one_id_and_a_missing_file_are_refused(tmp_path: Path) -> None:
+    _, kept = make_api_key("ann", [])
+    file = tmp_path / "keys.json"
+    file.write_text(json.dumps([kept.document()] * 2))
+    with pytest.raises(ConfigError, match="two keys"):
+        ApiKeys.from_file(file)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        ApiKeys.from_file(tmp_path / "nothing")
+
+
+async def test_browser_tokens_expire_and_are_of_one_secret_and_audience(
+    store: RedisStateStore,
+) -> None:
+    good = tokens.mint("ann", ["read:*"])
+    assert await status_of(store, tokens, **_bearer(good)) == 200
+    # A bearer's token may be used again until it expires; it is no link, and a link is no token.
+    assert await status_of(store, tokens, **_bearer(good)) == 200
+    foreign = [
+        BrowserTokens(OTHER).mint("ann", ["read:*"]),
+        BrowserTokens(SECRET, audience="staging").mint("ann", ["read:*"]),
+        links.mint(f"s:{'0' * 40}", actor="ann"),
+        jwt.encode({"sub": "ann", "scopes": ["read:*"]}, SECRET, "HS256"),
+        jwt.encode(_claims(exp=PAST), SECRET, "HS256"),
+        jwt.encode(_claims(), "", "none"),
+        jwt.encode(_claims(scopes="read:*"), SECRET, "HS384"),
+        jwt.encode(_claims(scopes=["everything"]), SECRET, "HS256"),
+        jwt.encode(_claims(sub=""), SECRET, "HS256"),
+        jwt.encode(_claims(), SECRET, "HS256", headers={"kid": "nope"}),
+        good[:-3] + "abc",
+        "a.b.c",
+        "x" * 20_000 + ".b.c",
+    ]
+    for token in foreign:
+        assert await status_of(store, tokens, **_bearer(token)) == 401, token
+    without = BrowserTokens(SECRET).mint("ann", [])
+    assert await status_of(store, tokens, **_bearer(without)) == 403
+
+
+def _claims(**more: Any) -> dict[str, Any]:
+    claims: dict[str, Any] = {"sub": "ann", "scopes": ["read:*"], "aud": "redis-state/browser"}
+    return claims | {"exp": datetime.now(UTC) + timedelta(minutes=1)} | more
+
+
+async def test_a_cookie_may_have_the_token_if_that_was_asked_for(store: RedisStateStore) -> None:
+    token = tokens.mint("ann", ["read:*"])
+    asked = BrowserTokens(SECRET, cookie="rs")
+    assert await status_of(store, asked, cookie=f"rs={token}") == 200
+    assert await status_of(store, tokens, cookie=f"rs={token}") == 401
+
+
+async def test_secrets_are_rotated_by_their_kid(store: RedisStateStore) -> None:
+    old, both = BrowserTokens({"1": SECRET}), BrowserTokens({"2": OTHER, "1": SECRET})
+    assert await status_of(store, both, **_bearer(old.mint("ann", ["read:*"]))) == 200
+    new = both.mint("ann", ["read:*"])
+    assert jwt.get_unverified_header(new)["kid"] == "2"
+    assert await status_of(store, both, **_bearer(new)) == 200
+    assert await status_of(store, old, **_bearer(new)) == 401
+
+
+async def test_jwt_of_a_provider_name_their_scopes(store: RedisStateStore) -> None:
+    auth = JwtAuthenticator({"k": SECRET}, audience="agents", issuer="https://id.example.com")
+
+    def make(**more: Any) -> str:
+        claims = _claims(aud="agents", iss="https://id.example.com") | {"scopes": None} | more
+        return jwt.encode(claims, SECRET, "HS256", headers={"kid": "k"})
+
+    assert await status_of(store, auth, **_bearer(make(scope="openid read:*"))) == 200
+    assert await status_of(store, auth, **_bearer(make(scopes=["read:*", 5]))) == 200
+    assert await status_of(store, auth, **_bearer(make(scope="openid"))) == 403
+    assert await status_of(store, auth, **_bearer(make(iss="https://evil.example.com"))) == 401
+    assert await status_of(store, auth, **_bearer(make(aud="others"))) == 401
+    chosen = JwtAuthenticator(SECRET, audience="agents", scopes=lambda claims: claims["groups"])
+    token = jwt.encode(_claims(aud="agents", groups=["read:*"]), SECRET, "HS256")
+    assert await status_of(store, chosen, **_bearer(token)) == 200
+
+
+@pytest.fixture
+def jwks() -> Iterator[tuple[str, Any, list[int]]]:
+    """Serve one public key; count how often it is fetched."""
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    public = json.loads(RSAAlgorithm.to_jwk(key.public_key()))
+    document = json.dumps({"keys": [public | {"kid": "k", "alg": "RS256", "use": "sig"}]}).encode()
+    fetched: list[int] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            fetched.append(1)
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(document)
+
+        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - its name
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}/jwks", key, fetched
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+async def test_public_keys_of_a_jwks_sign_and_cannot_be_taken_for_secrets(
+    store: RedisStateStore, jwks: tuple[str, Any, list[int]]
+) -> None:
+    url, key, fetched = jwks
+    auth = JwtAuthenticator(jwks_url=url, audience="agents")
+    claims = _claims(aud="agents")
+    good = jwt.encode(claims, key, "RS256", headers={"kid": "k"})
+    assert await status_of(store, auth, **_bearer(good)) == 200
+    public = json.dumps({"kid": "k"})
+    forged = [
+        _hand_made({"alg": "HS256", "kid": "k"}, claims, public),
+        _hand_made({"alg": "none", "kid": "k"}, claims, ""),
+        jwt.encode(claims, key, "RS512", headers={"kid": "k"}),
+        jwt.encode(claims, key, "RS256"),
+    ]
+    for token in forged:
+        assert await status_of(store, auth, **_bearer(token)) == 401
+    for _ in range(5):
+        unknown = jwt.encode(claims, key, "RS256", headers={"kid": "other"})
+        assert await status_of(store, auth, **_bearer(unknown)) == 401
+    assert len(fetched) <= 2
+
+
+def _hand_made(header: dict[str, str], claims: dict[str, Any], secret: str) -> str:
+    parts = [header, claims | {"exp": 4_000_000_000}]
+    signed = b".".join(
+        base64.urlsafe_b64encode(json.dumps(part).encode()).rstrip(b"=") for part in parts
+    )
+    mark = hmac.digest(secret.encode(), signed, hashlib.sha256)
+    return (signed + b"." + base64.urlsafe_b64encode(mark).rstrip(b"=")).decode()
+
+
+async def test_loopback_lets_this_machine_in_and_nobody_else(store: RedisStateStore) -> None:
+    app = create_gateway(store, auth=Loopback())
+    for host, status in [("127.0.0.1", 200), ("::1", 200), ("10.0.0.1", 401), ("evil", 401)]:
+        transport = httpx.ASGITransport(app, client=(host, 1))
+        async with httpx.AsyncClient(transport=transport, base_url=BASE) as http:
+            assert (await http.get("/v1/queues")).status_code == status
+    await app.aclose()
+
+
+async def test_several_ways_are_tried_and_public_is_said_by_name(store: RedisStateStore) -> None:
+    key, kept = make_api_key("ann", ["read:*"])
+    both = AnyOf(tokens, ApiKeys([kept]))
+    assert await status_of(store, both, **_bearer(key)) == 200
+    assert await status_of(store, both, **_bearer(tokens.mint("ann", ["read:*"]))) == 200
+    assert await status_of(store, both, **_bearer("a.b.c")) == 401
+    assert await status_of(store, both) == 401
+    public = Public(subject="everybody", scopes=["read:*"])
+    assert await status_of(store, public) == 200
+    with pytest.raises(ConfigError, match="auth"):
+        create_gateway(store, auth=None)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
+
+
+def test_what_cannot_be_a_credential_is_refused_where_it_is_made() -> None:
+    with pytest.raises(ConfigError, match="32 bytes"):
+        BrowserTokens("short")
+    with pytest.raises(ConfigError, match="needed"):
+        HookLinks({})
+    with pytest.raises(ConfigError, match="one of"):
+        JwtAuthenticator(audience="x")
+    with pytest.raises(ConfigError, match="audience"):
+        JwtAuthenticator(SECRET, audience="")
+    with pytest.raises(ConfigError, match="https"):
+        JwtAuthenticator(jwks_url="http://example.com/jwks", audience="x")
+    with pytest.raises(InvalidField, match="ways"):
+        AnyOf()
+    for wrong in ("read", "read:", "read:task:x", "write:*", "read:*x", 5):
+        with pytest.raises(InvalidField, match="scopes"):
+            tokens.mint("ann", [wrong])  # type: ignore[list-item] # pyright: ignore[reportArgumentType]
+    for subject in ("", "x" * 201):
+        with pytest.raises(InvalidField, match="subject"):
+            tokens.mint(subject, [])
+    with pytest.raises(InvalidField, match="ttl"):
+        tokens.mint("ann", [], ttl=timedelta(days=2))
+    with pytest.raises(InvalidField, match="pause_id"):
+        links.mint("s.token", actor="ann")
+    with pytest.raises(InvalidField, match="decision"):
+        links.mint(f"s:{'0' * 40}", actor="ann", decision="maybe")  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
+    with pytest.raises(InvalidField, match="ttl"):
+        links.mint(f"s:{'0' * 40}", actor="ann", ttl=timedelta(days=400))
+
+
+async def test_links_that_are_expired_foreign_or_of_no_pause_open_nothing(served: Served) -> None:
+    await served.client.submit("ask", session_id="s", task_id="t")
+    pause_id = await paused(served, "s", "t")
+    claims = {"sub": "bob", "pause": pause_id, "decision": None, "jti": "x"}
+    claims |= {"aud": "redis-state/hook"}
+    now = datetime.now(UTC)
+    wrong = [
+        jwt.encode(claims | {"exp": PAST}, SECRET, "HS256"),
+        jwt.encode(claims | {"exp": now + timedelta(hours=1)}, OTHER, "HS256"),
+        HookLinks(SECRET, audience="staging").mint(pause_id, actor="bob"),
+        tokens.mint("bob", ["admin:*"]),
+        links.mint(f"s:{'0' * 40}", actor="bob"),
+        "\N{SNOWMAN}",
+    ]
+    async with stranger(served.app) as http:
+        for link in wrong:
+            for response in (
+                await http.get(f"/v1/hooks/{link}"),
+                await http.post(f"/v1/hooks/{link}", json={"approved": True}),
+                await http.post(f"/v1/hooks/{link}", data={"decision": "approve"}),
+            ):
+                assert response.status_code == 404
+                assert link not in response.text
+    state = await served.client.get("s", "t")
+    assert state is not None
+    assert state.status.value == "PAUSED"
+
+
+async def test_without_links_there_are_none(store: RedisStateStore) -> None:
+    link = links.mint(f"s:{'0' * 40}", actor="bob")
+    assert await status_of(store, tokens, path=f"/v1/hooks/{link}") == 404
+
+
+async def test_no_credential_stands_in_a_log(
+    served: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    # The caller's own log, which is not ours.
+    caplog.set_level(logging.WARNING, "httpx")
+    token = tokens.mint("ann", ["read:*"])
+    link = links.mint(f"s:{'0' * 40}", actor="bob")
+    seen: list[str] = []
+
+    async def logging_app(scope: Any, receive: Any, send: Any) -> None:
+        # As uvicorn writes its access log: of the same dict, when the answer begins.
+        async def logged(message: Any) -> None:
+            seen.append(f"{scope['path']} {scope['raw_path']!r} {scope['query_string']!r}")
+            await send(message)
+
+        await served.app(scope, receive, logged)
+
+    async with stranger(logging_app, **_bearer(token)) as http:
+        await http.get("/v1/queues")
+        await http.get(f"/v1/hooks/{link}")
+        await http.post(f"/v1/hooks/{link}", json={"approved": True})
+    assert seen
+    for text in [*seen, caplog.text]:
+        assert token not in text
+        assert link not in text
+        assert SECRET not in text

@@ -1,0 +1,222 @@
+"""Tasks over HTTP: submit, find, read, steer, cancel, retry, rerun, fork, bulk."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("arq", reason="needs the worker extra")
+pytest.importorskip("starlette", reason="needs the gateway extra")
+
+from redis_state.testing import eventually
+from tests.support.gateway import Served, at, code_of, ends, paused
+
+ODD_IDS = [
+    *("a/b", "..", ".", "", "é\N{SNOWMAN}", "a b", "%2F", "a%", "?x=1#y", "a:b", "s\u0085"),
+    *("+", "a\\b", "{s}", "x" * 300, "\ud800"),
+]
+
+
+async def test_a_task_is_submitted_once_under_its_key_and_read_to_its_result(
+    served: Served,
+) -> None:
+    async with served.caller("ann", "submit:session:s", "read:session:s") as http:
+        body = {"handler": "echo", "session_id": "s", "input": [1], "attributes": {"tenant": "a"}}
+        first = await http.post("/v1/tasks", json=body, headers={"idempotency-key": "t-1"})
+        again = await http.post("/v1/tasks", json=body, headers={"idempotency-key": "t-1"})
+        assert (first.status_code, again.status_code) == (201, 200)
+        assert first.json() == {"session_id": "s", "task_id": "t-1", "created": True}
+        assert again.json()["created"] is False
+        await ends(served, "s", "t-1")
+        task = (await http.get(at("s", "t-1"))).json()
+        assert (task["status"], task["result"], task["handler"]) == ("COMPLETE", [1], "echo")
+        assert task["attributes"] == {"tenant": "a"}
+        found = (await http.get("/v1/tasks", params={"attribute": "tenant=a"})).json()
+        assert [each["task_id"] for each in found["tasks"]] == ["t-1"]
+        listed = (await http.get("/v1/sessions")).json()["sessions"]
+        assert [(each["session_id"], each["counts"]["COMPLETE"]) for each in listed] == [("s", 1)]
+
+
+@pytest.mark.parametrize("odd", ODD_IDS)
+async def test_any_id_is_read_from_the_path_as_it_was_given(served: Served, odd: str) -> None:
+    await served.client.submit("echo", "x", session_id=odd, task_id=odd or "t")
+    async with served.caller("ann", f"read:session:{odd}", f"steer:session:{odd}") as http:
+        read = await http.get(at(odd, odd or "t"))
+        assert read.status_code == 200, read.text
+        assert (read.json()["session_id"], read.json()["task_id"]) == (odd, odd or "t")
+        tree = await http.get(at(odd, odd or "t", "tree"))
+        assert tree.json()["task_id"] == (odd or "t")
+
+
+async def test_pages_of_tasks_follow_their_cursor_and_a_foreign_cursor_is_400(
+    served: Served,
+) -> None:
+    for number in range(5):
+        await served.client.submit("echo", number, session_id="s", task_id=f"t{number}")
+    async with served.caller("root", "admin:*") as http:
+        names: list[str] = []
+        after: str | None = None
+        while True:
+            params = {"limit": "2", "handler": "echo"} | ({"after": after} if after else {})
+            page = (await http.get("/v1/tasks", params=params)).json()
+            names += [each["task_id"] for each in page["tasks"]]
+            after = page["cursor"]
+            if after is None:
+                break
+        assert sorted(names) == [f"t{number}" for number in range(5)]
+        wrong = await http.get("/v1/tasks", params={"after": "garbage"})
+        assert (wrong.status_code, code_of(wrong)) == (400, "invalid_field")
+
+
+async def test_a_failed_task_is_retried_rerun_and_forked(served: Served) -> None:
+    await served.client.submit("fail", session_id="s", task_id="t")
+    await ends(served, "s", "t")
+    async with served.caller("ann", "read:*", "steer:*", "submit:*") as http:
+        timeline = (await http.get(at("s", "t", "timeline"))).json()
+        assert [step["step"] for step in timeline["steps"]] == ["before#1"]
+        assert {row["type"] for row in timeline["rows"]} >= {"STATUS_CHANGE"}
+        assert timeline["at_end"]
+        step = (await http.get(at("s", "t", "snapshots", "1"))).json()
+        assert (step["step"], step["result"]) == ("before#1", None)
+        assert (await http.get(at("s", "t", "snapshots", "2"))).status_code == 404
+        assert (await http.get(at("s", "t", "snapshots", "x"))).status_code == 404
+        key = {"idempotency-key": "r"}
+        retried = await http.post(at("s", "t", "retry"), json={}, headers=key)
+        assert (retried.status_code, retried.json()["status"]) == (200, "PENDING")
+        await ends(served, "s", "t")
+        repeated = await http.post(at("s", "t", "retry"), json={}, headers=key)
+        assert repeated.status_code == 200
+        view = await served.client.inspect("s", "t")
+        assert view is not None
+        assert view.retries == 1
+        rerun = await http.post(at("s", "t", "rerun"), json={"new_session_id": "s2"})
+        assert (rerun.status_code, rerun.json()["session_id"]) == (201, "s2")
+        forked = await http.post(
+            at("s", "t", "fork"), json={"before": "before"}, headers={"idempotency-key": "f"}
+        )
+        assert forked.json() == {"session_id": "s", "task_id": "f"}
+        made = (await http.get(at("s", "f"))).json()["forked_from"]
+        assert made["task_id"] == "t"
+        nothing = await http.post(at("s", "t", "fork"), json={"before": "no such step"})
+        assert (nothing.status_code, nothing.json()["error"]["field"]) == (422, "before")
+
+
+async def test_steering_and_cancelling_say_who_did_it(served: Served) -> None:
+    await served.client.submit("ask", session_id="s", task_id="t")
+    await paused(served, "s", "t")
+    async with served.caller("ann", "steer:session:s") as http:
+        body = {"type": "USER_MESSAGE", "payload": {"text": "hello"}}
+        sent = await http.post(at("s", "t", "steer"), json=body, headers={"idempotency-key": "e"})
+        assert (sent.status_code, sent.json()["source"]) == (202, "ann")
+        assert sent.json()["event_id"] == "e"
+        forged = await http.post(at("s", "t", "steer"), json=body | {"source": "root"})
+        assert forged.status_code == 422
+        decided = await http.post(
+            at("s", "t", "steer"), json={"type": "APPROVE", "payload": {"resume_token": "x"}}
+        )
+        assert (decided.status_code, decided.json()["error"]["field"]) == (422, "type")
+        unknown = await http.post(at("s", "nope", "steer"), json=body)
+        assert unknown.status_code == 404
+        cancelled = await http.post(at("s", "t", "cancel"), json={"reason": "enough"})
+        assert cancelled.status_code == 202
+        assert (await ends(served, "s", "t")).status.value == "CANCELLED"
+        late = await http.post(at("s", "t", "cancel"), json={})
+        assert (late.status_code, late.json()["error"]["current"]) == (409, "CANCELLED")
+        assert (await http.post(at("s", "nope", "cancel"), json={})).status_code == 404
+    events = await served.store.list_steering("s")
+    assert {event.source for event in events} == {"ann"} | {
+        event.source for event in events if event.event_type.value == "CANCEL"
+    }
+
+
+async def test_a_tree_shows_parents_and_children(served: Served) -> None:
+    await served.client.submit("parent", session_id="s", task_id="t")
+    await ends(served, "s", "t")
+    async with served.caller("ann", "read:session:s") as http:
+        trees = (await http.get("/v1/sessions/s/tree")).json()["trees"]
+        assert [tree["task_id"] for tree in trees] == ["t"]
+        assert [child["status"] for child in trees[0]["children"]] == ["COMPLETE"]
+        assert (await http.get(at("s", "t", "tree"))).json() == trees[0]
+
+
+async def test_bulk_changes_what_matches_with_an_outcome_for_each(served: Served) -> None:
+    for number in range(3):
+        await served.client.submit("fail", session_id="s", task_id=f"t{number}")
+        await ends(served, "s", f"t{number}")
+    async with served.caller("ann", "admin:session:s") as http:
+        body = {"action": "retry", "filter": {"session_id": "s", "handler": "fail"}}
+        dry = (await http.post("/v1/bulk", json=body)).json()
+        assert (dry["dry_run"], dry["counts"]["would"]) == (True, 3)
+        wet = body | {"dry_run": False, "limit": 2}
+        done = (await http.post("/v1/bulk", json=wet)).json()
+        assert (done["counts"]["done"], done["more"]) == (2, True)
+        assert {item["outcome"] for item in done["items"]} == {"done"}
+        many = await http.post("/v1/bulk", json=body | {"limit": 501})
+        assert many.status_code == 422
+        wide = await http.post("/v1/bulk", json={"action": "retry", "filter": {}})
+        assert wide.status_code == 403
+
+
+async def test_a_busy_session_refuses_with_the_task_in_the_way(served: Served) -> None:
+    async with served.caller("ann", "admin:session:s") as http:
+        body = {"handler": "ask", "session_id": "s", "on_busy": "reject", "delay_s": 600}
+        first = (await http.post("/v1/tasks", json=body)).json()
+        second = await http.post("/v1/tasks", json=body)
+        assert (second.status_code, code_of(second)) == (409, "task_in_progress")
+        assert second.json()["error"]["task_id"] == first["task_id"]
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (b"{", 400),
+        (b'{"handler": "echo"}', 422),
+        (b'{"handler": "echo", "session_id": "s", "by": "root"}', 422),
+        (b'{"handler": "echo", "session_id": "s", "delay_s": -1}', 422),
+        (b'{"handler": "echo", "session_id": "s", "attributes": {"a b": 1}}', 422),
+        (b"[]", 422),
+        (b'{"handler": "echo", "session_id": "s", "input": "%s"}' % (b"x" * 70_000), 413),
+    ],
+)
+async def test_a_wrong_body_is_told_by_its_field_and_does_nothing(
+    served: Served, body: bytes, status: int
+) -> None:
+    async with served.caller("ann", "admin:*") as http:
+        headers = {"content-type": "application/json"}
+        refused = await http.post("/v1/tasks", content=body, headers=headers)
+        assert refused.status_code == status, refused.text
+        assert set(refused.json()) == {"error"}
+        assert (await http.get("/v1/tasks")).json()["tasks"] == []
+        text = await http.post("/v1/tasks", content=b"x", headers={"content-type": "text/plain"})
+        assert text.status_code == 415
+
+
+async def test_queues_workers_and_schedules(served: Served) -> None:
+    async with served.caller("root", "admin:*") as http:
+
+        async def workers() -> list[str]:
+            listed = (await http.get("/v1/workers")).json()["workers"]
+            return [queue for each in listed for queue in each["queues"]]
+
+        (queue,) = await eventually(workers, "a worker is listed")
+        assert queue in {each["name"] for each in (await http.get("/v1/queues")).json()["queues"]}
+        assert (await http.post(f"/v1/queues/{queue}/pause", json={})).json()["paused"] is True
+        assert (await http.post(f"/v1/queues/{queue}/resume", json={})).json()["paused"] is False
+        body = {"schedule_id": "a/b", "handler": "echo", "session_id": "s", "cron": "0 3 * * *"}
+        saved = await http.post("/v1/schedules", json=body)
+        assert (saved.status_code, saved.json()["cron"]) == (200, "0 3 * * *")
+        one = "/v1/schedules/a%2Fb"
+        assert (await http.post(f"{one}/pause", json={})).json()["paused"] is True
+        assert (await http.post(f"{one}/resume", json={})).json()["paused"] is False
+        key = {"idempotency-key": "k"}
+        made = [await http.post(f"{one}/trigger", json={}, headers=key) for _ in range(2)]
+        assert [each.status_code for each in made] == [201, 201]
+        assert made[0].json() == made[1].json()
+        assert (await http.get(one)).json()["schedule_id"] == "a/b"
+        listed = (await http.get("/v1/schedules")).json()["schedules"]
+        assert [each["schedule_id"] for each in listed] == ["a/b"]
+        wrong = await http.post("/v1/schedules", json=body | {"cron": "nonsense"})
+        assert (wrong.status_code, wrong.json()["error"]["field"]) == (422, "cron")
+        stale = await http.post("/v1/schedules", json=body | {"expected": "other"})
+        assert stale.status_code == 409
+        assert (await http.delete(one)).json() == {"deleted": True}
+        assert (await http.get(one)).status_code == 404
