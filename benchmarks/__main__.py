@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.driver import ROOT, NotMeasured
+from benchmarks.gateway.part import measure_gateway
 from benchmarks.report import Row, missed, missing, notes, table, write
 from benchmarks.runner import Run
 from benchmarks.server import BenchServer, machine
@@ -35,6 +36,7 @@ PARTS: dict[str, Callable[[Run], list[Row]]] = {
     "guarantees": guarantees.measure_guarantees,
     "tasks": measure_tasks,
     "cluster": cluster.measure_cluster,
+    "gateway": measure_gateway,
 }
 
 
@@ -43,13 +45,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("parts", nargs="*", choices=[[], *PARTS], help="which parts; all if none")
     parser.add_argument("--quick", action="store_true", help="about three minutes, less exact")
+    parser.add_argument(
+        "--size", type=float, default=1.0, help="a part of the gateway's clients: 0.5 is half"
+    )
     parser.add_argument("--strict", action="store_true", help="status 1 when a bar is missed")
     parser.add_argument("--out", type=Path, help="write latest.json and the plots there")
     asked = parser.parse_args(arguments)
     rows: list[Row] = []
     began = time.monotonic()
     with BenchServer() as server:
-        run = Run(server, quick=asked.quick)
+        run = Run(server, quick=asked.quick, size=asked.size)
         about = {
             "machine": machine(),
             "server": server.version,

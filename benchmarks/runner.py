@@ -15,6 +15,7 @@ class Run:
 
     server: BenchServer
     quick: bool
+    size: float = 1.0
     began: float = field(default_factory=time.monotonic)
 
     @property
@@ -26,6 +27,10 @@ class Run:
     def seconds(self) -> float:
         """How long one measurement takes."""
         return 0.2 if self.quick else 0.7
+
+    def clients(self, full: int) -> int:
+        """Return how many clients a measurement takes at the run's size."""
+        return max(1, round(full * self.size * (0.2 if self.quick else 1.0)))
 
     def tell(self, doing: str) -> None:
         """Say how far the run is."""

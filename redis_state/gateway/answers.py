@@ -2,8 +2,8 @@
 
     {"error": {"code": "invalid_field", "message": "limit must be >= 1", "field": "limit"}}
 
-The status follows the branch of `redis_state.errors`: 400 and 422 for a call that is wrong, 409 for
-a conflict, 404 for what does not exist, 503 for trouble with the server.
+The status follows the branch of `redis_state.errors`. A wrong call is 400 or 422, a conflict 409.
+What does not exist is 404, and trouble with the server 503.
 """
 
 from __future__ import annotations

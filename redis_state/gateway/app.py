@@ -28,8 +28,8 @@ from redis_state.gateway.answers import HttpProblem, problem_answer
 from redis_state.gateway.auth.hook_links import HookLinks
 from redis_state.gateway.auth.principal import Authenticator, Principal, Unauthenticated
 from redis_state.gateway.calls import Operation, Over, RawRoute
-from redis_state.gateway.guard import Guard, check_origins
-from redis_state.gateway.limits import GatewayLimits, Usage
+from redis_state.gateway.guard import RequestGuard, check_origins
+from redis_state.gateway.limits import CallerUsage, GatewayLimits
 from redis_state.gateway.openapi import describe
 from redis_state.gateway.paths import hide_parts, read_parts
 from redis_state.gateway.routes import (
@@ -81,7 +81,7 @@ class GatewayServices:
     hub: Hub
     visible: VisibleTo | None
     hooks: HookLinks | None
-    usage: Usage
+    usage: CallerUsage
     max_body_bytes: int
     openapi: Any
     metrics: Any
@@ -107,7 +107,7 @@ class Gateway(Starlette):
         self._hooks = hooks
         self._queue = queue
         self._visible = visible
-        self._usage = Usage(limits)
+        self._usage = CallerUsage(limits)
         self._answers: Counter[tuple[str, int]] = Counter()
         self._open = PerLoop(self._services)
         self._hubs: WeakSet[Hub] = WeakSet()
@@ -115,13 +115,13 @@ class Gateway(Starlette):
         origins = check_origins(cors)
         super().__init__(
             routes=self._routes(),
-            middleware=[*_cors(origins), Middleware(Guard, hosts=hosts, origins=origins)],
+            middleware=[*_cors(origins), Middleware(RequestGuard, hosts=hosts, origins=origins)],
             exception_handlers={HTTPException: _answer_problem},
             lifespan=self._lifespan,
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a request. What decides a pause is hidden from whoever logs the path."""
+        """Serve a request. What decides a pause is hidden from the server's log."""
         if scope["type"] == "http" and list(read_parts(scope) or ())[:2] == _HOOKS:
             hide_parts(scope, keep=len(_HOOKS))
         await super().__call__(scope, receive, send)
@@ -221,11 +221,11 @@ def create_gateway(
 ) -> Gateway:
     """Make the gateway of a store, to serve or to mount. No I/O; the store stays the caller's.
 
-    ``auth`` finds who calls. There is no default: `Public` and `Loopback` let everybody in, and are
-    said by name. ``hooks`` reads the links of outsiders; without it there are none. ``cors`` are
-    the origins of other sites whose pages may call, ``hosts`` the host names that are served, any
-    if none is given. ``queue`` is that of submitted tasks, as in `TaskClient`. ``visible`` returns
-    what a caller may see of an update: the update, a changed copy, or None.
+    ``auth`` finds who calls. There is no default: `Public` and `Loopback` let everybody in, and
+    have to be named. ``hooks`` reads the links of outsiders; without it there are none. ``cors``
+    are the origins of other sites whose pages may call, ``hosts`` the host names that are served,
+    any if none is given. ``queue`` is that of submitted tasks, as in `TaskClient`. ``visible``
+    returns what a caller may see of an update: the update, a changed copy, or None.
 
     Mounted, it opens what it needs at its first request, and closes it when the loop ends. Errors:
     ConfigError.

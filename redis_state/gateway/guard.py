@@ -19,7 +19,7 @@ _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 _OWN_PAGES = frozenset({"same-origin", "none"})
 
 
-class Guard:
+class RequestGuard:
     """Check host and origin of each request, before anything else happens."""
 
     def __init__(self, app: ASGIApp, *, hosts: Iterable[str], origins: Iterable[str]) -> None:

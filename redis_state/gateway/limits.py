@@ -42,7 +42,7 @@ class GatewayLimits:
             limits.patience("requests_per_s", self.requests_per_s, least=0.001)
 
 
-class Usage:
+class CallerUsage:
     """What callers use now, by their subjects."""
 
     def __init__(self, given: GatewayLimits) -> None:

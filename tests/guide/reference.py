@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import inspect
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -35,6 +36,7 @@ def pages() -> dict[str, Callable[[], str]]:
     return {
         "cli.md": cli,
         "errors.md": error_page,
+        "http.md": http,
         "keys.md": keys,
         "metrics.md": metrics,
         "settings.md": settings,
@@ -90,6 +92,53 @@ their stream.
 {key_table()}"""
 
 
+def http() -> str:
+    """Write the page of the gateway's routes."""
+    from redis_state.gateway.app import OPERATIONS  # noqa: PLC0415 - needs the extra
+    from redis_state.gateway.calls import Over  # noqa: PLC0415 - as above
+    from redis_state.gateway.limits import GatewayLimits  # noqa: PLC0415 - as above
+
+    def right(operation: Any) -> str:
+        if operation.over is Over.NOTHING:
+            return "none"
+        return f"`{operation.right.value}` over {operation.over.value}"
+
+    rows = [
+        f"| `{each.method} {each.path}` | {right(each)} | {_flat(each.endpoint.__doc__ or '')} |"
+        for each in OPERATIONS
+    ]
+    keys = [f"- `{each.method} {each.path}`: {each.key}" for each in OPERATIONS if each.key]
+    limits = [f"| `{name}` | {field.default} |" for name, field in _fields(GatewayLimits).items()]
+    return f"""# HTTP
+
+{_WRITTEN}
+
+The routes of the [gateway](../guides/gateway.md), below where it is mounted. `/v1/openapi.json` has
+the shapes of queries, bodies and answers.
+
+| route | right | effect |
+| --- | --- | --- |
+{_lines(rows)}
+
+## What Idempotency-Key means
+
+{_lines(keys)}
+
+## Limits
+
+{_flat(inspect.getdoc(GatewayLimits) or "")}
+
+| limit | default |
+| --- | --- |
+{_lines(limits)}
+"""
+
+
+def _fields(kind: type[Any]) -> dict[str, Any]:
+    """List the fields of a dataclass by their names."""
+    return {each.name: each for each in dataclasses.fields(kind)}
+
+
 def metrics() -> str:
     """Write the page of the metrics."""
     from redis_state.worker.observe.metrics import PAUSE_AGES, WorkerMetrics  # noqa: PLC0415
@@ -130,6 +179,8 @@ def metrics() -> str:
 - Bounds of `redis_state_run_seconds`: {_numbers(RUN_BOUNDS)} seconds.
 - Values of `older_than_s`: {_numbers(PAUSE_AGES)}.
 - Handlers that the worker does not have are counted together as `(unknown)`.
+- A [gateway](../guides/gateway.md) serves `redis_state_gateway_answers_total`, by `operation` and
+  `status`, and `redis_state_gateway_streams`, the streams that are open, at its own `/metrics`.
 - `redis_state_poll_age_seconds` is missing under arq's own runner, which does not report its polls.
 """
 

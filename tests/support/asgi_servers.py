@@ -65,7 +65,11 @@ class SocketClient:
         if window is not None:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, window)
         sock.setblocking(False)
-        await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", port))
+        try:
+            await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", port))
+        except BaseException:
+            sock.close()
+            raise
         reader, writer = await asyncio.open_connection(sock=sock, limit=window or 1 << 16)
         head = f"GET /{quote(session, safe='')}{query} HTTP/1.1\r\nHost: x\r\n"
         if cursor is not None:

@@ -44,7 +44,7 @@ class AuthOptions:
     browser_secret_file: Path | None
 
     def authenticator(self) -> Authenticator | None:
-        """Make what knows callers; None if nothing was said. Errors: ConfigError."""
+        """Make what knows callers; None if there is no option for it. Errors: ConfigError."""
         from redis_state.gateway import (  # noqa: PLC0415 - needs the extra
             AnyOf,
             ApiKeys,

@@ -1,4 +1,4 @@
-"""Access without credentials, which has to be asked for by name; and several ways at once."""
+"""Access without credentials, which has to be named; and several ways at once."""
 
 from __future__ import annotations
 

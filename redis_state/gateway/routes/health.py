@@ -15,13 +15,13 @@ _PATIENCE_S = 2.0
 
 
 async def healthz(call: ApiCall) -> Response:
-    """Say that this process serves."""
+    """Return that this process serves."""
     del call
     return answer({"status": "ok"})
 
 
 async def readyz(call: ApiCall) -> Response:
-    """Say whether the store answers. It names no address."""
+    """Return whether the store answers. It names no address."""
     try:
         async with asyncio.timeout(_PATIENCE_S):
             await call.store.transport.commands.time()

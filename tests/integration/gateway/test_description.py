@@ -68,7 +68,7 @@ def test_every_name_of_an_operation_is_one() -> None:
 def test_calls_made_from_the_description_are_answered_as_it_says(
     fuzzed: Gateway, name: str, mode: GenerationMode, examples: int
 ) -> None:
-    schema = schemathesis.openapi.from_dict(DESCRIBED)
+    schema: Any = schemathesis.openapi.from_dict(DESCRIBED)
     schema.app = fuzzed
     operation = schema.find_operation_by_id(name)
 
@@ -78,7 +78,7 @@ def test_calls_made_from_the_description_are_answered_as_it_says(
         deadline=None,
         database=None,
         derandomize=True,
-        suppress_health_check=list(HealthCheck),
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
     )
     def check(case: Any) -> None:
         response = case.call()

@@ -1,0 +1,1 @@
+"""Streams to HTTP clients: the hub beside sse-starlette with one watch a client."""
