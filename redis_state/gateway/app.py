@@ -20,6 +20,7 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import BaseRoute
 from starlette.types import Receive, Scope, Send
 
 from redis_state import __version__
@@ -28,6 +29,8 @@ from redis_state.gateway.answers import HttpProblem, problem_answer
 from redis_state.gateway.auth.hook_links import HookLinks
 from redis_state.gateway.auth.principal import Authenticator, Principal, Unauthenticated
 from redis_state.gateway.calls import Operation, Over, RawRoute
+from redis_state.gateway.console.app import ConsolePages
+from redis_state.gateway.console.options import ConsoleOptions
 from redis_state.gateway.guard import RequestGuard, check_origins
 from redis_state.gateway.limits import CallerUsage, GatewayLimits
 from redis_state.gateway.openapi import describe
@@ -101,6 +104,7 @@ class Gateway(Starlette):
         limits: GatewayLimits,
         queue: str | None,
         visible: VisibleTo | None,
+        console: ConsoleOptions | None,
     ) -> None:
         self._store = store
         self._auth = auth
@@ -112,6 +116,7 @@ class Gateway(Starlette):
         self._open = PerLoop(self._services)
         self._hubs: WeakSet[Hub] = WeakSet()
         self.max_body_bytes: int = limits.max_body_bytes
+        self._console = None if console is None else self._pages(console)
         origins = check_origins(cors)
         super().__init__(
             routes=self._routes(),
@@ -194,11 +199,21 @@ class Gateway(Starlette):
                 metrics=self._metrics,
             )
 
-    def _routes(self) -> list[RawRoute]:
+    def _routes(self) -> list[BaseRoute]:
         paths: dict[str, list[Operation]] = {}
         for operation in OPERATIONS:
             paths.setdefault(operation.path, []).append(operation)
-        return [RawRoute(self, path, its) for path, its in paths.items()]
+        routes: list[BaseRoute] = [RawRoute(self, path, its) for path, its in paths.items()]
+        return routes if self._console is None else [*routes, *self._console.routes()]
+
+    def _pages(self, options: ConsoleOptions) -> ConsolePages:
+        return ConsolePages(
+            options,
+            auth=self._auth,
+            usage=self._usage,
+            max_body_bytes=self.max_body_bytes,
+            services=self.services,
+        )
 
     def _metrics(self) -> tuple[bytes, str] | None:
         try:
@@ -218,6 +233,7 @@ def create_gateway(
     limits: GatewayLimits | None = None,
     queue: str | None = None,
     visible: VisibleTo | None = None,
+    console: ConsoleOptions | bool = False,
 ) -> Gateway:
     """Make the gateway of a store, to serve or to mount. No I/O; the store stays the caller's.
 
@@ -242,6 +258,7 @@ def create_gateway(
         limits=limits or GatewayLimits(),
         queue=queue,
         visible=visible,
+        console=(ConsoleOptions() if console else None) if isinstance(console, bool) else console,
     )
 
 

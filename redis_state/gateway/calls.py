@@ -207,7 +207,7 @@ async def _serve(desk: Desk, operation: Operation, request: Request) -> Response
     try:
         principal = await desk.admit(request, operation)
         path = request.path_params
-        _authorise(operation, principal, path)
+        authorise(operation, principal, path)
         query = None if operation.query is None else _read_query(operation.query, request)
         body = None
         if operation.body is not None:
@@ -226,7 +226,34 @@ async def _serve(desk: Desk, operation: Operation, request: Request) -> Response
         return problem_answer(HttpProblem(500, "internal", "this gateway has failed"))
 
 
-def _authorise(operation: Operation, principal: Principal, path: Mapping[str, str]) -> None:
+async def perform(
+    operation: Operation,
+    services: Any,
+    principal: Principal,
+    *,
+    path: Mapping[str, str] | None = None,
+    query: Mapping[str, Any] | None = None,
+    body: Any = None,
+    key: str | None = None,
+) -> Any:
+    """Call an operation from within this process, with the rights and checks of a request.
+
+    ``key`` is its Idempotency-Key, of ASCII. Returns the document of the answer. Errors:
+    HttpProblem; those of the library.
+    """
+    named = dict(path or {})
+    authorise(operation, principal, named)
+    asked = None if operation.query is None else validated(operation.query, dict(query or {}))
+    given = None if operation.body is None else validated(operation.body, body or {})
+    headers = [] if key is None else [(b"idempotency-key", key.encode("ascii"))]
+    request = Request({"type": "http", "method": operation.method, "headers": headers})
+    call = ApiCall(request, services, principal, named, asked, given)
+    answered = await operation.endpoint(call)
+    return codec.decode(bytes(answered.body))
+
+
+def authorise(operation: Operation, principal: Principal, path: Mapping[str, str]) -> None:
+    """Require the right to call an operation. Errors: HttpProblem, 403, or 404 if it hides."""
     if operation.over is Over.SESSION:
         allowed = principal.may(operation.right, path["session"])
     elif operation.over is Over.EVERYTHING:
