@@ -36,8 +36,8 @@ class Page(HTMLParser):
         if tag == "form":
             self.forms.append(Form(named.get("action", ""), named.get("method", "get"), {}))
         elif tag in ("input", "textarea", "select") and self.forms and "name" in named:
-            if named.get("type") != "checkbox":
-                self.forms[-1].fields[named["name"]] = named.get("value", "")
+            chosen = named.get("type") != "checkbox" or "checked" in named
+            self.forms[-1].fields |= {named["name"]: named.get("value", "")} if chosen else {}
 
     def handle_data(self, data: str) -> None:
         """Collect text."""

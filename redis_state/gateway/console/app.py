@@ -11,9 +11,13 @@ from starlette.routing import BaseRoute, Route
 
 from redis_state.gateway.auth.principal import Authenticator
 from redis_state.gateway.console import (
+    find,
     inbox,
     login,
     overview,
+    pool,
+    session,
+    task,
 )
 from redis_state.gateway.console.assets import NAMES, asset_response
 from redis_state.gateway.console.logins import Logins
@@ -25,6 +29,10 @@ PAGES: tuple[Page, ...] = (
     *login.PAGES,
     *overview.PAGES,
     *inbox.PAGES,
+    *task.PAGES,
+    *find.PAGES,
+    *session.PAGES,
+    *pool.PAGES,
 )
 
 

@@ -40,11 +40,10 @@ async def show_pause(call: PageCall) -> Response:
 
 async def decide(call: PageCall) -> Response:
     """Decide a pause by its form."""
-    way = call.given("decision")
-    pause_id = call.asked("pause")
+    way, pause_id = call.given("decision"), call.asked("pause")
+    if way not in _WAYS:
+        return await _again(call, HttpProblem(422, "invalid", "choose to approve or to reject"))
     try:
-        if way not in _WAYS:
-            raise HttpProblem(422, "invalid", "choose to approve or to reject")
         value = await _filled_in(call, pause_id) if _WAYS[way] else call.given("reason") or None
         await call.perform(
             DECIDE_PAUSE,

@@ -20,7 +20,9 @@ class ConsoleOptions:
     All processes behind one address need the same. Without it each process makes one, and a restart
     logs everybody out. ``session`` is how long a login lasts, at most 12 hours, and never longer
     than the credential. ``login_by_url`` accepts the credential as ``?token=``, for development: a
-    URL stays in histories and logs. ``banner`` returns what every page shows on top, or None. Errors: InvalidField.
+    URL stays in histories and logs. ``banner`` returns what every page shows on top, or None.
+
+    Errors: InvalidField.
     """
 
     secret: dict[str, str] | str | None = field(default=None, repr=False)

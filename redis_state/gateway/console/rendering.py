@@ -54,9 +54,9 @@ def write_query(values: Mapping[str, Any]) -> str:
     """Write the query of a URL, for any text. None is left out; a list is repeated."""
     pairs: list[str] = []
     for name, value in values.items():
-        for each in value if isinstance(value, (list, tuple)) else (value,):
-            if each is not None and each != "":
-                pairs.append(f"{_quoted(name)}={_quoted(str(each))}")
+        listed = value if isinstance(value, (list, tuple)) else (value,)
+        shown = [str(each) for each in listed if each is not None and each != ""]
+        pairs += [f"{_quoted(name)}={_quoted(each)}" for each in shown]
     return "&".join(pairs)
 
 

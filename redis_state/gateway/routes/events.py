@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import ExitStack
 from functools import partial
-from typing import Self
+from typing import Any, Protocol, Self
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from redis_state.gateway.auth.principal import Principal
 from redis_state.gateway.bodies import EventsQuery
 from redis_state.gateway.calls import ApiCall, Operation
 from redis_state.gateway.streaming.client_stream import ClientStream
@@ -20,24 +21,44 @@ async def stream_events(call: ApiCall) -> Response:
     """Stream the updates of a session, or of one of its tasks until that is terminal. The header
     Last-Event-ID, or ``after``, is the cursor to read on after; ``$`` is the end, ``0`` the begin.
     """
-    query, services = call.asked(EventsQuery), call.services
-    visible = None if services.visible is None else partial(services.visible, call.principal)
+    query, after = call.asked(EventsQuery), read_after(call.request.scope)
+    chunks = await open_events(call.services, call.principal, call.path["session"], query, after)
+    return Streamed(chunks)
+
+
+async def open_events(
+    services: Any, principal: Principal, session_id: str, query: EventsQuery, after: str | None
+) -> BegunStream:
+    """Open a stream as who calls. It counts as one of the caller's until it is closed."""
+    visible = None if services.visible is None else partial(services.visible, principal)
     chunks = services.hub.frames(
-        call.path["session"],
-        after=read_after(call.request.scope),
+        session_id,
+        after=after,
         task_id=query.task,
         types=query.types,
         visible=visible,
-        expires_at=call.principal.expires_at,
+        expires_at=principal.expires_at,
     )
     with ExitStack() as stack:
-        stack.enter_context(services.usage.stream(call.principal.subject))
+        stack.enter_context(services.usage.stream(principal.subject))
         # What is wrong with the request is told before the stream begins.
         first = await anext(chunks, b"")
-        return _Streamed(_Begun(first, chunks, stack.pop_all()))
+        return BegunStream(first, chunks, stack.pop_all())
 
 
-class _Begun(AsyncIterator[bytes]):
+class ClosingChunks(Protocol):
+    """Chunks that are to be closed."""
+
+    def __aiter__(self) -> AsyncIterator[bytes]: ...
+
+    async def __anext__(self) -> bytes: ...
+
+    async def aclose(self) -> None:
+        """Leave the session, and count the stream out."""
+        ...
+
+
+class BegunStream(AsyncIterator[bytes]):
     """Chunks whose first one was read."""
 
     def __init__(self, first: bytes, rest: ClientStream, stack: ExitStack) -> None:
@@ -58,10 +79,10 @@ class _Begun(AsyncIterator[bytes]):
         await self._rest.aclose()
 
 
-class _Streamed(Response):
+class Streamed(Response):
     """An answer that is written as it comes."""
 
-    def __init__(self, chunks: _Begun) -> None:
+    def __init__(self, chunks: ClosingChunks) -> None:
         super().__init__()
         self._chunks = chunks
 

@@ -1,4 +1,4 @@
-"""Logging in to the console: what the cookie is, how long it lasts, and what a form has to carry."""
+"""Logging in to the console: what the cookie is, how long it lasts, what a form carries."""
 
 from __future__ import annotations
 
