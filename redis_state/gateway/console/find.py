@@ -133,7 +133,7 @@ async def _do(call: PageCall, action: str, path: dict[str, str], key: str) -> di
     operation: Operation = _ACTIONS[action]
     body = {"reason": call.given("reason") or None} if action == "cancel" else {}
     # The key of a copy is its id: each task has one of its own, and the form sent twice the same.
-    own = codec.fingerprint(call.principal.subject, key, path["session"], path["task"])
+    own = codec.fingerprint(action, call.principal.subject, key, *path.values())
     try:
         made = await call.perform(operation, path=path, body=body, key=own)
     except HttpProblem as problem:

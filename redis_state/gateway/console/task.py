@@ -118,7 +118,9 @@ async def _change(
     key = call.given("form_key")
     if keyed and not (0 < len(key) <= 100 and key.isascii() and key.isprintable()):  # noqa: PLR2004
         return problem_page(call, HttpProblem(400, "malformed", "this form is not complete"))
-    made = await call.perform(operation, path=call.task, body=body, key=key if keyed else None)
+    # The forms of a page have one key: a rerun and a fork are two tasks nevertheless.
+    own = f"{operation.name}-{key}" if keyed else None
+    made = await call.perform(operation, path=call.task, body=body, key=own)
     return call.go("/task", session=made["session_id"], task=made["task_id"], said=said)
 
 
