@@ -70,10 +70,13 @@ class Form:
 class Browser:
     """Sends what a browser sends."""
 
-    def __init__(self, app: Any, *, base: str = HERE, mount: str = "") -> None:
+    def __init__(
+        self, app: Any, *, base: str = HERE, mount: str = "", over_socket: bool = False
+    ) -> None:
         self.mount = mount
+        transport = None if over_socket else httpx.ASGITransport(app)
         self.http = httpx.AsyncClient(
-            transport=httpx.ASGITransport(app), base_url=base, follow_redirects=True, timeout=30
+            transport=transport, base_url=base, follow_redirects=True, timeout=30
         )
 
     async def log_in(self, credential: str) -> Page:

@@ -1,0 +1,128 @@
+"""The command for development: code that changes under a running task, code that is broken."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("arq", reason="needs the worker extra")
+pytest.importorskip("uvicorn", reason="needs the gateway extra")
+
+from redis_state import RedisStateStore, Settings
+from redis_state.testing import eventually
+from redis_state.worker import TaskClient
+from tests.support.console import Browser, Page
+
+_POOL = """
+from redis_state.worker import AgentWorker
+
+async def one():
+    return "step of {version}"
+
+async def work(ctx):
+    first = await ctx.step("one", one)
+    while not await ctx.step("look", look):
+        await ctx.checkpoint()
+    return [first, "end of {version}"]
+
+async def look():
+    import asyncio
+    await asyncio.sleep(0.05)
+    return {done}
+
+worker = AgentWorker({{"work": work}})
+"""
+
+
+@pytest.fixture
+async def development(
+    settings: Settings, tmp_path: Path
+) -> AsyncIterator[tuple[asyncio.subprocess.Process, dict[str, str]]]:
+    """Start the command on a pool of the folder; return its process, and what it printed."""
+    pytest.importorskip("watchfiles", reason="reloading needs watchfiles")
+    (tmp_path / "own_pool.py").write_text(_POOL.format(version="v1", done="False"))
+    arguments = [
+        "dev",
+        "own_pool:worker",
+        "--workers",
+        "1",
+        "--port",
+        "0",
+        "--url",
+        settings.url.get_secret_value(),
+    ]
+    env = {**os.environ, "REDIS_STATE_NAMESPACE": settings.namespace}
+    boot = f"import sys; sys.path[:0] = {sys.path!r}; from redis_state.cli.main import main; main()"
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", boot, *arguments),
+        cwd=tmp_path,
+        env=env,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    assert process.stdout is not None
+    try:
+        async with asyncio.timeout(40):
+            lines = [(await process.stdout.readline()).decode() for _ in range(3)]
+        yield process, {line.split()[0]: line for line in lines if line.strip()}
+    finally:
+        if process.returncode is None:
+            process.send_signal(signal.SIGTERM)
+        async with asyncio.timeout(30):
+            await process.wait()
+
+
+@pytest.mark.slow
+async def test_a_running_task_ends_in_the_new_code_and_broken_code_is_shown(
+    development: tuple[asyncio.subprocess.Process, dict[str, str]],
+    store: RedisStateStore,
+    tmp_path: Path,
+) -> None:
+    process, printed = development
+    assert "own_pool:worker (work)" in printed["Workers"]
+    found = re.search(r"http://\S+", printed["Console"])
+    assert found is not None
+    base, _, token = found[0].partition("/?token=")
+    browser = Browser(None, base=base, over_socket=True)
+    page = await browser.follow(found[0])
+    assert "Overview" in page.text
+    assert token not in page.source
+    assert (await browser.http.get("/console", headers={"host": "evil.test"})).status_code == 421
+    async with TaskClient(store) as client:
+        await client.submit("work", session_id="s", task_id="t")
+
+        async def has_begun() -> bool:
+            return bool(await client.snapshots("s", "t"))
+
+        await eventually(has_begun, "the task has recorded its first step")
+        file = tmp_path / "own_pool.py"
+        file.write_text("import nothing_of_this_name")
+
+        async def shown() -> Page | None:
+            now = await browser.get()
+            return now if "nothing_of_this_name" in now.text else None
+
+        await eventually(shown, "the console shows why the code is not used", timeout_s=40)
+        assert len(await client.workers()) == 1
+        file.write_text(_POOL.format(version="v2", done="True"))
+        state = await client.wait("s", "t", timeout_s=40)
+        assert state.result == ["step of v1", "end of v2"]
+        await eventually(_gone(browser), "the console shows the error no more", timeout_s=40)
+    await browser.http.aclose()
+    process.send_signal(signal.SIGTERM)
+    async with asyncio.timeout(30):
+        assert await process.wait() == 0
+
+
+def _gone(browser: Browser):  # noqa: ANN202 - a closure for eventually
+    async def gone() -> bool:
+        return "nothing_of_this_name" not in (await browser.get()).text
+
+    return gone
