@@ -105,6 +105,15 @@ def serve(
     max_body_bytes: Annotated[
         int, typer.Option(min=1, help="The size of a request's body at most.")
     ] = 64 * 1024,
+    console: Annotated[
+        bool, typer.Option("--console", help="Serve pages for people at /console.")
+    ] = False,
+    console_secret_file: Annotated[
+        Path | None,
+        typer.Option(
+            help="Sign the console's cookies with this secret, so all processes know them."
+        ),
+    ] = None,
     url: Url = None,
 ) -> None:
     """Serve the gateway until SIGTERM.
@@ -130,6 +139,8 @@ def serve(
             hosts=allowed_host or (),
             queue=queue,
             max_body_bytes=max_body_bytes,
+            console=console or console_secret_file is not None,
+            console_secret_file=console_secret_file,
         )
     )
     run_server(app_of, host=host, port=port)
@@ -177,9 +188,12 @@ def make_app(
     hosts: Sequence[str],
     queue: str | None,
     max_body_bytes: int,
+    console: bool,
+    console_secret_file: Path | None,
 ) -> Gateway:
     """Make the application of the command. Errors: CallerError."""
     from redis_state.gateway import (  # noqa: PLC0415 - needs the extra
+        ConsoleOptions,
         GatewayLimits,
         HookLinks,
         Loopback,
@@ -198,6 +212,7 @@ def make_app(
     links: HookLinks | None = None
     if hook_secret_file is not None:
         links = HookLinks(read_secrets(hook_secret_file))
+    secret = None if console_secret_file is None else read_secrets(console_secret_file)
     return create_gateway(
         RedisStateStore.from_url(url),
         auth=known or Loopback(),
@@ -206,6 +221,7 @@ def make_app(
         hosts=names,
         queue=queue,
         limits=GatewayLimits(max_body_bytes=max_body_bytes),
+        console=ConsoleOptions(secret=secret) if console else False,
     )
 
 
