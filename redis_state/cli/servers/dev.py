@@ -38,7 +38,7 @@ _IGNORED = frozenset({".venv", ".git", "node_modules", "__pycache__", ".redis-st
 
 @dataclass(frozen=True, slots=True)
 class DevOptions:
-    """What `redis-state dev` was asked for."""
+    """The options of `redis-state dev`."""
 
     target: str | None
     workers: int
@@ -255,7 +255,7 @@ async def _listed(pool: DevWorkers) -> str:
 
 
 async def _submit_demo(client: TaskClient) -> None:
-    """Have something to look at and to approve. The same orders are found at the next start."""
+    """Submit orders to look at and to approve. The same orders are found at the next start."""
     for order in _DEMO_ORDERS:
         with suppress(CallerError):
             await client.submit(

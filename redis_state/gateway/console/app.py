@@ -77,7 +77,7 @@ def _asset(name: str) -> Page:
 
 
 async def _begin(request: Request) -> Response:
-    """Go on to the console; with ``?token=``, through the login."""
+    """Redirect to the console; with ``?token=``, through the login."""
     root = request.scope.get("root_path", "")
     query = request.scope.get("query_string", b"").decode("latin-1")
     page = "/console/login" if "token" in request.query_params else "/console"
