@@ -17,6 +17,8 @@
     │   │   ├── SessionBusy            another caller executes the session
     │   │   ├── TaskInProgress         a task of the session is unfinished, and rejects another
     │   │   ├── LeaseLost              the epoch is no longer the current one
+    │   │   ├── ThreadClaimed          another process has claimed the thread of LangGraph
+    │   │   ├── ThreadMoved            another task has continued the thread of LangGraph
     │   │   ├── TokenResolved          the token is already resolved: by whom, when and how
     │   │   ├── AlreadyVoted           the actor has voted otherwise: when and which way
     │   │   ├── NotADecider            the pause names others to decide it
@@ -252,6 +254,29 @@ class LeaseLost(Conflict):
         self.epoch = epoch
         self.current = current
         self.released = released
+
+
+class ThreadClaimed(Conflict):
+    """Another process has claimed the thread, for ``left_ms`` at least unless it gives it back.
+
+    Nothing was written. Wait, or leave the thread to that process.
+    """
+
+    def __init__(self, thread_id: str, *, left_ms: int) -> None:
+        super().__init__(f"thread {thread_id!r} is claimed by another process")
+        self.thread_id = thread_id
+        self.left_ms = left_ms
+
+
+class ThreadMoved(Conflict):
+    """Another task, or a caller of the graph, has continued the thread since the task began.
+
+    What the task waited for is not there any more. Submit tasks of one thread in turn.
+    """
+
+    def __init__(self, thread_id: str) -> None:
+        super().__init__(f"thread {thread_id!r} was continued by another task")
+        self.thread_id = thread_id
 
 
 class TokenResolved(Conflict):

@@ -124,6 +124,10 @@ class Settings(BaseSettings):
     """The lifetime of a task that is not terminal, after its last change."""
     finished_task_ttl: _Lifetime = 7 * _DAY
     """The lifetime of a terminal task, after its last change. A host's save may add an eighth."""
+    graph_threads_ttl: _Lifetime = 90 * _DAY
+    """The lifetime of a thread of LangGraph after its last write."""
+    graph_items_ttl: _Lifetime = 400 * _DAY
+    """The lifetime of an item of LangGraph's store after its last use. One may have its own."""
     agent_sessions_ttl: _Lifetime = 90 * _DAY
     """The lifetime of an agent's session after its last save."""
     pause_ttl: _Lifetime = 7 * _DAY

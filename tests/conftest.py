@@ -105,7 +105,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _is_long(item: pytest.Item) -> bool:
-    return item.path.parent.name in LONG or item.get_closest_marker("slow") is not None
+    folders = item.path.parent.relative_to(TESTS).parts if item.path.is_relative_to(TESTS) else ()
+    return bool(LONG & set(folders)) or item.get_closest_marker("slow") is not None
 
 
 def pytest_collection_finish() -> None:

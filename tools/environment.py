@@ -32,6 +32,7 @@ PENGUIFLOW = ("--no-deps", "penguiflow>=3.11,<4")
 PURPOSES: dict[str, list[tuple[str, ...]]] = {
     "demo": [("-e", ".[examples]")],
     "penguiflow": [("-e", ".[examples]"), ("jsonschema>=4.0", "pyyaml>=6.0"), PENGUIFLOW],
+    "pydantic_ai": [("-e", ".[examples,pydantic-ai,forms]")],
     "dev": [("-e", ".[dev]"), PENGUIFLOW],
 }
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from typing import Self
 
 from benchmarks.driver import Contender, NotMeasured
-from benchmarks.listeners import NAMESPACE
 from benchmarks.peers.ours import update
 from benchmarks.report import Row, missing, row
 from benchmarks.runner import Run
 from benchmarks.samples import CONTENT
+from benchmarks.store.listeners import NAMESPACE
 from redis_state import RedisStateStore
 from redis_state.errors import RedisStateError
 
@@ -33,7 +34,7 @@ class Gateway:
             self.server.stop()
             raise
 
-    def __enter__(self) -> Gateway:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -95,10 +96,10 @@ def measure_gateway(run: Run) -> list[Row]:
 def _idle(run: Run) -> list[Row]:
     count = run.clients(_IDLE)
     found: dict[str, float] = {}
-    for kind, number in (("hub", count), ("sse", run.clients(1_000))):
+    for kind, number in (("hub", count), ("sse", min(count, 1_000))):
         with Gateway(run, kind) as gateway:
+            fresh = gateway.used()["tasks"]
             gateway.connect(50, 50, "warm")
-            gateway.leave()
             before = gateway.used()
             gateway.connect(number, max(1, number // 10), "idle")
             found[kind] = (gateway.used()["rss"] - before["rss"]) / number / 1024
@@ -109,7 +110,7 @@ def _idle(run: Run) -> list[Row]:
                     gateway.leave()
                 time.sleep(3)
                 after = gateway.used()
-                found["tasks"] = after["tasks"] - before["tasks"] + after["watches"]
+                found["tasks"] = after["tasks"] - fresh + after["watches"]
     name = f"gateway, {count:,} idle clients"
     ratio = found["hub"] / found["sse"] if found["sse"] > 0 else None
     bar = (24.0, 20.0)

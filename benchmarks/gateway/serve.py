@@ -8,13 +8,14 @@ import json
 import resource
 import socket
 import sys
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import uvicorn
 
-from benchmarks.listeners import NAMESPACE
+from benchmarks.store.listeners import NAMESPACE
 from redis_state import RedisStateStore
 from redis_state.gateway.streaming.hub import Hub
 from redis_state.gateway.streaming.response import EventStream, read_after
@@ -55,7 +56,7 @@ class PeerServer:
         session = scope["path"][1:]
         after = await self._store.update_cursor(session)
 
-        async def events() -> Any:
+        async def events() -> AsyncGenerator[ServerSentEvent, None]:
             async with aclosing(self._store.watch_updates(session, after=after)) as watch:
                 async for entry in watch:
                     update = entry.value
@@ -82,7 +83,7 @@ async def _main(kind: str, url: str) -> None:
             app = HubServer(hub) if kind == "hub" else PeerServer(store)
             config = uvicorn.Config(app, log_level="critical", lifespan="off")
             server = uvicorn.Server(config)
-            serving = asyncio.create_task(server._serve([listening]))  # noqa: SLF001 - our own loop
+            serving = asyncio.create_task(cast("Any", server)._serve([listening]))  # noqa: SLF001 - our loop
             print(json.dumps({"port": listening.getsockname()[1]}), flush=True)
             while await asyncio.to_thread(sys.stdin.readline):
                 print(json.dumps(_used(app.facts())), flush=True)
@@ -93,5 +94,6 @@ async def _main(kind: str, url: str) -> None:
 if __name__ == "__main__":
     import uvloop
 
-    resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     uvloop.run(_main(*sys.argv[1:]))

@@ -1,10 +1,16 @@
-"""The figures of an empty store beside those of one that is full of tasks."""
+"""The figures of an empty store beside those of one that is full of tasks.
+
+The tasks of a full store wait since yesterday, and are in the index and on the watch list as their
+pool has left them: each is inspected within the hour. A smaller store than the promised one has
+them inspected in a shorter time, so that as many are due in a second.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import random
+import re
 import statistics
 import time
 from contextlib import ExitStack
@@ -22,10 +28,13 @@ from benchmarks.tasks.process import CALLERS
 from benchmarks.tasks.throughput import Drained, drain_once, ratio, start_engine
 from redis_state import RedisStateStore, Settings
 from redis_state.models import TaskStatus
-from redis_state.primitives.watchlist import WatchList
+from redis_state.scripts import IndexedTask
 from redis_state.settings import make_settings
+from redis_state.stores.task_index import TaskIndex, indexed_record
+from redis_state.transport.keys import WATCH_SHARDS
 from redis_state.worker import AgentWorker, TaskClient
 from redis_state.worker.queue.queue import Queue
+from redis_state.worker.recovery.queue_history import QueueHistory
 from redis_state.worker.tasks.moves import watch_entry
 from redis_state.worker.tasks.waitpoints.open_pauses import list_open_pauses
 
@@ -35,8 +44,10 @@ _BYTES_EACH = 12_000
 _AT_A_TIME = 5_000
 _DEADLINE_S = 20.0
 _QUEUED = "queue"
-# A sweeper inspects every unfinished task once in this time.
-_WATCHED_WITHIN_MS = 60_000
+# A sweeper inspects every task that waits for long once in this time.
+_WATCHED_WITHIN_MS = 3_600_000
+# How old the tasks are.
+_AGE_US = 86_400_000_000
 
 
 def measure_full_store(run: Run) -> list[Row]:
@@ -99,15 +110,24 @@ async def _fill(server: BenchServer, paused: int, queued: int) -> None:
     await asyncio.to_thread(server.flush)
     ready = await sample(server, partial(_queue, settings))
     await asyncio.to_thread(server.flush)
-    await asyncio.to_thread(plant, server, waiting, paused)
-    await asyncio.to_thread(plant, server, _after(ready), queued)
+    await asyncio.to_thread(plant, server, _aged(waiting), paused)
+    await asyncio.to_thread(plant, server, _aged(_after(ready)), queued)
     async with RedisStateStore(settings) as store:
         await _check(store, paused, queued)
-        watch = WatchList(store.base.scripts, store.base.keys)
+        within_ms = _WATCHED_WITHIN_MS * paused // _FULL
+        history = QueueHistory(store, Queue(store))
+        while await history.run_once():
+            pass
+        index = TaskIndex(store.base.scripts, store.base.keys)
         for prefix, count in (("plant", paused), (_QUEUED, queued)):
+            one = await _indexed(store, prefix)
             for first in range(0, count, _AT_A_TIME):
                 numbers = range(first, min(first + _AT_A_TIME, count))
-                await asyncio.gather(*(_watch(watch, prefix, number) for number in numbers))
+                tasks = (_numbered(one, prefix, number) for number in numbers)
+                await asyncio.gather(
+                    *(index.announce(task, delay_ms=random.randrange(within_ms)) for task in tasks)
+                )
+        await asyncio.to_thread(_postpone, server, store, within_ms)
 
 
 async def _check(store: RedisStateStore, paused: int, queued: int) -> None:
@@ -132,10 +152,43 @@ def _after(template: Template) -> Template:
     return Template(parts, names, template.lines)
 
 
-async def _watch(watch: WatchList, prefix: str, number: int) -> None:
-    names = [each.format(number).replace("plant", prefix) for each in (SESSION, TASK)]
-    entry = watch_entry(names[0], names[1])
-    await watch.put(entry, delay_ms=random.randrange(_WATCHED_WITHIN_MS))
+def _postpone(server: BenchServer, store: RedisStateStore, within_ms: int) -> None:
+    """Postpone what has become due while nobody swept."""
+    now_ms = int(time.time() * 1000)
+    for shard in range(WATCH_SHARDS):
+        key = store.base.keys.watch(shard)
+        due = server.redis.zrangebyscore(key, "-inf", now_ms)
+        if due:
+            server.redis.zadd(key, {each: now_ms + random.randrange(within_ms) for each in due})
+
+
+def _aged(template: Template) -> Template:
+    """Let tasks count as created long before."""
+    order = re.search(rb"\$5\r\norder\r\n\$16\r\n(\d{16})\r\n", b"".join(template.parts))
+    if order is None:
+        raise RuntimeError("a task does not say when it was created")
+    before = b"%016d" % (int(order[1]) - _AGE_US)
+    parts = tuple(part.replace(order[1], before) for part in template.parts)
+    return Template(parts, template.names, template.lines)
+
+
+async def _indexed(store: RedisStateStore, prefix: str) -> IndexedTask:
+    """Return what the index has of the first of those planted."""
+    names = _names(prefix, 0)
+    record = await store.tasks.load_fields(*names)
+    if record is None:
+        raise RuntimeError("what was planted is not there")
+    return indexed_record(watch_entry(*names), *names, record, ttl_ms=_AGE_US // 1000)
+
+
+def _numbered(one: IndexedTask, prefix: str, number: int) -> IndexedTask:
+    session_id, task_id = _names(prefix, number)
+    return one._replace(entry=watch_entry(session_id, task_id), session=session_id, task=task_id)
+
+
+def _names(prefix: str, number: int) -> tuple[str, str]:
+    session_id, task_id = (each.format(number) for each in (SESSION, TASK))
+    return session_id.replace("plant", prefix), task_id.replace("plant", prefix)
 
 
 async def _queue(settings: Settings, session_id: str, task_id: str) -> None:

@@ -4,6 +4,7 @@
 -- KEYS keys.turns   zset: key -> when it had its turn
 -- KEYS keys.waits   zset: key -> when its rate lets it start again, in ms
 -- KEYS keys.owners  hash: id -> its key and place, held:<task> -> key, later:<id> -> key
+-- KEYS history      hash: id of the queues' history: sweepers find another one, and queue what still waits
 -- Returns
 --   {'OK', deleted}  how many of the lists there were
 -- @once
@@ -12,4 +13,5 @@
 for _, name in ipairs(redis.call('HKEYS', keys.owners)) do
   if string.sub(name, 1, 5) ~= 'held:' then redis.call('HDEL', keys.owners, name) end
 end
+redis.call('DEL', history)
 return keep_reply({ 'OK', redis.call('DEL', keys.queue, keys.keyed, keys.turns, keys.waits) })

@@ -8,15 +8,16 @@
 -- KEYS keys.turns    zset: key -> when it had its turn
 -- KEYS keys.holders  zset: key and task of each claim that has a key
 -- ARGV before_ms     int: when the tasks were inspected
--- ARGV tasks..       as claims name them
+-- ARGV tasks..       as claims name them, each with the version that its record had, '' for none, in turn
 -- Returns
 --   {'OK', ended}  how many claims there were
 -- @include claim_end
 -- @include job_unpark
 
 local ended, parked = 0, redis.call('HEXISTS', keys.flow, 'parked') == 1
-for _, task in ipairs(tasks) do
-  if parked then job_unpark(keys, task) end
+for i = 1, #tasks, 2 do
+  local task = tasks[i]
+  if parked then job_unpark(keys, task, tonumber(tasks[i + 1])) end
   local claimed = tonumber(redis.call('ZSCORE', keys.claims, task) or 0)
   if claimed > 0 and claimed <= before_ms then ended = ended + claim_end(keys, task, claimed) end
 end

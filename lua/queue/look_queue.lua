@@ -3,14 +3,16 @@
 -- KEYS keys.claims  zset: task -> when its job was claimed, in ms
 -- KEYS keys.flow    hash: paused, limit, per_key, limit:<key>, key_rate, rate:<key>, turn
 -- KEYS keys.keyed   zset: key, place and id of each job that has a key, in order
+-- ARGV most        int: jobs that are named at most
 -- Returns
---   {'OK', waiting, later, claimed, oldest_ms, settings}  jobs that are due; that are put off; in workers' hands;
---                    for how many ms the first without a key has been due; the limits' names and values in turn
+--   {'OK', now, waiting, later, claimed, settings, first}  the server's time; jobs that are due; that are put off; in
+--                    workers' hands; the limits' names and values in turn; the first without a key that are due, each
+--                    with its place, which is earlier by its priority
 -- @include now_ms
 
-local now, first = now_ms(), redis.call('ZRANGE', keys.queue, 0, 0, 'WITHSCORES')
-local oldest_ms = first[2] and math.max(0, now - first[2]) or 0
+local now = now_ms()
 local later = redis.call('ZCOUNT', keys.queue, string.format('(%.0f', now), '+inf')
 local waiting = redis.call('ZCARD', keys.queue) - later + redis.call('ZCARD', keys.keyed)
-return { 'OK', waiting, later, redis.call('ZCARD', keys.claims), string.format('%.0f', oldest_ms),
-  redis.call('HGETALL', keys.flow) }
+local first = redis.call('ZRANGE', keys.queue, '-inf', string.format('%.0f', now), 'BYSCORE', 'LIMIT', 0, most, 'WITHSCORES')
+return { 'OK', string.format('%.0f', now), waiting, later, redis.call('ZCARD', keys.claims),
+  redis.call('HGETALL', keys.flow), first }

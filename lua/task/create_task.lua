@@ -26,6 +26,7 @@
 -- Emits the update on channel
 -- @include now_ms
 -- @include task_new
+-- @each
 
 local known, mine = task_known(keys.task, write)
 if known and not mine then return { 'STALE', known } end

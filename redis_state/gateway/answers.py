@@ -60,8 +60,8 @@ class HttpProblem(Exception):
         self.status = status
         self.code = code
         self.message = message
-        self.headers = dict(headers or {})
-        self.facts = dict(facts or {})
+        self.headers: dict[str, str] = dict(headers or {})
+        self.facts: dict[str, Any] = dict(facts or {})
 
 
 def answer(

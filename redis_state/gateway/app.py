@@ -27,6 +27,7 @@ from redis_state import __version__
 from redis_state.errors import ConfigError
 from redis_state.gateway.answers import HttpProblem, problem_answer
 from redis_state.gateway.auth.hook_links import HookLinks
+from redis_state.gateway.auth.open import LOCAL_NAMES, Loopback
 from redis_state.gateway.auth.principal import Authenticator, Principal, Unauthenticated
 from redis_state.gateway.calls import Operation, Over, RawRoute
 from redis_state.gateway.console.app import ConsolePages
@@ -239,9 +240,10 @@ def create_gateway(
 
     ``auth`` finds who calls. There is no default: `Public` and `Loopback` let everybody in, and
     have to be named. ``hooks`` reads the links of outsiders; without it there are none. ``cors``
-    are the origins of other sites whose pages may call, ``hosts`` the host names that are served,
-    any if none is given. ``queue`` is that of submitted tasks, as in `TaskClient`. ``visible``
-    returns what a caller may see of an update: the update, a changed copy, or None.
+    are the origins of other sites whose pages may call. ``hosts`` are the host names that are
+    served: any if none is given, and with `Loopback` this machine's. ``queue`` is that of submitted
+    tasks, as in `TaskClient`. ``visible`` returns what a caller may see of an update: the update, a
+    changed copy, or None.
 
     Mounted, it opens what it needs at its first request, and closes it when the loop ends. Errors:
     ConfigError.
@@ -254,7 +256,8 @@ def create_gateway(
         auth=auth,
         hooks=hooks,
         cors=cors,
-        hosts=list(hosts),
+        # A page of any site may ask a server of this machine, under a name of its own.
+        hosts=list(hosts) or (LOCAL_NAMES if isinstance(auth, Loopback) else ()),
         limits=limits or GatewayLimits(),
         queue=queue,
         visible=visible,

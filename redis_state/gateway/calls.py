@@ -170,8 +170,8 @@ class RawRoute(BaseRoute):
     """The operations of one path, found by the path as it was sent."""
 
     def __init__(self, desk: Desk, path: str, operations: Sequence[Operation]) -> None:
-        self.path = path
-        self.operations = {each.method: each for each in operations}
+        self.path: str = path
+        self.operations: dict[str, Operation] = {each.method: each for each in operations}
         if "GET" in self.operations:
             self.operations.setdefault("HEAD", self.operations["GET"])
         self._desk = desk

@@ -14,7 +14,8 @@ from typing import Any, cast
 from urllib.parse import quote
 
 from redis_state.serialization import codec
-from redis_state.transport.keys import escape, is_pause_id
+from redis_state.transport.key_text import escape
+from redis_state.transport.keys import is_pause_id
 
 CUT = "[token]"
 _NAMES = frozenset({"resume_token"})

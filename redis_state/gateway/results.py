@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -11,13 +11,13 @@ from redis_state.models import TaskStatus
 
 
 class _Result(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
 
 class ErrorFacts(BaseModel):
     """What went wrong. There may be more facts, by the code."""
 
-    model_config = ConfigDict(extra="allow")
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="allow")
 
     code: str
     message: str
@@ -212,7 +212,7 @@ class EscalationResult(_Result):
 class PauseResult(_Result):
     """A pause: open, or resolved by whom, when and how."""
 
-    model_config = ConfigDict(extra="forbid", protected_namespaces=())
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", protected_namespaces=())
 
     state: Literal["open", "resolved"]
     session_id: str

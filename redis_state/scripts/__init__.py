@@ -21,6 +21,7 @@ from redis_state.scripts.runner import Reply, ReplyCode
 from redis_state.scripts.stores.a2a import A2AScripts
 from redis_state.scripts.stores.agents import AgentScripts
 from redis_state.scripts.stores.contexts import ContextScripts, PatchKeys
+from redis_state.scripts.stores.graphs import GraphKeys, GraphListing, GraphScripts
 from redis_state.scripts.stores.groups import GroupKeys, GroupScripts
 from redis_state.scripts.stores.jobs import JobScripts
 from redis_state.scripts.stores.schedules import ScheduleScripts
@@ -69,6 +70,7 @@ class Scripts(
     IndexScripts,
     TurnScripts,
     GatheringScripts,
+    GraphScripts,
 ):
     """The scripts, run through one transport."""
 
@@ -83,6 +85,8 @@ __all__ = [
     "EndedJobs",
     "Fence",
     "GatheringKeys",
+    "GraphKeys",
+    "GraphListing",
     "GroupKeys",
     "IndexedTask",
     "KnownTask",

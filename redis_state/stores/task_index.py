@@ -17,7 +17,6 @@ from __future__ import annotations
 import asyncio
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -81,7 +80,7 @@ class TaskIndex:
 
         Without waiting for it: a sweeper comes by the task's entry anyhow.
         """
-        _forget(
+        forget(
             self._scripts.begin_index_task(
                 self.keys(task.entry), task, rule="move", delay_ms=delay_ms, stands="given"
             )
@@ -92,7 +91,7 @@ class TaskIndex:
 
         With ``delay_ms`` it is inspected by then. What fails here is repaired by a sweeper.
         """
-        _forget(
+        forget(
             self._scripts.begin_index_task(
                 self.keys(task.entry), task, rule="move", delay_ms=delay_ms, stands="given"
             )
@@ -100,15 +99,15 @@ class TaskIndex:
 
     def changed(self, task: IndexedTask) -> None:
         """Write all that is known of a task, without waiting for it."""
-        _forget(self._scripts.begin_index_task(self.keys(task.entry), task, rule="whole"))
+        forget(self._scripts.begin_index_task(self.keys(task.entry), task, rule="whole"))
 
     def correct(self, task: IndexedTask, *, stamp: str) -> None:
         """Write all that is known of a task if the index knows ``stamp``; do not wait for it."""
-        _forget(self._scripts.begin_index_task(self.keys(task.entry), task, rule=f"is {stamp}"))
+        forget(self._scripts.begin_index_task(self.keys(task.entry), task, rule=f"is {stamp}"))
 
     def drop(self, entry: bytes, *, stamp: str) -> None:
         """Take a task out if the index knows ``stamp`` of it, without waiting for it."""
-        _forget(self._scripts.begin_unindex_task(self.keys(entry), entry=entry, stamp=stamp))
+        forget(self._scripts.begin_unindex_task(self.keys(entry), entry=entry, stamp=stamp))
 
     async def remove(self, entry: bytes, *, stamp: str) -> None:
         """Take a task out if the index knows ``stamp`` of it."""
@@ -141,11 +140,15 @@ def indexed_new(
     write: str,
     ttl_ms: int,
     handler: str,
-    attributes: Attributes,
+    attributes: Attributes | None,
 ) -> IndexedTask:
     """Describe a task that is about to be written for the index."""
-    return replace(
-        indexed_move(entry, state.status, version=1, write=write, ttl_ms=ttl_ms),
+    return IndexedTask(
+        entry,
+        LETTERS[state.status],
+        1,
+        write[:_WRITE],
+        ttl_ms,
         created=_created_us(state.created_at),
         session=state.session_id,
         task=state.task_id,
@@ -161,10 +164,12 @@ def indexed_record(
     fields = record.fields
     status = TaskStatus(fields["status"].decode())
     created = datetime.fromisoformat(as_object(fields["document"])["created_at"])
-    return replace(
-        indexed_move(
-            entry, status, version=int(record.version), write=record.version.write, ttl_ms=ttl_ms
-        ),
+    return IndexedTask(
+        entry,
+        LETTERS[status],
+        int(record.version),
+        record.version.write[:_WRITE],
+        ttl_ms,
         created=_created_us(created),
         session=session_id,
         task=task_id,
@@ -183,8 +188,10 @@ def attributes_of(fields: Mapping[str, bytes]) -> dict[str, Any]:
     return as_object(fields.get("attributes") or b"{}")
 
 
-def attribute_lists(attributes: Attributes) -> tuple[bytes, ...]:
+def attribute_lists(attributes: Attributes | None) -> tuple[bytes, ...]:
     """Write attributes as the index lists them."""
+    if not attributes:
+        return ()
     return tuple(attribute_list(name, value) for name, value in sorted(attributes.items()))
 
 
@@ -197,6 +204,6 @@ def _created_us(moment: datetime) -> int:
     return min(max(microseconds(moment), 0), LATEST_US)
 
 
-def _forget(sent: asyncio.Future[Any]) -> None:
+def forget(sent: asyncio.Future[Any]) -> None:
     """Take note of an outcome that nobody waits for, so that asyncio does not report it."""
     sent.add_done_callback(lambda done: done.cancelled() or done.exception())

@@ -18,6 +18,11 @@ class LogKeys(NamedTuple):
     channel: str
     topics: str
 
+    @property
+    def spare(self) -> str:
+        """Return the key of a copy that is there for the length of a call."""
+        return f"{self.rows}:spare"
+
     def topic_rows(self, topic: str | None) -> str:
         """Return the key of a topic's index; without a topic that of the rows.
 

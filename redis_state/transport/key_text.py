@@ -25,6 +25,8 @@ def escape(field: str, value: str) -> str:
         raise InvalidField(field, f"text is needed, not {type(value).__name__}")
     if value == "":
         return "%"
+    if len(value) <= _LONGEST and value.isascii() and value.isalnum():
+        return value
     # Remembered, as long as it is short: each operation names the same few ids again.
     return _escaped(value) if len(value) <= _LONGEST else _escaped.__wrapped__(value)
 

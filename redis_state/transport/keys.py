@@ -29,6 +29,7 @@ _ESCAPED = re.compile(r"[A-Za-z0-9_.~%-]{1,130}")
 _DIGEST = re.compile(r"[0-9a-f]{40}")
 WATCH_SHARDS = 16
 AGENT_SHARDS = 16
+GRAPH_SHARDS = 16
 
 
 def token_digest(token: str) -> str:
@@ -112,7 +113,8 @@ class Keys:
 
     def updates(self, session_id: str) -> LogKeys:
         """stream: updates of a session; ``:ids`` hash: update_id -> n; ``:topic:<task>`` list: n;
-        ``:live`` channel. `updates_ttl`, trimmed by append.
+        ``:spare`` a copy, for the length of a call; ``:live`` channel. `updates_ttl`, trimmed by
+        append.
         """
         return self._log("session_id", session_id, "updates")
 
@@ -287,6 +289,52 @@ class Keys:
         shard = agent_shard(session_id)
         return f"{self.namespace}:v1:{{agents-{shard:02d}}}"
 
+    def graph_thread(self, thread_id: str) -> str:
+        """hash: ``r<place>`` a checkpoint, ``b<name>`` a channel's value, ``w<place>`` pending
+        writes; owner, claim, epoch, expires, length: a thread of LangGraph, and who has claimed it.
+        `graph_threads_ttl` after a write.
+        """
+        return self._key("thread_id", thread_id, "graph")
+
+    def graph_order(self, thread_id: str) -> str:
+        """zset: ``<namespace>:<id>``, by name: a thread's checkpoints. Like the thread."""
+        return self._key("thread_id", thread_id, "graph-order")
+
+    def graph_run(self, run_id: str) -> str:
+        """zset: thread -> expiry in us: where a run of LangGraph has checkpoints.
+        `graph_threads_ttl` after its last new thread.
+        """
+        return self._key("run_id", run_id, "graph-run")
+
+    def graph_threads(self, shard: int) -> str:
+        """zset: threads of LangGraph in a shard, by name. As long as the last one listed."""
+        return f"{self.namespace}:v1:{{graphs-{shard:02d}}}:threads"
+
+    def graph_expiries(self, shard: int) -> str:
+        """zset: thread -> expiry in ms: until when a shard's threads are listed. As long as the
+        last one listed.
+        """
+        return f"{self.namespace}:v1:{{graphs-{shard:02d}}}:expiries"
+
+    def graph_item(self, item_space: str, item_key: str) -> str:
+        """hash: value, created, updated, ttl: an item of LangGraph's store. `graph_items_ttl`, or
+        its own, after a write or a read that refreshes it.
+        """
+        item = escape("key", item_key)
+        return f"{self._key('namespace', item_space, 'graph-item')}:{item}"
+
+    def graph_item_names(self, shard: int) -> str:
+        """zset: namespace and key, by name: items of LangGraph's store in a shard. As long as the
+        last one listed.
+        """
+        return f"{self.namespace}:v1:{{graph-items-{shard:02d}}}:items"
+
+    def graph_item_expiries(self, shard: int) -> str:
+        """zset: namespace and key -> expiry in ms: until when a shard's items are listed. As long
+        as the last one listed.
+        """
+        return f"{self.namespace}:v1:{{graph-items-{shard:02d}}}:expiries"
+
     def dead_tasks(self) -> str:
         """zset: session and task -> expiry in us: tasks given up because their workers kept dying.
         As long as the last one.
@@ -400,7 +448,8 @@ class Keys:
 
     def watch(self, shard: int) -> str:
         """zset: what a process must inspect -> when, in ms; ``:clock`` string: the server's time at
-        its last change. 400 days after a write.
+        its last change; ``:history`` hash: history, walker, until: the history of the queues that
+        its entries were compared with. 400 days after a write.
         """
         return _watch_key(self.namespace, shard)
 
@@ -421,6 +470,12 @@ class Keys:
         name = self._key("namespace", f"queues-{self.namespace}", f"queue:{escape('queue', queue)}")
         channel = f"{name}:wake" if self.database == 0 else f"{name}:wake:{self.database}"
         return _queue_keys(name, channel)
+
+    def queue_history(self) -> str:
+        """hash: id, picking: what distinguishes the history of the namespace's queues from one that
+        was lost; when arq's own runner picked jobs. 400 days, extended by sweepers.
+        """
+        return self._key("namespace", f"queues-{self.namespace}", "history")
 
     def rates(self) -> str:
         """zset: rate -> when all of it is there again, in ms. Eight days after a use."""
@@ -550,6 +605,11 @@ def call_key(beside: str, call: str) -> str:
 def agent_shard(session_id: str) -> int:
     """Return the shard of an agent's session."""
     return zlib.crc32(session_id.encode("utf-8", "surrogatepass")) % AGENT_SHARDS
+
+
+def graph_shard(thread_id: str) -> int:
+    """Return the shard in which a thread of LangGraph is listed."""
+    return zlib.crc32(thread_id.encode("utf-8", "surrogatepass")) % GRAPH_SHARDS
 
 
 def artifact_place(session_id: str) -> str:

@@ -59,9 +59,10 @@ async def demo(folder: Path, *arguments: str, answers: str = "", **options: Any)
     return await end(await begin(folder, *arguments, **options), answers)
 
 
-async def test_every_claim_of_the_review_holds(folder: Path) -> None:
+@pytest.mark.parametrize("workers_forked", sizes(reduced=True, full=False))
+async def test_every_claim_of_the_review_holds(folder: Path, *, workers_forked: bool) -> None:
     before = {name: (folder / name).read_bytes() for name in DOCUMENTS}
-    ran = await demo(folder, "--json", *DOCUMENTS, workers_forked=False)
+    ran = await demo(folder, "--json", *DOCUMENTS, workers_forked=workers_forked)
     assert ran.status == 0, ran.err
     outcome = ran.outcome
     assert outcome["ok"] is True

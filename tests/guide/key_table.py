@@ -64,6 +64,10 @@ def _shape(name: str) -> str:
         "queue": "Q",
         "name": "C",
         "at_ms": "<ms>",
+        "thread_id": "H",
+        "run_id": "N",
+        "item_space": "I",
+        "item_key": "X",
         "original": Keys("rs").tasks("S"),
     }
     method = getattr(Keys("rs"), name)
@@ -81,6 +85,11 @@ def _shape(name: str) -> str:
         "{K}": "{key}",
         "{P}": "{place}",
         "{A}": "{agent}",
+        "{H}": "{thread}",
+        "{N}": "{run}",
+        "{I}:graph-item:X": "{namespace}:graph-item:<key>",
+        "graph-items-00": "graph-items-NN",
+        "graphs-00": "graphs-NN",
         "{T}": "{task}",
         "{U}": "{user}",
         "{O}": "{owner}",

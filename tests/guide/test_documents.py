@@ -51,6 +51,8 @@ async def _start(program: Path, environment: dict[str, str], *, fresh: bool) -> 
 async def test_an_example_runs_as_it_stands(code: str, tmp_path: Path, *, fresh: bool) -> None:
     if "redis_state.worker" in code:
         pytest.importorskip("arq", reason="needs the worker extra")
+    if "from pydantic_ai" in code:
+        pytest.importorskip("pydantic_ai", reason="needs the pydantic-ai extra")
     if "from penguiflow" in code:
         pytest.importorskip("penguiflow.state", reason="needs the published package")
     program = tmp_path / "example.py"
@@ -69,8 +71,9 @@ def test_the_examples_of_tests_pass(tmp_path: Path) -> None:
     found = re.findall(r"<!-- test: runs under pytest -->\n```python\n(.*?)```", page, re.DOTALL)
     for number, code in enumerate(found):
         (tmp_path / f"test_example_{number}.py").write_text(code, encoding="utf-8")
+    unused = ("-p", "no:cacheprovider", "-p", "no:langsmith_plugin", "-p", "no:randomly")
     ran = children.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
+        [sys.executable, "-m", "pytest", "-q", *unused],
         capture_output=True,
         text=True,
         timeout=60,

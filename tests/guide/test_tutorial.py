@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import re
 import socket
-import sys
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
@@ -18,7 +16,8 @@ import httpx
 import pytest
 
 from redis_state import Settings
-from tests.support.processes import children
+from tests.support.processes import forkserver
+from tests.support.servers.faults import importing
 
 pytest.importorskip("arq", reason="needs the worker extra")
 pytest.importorskip("fastapi", reason="needs fastapi")
@@ -61,18 +60,14 @@ async def service(program: Path, settings: Settings) -> AsyncGenerator[httpx.Asy
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    environment = {
-        **os.environ,
-        "REDIS_STATE_URL": settings.url.get_secret_value(),
-        "REDIS_STATE_NAMESPACE": settings.namespace,
-        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-    }
-    options: dict[str, Any] = {"cwd": program, "env": environment}
-    worker = [sys.executable, "-m", "redis_state", "worker", "agent:worker"]
-    server = [sys.executable, "-m", "uvicorn", "app:app", "--port", str(port)]
+    environment = importing(
+        REDIS_STATE_URL=settings.url.get_secret_value(), REDIS_STATE_NAMESPACE=settings.namespace
+    )
+    worker = ("-m", "redis_state", "worker", "agent:worker")
+    server = ("-m", "uvicorn", "app:app", "--port", str(port))
     async with (
-        children.running(*worker, **options),
-        children.running(*server, **options),
+        forkserver.running(*worker, environment=environment, folder=program),
+        forkserver.running(*server, environment=environment, folder=program),
         httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=_GIVE_UP_S) as http,
     ):
         async with asyncio.timeout(_GIVE_UP_S):

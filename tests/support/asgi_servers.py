@@ -30,7 +30,7 @@ async def serving_asgi(app: Any, *, stop: Callable[[], None]) -> AsyncGenerator[
             ws="websockets-sansio",
         )
         server = uvicorn.Server(config)
-        serving = asyncio.create_task(server._serve([listening]))  # noqa: SLF001 - without its handlers of signals
+        serving = asyncio.create_task(server._serve([listening]))
         try:
             await eventually(lambda: server.started, "the HTTP server to start")
             yield listening.getsockname()[1]
@@ -64,7 +64,7 @@ class SocketClient:
         sock = socket.socket()
         if window is not None:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, window)
-        sock.setblocking(False)
+        sock.settimeout(0)
         try:
             await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", port))
         except BaseException:

@@ -6,11 +6,14 @@ import asyncio
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from typer import Typer
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from redis_state import Settings
@@ -19,6 +22,9 @@ from redis_state.cli.main import MODULES
 from tests.support.processes import children, forkserver
 from tests.support.processes.forkserver import ForkedProcess
 from tests.support.servers.faults import PROCESSES, importing
+
+# The parsers of all commands take longer to make than most commands to run.
+_parser = cache(get_command)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +83,14 @@ async def cli(
     """Run a command in a thread of this process, which is quicker than one of its own."""
     for module in MODULES:
         import_module(f"redis_state.cli.{module}")
-    result = await asyncio.to_thread(
-        CliRunner().invoke,
-        app,
-        list(arguments),
-        input=stdin,
-        env=_environment(settings) | environment,
-    )
+    with patch("typer.testing._get_command", _parser):
+        result = await asyncio.to_thread(
+            CliRunner().invoke,
+            app,
+            list(arguments),
+            input=stdin,
+            env=_environment(settings) | environment,
+        )
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     return Ran(result.exit_code, result.stdout, result.stderr)

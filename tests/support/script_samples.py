@@ -21,6 +21,7 @@ from redis_state.transport.key_groups import JobKeys, ScheduleKeys
 from redis_state.transport.keys import Keys, agent_shard
 from tests.support.a2a.rows import a2a_keys, drop, write
 from tests.support.scripts import (
+    GRAPH_ROW,
     HOUR,
     append,
     apply,
@@ -29,6 +30,8 @@ from tests.support.scripts import (
     delegate,
     escalate,
     finish,
+    graph_keys,
+    graph_listing,
     group_keys,
     job_payload,
     join,
@@ -391,6 +394,7 @@ CALLS: dict[str, Call] = {
         announce=True,
         fence=Fence(keys.lease(SESSION, "t"), 1, "o"),
     ),
+    "pack_log": lambda scripts, keys: scripts.pack_log(keys.updates(SESSION)),
     "claim_due": lambda scripts, keys: scripts.claim_due(keys.watch(0), limit=1, hold_ms=HOUR),
     "settle_claim": lambda scripts, keys: scripts.settle_claim(
         keys.watch(0), mark=b"1.5", entries=[(b"e", HOUR), (b"f", None)]
@@ -589,6 +593,55 @@ CALLS: dict[str, Call] = {
         expiries=k.agent_expiries(agent_shard("s")),
         session_id="s",
     ),
+    "put_checkpoint": lambda s, k: s.put_checkpoint(
+        graph_keys(k, SESSION),
+        mark=None,
+        listed=False,
+        place=b"%:1",
+        row=GRAPH_ROW,
+        ttl_ms=HOUR,
+        values=[b"%:i1 c", b"v"],
+    ),
+    "put_graph_writes": lambda s, k: s.put_graph_writes(
+        graph_keys(k, SESSION),
+        mark=None,
+        listed=False,
+        place=b"%:1",
+        task="t",
+        ttl_ms=HOUR,
+        writes=[b"0", b"c", b"v"],
+    ),
+    "read_checkpoints": lambda s, k: s.read_checkpoints(
+        graph_keys(k, SESSION), most_bytes=100, places=[b"%:", b"%:1"]
+    ),
+    "walk_deltas": lambda s, k: s.walk_deltas(
+        graph_keys(k, SESSION), place=b"%:1", most=10, channels=[b"c", b"c"]
+    ),
+    "list_checkpoints": lambda s, k: s.list_checkpoints(
+        graph_keys(k, SESSION), high=b"(%;", low=b"[%:", size=10
+    ),
+    "list_graph_namespaces": lambda s, k: s.list_graph_namespaces(
+        graph_keys(k, SESSION), after=b"", size=10
+    ),
+    "drop_checkpoints": lambda s, k: s.drop_checkpoints(
+        graph_keys(k, SESSION),
+        mark=None,
+        namespace="%:",
+        count=1,
+        places=[b"%:1"],
+        names=[b"%:i1 c"],
+    ),
+    "delete_graph_thread": lambda s, k: s.delete_graph_thread(graph_keys(k, SESSION), mark=None),
+    "enter_listing": lambda s, k: s.enter_listing(graph_listing(k), entry=SESSION, ttl_ms=HOUR),
+    "read_listing": lambda s, k: s.read_listing(graph_listing(k), start=b"-", size=10),
+    "leave_listing": lambda s, k: s.leave_listing(graph_listing(k), entry=b"t", stamp=b""),
+    "list_store_namespaces": lambda s, k: s.list_store_namespaces(
+        graph_listing(k), start=b"-", size=10
+    ),
+    "put_store_item": lambda s, k: s.put_store_item(
+        k.graph_item("n", SESSION), value=b"{}", ttl_ms=HOUR
+    ),
+    "read_store_item": lambda s, k: s.read_store_item(k.graph_item("n", SESSION), refresh=True),
     "transition_task": _transition,
     "save_oauth_token": lambda scripts, keys: scripts.save_oauth_token(
         keys.oauth_token(SESSION, "\ud800"), value=b"v", expires_ms=None, ttl_ms=HOUR
@@ -664,10 +717,25 @@ CALLS: dict[str, Call] = {
     "list_claims": lambda scripts, keys: scripts.list_claims(
         keys.queue("q").claims, after=0, patience_ms=0, limit=1
     ),
-    "look_queue": lambda scripts, keys: scripts.look_queue(keys.queue("q")),
-    "clear_queue": lambda scripts, keys: scripts.clear_queue(keys.queue("q")),
+    "look_queue": lambda scripts, keys: scripts.look_queue(keys.queue("q"), most=2),
+    "clear_queue": lambda scripts, keys: scripts.clear_queue(
+        keys.queue("q"), history=keys.queue_history()
+    ),
+    "know_history": lambda scripts, keys: scripts.know_history(
+        keys.queue_history(), id="i", picking=True
+    ),
+    "hasten_entries": lambda scripts, keys: scripts.hasten_entries(
+        keys.watch(0),
+        walker="w",
+        hold_ms=HOUR,
+        history="h",
+        all=False,
+        first_ms=0,
+        step_ms=1,
+        entries=[b"e"],
+    ),
     "drop_claims": lambda scripts, keys: scripts.drop_claims(
-        keys.queue("q"), before_ms=1, tasks=["t"]
+        keys.queue("q"), before_ms=1, tasks=[("t", 1)]
     ),
     "set_flow": lambda scripts, keys: scripts.set_flow(keys.queue("q"), {"limit": b"1"}),
     "take_rate": lambda scripts, keys: scripts.take_rate(

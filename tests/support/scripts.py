@@ -18,6 +18,8 @@ from redis_state.scripts import (
     TASK_FIELDS,
     Announcement,
     Fence,
+    GraphKeys,
+    GraphListing,
     GroupKeys,
     LogLimits,
     PatchKeys,
@@ -159,6 +161,20 @@ def snapshot_keys(keys: Keys, task: str = "t") -> SnapshotKeys:
         rows=keys.snapshots(task),
         index=keys.snapshot_index(task),
     )
+
+
+# A checkpoint of a thread of LangGraph: no parent, no run, and the value ``i1 c``.
+GRAPH_ROW = b"\x93\xc0\xa0\x91\xa4i1 c" + b"document" + b"\x00\x00\x00\x09"
+
+
+def graph_keys(keys: Keys, thread: str = "h") -> GraphKeys:
+    """Name the keys of a thread of LangGraph."""
+    return GraphKeys(keys.graph_thread(thread), keys.graph_order(thread))
+
+
+def graph_listing(keys: Keys) -> GraphListing:
+    """Name the keys of the first shard of the listing of threads."""
+    return GraphListing(keys.graph_threads(0), keys.graph_expiries(0))
 
 
 def saying(keys: Keys, *ids: str, session: str = "s") -> Announcement:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from redis_state import ConfigError
-from redis_state.integrations.asap.loop_thread import LoopThread
+from redis_state.integrations.loop_thread import LoopThread
 from tests.support.processes import children
 
 WITHIN_S = 30
@@ -130,7 +130,7 @@ def test_a_loop_that_nobody_knows_any_more_is_not_kept() -> None:
 
 _FORKS = """
 import os, threading
-from redis_state.integrations.asap.loop_thread import LoopThread
+from redis_state.integrations.loop_thread import LoopThread
 from tests.support.processes import children
 from tests.unit.test_loop_thread import nothing, thread_name
 

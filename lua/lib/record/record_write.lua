@@ -8,8 +8,8 @@ local function record_write(record, index, write, ttl_ms, fields, was)
   if was[1] == write then return version end
   local now = now_us()
   version = version + 1
-  if not was[3] then redis.call('HSET', record, 'order', string.format('%.0f', now)) end
-  redis.call('HSET', record, 'write', write, 'version', string.format('%.0f', version), unpack(fields))
+  local order = was[3] or string.format('%.0f', now)
+  redis.call('HSET', record, 'order', order, 'write', write, 'version', string.format('%.0f', version), unpack(fields))
   if not ttl_ms then return version end
   redis.call('PEXPIRE', record, ttl_ms)
   if index.key ~= '' then

@@ -17,5 +17,5 @@ local function task_new(keys, children, steering, announcement, fields, write, t
   end
   redis.call('DEL', keys.journal, children)
   announce(announcement, task_id, now)
-  return record_write(keys.task, { key = keys.tasks, member = task_id }, write, ttl_ms, fields)
+  return record_write(keys.task, { key = keys.tasks, member = task_id }, write, ttl_ms, fields, {})
 end

@@ -28,7 +28,6 @@ gateway: typer.Typer = typer.Typer(
     no_args_is_help=False,
 )
 
-_LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
 _GOODBYE_S = 5
 
 
@@ -207,8 +206,6 @@ def make_app(
             f"{host} is not loopback: everybody there could do everything. Give --keys, "
             "--jwt-secret-file, --jwks-url or --browser-secret-file"
         )
-    # A page of any site may ask a server of this machine, under a name of its own.
-    names = list(hosts) or ([] if known is not None else [*_LOCAL_NAMES])
     links: HookLinks | None = None
     if hook_secret_file is not None:
         links = HookLinks(read_secrets(hook_secret_file))
@@ -218,7 +215,7 @@ def make_app(
         auth=known or Loopback(),
         hooks=links,
         cors=cors,
-        hosts=names,
+        hosts=hosts,
         queue=queue,
         limits=GatewayLimits(max_body_bytes=max_body_bytes),
         console=ConsoleOptions(secret=secret) if console else False,

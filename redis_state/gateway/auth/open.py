@@ -15,6 +15,9 @@ from redis_state.gateway.auth.principal import (
     Unauthenticated,
 )
 
+# How this machine is named in URLs.
+LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
+
 
 class Public:
     """Everybody is this principal. For what shall be open, and has a guard in front of it."""
@@ -31,7 +34,8 @@ class Public:
 class Loopback(Public):
     """Everybody of this machine is this principal: development only.
 
-    What a proxy of this machine passes on comes from this machine too.
+    What a proxy of this machine passes on comes from this machine too. Only `LOCAL_NAMES` are
+    served, unless a gateway is given others: a page of any site could ask under a name of its own.
     """
 
     def __init__(

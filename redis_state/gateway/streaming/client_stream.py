@@ -1,7 +1,7 @@
 """One client's stream: from its cursor through the log, then from the feed of its session.
 
 The only state is the place of the row seen last. The client reads the log until the feed has the
-rows behind its place, and reads the log again when the feed has them no more.
+rows behind its place. When the feed has them no more, it reads the log again.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class ClientStream(AsyncIterator[bytes]):
         return self._beat_at if self._until is None else min(self._beat_at, self._until)
 
     def wake(self) -> None:
-        """Let it look again."""
+        """Wake the client, so that it looks again."""
         waiter = self._waiter
         if waiter is not None and not waiter.done():
             waiter.set_result(None)

@@ -19,7 +19,7 @@ from redis_state.gateway.cutting import cut_tokens
 from redis_state.models import StateUpdate, TaskStatus, UpdateType
 from redis_state.serialization import codec
 from redis_state.stores.sessions.session_log import Entry
-from redis_state.transport.keys import escape
+from redis_state.transport.key_text import escape
 
 TAIL: Final = "$"
 ALL: Final = "0"

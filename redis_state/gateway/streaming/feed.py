@@ -31,7 +31,7 @@ class Feed:
         self, store: RedisStateStore, session_id: str, *, most_frames: int, most_bytes: int
     ) -> None:
         self.session_id = session_id
-        self.writer = FrameWriter(session_id)
+        self.writer: FrameWriter = FrameWriter(session_id)
         self.waiting: set[ClientStream] = set()
         self.clients = 0
         self.left_at: float = -math.inf
@@ -79,7 +79,7 @@ class Feed:
         return [frames[-back] for back in range(missing, 0, -1)]
 
     def wake(self) -> None:
-        """Let all that wait look again."""
+        """Wake all clients that wait."""
         waiting, self.waiting = self.waiting, set()
         for client in waiting:
             client.wake()

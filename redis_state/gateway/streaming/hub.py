@@ -22,7 +22,7 @@ from redis_state.gateway.streaming.feed import Feed
 from redis_state.models import UpdateType
 from redis_state.models.tasks import utc_now
 from redis_state.store import RedisStateStore
-from redis_state.transport.keys import escape
+from redis_state.transport.key_text import escape
 
 MOST_FRAMES: Final = 256
 MOST_BYTES: Final = 1 << 20
@@ -132,7 +132,7 @@ class Hub:
         )
 
     def end_streams(self) -> None:
-        """End all streams: each client is told to come back after some moments. Safe to repeat.
+        """End all streams. Their clients connect again soon. Safe to repeat.
 
         Call it when the server begins to shut down. A server waits for its open responses before
         it closes the application, and those of streams do not end by themselves.

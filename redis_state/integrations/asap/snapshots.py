@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import Any, Self
 
 from redis_state.errors import InvalidField
-from redis_state.integrations.asap.loop_thread import LoopThread
 from redis_state.integrations.asap.package import load
+from redis_state.integrations.loop_thread import LoopThread
 from redis_state.settings import make_settings
 from redis_state.store import RedisStateStore
 from redis_state.stores.snapshots import SnapshotStore

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from redis_state.scripts.binding import remembering, script
 from redis_state.scripts.runner import PendingReply, ScriptRunner
@@ -54,6 +55,14 @@ class LogScripts(ScriptRunner):
         fence: Fence | None = None,
     ) -> PendingReply:
         """OK new n... | LOST epoch. ``rows_in``: ids and rows, in turn."""
+
+    @script
+    def pack_log(self, log: LogKeys) -> PendingReply:
+        """OK packed."""
+
+    @script
+    def begin_pack_log(self, log: LogKeys) -> asyncio.Future[Any]:
+        """Like `pack_log`, without waiting for the reply."""
 
     @script
     def read_log(

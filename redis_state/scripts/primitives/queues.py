@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 from redis_state.scripts.binding import script
 from redis_state.scripts.runner import PendingReply, ScriptRunner
@@ -53,6 +53,13 @@ class EndedJobs:
             again: Argument = b"" if job.again_ms is None else job.again_ms
             written += (job.id, job.claimed, again)
         return written
+
+
+def _versioned(tasks: Sequence[tuple[str, int | None]]) -> list[Argument]:
+    tail: list[Argument] = []
+    for task, version in tasks:
+        tail += (task, "" if version is None else version)
+    return tail
 
 
 class QueueScripts(ScriptRunner):
@@ -120,8 +127,12 @@ class QueueScripts(ScriptRunner):
         """OK moved."""
 
     @script
-    def clear_queue(self, keys: QueueKeys) -> PendingReply:
+    def clear_queue(self, keys: QueueKeys, *, history: str) -> PendingReply:
         """OK deleted."""
+
+    @script
+    def know_history(self, history: str, *, id: str, picking: bool) -> PendingReply:  # noqa: A002
+        """OK history picking."""
 
     @script
     def defer_job(
@@ -135,11 +146,17 @@ class QueueScripts(ScriptRunner):
         """OK moved."""
 
     @script
-    def look_queue(self, keys: QueueKeys) -> PendingReply:
-        """OK waiting later claimed oldest_ms settings."""
+    def look_queue(self, keys: QueueKeys, *, most: int) -> PendingReply:
+        """OK now waiting later claimed settings, and the first jobs with their places."""
 
     @script
-    def drop_claims(self, keys: QueueKeys, *, before_ms: int, tasks: Sequence[str]) -> PendingReply:
+    def drop_claims(
+        self,
+        keys: QueueKeys,
+        *,
+        before_ms: int,
+        tasks: Annotated[Sequence[tuple[str, int | None]], _versioned],
+    ) -> PendingReply:
         """OK ended."""
 
     @script

@@ -20,6 +20,11 @@ class WatchKeys(NamedTuple):
         """Return the key of the time at which it was last written."""
         return f"{self.watch}:clock"
 
+    @property
+    def known(self) -> str:
+        """Return the key of the queues' history that its entries were compared with."""
+        return f"{self.watch}:history"
+
 
 def _delayed(entries: Sequence[tuple[bytes, float | None]]) -> list[Argument]:
     tail: list[Argument] = []
@@ -66,3 +71,18 @@ class WatchScripts(ScriptRunner):
         entries: Annotated[Sequence[tuple[bytes, float | None]], _delayed],
     ) -> PendingReply:
         """OK settled. ``entries`` with their delays; None takes an entry out."""
+
+    @script
+    def hasten_entries(
+        self,
+        watch: _Watch,
+        *,
+        walker: str,
+        hold_ms: int,
+        history: str,
+        all: bool,  # noqa: A002
+        first_ms: int,
+        step_ms: int,
+        entries: Sequence[bytes],
+    ) -> PendingReply:
+        """OK known | HELD. What is due soon is no sweeper's claim any more."""

@@ -23,11 +23,11 @@ class TaskStatusView:
     """A task at one moment. ``left_ms`` is the rest of its owner's lease, 0 without one.
 
     ``ours`` distinguishes a worker's task from one that a host saved. One that is ``isolated`` is
-    not cancelled with its ``parent``. ``waits_for`` is the child whose end it waits for;
-    ``waits_for_message`` is true while it waits for messages. ``order`` distinguishes a task from
-    later ones of its id, ``parent_order`` its parent from later ones of that id. ``write`` is that
-    of the version. ``retries`` counts how often it was reopened. It is due at ``due_ms``, and is
-    limited under ``key``.
+    not cancelled with its ``parent``. ``waits_for`` is the child whose end it waits for, ``pause``
+    the key of the pause; ``waits_for_message`` is true while it waits for messages. ``order``
+    distinguishes a task from later ones of its id, ``parent_order`` its parent from later ones of
+    that id. ``write`` is that of the version. ``retries`` counts how often it was reopened. It is
+    due at ``due_ms``, and is limited under ``key``.
     """
 
     session_id: str
@@ -51,6 +51,7 @@ class TaskStatusView:
     epoch: int = 0
     left_ms: int = 0
     waits_for_message: bool = False
+    pause: str | None = None
 
     @classmethod
     def of(
@@ -96,6 +97,7 @@ class TaskStatusView:
             epoch=epoch,
             left_ms=left_ms,
             waits_for_message=for_message and status is TaskStatus.PAUSED,
+            pause=text("pause_token") if status is TaskStatus.PAUSED else None,
         )
 
     @property

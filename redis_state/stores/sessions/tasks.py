@@ -7,7 +7,7 @@ reading JSON; the rest is one document.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache, partial
@@ -29,8 +29,9 @@ from redis_state.transport.key_text import LONGEST_REMEMBERED
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
-# To list a session's tasks: what `TaskStore.read` needs, and their order.
-_LISTED = ("order", *TASK_FIELDS)
+# What `TaskStore.read` needs; to list a session's tasks, their order too.
+_READ = (*TASK_FIELDS, "updated_at")
+_LISTED = ("order", *_READ)
 # What `look_task` returns the values of.
 _LOOKED = (
     *("status", "version", "order", "priority", "crashes", "queue"),
@@ -40,6 +41,15 @@ _LOOKED = (
 # What is said in a task's context, beside ids and times.
 _CONTENT = ("spawn_reason", "query", "llm_context", "tool_context", "memory", "artifacts")
 _SEALED = "sealed"
+_NULL = b"null"
+# What is not stored of a context, because most contexts have it.
+_USUAL: dict[str, Any] = {
+    name: field.get_default(call_default_factory=True)
+    for name, field in TaskContextSnapshot.model_fields.items()
+    if not field.is_required() and name != "spawned_at"
+}
+# The context of a new task that was given none. Nothing is stored of it.
+NO_CONTEXT = TaskContextSnapshot(session_id="", task_id="")
 _ACTIVE = TaskStatus.RUNNING.value
 _ENDED = frozenset(status.value for status in TaskStatus if status.is_terminal)
 _ENDED_BYTES = frozenset(status.encode() for status in _ENDED)
@@ -63,6 +73,8 @@ class TaskStore:
         self._finished_ttl_ms = ms(base.settings.finished_task_ttl)
         self._state_type = state_type
         self._snapshot_type = snapshot_type
+        # Where the host's own contexts have other defaults than what is not stored.
+        self._usual = _unusual(snapshot_type)
         # Members of the host's own enums, by what is stored of them.
         statuses, kinds = cast("Iterable[Any]", status_type), cast("Iterable[Any]", kind_type)
         self._statuses: dict[bytes, Any] = {member.value.encode(): member for member in statuses}
@@ -79,11 +91,11 @@ class TaskStore:
     def _name(self, session_id: str, task_id: str) -> TaskKeys:
         keys = self._base.keys
         return TaskKeys(
-            task_id=task_id,
-            task=keys.task(session_id, task_id),
-            tasks=keys.tasks(session_id),
-            lease=keys.lease(session_id, task_id),
-            journal=keys.journal(session_id, task_id),
+            task_id,
+            keys.task(session_id, task_id),
+            keys.tasks(session_id),
+            keys.lease(session_id, task_id),
+            keys.journal(session_id, task_id),
         )
 
     def ttl_ms(self, status: str) -> int:
@@ -133,9 +145,9 @@ class TaskStore:
 
         Errors: PayloadLost, PayloadStoreUnavailable for a result in the store of claims.
         """
-        flat = self._base.fetch(self.keys(session_id, task_id).task, TASK_FIELDS)
+        flat = self._base.fetch(self.keys(session_id, task_id).task, _READ)
         read = partial(self.read, session_id, task_id)
-        found = await self._base.read_record(session_id, f"task {task_id}", flat, read, TASK_FIELDS)
+        found = await self._base.read_record(session_id, f"task {task_id}", flat, read, _READ)
         return found if found is None else await self.whole(found)
 
     async def whole(self, state: TaskState) -> TaskState:
@@ -212,11 +224,18 @@ class TaskStore:
         """Build a task from its record. Errors: ValueError, KeyError and their like."""
         fields, decode = record.fields, self._base.payloads.decode
         document = self._base.payloads.as_object(fields["document"])
-        snapshot: dict[str, Any] = document["context_snapshot"]
+        created_at = datetime.fromisoformat(document["created_at"])
+        snapshot: dict[str, Any] = {
+            "session_id": session_id,
+            "task_id": task_id,
+            "spawned_at": created_at,
+            **self._usual,
+            **document.get("context_snapshot", {}),
+        }
         if _SEALED in document:
             content = document[_SEALED]
             snapshot |= {} if isinstance(content, str) else content
-        if "spawned_at" in snapshot:
+        if type(snapshot["spawned_at"]) is str:
             # Pydantic itself does not read the offsets in seconds that old time zones have.
             snapshot["spawned_at"] = datetime.fromisoformat(snapshot["spawned_at"])
         state: TaskState = self._state_type(
@@ -226,36 +245,54 @@ class TaskStore:
             task_type=self._kinds[document["task_type"]],
             priority=int(fields["priority"]),
             context_snapshot=validated(self._snapshot_type, snapshot),
-            trace_id=document["trace_id"],
-            result=decode(fields["result"]),
-            error=decode(fields["error"]),
-            description=document["description"],
-            progress=decode(fields["progress"]),
-            created_at=datetime.fromisoformat(document["created_at"]),
-            updated_at=datetime.fromisoformat(fields["updated"].decode()),
+            trace_id=document.get("trace_id"),
+            result=decode(fields.get("result", _NULL)),
+            error=decode(fields.get("error", _NULL)),
+            description=document.get("description"),
+            progress=decode(fields.get("progress", _NULL)),
+            created_at=created_at,
+            updated_at=read_updated(fields),
         )
         return state
 
 
-def task_fields(payloads: Payloads, state: TaskState) -> dict[str, bytes]:
-    """Write a task as its record's fields."""
-    return dict(zip(TASK_FIELDS, _values(payloads, state), strict=True))
+def read_updated(fields: Mapping[str, bytes]) -> datetime:
+    """Return when a task last changed: as its host gave it, unless the task has moved since.
+
+    Errors: ValueError, TypeError, OverflowError.
+    """
+    stated, counted = fields.get("updated"), fields.get("updated_at")
+    if stated is not None:
+        given = datetime.fromisoformat(stated.decode())
+        if counted is None or microseconds(given) == int(counted):
+            return given
+    return _EPOCH + timedelta(microseconds=int(counted or b""))
+
+
+def new_task_fields(payloads: Payloads, state: TaskState) -> dict[str, bytes]:
+    """Write a task that is new as its record's fields, without those that say nothing."""
+    values = zip(TASK_FIELDS, _values(payloads, state), strict=True)
+    fields = {name: value for name, value in values if value != _NULL}
+    del fields["updated"]
+    fields["updated_at"] = b"%d" % microseconds(state.updated_at)
+    return fields
 
 
 def _values(payloads: Payloads, state: TaskState) -> tuple[bytes, ...]:
     """Write a task as the values of `TASK_FIELDS`."""
-    snapshot: Any = state.context_snapshot
-    if not isinstance(snapshot, BaseModel):  # a dataclass lets anything in
-        raise InvalidField("context_snapshot", "a TaskContextSnapshot is needed")
     parts = payloads.parts()
+    created_at = moment("created_at", state.created_at)
     document: dict[str, Any] = {
         "task_type": choice("task_type", state.task_type, TaskType),
-        "context_snapshot": codec.fields_of(snapshot),
-        "trace_id": state.trace_id,
-        "description": parts(state.description, field="description"),
-        "created_at": moment("created_at", state.created_at),
+        "created_at": created_at,
     }
-    if payloads.seals:
+    if state.context_snapshot is not NO_CONTEXT:
+        _add_context(document, state, created_at)
+    if state.trace_id is not None:
+        document["trace_id"] = state.trace_id
+    if state.description is not None:
+        document["description"] = parts(state.description, field="description")
+    if payloads.seals and "context_snapshot" in document:
         _seal_content(document, parts)
     return (
         choice("status", state.status, TaskStatus).encode(),
@@ -266,6 +303,40 @@ def _values(payloads: Payloads, state: TaskState) -> tuple[bytes, ...]:
         payloads.write(state.progress, field="progress"),
         moment("updated_at", state.updated_at).encode(),
     )
+
+
+def _add_context(document: dict[str, Any], state: TaskState, created_at: str) -> None:
+    """Write what is unusual of a task's context. `TaskStore.read` adds the rest."""
+    snapshot: Any = state.context_snapshot
+    if not isinstance(snapshot, BaseModel):  # a dataclass lets anything in
+        raise InvalidField("context_snapshot", "a TaskContextSnapshot is needed")
+    told: Any = codec.fields_of(snapshot)
+    if codec.kind_of(told) is dict:
+        usual = {
+            **_USUAL,
+            "session_id": state.session_id,
+            "task_id": state.task_id,
+            "spawned_at": created_at,
+        }
+        # The type first: a value may be anything, and compare as it likes.
+        told = {
+            name: value
+            for name, value in told.items()
+            if name not in usual or type(value) is not type(usual[name]) or value != usual[name]
+        }
+    if told != {}:
+        document["context_snapshot"] = told
+
+
+def _unusual(snapshot_type: type[Any]) -> dict[str, Any]:
+    """List what must be given to a host's type, because its own default is another."""
+    fields = getattr(snapshot_type, "model_fields", {})
+    own = {
+        name: field.get_default(call_default_factory=True)
+        for name, field in fields.items()
+        if name in _USUAL
+    }
+    return {name: _USUAL[name] for name, value in own.items() if value != _USUAL[name]}
 
 
 def _seal_content(document: dict[str, Any], parts: Parts) -> None:
@@ -284,12 +355,10 @@ def move_fields(
 ) -> dict[str, bytes]:
     """Write the fields that change when a task moves, on this process's clock for display."""
     write = codec.encode if payloads is None else payloads.write
-    now = datetime.now(UTC)
     fields = {
         "status": status.value.encode(),
         "finished": b"1" if status.is_terminal else b"0",
-        "updated": now.isoformat().encode(),
-        "updated_at": str(microseconds(now)).encode(),
+        "updated_at": b"%d" % microseconds(datetime.now(UTC)),
     }
     return fields | {name: write(value) for name, value in changes.items()}
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, cast
 
 from redis_state.models import StateUpdate, TaskStatus, UpdateType
+from redis_state.models.tasks import new_id, utc_now
 from redis_state.primitives.log import Bounds
 from redis_state.primitives.signal import Row
 from redis_state.serialization.fields import (
@@ -29,6 +32,21 @@ _STATUS_CHANGE = UpdateType.STATUS_CHANGE.value
 _STATUSES = frozenset(status.value for status in TaskStatus)
 
 
+@dataclass(slots=True)
+class NewUpdate:
+    """An update that this library writes itself: nothing of it needs to be validated."""
+
+    session_id: str
+    task_id: str
+    update_type: UpdateType
+    content: Any
+    trace_id: str | None = None
+    update_id: str = field(default_factory=new_id)
+    step_index: int | None = None
+    total_steps: int | None = None
+    created_at: datetime = field(default_factory=utc_now)
+
+
 class UpdateStore(SessionLog[StateUpdate]):
     """Updates, once per ``update_id``."""
 
@@ -47,7 +65,9 @@ class UpdateStore(SessionLog[StateUpdate]):
         """Return an update's session and task."""
         return model.session_id, model.task_id
 
-    def write(self, model: StateUpdate, *, run: int | None = None) -> tuple[bytes, bytes]:
+    def write(
+        self, model: StateUpdate | NewUpdate, *, run: int | None = None
+    ) -> tuple[bytes, bytes]:
         """Write an update as an entry id and a row. ``run`` is the epoch of the publishing run.
 
         `start_task` writes the epoch that it gives in place of a 0.
@@ -98,7 +118,7 @@ class UpdateStore(SessionLog[StateUpdate]):
         return update
 
 
-def _status_of(model: StateUpdate) -> str | None:
+def _status_of(model: StateUpdate | NewUpdate) -> str | None:
     """Return the status of a change of status: it stays clear, for who waits without the key."""
     if model.update_type != UpdateType.STATUS_CHANGE:
         return None

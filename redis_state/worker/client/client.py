@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Literal, Self
 
@@ -27,6 +26,7 @@ from redis_state.models.tasks import new_id
 from redis_state.store import RedisStateStore
 from redis_state.stores.base import ms
 from redis_state.stores.sessions.session_log import Entry
+from redis_state.stores.sessions.tasks import NO_CONTEXT
 from redis_state.transport.clock import ms_of
 from redis_state.transport.keys import is_pause_id, token_digest
 from redis_state.worker.client.decisions import ClientDecisions
@@ -136,7 +136,8 @@ class TaskClient(ClientGathering, ClientMessaging, ClientDecisions, ClientReadin
             raise InvalidField("handler", "needs a name")
         check_id("session_id", session_id)
         check_id("task_id", task_id)
-        attributes = check_attributes("attributes", {} if attributes is None else attributes)
+        if attributes is not None:
+            attributes = check_attributes("attributes", attributes)
         policy = OnBusy.read(on_busy)
         if policy is OnBusy.INTERRUPT and (delay is not None or at is not None):
             raise InvalidField("on_busy", "interrupt cannot be given with delay or at")
@@ -150,7 +151,7 @@ class TaskClient(ClientGathering, ClientMessaging, ClientDecisions, ClientReadin
             status=TaskStatus.PENDING,
             task_type=task_type,
             priority=priority,
-            context_snapshot=context or TaskContextSnapshot(session_id=session_id, task_id=task_id),
+            context_snapshot=context or NO_CONTEXT,
             trace_id=trace_id,
             description=description,
         )
@@ -174,11 +175,20 @@ class TaskClient(ClientGathering, ClientMessaging, ClientDecisions, ClientReadin
                 writer=turn,
             )
             if new:
-                job = Job(session_id, task_id, 0, priority, queue, at_ms=due_ms, key=flow)
+                job = Job(
+                    session_id,
+                    task_id,
+                    0,
+                    priority,
+                    queue,
+                    since_ms=None if turn is None else turn.came_ms,
+                    at_ms=due_ms,
+                    trace=span.carrier,
+                    key=flow,
+                )
                 if turn is not None:
-                    job = replace(job, since_ms=turn.came_ms)
                     await self._interrupt(job, turn)
-                await self._queue.put(replace(job, trace=span.carrier))
+                await self._queue.put(job)
             else:
                 await self._still_there(session_id, task_id)
         return task_id
@@ -360,7 +370,7 @@ class TaskClient(ClientGathering, ClientMessaging, ClientDecisions, ClientReadin
         """Change the priority of a waiting task. A running task receives an event."""
         waiting = await self._transitions.prioritize(session_id, task_id, priority)
         if waiting is not None:
-            job = replace(Job.of(waiting), priority=priority)
+            job = Job.of(waiting)._replace(priority=priority)
             await self._queue.move(job, before=waiting.priority)
 
     async def _look(self, session_id: str, task_id: str) -> TaskState | None:

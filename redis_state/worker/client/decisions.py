@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from typing import Any
 
 from redis_state.models import TaskState, TaskStatus
@@ -151,7 +150,7 @@ class ClientDecisions(ABC):
             if status_view is not None and status_view.status is TaskStatus.PENDING:
                 self._transitions.note_status(status_view)
                 # Put, not ensured: the worker of the run that paused may still hold that run's job.
-                job = replace(Job.ready(status_view), trace=span.carrier)
+                job = Job.ready(status_view)._replace(trace=span.carrier)
                 await self._queue.put(job)
             span.note(session_id=session_id, task_id=task_id)
         return await self.get(session_id, task_id)

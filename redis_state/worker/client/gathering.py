@@ -5,9 +5,10 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any, TypedDict, Unpack
 
-from redis_state.models import TaskContextSnapshot, TaskState, TaskStatus, TaskType
+from redis_state.models import TaskState, TaskStatus, TaskType
 from redis_state.models.attributes import Attributes, check_attributes
 from redis_state.models.tasks import new_id
+from redis_state.stores.sessions.tasks import NO_CONTEXT
 from redis_state.worker.client.operations import TaskOperations, check_id
 from redis_state.worker.observe import tracing as telemetry
 from redis_state.worker.queue.job import Job
@@ -129,7 +130,7 @@ class ClientGathering(TaskOperations):
             status=TaskStatus.PENDING,
             task_type=options.get("task_type", TaskType.BACKGROUND),
             priority=gathered.priority,
-            context_snapshot=TaskContextSnapshot(session_id=session_id, task_id=task_id),
+            context_snapshot=NO_CONTEXT,
             description=options.get("description"),
         )
         with telemetry.submitting(gathered.handler, session_id, task_id, queue) as span:

@@ -55,7 +55,7 @@ class Traced(AbstractContextManager["Traced"]):
         self._parent = parent
         self._link = link
         self._span: Span | None = None
-        self._open = ExitStack()
+        self._open: ExitStack | None = None
 
     @property
     def carrier(self) -> dict[str, str]:
@@ -85,7 +85,8 @@ class Traced(AbstractContextManager["Traced"]):
         if isinstance(error, Exception) and self._kind != "consumer":
             self.fail(type(error).__name__)
         try:
-            self._open.close()
+            if self._open is not None:
+                self._open.close()
         except Exception as failure:  # noqa: BLE001 - as above
             dropped(failure)
 
@@ -120,6 +121,7 @@ class Traced(AbstractContextManager["Traced"]):
         above = (
             None if self._parent is None else _propagator().extract(dict(self._parent), _empty())
         )
+        self._open = ExitStack()
         self._span = self._open.enter_context(
             api.get_tracer(_TRACER).start_as_current_span(
                 str(_text(self._name)),
@@ -133,14 +135,37 @@ class Traced(AbstractContextManager["Traced"]):
         )
 
 
+class _Untraced(Traced):
+    """No span, for all blocks at once."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+_UNTRACED = _Untraced("", "internal", {})
+
+
 def is_active() -> bool:
     """Return whether a tracer is set: without one nobody would receive a span."""
     api = _api()
     return api is not None and not isinstance(api.get_tracer_provider(), api.ProxyTracerProvider)
 
 
+def _may_trace() -> bool:
+    try:
+        return is_active()
+    except Exception as error:  # noqa: BLE001 - no failure of tracing may stop a task
+        dropped(error)
+        return False
+
+
 def submitting(handler: str, session_id: str, task_id: str, queue: str) -> Traced:
     """Trace the submission of a task."""
+    if not _may_trace():
+        return _UNTRACED
     return Traced(
         f"submit {handler}",
         "producer",
@@ -168,6 +193,8 @@ def running(
 
 def stepping(name: str) -> Traced:
     """Trace a step that is really done."""
+    if not _may_trace():
+        return _UNTRACED
     return Traced(f"step {name}", "internal", {"step": name})
 
 

@@ -34,9 +34,15 @@ class Queues:
 
     async def get(self, name: str) -> QueueInfo:
         """Return what waits in a queue, what runs, and its limits. An unknown one is empty."""
-        scripts, keys = self._queue.scripts, self._queue.keys(_checked(name))
-        waiting, later, running, oldest_ms, flat = (await scripts.look_queue(keys)).facts
-        return QueueInfo(name, waiting, later, running, int(oldest_ms) / 1000, **read_limits(flat))
+        found = await self._queue.backlog(_checked(name))
+        return QueueInfo(
+            name,
+            found.waiting,
+            found.later,
+            found.claimed,
+            found.oldest_s,
+            **read_limits(found.settings),
+        )
 
     async def list(self) -> Sequence[QueueInfo]:
         """List the queues that live workers serve, and the default one."""

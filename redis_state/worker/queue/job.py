@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, NamedTuple, cast
 
 from redis_state.models import TaskStatus
 from redis_state.stores.sessions.task_status import TaskStatusView
 from redis_state.transport.key_text import escape, unescape
 from redis_state.worker.observe.tracing import carried
 
+# One point of priority is worth as much as having been queued a minute earlier.
+_SENIORITY_MS = 60_000
+_HIGHEST_PRIORITY = 100_000
 # What is kept of an id that is too long: it does not say which.
 _HASHED = "%~"
+_UNTRACED: Mapping[str, str] = MappingProxyType({})
 
 
 class RunAgain(Exception):
@@ -51,8 +56,7 @@ class JobPayload:
         return cls(session_id, task_id, count, carried(parts.get("trace")))
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(NamedTuple):
     """The facts of the record about a task that is ready to run.
 
     ``version`` is the record's version, ``since_ms`` when the task was created, if it is queued
@@ -70,7 +74,7 @@ class Job:
     orphan: bool = False
     since_ms: int | None = None
     at_ms: int | None = None
-    trace: Mapping[str, str] = field(default_factory=dict[str, str])
+    trace: Mapping[str, str] = _UNTRACED
     key: str = ""
 
     @classmethod
@@ -92,12 +96,12 @@ class Job:
     @classmethod
     def ready(cls, task: TaskStatusView) -> Job:
         """Make the job of a task that has just become ready to run."""
-        return replace(cls.of(task), since_ms=None)
+        return cls.of(task)._replace(since_ms=None)
 
     @classmethod
     def before(cls, task: TaskStatusView, since_ms: int) -> Job:
         """Make the job of a task that goes before one that counts as waiting since that time."""
-        return replace(cls.of(task), since_ms=since_ms - 1)
+        return cls.of(task)._replace(since_ms=since_ms - 1)
 
     def stated(self) -> dict[str, Any]:
         """Write what its payload says."""
@@ -138,3 +142,8 @@ def names_of(claim: str) -> tuple[str, str] | None:
     if session.startswith(_HASHED) or task.startswith(_HASHED):
         return None
     return unescape(session), unescape(task)
+
+
+def seniority_ms(priority: int) -> int:
+    """Return by how many ms a priority makes a job earlier."""
+    return min(max(0, priority), _HIGHEST_PRIORITY) * _SENIORITY_MS

@@ -64,8 +64,8 @@ class QueueInfo:
     """A queue as it stands: what waits in it, what runs, and its limits.
 
     ``waiting`` tasks are due, ``later`` ones are put off. ``running`` ones are workers'.
-    ``oldest_s`` is how long the first without a key has been due. Each point of its priority adds a
-    minute to that. ``limit`` is the most that run, ``per_key`` the most of one key, ``rate`` how
+    ``oldest_s`` is how long tasks without a key have been due: the oldest of the 32 that are next.
+    ``limit`` is the most that run, ``per_key`` the most of one key, ``rate`` how
     often tasks of one key may start.
     """
 

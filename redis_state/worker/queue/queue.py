@@ -13,11 +13,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 
 from redis_state.errors import CommandRefused, ConfigError
+from redis_state.primitives.record import new_write_id
 from redis_state.scripts import EndedJob, EndedJobs, QueuedJob, Scripts
 from redis_state.settings import Settings
 from redis_state.store import RedisStateStore
@@ -29,13 +30,12 @@ from redis_state.transport.keys import Keys
 from redis_state.transport.subscriber import Subscription
 from redis_state.transport.transport import Transport
 from redis_state.worker.arq.job_format import payload_key, payload_of, picked_key, stated_in
-from redis_state.worker.queue.job import Job, JobPayload, names_of, task_of
+from redis_state.worker.queue.backlog import Backlog, read_backlog
+from redis_state.worker.queue.job import Job, JobPayload, names_of, seniority_ms, task_of
 
 DEFAULT_QUEUE = "tasks"
 
-# One point of priority is worth as much as having been queued a minute earlier.
-_SENIORITY_MS = 60_000
-_HIGHEST_PRIORITY = 100_000
+_REMEMBERED = 64
 # A claim is remembered for so long; no run of a task is longer.
 _CLAIM_LIFE_MS = timedelta(days=7) // timedelta(milliseconds=1)
 # The mark of a job whose place is older than its wait.
@@ -67,12 +67,12 @@ class ClaimedJob:
 
 
 @dataclass(frozen=True, slots=True)
-class Backlog:
-    """How many jobs wait in a queue, how many workers have claimed, how long the first is due."""
+class OldClaim:
+    """A claim that its worker has had time to begin: which task's, and when it was made."""
 
-    waiting: int
-    claimed: int
-    oldest_s: float
+    queue: str
+    task: tuple[str, str]
+    claimed_ms: int
 
 
 class Queue:
@@ -85,12 +85,14 @@ class Queue:
     def __init__(self, store: RedisStateStore, *, name: str | None = None) -> None:
         check_shared(store.settings)
         self.name: str = DEFAULT_QUEUE if name is None else name
+        self._store = store
         self._life_ms = ms(store.settings.active_task_ttl)
         elsewhere = queue_server(store.settings)
         self._own = None if elsewhere is None else Transport(elsewhere)
         self._scripts = store.base.scripts if self._own is None else Scripts(self._own)
         database = int(self.transport.address.options.get("db") or 0)
         self._keys = Keys(store.settings.namespace, database)
+        self._known: dict[str, QueueKeys] = {}
         self._parked: dict[str, bytes] = {}
 
     @property
@@ -110,7 +112,14 @@ class Queue:
 
     def keys(self, queue: str | None = None) -> QueueKeys:
         """Return the keys of a queue."""
-        return self._keys.queue(queue or self.name)
+        name = queue or self.name
+        known = self._known.get(name)
+        if known is None:
+            known = self._keys.queue(name)
+            # Names are the user's: a process has few.
+            if len(self._known) < _REMEMBERED:
+                self._known[name] = known
+        return known
 
     async def put(self, job: Job) -> None:
         """Queue a task's run where it belongs, once. Errors: BackendUnavailable."""
@@ -149,23 +158,42 @@ class Queue:
         await self._scripts.defer_job(self.keys(job.queue), id=name, at_ms=at_ms, sooner=sooner)
 
     async def backlog(self, queue: str | None = None) -> Backlog:
-        """Return what waits and what is claimed. A priority counts as having waited longer.
-
-        Errors: BackendUnavailable.
-        """
-        waiting, _, claimed, oldest_ms, _ = (await self._scripts.look_queue(self.keys(queue))).facts
-        return Backlog(waiting, claimed, int(oldest_ms) / 1000)
+        """Return what waits, what is claimed, and the limits. Errors: BackendUnavailable."""
+        return await read_backlog(self._store, self._scripts, self.keys(queue))
 
     async def drop_claims(
-        self, queue: str | None, tasks: Sequence[tuple[str, str]], *, before_ms: int
+        self,
+        queue: str | None,
+        tasks: Sequence[tuple[tuple[str, str], int | None]],
+        *,
+        before_ms: int,
     ) -> None:
-        """End what is left of the claims of tasks that had ended at that time."""
-        names = [Job(*task, 0, 0).claim_under(self._keys.jobs_tag) for task in tasks]
+        """End what is left of the claims of tasks that had ended at that time, or waited for more.
+
+        With each task comes the version that its record had then, None for one that is gone: what
+        was parked before that goes too.
+        """
+        tag = self._keys.jobs_tag
+        names = [(Job(*task, 0, 0).claim_under(tag), version) for task, version in tasks]
         await self._scripts.drop_claims(self.keys(queue), before_ms=before_ms, tasks=names)
 
     async def clear(self) -> None:
-        """Forget everything queued. The tasks stay as they are. Errors: BackendUnavailable."""
-        await self._scripts.clear_queue(self.keys())
+        """Forget everything queued. The tasks stay as they are: a sweeper queues what waits again.
+
+        Errors: BackendUnavailable.
+        """
+        await self._scripts.clear_queue(self.keys(), history=self._keys.queue_history())
+
+    async def history(self, *, picking: bool = False) -> tuple[str, bool]:
+        """Return what distinguishes the history of the queues from one that was lost, "" if their
+        server does not say; and whether arq's own runner picked jobs within a day.
+
+        ``picking`` if it does now. Errors: BackendUnavailable.
+        """
+        reply = await self._scripts.know_history(
+            self._keys.queue_history(), id=new_write_id(), picking=picking
+        )
+        return reply.text(0), reply.facts[1] == 1
 
     async def claim(self, queue: str, *, limit: int) -> list[ClaimedJob]:
         """Claim the first jobs that are due, at most so many. Errors: BackendUnavailable.
@@ -236,8 +264,8 @@ class Queue:
 
     async def old_claims(
         self, queue: str, *, after: int, patience_ms: int, limit: int = 256
-    ) -> tuple[int, list[tuple[str, str]]]:
-        """List the tasks whose jobs were claimed longer than ``patience_ms`` ago, the oldest first.
+    ) -> tuple[int, list[OldClaim]]:
+        """List the claims that are older than ``patience_ms``, the oldest first.
 
         Return also the time up to which they are listed, for ``after`` of the next call. A server
         whose clock was set back begins again. Errors: BackendUnavailable.
@@ -248,11 +276,12 @@ class Queue:
         now, *listed = reply.facts
         if not listed:
             return min(after, int(now)), []
-        named: list[tuple[str, str]] = []
-        for claim in listed[::2]:
+        named: list[OldClaim] = []
+        for claim, claimed in zip(listed[::2], listed[1::2], strict=True):
             # One whose id is hashed is found by the watch list, later.
             with suppress(ValueError):
-                named += filter(None, [names_of(claim.decode())])
+                task = names_of(claim.decode())
+                named += [] if task is None else [OldClaim(queue, task, int(claimed))]
         return int(listed[-1]), named
 
     async def payload(self, job: ClaimedJob) -> JobPayload | None:
@@ -330,7 +359,7 @@ class Queue:
 
     async def _ensure(self, job: Job, patience_ms: int) -> QueueState:
         written = self._written(job)
-        earlier = replace(job, runs=max(0, job.runs - 1)).id_under(self._keys.jobs_tag)
+        earlier = job._replace(runs=max(0, job.runs - 1)).id_under(self._keys.jobs_tag)
         reply = await self._scripts.ensure_job(
             self.keys(job.queue),
             payload=payload_key(written.id),
@@ -383,11 +412,6 @@ def queue_server(settings: Settings) -> Settings | None:
 
 def _address(settings: Settings) -> Address:
     return Address.parse((settings.queue_url or settings.url).get_secret_value())
-
-
-def seniority_ms(priority: int) -> int:
-    """Return by how many ms a priority makes a job earlier."""
-    return min(max(0, priority), _HIGHEST_PRIORITY) * _SENIORITY_MS
 
 
 def waited_s(job: JobPayload, *, priority: int) -> float | None:

@@ -35,19 +35,21 @@ from redis_state.models import TaskStatus
 from redis_state.primitives.watchlist import Fate, WatchClaim, WatchList
 from redis_state.serialization import codec
 from redis_state.store import RedisStateStore
-from redis_state.stores.sessions.task_status import TaskStatusView, watch_entry
+from redis_state.stores.sessions.task_status import TaskStatusView
 from redis_state.transport.keys import WATCH_SHARDS
 from redis_state.worker.observe.stats import WorkerStats
 from redis_state.worker.queue.job import Job
 from redis_state.worker.queue.queue import Queue, QueueState
 from redis_state.worker.recovery.index_repair import IndexRepair
+from redis_state.worker.recovery.old_claims import OldClaims
+from redis_state.worker.recovery.queue_history import QueueHistory
 from redis_state.worker.tasks.children import WITH_PARENT, ChildTasks
 from redis_state.worker.tasks.messaging.messages import TaskMessages
 from redis_state.worker.tasks.moves import SKEW_MS
 from redis_state.worker.tasks.transitions import LOOK_LATEST_MS, MAX_CRASHES, TaskTransitions
 from redis_state.worker.tasks.turns import Turns
 from redis_state.worker.tasks.waitpoints.deciders import escalate_pause, pause_of
-from redis_state.worker.tasks.waitpoints.pauses import expire_pauses
+from redis_state.worker.tasks.waitpoints.pauses import expire_pauses, pause_left_ms
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -55,7 +57,7 @@ _HOLD_MS = 1_500
 # However long the pause: a decision whose maker was stopped between the watch list and the record,
 # and died before the queue, is seen by then.
 _LONGEST_PAUSE_MS = 60_000
-# A task that waits for so long that nobody waits for it.
+# A task that waits for so long that nobody waits for it, or that the queue was seen to have.
 _LONGEST_DELAY_MS = 3_600_000
 _TROUBLE_MS = 30_000
 # Until a terminal task is inspected again that the index did not have as it ended.
@@ -65,6 +67,15 @@ _NEXT_S = 0.05
 
 
 _Idle = tuple[WatchClaim, tuple[str, str], TaskStatusView]
+
+
+@dataclass(frozen=True, slots=True)
+class _Queueable:
+    """A task that the queue must have. ``listed`` if the index had it as it is."""
+
+    claim: WatchClaim
+    task: TaskStatusView
+    listed: bool
 
 
 @dataclass(slots=True)
@@ -104,7 +115,8 @@ class Sweeper:
     shards. A task goes to the queue that it was submitted to; ``queue`` names that of a task which
     does not say. The claims of ``queues`` are inspected. With ``often``, each task that waits is
     inspected as often as that: for workers whose claims are not listed, arq's own. ``claiming`` is
-    the queue of the process's claims, which knows where jobs were parked.
+    the queue of the process's claims, which knows where jobs were parked. ``history`` notices when
+    the queues' server has lost jobs: so tasks that wait for long are inspected seldom.
     """
 
     def __init__(
@@ -118,6 +130,7 @@ class Sweeper:
         queues: Sequence[str] | None = None,
         often: bool = False,
         claiming: Queue | None = None,
+        history: QueueHistory | None = None,
     ) -> None:
         self.totals: SweepReport = SweepReport()
         self._store = store
@@ -128,8 +141,8 @@ class Sweeper:
         self._patience_ms = min(max(lease_ms // 4, 100), 2_500)
         self._waiting_ms = 2 * self._patience_ms
         self._longest_ms = self._waiting_ms if often else _LONGEST_PAUSE_MS
-        # Up to when the claims of each queue have been inspected, by the server's clock.
-        self._inspected = dict.fromkeys([queue.name] if queues is None else queues, 0)
+        served = [queue.name] if queues is None else queues
+        self._old_claims = OldClaims(store, queue, queues=served, patience_ms=self._patience_ms)
         self._watch = WatchList(store.base.scripts, store.base.keys)
         self._transitions = TaskTransitions(store)
         # Without the queue: what it wakes is queued with all else that waits.
@@ -138,6 +151,7 @@ class Sweeper:
         self._index = IndexRepair(store)
         self._turns = Turns(store, queue)
         self._claiming = claiming
+        self._history = history
 
     @property
     def pause_s(self) -> float:
@@ -158,7 +172,7 @@ class Sweeper:
         report = SweepReport()
         claims, listed = await asyncio.gather(
             self._watch.claim_due(limit=self._limit, hold_ms=_HOLD_MS),
-            self._list_claimed(),
+            self._old_claims.read(),
         )
         try:
             if claims:
@@ -166,59 +180,16 @@ class Sweeper:
             if isinstance(listed, BackendError):
                 raise listed
             if listed:
-                await self._release(listed, report)
+                for how in await self._old_claims.release(listed):
+                    report.released += how is QueueState.RELEASED
+                    report.requeued += how is QueueState.QUEUED
         finally:
             self.totals += report
         return report
 
-    async def _list_claimed(self) -> list[tuple[str, str]] | BackendError:
-        """List what was claimed long enough ago, from the queues that are served here.
-
-        An unreachable queue is an error for later: the watch list may be on another server.
-        """
-        listed: list[tuple[str, str]] = []
-        try:
-            found = await asyncio.gather(
-                *(
-                    self._queue.old_claims(queue, after=after, patience_ms=self._patience_ms)
-                    for queue, after in self._inspected.items()
-                )
-            )
-        except BackendError as error:
-            return error
-        for queue, (inspected, tasks) in zip(list(self._inspected), found, strict=True):
-            self._inspected[queue] = inspected
-            listed += tasks
-        return listed
-
-    async def _release(self, tasks: Sequence[tuple[str, str]], report: SweepReport) -> None:
-        """Queue what was claimed and not started. What fails here is found by the watch list.
-
-        What runs is inspected when its lease runs out. Its start has sent that, but the worker may
-        have died before it did.
-        """
-        found = await asyncio.gather(*(self._store.tasks.look(*task) for task in tasks))
-        running = (
-            self._watch.bring_forward(
-                watch_entry(task.session_id, task.task_id),
-                delay_ms=min(task.left_ms + 1, LOOK_LATEST_MS),
-            )
-            for task in found
-            if task is not None and task.ours and task.status is TaskStatus.RUNNING
-        )
-        await asyncio.gather(*running)
-        waiting = [
-            Job.of(task)
-            for task in found
-            if task is not None and task.ours and task.status is TaskStatus.PENDING
-        ]
-        for how in await self._queue.ensure_queued(waiting, patience_ms=self._patience_ms):
-            report.released += how is QueueState.RELEASED
-            report.requeued += how is QueueState.QUEUED
-
     async def _sweep(self, claims: Sequence[WatchClaim], report: SweepReport) -> None:
         report.looked += len(claims)
-        waiting: list[tuple[WatchClaim, TaskStatusView]] = []
+        waiting: list[_Queueable] = []
         idle: list[_Idle] = []
         judge = partial(self._judge, waiting=waiting, idle=idle, report=report)
         # Before the queue is read, which may be on another, unreachable server.
@@ -235,9 +206,10 @@ class Sweeper:
 
         And what is parked of them. A task that was resumed since is queued again by its next look.
         """
-        by_queue: defaultdict[str | None, list[tuple[str, str]]] = defaultdict(list)
+        by_queue: defaultdict[str | None, list[tuple[tuple[str, str], int | None]]]
+        by_queue = defaultdict(list)
         for _, task, found in idle:
-            by_queue[found.queue].append(task)
+            by_queue[found.queue].append((task, found.version))
         if by_queue:
             before_ms = min(_claimed_ms(claim) for claim, *_ in idle) - margin_ms
             for queue, tasks in by_queue.items():
@@ -248,14 +220,14 @@ class Sweeper:
         if self._claiming is None:
             return
         with suppress(BackendError):
-            for queue in filter(self._claiming.parked_at, self._inspected):
-                await self._queue.drop_claims(queue, [task], before_ms=_claimed_ms(claim))
+            for queue in filter(self._claiming.parked_at, self._old_claims.queues):
+                await self._queue.drop_claims(queue, [(task, None)], before_ms=_claimed_ms(claim))
 
     async def _judge(
         self,
         claim: WatchClaim,
         *,
-        waiting: list[tuple[WatchClaim, TaskStatusView]],
+        waiting: list[_Queueable],
         idle: list[_Idle],
         report: SweepReport,
     ) -> int | Fate:
@@ -271,20 +243,20 @@ class Sweeper:
             return verdict
         if task is None:
             return Fate.LEFT
-        fate, status_view = await self._inspect(claim, task, waiting, report)
+        fate, status_view = await self._inspect(claim, task, report)
         if status_view is not None and status_view.ours and status_view.in_turn:
             await self._turns.keep(status_view)
         indexed = await self._index.settle(claim, task, status_view)
-        if fate is Fate.OUT and status_view is None and claim.again:
-            await self._drop_gone(claim, task)
-        if status_view is not None and status_view.status is TaskStatus.PAUSED and status_view.ours:
-            idle.append((claim, task, status_view))
-        if fate is not Fate.OUT or status_view is None:
+        if status_view is None:
+            if fate is Fate.OUT and claim.again:
+                await self._drop_gone(claim, task)
             return fate
+        if fate is Fate.LEFT:
+            waiting.append(_Queueable(claim, status_view, listed=indexed))
         # Only an entry whose task is in the index as it ended is removed.
-        if claim.again and not indexed:
+        if fate is Fate.OUT and claim.again and not indexed:
             return _AGAIN_MS
-        if status_view.ours:
+        if status_view.ours and (fate is Fate.OUT or status_view.status is TaskStatus.PAUSED):
             idle.append((claim, task, status_view))
         return fate
 
@@ -292,16 +264,12 @@ class Sweeper:
         self,
         claim: WatchClaim,
         task: tuple[str, str],
-        waiting: list[tuple[WatchClaim, TaskStatusView]],
         report: SweepReport,
     ) -> tuple[int | Fate, TaskStatusView | None]:
         status_view = await self._settle_family(task, report)
         if status_view is not None and status_view.ours and status_view.status is TaskStatus.PAUSED:
             for_child = status_view.waits_for is not None
-            by_message = status_view.waits_for_message
-            expire = self._messages.expire if by_message else partial(expire_pauses, self._store)
-            left_ms = await expire(*task)
-            status_view = await self._store.tasks.look(*task)
+            left_ms, status_view = await self._left_of_wait(status_view)
             if status_view is not None and status_view.status is TaskStatus.PAUSED:
                 age_ms = _claimed_ms(claim) - status_view.order // 1000
                 longest_ms = max(_LONGEST_PAUSE_MS, min(age_ms // 2, _LONGEST_DELAY_MS))
@@ -321,8 +289,22 @@ class Sweeper:
         if status_view.status is TaskStatus.RUNNING and status_view.left_ms:
             return min(status_view.left_ms + 1, LOOK_LATEST_MS), status_view
         # The queue must have it.
-        waiting.append((claim, status_view))
         return Fate.LEFT, status_view
+
+    async def _left_of_wait(self, view: TaskStatusView) -> tuple[int | None, TaskStatusView | None]:
+        """Return how long a task may still wait, None without a deadline, and the task.
+
+        What is overdue is decided before.
+        """
+        task = view.session_id, view.task_id
+        if view.pause is not None and view.waits_for is None:
+            left_ms = await pause_left_ms(self._store, view.pause)
+            if left_ms > 0:
+                # If it was decided since, that has put its entry anew.
+                return left_ms, view
+        by_message = view.waits_for_message
+        expire = self._messages.expire if by_message else partial(expire_pauses, self._store)
+        return await expire(*task), await self._store.tasks.look(*task)
 
     async def _settle_family(
         self, task: tuple[str, str], report: SweepReport
@@ -345,30 +327,47 @@ class Sweeper:
         return await self._store.tasks.look(*task)
 
     async def _queue_up(
-        self, waiting: Sequence[tuple[WatchClaim, TaskStatusView]], report: SweepReport
+        self, waiting: Sequence[_Queueable], report: SweepReport
     ) -> list[tuple[WatchClaim, int | None]]:
-        jobs = [Job.of(status_view) for _, status_view in waiting]
+        jobs = [Job.of(each.task) for each in waiting]
         mended = await self._queue.ensure_queued(jobs, patience_ms=self._patience_ms)
         for job, how in zip(jobs, mended, strict=True):
             report.released += how is QueueState.RELEASED
             report.taken_over += how is QueueState.QUEUED and job.orphan
             report.requeued += how is QueueState.QUEUED and not job.orphan
         return [
-            (claim, self._patience_ms if how is QueueState.CLAIMED else self._next_ms(claim, task))
-            for (claim, task), how in zip(waiting, mended, strict=True)
+            (each.claim, self._next_ms(each, how))
+            for each, how in zip(waiting, mended, strict=True)
         ]
 
-    def _next_ms(self, claim: WatchClaim, task: TaskStatusView) -> int:
+    def _next_ms(self, waiting: _Queueable, how: QueueState) -> int:
         """Return when a task that waits is inspected again: the later, the longer it is there.
 
         What a worker claims and does not start is seen among the claims. So this is only for a
-        job that the queue has lost, and a long queue costs little.
+        job that the queue has lost. A lost history is noticed by itself, see `QueueHistory`: it
+        hastens what the index lists, and what was seen in the queue before it was lost.
         """
-        claimed_ms = _claimed_ms(claim)
+        task, claimed_ms = waiting.task, _claimed_ms(waiting.claim)
+        if how is QueueState.CLAIMED:
+            return self._patience_ms
         if task.due_ms > claimed_ms:
             return max(self._waiting_ms, min(task.due_ms - claimed_ms, _LONGEST_DELAY_MS))
         age_ms = claimed_ms - task.order // 1000
-        return max(self._waiting_ms, min(age_ms // 2, self._longest_ms))
+        longest_ms = self._longest_ms
+        if self._may_rest(waiting):
+            if how is not QueueState.WAITS:
+                return self._waiting_ms
+            longest_ms = _LONGEST_DELAY_MS
+        return max(self._waiting_ms, min(age_ms // 2, longest_ms))
+
+    def _may_rest(self, waiting: _Queueable) -> bool:
+        """Return whether only a lost history of the queues can still keep a task from being run.
+
+        Not one whose parent may be cancelled, or that has to interrupt another.
+        """
+        watched = self._history is not None and self._history.watches
+        task = waiting.task
+        return watched and waiting.listed and task.cancelled_with is None and not task.in_turn
 
 
 async def sweep_regularly(
@@ -383,6 +382,7 @@ async def sweep_regularly(
 ) -> None:
     """Sweep until cancelled. Any trouble with the servers is survived."""
     jobs = Queue(store, name=queues[0])
+    history = QueueHistory(store, jobs, picking=often)
     sweeper = Sweeper(
         store,
         jobs,
@@ -391,6 +391,7 @@ async def sweep_regularly(
         queues=queues,
         often=often,
         claiming=claiming,
+        history=history,
     )
     failing = False
     try:
@@ -398,6 +399,7 @@ async def sweep_regularly(
             report = SweepReport()
             try:
                 report = await sweeper.run_once()
+                await history.run_once()
                 failing = False
             except Exception as error:
                 if not failing:

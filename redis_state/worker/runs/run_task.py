@@ -48,6 +48,8 @@ async def run_task(
         else:
             # Its job is dropped. If the owner of the task dies, the sweeper queues the task.
             log.info("task %s is not started: %s", job.task_id, started.reason)
+            unstarted = TaskTransitions(store).inspect_unstarted
+            await unstarted(job.session_id, job.task_id, started)
     except RunAgain:
         raise
     except PayloadUnreadable as error:

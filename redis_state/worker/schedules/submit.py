@@ -7,9 +7,10 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from redis_state.models import TaskContextSnapshot, TaskState, TaskStatus, TaskType
+from redis_state.models import TaskState, TaskStatus, TaskType
 from redis_state.store import RedisStateStore
 from redis_state.stores.schedules import PlannedTask
+from redis_state.stores.sessions.tasks import NO_CONTEXT
 from redis_state.worker.observe import tracing
 from redis_state.worker.queue.job import Job
 from redis_state.worker.queue.queue import Queue
@@ -67,7 +68,7 @@ class Submitter:
             status=TaskStatus.PENDING,
             task_type=TaskType.BACKGROUND,
             priority=job["priority"],
-            context_snapshot=TaskContextSnapshot(session_id=session_id, task_id=task_id),
+            context_snapshot=NO_CONTEXT,
             description=job["description"],
         )
         with tracing.submitting(job["handler"], session_id, task_id, queue) as span:

@@ -14,7 +14,8 @@ from redis_state.serialization import codec
 from redis_state.serialization.payloads import Payloads
 from redis_state.store import RedisStateStore
 from redis_state.stores.sessions.task_status import watch_entry as watch_entry  # noqa: PLC0414
-from redis_state.stores.sessions.tasks import microseconds, task_fields
+from redis_state.stores.sessions.tasks import new_task_fields
+from redis_state.stores.sessions.updates import NewUpdate
 from redis_state.worker.tasks.recorded.replay import Replay
 
 # A task that is written is inspected by then, if whoever wrote it died before it was queued.
@@ -37,19 +38,24 @@ def new_fields(
 ) -> dict[str, bytes]:
     """Write a new task as its record's fields, with a secret of its own."""
     job = {"handler": handler, "input": task_input, "secret": secrets.token_urlsafe(32)}
-    fields = task_fields(payloads, state) | ({"queue": raw(queue)} if queue else {})
-    fields |= {"due": b"%d" % due_ms} if due_ms else {}
-    fields |= {"flow_key": raw(key)} if key else {}
-    fields |= {"attributes": codec.canonical(attributes)} if attributes else {}
-    return fields | {
-        "job": payloads.document(job | ({"trace": trace} if trace else {}), "input"),
-        "finished": b"0",
-        "updated_at": str(microseconds(state.updated_at)).encode(),
-    }
+    if trace:
+        job["trace"] = trace
+    fields = new_task_fields(payloads, state)
+    fields["job"] = payloads.document(job, "input")
+    fields["finished"] = b"0"
+    if queue:
+        fields["queue"] = raw(queue)
+    if due_ms:
+        fields["due"] = b"%d" % due_ms
+    if key:
+        fields["flow_key"] = raw(key)
+    if attributes:
+        fields["attributes"] = codec.canonical(attributes)
+    return fields
 
 
 def announcement(
-    store: RedisStateStore, *updates: StateUpdate, run: int | None = None
+    store: RedisStateStore, *updates: StateUpdate | NewUpdate, run: int | None = None
 ) -> Announcement:
     """Write updates of one session for the script that moves their task, and that it is a run's."""
     updates_of = store.updates
@@ -68,9 +74,9 @@ def raise_refused(reply: Reply, state: TaskState, *, run: Replay | None, wanted:
         raise InvalidTransition(state.task_id, current="missing", wanted=wanted)
 
 
-def status_update(state: TaskState, status: TaskStatus, **details: Any) -> StateUpdate:
+def status_update(state: TaskState, status: TaskStatus, **details: Any) -> NewUpdate:
     """Make the update of a task's new status."""
-    return StateUpdate(
+    return NewUpdate(
         session_id=state.session_id,
         task_id=state.task_id,
         trace_id=state.trace_id,

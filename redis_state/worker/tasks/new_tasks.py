@@ -8,19 +8,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from redis_state.errors import BackendError, LostRace, TaskInProgress
-from redis_state.models import TaskState
+from redis_state.models import TaskState, UpdateType
 from redis_state.models.attributes import Attributes
 from redis_state.primitives.record import new_write_id
 from redis_state.primitives.watchlist import WatchList
 from redis_state.scripts import Announcement, IndexedTask, Reply, ReplyCode, TaskKeys
 from redis_state.store import RedisStateStore
+from redis_state.stores.sessions.updates import NewUpdate
 from redis_state.stores.task_index import TaskIndex, indexed_new
 from redis_state.worker.tasks.moves import (
     LOOK_SOON_MS,
     SKEW_MS,
     announcement,
     new_fields,
-    status_update,
     watch_entry,
 )
 
@@ -90,8 +90,14 @@ class NewTasks:
         )
         fields |= links or {}
         write = new_write_id()
-        update = status_update(state, state.status)
-        update.update_id = f"{state.task_id}:{write}"
+        update = NewUpdate(
+            session_id=state.session_id,
+            task_id=state.task_id,
+            trace_id=state.trace_id,
+            update_id=f"{state.task_id}:{write}",
+            update_type=UpdateType.STATUS_CHANGE,
+            content={"status": state.status.value},
+        )
         new = NewTask(
             state.session_id,
             self._store.tasks.keys(state.session_id, state.task_id),
@@ -157,7 +163,7 @@ class NewTasks:
             write=write,
             ttl_ms=self._store.tasks.ttl_ms(state.status.value) + more_ms,
             handler=handler,
-            attributes=attributes or {},
+            attributes=attributes,
         )
         known = over = False
 

@@ -27,7 +27,6 @@ from redis_state.errors import (
     PayloadUnreadable,
 )
 from redis_state.models import (
-    StateUpdate,
     TaskContextSnapshot,
     TaskState,
     TaskStatus,
@@ -45,9 +44,11 @@ from redis_state.store import RedisStateStore
 from redis_state.stores.base import ms
 from redis_state.stores.sessions.task_status import TaskStatusView
 from redis_state.stores.sessions.tasks import move_fields
+from redis_state.stores.sessions.updates import NewUpdate
 from redis_state.stores.task_index import (
     LETTERS,
     TaskIndex,
+    forget,
     indexed_move,
     indexed_new,
     indexed_start,
@@ -107,6 +108,15 @@ class TaskTransitions:
             ttl_ms=self._store.tasks.ttl_ms(status.value),
         )
         self._index.moved(task, delay_ms=LOOK_SOON_MS if inspect else None)
+        if status is TaskStatus.PAUSED:
+            self.pack_updates(state.session_id)
+
+    def pack_updates(self, session_id: str) -> None:
+        """Shrink the updates of a session whose task waits to what their rows take.
+
+        Without waiting for it: what fails costs memory.
+        """
+        forget(self._scripts.begin_pack_log(self._store.updates.keys(session_id)))
 
     def note_status(self, found: TaskStatusView) -> None:
         """Write the status of a task that was read into the index, without waiting for it."""
@@ -128,6 +138,17 @@ class TaskTransitions:
         entry = watch_entry(session_id, task_id)
         await self._watch.put(entry, delay_ms=LOOK_SOON_MS, sooner=True)
 
+    async def inspect_unstarted(self, session_id: str, task_id: str, why: NotStarted) -> None:
+        """Make a sweeper inspect a task soon whose job is about to be dropped.
+
+        The job was the last that waited for it, and its entry may not be due for long: another
+        worker has started it and died, or the server has forgotten that it was resumed.
+        """
+        soon_ms = {"held": why.left_ms + 1, TaskStatus.PAUSED.value: LOOK_SOON_MS}
+        if why.reason in soon_ms:
+            entry = watch_entry(session_id, task_id)
+            await self._watch.bring_forward(entry, delay_ms=soon_ms[why.reason])
+
     async def start(
         self,
         session_id: str,
@@ -144,7 +165,7 @@ class TaskTransitions:
         PayloadUnreadable, PayloadStoreUnavailable: it is PENDING again.
         """
         keys = self._store.tasks.keys(session_id, task_id)
-        update = StateUpdate(
+        update = NewUpdate(
             session_id=session_id,
             task_id=task_id,
             update_type=UpdateType.STATUS_CHANGE,
@@ -467,7 +488,7 @@ class TaskTransitions:
             attributes=started.attributes,
         )
         letter = LETTERS[TaskStatus.RUNNING]
-        self._index.changed(replace(new, version=version, status=letter))
+        self._index.changed(new._replace(version=version, status=letter))
 
     def _keys(self, state: TaskState) -> TaskKeys:
         return self._store.tasks.keys(state.session_id, state.task_id)

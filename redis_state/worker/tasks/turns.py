@@ -30,8 +30,8 @@ from redis_state.store import RedisStateStore
 from redis_state.stores.sessions.task_status import TaskStatusView
 from redis_state.stores.sessions.tasks import move_fields
 from redis_state.stores.task_index import TaskIndex, indexed_move
-from redis_state.worker.queue.job import Job
-from redis_state.worker.queue.queue import Queue, seniority_ms
+from redis_state.worker.queue.job import Job, seniority_ms
+from redis_state.worker.queue.queue import Queue
 from redis_state.worker.tasks.children import ChildTasks
 from redis_state.worker.tasks.moves import announcement, watch_entry
 from redis_state.worker.tasks.new_tasks import NewTask

@@ -268,7 +268,7 @@ async def test_somebody_elses_save_is_a_conflict_and_the_loop_goes_on_after_it(
 
 # The full size dies at every save. An odd distance meets saves of answers and of steps alike.
 @pytest.mark.slow
-@pytest.mark.parametrize("every", sizes(5, 1))
+@pytest.mark.parametrize("every", sizes(7, 1))
 async def test_an_agent_killed_at_every_save_ends_like_an_undisturbed_one(
     settings: Settings,
     beside: Callable[[str], Settings],

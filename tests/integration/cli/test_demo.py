@@ -127,7 +127,7 @@ async def test_nothing_is_left_when_it_is_stopped(tmp_path: Path, how: signal.Si
 
 async def test_a_worker_that_dies_is_reported_at_once_with_its_last_lines(tmp_path: Path) -> None:
     pool = WorkerPool(
-        size=2,
+        size=1,
         url="nonsense://x",
         namespace="demo",
         queue="queue",

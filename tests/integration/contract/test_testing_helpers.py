@@ -77,6 +77,8 @@ sys.meta_path.insert(0, Without)
 """
 # Unset, it is a warning of pytest-asyncio's own.
 LOOPS = "--override-ini=asyncio_default_fixture_loop_scope=function"
+# Plugins of this environment: what they import takes longer than the tests.
+_UNUSED = ("cacheprovider", "randomly", "langsmith_plugin", "hypothesispytest", "xdist")
 NAMED = 'pytest_plugins = ["redis_state.testing"]\n'
 
 
@@ -85,7 +87,7 @@ async def run_pytest(folder: Path, *options: str, conftest: str = "", **environm
     (folder / "conftest.py").write_text(conftest)
     (folder / "test_it.py").write_text(TESTS)
     (folder / "pytest.ini").write_text("[pytest]\nfilterwarnings = error\n")
-    quiet = ("-q", "-p", "no:cacheprovider", "-p", "no:randomly")
+    quiet = ("-q", *(word for name in _UNUSED for word in ("-p", f"no:{name}")))
     return await run_python("-m", "pytest", *quiet, *options, str(folder), environment=environment)
 
 

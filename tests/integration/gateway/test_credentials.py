@@ -37,7 +37,7 @@ from redis_state.gateway import (
     create_gateway,
     make_api_key,
 )
-from tests.support.gateway import BASE, SECRET, Served, links, paused, stranger, tokens
+from tests.support.gateway import SECRET, Served, links, paused, stranger, tokens
 
 OTHER = "another secret of the tests, also 32 bytes"
 PAST = datetime(2020, 1, 1, tzinfo=UTC)
@@ -238,7 +238,7 @@ async def test_loopback_lets_this_machine_in_and_nobody_else(store: RedisStateSt
     app = create_gateway(store, auth=Loopback())
     for host, status in [("127.0.0.1", 200), ("::1", 200), ("10.0.0.1", 401), ("evil", 401)]:
         transport = httpx.ASGITransport(app, client=(host, 1))
-        async with httpx.AsyncClient(transport=transport, base_url=BASE) as http:
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost:80") as http:
             assert (await http.get("/v1/queues")).status_code == status
     await app.aclose()
 

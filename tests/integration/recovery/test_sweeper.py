@@ -17,7 +17,7 @@ pytest.importorskip("arq", reason="needs the worker extra")
 from arq.worker import create_worker
 
 from redis_state import RedisStateStore, Settings
-from redis_state.errors import BackendUnavailable, LeaseLost, TokenResolved
+from redis_state.errors import BackendError, BackendUnavailable, LeaseLost, TokenResolved
 from redis_state.models import TaskContextSnapshot, TaskState, TaskStatus, TaskType
 from redis_state.primitives.watchlist import WatchList
 from redis_state.scripts import Announcement, IndexedTask
@@ -25,9 +25,10 @@ from redis_state.stores.task_index import TaskIndex
 from redis_state.testing import eventually
 from redis_state.worker import Handler, TaskClient, TaskContext
 from redis_state.worker.queue.queue import Queue
+from redis_state.worker.recovery.old_claims import OldClaims
 from redis_state.worker.recovery.sweeper import Sweeper, SweepReport, sweep_regularly
 from redis_state.worker.tasks.moves import watch_entry
-from redis_state.worker.tasks.started import NotStarted
+from redis_state.worker.tasks.started import NotStarted, StartedRun
 from redis_state.worker.tasks.transitions import TaskTransitions
 from tests.support.processes.pools import (
     SESSION,
@@ -241,21 +242,54 @@ async def test_what_a_worker_claimed_and_never_started_is_given_to_another(
         assert await statuses(store, task) == ["PENDING", "RUNNING", "COMPLETE"]
 
 
-async def test_claims_of_tasks_that_run_or_have_ended_are_left_alone(
+async def test_claims_of_tasks_that_run_are_left_alone_and_those_of_others_are_ended(
     store: RedisStateStore,
 ) -> None:
-    runs, ended = await submitted(store), await submitted(store)
-    for task in (runs, ended):
+    """As of a worker that dies after a task's end, and before that of its claim: when no entry of
+    the watch list leads there, or only one that was claimed before the job was.
+    """
+    tasks = {name: await submitted(store) for name in ("runs", "ended", "paused", "gone")}
+    runs: dict[str, StartedRun] = {}
+    for name, task in tasks.items():
         await queued_as(store, task)
         await claimed(store, task)
-        run = await started(store, task)
-    await TaskTransitions(store).finish_run(run, TaskStatus.COMPLETE)
+        runs[name] = await started(store, task)
+        await forget_entry(store, watch_entry(SESSION, task))
+    await TaskTransitions(store).finish_run(runs["ended"], TaskStatus.COMPLETE)
+    await pause(store, runs["paused"])
+    for name in ("ended", "paused"):
+        await forget_entry(store, watch_entry(SESSION, tasks[name]))
+    await send(store, "DEL", store.base.keys.task(SESSION, tasks["gone"]))
     await clock_passes(store.base.scripts, await clock_ms(store.base.scripts) + 200)
     sweeper = sweeper_of(store)
     for _ in range(2):
         assert await sweeper.run_once() == SweepReport()
-    assert await send(store, "ZCARD", claims_of(store)) == 2
+    left = await send(store, "ZRANGE", claims_of(store), 0, -1)
+    assert [claim.decode().rpartition("/")[2] for claim in left] == [tasks["runs"]]
     assert await queued(store) == []
+
+
+async def test_a_claim_that_was_made_after_it_was_listed_stays(store: RedisStateStore) -> None:
+    task = await submitted(store)
+    await queued_as(store, task)
+    await claimed(store, task)
+    await TaskTransitions(store).finish_run(await started(store, task), TaskStatus.COMPLETE)
+    queue = Queue(store, name=queue_of(store.settings))
+    claims = OldClaims(store, queue, queues=[queue.name], patience_ms=100)
+    await clock_passes(store.base.scripts, await clock_ms(store.base.scripts) + 200)
+    listed = await claims.read()
+    assert not isinstance(listed, BackendError)
+    # A worker ends the claim, and another one claims a late job of the task.
+    await queued_as(store, task)
+    await claimed(store, task)
+    assert await claims.release(listed) == []
+    assert await send(store, "ZCARD", claims_of(store)) == 1
+    # That one is listed too, once it is old enough.
+    await clock_passes(store.base.scripts, await clock_ms(store.base.scripts) + 200)
+    again = await claims.read()
+    assert not isinstance(again, BackendError)
+    await claims.release(again)
+    assert await send(store, "ZCARD", claims_of(store)) == 0
 
 
 async def test_a_task_whose_worker_died_as_it_started_is_inspected_when_its_lease_runs_out(

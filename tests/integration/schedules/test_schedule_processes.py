@@ -25,6 +25,7 @@ from tests.support.servers.clusters import running_cluster
 from tests.support.servers.faults import run_processes, sender_to
 from tests.support.servers.monitor import monitored
 from tests.support.servers.rollback import rolling_back
+from tests.support.sizes import sizes
 from tests.support.tasks.schedules import hourly, look_now, running, settled_before
 
 pytestmark = pytest.mark.slow
@@ -35,15 +36,17 @@ _PLACES = {
 }
 
 
+# A death after one round trip leaves what a death before the next one does.
+@pytest.mark.parametrize("edges", sizes(["before"], ["before", "after"]))
 async def test_a_death_at_any_round_trip_loses_no_occurrence_and_doubles_none(
-    settings: Settings,
+    settings: Settings, edges: list[str]
 ) -> None:
     argument: dict[str, Any] = {
         "url": settings.url.get_secret_value(),
         "namespace": settings.namespace,
     }
-    edges = [argument | {"edge": edge} for edge in ("before", "after")]
-    for results in await run_processes("die_scheduling", edges, timeout_s=110):
+    dying = [argument | {"edge": edge} for edge in edges]
+    for results in await run_processes("die_scheduling", dying, timeout_s=110):
         for phase, places in _PLACES.items():
             assert places <= {each["trip"] for each in results if each["phase"] == phase}
         assert not [each for each in results if each["problems"]]

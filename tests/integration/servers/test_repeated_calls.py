@@ -25,10 +25,12 @@ from tests.support.a2a.rows import a2a_keys, create, drop
 from tests.support.agents.sessions import fresh
 from tests.support.script_samples import CALLS, job_keys
 from tests.support.scripts import (
+    GRAPH_ROW,
     HOUR,
     append,
     ask,
     fields,
+    graph_keys,
     job_payload,
     lives,
     make_task,
@@ -136,6 +138,22 @@ def _delete_session(scripts: Scripts, keys: Keys) -> Awaitable[Reply]:
         expiries=keys.agent_expiries(agent_shard("s")),
         session_id="s",
     )
+
+
+def _put_checkpoint(scripts: Scripts, keys: Keys) -> Awaitable[Reply]:
+    return scripts.put_checkpoint(
+        graph_keys(keys),
+        mark=None,
+        listed=False,
+        place=b"%:1",
+        row=GRAPH_ROW,
+        ttl_ms=HOUR,
+        values=[b"%:i1 c", b"v"],
+    )
+
+
+def _look_at_thread(scripts: Scripts, keys: Keys) -> Awaitable[Any]:
+    return ask(scripts, "HKEYS", graph_keys(keys).thread)
 
 
 async def _commit(scripts: Scripts, keys: Keys) -> Reply:
@@ -357,6 +375,27 @@ CASES = {
         _delete_session,
         lambda scripts, keys: ask(scripts, "HGET", keys.agent_session("s"), "head"),
     ),
+    "delete_graph_thread": Case(
+        _put_checkpoint,
+        lambda scripts, keys: scripts.delete_graph_thread(graph_keys(keys), mark=None),
+        _look_at_thread,
+    ),
+    "put_store_item": Case(
+        lambda scripts, keys: scripts.put_store_item(
+            keys.graph_item("n", "k"), value=b"theirs", ttl_ms=HOUR
+        ),
+        lambda scripts, keys: scripts.put_store_item(
+            keys.graph_item("n", "k"), value=b"mine", ttl_ms=HOUR
+        ),
+        lambda scripts, keys: ask(scripts, "HGET", keys.graph_item("n", "k"), "value"),
+    ),
+    "drop_checkpoints": Case(
+        _put_checkpoint,
+        lambda scripts, keys: scripts.drop_checkpoints(
+            graph_keys(keys), mark=None, namespace="%:", count=1, places=[b"%:1"], names=[b"%:i1 c"]
+        ),
+        _look_at_thread,
+    ),
     "delete_blob": Case(_commit, _delete_blob, _look_at_blob),
     "commit_blob": Case(_delete_blob, _commit, _look_at_blob),
     "delete_record": Case(
@@ -374,7 +413,7 @@ CASES = {
     "claim_parked": Case(_park, _claim_parked, _parked),
     "clear_queue": Case(
         lambda scripts, keys: _queue(scripts, keys, "a"),
-        lambda scripts, keys: scripts.clear_queue(keys.queue("q")),
+        lambda scripts, keys: scripts.clear_queue(keys.queue("q"), history=keys.queue_history()),
         _queued,
     ),
     "take_rate": Case(

@@ -39,7 +39,10 @@ HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 
 
 def _binaries() -> list[Any]:
-    """List the servers of this machine: the one that tests take, and the packaged one."""
+    """List the servers of this machine: the one that tests take, and the packaged one.
+
+    The second only in `make test-full`.
+    """
     found: dict[Path, None] = {}
     for find in (embedded.find_server_binary, embedded._packaged_binary):
         try:
@@ -48,7 +51,10 @@ def _binaries() -> list[Any]:
             continue
         if binary is not None:
             found[binary] = None
-    return [pytest.param(binary, id=binary.name) for binary in found]
+    return [
+        pytest.param(binary, id=binary.name, marks=[pytest.mark.full] * (number > 0))
+        for number, binary in enumerate(found)
+    ]
 
 
 @pytest.fixture(params=_binaries())

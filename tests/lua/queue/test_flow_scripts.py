@@ -190,9 +190,9 @@ async def test_the_permit_of_a_dead_worker_is_free_once_its_task_is_queued_again
     now = await clock_ms(scripts)
     name = job.id.rpartition("/")[0] + "/b"
     # A claim that was made after the inspection stays.
-    assert await scripts.drop_claims(queue, before_ms=now - HOUR, tasks=[name]) == ok(0)
-    assert await scripts.drop_claims(queue, before_ms=now, tasks=[name]) == ok(1)
-    assert await scripts.drop_claims(queue, before_ms=now, tasks=[name]) == ok(0)
+    assert await scripts.drop_claims(queue, before_ms=now - HOUR, tasks=[(name, None)]) == ok(0)
+    assert await scripts.drop_claims(queue, before_ms=now, tasks=[(name, None)]) == ok(1)
+    assert await scripts.drop_claims(queue, before_ms=now, tasks=[(name, None)]) == ok(0)
     assert list(await claim(scripts, keys)) == ["a"]
 
 
@@ -203,7 +203,7 @@ async def test_a_job_with_a_key_is_moved_and_cleared(scripts: Scripts, keys: Key
         await clock_passes(scripts, await clock_ms(scripts))
     assert await scripts.move_job(queue, id=queued_job(keys, "c").id, earlier_ms=HOUR) == ok(1)
     assert list(await claim(scripts, keys, 1)) == ["c"]
-    await scripts.clear_queue(queue)
+    await scripts.clear_queue(queue, history=keys.queue_history())
     assert await claim(scripts, keys) == {}
     await put(scripts, keys, "a", "k")
     assert list(await claim(scripts, keys)) == ["a"]

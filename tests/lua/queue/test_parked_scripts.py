@@ -190,13 +190,13 @@ async def test_what_is_parked_of_a_task_that_has_ended_goes(scripts: Scripts, ke
     for task in ("a", "b"):
         await parked(scripts, keys, task)
     name = queued_job(keys, "a").id.rpartition(":")[0]
-    await scripts.drop_claims(keys.queue("q"), before_ms=0, tasks=[name])
+    await scripts.drop_claims(keys.queue("q"), before_ms=0, tasks=[(name, None)])
     assert list((await served(scripts, keys))[0]) == ["b"]
 
 
 async def test_a_cleared_queue_forgets_what_is_parked(scripts: Scripts, keys: Keys) -> None:
     await parked(scripts, keys, "t", "k:k")
-    await scripts.clear_queue(keys.queue("q"))
+    await scripts.clear_queue(keys.queue("q"), history=keys.queue_history())
     assert await served(scripts, keys) == ({}, 0)
     await parked(scripts, keys, "t")
     assert list((await served(scripts, keys))[0]) == ["t"]

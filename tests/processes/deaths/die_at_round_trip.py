@@ -27,13 +27,12 @@ from redis_state.worker import TaskClient, TaskContext
 from redis_state.worker.pool import worker as runner
 from tests.chaos.support.crew import ends, recorded, taken_twice, trails, wrong_move
 from tests.chaos.support.notes import note
-from tests.processes.deaths.dying import COUNTED, Death, fork, join
+from tests.processes.deaths.dying import AT_ONCE, COUNTED, Death, fork, join
 from tests.support.processes.pools import SESSION, agent, client_of, serving
 
 TASK = "task"
 PHASES = ("submit", "begin", "resolve", "end", "retry")
 LEASE_S = 0.5
-_AT_ONCE = 6
 
 
 @dataclass
@@ -252,7 +251,7 @@ class Undertaker:
             return False
         assert status == -signal.SIGKILL, stated
         case.trip = stated
-        if len(self._recovering) == _AT_ONCE:
+        if len(self._recovering) == AT_ONCE:
             self._recovered()
         self._recovering.append((case, *fork(lambda _: case.recover())))
         return True

@@ -32,6 +32,8 @@ _PRELOADED = (
     "redis_state.agents",
     "redis_state.testing",
     "redis_state.integrations.penguiflow",
+    "redis_state.integrations.pydantic_ai",
+    "pydantic_ai.models.function",
     "redis_state.cli.tasks.reading",
     "redis_state.cli.tasks.control",
     "redis_state.cli.sessions.session",

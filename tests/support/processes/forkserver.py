@@ -21,8 +21,8 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -191,6 +191,16 @@ async def start(
     )
     children.adopt(process.pid)
     return process
+
+
+@asynccontextmanager
+async def running(*command: str | Path, **options: Any) -> AsyncGenerator[ForkedProcess, None]:
+    """Run a program for the length of the block, with the options of `start`."""
+    process = await start(*command, **options)
+    try:
+        yield process
+    finally:
+        await children.end(process)
 
 
 async def execute(*command: str, **options: Any) -> Any:

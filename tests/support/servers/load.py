@@ -26,7 +26,7 @@ class Load:
     # How often a failover may have taken back the last rows: a server that is not asked to wait for
     # its replicas answers before they have a row.
     failovers: int = 0
-    pause_s: float = 0.05
+    pause_s: float = 0.1
     acknowledged: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
     watched: list[str] = field(default_factory=list[str])
     over: bool = False

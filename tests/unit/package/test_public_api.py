@@ -80,6 +80,8 @@ PUBLIC = [
     "TaskState",
     "TaskUnknown",
     "TaskWasCancelled",
+    "ThreadClaimed",
+    "ThreadMoved",
     "TokenResolved",
     "TokenUnknown",
     "VersionConflict",

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from redis_state.scripts.binding import script
 from redis_state.scripts.runner import PendingReply, ScriptRunner
 from redis_state.transport.key_groups import TaskIndexKeys
 
 
-@dataclass(frozen=True, slots=True)
-class IndexedTask:
+class IndexedTask(NamedTuple):
     """What the index knows of a task. ``entry`` is its entry of the watch list.
 
     A status is a letter. For a move all behind ``ttl_ms`` is left out.

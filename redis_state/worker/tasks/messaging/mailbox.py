@@ -226,6 +226,7 @@ class Mailbox:
         if reply.word is ReplyCode.AGAIN:
             return False
         raise_refused(reply, state, run=started.replay, wanted="PAUSED")
+        self._transitions.pack_updates(state.session_id)
         return True
 
     def _channel(self) -> str:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from redis_state.errors import CorruptState, InvalidField, RetryRefused, TaskUnknown
-from redis_state.models import TaskState, TaskStatus
+from redis_state.models import StateUpdate, TaskState, TaskStatus, UpdateType
 from redis_state.models.attributes import Attributes
 from redis_state.models.tasks import new_id, utc_now
 from redis_state.primitives.record import Stored, new_write_id
@@ -27,7 +27,7 @@ from redis_state.stores.sessions.task_status import IN_TURN
 from redis_state.stores.task_index import attributes_of
 from redis_state.worker.queue.limits import flow_key
 from redis_state.worker.tasks.execution.patches import PATCH, VERSION
-from redis_state.worker.tasks.moves import new_fields, status_update
+from redis_state.worker.tasks.moves import new_fields
 from redis_state.worker.tasks.new_tasks import NewTasks
 from redis_state.worker.tasks.recorded.inputs import read_input
 from redis_state.worker.tasks.recorded.journal import (
@@ -198,7 +198,13 @@ class Copies:
             raise TaskUnknown(task_id)
         if reply.word is not ReplyCode.OK:
             return False
-        update = status_update(state, state.status, forked_from=task_id)
+        update = StateUpdate(
+            session_id=state.session_id,
+            task_id=state.task_id,
+            trace_id=state.trace_id,
+            update_type=UpdateType.STATUS_CHANGE,
+            content={"status": state.status.value, "forked_from": task_id},
+        )
         update.update_id = f"{state.task_id}:{write}"
         await self._store.save_update(update)
         return True

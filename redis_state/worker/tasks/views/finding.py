@@ -22,7 +22,7 @@ from redis_state.primitives.record import Stored, picked
 from redis_state.scripts import raw
 from redis_state.serialization.payloads import Payloads
 from redis_state.store import RedisStateStore
-from redis_state.stores.sessions.tasks import microseconds
+from redis_state.stores.sessions.tasks import microseconds, read_updated
 from redis_state.stores.task_index import (
     LATEST_US,
     LETTERS,
@@ -50,7 +50,7 @@ _SETTLED = timedelta(minutes=5)
 _FIELDS = (
     *("status", "version", "write", "priority", "document", "error", "updated", "queue"),
     *("worker", "attempts", "crashes", "retries", "parent", "attributes", "rerun_of"),
-    "forked_from",
+    *("forked_from", "updated_at"),
 )
 
 
@@ -381,9 +381,9 @@ def _found_task(
         handler=handler,
         attributes=attributes_of(fields),
         created_at=datetime.fromisoformat(document["created_at"]),
-        updated_at=datetime.fromisoformat(fields["updated"].decode()),
-        description=document["description"],
-        error=payloads.decode(fields["error"]),
+        updated_at=read_updated(fields),
+        description=document.get("description"),
+        error=payloads.decode(fields.get("error", b"null")),
         priority=number("priority"),
         queue=text("queue"),
         worker=text("worker"),

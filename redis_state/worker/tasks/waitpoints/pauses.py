@@ -8,6 +8,7 @@ on the same token. So an approval, a rejection and the deadline in one milliseco
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from redis_state.serialization.payloads import Payloads
 from redis_state.store import RedisStateStore
 from redis_state.stores.base import ms
 from redis_state.stores.sessions.tasks import move_fields
+from redis_state.stores.sessions.updates import NewUpdate
 from redis_state.transport.clock import ms_of
 from redis_state.transport.commands import Commands
 from redis_state.transport.keys import pause_id_of
@@ -251,7 +253,7 @@ class TaskPauses:
         if not key:
             # A host's own task.
             return None
-        left_ms = await self._left_ms(key)
+        left_ms = await pause_left_ms(self._store, key)
         if left_ms > 0:
             return left_ms
         state = await self._store.tasks.load(session_id, task_id)
@@ -334,7 +336,10 @@ class TaskPauses:
         content = {"pause": recorded["name"], "approved": decision["approved"], "actor": actor}
         if overdue:
             content["timed_out"] = True
-        updates = [status_update(state, TaskStatus.PENDING, **content), notice(state, content)]
+        updates: list[StateUpdate | NewUpdate] = [
+            status_update(state, TaskStatus.PENDING, **content)
+        ]
+        updates.append(notice(state, content))
         if votes:
             voted = {"pause": recorded["name"], "voted": decision["approved"], "actor": actor}
             updates.append(notice(state, voted))
@@ -390,11 +395,6 @@ class TaskPauses:
         with suppress(BackendError):
             await self._scripts.zrem(self._store.base.keys.open_pauses(), key)
 
-    async def _left_ms(self, key: str) -> int:
-        """Return how long a pause may still be decided, 0 if no longer."""
-        expires = await self._commands.hget(key, "expires")
-        return max(0, int(expires or 0) - ms_of(await self._commands.time()))
-
     async def _note(self, state: TaskState, entry: str) -> dict[str, Any]:
         recorded: bytes | None = await self._commands.hget(self._keys(state).journal, raw(entry))
         with suppress(codec.DecodeError):
@@ -411,6 +411,13 @@ class TaskPauses:
     @property
     def _commands(self) -> Commands:
         return self._store.transport.commands
+
+
+async def pause_left_ms(store: RedisStateStore, key: str) -> int:
+    """Return for how long the pause of this key may still be decided, 0 if no longer."""
+    commands = store.transport.commands
+    expires, now = await asyncio.gather(commands.hget(key, "expires"), commands.time())
+    return max(0, int(expires or 0) - ms_of(now))
 
 
 async def expire_pauses(store: RedisStateStore, session_id: str, task_id: str) -> int | None:

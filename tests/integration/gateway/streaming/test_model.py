@@ -20,12 +20,13 @@ from tests.support.scripts import explore
 from tests.support.servers.nodes import ask_each
 
 KEPT, FRAMES = 12, 6
+NAMES = [
+    *("append", "append", "append", "flood", "join", "join", "tail", "leave", "return"),
+    *("stall", "stall", "go", "cut", "restart"),
+]
 STEPS = st.lists(
     st.tuples(
-        st.sampled_from(
-            ["append", "append", "append", "flood", "join", "join", "tail", "leave", "return"]
-            + ["stall", "stall", "go", "cut", "restart"]
-        ),
+        st.sampled_from(NAMES),
         st.integers(0, 9),
     ),
     min_size=10,
@@ -147,7 +148,8 @@ class Play:
         await old.__aexit__()
         clients, self.clients = self.clients, []
         for client in clients:
-            await eventually(lambda client=client: client.ended, "the old stream to end")
+            await asyncio.wait({client.task}, timeout=30)
+            assert client.ended
             await client.close()
             after = client.cursor or "0"
             seen = client.seen if client.cursor else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -118,10 +119,7 @@ async def _play(server: OwnServer, clients: int, sessions: int, kills: int, rows
                 await server.stop()
                 await server.start()
             await gateways.start(turn % 2)
-            await eventually(
-                lambda before=before: sum(b.connections for b in browsers) > before,
-                "clients of the killed process are back",
-            )
+            await eventually(partial(_more, browsers, before), "the clients are back")
         await asyncio.gather(*writing)
         await eventually(
             lambda: all(browser.seen[-1:] == [rows - 1] for browser in browsers),
@@ -134,3 +132,7 @@ async def _play(server: OwnServer, clients: int, sessions: int, kills: int, rows
     await asyncio.gather(gateways.kill(0), gateways.kill(1))
     assert {tuple(browser.seen) for browser in browsers} == {tuple(range(rows))}
     assert sum(browser.resyncs for browser in browsers) == 0
+
+
+def _more(browsers: list[Browser], before: int) -> bool:
+    return sum(browser.connections for browser in browsers) > before

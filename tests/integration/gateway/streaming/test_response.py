@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import websockets
@@ -196,7 +196,9 @@ async def test_a_web_socket_has_the_same_events_and_acknowledges_commands(
                 ack = (await next_of(socket, "ack")).data
                 assert ack["ok"] is (error is None)
                 assert ack.get("error") == error
-                assert ack["id"] == (command.get("id") if isinstance(command, dict) else None)
+                assert ack["id"] == (
+                    cast("Any", command).get("id") if isinstance(command, dict) else None
+                )
             assert app.steered == [{"id": "1", "task_id": "t"}]
             await socket.send("x" * ((64 << 10) + 1))
             with pytest.raises(websockets.ConnectionClosed):

@@ -279,10 +279,10 @@ async def test_40_callers_over_tls_get_their_own_values_while_slots_move_and_a_p
     ):
 
         async def write_and_read(user: str) -> None:
-            for turn in range(15):
+            for turn in range(11):
                 # In one TLS record, and in many.
                 value = {"user": user.encode("utf-8", "surrogatepass").hex(), "turn": turn}
-                pad = "x" * (200_000 if turn % 5 == 0 else 10)
+                pad = "x" * (100_000 if turn % 5 == 0 else 10)
                 await store.save_memory_state(user, value | {"pad": pad})
                 assert await store.load_memory_state(user) == value | {"pad": pad}
 

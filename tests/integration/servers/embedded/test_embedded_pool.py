@@ -30,7 +30,7 @@ from redis_state.worker.arq.settings import arq_server
 from redis_state.worker.queue.job import Job
 from redis_state.worker.queue.queue import Queue
 from tests.support.commands import cli
-from tests.support.processes import children
+from tests.support.processes import children, forkserver
 from tests.support.processes.pools import SESSION, becomes, client_of, open_token, pool, queue_of
 from tests.support.processes.worker_processes import stop, worker_process
 from tests.support.servers.faults import importing, own_binary, short_directory, start_process
@@ -184,7 +184,10 @@ async def test_the_command_line_its_worker_and_arqs_use_the_directories_of_store
             apart, "approve", token, *by_ann, REDIS_STATE_QUEUE_URL=f"embedded://{queue}"
         )
         assert (reported.status, reported.document["status"]) == (0, "PENDING")
-        async with command("-m", "redis_state", "worker", "workers.settings:worker") as worker:
+        worker_command = ("-m", "redis_state", "worker", "workers.settings:worker")
+        async with forkserver.running(
+            *worker_command, environment=importing(**environment), folder=ROOT
+        ) as worker:
             ended = await client.result(SESSION, task, timeout_s=60)
             assert await stop(worker) == 0
         assert ended == {"approved": True, "value": None, "actor": "ann"}

@@ -236,7 +236,14 @@ async def test_a_queue_with_a_limit_holds_no_more_slots_and_keeps_its_order(
         tasks: list[str] = []
         for number in range(8):
             for kind, queue in (("limited", high), ("free", low)):
-                task = await client.submit("note", [kind, number], session_id=SESSION, queue=queue)
+                # Jobs of one millisecond are taken in the order of their ids.
+                task = await client.submit(
+                    "note",
+                    [kind, number],
+                    session_id=SESSION,
+                    task_id=f"{kind}-{number}",
+                    queue=queue,
+                )
                 tasks.append(task)
         worker = _serving_both(store.settings, {"note": note}, max_tasks=4, queue_limits={high: 1})
         async with serving(worker):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import sys
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -22,7 +21,7 @@ from redis_state.testing import eventually
 from redis_state.worker import TaskClient
 from redis_state.worker.tasks.started import StartedRun
 from redis_state.worker.tasks.transitions import TaskTransitions
-from tests.support.processes import children
+from tests.support.processes import children, forkserver
 from tests.support.processes.pools import (
     SESSION,
     becomes,
@@ -173,19 +172,13 @@ async def test_arqs_own_command_runs_the_deployed_pool(
 
 
 async def _burst(settings: Settings) -> int:
-    process = await children.start(
-        sys.executable,
-        "-m",
-        "arq",
-        "workers.settings.WorkerSettings",
-        "--burst",
-        cwd=ROOT,
-        env=importing(
+    process = await forkserver.start(
+        *("-m", "arq", "workers.settings.WorkerSettings", "--burst"),
+        environment=importing(
             REDIS_STATE_URL=settings.url.get_secret_value(),
             REDIS_STATE_NAMESPACE=settings.namespace,
         ),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
+        folder=ROOT,
     )
     async with asyncio.timeout(60):
         await process.communicate()

@@ -18,6 +18,8 @@ from redis_state.errors import InvalidField
 from redis_state.models import TaskStatus
 from redis_state.testing import eventually
 from redis_state.worker import KeyLimits, Rate, TaskClient, TaskContext
+from redis_state.worker.queue.job import Job
+from redis_state.worker.queue.queue import Queue
 from tests.support.processes.pools import SESSION, becomes, client_of, pool, queue_of, statuses
 from tests.support.processes.worker_processes import stop, worker_process
 from tests.support.scripts import clock_ms
@@ -262,3 +264,21 @@ async def test_a_rate_is_shared_and_taken_once_also_by_a_later_run(
         await becomes(client, third, TaskStatus.PAUSED)
         assert third not in taken
         await client.cancel(SESSION, third)
+
+
+async def test_how_long_the_oldest_waits_does_not_count_its_priority(
+    store: RedisStateStore, client: TaskClient
+) -> None:
+    name = queue_of(store.settings)
+    for priority in (1_000, 0, 7):
+        await client.submit("answer", session_id=SESSION, priority=priority)
+    assert (await client.queues.get(name)).oldest_s < 60
+    # One that waits for longer, behind one that is more urgent.
+    queue = Queue(store, name=name)
+    now = await clock_ms(store.base.scripts)
+    task = await client.submit("answer", session_id=SESSION, delay=timedelta(hours=1))
+    await queue.defer(Job(SESSION, task, 0, 0, at_ms=now - 120_000), sooner=True)
+    # A task that is gone, and a job of an unknown kind, have no priority.
+    await store.transport.commands.unlink(store.base.keys.task(SESSION, task))
+    assert 120 <= (await client.queues.get(name)).oldest_s < 180
+    await queue.aclose()

@@ -25,6 +25,7 @@ from tests.support.processes.pools import SESSION, becomes, client_of, pool, que
 from tests.support.processes.worker_processes import stop, worker_process
 from tests.support.servers.clusters import running_cluster
 from tests.support.servers.faults import run_processes, start_process
+from tests.support.sizes import sizes
 
 pytestmark = pytest.mark.slow
 
@@ -112,13 +113,17 @@ async def test_a_batch_is_closed_by_a_start_whose_worker_is_killed(
     assert (history.input, history.attempts) == ([1, 2], 2)
 
 
-async def test_a_death_at_any_round_trip_loses_no_item_and_doubles_none(settings: Settings) -> None:
+# A death after one round trip leaves what a death before the next one does.
+@pytest.mark.parametrize("edges", sizes(["before"], ["before", "after"]))
+async def test_a_death_at_any_round_trip_loses_no_item_and_doubles_none(
+    settings: Settings, edges: list[str]
+) -> None:
     argument: dict[str, Any] = {
         "url": settings.url.get_secret_value(),
         "namespace": settings.namespace,
     }
-    edges = [argument | {"edge": edge} for edge in ("before", "after")]
-    for results in await run_processes("die_gathering", edges, timeout_s=300):
+    dying = [argument | {"edge": edge} for edge in edges]
+    for results in await run_processes("die_gathering", dying, timeout_s=300):
         trips = {each["trip"] for each in results}
         assert {"index_task", "open_gathering", "add_item", "queue_job", "defer_job"} <= trips
         assert not [each for each in results if each["problems"]]

@@ -1,0 +1,1 @@
+"""Agents of pydantic-ai that outlive their workers, and wait for people without one."""

@@ -1,0 +1,113 @@
+"""The agents, which any application could have: a clerk, and a reviewer that one of its tools asks.
+
+Their model is scripted: it answers at once, offline. Put a real one in its place, and nothing else
+changes. What the tools and the model do is noted in a file, for the driver to count.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+from pydantic_ai import Agent, RunContext
+from pydantic_ai.messages import ModelMessage, ModelResponse, ToolReturnPart
+from pydantic_ai.models.function import AgentInfo, DeltaToolCall, FunctionModel
+
+from redis_state.integrations.pydantic_ai import (
+    RedisStateDurability,
+    current_task,
+    publish_events,
+    pydantic_handlers,
+)
+from redis_state.worker import AgentWorker, RetryPolicy
+
+NOTES = "EXAMPLE_NOTES"
+SLOWLY = "Please help. Take your time."
+# The driver kills the worker that waits for this model.
+_STALLS_S = 60.0
+_LEASE_S = 1.0
+_LAST = 2
+_WORDS = "Let me look at both orders first."
+
+
+def note(*facts: Any) -> None:
+    """Append a line to the file of what was done, whole."""
+    line = json.dumps([*facts, os.getpid()]) + "\n"
+    handle = os.open(Path(os.environ[NOTES]), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    try:
+        os.write(handle, line.encode())
+    finally:
+        os.close(handle)
+
+
+async def _write(
+    messages: list[ModelMessage], _: AgentInfo
+) -> AsyncIterator[str | dict[int, DeltaToolCall]]:
+    """Be the model of the clerk: look at both orders, ask for both refunds, and tell of it."""
+    number = sum(isinstance(message, ModelResponse) for message in messages)
+    note("request", current_task().task.task_id, number)
+    if number == _LAST:
+        yield f"Done: {'; '.join(_returned(messages))}."
+        return
+    if number == 0:
+        for word in _WORDS.split():
+            yield f"{word} "
+        if current_task().attempt == 1 and current_task().input == SLOWLY:
+            await asyncio.sleep(_STALLS_S)
+    for index, order in enumerate(("tea", "cup")):
+        arguments = {"order": order} if number == 0 else {"order": order, "amount": 20 + index}
+        name = "look_up" if number == 0 else "refund"
+        yield {index: DeltaToolCall(name, json.dumps(arguments), tool_call_id=f"{name}-{order}")}
+
+
+async def _review(messages: list[ModelMessage], _: AgentInfo) -> AsyncIterator[str]:
+    note("review", current_task().task.task_id)
+    yield f"{len(messages)} complaint"
+
+
+def _returned(messages: list[ModelMessage]) -> list[str]:
+    last: Any = messages[-1]
+    return [str(part.content) for part in last.parts if isinstance(part, ToolReturnPart)]
+
+
+reviewer = Agent(
+    FunctionModel(stream_function=_review),
+    name="reviewer",
+    capabilities=[RedisStateDurability(event_stream_handler=publish_events)],
+)
+
+clerk = Agent(
+    FunctionModel(stream_function=_write),
+    name="clerk",
+    capabilities=[
+        RedisStateDurability(
+            event_stream_handler=publish_events,
+            tools={"look_up": RetryPolicy(attempts=3, on=ConnectionError)},
+            pauses={"tags": ["refund"]},
+        )
+    ],
+)
+
+
+@clerk.tool
+async def look_up(ctx: RunContext[Any], order: str) -> str:
+    """Look an order up, and have its complaints reviewed."""
+    note("look_up", current_task().task.task_id, order)
+    review = await reviewer.run(f"Review {order}", usage=ctx.usage)
+    return f"{order}: {review.output}"
+
+
+@clerk.tool_plain(requires_approval=True)
+async def refund(order: str, amount: int) -> str:
+    """Refund an order, which a person has to approve."""
+    # A bank takes this key, so that a call that is made again pays nothing more.
+    note("refund", current_task().task.task_id, order, amount, current_task().effect_id())
+    return f"{order} refunded, {amount}"
+
+
+# ``redis-state worker examples.pydantic_ai.agents:worker``
+worker = AgentWorker(pydantic_handlers(clerk), lease_s=_LEASE_S)

@@ -1,0 +1,33 @@
+-- Drop checkpoints of a namespace with their writes, and values of channels that none of the others
+-- needs, once per call. Nothing is dropped if checkpoints came or went since they were listed.
+-- KEYS thread     hash: r<place> row, b<name> value of a channel, w<place> writes
+-- KEYS order      zset: places, by name
+-- ARGV mark       of the writer's claim on the thread, '' for none
+-- ARGV namespace  of all places, with its colon
+-- ARGV count      int: checkpoints that the namespace has
+-- ARGV places..   of those to be dropped
+-- ARGV names..    of values of channels
+-- Returns
+--   {'OK', dropped}
+--   {'STALE', count}   the namespace has another number of checkpoints
+--   {'LOST', epoch}    another claim has the thread
+--   {'HELD', left_ms}  the caller has no claim, and another has
+-- @include graph_refusal
+-- @once
+-- @idempotent
+-- @lasting
+
+local refused = graph_refusal(thread, mark)
+if refused then return refused end
+local there = redis.call('ZLEXCOUNT', order, '[' .. namespace, '(' .. string.sub(namespace, 1, -2) .. ';')
+if there ~= count then return { 'STALE', there } end
+local dropped = 0
+for _, place in ipairs(places) do
+  local list = 'w' .. place
+  local _, writes = string.gsub(redis.call('HGET', thread, list) or '\n', '\n', '\n')
+  for number = 1, writes - 1 do redis.call('HDEL', thread, list .. ' ' .. number) end
+  redis.call('HDEL', thread, list, 'r' .. place)
+  dropped = dropped + redis.call('ZREM', order, place)
+end
+for _, name in ipairs(names) do redis.call('HDEL', thread, 'b' .. name) end
+return keep_reply({ 'OK', dropped })

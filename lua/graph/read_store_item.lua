@@ -1,0 +1,11 @@
+-- Read an item of LangGraph's store, and let it live on if that is wanted.
+-- KEYS item     hash: value, created, updated, ttl
+-- ARGV refresh  flag: its lifetime begins again
+-- Returns
+--   {'OK', value, created, updated, ttl}
+--   {'MISSING'}
+
+local found = redis.call('HMGET', item, 'value', 'created', 'updated', 'ttl')
+if not found[1] then return { 'MISSING' } end
+if refresh then redis.call('PEXPIRE', item, found[4]) end
+return { 'OK', found[1], found[2], found[3], found[4] }

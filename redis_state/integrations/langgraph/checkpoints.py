@@ -1,0 +1,335 @@
+"""Put, get and list checkpoints, as LangGraph has them."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from typing import Any, TypeAlias, cast
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import (
+    WRITES_IDX_MAP,
+    ChannelVersions,
+    Checkpoint,
+    CheckpointMetadata,
+    CheckpointTuple,
+    DeltaChannelHistory,
+    PendingWrite,
+    get_checkpoint_metadata,
+)
+
+from redis_state import limits
+from redis_state.errors import InvalidField
+from redis_state.integrations.langgraph.claims import ThreadClaims
+from redis_state.integrations.langgraph.places import (
+    Target,
+    checked_id,
+    is_whole,
+    namespace_in,
+    read_value_name,
+    scope_of,
+    split_place,
+    target_of,
+    value_name,
+)
+from redis_state.integrations.langgraph.rows import Head, Rows, line_channel
+from redis_state.integrations.langgraph.threads import FoundCheckpoint, Threads
+from redis_state.transport.key_text import escape
+
+Version: TypeAlias = str | int | float
+Filter: TypeAlias = Mapping[str, Any] | None
+
+# Checkpoints that are looked at in one step, and read whole in one.
+_PAGE = 100
+_WHOLE = 20
+
+
+class Checkpoints:
+    """The checkpoints of threads, with one serializer."""
+
+    def __init__(self, threads: Threads, rows: Rows, claims: ThreadClaims) -> None:
+        self._threads = threads
+        self._rows = rows
+        self._claims = claims
+
+    async def put(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
+        """Store a checkpoint."""
+        target = target_of(config)
+        namespace = target.namespace or ""
+        id_ = checked_id("checkpoint.id", checkpoint["id"])
+        values, versions = checkpoint["channel_values"], checkpoint["channel_versions"]
+        left_out = {"id", "channel_values", "channel_versions"}
+        document = {name: part for name, part in checkpoint.items() if name not in left_out}
+        whole = get_checkpoint_metadata(config, metadata)
+        run = whole.get("run_id")
+        head = Head(
+            target.checkpoint_id,
+            run if isinstance(run, str) else "",
+            [value_name(channel, version) for channel, version in versions.items()],
+            None if is_whole(namespace) else namespace,
+        )
+        written: list[bytes] = []
+        for channel, version in new_versions.items():
+            if channel in values:
+                name = target.scope + value_name(channel, version)
+                written += (
+                    name.encode(),
+                    self._rows.value(values[channel], field=f"channel_values.{channel}"),
+                )
+        await self._threads.put(
+            target.thread_id,
+            f"{target.scope}{id_}".encode(),
+            self._rows.row(head, document, cast("Mapping[str, Any]", whole)),
+            written,
+            run=head.run,
+            claim=self._claims.held(target.thread_id),
+        )
+        return _config(target.thread_id, namespace, id_)
+
+    async def put_writes(
+        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task: str, path: str
+    ) -> None:
+        """Add what a task wrote to a checkpoint's pending writes."""
+        target = target_of(config)
+        if target.checkpoint_id is None:
+            raise InvalidField("configurable.checkpoint_id", "is missing")
+        if not writes:
+            return
+        flat: list[bytes] = []
+        for place, write in enumerate(writes):
+            index = WRITES_IDX_MAP.get(write[0], place)
+            data = self._rows.write(write, task=task, path=path)
+            flat += b"%d" % index, line_channel(write[0]).encode(), data
+        await self._threads.put_writes(
+            target.thread_id,
+            target.place,
+            escape("task_id", task),
+            flat,
+            claim=self._claims.held(target.thread_id),
+        )
+
+    async def get(self, config: RunnableConfig) -> CheckpointTuple | None:
+        """Return the checkpoint that a config names, or the newest of its namespace, or None."""
+        target = target_of(config)
+        async for found in self._threads.read(target.thread_id, [target.place]):
+            return None if found is None else self._tuple(target.thread_id, found)
+        return None
+
+    async def list(
+        self,
+        config: RunnableConfig | None,
+        *,
+        wanted: Filter,
+        before: RunnableConfig | None,
+        limit: int | None,
+    ) -> AsyncIterator[CheckpointTuple]:
+        """Yield checkpoints that match."""
+        left = None if limit is None else limits.count("limit", limit, least=0)
+        if left == 0:
+            return
+        found = self._all(wanted, before) if config is None else self._of(config, wanted, before)
+        async for each in found:
+            yield each
+            left = None if left is None else left - 1
+            if left == 0:
+                return
+
+    async def delta_history(
+        self, config: RunnableConfig, channels: Sequence[str]
+    ) -> Mapping[str, DeltaChannelHistory]:
+        """Return what ancestors wrote to channels, and the nearest values of these."""
+        if not channels:
+            return {}
+        target = target_of(config)
+        place = target.place
+        if target.checkpoint_id is None:
+            newest = await self._threads.page(target.thread_id, target.scope, before=None, size=1)
+            place = newest[0][0] if newest else b""
+        writes: dict[str, list[PendingWrite]] = {channel: [] for channel in channels}
+        seeds: dict[str, Any] = {}
+        written = {channel.encode(): line_channel(channel).encode() for channel in channels}
+        of = f"thread {target.thread_id!r}"
+        async for flat, values in self._threads.deltas(target.thread_id, place, written):
+            for write in reversed(self._rows.read_writes(flat, of=of)):
+                writes[write.channel].append(write.pending)
+            for raw, value in values.items():
+                channel = raw.decode()
+                seeds[channel] = self._rows.read_value(
+                    value, of=of, field=f"channel_values.{channel}"
+                )
+        return {
+            channel: DeltaChannelHistory(writes=found[::-1], seed=seeds[channel])
+            if channel in seeds
+            else DeltaChannelHistory(writes=found[::-1])
+            for channel, found in writes.items()
+        }
+
+    async def _all(
+        self,
+        wanted: Filter,
+        before: RunnableConfig | None,
+    ) -> AsyncGenerator[CheckpointTuple]:
+        """Yield the checkpoints of all threads; those behind ``before``, if it names a thread."""
+        after: str | None = None
+        if before is not None and "thread_id" in before.get("configurable", {}):
+            after = target_of(before).thread_id
+            first = RunnableConfig(configurable={"thread_id": after})
+            async for found in self._of(first, wanted, before):
+                yield found
+        async for thread_id in self._threads.threads(after):
+            config = RunnableConfig(configurable={"thread_id": thread_id})
+            async for found in self._of(config, wanted, before if after is None else None):
+                yield found
+
+    async def _of(
+        self,
+        config: RunnableConfig,
+        wanted: Filter,
+        before: RunnableConfig | None,
+    ) -> AsyncGenerator[CheckpointTuple]:
+        """Yield the checkpoints of one thread; of all namespaces the newest first."""
+        target = target_of(config)
+        bound = None
+        if before is not None:
+            given = (before.get("configurable") or {}).get("checkpoint_id") or None
+            bound = None if given is None else checked_id("before.checkpoint_id", given)
+        if target.checkpoint_id is not None:
+            async for found in self._one(target, wanted, bound):
+                yield found
+            return
+        if target.namespace is not None:
+            scope = scope_of(target.namespace)
+            async for found in self._walk(target.thread_id, scope, wanted, bound):
+                yield found
+            return
+        async for found in self._merged(target.thread_id, wanted, bound):
+            yield found
+
+    async def _one(
+        self,
+        target: Target,
+        wanted: Filter,
+        bound: str | None,
+    ) -> AsyncGenerator[CheckpointTuple]:
+        """Yield the checkpoints of one id; in each namespace that has it, if none is named."""
+        id_ = target.checkpoint_id or ""
+        if bound is not None and id_ >= bound:
+            return
+        places = [target.place]
+        if target.namespace is None:
+            newest = await self._threads.namespaces(target.thread_id)
+            places = [f"{split_place(place)[0]}{id_}".encode() for place in newest]
+        async for found in self._threads.read(target.thread_id, places):
+            if found is not None:
+                made = self._tuple(target.thread_id, found)
+                if _matches(made.metadata, wanted):
+                    yield made
+
+    async def _merged(
+        self,
+        thread_id: str,
+        wanted: Filter,
+        bound: str | None,
+    ) -> AsyncGenerator[CheckpointTuple]:
+        """Merge the namespaces of a thread. One is opened once its newest is due."""
+        newest = [split_place(place) for place in await self._threads.namespaces(thread_id)]
+        waiting = sorted(((id_, scope) for scope, id_ in newest))
+        open_: list[tuple[_Falling, int, CheckpointTuple, AsyncGenerator[CheckpointTuple]]] = []
+        opened = 0
+        while waiting or open_:
+            if waiting and (not open_ or waiting[-1][0] >= open_[0][0].id):
+                _, scope = waiting.pop()
+                opened += 1
+                walk, place = self._walk(thread_id, scope, wanted, bound), opened
+            else:
+                _, place, found, walk = heapq.heappop(open_)
+                yield found
+            following = await anext(walk, None)
+            if following is not None:
+                id_ = following.checkpoint["id"]
+                heapq.heappush(open_, (_Falling(id_), place, following, walk))
+
+    async def _walk(
+        self,
+        thread_id: str,
+        scope: str,
+        wanted: Filter,
+        bound: str | None,
+    ) -> AsyncGenerator[CheckpointTuple]:
+        """Yield the checkpoints of a namespace, the newest first."""
+        of = f"thread {thread_id!r}"
+        size = 1 if not wanted else _PAGE
+        while page := await self._threads.page(thread_id, scope, before=bound, size=size):
+            bound = split_place(page[-1][0])[1]
+            places = [
+                place
+                for place, row in page
+                if row and (not wanted or _matches(self._rows.read_row(row, of=of)[2], wanted))
+            ]
+            for first in range(0, len(places), _WHOLE):
+                part = places[first : first + _WHOLE]
+                async for found in self._threads.read(thread_id, part):
+                    if found is not None:
+                        yield self._tuple(thread_id, found)
+            # Who wants the first one only is not made wait for others.
+            size = min(size * 4, _PAGE)
+
+    def _tuple(self, thread_id: str, found: FoundCheckpoint) -> CheckpointTuple:
+        of = f"thread {thread_id!r}"
+        head, document, metadata = self._rows.read_row(found.row, of=of)
+        scope, id_ = split_place(found.place)
+        namespace = namespace_in(scope) if head.namespace is None else head.namespace
+        values: dict[str, Any] = {}
+        for name in head.names:
+            data = found.values.get(f"{scope}{name}".encode())
+            if data is not None:
+                channel = read_value_name(name)[0]
+                values[channel] = self._rows.read_value(
+                    data, of=of, field=f"channel_values.{channel}"
+                )
+        checkpoint = {
+            **document,
+            "id": id_,
+            "channel_values": values,
+            "channel_versions": head.versions,
+        }
+        writes = self._rows.read_writes(found.writes, of=of)
+        return CheckpointTuple(
+            config=_config(thread_id, namespace, id_),
+            checkpoint=cast("Checkpoint", checkpoint),
+            metadata=cast("CheckpointMetadata", metadata),
+            parent_config=_config(thread_id, namespace, head.parent) if head.parent else None,
+            pending_writes=[write.pending for write in writes],
+        )
+
+
+class _Falling:
+    """An id that comes first if it is higher."""
+
+    __slots__ = ("id",)
+
+    def __init__(self, id_: str) -> None:
+        self.id = id_
+
+    def __lt__(self, other: _Falling) -> bool:
+        return self.id > other.id
+
+
+def _matches(metadata: Mapping[str, Any], wanted: Filter) -> bool:
+    return all(metadata.get(name) == value for name, value in (wanted or {}).items())
+
+
+def _config(thread_id: str, namespace: str, checkpoint_id: str) -> RunnableConfig:
+    return RunnableConfig(
+        configurable={
+            "thread_id": thread_id,
+            "checkpoint_ns": namespace,
+            "checkpoint_id": checkpoint_id,
+        }
+    )

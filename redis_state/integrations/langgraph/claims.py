@@ -1,0 +1,120 @@
+"""Claims on threads: one writer at a time, and every write of an earlier one is refused.
+
+The claim is a lease in the thread's hash, so the script that writes compares it in the same step.
+It outlives a deletion of the thread. A block's claim is found by a context variable: LangGraph
+begins its tasks and threads with a copy of the context.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextvars import ContextVar
+from types import MappingProxyType
+from typing import Self
+
+from redis_state import limits
+from redis_state.errors import LeaseLost, ThreadClaimed
+from redis_state.integrations.langgraph.places import thread_of
+from redis_state.integrations.langgraph.threads import Threads
+from redis_state.primitives.lease import HeldLease, Leases, Renewal, new_owner
+from redis_state.scripts import ReplyCode
+from redis_state.stores.base import Base
+
+_held: ContextVar[Mapping[tuple[ThreadClaims, str], HeldLease]] = ContextVar(
+    "redis_state_thread_claims", default=MappingProxyType({})
+)
+
+
+class ThreadClaims:
+    """Take claims, and find the one of the running block."""
+
+    def __init__(self, base: Base, threads: Threads, *, ttl_ms: int) -> None:
+        self._base = base
+        self.threads: Threads = threads
+        self.leases: Leases = Leases(base.scripts, keep_ms=ttl_ms)
+
+    def claim(self, thread_id: str, *, lease_s: float) -> ThreadClaim:
+        """Return a claim that is not taken yet. Errors: InvalidField."""
+        duration_ms = round(limits.seconds("lease_s", lease_s) * 1000)
+        return ThreadClaim(self, thread_of(thread_id, "thread_id"), duration_ms)
+
+    def held(self, thread_id: str) -> HeldLease | None:
+        """Return the claim on a thread under which this code writes."""
+        held = _held.get()
+        return held.get((self, self.threads.keys(thread_id).thread)) if held else None
+
+    async def take(self, thread_id: str, duration_ms: int, instead_of: str) -> HeldLease:
+        """Take the claim on a thread, from an owner whose id begins so, or from none.
+
+        Errors: ThreadClaimed.
+        """
+        # Before the thread has a key: each thread is listed.
+        await self.threads.list_now(thread_id)
+        key, owner = self.threads.keys(thread_id).thread, instead_of + new_owner()
+        if instead_of:
+            await self._release(key, instead_of)
+        reply = await self._base.scripts.acquire_lease(
+            key, owner=owner, duration_ms=duration_ms, keep_ms=self.threads.ttl_ms
+        )
+        if reply.word is ReplyCode.HELD:
+            raise ThreadClaimed(thread_id, left_ms=int(reply.facts[0]))
+        return HeldLease(key, owner, int(reply.facts[0]))
+
+    async def _release(self, key: str, beginning: str) -> None:
+        """Release the claim of an owner that another lease has fenced."""
+        found = await self._base.scripts.transport.commands.hmget(key, "owner", "epoch")
+        owner, epoch = (b"" if part is None else part for part in found)
+        if owner.startswith(beginning.encode()):
+            await self._base.scripts.release_lease(key, owner=owner.decode(), epoch=int(epoch))
+
+
+class ThreadClaim:
+    """A claim on a thread, while its block runs. ``is_lost`` once another process took it over."""
+
+    def __init__(self, claims: ThreadClaims, thread_id: str, duration_ms: int) -> None:
+        self.thread_id: str = thread_id
+        self.is_lost: bool = False
+        self._claims = claims
+        self._duration_ms = duration_ms
+        self._lease: HeldLease | None = None
+        self._renewal: Renewal | None = None
+
+    @property
+    def epoch(self) -> int:
+        """The number of the claim, greater than that of every claim before; 0 outside its block."""
+        return 0 if self._lease is None else self._lease.epoch
+
+    async def take(self, *, instead_of: str = "") -> None:
+        """Take the claim before its block is entered. Errors: ThreadClaimed."""
+        if self._lease is not None:
+            raise ThreadClaimed(self.thread_id, left_ms=self._duration_ms)
+        self._lease = await self._claims.take(self.thread_id, self._duration_ms, instead_of)
+
+    async def __aenter__(self) -> Self:
+        if self._renewal is not None:
+            raise ThreadClaimed(self.thread_id, left_ms=self._duration_ms)
+        if self._lease is None:
+            await self.take()
+        if self._lease is None:
+            raise LeaseLost(f"thread {self.thread_id!r}", epoch=0, current=0)
+        self._renewal = self._claims.leases.keep(
+            self._lease, duration_ms=self._duration_ms, on_lost=self._lose
+        )
+        _held.set({**_held.get(), (self._claims, self._lease.key): self._lease})
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        lease, self._lease = self._lease, None
+        renewal, self._renewal = self._renewal, None
+        if lease is None or renewal is None:
+            return
+        renewal.stop()
+        _held.set({key: held for key, held in _held.get().items() if held is not lease})
+        await self._claims.leases.release(lease)
+
+    def _lose(self, lost: LeaseLost) -> None:
+        del lost
+        self.is_lost = True
+
+    def __repr__(self) -> str:
+        return f"<ThreadClaim on {self.thread_id!r} epoch={self.epoch}>"

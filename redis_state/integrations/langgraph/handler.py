@@ -1,0 +1,287 @@
+"""A graph as a handler of the pool: its interrupts are pauses, its events rows of the session's
+log.
+
+**Who runs it.** A run claims the thread for as long as it runs. A later run of the same task takes
+the claim of the run before over at once: the task's lease has fenced that run. So a worker that
+continues after a stall writes neither the task nor the thread. Another task of the thread waits for
+the claim.
+
+**Where it resumes.** The first run records the newest checkpoint of the thread, and then gives the
+graph the input. All checkpoints of the task carry its name. So a later run can compare the newest
+checkpoint. If it is of this task, the run resumes the graph there. If it is the recorded one, the
+input was lost, and is given again. If it is another one, the run fails with `ThreadMoved`. A
+decision never reaches another task's interrupts.
+
+**Decisions.** An interrupt is a pause with the interrupt's id as its key. So of all decisions one
+is accepted. It is in the task's journal before the graph gets it. A crash between the two repeats
+the resume with the same decision. LangGraph runs a node again from its start when it resumes it.
+
+**Events.** An event's key is made of its mode, its content, and the checkpoint that its step began
+with. It also has how often the content came in that step. A step that is repeated after a crash
+publishes what is not published yet. LangGraph yields the results of finished nodes again when it
+resumes, so none is lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal, TypeAlias, cast
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.types import Command, Interrupt, StateSnapshot
+
+from redis_state import limits
+from redis_state.errors import InvalidField, ThreadClaimed, ThreadMoved
+from redis_state.integrations.langgraph.claims import ThreadClaim
+from redis_state.integrations.langgraph.saver import RedisSaver
+from redis_state.models import UpdateType
+from redis_state.serialization import codec
+from redis_state.worker import Decision, Pause, TaskContext
+from redis_state.worker.handler.calls import TaskHandedBack
+
+Build: TypeAlias = Callable[[RedisSaver], Any]
+Mode: TypeAlias = Literal["values", "updates", "custom", "messages", "tasks"]
+
+_MODES: Final = frozenset({"values", "updates", "custom", "messages", "tasks"})
+_INTERRUPT: Final = "__interrupt__"
+_WAIT_S: Final = 0.05
+
+
+def resume_value(decision: Decision) -> Any:
+    """Return what `interrupt` returns for a decision: its value, or that it was rejected."""
+    if decision.approved:
+        return True if decision.value is None else decision.value
+    return {"rejected": True, "value": decision.value}
+
+
+def graph_handler(
+    build: Build,
+    *,
+    thread: Literal["session", "task"] | Callable[[TaskContext], str] = "session",
+    stream_mode: Mode | Sequence[Mode] = ("updates",),
+    config: RunnableConfig | None = None,
+    resume: Callable[[Decision], Any] = resume_value,
+    pause_options: Mapping[str, Any] | None = None,
+    lease_s: float = 30.0,
+) -> Callable[[TaskContext], Awaitable[Any]]:
+    """Make a handler of a graph, for `AgentWorker`.
+
+    ``build`` compiles the graph with the saver that it is given, once for each store. ``thread``
+    says which thread a task continues: that of its session, one of its own, or what a function
+    returns. Interrupts are pauses: the payload is the interrupt's value, and the worker is free
+    until a decision. ``resume`` makes the value that `interrupt` returns of a decision. Static
+    breakpoints are pauses too. ``pause_options`` are those of `TaskContext.open_pause`.
+
+    ``stream_mode`` names the events that are published, as PROGRESS updates ``{"graph": mode,
+    "namespace": [...], "data": ...}``. The task's result is the values of the graph's state.
+
+    Tasks of one thread run one at a time. ``submit(in_turn=True, on_busy=...)`` says what a second
+    one does: see `docs/guides/limits.md`. Errors: InvalidField.
+    """
+    modes = [stream_mode] if isinstance(stream_mode, str) else list(stream_mode)
+    if unknown := set(modes) - _MODES:
+        raise InvalidField(
+            "stream_mode", f"{min(unknown)!r} is none of {', '.join(sorted(_MODES))}"
+        )
+    limits.seconds("lease_s", lease_s)
+    options = GraphOptions(modes, dict(config or {}), resume, dict(pause_options or {}))
+    # Of the store of this process.
+    built: list[tuple[RedisSaver, Any]] = []
+
+    async def run(ctx: TaskContext) -> Any:
+        if not built or built[0][0].store is not ctx.store:
+            saver = RedisSaver(ctx.store)
+            built[:] = [(saver, build(saver))]
+        saver, graph = built[0]
+        named = {"session": ctx.task.session_id, "task": _task_name(ctx)}
+        thread_id = thread(ctx) if callable(thread) else named[thread]
+        async with await _claimed(saver, ctx, thread_id, lease_s):
+            return await GraphRun(ctx, saver, graph, thread_id, options).run()
+
+    return run
+
+
+@dataclass(frozen=True, slots=True)
+class GraphOptions:
+    """How a graph is run: what is published, its config, what a decision is to it, its pauses."""
+
+    modes: Sequence[str]
+    config: dict[str, Any]
+    resume: Callable[[Decision], Any]
+    pauses: dict[str, Any]
+
+
+class GraphRun:
+    """One run of a task whose handler is a graph."""
+
+    def __init__(
+        self,
+        ctx: TaskContext,
+        saver: RedisSaver,
+        graph: Any,
+        thread_id: str,
+        options: GraphOptions,
+    ) -> None:
+        config = options.config
+        self._ctx = ctx
+        self._saver = saver
+        self._graph = graph
+        self._thread_id = thread_id
+        # A task that was submitted again under an old id is another one.
+        self._name = f"{_task_name(ctx)}@{ctx.task.created_at.timestamp():.6f}"
+        self._config: dict[str, Any] = {
+            **config,
+            "configurable": {**config.get("configurable", {}), "thread_id": thread_id},
+            "metadata": {**config.get("metadata", {}), "run_id": self._name},
+        }
+        self._options = options
+
+    async def run(self) -> Any:
+        """Run the graph to its end, or to its next pause."""
+        begun = await self._ctx.step("graph", self._newest)
+        newest, is_own = await self._newest_and_own()
+        if not is_own:
+            if newest != begun:
+                raise ThreadMoved(self._thread_id)
+            await self._stream(self._ctx.input)
+        elif (state := await self._state()).next and not state.interrupts:
+            await self._pass_breakpoint(state)
+            await self._stream(None)
+        while (state := await self._state()).next:
+            if state.interrupts:
+                await self._stream(Command(resume=await self._decisions(state.interrupts)))
+            else:
+                await self._pass_breakpoint(state, stopped=True)
+                await self._stream(None)
+        return codec.plain(state.values)
+
+    async def _decisions(self, interrupts: Sequence[Interrupt]) -> dict[str, Any]:
+        """Open a pause for each interrupt, then wait for all; return what resumes each."""
+        pauses: list[Pause] = []
+        for one in interrupts:
+            options = self._pause_options("interrupt", one.id)
+            payload = codec.plain(one.value)
+            pauses.append(await self._ctx.open_pause("await_input", payload, **options))
+        decisions = [await self._ctx.wait_for(pause) for pause in pauses]
+        return {
+            one.id: self._options.resume(decision)
+            for one, decision in zip(interrupts, decisions, strict=True)
+        }
+
+    async def _pass_breakpoint(self, state: StateSnapshot, *, stopped: bool = False) -> None:
+        """Pause where the graph has a breakpoint. A run after a crash knows those before a node."""
+        named: Any = getattr(self._graph, "interrupt_before_nodes", ())
+        if not stopped and named != "*" and not set(named) & set(state.next):
+            return
+        at = state.config.get("configurable", {}).get("checkpoint_id", "")
+        options = self._pause_options("breakpoint", f"breakpoint {at}")
+        await self._ctx.pause("await_input", {"breakpoint": list(state.next)}, **options)
+
+    def _pause_options(self, name: str, key: str) -> Any:
+        return {"name": name, **self._options.pauses, "key": key}
+
+    async def _stream(self, given: Any) -> None:
+        """Run the graph, and publish its events."""
+        events = _Events(self._ctx)
+        stream = self._graph.astream(
+            given,
+            self._config,
+            stream_mode=["checkpoints", *self._options.modes],
+            subgraphs=True,
+            durability="sync",
+        )
+        async for namespace, mode, chunk in stream:
+            await events.publish(namespace, mode, chunk)
+        await events.end()
+
+    async def _newest(self) -> str | None:
+        return (await self._newest_and_own())[0]
+
+    async def _newest_and_own(self) -> tuple[str | None, bool]:
+        config = RunnableConfig(configurable={"thread_id": self._thread_id})
+        found = await self._saver.aget_tuple(config)
+        if found is None:
+            return None, False
+        metadata = cast("Mapping[str, Any]", found.metadata)
+        return found.checkpoint["id"], metadata.get("run_id") == self._name
+
+    async def _state(self) -> StateSnapshot:
+        config = RunnableConfig(configurable=self._config["configurable"])
+        return cast("StateSnapshot", await self._graph.aget_state(config))
+
+
+class _Events:
+    """The events of a stretch of a graph, each under a key that a repetition has too."""
+
+    def __init__(self, ctx: TaskContext) -> None:
+        self._ctx = ctx
+        self._step: dict[tuple[str, ...], str] = {}
+        self._seen: Counter[bytes] = Counter()
+        # Values are those of the checkpoint that comes next.
+        self._values: dict[tuple[str, ...], list[Any]] = {}
+
+    async def publish(self, namespace: tuple[str, ...], mode: str, chunk: Any) -> None:
+        """Publish an event of a mode that is wanted."""
+        if mode == "checkpoints":
+            self._step[namespace] = chunk["config"]["configurable"]["checkpoint_id"]
+            for values in self._values.pop(namespace, []):
+                await self._emit(namespace, "values", values)
+        elif mode == "values" and not (isinstance(chunk, dict) and _INTERRUPT in chunk):
+            self._values.setdefault(namespace, []).append(chunk)
+        else:
+            await self._emit(namespace, mode, chunk)
+
+    async def end(self) -> None:
+        """Publish the values that no checkpoint followed."""
+        for namespace, waiting in self._values.items():
+            for values in waiting:
+                await self._emit(namespace, "values", values)
+
+    async def _emit(self, namespace: tuple[str, ...], mode: str, chunk: Any) -> None:
+        data = codec.plain(_without_metadata(chunk) if mode == "updates" else chunk)
+        content = {"graph": mode, "namespace": list(namespace), "data": data}
+        step = self._step.get(namespace, "")
+        digest = hashlib.sha256(step.encode() + b" " + codec.encode(content)).digest()
+        self._seen[digest] += 1
+        key = f"graph {digest.hex()[:32]} {self._seen[digest]}"
+        await self._ctx.emit(UpdateType.PROGRESS, content, key=key)
+
+
+def _without_metadata(chunk: Any) -> Any:
+    """Leave out that a result is of an earlier run."""
+    if not isinstance(chunk, dict):
+        return chunk
+    found = cast("dict[str, Any]", chunk)
+    return {name: value for name, value in found.items() if name != "__metadata__"}
+
+
+def _task_name(ctx: TaskContext) -> str:
+    # A session's id may have any characters, so its length stands before it.
+    session_id = ctx.task.session_id
+    return f"{len(session_id)}:{session_id}/{ctx.task.task_id}"
+
+
+async def _claimed(
+    saver: RedisSaver, ctx: TaskContext, thread_id: str, lease_s: float
+) -> ThreadClaim:
+    """Return a claim that can be entered: wait while another task has the thread.
+
+    Errors: TaskHandedBack after twice the length of its lease.
+    """
+    owner = f"{hashlib.sha256(_task_name(ctx).encode('utf-8', 'surrogatepass')).hexdigest()[:32]}:"
+    claim = saver.claim(thread_id, lease_s=lease_s)
+    waited = asyncio.get_running_loop().time() + 2 * lease_s
+    while True:
+        try:
+            await claim.take(instead_of=owner)
+        except ThreadClaimed:
+            if asyncio.get_running_loop().time() > waited:
+                raise TaskHandedBack(f"thread {thread_id!r} is busy") from None
+            await ctx.checkpoint()
+            await asyncio.sleep(_WAIT_S)
+        else:
+            return claim

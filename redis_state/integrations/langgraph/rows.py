@@ -1,0 +1,148 @@
+"""Checkpoints, values and writes as bytes.
+
+A row is a head in MessagePack, which scripts read, the document behind it, which they do not, and
+the head's length. The head has what links checkpoints and values: parent, run, names of values. The
+document has everything else, and is sealed by the store's codec as values and writes are. Sealed
+bytes begin with a carriage return, which no MessagePack array does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import ormsgpack
+from langgraph.checkpoint.base import PendingWrite, writes_sort_key
+from langgraph.checkpoint.serde.base import SerializerProtocol
+
+from redis_state.errors import CorruptState
+from redis_state.integrations.langgraph.places import read_value_name
+from redis_state.serialization import codec
+from redis_state.serialization.payloads import Payloads
+from redis_state.transport.key_text import escape
+
+_SEALED = b"\r"
+_LENGTH = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What a checkpoint is linked to. ``namespace`` only if its place does not have it whole."""
+
+    parent: str | None
+    run: str
+    names: list[str]
+    namespace: str | None = None
+
+    @property
+    def versions(self) -> dict[str, str | int | float]:
+        """Return the channels' versions."""
+        return dict(map(read_value_name, self.names))
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """A pending write, and what orders it."""
+
+    task: str
+    index: int
+    path: str
+    channel: str
+    value: Any
+
+    @property
+    def order(self) -> tuple[str, str, int]:
+        """Return where it stands among the writes of its checkpoint."""
+        return writes_sort_key(self.path, self.task, self.index)
+
+    @property
+    def pending(self) -> PendingWrite:
+        """Return it as LangGraph has it."""
+        return self.task, self.channel, self.value
+
+
+class Rows:
+    """Write and read the parts of threads with one serializer and one codec."""
+
+    def __init__(self, serde: SerializerProtocol, payloads: Payloads) -> None:
+        self._serde = serde
+        self._payloads = payloads
+
+    def value(self, value: Any, *, field: str) -> bytes:
+        """Write a channel's value. Errors: PayloadTooLarge."""
+        return self._packed(self._serde.dumps_typed(value), field)
+
+    def read_value(self, data: bytes, *, of: str, field: str) -> Any:
+        """Read a channel's value. Errors: PayloadUnreadable; CorruptState."""
+        kind, value = self._unpacked(data, of, field, size=2)
+        return self._serde.loads_typed((kind, value))
+
+    def row(self, head: Head, document: Mapping[str, Any], metadata: Mapping[str, Any]) -> bytes:
+        """Write a checkpoint without the values of its channels. Errors: PayloadTooLarge."""
+        whole: list[Any] = [head.parent, head.run, head.names]
+        if head.namespace is not None:
+            whole.append(head.namespace)
+        parts = (*self._serde.dumps_typed(document), *self._serde.dumps_typed(metadata))
+        packed = ormsgpack.packb(whole)
+        length = len(packed).to_bytes(_LENGTH, "big")
+        return packed + self._packed(parts, "checkpoint") + length
+
+    def read_row(self, row: bytes, *, of: str) -> tuple[Head, dict[str, Any], dict[str, Any]]:
+        """Read a checkpoint: head, document, metadata. Errors: PayloadUnreadable; CorruptState."""
+        head, size = read_head(row, of=of)
+        kind, document, kind_of_metadata, metadata = self._unpacked(
+            row[size:-_LENGTH], of, "checkpoint", size=4
+        )
+        return (
+            head,
+            self._serde.loads_typed((kind, document)),
+            self._serde.loads_typed((kind_of_metadata, metadata)),
+        )
+
+    def write(self, write: tuple[str, Any], *, task: str, path: str) -> bytes:
+        """Write what a task wrote to a channel. Errors: PayloadTooLarge."""
+        channel, value = write
+        kind, data = self._serde.dumps_typed(value)
+        return self._packed((task, path, channel, kind, data), f"writes.{channel}")
+
+    def read_writes(self, flat: list[bytes], *, of: str) -> list[Write]:
+        """Read pending writes, in the order in which LangGraph applies them."""
+        found: list[Write] = []
+        for line, data in zip(flat[::2], flat[1::2], strict=True):
+            index = int(line.split(b" ")[1])
+            task, path, channel, kind, value = self._unpacked(data, of, "writes", size=5)
+            loaded = self._serde.loads_typed((kind, value))
+            found.append(Write(task, index, path, channel, loaded))
+        return sorted(found, key=lambda write: write.order)
+
+    def _packed(self, parts: Iterable[Any], field: str) -> bytes:
+        data = ormsgpack.packb(list(parts))
+        self._payloads.check_size(field, len(data))
+        return self._payloads.seal(data)
+
+    def _unpacked(self, data: bytes, of: str, field: str, *, size: int) -> list[Any]:
+        if data.startswith(_SEALED):
+            data = self._payloads.open(data, of=of, field=field)
+        try:
+            found: list[Any] = ormsgpack.unpackb(data)
+        except ormsgpack.MsgpackDecodeError:
+            raise CorruptState(of, f"{field} is damaged") from None
+        if codec.kind_of(found) is not list or len(found) != size:
+            raise CorruptState(of, f"{field} is of another shape")
+        return found
+
+
+def read_head(row: bytes, *, of: str) -> tuple[Head, int]:
+    """Read a row's head, and how long it is. Errors: CorruptState."""
+    size = int.from_bytes(row[-_LENGTH:], "big")
+    try:
+        parent, run, names, *namespace = ormsgpack.unpackb(row[:size])
+        return Head(parent, run, names, *namespace), size
+    except (ValueError, TypeError):
+        raise CorruptState(of, "a checkpoint is damaged") from None
+
+
+def line_channel(channel: str) -> str:
+    """Write a channel as the line of a write has it: without spaces."""
+    return escape("channel", channel)

@@ -1,0 +1,346 @@
+"""Threads of checkpoints on Redis: what `RedisSaver` is made of.
+
+**Layout.** A thread is a hash and a sorted set in one slot. The hash has a row for each checkpoint,
+a value for each version of a channel, and the pending writes. The sorted set has the places of the
+checkpoints, in the order of their ids in each namespace. So every call about a thread is one step
+with two keys, whatever namespaces there are, and a deletion removes two keys.
+
+**Lifetimes.** Each write renews both keys. The listing of all threads, in 16 shards, names a thread
+for a quarter longer. It is written before the thread. A process that has listed a thread does not
+list it again for an eighth of its lifetime. It says so in its writes. Such a write is refused if
+the thread is not there: it expired, or another process deleted it. It is made again behind a new
+listing. So no thread is without its entry. A run's index of threads is renewed like that.
+
+**Crashes.** A put is one step: row, values, order. A crash before it leaves an entry in the
+listing, which a reader removes, or which expires. A crash between `put_writes` and the `put` of its
+checkpoint leaves writes that nobody reads: they go with the thread. A copy writes the oldest
+checkpoints first, so what a crash leaves is a thread that is shorter. The same call completes it. A
+pruning drops checkpoints from the oldest, with values that none of the others needs: a crash leaves
+a thread that is longer.
+
+**Races.** Two writers of a thread without claims both succeed, as with other savers. Versions of
+channels are random in part: two branches never give one value's name to two values. A pruning
+counts the checkpoints of a namespace: if one came or went since they were listed, nothing is
+dropped, and they are listed again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from redis_state.errors import LeaseLost, ThreadClaimed
+from redis_state.primitives.lease import HeldLease
+from redis_state.scripts import (
+    Fence,
+    GraphKeys,
+    GraphListing,
+    Reply,
+    ReplyCode,
+    topic_bytes,
+    topic_text,
+)
+from redis_state.stores.base import Base
+from redis_state.transport.keys import GRAPH_SHARDS, graph_shard
+
+# A reply that holds as much is not made longer.
+MOST_BYTES = 4 * 1024 * 1024
+_REMEMBERED = 10_000
+_NAMESPACES = 200
+_THREADS = 100
+_ANCESTORS = 500
+
+
+@dataclass(frozen=True, slots=True)
+class FoundCheckpoint:
+    """A checkpoint as it was read: its values by their names, and lines and writes in turn."""
+
+    place: bytes
+    row: bytes
+    values: dict[bytes, bytes] = field(repr=False)
+    writes: list[bytes] = field(repr=False)
+
+
+class Threads:
+    """Write and read threads as bytes."""
+
+    def __init__(self, base: Base, *, ttl_ms: int) -> None:
+        self._base = base
+        self.ttl_ms: int = ttl_ms
+        self._listed = Lately(ttl_ms)
+
+    def keys(self, thread_id: str) -> GraphKeys:
+        """Return a thread's keys."""
+        keys = self._base.keys
+        return GraphKeys(keys.graph_thread(thread_id), keys.graph_order(thread_id))
+
+    async def put(
+        self,
+        thread_id: str,
+        place: bytes,
+        row: bytes,
+        values: Sequence[bytes],
+        *,
+        run: str,
+        claim: HeldLease | None,
+    ) -> None:
+        """Put a checkpoint. Errors: LeaseLost, ThreadClaimed."""
+        if run and not self._listed.has((run, thread_id)):
+            await self._base.scripts.note_member(
+                self._base.keys.graph_run(run), member=thread_id, ttl_ms=self._listed.longer_ms
+            )
+            self._listed.add((run, thread_id))
+        while True:
+            listed = await self._list(thread_id)
+            reply = await self._base.scripts.put_checkpoint(
+                self.keys(thread_id),
+                mark=_fence(claim),
+                listed=listed,
+                place=place,
+                row=row,
+                ttl_ms=self.ttl_ms,
+                values=values,
+            )
+            if not self._must_list(reply, thread_id, claim):
+                return
+
+    async def put_writes(
+        self,
+        thread_id: str,
+        place: bytes,
+        task: str,
+        writes: Sequence[bytes],
+        *,
+        claim: HeldLease | None,
+    ) -> None:
+        """Add writes of a task to a checkpoint. Errors: LeaseLost, ThreadClaimed."""
+        while True:
+            listed = await self._list(thread_id)
+            reply = await self._base.scripts.put_graph_writes(
+                self.keys(thread_id),
+                mark=_fence(claim),
+                listed=listed,
+                place=place,
+                task=task,
+                ttl_ms=self.ttl_ms,
+                writes=writes,
+            )
+            if not self._must_list(reply, thread_id, claim):
+                return
+
+    async def read(
+        self, thread_id: str, places: Sequence[bytes]
+    ) -> AsyncIterator[FoundCheckpoint | None]:
+        """Read checkpoints whole, None for each that is not there."""
+        left = list(places)
+        values: dict[bytes, bytes] = {}
+        while left:
+            reply = await self._base.scripts.read_checkpoints(
+                self.keys(thread_id), most_bytes=MOST_BYTES, places=left
+            )
+            for found in reply.facts:
+                if not found:
+                    yield None
+                    continue
+                place, row, flat, writes = found
+                values.update(zip(flat[::2], flat[1::2], strict=True))
+                yield FoundCheckpoint(place, row, values, writes)
+            left = left[len(reply.facts) :]
+
+    async def page(
+        self, thread_id: str, scope: str, *, before: str | None, size: int
+    ) -> list[tuple[bytes, bytes]]:
+        """List places and rows of a namespace, the highest id first, below an id."""
+        high = f"({scope}{before}" if before else f"({scope[:-1]};"
+        return await self._page(thread_id, high, f"[{scope}", size)
+
+    async def all_of(self, thread_id: str, scope: str) -> list[tuple[bytes, bytes]]:
+        """List all places and rows of a namespace, the lowest id first."""
+        found: list[tuple[bytes, bytes]] = []
+        high = f"({scope[:-1]};"
+        while page := await self._page(thread_id, high, f"[{scope}", _NAMESPACES):
+            found += page
+            high = f"({page[-1][0].decode()}"
+        return [(place, row) for place, row in reversed(found) if row]
+
+    async def namespaces(self, thread_id: str) -> list[bytes]:
+        """List the place of the newest checkpoint in each namespace."""
+        found: list[bytes] = []
+        after = b""
+        while True:
+            reply = await self._base.scripts.list_graph_namespaces(
+                self.keys(thread_id), after=after, size=_NAMESPACES
+            )
+            found += reply.facts
+            if len(reply.facts) < _NAMESPACES:
+                return found
+            after = reply.facts[-1]
+
+    async def deltas(
+        self, thread_id: str, place: bytes, channels: dict[bytes, bytes]
+    ) -> AsyncGenerator[tuple[list[bytes], dict[bytes, bytes]]]:
+        """Yield of each ancestor, the nearest first: writes, and values of channels.
+
+        A channel is looked for up to its first value. ``channels`` are as names of values and as
+        lines of writes have them.
+        """
+        left = dict(channels)
+        while place and left:
+            reply = await self._base.scripts.walk_deltas(
+                self.keys(thread_id),
+                place=place,
+                most=_ANCESTORS,
+                channels=[part for pair in left.items() for part in pair],
+            )
+            place, *ancestors = reply.facts
+            for writes, flat in ancestors:
+                values = dict(zip(flat[::2], flat[1::2], strict=True))
+                yield writes, values
+                for channel in values:
+                    left.pop(channel, None)
+
+    async def drop(
+        self,
+        thread_id: str,
+        scope: str,
+        *,
+        count: int,
+        places: Sequence[bytes],
+        names: Sequence[bytes],
+        claim: HeldLease | None,
+    ) -> bool:
+        """Drop checkpoints of a namespace; return False if it has another number of them by now.
+
+        Errors: LeaseLost, ThreadClaimed.
+        """
+        reply = await self._base.scripts.drop_checkpoints(
+            self.keys(thread_id),
+            mark=_fence(claim),
+            namespace=scope,
+            count=count,
+            places=places,
+            names=names,
+        )
+        if reply.word is ReplyCode.STALE:
+            return False
+        _refuse(reply, thread_id, claim)
+        return True
+
+    async def delete(self, thread_id: str, *, claim: HeldLease | None) -> None:
+        """Delete a thread. Errors: LeaseLost, ThreadClaimed."""
+        reply = await self._base.scripts.delete_graph_thread(
+            self.keys(thread_id), mark=_fence(claim)
+        )
+        _refuse(reply, thread_id, claim)
+
+    async def runs(self, run_id: str) -> list[str]:
+        """List the threads in which a run may have checkpoints."""
+        return await self._base.records.members(self._base.keys.graph_run(run_id))
+
+    async def list_now(self, thread_id: str) -> None:
+        """List a thread, which is written next."""
+        await self._base.scripts.enter_listing(
+            self._listing(graph_shard(thread_id)),
+            entry=thread_id,
+            ttl_ms=self._listed.longer_ms,
+        )
+        self._listed.add(thread_id)
+
+    async def threads(self, after: str | None) -> AsyncGenerator[str]:
+        """Yield the ids of all threads in the order of their bytes, behind one of them.
+
+        A page costs each shard one call. Entries of threads that are gone are removed.
+        """
+        start = b"-" if after is None else b"(" + topic_bytes(after)
+        while True:
+            pages = await asyncio.gather(*(self._shard(n, start) for n in range(GRAPH_SHARDS)))
+            # What is behind the end of a full shard is not known yet.
+            full = [page[-1][0] for page in pages if len(page) == _THREADS]
+            end = min(full, default=None)
+            listed = sorted(entry for page in pages for entry in page)
+            for thread, stamp in listed:
+                if end is None or thread <= end:
+                    thread_id = topic_text(thread) or ""
+                    if await self._base.scripts.transport.commands.exists(
+                        self.keys(thread_id).thread
+                    ):
+                        yield thread_id
+                    else:
+                        await self._base.scripts.leave_listing(
+                            self._listing(graph_shard(thread_id)), entry=thread, stamp=stamp
+                        )
+            if end is None:
+                return
+            start = b"(" + end
+
+    async def _page(
+        self, thread_id: str, high: str, low: str, size: int
+    ) -> list[tuple[bytes, bytes]]:
+        reply = await self._base.scripts.list_checkpoints(
+            self.keys(thread_id), high=high.encode(), low=low.encode(), size=size
+        )
+        return list(zip(reply.facts[::2], reply.facts[1::2], strict=True))
+
+    async def _shard(self, shard: int, start: bytes) -> list[tuple[bytes, bytes]]:
+        reply = await self._base.scripts.read_listing(
+            self._listing(shard), start=start, size=_THREADS
+        )
+        return list(zip(reply.facts[::2], reply.facts[1::2], strict=True))
+
+    async def _list(self, thread_id: str) -> bool:
+        """List a thread unless that was done lately; return whether it was."""
+        if self._listed.has(thread_id):
+            return True
+        await self.list_now(thread_id)
+        return False
+
+    def _must_list(self, reply: Reply, thread_id: str, claim: HeldLease | None) -> bool:
+        if reply.word is not ReplyCode.MISSING:
+            _refuse(reply, thread_id, claim)
+            return False
+        self._listed.forget(thread_id)
+        return True
+
+    def _listing(self, shard: int) -> GraphListing:
+        keys = self._base.keys
+        return GraphListing(keys.graph_threads(shard), keys.graph_expiries(shard))
+
+
+class Lately:
+    """What this process has listed within an eighth of a lifetime; of the last 10,000."""
+
+    def __init__(self, ttl_ms: int) -> None:
+        self.longer_ms: int = ttl_ms + ttl_ms // 4
+        self._valid_s = ttl_ms / 8000
+        self._until: OrderedDict[Any, float] = OrderedDict()
+
+    def has(self, what: Any) -> bool:
+        """Return whether it is listed still."""
+        return self._until.get(what, 0) > time.monotonic()
+
+    def add(self, what: Any) -> None:
+        """Remember that it was listed now."""
+        self._until[what] = time.monotonic() + self._valid_s
+        self._until.move_to_end(what)
+        if len(self._until) > _REMEMBERED:
+            self._until.popitem(last=False)
+
+    def forget(self, what: Any) -> None:
+        """Forget it: it is not there any more."""
+        self._until.pop(what, None)
+
+
+def _fence(claim: HeldLease | None) -> Fence | None:
+    return None if claim is None else claim.fence
+
+
+def _refuse(reply: Reply, thread_id: str, claim: HeldLease | None) -> None:
+    if reply.word is ReplyCode.LOST:
+        epoch = claim.epoch if claim else 0
+        raise LeaseLost(f"thread {thread_id!r}", epoch=epoch, current=int(reply.facts[0]))
+    if reply.word is ReplyCode.HELD:
+        raise ThreadClaimed(thread_id, left_ms=int(reply.facts[0]))

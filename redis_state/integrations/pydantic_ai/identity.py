@@ -1,0 +1,137 @@
+"""What identifies the units of an agent's run, in every run of its task.
+
+A *scope* is a place where units are counted: the task, an agent's run, a tool call. Its path is
+made of what the journal determines already: names, the run's step, ids of calls, and numbers of
+what one asyncio task does in order. Neither time, nor chance, nor the speed of a parallel call is
+part of it.
+
+Ids that a model or a caller makes up are any text. A part of a path that is long, or has odd
+characters, is replaced by its fingerprint.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+
+from redis_state.errors import InvalidField
+from redis_state.integrations.pydantic_ai.units import Units
+from redis_state.serialization import codec
+from redis_state.worker import TaskContext
+
+# Neither "/", which joins parts, nor "#" and "~", which are signs of ours.
+_CLEAN = re.compile(r"[A-Za-z0-9_.:@+=-]{1,64}", re.ASCII)
+_LONGEST_PATH = 160
+
+
+@dataclass
+class AgentsOfTask:
+    """One run of a task, in which agents run."""
+
+    ctx: TaskContext
+    units: Units = field(default_factory=Units)
+    # The paths of runs that were given their ids and have not begun.
+    paths: dict[str, str] = field(default_factory=dict[str, str])
+
+
+@dataclass
+class AgentScope:
+    """A place where units are counted."""
+
+    run: AgentsOfTask
+    path: str = ""
+    counts: Counter[str] = field(default_factory=Counter[str])
+    # Whether it is that of one tool call.
+    of_call: bool = False
+    # The names of agents that run here without a `run_id` of their own.
+    running: set[str] = field(default_factory=set[str])
+
+    @property
+    def ctx(self) -> TaskContext:
+        """The task's context."""
+        return self.run.ctx
+
+    def place(self, *parts: str) -> str:
+        """Return the path of a place in this one, the same at each call."""
+        return joined(self.path, *parts)
+
+    def next(self, *parts: str, kind: str = "") -> str:
+        """Return the path of the next place of these parts and this kind."""
+        place = self.place(*parts)
+        self.counts[f"{kind}/{place}"] += 1
+        number = self.counts[f"{kind}/{place}"]
+        return place if number == 1 else f"{place}#{number}"
+
+
+_SCOPE: ContextVar[AgentScope | None] = ContextVar("redis_state_agents", default=None)
+
+
+def current_scope() -> AgentScope | None:
+    """Return where the caller is, or None outside of a task."""
+    return _SCOPE.get()
+
+
+def needed_scope() -> AgentScope:
+    """Return where the caller is. Errors: InvalidField outside of a task."""
+    scope = _SCOPE.get()
+    if scope is None:
+        raise InvalidField("task", "is needed: call this in a handler of `durable` or of an agent")
+    return scope
+
+
+def current_task() -> TaskContext:
+    """Return the context of the task in which an agent runs: for its tools, hooks and validators.
+
+    Errors: InvalidField outside of a task.
+    """
+    return needed_scope().ctx
+
+
+@contextmanager
+def entered(scope: AgentScope) -> Generator[AgentScope, None, None]:
+    """Be in a scope for the length of the block."""
+    token = _SCOPE.set(scope)
+    try:
+        yield scope
+    finally:
+        _SCOPE.reset(token)
+
+
+@contextmanager
+def branch(name: str) -> Generator[None, None, None]:
+    """Give the agents that run in the block a place of its own.
+
+    Use it for concurrent runs of one agent, whose order may differ in each run of the task: one
+    name for each. Errors: InvalidField for a name that was used before at this place, or outside of
+    a task.
+    """
+    scope = needed_scope()
+    if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidField("name", f"text is needed, not {type(name).__name__}")
+    place = f"{scope.place(name)}~"
+    if scope.counts[place]:
+        raise InvalidField("name", f"{name!r} names another branch of this place")
+    scope.counts[place] += 1
+    with entered(AgentScope(scope.run, place)):
+        yield
+
+
+def joined(*parts: str) -> str:
+    """Join parts of a path, which is never long."""
+    first, *others = parts
+    path = "/".join(filter(None, (first, *map(part, others))))
+    if len(path) <= _LONGEST_PATH:
+        return path
+    return f"{path[:48]}~{codec.fingerprint('path', path)}"
+
+
+def part(text: str) -> str:
+    """Return a part of a path: the text itself, or its fingerprint behind what can be read."""
+    if _CLEAN.fullmatch(text):
+        return text
+    readable = re.sub(r"[^A-Za-z0-9_.-]+", "_", text[:24])
+    return f"{readable}~{codec.fingerprint('part', text)}"

@@ -1,0 +1,97 @@
+"""Claims that are older than a worker needs to begin: what their tasks say of them.
+
+A task that is PENDING is queued again: its worker has died, or is slow. One that is RUNNING is
+inspected when its lease runs out. Its worker may not have sent that. A claim of one that has ended,
+is paused or gone is a permit no more. Its worker is about to end the claim, or has died.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Sequence
+
+from redis_state.errors import BackendError
+from redis_state.models import TaskStatus
+from redis_state.primitives.watchlist import WatchList
+from redis_state.store import RedisStateStore
+from redis_state.stores.sessions.task_status import TaskStatusView, watch_entry
+from redis_state.worker.queue.job import Job
+from redis_state.worker.queue.queue import OldClaim, Queue, QueueState
+from redis_state.worker.tasks.transitions import LOOK_LATEST_MS
+
+
+class OldClaims:
+    """The claims of some queues, each inspected once it is older than ``patience_ms``."""
+
+    def __init__(
+        self, store: RedisStateStore, queue: Queue, *, queues: Sequence[str], patience_ms: int
+    ) -> None:
+        self._store = store
+        self._queue = queue
+        self._patience_ms = patience_ms
+        self._watch = WatchList(store.base.scripts, store.base.keys)
+        # Up to when the claims of each queue have been inspected, by the server's clock.
+        self._inspected = dict.fromkeys(queues, 0)
+
+    @property
+    def queues(self) -> Sequence[str]:
+        """The queues' names."""
+        return list(self._inspected)
+
+    async def read(self) -> list[OldClaim] | BackendError:
+        """List what was claimed long enough ago, and not listed before.
+
+        An unreachable queue is an error for later: the watch list may be on another server.
+        """
+        listed: list[OldClaim] = []
+        try:
+            found = await asyncio.gather(
+                *(
+                    self._queue.old_claims(queue, after=after, patience_ms=self._patience_ms)
+                    for queue, after in self._inspected.items()
+                )
+            )
+        except BackendError as error:
+            return error
+        for queue, (inspected, claims) in zip(self.queues, found, strict=True):
+            self._inspected[queue] = inspected
+            listed += claims
+        return listed
+
+    async def release(self, claims: Sequence[OldClaim]) -> list[QueueState]:
+        """Queue what was claimed and not started; return what the queue had of it.
+
+        What fails here is found by the watch list.
+        """
+        looked = await asyncio.gather(*(self._store.tasks.look(*claim.task) for claim in claims))
+        found = list(zip(claims, looked, strict=True))
+        await self._end([each for each in found if each[1] is None or _has_no_claim(each[1])])
+        ours = [task for task in looked if task is not None and task.ours]
+        running = (
+            self._watch.bring_forward(
+                watch_entry(task.session_id, task.task_id),
+                delay_ms=min(task.left_ms + 1, LOOK_LATEST_MS),
+            )
+            for task in ours
+            if task.status is TaskStatus.RUNNING
+        )
+        await asyncio.gather(*running)
+        waiting = [Job.of(task) for task in ours if task.status is TaskStatus.PENDING]
+        return await self._queue.ensure_queued(waiting, patience_ms=self._patience_ms)
+
+    async def _end(self, found: Sequence[tuple[OldClaim, TaskStatusView | None]]) -> None:
+        """End claims of tasks that were inspected after they had been listed: later ones stay."""
+        by_queue: defaultdict[str, list[tuple[OldClaim, int | None]]] = defaultdict(list)
+        for claim, task in found:
+            by_queue[claim.queue].append((claim, None if task is None else task.version))
+        for queue, old in by_queue.items():
+            await self._queue.drop_claims(
+                queue,
+                [(claim.task, version) for claim, version in old],
+                before_ms=max(claim.claimed_ms for claim, _ in old),
+            )
+
+
+def _has_no_claim(task: TaskStatusView) -> bool:
+    return task.ours and (task.status.is_terminal or task.status is TaskStatus.PAUSED)

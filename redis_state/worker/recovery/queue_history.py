@@ -1,0 +1,147 @@
+"""The history of the queues: what notices that their server has lost a part of it.
+
+A sweeper that has seen the job of a waiting task inspects the task seldom. The job may vanish
+nevertheless: the server of the queues goes back to an earlier state, or is emptied. Then the
+history of the queues is another one: another process, another line of replication, or another
+random id in their slot. Each shard of the watch list has the history that its entries were compared
+with. If that is not the queues', the shard's tasks that are PENDING are made due soon. The sweepers
+inspect them in the usual way.
+
+The tasks are read page by page from the index, which has the shard's slot. A page is hastened in
+each round. The shard has the new history once all its pages are hastened: a process that dies
+before leaves the work to the next. A history that changes meanwhile is found in the next round.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from time import monotonic
+
+from redis_state.models import TaskStatus
+from redis_state.primitives.lease import new_owner
+from redis_state.scripts import Reply, ReplyCode
+from redis_state.store import RedisStateStore
+from redis_state.stores.sessions.task_status import watch_entry
+from redis_state.stores.task_index import LETTERS
+from redis_state.transport.keys import WATCH_SHARDS
+from redis_state.worker.queue.queue import Queue
+
+# Also of shards whose own history may have gone back since.
+_COMPARE_EVERY_S = 30.0
+# A process that does a page in each round is slower only if it stands still.
+_HOLD_MS = 10_000
+_PAGE = 500
+# What is hastened must not hold up what is due: a sweeper inspects more entries of a shard than one
+# in so many ms.
+_STEP_MS = 5
+
+
+@dataclass(slots=True)
+class _Walk:
+    """How far the tasks of a shard are hastened: up to which place of the index, and how many."""
+
+    place: bytes = b""
+    hastened: int = 0
+    began_s: float = 0.0
+
+
+class QueueHistory:
+    """Compare the queues' history with what the watch list was compared with, and hasten.
+
+    ``picking`` if arq's own runner picks the process's jobs, which are listed nowhere then.
+    """
+
+    def __init__(self, store: RedisStateStore, queue: Queue, *, picking: bool = False) -> None:
+        self._scripts = store.base.scripts
+        self._commands = store.transport.commands
+        self._keys = store.base.keys
+        self._queue = queue
+        self._picking = picking
+        self._walker = new_owner()
+        self._history = ""
+        self._walks: dict[int, _Walk] = {}
+        self._compare_at_s = 0.0
+        self.watches: bool = False
+
+    async def run_once(self) -> bool:
+        """Compare, and hasten a page of each shard that has another history.
+
+        Return whether pages are left. While nothing is lost, it is one read. Errors: BackendError.
+        """
+        self.watches = False
+        history, picking = await self._queue.history(picking=self._picking)
+        self.watches = bool(history) and not picking
+        if not history:
+            return False
+        if history != self._history or monotonic() >= self._compare_at_s:
+            self._walks = {shard: _Walk() for shard in range(WATCH_SHARDS)}
+            self._history, self._compare_at_s = history, monotonic() + _COMPARE_EVERY_S
+            known = await asyncio.gather(*map(self._known, range(WATCH_SHARDS)))
+            for shard, was in enumerate(known):
+                if was == history:
+                    del self._walks[shard]
+        hastened = await asyncio.gather(*(self._hasten(*each) for each in self._walks.items()))
+        for shard, count in zip(list(self._walks), hastened, strict=True):
+            if count is None:
+                del self._walks[shard]
+        return bool(self._walks)
+
+    async def _known(self, shard: int) -> str:
+        key = f"{self._keys.watch(shard)}:history"
+        return (await self._commands.hget(key, "history") or b"").decode()
+
+    async def _hasten(self, shard: int, walk: _Walk) -> int | None:
+        """Hasten a page of a shard; None if all of it is compared with this history."""
+        if not walk.began_s:
+            # Before the first page is read: only one process reads.
+            held = await self._write(shard, walk, [], last=False)
+            if held.word is not ReplyCode.OK or held.facts[0]:
+                return None if held.word is ReplyCode.OK else 0
+            walk.began_s = monotonic()
+        more, last, *facts = (
+            await self._scripts.find_tasks(
+                self._keys.task_index(shard),
+                kind="*",
+                value=b"",
+                statuses=LETTERS[TaskStatus.PENDING],
+                newest=False,
+                low=b"(" + walk.place if walk.place else b"[",
+                high=b"(\xff",
+                size=_PAGE,
+                most=_PAGE,
+                wanted=[],
+            )
+        ).facts
+        entries = [
+            watch_entry(_text(session_id), _text(task_id))
+            for session_id, task_id in zip(facts[2::5], facts[3::5], strict=True)
+        ]
+        reply = await self._write(shard, walk, entries, last=not more)
+        if reply.word is not ReplyCode.OK:
+            # It stood still, and another process has begun.
+            self._walks[shard] = _Walk()
+            return 0
+        walk.place, walk.hastened = bytes(last), walk.hastened + len(entries)
+        return None if reply.facts[0] else len(entries)
+
+    async def _write(
+        self, shard: int, walk: _Walk, entries: Sequence[bytes], *, last: bool
+    ) -> Reply:
+        # Behind the pages before.
+        due_s = walk.began_s + walk.hastened * _STEP_MS / 1000
+        return await self._scripts.hasten_entries(
+            self._keys.watch(shard),
+            walker=self._walker,
+            hold_ms=_HOLD_MS,
+            history=self._history,
+            all=last,
+            first_ms=max(0, round((due_s - monotonic()) * 1000)),
+            step_ms=_STEP_MS,
+            entries=entries,
+        )
+
+
+def _text(fact: bytes) -> str:
+    return fact.decode("utf-8", "surrogatepass")

@@ -1,0 +1,289 @@
+"""Graphs as tasks of the pool: pauses, one winner, crashes, events, turns."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("langgraph")
+
+from langgraph.config import get_stream_writer
+from langgraph.graph import END, START, StateGraph
+from langgraph.types import interrupt
+
+from redis_state import InvalidField, RedisStateStore, Settings, TaskInProgress, TokenResolved
+from redis_state.integrations.langgraph import RedisSaver, graph_handler
+from redis_state.models import TaskStatus
+from redis_state.testing import eventually
+from redis_state.worker import TaskClient
+from tests.support.graphs import Log, asking, config_of, counting
+from tests.support.processes import children
+from tests.support.processes.pools import (
+    SESSION,
+    becomes,
+    client_of,
+    pool,
+    queue_of,
+    updates_of,
+)
+from tests.support.servers.faults import start_process
+
+
+async def open_pauses(client: TaskClient, count: int = 1) -> list[Any]:
+    async def found() -> list[Any] | None:
+        pauses = await client.pauses(SESSION)
+        return list(pauses) if len(pauses) == count else None
+
+    listed: Any = await eventually(found, f"{count} pauses are open")
+    assert isinstance(listed, list)
+    return listed  # pyright: ignore[reportUnknownVariableType]
+
+
+async def events_of(store: RedisStateStore, task: str) -> list[Any]:
+    return [
+        update.content
+        for update in await updates_of(store, task)
+        if update.update_type.value == "PROGRESS"
+    ]
+
+
+async def test_a_graph_runs_as_a_task_and_its_session_is_its_thread(
+    store: RedisStateStore,
+) -> None:
+    result: Any = None
+    async with pool(store, {"g": graph_handler(counting)}) as client:
+        for number, name in enumerate(("a", "b")):
+            task = await client.submit("g", {"log": [name]}, session_id=SESSION)
+            result = await client.result(SESSION, task)
+            assert result["log"].count(name) == 1
+            assert len(await events_of(store, task)) == (3, 1)[number]
+    state = await counting(RedisSaver(store)).aget_state(config_of(SESSION))
+    assert state.values == result
+
+
+async def test_several_interrupts_are_several_pauses_and_each_effect_happens_once(
+    store: RedisStateStore,
+) -> None:
+    done: list[Any] = []
+    handler = graph_handler(lambda saver: asking(saver, done.append, "pay", "ship"))
+    async with pool(store, {"g": handler}) as client:
+        task = await client.submit("g", {"log": []}, session_id=SESSION)
+        pauses = await open_pauses(client, 2)
+        questions = sorted(pause.payload["question"] for pause in pauses)
+        assert questions == ["pay", "ship"]
+        for pause in reversed(pauses):
+            answer = f"{pause.payload['question']}!"
+            await client.resolve(pause.pause_id, approved=True, value=answer, actor="ann")
+        result = await client.result(SESSION, task)
+    assert sorted(result["log"]) == ["pay pay!", "ship ship!"]
+    assert sorted(done) == [("pay", "pay!"), ("ship", "ship!")]
+
+
+async def test_a_node_that_asks_twice_pauses_twice_and_a_rejection_is_told(
+    store: RedisStateStore,
+) -> None:
+    def ask(_: Log) -> Log:
+        return {"log": [f"{interrupt('same')}", f"{interrupt('same')}"]}
+
+    def build(saver: Any) -> Any:
+        inner: Any = StateGraph(Log)
+        inner.add_node("ask", ask)
+        inner.add_edge(START, "ask")
+        outer: Any = StateGraph(Log)
+        outer.add_node("inner", inner.compile())
+        outer.add_edge(START, "inner")
+        return outer.compile(checkpointer=saver)
+
+    async with pool(store, {"g": graph_handler(build)}) as client:
+        task = await client.submit("g", {"log": []}, session_id=SESSION)
+        (first,) = await open_pauses(client)
+        await client.resolve(first.pause_id, approved=True, actor="ann")
+
+        async def second() -> Any:
+            pauses = [p for p in await client.pauses(SESSION) if p.pause_id != first.pause_id]
+            return pauses[0] if pauses else None
+
+        other = await eventually(second, "it asks again")
+        await client.resolve(other.pause_id, approved=False, value="no", actor="ann")
+        result = await client.result(SESSION, task)
+    assert result["log"] == ["True", "{'rejected': True, 'value': 'no'}"]
+
+
+def _logging(name: str, _: Log) -> Log:
+    return {"log": [name]}
+
+
+async def test_a_breakpoint_is_a_pause(store: RedisStateStore) -> None:
+    def build(saver: Any) -> Any:
+        graph: Any = StateGraph(Log)
+        graph.add_node("a", partial(_logging, "a"))
+        graph.add_node("b", partial(_logging, "b"))
+        graph.add_edge(START, "a")
+        graph.add_edge("a", "b")
+        graph.add_edge("b", END)
+        return graph.compile(checkpointer=saver, interrupt_before=["b"])
+
+    async with pool(store, {"g": graph_handler(build)}) as client:
+        task = await client.submit("g", {"log": []}, session_id=SESSION)
+        (pause,) = await open_pauses(client)
+        assert pause.payload == {"breakpoint": ["b"]}
+        await client.resolve(pause.pause_id, approved=True, actor="ann")
+        assert (await client.result(SESSION, task))["log"] == ["a", "b"]
+
+
+async def test_a_thread_that_another_caller_continued_fails_the_task(
+    store: RedisStateStore,
+) -> None:
+    done: list[Any] = []
+
+    def build(saver: Any) -> Any:
+        return asking(saver, done.append, "pay")
+
+    async with pool(store, {"g": graph_handler(build)}) as client:
+        task = await client.submit("g", {"log": []}, session_id=SESSION)
+        (pause,) = await open_pauses(client)
+        await becomes(client, task, TaskStatus.PAUSED)
+        await build(RedisSaver(store)).ainvoke({"log": ["other"]}, config_of(SESSION))
+        await client.resolve(pause.pause_id, approved=True, actor="ann")
+        state = await becomes(client, task, TaskStatus.FAILED)
+    assert "ThreadMoved" in (state.error or "")
+    assert done == []
+
+
+async def test_a_second_message_is_refused_or_interrupts_the_first(store: RedisStateStore) -> None:
+    handler = graph_handler(lambda saver: asking(saver, str, "pay"))
+    async with pool(store, {"g": handler}) as client:
+        first = await client.submit("g", {"log": ["1"]}, session_id=SESSION, in_turn=True)
+        await open_pauses(client)
+        with pytest.raises(TaskInProgress):
+            await client.submit(
+                "g", {"log": ["2"]}, session_id=SESSION, in_turn=True, on_busy="reject"
+            )
+        third = await client.submit(
+            "g", {"log": ["3"]}, session_id=SESSION, in_turn=True, on_busy="interrupt"
+        )
+        await becomes(client, first, TaskStatus.CANCELLED)
+
+        async def of_third() -> Any:
+            pauses = [p for p in await client.pauses(SESSION) if p.task_id == third]
+            return pauses[0] if pauses else None
+
+        pause = await eventually(of_third, "the third asks")
+        await client.resolve(pause.pause_id, approved=True, value="yes", actor="ann")
+        assert (await client.result(SESSION, third))["log"] == ["1", "3", "pay yes"]
+
+
+async def test_tasks_of_one_thread_run_one_at_a_time(store: RedisStateStore) -> None:
+    running: set[str] = set()
+    most: list[int] = []
+
+    async def work(state: Log) -> Log:
+        running.add(state["log"][-1])
+        most.append(len(running))
+        await asyncio.sleep(0.02)
+        running.discard(state["log"][-1])
+        return {"log": ["done"]}
+
+    def build(saver: Any) -> Any:
+        graph: Any = StateGraph(Log)
+        graph.add_node("work", work)
+        graph.add_edge(START, "work")
+        return graph.compile(checkpointer=saver)
+
+    async with pool(store, {"g": graph_handler(build)}) as client:
+        tasks = [await client.submit("g", {"log": [f"{n}"]}, session_id=SESSION) for n in range(4)]
+        results = [await client.result(SESSION, task) for task in tasks]
+    assert max(most) == 1
+    assert max(len(result["log"]) for result in results) == 8
+
+
+async def test_events_are_published_by_mode(store: RedisStateStore) -> None:
+    def work(_: Log) -> Log:
+        get_stream_writer()({"half": 1})
+        return {"log": ["done"]}
+
+    def build(saver: Any) -> Any:
+        graph: Any = StateGraph(Log)
+        graph.add_node("work", work)
+        graph.add_edge(START, "work")
+        return graph.compile(checkpointer=saver)
+
+    handler = graph_handler(build, stream_mode=["updates", "values", "custom"])
+    async with pool(store, {"g": handler}) as client:
+        task = await client.submit("g", {"log": ["x"]}, session_id=SESSION)
+        await client.result(SESSION, task)
+    assert [(each["graph"], each["data"]) for each in await events_of(store, task)] == [
+        ("values", {"log": ["x"]}),
+        ("custom", {"half": 1}),
+        ("updates", {"work": {"log": ["done"]}}),
+        ("values", {"log": ["x", "done"]}),
+    ]
+
+
+def test_bad_options_are_refused_by_name() -> None:
+    bad: Any = "all"
+    with pytest.raises(InvalidField, match="stream_mode"):
+        graph_handler(counting, stream_mode=bad)
+    with pytest.raises(InvalidField, match="lease_s"):
+        graph_handler(counting, lease_s=0)
+
+
+@pytest.mark.full
+async def test_two_processes_a_kill_and_eight_deciders_give_one_effect(
+    store: RedisStateStore, settings: Settings, tmp_path: Path
+) -> None:
+    argument = {
+        "url": settings.url.get_secret_value(),
+        "namespace": settings.namespace,
+        "queue": queue_of(settings),
+        "folder": str(tmp_path),
+    }
+    workers = {
+        name: await start_process("graph_worker", {**argument, "name": name}) for name in "ab"
+    }
+
+    def noted(file: str) -> list[Any]:
+        path = tmp_path / file
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    async with client_of(store) as client:
+        task = await client.submit("graph", {"log": ["start"]}, session_id=SESSION)
+        await eventually(lambda: len(noted("steps")) >= 3, "some steps are done")
+        await children.end(workers.pop(noted("steps")[0][0]))
+
+        async def asks() -> list[Any]:
+            state = await client.get(SESSION, task)
+            assert state is not None
+            assert state.status is not TaskStatus.FAILED, state.error
+            return list(await client.pauses(SESSION))
+
+        (pause,) = await eventually(asks, "the graph asks")
+        decided = await asyncio.gather(
+            *(
+                client.resolve(pause.pause_id, approved=True, value=by, actor=by)
+                for by in "ABCDEFGH"
+            ),
+            return_exceptions=True,
+        )
+        assert sum(not isinstance(each, BaseException) for each in decided) == 1
+        assert sum(isinstance(each, TokenResolved) for each in decided) == 7
+        result = await client.result(SESSION, task)
+        for process in workers.values():
+            await children.end(process)
+    assert len(noted("paid")) == 1
+    assert result["log"][1:-1] == [f"step {number}" for number in range(1, 9)]
+    # The step in flight was done twice at most, all others once.
+    assert len(noted("steps")) in (8, 9)
+    assert len({name for name, _ in noted("steps")}) == 2
+    events = await events_of(store, task)
+    updates = [each["data"] for each in events if each["graph"] == "updates"]
+    done = [update["step"]["log"][0] for update in updates if "step" in update]
+    assert done == [f"step {number}" for number in range(1, 9)]
+    values = [len(each["data"]["log"]) for each in events if each["graph"] == "values"]
+    # The question is an event of its own, with the values that it was asked at.
+    assert values == [*range(1, 10), 9, 10]

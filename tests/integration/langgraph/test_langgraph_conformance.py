@@ -1,0 +1,30 @@
+"""LangGraph's own tests of savers: all 81."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("langgraph.checkpoint.conformance")
+
+from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.checkpoint.conformance import checkpointer_test, validate
+
+from redis_state import RedisStateStore
+from redis_state.integrations.langgraph import RedisSaver
+
+# Of langgraph-checkpoint-conformance 0.0.2.
+TESTS = 81
+
+
+async def test_all_tests_of_langgraph_pass(store: RedisStateStore) -> None:
+    @checkpointer_test(name="RedisSaver")
+    async def made() -> AsyncGenerator[BaseCheckpointSaver[Any]]:
+        yield RedisSaver(store)
+
+    report = await validate(made)
+    failed = {name: result.failures for name, result in report.results.items() if result.failures}
+    assert not failed
+    assert sum(result.tests_passed for result in report.results.values()) >= TESTS

@@ -1,0 +1,245 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from redis_state.scripts import Fence, Reply, ReplyCode, Scripts
+from redis_state.transport.keys import Keys
+from tests.support.scripts import GRAPH_ROW, HOUR, ask, graph_keys, graph_listing, lives, no, ok
+
+
+async def _put(
+    scripts: Scripts,
+    keys: Keys,
+    place: bytes = b"%:1",
+    *,
+    row: bytes = GRAPH_ROW,
+    values: Sequence[bytes] = (b"%:i1 c", b"v"),
+    listed: bool = False,
+    claim: Fence | None = None,
+) -> Reply:
+    return await scripts.put_checkpoint(
+        graph_keys(keys),
+        mark=claim,
+        listed=listed,
+        place=place,
+        row=row,
+        ttl_ms=HOUR,
+        values=values,
+    )
+
+
+async def _write(
+    scripts: Scripts,
+    keys: Keys,
+    *writes: bytes,
+    task: str = "t",
+    listed: bool = False,
+    claim: Fence | None = None,
+) -> Reply:
+    return await scripts.put_graph_writes(
+        graph_keys(keys),
+        mark=claim,
+        listed=listed,
+        place=b"%:1",
+        task=task,
+        ttl_ms=HOUR,
+        writes=writes,
+    )
+
+
+async def _claim(scripts: Scripts, keys: Keys, owner: str = "o") -> Fence:
+    thread = graph_keys(keys).thread
+    reply = await scripts.acquire_lease(thread, owner=owner, duration_ms=HOUR, keep_ms=HOUR)
+    return Fence(thread, int(reply.facts[0]), owner)
+
+
+async def _read(scripts: Scripts, keys: Keys, *places: bytes, most: int = 1000) -> Reply:
+    return await scripts.read_checkpoints(graph_keys(keys), most_bytes=most, places=places)
+
+
+async def test_a_checkpoint_is_read_with_values_and_writes(scripts: Scripts, keys: Keys) -> None:
+    assert await _put(scripts, keys) == ok()
+    assert await _write(scripts, keys, b"0", b"c", b"w0", b"1", b"d", b"w1") == ok()
+    found = [b"%:1", GRAPH_ROW, [b"%:i1 c", b"v"], [b"t 0 1 c", b"w0", b"t 1 2 d", b"w1"]]
+    assert await _read(scripts, keys, b"%:") == ok(found)
+    # A value that two need comes once, and one that is not there is empty.
+    await _put(scripts, keys, b"%:2")
+    both = await _read(scripts, keys, b"%:2", b"%:1", b"%:3")
+    assert [each[2:3] for each in both.facts] == [[[b"%:i1 c", b"v"]], [[]], []]
+    assert len((await _read(scripts, keys, b"%:2", b"%:1", most=1)).facts) == 1
+    thread, order = graph_keys(keys).thread, graph_keys(keys).order
+    assert all(0 < left <= HOUR for left in await lives(scripts, thread, order))
+
+
+async def test_a_value_is_written_once_and_a_row_again(scripts: Scripts, keys: Keys) -> None:
+    await _put(scripts, keys)
+    other = GRAPH_ROW.replace(b"document", b"another!")
+    await _put(scripts, keys, row=other, values=[b"%:i1 c", b"later"])
+    assert (await _read(scripts, keys, b"%:1")).facts == [[b"%:1", other, [b"%:i1 c", b"v"], []]]
+
+
+async def test_a_write_is_kept_as_it_came_first_unless_special(
+    scripts: Scripts, keys: Keys
+) -> None:
+    await _put(scripts, keys)
+    await _write(scripts, keys, b"0", b"c", b"first", b"-3", b"__interrupt__", b"first")
+    await _write(scripts, keys, b"0", b"c", b"later", b"-3", b"__interrupt__", b"later")
+    await _write(scripts, keys, b"0", b"c", b"x", task="a", listed=True)
+    found = (await _read(scripts, keys, b"%:1")).facts[0][3]
+    assert found == [
+        *(b"t 0 1 c", b"first", b"t -3 2 __interrupt__", b"later", b"a 0 3 c", b"x"),
+    ]
+
+
+async def test_many_tasks_write_at_once(scripts: Scripts, keys: Keys) -> None:
+    await asyncio.gather(
+        *(_write(scripts, keys, b"0", b"c", b"%d" % n, task=f"t{n}") for n in range(40))
+    )
+    await _put(scripts, keys)
+    found = (await _read(scripts, keys, b"%:1")).facts[0][3]
+    assert sorted(found[1::2]) == sorted(b"%d" % n for n in range(40))
+
+
+async def test_a_thread_that_is_gone_must_be_listed_first(scripts: Scripts, keys: Keys) -> None:
+    missing = no(ReplyCode.MISSING)
+    assert await _put(scripts, keys, listed=True) == missing
+    assert await _write(scripts, keys, b"0", b"c", b"v", listed=True) == missing
+    assert await ask(scripts, "EXISTS", graph_keys(keys).thread, graph_keys(keys).order) == 0
+    await _put(scripts, keys)
+    assert await _put(scripts, keys, listed=True) == ok()
+
+
+async def test_only_the_last_claim_writes(scripts: Scripts, keys: Keys) -> None:
+    old = await _claim(scripts, keys)
+    await scripts.release_lease(old.lease, owner=old.owner, epoch=old.epoch)
+    new = await _claim(scripts, keys, "p")
+    lost = no(ReplyCode.LOST, new.epoch)
+    assert await _put(scripts, keys, claim=old) == lost
+    assert await _write(scripts, keys, b"0", b"c", b"v", claim=old) == lost
+    assert await scripts.delete_graph_thread(graph_keys(keys), mark=old) == lost
+    held = await _put(scripts, keys)
+    assert held.word is ReplyCode.HELD
+    assert 0 < int(held.facts[0]) <= HOUR
+    assert (await _write(scripts, keys, b"0", b"c", b"v")).word is ReplyCode.HELD
+    assert await _put(scripts, keys, claim=new) == ok()
+    for claim, word in ((old, ReplyCode.LOST), (None, ReplyCode.HELD)):
+        reply = await scripts.drop_checkpoints(
+            graph_keys(keys), mark=claim, namespace="%:", count=1, places=[b"%:1"], names=[]
+        )
+        assert reply.word is word
+        reply = await scripts.delete_graph_thread(graph_keys(keys), mark=claim)
+        assert reply.word is word
+    assert (await _read(scripts, keys, b"%:1")).facts[0]
+
+
+async def test_a_claim_outlives_the_deletion_of_its_thread(scripts: Scripts, keys: Keys) -> None:
+    claim = await _claim(scripts, keys)
+    await _put(scripts, keys, claim=claim)
+    assert await scripts.delete_graph_thread(graph_keys(keys), mark=claim) == ok(1)
+    assert await _read(scripts, keys, b"%:") == ok([])
+    assert await _put(scripts, keys, claim=claim) == ok()
+    await scripts.release_lease(claim.lease, owner="o", epoch=claim.epoch)
+    assert await scripts.delete_graph_thread(graph_keys(keys), mark=None) == ok(1)
+
+
+async def test_checkpoints_are_dropped_only_as_they_were_listed(
+    scripts: Scripts, keys: Keys
+) -> None:
+    for number in range(3):
+        await _put(scripts, keys, b"%%:%d" % number)
+    await _put(scripts, keys, b"other:1", values=[b"other:i1 c", b"v"])
+    await _write(scripts, keys, b"0", b"c", b"v")
+
+    async def drop(count: int) -> Reply:
+        return await scripts.drop_checkpoints(
+            graph_keys(keys),
+            mark=None,
+            namespace="%:",
+            count=count,
+            places=[b"%:0", b"%:1"],
+            names=[b"%:i1 c"],
+        )
+
+    assert await drop(2) == no(ReplyCode.STALE, 3)
+    assert await drop(3) == ok(2)
+    thread, order = graph_keys(keys).thread, graph_keys(keys).order
+    assert sorted(await ask(scripts, "HKEYS", thread)) == [
+        *(b"bother:i1 c", b"r%:2", b"rother:1"),
+    ]
+    assert await ask(scripts, "ZRANGE", order, 0, -1) == [b"%:2", b"other:1"]
+
+
+async def test_checkpoints_are_listed_the_highest_first(scripts: Scripts, keys: Keys) -> None:
+    for number in range(3):
+        await _put(scripts, keys, b"%%:%d" % number)
+    await ask(scripts, "HDEL", graph_keys(keys).thread, "r%:0")
+    reply = await scripts.list_checkpoints(graph_keys(keys), high=b"(%:2", low=b"[%:", size=9)
+    assert reply == ok(b"%:1", GRAPH_ROW, b"%:0", b"")
+
+
+async def test_namespaces_are_listed_by_their_newest(scripts: Scripts, keys: Keys) -> None:
+    for place in (b"%:1", b"%:2", b"a:5", b"a:6", b"ab:1"):
+        await _put(scripts, keys, place)
+    reply = await scripts.list_graph_namespaces(graph_keys(keys), after=b"", size=2)
+    assert reply == ok(b"%:2", b"a:6")
+    reply = await scripts.list_graph_namespaces(graph_keys(keys), after=b"a:6", size=2)
+    assert reply == ok(b"ab:1")
+
+
+def _row(parent: bytes | None, *names: bytes) -> bytes:
+    def text(given: bytes) -> bytes:
+        return bytes([0xA0 + len(given)]) + given
+
+    first = b"\xc0" if parent is None else text(parent)
+    return b"\x93" + first + b"\xa0" + bytes([0x90 + len(names)]) + b"".join(map(text, names))
+
+
+async def test_deltas_are_walked_up_to_the_nearest_value(scripts: Scripts, keys: Keys) -> None:
+    await _put(scripts, keys, b"%:1", row=_row(None, b"i1 c"), values=[b"%:i1 c", b"old"])
+    await _put(scripts, keys, b"%:2", row=_row(b"1", b"i2 c"), values=[])
+    await _put(scripts, keys, b"%:3", row=_row(b"2", b"i3 c"), values=[])
+    await _write(scripts, keys, b"0", b"c", b"w", b"1", b"d", b"x")
+
+    async def walk(most: int, *channels: bytes) -> Reply:
+        return await scripts.walk_deltas(
+            graph_keys(keys), place=b"%:3", most=most, channels=channels
+        )
+
+    seed = [[b"t 0 1 c", b"w"], [b"c", b"old"]]
+    assert await walk(10, b"c", b"c") == ok(b"", seed)
+    assert await walk(1, b"c", b"c") == ok(b"%:2")
+    # One that has no value anywhere is looked for up to the root.
+    both = [[b"t 0 1 c", b"w", b"t 1 2 d", b"x"], [b"c", b"old"]]
+    assert await walk(10, b"c", b"c", b"d", b"d") == ok(b"", both)
+
+
+async def test_threads_are_listed_by_name_until_they_expire(scripts: Scripts, keys: Keys) -> None:
+    listing = graph_listing(keys)
+    for thread in ("b", "a", "\ud800"):
+        assert await scripts.enter_listing(listing, entry=thread, ttl_ms=HOUR) == ok()
+    reply = await scripts.read_listing(listing, start=b"-", size=2)
+    assert reply.facts[::2] == [b"a", b"b"]
+    # One that was listed again since stays.
+    stamp = reply.facts[1]
+    await scripts.enter_listing(listing, entry="a", ttl_ms=HOUR)
+    assert await scripts.leave_listing(listing, entry=b"a", stamp=stamp) == ok(0)
+    again = await scripts.read_listing(listing, start=b"-", size=1)
+    assert await scripts.leave_listing(listing, entry=b"a", stamp=again.facts[1]) == ok(1)
+    # What has expired goes with the next one that is listed.
+    await ask(scripts, "ZADD", listing.expiries, 1, "b")
+    await scripts.enter_listing(listing, entry="c", ttl_ms=HOUR)
+    reply = await scripts.read_listing(listing, start=b"-", size=9)
+    assert reply.facts[::2] == [b"c", b"\xed\xa0\x80"]
+    assert all(0 < left <= HOUR for left in await lives(scripts, listing.index, listing.expiries))
+
+
+@pytest.mark.parametrize("field", ["r%:1", "w%:1"])
+async def test_a_damaged_thread_does_not_break_the_script(
+    scripts: Scripts, keys: Keys, field: str
+) -> None:
+    await _put(scripts, keys)
+    await ask(scripts, "HDEL", graph_keys(keys).thread, field)
+    assert len((await _read(scripts, keys, b"%:1")).facts) == 1

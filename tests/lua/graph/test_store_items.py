@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+from redis_state.scripts import ReplyCode, Scripts
+from redis_state.transport.keys import Keys
+from tests.support.scripts import HOUR, ask, graph_listing, lives, no, ok
+
+
+async def test_an_item_is_put_read_and_refreshed(scripts: Scripts, keys: Keys) -> None:
+    item = keys.graph_item("n", "k")
+    assert await scripts.read_store_item(item, refresh=True) == no(ReplyCode.MISSING)
+    assert await scripts.put_store_item(item, value=b"1", ttl_ms=HOUR) == ok()
+    first = await scripts.read_store_item(item, refresh=False)
+    assert first.facts[0] == b"1"
+    assert first.facts[1] == first.facts[2]
+    await ask(scripts, "PEXPIRE", item, 5000)
+    await scripts.read_store_item(item, refresh=False)
+    assert (await lives(scripts, item))[0] <= 5000
+    await scripts.read_store_item(item, refresh=True)
+    assert HOUR - 60_000 < (await lives(scripts, item))[0] <= HOUR
+    await scripts.put_store_item(item, value=b"2", ttl_ms=2 * HOUR)
+    again = await scripts.read_store_item(item, refresh=False)
+    assert (again.facts[0], again.facts[1], again.facts[3]) == (b"2", first.facts[1], b"7200000")
+
+
+async def test_namespaces_of_items_are_listed_once(scripts: Scripts, keys: Keys) -> None:
+    listing = graph_listing(keys)
+    for entry in ("a\0\0x", "a\0\0y", "a\0\0\0", "a\0b\0\0x", "ab\0\0x", "a\0\x01\0\0x"):
+        await scripts.enter_listing(listing, entry=entry, ttl_ms=HOUR)
+    first = await scripts.list_store_namespaces(listing, start=b"-", size=2)
+    assert first == ok(b"a", b"a\0\x01")
+    rest = await scripts.list_store_namespaces(listing, start=b"[a\0\x01\0\1", size=9)
+    assert rest == ok(b"a\0b", b"ab")
