@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -90,7 +91,7 @@ async def run_dev(options: DevOptions) -> None:
     """Run until SIGTERM or SIGINT. Errors: CallerError, ConfigError."""
     # uvicorn raises what it has caught again, for who was there before: nobody.
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: None)
+        signal.signal(number, _ignore)
     from redis_state.cli.servers.dev_workers import DevWorkers  # noqa: PLC0415 - needs the extra
     from redis_state.worker import TaskClient  # noqa: PLC0415 - needs the extra
 
@@ -261,6 +262,10 @@ async def _submit_demo(client: TaskClient) -> None:
             await client.submit(
                 "prepare_order", {"pace_s": 0.5}, session_id=_DEMO_SESSION, task_id=order
             )
+
+
+def _ignore(number: int, frame: FrameType | None) -> None:
+    del number, frame
 
 
 def _say(text: str) -> None:

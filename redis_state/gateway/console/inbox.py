@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from starlette.responses import Response
 
@@ -125,10 +125,11 @@ def _said(problem: HttpProblem) -> str:
     rules = problem.facts.get("errors")
     if not isinstance(rules, list):
         return problem.message
+    wrong = cast("list[dict[str, Any]]", rules)
     listed = "; ".join(
         f"{each.get('path') or each.get('field') or 'the value'}: "
         f"{each.get('rule') or each.get('problem')}"
-        for each in rules
+        for each in wrong
     )
     return f"This does not fit: {listed}"
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from importlib.resources import files
-from typing import Any
+from typing import Any, cast
 from urllib.parse import quote
 
 from jinja2 import DictLoader, Environment, StrictUndefined, pass_context
@@ -54,7 +54,7 @@ def write_query(values: Mapping[str, Any]) -> str:
     """Write the query of a URL, for any text. None is left out; a list is repeated."""
     pairs: list[str] = []
     for name, value in values.items():
-        listed = value if isinstance(value, (list, tuple)) else (value,)
+        listed: list[Any] = cast("Any", value) if isinstance(value, list) else [value]
         shown = [str(each) for each in listed if each is not None and each != ""]
         pairs += [f"{_quoted(name)}={_quoted(each)}" for each in shown]
     return "&".join(pairs)
@@ -134,5 +134,6 @@ def _environment() -> Environment:
         "json": write_json,
         "ms": milliseconds,
     }
-    made.globals["link"] = _link
+    helpers = cast("dict[str, Any]", made.globals)
+    helpers["link"] = _link
     return made

@@ -7,7 +7,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -121,7 +121,7 @@ async def test_a_running_task_ends_in_the_new_code_and_broken_code_is_shown(
         assert await process.wait() == 0
 
 
-def _gone(browser: Browser):  # noqa: ANN202 - a closure for eventually
+def _gone(browser: Browser) -> Callable[[], Awaitable[bool]]:
     async def gone() -> bool:
         return "nothing_of_this_name" not in (await browser.get()).text
 

@@ -10,6 +10,7 @@ import os
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,7 @@ class Chromium:
 
     base: str
     open: Callable[[str], Awaitable[Any]]
-    complaints: list[str] = field(default_factory=list)
+    complaints: list[str] = field(default_factory=list[str])
 
 
 @pytest.fixture
@@ -58,9 +59,9 @@ async def chromium(console: Served) -> AsyncIterator[Chromium]:
             context = await started.new_context(viewport={"width": 1200, "height": 800})
             page = await context.new_page()
             page.set_default_timeout(_PATIENCE_MS)
-            page.on("console", lambda message: _note(opened.complaints, message))
-            page.on("pageerror", lambda error: opened.complaints.append(str(error)))
-            page.on("dialog", lambda dialog: opened.complaints.append(dialog.message))
+            page.on("console", partial(_note, opened.complaints))
+            page.on("pageerror", partial(_note_error, opened.complaints))
+            page.on("dialog", partial(_note_error, opened.complaints))
             await page.goto(f"{base}/console")
             await page.fill("#credential", KEYS[subject])
             await page.click("button.primary")
@@ -76,6 +77,10 @@ def _note(complaints: list[str], message: Any) -> None:
     # An answer of 409 is one that a person reads.
     if message.type == "error" and "409" not in message.text:
         complaints.append(message.text)
+
+
+def _note_error(complaints: list[str], error: Any) -> None:
+    complaints.append(str(error))
 
 
 async def test_two_tabs_approve_and_the_later_one_shows_who(

@@ -85,7 +85,7 @@ async def test_found_tasks_are_changed_after_a_dry_run(console: Served, log_in: 
     await console.client.submit("echo", session_id="s", task_id="e")
     await ends(console, "s", "e")
     page = await ann.get("/find", status="FAILED", session_id="s")
-    boxes = [named["value"] for tag, named in page.elements if named.get("name") == "chosen"]
+    boxes = [named["value"] for _, named in page.elements if named.get("name") == "chosen"]
     assert len(boxes) == 3
     assert "echo" not in page.text.replace("handlers", "")
     would = await ann.send(page.form("/find/change"), action="rerun", chosen=boxes[0])
