@@ -21,6 +21,7 @@ from redis_state import RedisStateStore
 from redis_state.cli.commands import app
 from redis_state.cli.exit_codes import or_exit
 from redis_state.cli.output import print_line
+from redis_state.cli.servers.gateway import make_server
 from redis_state.errors import CallerError
 from redis_state.transport.connections.address import Address
 
@@ -33,7 +34,7 @@ _DEMO = "redis_state.demo.agents:worker"
 _DEMO_SESSION, _DEMO_ORDERS = "orders", ("order-1", "order-2", "order-3")
 _HOST = "127.0.0.1"
 _NAMES = ("localhost", _HOST)
-_GOODBYE_S = 3
+_POLL_S = 0.01
 _IGNORED = frozenset({".venv", ".git", "node_modules", "__pycache__", ".redis-state"})
 
 
@@ -187,32 +188,17 @@ def _listening(port: int) -> socket.socket:
 async def _serve(
     application: Gateway, listening: socket.socket, lines: list[str], *, open_at: str | None
 ) -> None:
-    import uvicorn  # noqa: PLC0415 - needs the extra
-
-    class Server(uvicorn.Server):
-        async def startup(self, sockets: Any = None) -> None:
-            await super().startup(sockets)
-            for line in lines:
-                print_line(f"  {line}")
-            sys.stdout.flush()
-            if open_at is not None:
-                await asyncio.to_thread(webbrowser.open, open_at)
-
-        async def shutdown(self, sockets: Any = None) -> None:
-            # It waits for open answers, and those of streams do not end by themselves.
-            application.end_streams()
-            await super().shutdown(sockets)
-
-    config = uvicorn.Config(
-        application,
-        log_level="warning",
-        # It would have the token.
-        access_log=False,
-        lifespan="off",
-        server_header=False,
-        timeout_graceful_shutdown=_GOODBYE_S,
-    )
-    await Server(config).serve(sockets=[listening])
+    # An access log would have the token.
+    server = make_server(application, log_level="warning", access_log=False, lifespan="off")
+    serving = asyncio.create_task(server.serve(sockets=[listening]))
+    while not (server.started or serving.done()):
+        await asyncio.wait({serving}, timeout=_POLL_S)
+    for line in lines:
+        print_line(f"  {line}")
+    sys.stdout.flush()
+    if open_at is not None:
+        await asyncio.to_thread(webbrowser.open, open_at)
+    await serving
 
 
 async def _watch(pool: DevWorkers, *, reload: bool) -> None:

@@ -19,6 +19,8 @@ from redis_state.cli.output import print_line
 from redis_state.errors import CallerError, ConfigError
 
 if TYPE_CHECKING:
+    import uvicorn
+
     from redis_state.gateway import Authenticator, Gateway, HookLinks
 
 gateway: typer.Typer = typer.Typer(
@@ -224,23 +226,24 @@ def make_app(
 
 def run_server(application: Gateway, *, host: str, port: int) -> None:
     """Serve an application by uvicorn until SIGTERM or SIGINT."""
+    make_server(application, host=host, port=port, log_level="info").run()
+
+
+def make_server(application: Gateway, **config: Any) -> uvicorn.Server:
+    """Make a server of an application, which ends its streams when it stops."""
     import uvicorn  # noqa: PLC0415 - needs the extra
 
-    class Server(uvicorn.Server):
+    class GatewayServer(uvicorn.Server):
         async def shutdown(self, sockets: Any = None) -> None:
             # It waits for open answers, and those of streams do not end by themselves.
             application.end_streams()
             await super().shutdown(sockets)
 
-    config = uvicorn.Config(
-        application,
-        host=host,
-        port=port,
-        log_level="info",
-        server_header=False,
-        timeout_graceful_shutdown=_GOODBYE_S,
+    return GatewayServer(
+        uvicorn.Config(
+            application, server_header=False, timeout_graceful_shutdown=_GOODBYE_S, **config
+        )
     )
-    Server(config).run()
 
 
 def read_secrets(file: Path) -> dict[str, str] | str:

@@ -22,10 +22,10 @@ from redis_state.gateway.console import (
 from redis_state.gateway.console.assets import NAMES, asset_response
 from redis_state.gateway.console.logins import Logins
 from redis_state.gateway.console.options import ConsoleOptions
-from redis_state.gateway.console.pages import Page, PageCall, PageRoute
+from redis_state.gateway.console.pages import ConsolePage, PageCall, PageRoute
 from redis_state.gateway.limits import CallerUsage
 
-PAGES: tuple[Page, ...] = (
+PAGES: tuple[ConsolePage, ...] = (
     *login.PAGES,
     *overview.PAGES,
     *inbox.PAGES,
@@ -61,19 +61,19 @@ class ConsolePages:
 
     def routes(self) -> list[BaseRoute]:
         """Return the routes of all pages and files."""
-        paths: dict[str, list[Page]] = {}
+        paths: dict[str, list[ConsolePage]] = {}
         for page in (*PAGES, *map(_asset, NAMES)):
             paths.setdefault(page.path, []).append(page)
         found: list[BaseRoute] = [PageRoute(self, path, its) for path, its in paths.items()]
         return [*found, Route("/", _begin, methods=["GET", "HEAD"])]
 
 
-def _asset(name: str) -> Page:
+def _asset(name: str) -> ConsolePage:
     async def read(call: PageCall) -> Response:
         del call
         return asset_response(name)
 
-    return Page("GET", f"/static/{name}", read, public=True)
+    return ConsolePage("GET", f"/static/{name}", read, public=True)
 
 
 async def _begin(request: Request) -> Response:

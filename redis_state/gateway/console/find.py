@@ -24,7 +24,7 @@ from redis_state.gateway.console.operations import (
     RERUN_TASK,
     RETRY_TASK,
 )
-from redis_state.gateway.console.pages import Page, PageCall
+from redis_state.gateway.console.pages import ConsolePage, PageCall
 from redis_state.gateway.console.rendering import write_query
 from redis_state.models import TaskStatus
 from redis_state.serialization import codec
@@ -185,6 +185,6 @@ def _key(call: PageCall) -> str:
 
 
 PAGES = (
-    Page("GET", "/find", show_found),
-    Page("POST", "/find/change", change_found),
+    ConsolePage("GET", "/find", show_found),
+    ConsolePage("POST", "/find/change", change_found),
 )

@@ -1,6 +1,6 @@
 """Forms made from a JSON schema: its fields, and the value that was filled in.
 
-A field is named by its place, never by the schema. What has no field of its own is entered as JSON.
+A field is named by its place, never by the schema. What has no field is entered as JSON.
 The value is checked against the schema where it is decided, as everybody's.
 """
 
@@ -90,7 +90,7 @@ def _kind(schema: dict[str, Any]) -> str:
 
 
 def _followed(schema: Any, root: Any) -> dict[str, Any]:
-    """Return a schema, or the definition that it refers to. A choice of several is entered as JSON."""
+    """Return a schema, or the definition that it refers to. One of several is JSON."""
     found = _object(schema)
     reference = found.get("$ref")
     if isinstance(reference, str) and reference.startswith(_REFERENCES):

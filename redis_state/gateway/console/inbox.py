@@ -17,7 +17,7 @@ from redis_state.gateway.console.operations import (
     LIST_PAUSES,
     READ_PAUSE,
 )
-from redis_state.gateway.console.pages import Page, PageCall, problem_page
+from redis_state.gateway.console.pages import ConsolePage, PageCall, problem_page
 
 _PAGE = 25
 _WAYS = {"approve": True, "reject": False}
@@ -148,9 +148,9 @@ def _key(call: PageCall) -> str | None:
 
 
 PAGES = (
-    Page("GET", "/inbox", show_inbox),
-    Page("GET", "/inbox-count", show_inbox_count),
-    Page("GET", "/pause", show_pause),
-    Page("POST", "/pause/decide", decide),
-    Page("POST", "/pause/delegate", delegate),
+    ConsolePage("GET", "/inbox", show_inbox),
+    ConsolePage("GET", "/inbox-count", show_inbox_count),
+    ConsolePage("GET", "/pause", show_pause),
+    ConsolePage("POST", "/pause/decide", decide),
+    ConsolePage("POST", "/pause/delegate", delegate),
 )

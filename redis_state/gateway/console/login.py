@@ -6,7 +6,7 @@ from starlette.responses import RedirectResponse, Response
 
 from redis_state.gateway.answers import HttpProblem
 from redis_state.gateway.console.logins import COOKIE, forget, remember
-from redis_state.gateway.console.pages import Page, PageCall
+from redis_state.gateway.console.pages import ConsolePage, PageCall
 from redis_state.gateway.console.rendering import write_query
 
 
@@ -60,7 +60,7 @@ def _back(call: PageCall) -> str:
 
 
 PAGES = (
-    Page("GET", "/login", show_login, public=True),
-    Page("POST", "/login", log_in, public=True),
-    Page("POST", "/logout", log_out),
+    ConsolePage("GET", "/login", show_login, public=True),
+    ConsolePage("POST", "/login", log_in, public=True),
+    ConsolePage("POST", "/logout", log_out),
 )

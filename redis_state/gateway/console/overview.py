@@ -14,7 +14,7 @@ from redis_state.gateway.console.operations import (
     LIST_QUEUES,
     LIST_WORKERS,
 )
-from redis_state.gateway.console.pages import Page, PageCall
+from redis_state.gateway.console.pages import ConsolePage, PageCall
 from redis_state.gateway.console.rendering import moment
 
 _HOURS = 24
@@ -83,6 +83,6 @@ def _by_hour(tasks: list[dict[str, Any]], now: datetime) -> list[dict[str, Any]]
 
 
 PAGES = (
-    Page("GET", "", show_overview),
-    Page("GET", "/overview-part", show_overview_part),
+    ConsolePage("GET", "", show_overview),
+    ConsolePage("GET", "/overview-part", show_overview_part),
 )

@@ -136,7 +136,7 @@ PageEndpoint = Callable[[PageCall], Awaitable[Response]]
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class ConsolePage:
     """A page, or what a form is sent to. ``path`` is below the console's."""
 
     method: str
@@ -149,7 +149,7 @@ class Page:
 class PageRoute(BaseRoute):
     """The pages of one path."""
 
-    def __init__(self, backstage: Backstage, path: str, pages: Sequence[Page]) -> None:
+    def __init__(self, backstage: Backstage, path: str, pages: Sequence[ConsolePage]) -> None:
         self.path = f"/console{path}"
         self._backstage = backstage
         self._pages = {each.method: each for each in pages}
@@ -175,7 +175,7 @@ class PageRoute(BaseRoute):
         await response(scope, receive, send)
 
 
-async def _serve(backstage: Backstage, page: Page, request: Request) -> Response:
+async def _serve(backstage: Backstage, page: ConsolePage, request: Request) -> Response:
     call = PageCall(request, backstage, _NOBODY, {}, {})
     try:
         principal = await _who(backstage, page, request)
@@ -203,7 +203,7 @@ async def _serve(backstage: Backstage, page: Page, request: Request) -> Response
 _NOBODY = Principal("anonymous")
 
 
-async def _who(backstage: Backstage, page: Page, request: Request) -> Principal | None:
+async def _who(backstage: Backstage, page: ConsolePage, request: Request) -> Principal | None:
     if page.public:
         host = "" if request.client is None else request.client.host
         backstage.usage.take(f"address {host}")

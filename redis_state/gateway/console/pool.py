@@ -17,7 +17,7 @@ from redis_state.gateway.console.operations import (
     RESUME_SCHEDULE,
     TRIGGER_SCHEDULE,
 )
-from redis_state.gateway.console.pages import Page, PageCall
+from redis_state.gateway.console.pages import ConsolePage, PageCall
 
 
 async def show_workers(call: PageCall) -> Response:
@@ -80,12 +80,12 @@ async def trigger_schedule(call: PageCall) -> Response:
 
 
 PAGES = (
-    Page("GET", "/workers", show_workers),
-    Page("GET", "/queues", show_queues),
-    Page("POST", "/queues/pause", pause_queue),
-    Page("POST", "/queues/resume", resume_queue),
-    Page("GET", "/schedules", show_schedules),
-    Page("POST", "/schedules/pause", pause_schedule),
-    Page("POST", "/schedules/resume", resume_schedule),
-    Page("POST", "/schedules/trigger", trigger_schedule),
+    ConsolePage("GET", "/workers", show_workers),
+    ConsolePage("GET", "/queues", show_queues),
+    ConsolePage("POST", "/queues/pause", pause_queue),
+    ConsolePage("POST", "/queues/resume", resume_queue),
+    ConsolePage("GET", "/schedules", show_schedules),
+    ConsolePage("POST", "/schedules/pause", pause_schedule),
+    ConsolePage("POST", "/schedules/resume", resume_schedule),
+    ConsolePage("POST", "/schedules/trigger", trigger_schedule),
 )

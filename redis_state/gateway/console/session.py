@@ -10,7 +10,7 @@ from starlette.responses import Response
 from redis_state.gateway.answers import not_found
 from redis_state.gateway.console.live import LiveEvent, stream_part
 from redis_state.gateway.console.operations import LIST_SESSIONS, READ_SESSION, READ_TREES
-from redis_state.gateway.console.pages import Page, PageCall
+from redis_state.gateway.console.pages import ConsolePage, PageCall
 from redis_state.gateway.console.rendering import render
 from redis_state.models import UpdateType
 
@@ -78,7 +78,7 @@ def _types(call: PageCall) -> list[str]:
 
 
 PAGES = (
-    Page("GET", "/sessions", show_sessions),
-    Page("GET", "/session", show_session),
-    Page("GET", "/session/live", stream_session),
+    ConsolePage("GET", "/sessions", show_sessions),
+    ConsolePage("GET", "/session", show_session),
+    ConsolePage("GET", "/session/live", stream_session),
 )

@@ -21,7 +21,7 @@ from redis_state.gateway.console.operations import (
     RETRY_TASK,
     STEER_TASK,
 )
-from redis_state.gateway.console.pages import Page, PageCall, problem_page
+from redis_state.gateway.console.pages import ConsolePage, PageCall, problem_page
 from redis_state.gateway.console.rendering import render
 from redis_state.gateway.console.waterfall import read_waterfall
 from redis_state.models import SteeringEventType
@@ -136,11 +136,11 @@ def _payload(text: str) -> dict[str, Any]:
 
 
 PAGES = (
-    Page("GET", "/task", show_task),
-    Page("GET", "/task/live", stream_task),
-    Page("POST", "/task/steer", steer),
-    Page("POST", "/task/cancel", cancel),
-    Page("POST", "/task/retry", retry),
-    Page("POST", "/task/rerun", rerun),
-    Page("POST", "/task/fork", fork),
+    ConsolePage("GET", "/task", show_task),
+    ConsolePage("GET", "/task/live", stream_task),
+    ConsolePage("POST", "/task/steer", steer),
+    ConsolePage("POST", "/task/cancel", cancel),
+    ConsolePage("POST", "/task/retry", retry),
+    ConsolePage("POST", "/task/rerun", rerun),
+    ConsolePage("POST", "/task/fork", fork),
 )

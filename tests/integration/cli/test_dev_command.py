@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import re
-import signal
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
@@ -18,7 +15,9 @@ pytest.importorskip("uvicorn", reason="needs the gateway extra")
 from redis_state import RedisStateStore, Settings
 from redis_state.testing import eventually
 from redis_state.worker import TaskClient
+from tests.support.commands import begin
 from tests.support.console import Browser, Page
+from tests.support.processes.forkserver import ForkedProcess
 
 _POOL = """
 from redis_state.worker import AgentWorker
@@ -44,44 +43,30 @@ worker = AgentWorker({{"work": work}})
 @pytest.fixture
 async def development(
     settings: Settings, tmp_path: Path
-) -> AsyncIterator[tuple[asyncio.subprocess.Process, dict[str, str]]]:
+) -> AsyncIterator[tuple[ForkedProcess, dict[str, str]]]:
     """Start the command on a pool of the folder; return its process, and what it printed."""
     pytest.importorskip("watchfiles", reason="reloading needs watchfiles")
     (tmp_path / "own_pool.py").write_text(_POOL.format(version="v1", done="False"))
-    arguments = [
-        "dev",
-        "own_pool:worker",
-        "--workers",
-        "1",
-        "--port",
-        "0",
-        "--url",
-        settings.url.get_secret_value(),
-    ]
-    env = {**os.environ, "REDIS_STATE_NAMESPACE": settings.namespace}
-    boot = f"import sys; sys.path[:0] = {sys.path!r}; from redis_state.cli.main import main; main()"
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", boot, *arguments),
-        cwd=tmp_path,
-        env=env,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.DEVNULL,
+    process = await begin(
+        settings,
+        *("dev", "own_pool:worker", "--workers", "1", "--port", "0"),
+        *("--url", settings.url.get_secret_value()),
+        folder=tmp_path,
     )
-    assert process.stdout is not None
     try:
         async with asyncio.timeout(40):
             lines = [(await process.stdout.readline()).decode() for _ in range(3)]
         yield process, {line.split()[0]: line for line in lines if line.strip()}
     finally:
         if process.returncode is None:
-            process.send_signal(signal.SIGTERM)
+            process.terminate()
         async with asyncio.timeout(30):
             await process.wait()
 
 
 @pytest.mark.slow
 async def test_a_running_task_ends_in_the_new_code_and_broken_code_is_shown(
-    development: tuple[asyncio.subprocess.Process, dict[str, str]],
+    development: tuple[ForkedProcess, dict[str, str]],
     store: RedisStateStore,
     tmp_path: Path,
 ) -> None:
@@ -116,7 +101,7 @@ async def test_a_running_task_ends_in_the_new_code_and_broken_code_is_shown(
         assert state.result == ["step of v1", "end of v2"]
         await eventually(_gone(browser), "the console shows the error no more", timeout_s=40)
     await browser.http.aclose()
-    process.send_signal(signal.SIGTERM)
+    process.terminate()
     async with asyncio.timeout(30):
         assert await process.wait() == 0
 

@@ -15,7 +15,7 @@ from redis_state.gateway import ApiKeys, ConsoleOptions, Loopback, create_gatewa
 from redis_state.gateway.console.assets import PINNED, digest
 from tests.integration.gateway.console.conftest import KEYS, LogIn
 from tests.support.console import Browser
-from tests.support.gateway import SECRET, Served, stranger
+from tests.support.gateway import SECRET, Served, stranger, tokens
 
 
 async def test_a_key_is_exchanged_for_a_cookie_that_scripts_and_other_sites_do_not_get(
@@ -159,13 +159,13 @@ async def test_a_credential_in_the_url_is_for_development_only(
 
 async def test_who_needs_no_credential_needs_no_login(store: RedisStateStore) -> None:
     app = create_gateway(store, auth=Loopback(), console=True)
-    browser = Browser(app)
+    browser = Browser(app, base="http://127.0.0.1:8787")
     assert "loopback" in (await browser.get()).text
     await app.aclose()
 
 
 async def test_without_being_asked_for_there_is_no_console(store: RedisStateStore) -> None:
-    app = create_gateway(store, auth=Loopback())
+    app = create_gateway(store, auth=tokens)
     async with stranger(app) as http:
         assert (await http.get("/console")).status_code == 404
     with pytest.raises(InvalidField, match="session"):
